@@ -1,0 +1,84 @@
+# Everything runs from .venv, which is made on first use from pinned requirements.
+
+PYTHON ?= python3
+STORE  ?= sqlite
+SEED   ?= 7
+ARGS   ?=
+
+VENV := .venv
+BIN  := $(VENV)/bin
+PIP  := $(BIN)/python -m pip install -qq --disable-pip-version-check
+
+# Stamps: each says which part of .venv is in place, and is as old as that part.
+RUN     := $(VENV)/.run-ready
+PACKAGE := $(VENV)/.package-ready
+DEV     := $(VENV)/.dev-ready
+
+# pyright would otherwise look for newer releases of itself.
+export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help run test test-fast lint types format conformance sim proof bench clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+run: $(PACKAGE) ## Start Headway: server, worker and dashboard (ARGS="...")
+	$(BIN)/headway up $(ARGS)
+
+test: lint types ## Run every check: lint, types, import contract and the whole test suite (ARGS="...")
+	$(BIN)/pytest -n 2 --dist loadgroup $(ARGS)
+
+test-fast: $(DEV) ## Run only the quick tests (ARGS="...")
+	$(BIN)/pytest -n 2 --dist loadgroup -m "not proof and not slow" $(ARGS)
+
+lint: $(DEV) ## Check style, formatting and the direction of imports
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/lint-imports
+
+types: $(DEV) ## Check types with mypy and pyright
+	$(BIN)/mypy
+	$(BIN)/pyright
+
+format: $(DEV) ## Format the code and apply safe lint fixes
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+conformance: $(DEV) ## Run the store conformance tests on one store (STORE=sqlite)
+	$(BIN)/pytest tests/conformance --store $(STORE) $(ARGS)
+
+sim: $(DEV) ## Replay the simulated histories of one seed (SEED=7)
+	$(BIN)/pytest tests/sim --seed $(SEED) $(ARGS)
+
+proof: $(DEV) ## Run the long proofs, one at a time and without time limits (ARGS="...")
+	$(BIN)/pytest -m proof --timeout 0 $(ARGS)
+
+bench: $(PACKAGE) ## Run the benchmarks (ARGS="...")
+	$(BIN)/python -m benchmarks $(ARGS)
+
+clean: ## Remove .venv, caches and build output
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache .grimp_cache
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "Headway needs Python 3.11 or newer, but $(PYTHON) is: $$($(PYTHON) --version 2>&1)"; \
+	  echo "Name a newer one, for example: make PYTHON=python3.11 $(MAKECMDGOALS)"; exit 1; } >&2
+	@echo "Setting up $(VENV) (once)…"
+	@$(PYTHON) -m venv $(VENV)
+
+$(RUN): requirements/run.txt | $(BIN)/python
+	@$(if $(wildcard $(RUN)),echo "Bringing $(VENV) up to date with $<…")
+	@$(PIP) --require-hashes -r $<
+	@touch $@
+
+$(PACKAGE): pyproject.toml | $(RUN)
+	@$(PIP) --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(DEV): requirements/dev.txt | $(PACKAGE)
+	@echo "Installing the development tools from $<…"
+	@$(PIP) --require-hashes -r $<
+	@touch $@

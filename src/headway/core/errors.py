@@ -1,0 +1,229 @@
+"""Every error Headway raises, and the exceptions by which a task steers.
+
+    HeadwayError
+    ├── ConfigError (ValueError)        a setting, option or file is wrong
+    │   ├── UnknownOption               ... its name is not known
+    │   └── BadCron                     ... a cron expression cannot be read
+    ├── PayloadError (ValueError)       an argument or result cannot be stored
+    │   ├── PayloadTooLarge
+    │   └── BadArguments (TypeError)    the arguments do not fit the task's signature
+    ├── UnknownTask (LookupError)       no task of that name is registered here
+    ├── JobNotFound (LookupError)
+    ├── JobFailed, JobCancelled         how a job ended, raised by result()
+    ├── NotStored                       a transient job keeps no state
+    ├── ResultTimeout (TimeoutError)    result() waited long enough
+    ├── IdempotencyConflict             the key was used with another payload
+    ├── IllegalMove                     the job's state does not allow it
+    ├── LeaseLost                       the lease has ended; the report changes nothing
+    ├── WorkerUnknown                   the store does not know this worker, or took it for dead
+    └── StoreError
+        ├── StoreUnavailable            may pass; the call can be repeated
+        │   └── StoreBusy               locked by another process for too long
+        ├── StoreFull                   no room left
+        ├── NotAStore                   the file or server holds something else
+        ├── StoreTooNew                 written by a newer Headway
+        └── StoreCorrupt
+
+Steering exceptions (``RetryAfter``, ``Snooze``, ``RateLimited``, ``Discard``) are raised by tasks and are not errors.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+class HeadwayError(Exception):
+    """Headway could not do what was asked."""
+
+    code = "error"  # Stable: HTTP answers, logs and users match on it.
+
+    def __init__(self, message: str | None = None, **facts: object) -> None:
+        super().__init__(message or type(self).__doc__)
+        self.facts = facts
+
+
+class ConfigError(HeadwayError, ValueError):
+    """A setting has a value that cannot be used."""
+
+    code = "config"
+
+
+class UnknownOption(ConfigError):
+    """No setting or option has this name."""
+
+    code = "unknown_option"
+
+
+class BadCron(ConfigError):
+    """A cron expression cannot be read."""
+
+    code = "bad_cron"
+
+
+class PayloadError(HeadwayError, ValueError):
+    """A value cannot be stored as JSON."""
+
+    code = "payload"
+
+
+class PayloadTooLarge(PayloadError):
+    """The arguments of a job are larger than the store accepts."""
+
+    code = "payload_too_large"
+
+
+class BadArguments(PayloadError, TypeError):
+    """The arguments do not fit the task's signature."""
+
+    code = "bad_arguments"
+
+
+class UnknownTask(HeadwayError, LookupError):
+    """No task of this name is registered in this app."""
+
+    code = "unknown_task"
+
+
+class JobNotFound(HeadwayError, LookupError):
+    """The store has no job of this id; it may have been pruned."""
+
+    code = "job_not_found"
+
+
+@dataclass(frozen=True, slots=True)
+class JobError:
+    """What went wrong in an attempt, kept as text: the type's name, the message, the traceback."""
+
+    type: str
+    message: str
+    traceback: str = ""
+    retriable: bool = True
+
+
+class JobFailed(HeadwayError):
+    """The job ended without a result."""
+
+    code = "job_failed"
+
+    def __init__(self, message: str | None = None, *, error: JobError | None = None, **facts: object) -> None:
+        super().__init__(message, **facts)
+        self.error = error or JobError(type="Unknown", message=str(self))
+
+
+class JobCancelled(HeadwayError):
+    """The job was cancelled, or expired before it ran."""
+
+    code = "job_cancelled"
+
+
+class NotStored(HeadwayError):
+    """A transient job keeps neither state nor result."""
+
+    code = "not_stored"
+
+
+class ResultTimeout(HeadwayError, TimeoutError):
+    """The job did not end in time."""
+
+    code = "result_timeout"
+
+
+class IdempotencyConflict(HeadwayError):
+    """The idempotency key or job id was used before, with another payload."""
+
+    code = "idempotency_conflict"
+
+
+class IllegalMove(HeadwayError):
+    """The job's state does not allow this."""
+
+    code = "illegal_move"
+
+
+class LeaseLost(HeadwayError):
+    """The lease has ended, so its report changes nothing."""
+
+    code = "lease_lost"
+
+
+class WorkerUnknown(HeadwayError):
+    """The store does not know this worker, or took it for dead: it must register anew."""
+
+    code = "worker_unknown"
+
+
+class StoreError(HeadwayError):
+    """The store could not do what was asked."""
+
+    code = "store"
+
+
+class StoreUnavailable(StoreError):
+    """The store does not answer; the call may be repeated."""
+
+    code = "store_unavailable"
+
+
+class StoreBusy(StoreUnavailable):
+    """Another process has kept the store locked for too long."""
+
+    code = "store_busy"
+
+
+class StoreFull(StoreError):
+    """The store has no room left."""
+
+    code = "store_full"
+
+
+class NotAStore(StoreError):
+    """The address does not lead to a Headway store."""
+
+    code = "not_a_store"
+
+
+class StoreTooNew(StoreError):
+    """The store was written by a newer Headway."""
+
+    code = "store_too_new"
+
+
+class StoreCorrupt(StoreError):
+    """The store's data are damaged."""
+
+    code = "store_corrupt"
+
+
+class Steer(Exception):
+    """How a task tells Headway what should become of this job."""
+
+
+class RetryAfter(Steer):
+    """Fail this attempt and run the next one after so many seconds."""
+
+    def __init__(self, seconds: float, reason: str | None = None) -> None:
+        super().__init__(reason or f"retry after {seconds} s")
+        self.seconds = seconds
+
+
+class Snooze(Steer):
+    """Run again after so many seconds; no attempt is used."""
+
+    def __init__(self, seconds: float, reason: str | None = None) -> None:
+        super().__init__(reason or f"snoozed for {seconds} s")
+        self.seconds = seconds
+
+
+class RateLimited(Steer):
+    """An outside service asked to come back later; no attempt is used."""
+
+    def __init__(self, after: float, reason: str | None = None) -> None:
+        super().__init__(reason or f"rate limited, again after {after} s")
+        self.seconds = after
+
+
+class Discard(Steer):
+    """End this job as failed, with no further attempt."""
+
+    def __init__(self, reason: str = "discarded by the task") -> None:
+        super().__init__(reason)

@@ -1,0 +1,57 @@
+"""Facts for those who watch a job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from headway.core.job import Job, State
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One thing that happened to a job: queued, started, progress, retried or finished."""
+
+    kind: str
+    at: int
+    job_id: str
+    data: dict[str, Any] = field(default_factory=dict)
+
+
+def events_between(before: Job | None, after: Job) -> Iterator[Event]:
+    """Tell what happened to a job between two looks at it, oldest first.
+
+    A store keeps a job's failed attempts, so nothing but intermediate progress is missed
+    however rarely the watcher looks; and no store writes an event that nobody reads.
+    """
+    if before is None:
+        yield Event("queued", after.submitted_at, after.job_id, {"lane": after.lane, "task": after.task})
+    seen = len(before.history) if before else 0
+    announced = before.epoch if before and before.started_at is not None else (before.epoch if before else 0)
+    for attempt in after.history[seen:]:
+        if attempt.epoch > announced:
+            yield Event(
+                "started", attempt.started_at, after.job_id, {"attempt": attempt.number, "worker": attempt.worker_id}
+            )
+            announced = attempt.epoch
+        if not (after.state.ended and attempt.epoch == after.epoch):
+            data = {"attempt": attempt.number, "reason": attempt.reason}
+            if attempt.error:
+                data |= {"error": attempt.error.type, "message": attempt.error.message}
+            yield Event("retried", attempt.ended_at, after.job_id, data)
+    if after.started_at is not None and after.epoch > announced:
+        yield Event("started", after.started_at, after.job_id, {"attempt": after.attempts, "worker": after.worker_id})
+    if after.progress is not None and (
+        before is None or (before.progress, before.note) != (after.progress, after.note)
+    ):
+        yield Event("progress", after.started_at or 0, after.job_id, {"fraction": after.progress, "note": after.note})
+    if after.state.ended and (before is None or not before.state.ended):
+        yield Event("finished", after.finished_at or 0, after.job_id, _ending(after))
+
+
+def _ending(job: Job) -> dict[str, Any]:
+    data: dict[str, Any] = {"status": job.state.value, "reason": job.reason}
+    if job.state is not State.COMPLETED and job.error:
+        data |= {"error": job.error.type, "message": job.error.message}
+    return data

@@ -1,0 +1,76 @@
+"""A lease: a worker's time-limited right to a job, proved by a random token."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import NamedTuple
+
+from headway.core.errors import JobError
+from headway.core.job import JobId, RetryRule, State
+
+TOKEN_BYTES = 16
+
+
+class Lease(NamedTuple):
+    """A job in the hands of a worker.
+
+    ``attempts`` counts this run too: a crash is never free. ``epoch`` grows with every claim
+    and never falls; tasks may hand it to outside systems that can compare.
+    A transient job's lease has an empty token: nothing is kept of it, so nothing is reported.
+    """
+
+    job_id: JobId
+    seq: int
+    token: bytes
+    task: str
+    payload: bytes
+    lane: str
+    tenant: str | None
+    trace_id: str | None
+    epoch: int
+    attempts: int
+    crashes: int
+    max_retries: int
+    timeout_ms: int
+    asked_timeout_ms: int  # Before any growth.
+    retry: RetryRule | None
+    started_at: int
+    cancel_requested: bool = False
+    needs: tuple[str, ...] = ()
+    worker_id: str = ""
+
+    @property
+    def persist(self) -> bool:
+        return bool(self.token)
+
+
+class Report(NamedTuple):
+    """What becomes of a leased job: decided by core, carried out by a store under the lease's token.
+
+    ``state`` is ``queued`` for a job that goes back; then ``delay_ms`` says how long it is held, ``front``
+    that it keeps its old place, ``needs`` what its class gains, and the counts are those it goes back with.
+    """
+
+    job_id: JobId
+    seq: int
+    token: bytes
+    state: State
+    result: bytes | None = None
+    result_error: str | None = None
+    error: JobError | None = None
+    reason: str | None = None
+    attempts: int = 0
+    crashes: int = 0
+    timeout_ms: int = 0
+    delay_ms: int = 0
+    front: bool = False
+    needs: tuple[str, ...] = ()
+    expired_only: bool = False  # A reaper's report: void if the worker has renewed meanwhile.
+
+
+class Answer(StrEnum):
+    """How a store answers a report."""
+
+    OK = "ok"
+    SAME = "same"  # This very report was taken before.
+    LOST = "lost"  # The lease has ended; nothing was changed.

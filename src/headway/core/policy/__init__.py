@@ -1,0 +1,1 @@
+"""Who runs next, and what becomes of a run: written once, pure."""

@@ -1,0 +1,214 @@
+"""What becomes of a leased job when its run ends: the one way out of ``executing``.
+
+Every worker, parent and reaper comes here, so attempts and crashes are counted in one place:
+
+Rule 1: an attempt was counted at the claim. It is given back only where the job did no wrong:
+        a drain, a snooze, a rate limit, a claim that never started, a task this worker does not know.
+Rule 2: a job that failed runs again while attempts used <= max_retries, else it is a dead letter.
+Rule 3: a crash counts as an attempt and as a crash; ``crash_limit`` of them make a dead letter.
+Rule 4: a job asked to stop never goes back to the queue: where it would, it is cancelled.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import assert_never
+
+from headway.core.errors import JobError
+from headway.core.job import RetryRule, State
+from headway.core.lease import Lease, Report
+from headway.core.policy.document import Policy
+
+DELAY_MS_MAX = 366 * 24 * 3_600_000  # Odd values from tasks are clamped to a year.
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """The task returned; its result is encoded, or could not be stored."""
+
+    result: bytes | None
+    result_error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """The task raised. ``after_ms`` overrides the backoff; ``error.retriable`` false ends the job."""
+
+    error: JobError
+    after_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Snoozed:
+    """The task asked to run later at no cost."""
+
+    after_ms: int
+    reason: str = "snoozed"
+
+
+@dataclass(frozen=True, slots=True)
+class TimedOut:
+    """The attempt ran past its timeout and was stopped."""
+
+    error: JobError
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """The attempt was stopped because somebody cancelled the job."""
+
+    reason: str = "cancelled while executing"
+
+
+@dataclass(frozen=True, slots=True)
+class Crashed:
+    """The process that ran the job died, or its lease ended without a report."""
+
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """The job goes back unharmed: a drain, or a claim that never started."""
+
+    reason: str = "released"
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """This worker does not know the task."""
+
+
+Ending = Returned | Raised | Snoozed | TimedOut | Stopped | Crashed | Released | Unknown
+
+
+def judge(ending: Ending, lease: Lease, policy: Policy, *, chance: float = 0.0) -> Report:
+    """Decide what becomes of a leased job.
+
+    ``chance`` is a random number in [0, 1) for the jitter of the backoff; it is passed in so that the
+    same inputs give the same answer.
+    """
+    match ending:
+        case Returned(result, result_error):
+            return _end(lease, State.COMPLETED, result=result, result_error=result_error)
+        case Stopped(reason):
+            return _end(lease, State.CANCELLED, reason=reason)
+        case Raised(error, after_ms):
+            if not error.retriable:
+                return _end(lease, State.FAILED, error=error, reason="not_retriable")
+            return _again(lease, policy, error=error, reason="failed", after_ms=after_ms, chance=chance)
+        case TimedOut(error):
+            return _again(lease, policy, error=error, reason="timeout", grow=True, chance=chance)
+        case Crashed(cause):
+            error = JobError(type="WorkerDied", message=cause)
+            crashes = lease.crashes + 1
+            if crashes >= policy.crash_limit and not lease.cancel_requested:
+                return _end(lease, State.DEAD_LETTER, error=error, reason="crash_limit", crashes=crashes)
+            return _again(lease, policy, error=error, reason="crash", crashes=crashes, chance=chance)
+        case Snoozed(after_ms, reason):
+            return _back(lease, reason=reason, delay_ms=_clamp(after_ms))
+        case Released(reason):
+            return _back(lease, reason=reason, front=True)
+        case Unknown():
+            return _back(lease, reason="unknown_task", front=True, needs=(f"task:{lease.task}",))
+        case _ as never:
+            assert_never(never)
+
+
+def backoff_ms(rule: RetryRule, attempts: int, *, chance: float = 0.0) -> int:
+    """Return how long a job waits after so many attempts: 1, 2, 4, 8 … s up to the cap, for the default rule."""
+    match rule.backoff:
+        case "exponential":
+            wait_ms = rule.base_ms * 2 ** min(attempts - 1, 40)
+        case "linear":
+            wait_ms = rule.base_ms * attempts
+        case _:
+            wait_ms = rule.base_ms
+    wait_ms = min(wait_ms, rule.cap_ms)
+    return int(wait_ms * (1 - rule.jitter * chance))
+
+
+def _again(
+    lease: Lease,
+    policy: Policy,
+    *,
+    error: JobError,
+    reason: str,
+    chance: float,
+    crashes: int | None = None,
+    after_ms: int | None = None,
+    grow: bool = False,
+) -> Report:
+    crashes = lease.crashes if crashes is None else crashes
+    if lease.cancel_requested:  # Rule 4.
+        return _end(lease, State.CANCELLED, error=error, reason="cancelled while executing", crashes=crashes)
+    if lease.attempts > lease.max_retries:  # Rule 2.
+        return _end(lease, State.DEAD_LETTER, error=error, reason="max_retries_exceeded", crashes=crashes)
+    delay_ms = backoff_ms(lease.retry or policy.retry, lease.attempts, chance=chance) if after_ms is None else after_ms
+    return Report(
+        lease.job_id,
+        lease.seq,
+        lease.token,
+        State.QUEUED,
+        error=error,
+        reason=reason,
+        attempts=lease.attempts,
+        crashes=crashes,
+        timeout_ms=grown_timeout_ms(lease, policy) if grow else lease.timeout_ms,
+        delay_ms=_clamp(delay_ms),
+    )
+
+
+def grown_timeout_ms(lease: Lease, policy: Policy) -> int:
+    """Return the next attempt's timeout after one that ran out of time: longer, but capped by what was asked."""
+    growth, cap = policy.timeout_growth, policy.timeout_growth_cap
+    if growth <= 1:
+        return lease.timeout_ms
+    return int(min(lease.timeout_ms * growth, lease.asked_timeout_ms * cap))
+
+
+def _back(lease: Lease, *, reason: str, delay_ms: int = 0, front: bool = False, needs: tuple[str, ...] = ()) -> Report:
+    if lease.cancel_requested:  # Rule 4.
+        return _end(lease, State.CANCELLED, reason="cancelled while executing")
+    return Report(
+        lease.job_id,
+        lease.seq,
+        lease.token,
+        State.QUEUED,
+        reason=reason,
+        attempts=lease.attempts - 1,  # Rule 1.
+        crashes=lease.crashes,
+        timeout_ms=lease.timeout_ms,
+        delay_ms=delay_ms,
+        front=front,
+        needs=needs,
+    )
+
+
+def _end(
+    lease: Lease,
+    state: State,
+    *,
+    result: bytes | None = None,
+    result_error: str | None = None,
+    error: JobError | None = None,
+    reason: str | None = None,
+    crashes: int | None = None,
+) -> Report:
+    return Report(
+        lease.job_id,
+        lease.seq,
+        lease.token,
+        state,
+        result,
+        result_error,
+        error,
+        reason,
+        lease.attempts,
+        lease.crashes if crashes is None else crashes,
+        lease.timeout_ms,
+    )
+
+
+def _clamp(delay_ms: int) -> int:
+    return max(0, min(delay_ms, DELAY_MS_MAX))

@@ -1,0 +1,1 @@
+"""Stores keep jobs; they do not decide. ``base`` says what a store is."""

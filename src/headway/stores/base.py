@@ -1,0 +1,260 @@
+"""What a store is: about a dozen batch verbs, each atomic, each safe to repeat after a lost reply.
+
+A store keeps jobs, leases, workers and documents. It decides nothing: it executes plans and reports that
+core made, under conditions it checks itself (tokens, states, totals), and it reads one clock, its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from headway.core.errors import IdempotencyConflict
+from headway.core.job import Job, JobId, NewJob, State, Submitted
+from headway.core.lease import Answer, Lease, Report
+from headway.core.policy.document import Keep
+from headway.core.snapshot import Plan, Snapshot
+from headway.core.worker import Worker, WorkerState
+
+# The format of what stores write, and the oldest Headway that may read or write it.
+FORMAT = 1
+OLDEST_READER = 1
+OLDEST_WRITER = 1
+
+WAITING_COUNTED = 1_000  # A snapshot counts a class exactly up to here.
+PUMPED = 200  # Delayed jobs made eligible by one exchange at most.
+
+Clock = Callable[[], int]
+
+
+class Progress(NamedTuple):
+    """How far a running job has come; the latest word replaces the one before."""
+
+    job_id: JobId
+    seq: int
+    token: bytes
+    fraction: float
+    note: str | None
+
+
+class Exchange(NamedTuple):
+    """One round trip of a worker: what has ended, what to claim.
+
+    ``claim_id`` is random and new for each claim; it is the token of every lease it yields, and
+    repeating it yields the same leases. ``wait`` registers the worker as waiting if it gets nothing.
+    """
+
+    worker_id: str | None
+    claim_id: bytes = b""
+    finished: Sequence[Report] = ()
+    plan: Plan | None = None
+    progress: Sequence[Progress] = ()
+    wait: bool = False
+    want_snapshot: bool = False
+
+
+class Exchanged(NamedTuple):
+    """The answer to an exchange. ``refused`` names the reports that were not newly taken."""
+
+    now_at: int
+    leases: Sequence[Lease] = ()
+    refused: Sequence[tuple[JobId, Answer]] = ()
+    snapshot: Snapshot | None = None
+    more: bool = False
+    worker_state: WorkerState = WorkerState.ACTIVE
+
+
+class Beat(NamedTuple):
+    """A heartbeat: the worker's deadline moves to ``lease_ms`` from now, and these are the leases it holds.
+
+    Leases it does not name and claimed over ``confirm_ms`` ago go back to the queue unharmed: the reply to
+    their claim was lost. ``register`` makes the worker known; without it an unknown or dead worker is refused.
+    """
+
+    worker: Worker
+    lease_ms: int
+    confirm_ms: int
+    held: Sequence[tuple[JobId, bytes]] = ()
+    register: bool = False
+
+
+class Renewed(NamedTuple):
+    """The answer to a heartbeat: which leases are gone, which jobs somebody wants stopped."""
+
+    now_at: int
+    state: WorkerState
+    lost: Sequence[JobId] = ()
+    cancel: Sequence[JobId] = ()
+
+
+class JobQuery(NamedTuple):
+    """Which jobs to find; newest first. ``before`` is the sequence number where the page before ended."""
+
+    states: tuple[State, ...] = ()
+    task: str | None = None
+    lane: str | None = None
+    tenant: str | None = None
+    worker_id: str | None = None
+    submitted_before_at: int | None = None
+    submitted_after_at: int | None = None
+    before: int | None = None
+    limit: int = 100
+
+
+class LaneStats(NamedTuple):
+    """One lane in numbers. Delayed and leased jobs do not count as waiting."""
+
+    waiting: int = 0
+    delayed: int = 0
+    executing: int = 0
+    oldest_at: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """The store in numbers."""
+
+    now_at: int
+    lanes: dict[str, LaneStats]
+    workers: tuple[Worker, ...]
+    totals: dict[str, int]  # Ever since the store was made: submitted, claimed, and each ending.
+    last_minute: dict[str, int]  # The same over the last full minute and the one under way.
+    kept: dict[str, int]  # Jobs that ended badly and are still kept, by state.
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A small named value with a version: catalogue, crons, policy."""
+
+    kind: str
+    name: str
+    version: int
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Abilities:
+    """What a store can and cannot do, so that no caller asks for its class."""
+
+    durable: bool
+    shared: bool  # Other processes may open it.
+    any_loop: bool  # One instance serves several event loops.
+
+
+class Ear(Protocol):
+    """A place where wake-ups arrive."""
+
+    async def wait(self, timeout: float) -> Sequence[JobId] | None:
+        """Wait for a wake-up, at most so many seconds. Gives the jobs it names, or None if none came.
+
+        An empty answer means "something changed": look at everything.
+        """
+        ...
+
+    def close(self) -> None: ...
+
+
+class Store(Protocol):
+    """Where live jobs are kept. Every verb is atomic and may be repeated after a lost reply."""
+
+    abilities: Abilities
+    namespace: str
+
+    async def open(self) -> None:
+        """Connect, and make or migrate what the store needs. Raises ``NotAStore``, ``StoreTooNew``."""
+        ...
+
+    async def close(self) -> None: ...
+
+    async def submit(self, jobs: Sequence[NewJob]) -> list[Submitted]:
+        """Keep all the jobs, or none. Returns one answer a job, in order.
+
+        A job whose id, idempotency key or unique key is known is not kept again: its answer is the job
+        that is. The same id or key with another digest raises ``IdempotencyConflict`` naming the index.
+        Jobs that are due become eligible and waiting workers are woken, at most one a job.
+        """
+        ...
+
+    async def exchange(self, request: Exchange) -> Exchanged:
+        """End leases, note progress, make due jobs eligible and claim by the plan, in one step.
+
+        A report counts only on an equal token of an executing job. A claim sets ``executing``, raises
+        the epoch and counts the attempt. Never more leases than the plan's totals, nor than the worker has slots.
+        """
+        ...
+
+    async def renew(self, beat: Beat) -> Renewed:
+        """Move a worker's deadline; say what it has lost and what it must stop."""
+        ...
+
+    async def leases(self, *, worker_id: str | None = None, limit: int = 1_000) -> list[Lease]:
+        """Read a worker's leases, or those whose worker has let its deadline pass."""
+        ...
+
+    async def bury(self, worker_id: str) -> None:
+        """Mark a worker dead: it gets nothing more and must register anew."""
+        ...
+
+    async def drain(self, worker_id: str) -> bool:
+        """Ask a worker to take nothing more and to leave. False if no live worker has this id."""
+        ...
+
+    async def cancel(self, job_ids: Sequence[JobId], reason: str = "cancelled") -> list[State | None]:
+        """Cancel queued jobs at once and ask executing ones to stop. Gives each job's state afterwards."""
+        ...
+
+    async def retry(self, job_ids: Sequence[JobId]) -> list[State | None]:
+        """Queue ended jobs again with all counts reset. Gives each job's state afterwards.
+
+        A completed job stays, and so does one whose unique key another live job now holds.
+        """
+        ...
+
+    async def get(self, job_ids: Sequence[JobId]) -> list[Job | None]: ...
+
+    async def find(self, query: JobQuery) -> list[Job]: ...
+
+    async def snapshot(self) -> Snapshot: ...
+
+    async def stats(self) -> Stats: ...
+
+    async def prune(self, keep: Keep, *, limit: int = 1_000) -> int:
+        """Cancel a batch of expired jobs and remove a batch of what need not be kept. Gives how many it touched."""
+        ...
+
+    async def purge(self, states: Sequence[State], job_ids: Sequence[JobId] | None, *, limit: int = 1_000) -> int:
+        """Remove ended jobs now: those named, or a batch of those in these states."""
+        ...
+
+    async def read(self, kind: str, name: str | None = None) -> list[Document]: ...
+
+    async def write(self, kind: str, name: str, body: bytes | None, *, if_version: int | None = None) -> int | None:
+        """Write a document, or remove it (no body). Gives the new version, or None if the version was another.
+
+        ``if_version`` 0 means "only if it does not exist".
+        """
+        ...
+
+    def listen(self, name: str) -> Ear:
+        """Open an ear: a worker's id, its id with KEEPER behind it, or WATCHER and a name of one's own."""
+        ...
+
+    async def facts(self) -> dict[str, str]:
+        """What an operator wants to know of this store: address, versions, durability."""
+        ...
+
+
+def check_digest(digest: bytes, job: NewJob, index: int, what: str) -> None:
+    """Refuse a job whose id or key stands for another task or payload already."""
+    if digest != job.digest:
+        raise IdempotencyConflict(
+            f"job {index} of the batch: its {what} was used before with another task or payload",
+            index=index,
+            job_id=job.job_id,
+            idempotency_key=job.idempotency_key,
+        )
+
+
+KEEPER = ".keeper"  # The ear of whoever keeps a worker's leases: it is told of cancels.
+WATCHER = "watch."  # Ears told of every job that changes.

@@ -1,0 +1,69 @@
+"""Wake-ups inside one process: what an ear is when nobody else can knock."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable, Iterable, Sequence
+
+from headway.core.job import JobId
+
+_HEARD_MAX = 10_000  # Beyond it an ear stops listing and says "look at everything".
+
+
+class LocalEar:
+    """Gathers the jobs named by wake-ups until somebody waits for them. Safe to ring from any thread."""
+
+    def __init__(self, forget: Callable[[LocalEar], None]) -> None:
+        self._lock = threading.Lock()
+        self._heard: list[JobId] = []
+        self._rung = False
+        self._everything = False
+        self._wake: Callable[[], None] | None = None
+        self._forget = forget
+
+    def ring(self, job_ids: Iterable[JobId] = ()) -> None:
+        with self._lock:
+            before = len(self._heard)
+            self._heard.extend(job_ids)
+            if len(self._heard) == before or len(self._heard) > _HEARD_MAX:
+                self._everything = True
+            self._rung = True
+            wake = self._wake
+        if wake is not None:
+            wake()
+
+    async def wait(self, timeout: float) -> Sequence[JobId] | None:
+        loop = asyncio.get_running_loop()
+        rung = asyncio.Event()
+        with self._lock:
+            if not self._rung:
+                self._wake = lambda: _call_on(loop, rung.set)
+        try:
+            if self._wake is not None:
+                async with asyncio.timeout(timeout):
+                    await rung.wait()
+        except TimeoutError:
+            pass
+        finally:
+            with self._lock:
+                self._wake = None
+        return self._take()
+
+    def close(self) -> None:
+        self._forget(self)
+
+    def _take(self) -> Sequence[JobId] | None:
+        with self._lock:
+            if not self._rung:
+                return None
+            heard = () if self._everything else tuple(self._heard)
+            self._heard = []
+            self._rung = self._everything = False
+            return heard
+
+
+def _call_on(loop: asyncio.AbstractEventLoop, function: Callable[[], None]) -> None:
+    with contextlib.suppress(RuntimeError):  # The loop was closed while its ear was still open; nobody waits there.
+        loop.call_soon_threadsafe(function)

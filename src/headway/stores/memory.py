@@ -1,0 +1,728 @@
+"""The reference store: core and dictionaries. The oracle of the random-history tests; it keeps nothing on disk."""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left, insort
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from headway.core.errors import JobError
+from headway.core.job import Attempt, ClassKey, Job, JobId, NewJob, State, Submitted, check_move
+from headway.core.lease import Answer, Lease, Report
+from headway.core.policy.document import BUILT_IN, Keep
+from headway.core.policy.retry import Released, judge
+from headway.core.snapshot import ClassView, Plan, Snapshot
+from headway.core.worker import Worker, WorkerState, serves
+from headway.stores.base import (
+    KEEPER,
+    PUMPED,
+    WAITING_COUNTED,
+    WATCHER,
+    Abilities,
+    Beat,
+    Clock,
+    Document,
+    Ear,
+    Exchange,
+    Exchanged,
+    JobQuery,
+    LaneStats,
+    Renewed,
+    Stats,
+    check_digest,
+)
+from headway.stores.ears import LocalEar
+
+MINUTE = 60_000
+DEAD_WORKERS_KEPT_MS = 3_600_000
+
+
+@dataclass(slots=True)
+class _Record:
+    """A job and all that changes about it."""
+
+    new: NewJob
+    seq: int
+    submitted_at: int
+    class_key: ClassKey
+    expires_at: int | None
+    state: State = State.QUEUED
+    order_key: int = 0
+    due_at: int | None = None
+    eligible_at: int | None = None
+    epoch: int = 0
+    attempts: int = 0
+    crashes: int = 0
+    timeout_ms: int = 0
+    token: bytes = b""
+    worker_id: str | None = None
+    started_at: int | None = None
+    finished_at: int | None = None
+    cancel_at: int | None = None
+    progress: float | None = None
+    note: str | None = None
+    result: bytes | None = None
+    result_error: str | None = None
+    error: JobError | None = None
+    reason: str | None = None
+    history: list[Attempt] = field(default_factory=list)
+
+
+class MemoryStore:
+    """Jobs in dictionaries, for tests and for trying things out."""
+
+    abilities = Abilities(durable=False, shared=False, any_loop=True)
+
+    def __init__(self, namespace: str = "default", *, clock: Clock) -> None:
+        self.namespace = namespace
+        self._clock = clock
+        self._last_at = 0
+        self._lock = threading.RLock()
+        self._sequence = 0
+        self._jobs: dict[JobId, _Record] = {}
+        self._order: dict[int, _Record] = {}  # By sequence number, in the order of submission.
+        self._ready: dict[ClassKey, list[tuple[int, int]]] = {}
+        self._transient: dict[ClassKey, list[tuple[int, NewJob]]] = {}
+        self._delayed: list[tuple[int, int]] = []
+        self._unique: dict[str, JobId] = {}
+        self._idempotent: dict[tuple[str, str], tuple[JobId, bytes, int]] = {}
+        self._workers: dict[str, Worker] = {}
+        self._claims: dict[str, bytes] = {}
+        self._waiting: dict[str, None] = {}
+        self._documents: dict[tuple[str, str], Document] = {}
+        self._tally: Counter[tuple[int, str]] = Counter()
+        self._ears: dict[str, list[LocalEar]] = {}
+
+    # ------------------------------------------------------------------ the verbs
+
+    async def open(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    async def submit(self, jobs: Sequence[NewJob]) -> list[Submitted]:
+        with self._lock:
+            now_at = self._now()
+            answers = self._check_submit(jobs, now_at)
+            eligible: list[ClassKey] = []
+            for job, answer in zip(jobs, answers, strict=True):
+                if answer.job_id == job.job_id and job.job_id not in self._jobs:
+                    eligible += self._insert(job, now_at)
+            self._wake_workers(eligible)
+            self._ring_watchers([answer.job_id for answer in answers])
+            return answers
+
+    async def exchange(self, request: Exchange) -> Exchanged:
+        with self._lock:
+            now_at = self._now()
+            refused: list[tuple[JobId, Answer]] = []
+            eligible: list[ClassKey] = []
+            for report in request.finished:
+                answer = self._finish(report, now_at, eligible)
+                if answer is not Answer.OK:
+                    refused.append((report.job_id, answer))
+            for note in request.progress:
+                record = self._jobs.get(note.job_id)
+                if record and record.state is State.EXECUTING and record.token == note.token:
+                    record.progress, record.note = note.fraction, note.note
+            eligible += self._pump(now_at)
+            worker = self._workers.get(request.worker_id) if request.worker_id else None
+            leases: list[Lease] = []
+            more = False
+            if worker is not None and request.plan is not None:
+                leases, more = self._claim(worker, request.claim_id, request.plan, now_at)
+                if request.wait and not leases and not more and worker.state is WorkerState.ACTIVE:
+                    self._waiting[worker.worker_id] = None
+            self._wake_workers(eligible, but=request.worker_id)
+            changed = [report.job_id for report in request.finished]
+            changed += [lease.job_id for lease in leases]
+            changed += [note.job_id for note in request.progress]
+            if changed:
+                self._ring_watchers(changed)
+            return Exchanged(
+                now_at,
+                leases,
+                refused,
+                self._snapshot(now_at) if request.want_snapshot else None,
+                more,
+                worker.state if worker else WorkerState.DEAD,
+            )
+
+    async def renew(self, beat: Beat) -> Renewed:
+        with self._lock:
+            now_at = self._now()
+            known = self._workers.get(beat.worker.worker_id)
+            if not beat.register and (known is None or known.state is WorkerState.DEAD):
+                return Renewed(now_at, WorkerState.DEAD, [job_id for job_id, _ in beat.held])
+            state = known.state if known and not beat.register else WorkerState.ACTIVE
+            self._workers[beat.worker.worker_id] = replace(
+                beat.worker,
+                state=state,
+                started_at=known.started_at if known and not beat.register else now_at,
+                heartbeat_at=now_at,
+                lease_ends_at=now_at + beat.lease_ms,
+                running=0,
+            )
+            held = dict(beat.held)
+            mine = {record.new.job_id: record for record in self._leased(beat.worker.worker_id)}
+            lost = [job_id for job_id, token in held.items() if job_id not in mine or mine[job_id].token != token]
+            eligible: list[ClassKey] = []
+            for job_id, record in mine.items():
+                unnamed = held.get(job_id) != record.token
+                if unnamed and (record.started_at or 0) + beat.confirm_ms <= now_at:
+                    self._finish(
+                        judge(Released("claim never started"), self._lease(record), BUILT_IN), now_at, eligible
+                    )
+            self._wake_workers(eligible)
+            cancel = [job_id for job_id in held if job_id in mine and mine[job_id].cancel_at is not None]
+            return Renewed(now_at, state, lost, [job_id for job_id in cancel if job_id not in lost])
+
+    async def leases(self, *, worker_id: str | None = None, limit: int = 1_000) -> list[Lease]:
+        with self._lock:
+            now_at = self._now()
+            records = self._leased(worker_id) if worker_id is not None else self._expired(now_at)
+            return [self._lease(record) for record in records][:limit]
+
+    async def bury(self, worker_id: str) -> None:
+        with self._lock:
+            self._bury(worker_id)
+
+    async def drain(self, worker_id: str) -> bool:
+        with self._lock:
+            worker = self._workers.get(worker_id)
+            if worker is None or worker.state is WorkerState.DEAD:
+                return False
+            self._workers[worker_id] = replace(worker, state=WorkerState.DRAINING)
+            self._waiting.pop(worker_id, None)
+            self._ring(worker_id + KEEPER)
+            return True
+
+    async def cancel(self, job_ids: Sequence[JobId], reason: str = "cancelled") -> list[State | None]:
+        with self._lock:
+            now_at = self._now()
+            states: list[State | None] = []
+            for job_id in job_ids:
+                record = self._jobs.get(job_id)
+                if record is not None and record.state is State.QUEUED:
+                    self._end_queued(record, reason, now_at)
+                elif record is not None and record.state is State.EXECUTING and record.cancel_at is None:
+                    record.cancel_at = now_at
+                    self._ring(f"{record.worker_id}{KEEPER}")
+                states.append(record.state if record else None)
+            self._ring_watchers(job_ids)
+            return states
+
+    async def retry(self, job_ids: Sequence[JobId]) -> list[State | None]:
+        with self._lock:
+            now_at = self._now()
+            states: list[State | None] = []
+            eligible: list[ClassKey] = []
+            for job_id in job_ids:
+                record = self._jobs.get(job_id)
+                if record is not None and record.state.ended and record.state is not State.COMPLETED:
+                    key = record.new.unique_key
+                    if key is None or key not in self._unique:
+                        eligible.append(self._queue_again(record, now_at))
+                states.append(record.state if record else None)
+            self._wake_workers(eligible)
+            self._ring_watchers(job_ids)
+            return states
+
+    async def get(self, job_ids: Sequence[JobId]) -> list[Job | None]:
+        with self._lock:
+            return [_job(self._jobs[job_id]) if job_id in self._jobs else None for job_id in job_ids]
+
+    async def find(self, query: JobQuery) -> list[Job]:
+        with self._lock:
+            found: list[Job] = []
+            for record in reversed(self._order.values()):
+                if len(found) >= query.limit:
+                    break
+                if _matches(record, query):
+                    found.append(_job(record))
+            return found
+
+    async def snapshot(self) -> Snapshot:
+        with self._lock:
+            return self._snapshot(self._now())
+
+    async def stats(self) -> Stats:
+        with self._lock:
+            now_at = self._now()
+            lanes: dict[str, LaneStats] = {}
+            for record in self._jobs.values():
+                stats = lanes.get(record.class_key.lane, LaneStats())
+                if record.state is State.EXECUTING:
+                    stats = stats._replace(executing=stats.executing + 1)
+                elif record.state is State.QUEUED and record.due_at is not None:
+                    stats = stats._replace(delayed=stats.delayed + 1)
+                elif record.state is State.QUEUED:
+                    stats = stats._replace(
+                        waiting=stats.waiting + 1, oldest_at=_earlier(stats.oldest_at, record.eligible_at)
+                    )
+                lanes[record.class_key.lane] = stats
+            for key, line in self._transient.items():
+                stats = lanes.get(key.lane, LaneStats())
+                lanes[key.lane] = stats._replace(waiting=stats.waiting + len(line))
+            running = Counter(r.worker_id for r in self._jobs.values() if r.state is State.EXECUTING)
+            workers = tuple(
+                replace(worker, running=running[worker.worker_id], state=_state_at(worker, now_at))
+                for worker in self._workers.values()
+            )
+            totals: Counter[str] = Counter()
+            recent: Counter[str] = Counter()
+            for (minute, what), count in self._tally.items():
+                totals[what] += count
+                if minute >= now_at // MINUTE - 1:
+                    recent[what] += count
+            bad = (State.FAILED, State.CANCELLED, State.DEAD_LETTER)
+            kept = Counter(r.state.value for r in self._jobs.values() if r.state in bad)
+            return Stats(now_at, lanes, workers, dict(totals), dict(recent), dict(kept))
+
+    async def prune(self, keep: Keep, *, limit: int = 1_000) -> int:
+        with self._lock:
+            now_at = self._now()
+            expired = [r for r in self._order.values() if r.state is State.QUEUED and _past(r.expires_at, now_at)]
+            for record in expired[:limit]:
+                self._end_queued(record, "expired", now_at)
+            kept_ms = {
+                State.COMPLETED: keep.completed_ms,
+                State.FAILED: keep.failed_ms,
+                State.CANCELLED: keep.cancelled_ms,
+                State.DEAD_LETTER: keep.dead_letter_ms,
+            }
+            old = [
+                record
+                for record in self._order.values()
+                if record.state.ended and (record.finished_at or 0) + kept_ms[record.state] <= now_at
+            ][:limit]
+            for record in old:
+                self._forget(record)
+            for scope in [scope for scope, (_, _, until_at) in self._idempotent.items() if until_at <= now_at][:limit]:
+                del self._idempotent[scope]
+            for worker in list(self._workers.values()):
+                if worker.state is not WorkerState.DEAD and worker.lease_ends_at <= now_at:
+                    self._bury(worker.worker_id)
+                elif worker.lease_ends_at + DEAD_WORKERS_KEPT_MS <= now_at and not self._leased(worker.worker_id):
+                    del self._workers[worker.worker_id]
+            return len(expired[:limit]) + len(old)
+
+    async def purge(self, states: Sequence[State], job_ids: Sequence[JobId] | None, *, limit: int = 1_000) -> int:
+        with self._lock:
+            wanted = None if job_ids is None else set(job_ids)
+            gone = [
+                record
+                for record in self._order.values()
+                if record.state.ended and record.state in states and (wanted is None or record.new.job_id in wanted)
+            ][:limit]
+            for record in gone:
+                self._forget(record)
+            return len(gone)
+
+    async def read(self, kind: str, name: str | None = None) -> list[Document]:
+        with self._lock:
+            found = [d for d in self._documents.values() if d.kind == kind and name in (None, d.name)]
+            return sorted(found, key=lambda document: document.name)
+
+    async def write(self, kind: str, name: str, body: bytes | None, *, if_version: int | None = None) -> int | None:
+        with self._lock:
+            known = self._documents.get((kind, name))
+            version = known.version if known else 0
+            if if_version is not None and if_version != version:
+                return None
+            if body is None:
+                self._documents.pop((kind, name), None)
+            else:
+                self._documents[kind, name] = Document(kind, name, version + 1, body)
+            return version + 1
+
+    def listen(self, name: str) -> Ear:
+        ear = LocalEar(lambda ear: self._ears.get(name, []).remove(ear))
+        self._ears.setdefault(name, []).append(ear)
+        return ear
+
+    async def facts(self) -> dict[str, str]:
+        return {"store": "memory", "durability": "none: jobs end with the process"}
+
+    # ------------------------------------------------------------------ submitting
+
+    def _check_submit(self, jobs: Sequence[NewJob], now_at: int) -> list[Submitted]:
+        """Answer for each job before anything is written, as if those before it were already kept."""
+        answers: list[Submitted] = []
+        ids: dict[JobId, bytes] = {}
+        keys: dict[tuple[str, str], tuple[JobId, bytes]] = {}
+        unique: dict[str, JobId] = {}
+        for index, job in enumerate(jobs):
+            scope = (job.tenant or "", job.idempotency_key or "")
+            by_key = keys.get(scope)
+            stored = self._idempotent.get(scope)
+            if by_key is None and stored is not None and stored[2] > now_at:
+                by_key = stored[:2]
+            known = self._jobs.get(job.job_id)
+            digest = known.new.digest if known else ids.get(job.job_id)
+            if digest is not None:
+                check_digest(digest, job, index, "job id")
+                answers.append(Submitted(job.job_id))
+            elif job.idempotency_key is not None and by_key is not None:
+                check_digest(by_key[1], job, index, "idempotency key")
+                answers.append(Submitted(by_key[0], deduplicated=True))
+            elif job.unique_key is not None and (job.unique_key in unique or job.unique_key in self._unique):
+                existing = unique.get(job.unique_key) or self._unique[job.unique_key]
+                answers.append(Submitted(existing, deduplicated=True))
+            else:
+                if job.persist:
+                    ids[job.job_id] = job.digest
+                if job.idempotency_key is not None:
+                    keys[scope] = (job.job_id, job.digest)
+                if job.unique_key is not None:
+                    unique[job.unique_key] = job.job_id
+                answers.append(Submitted(job.job_id))
+        return answers
+
+    def _insert(self, job: NewJob, now_at: int) -> list[ClassKey]:
+        """Keep one job; give its class if it is eligible at once."""
+        seq = self._next()
+        self._count("submitted", now_at)
+        if not job.persist:
+            self._transient.setdefault(job.class_key, []).append((seq, job))
+            return [job.class_key]
+        record = _Record(
+            new=job,
+            seq=seq,
+            submitted_at=now_at,
+            class_key=job.class_key,
+            expires_at=None if job.expires_ms is None else now_at + job.expires_ms,
+            timeout_ms=job.timeout_ms,
+        )
+        self._jobs[job.job_id] = record
+        self._order[seq] = record
+        if job.unique_key is not None:
+            self._unique[job.unique_key] = job.job_id
+        if job.idempotency_key is not None:
+            until_at = now_at + job.idempotency_ms
+            self._idempotent[job.tenant or "", job.idempotency_key] = (job.job_id, job.digest, until_at)
+        due_at = max(job.due_at or 0, now_at + job.delay_ms)
+        if due_at > now_at:
+            self._delay(record, due_at)
+            return []
+        self._make_ready(record, seq, now_at)
+        return [record.class_key]
+
+    # ------------------------------------------------------------------ waiting
+
+    def _make_ready(self, record: _Record, order_key: int, eligible_at: int) -> None:
+        record.due_at, record.eligible_at, record.order_key = None, eligible_at, order_key
+        insort(self._ready.setdefault(record.class_key, []), (order_key, record.seq))
+
+    def _delay(self, record: _Record, due_at: int) -> None:
+        record.due_at, record.eligible_at = due_at, None
+        self._ready.setdefault(record.class_key, [])
+        insort(self._delayed, (due_at, record.seq))
+
+    def _leave_queue(self, record: _Record) -> None:
+        if record.due_at is not None:
+            self._delayed.pop(bisect_left(self._delayed, (record.due_at, record.seq)))
+            record.due_at = None
+        else:
+            line = self._ready[record.class_key]
+            line.pop(bisect_left(line, (record.order_key, record.seq)))
+
+    def _pump(self, now_at: int) -> list[ClassKey]:
+        """Make a bounded batch of due jobs eligible."""
+        eligible: list[ClassKey] = []
+        while self._delayed and self._delayed[0][0] <= now_at and len(eligible) < PUMPED:
+            _, seq = self._delayed.pop(0)
+            record = self._order[seq]
+            self._make_ready(record, self._next(), now_at)
+            eligible.append(record.class_key)
+        return eligible
+
+    # ------------------------------------------------------------------ claiming
+
+    def _claim(self, worker: Worker, claim_id: bytes, plan: Plan, now_at: int) -> tuple[list[Lease], bool]:
+        if worker.state is not WorkerState.ACTIVE:
+            return [], False
+        mine = self._leased(worker.worker_id)
+        if self._claims.get(worker.worker_id) == claim_id:
+            return [self._lease(record) for record in mine if record.token == claim_id], False
+        self._claims[worker.worker_id] = claim_id
+        self._waiting.pop(worker.worker_id, None)
+        free = min(plan.free, worker.slots - len(mine))
+        below = plan.free_below
+        leases: list[Lease] = []
+        more = False
+        for take in plan.takes:
+            want = min(take.most, free, below if take.below_reserve else free)
+            if want <= 0:
+                continue
+            got, passed = self._take(take.key, want, worker, claim_id, now_at)
+            more = more or (passed and len(got) < want)
+            leases += got
+            free -= len(got)
+            below -= len(got) if take.below_reserve else 0
+        return leases, more
+
+    def _take(self, key: ClassKey, want: int, worker: Worker, claim_id: bytes, now_at: int) -> tuple[list[Lease], bool]:
+        """Lease up to ``want`` jobs from the front of a class; expired ones are cancelled on the way."""
+        if not key.persist:
+            line = self._transient.get(key, [])
+            taken, line[:want] = line[:want], []
+            self._count("claimed", now_at, len(taken))
+            return [_transient_lease(seq, job, worker, now_at) for seq, job in taken], False
+        leases: list[Lease] = []
+        looked = self._ready.get(key, [])[:want]
+        for _, seq in looked:
+            record = self._order[seq]
+            if _past(record.expires_at, now_at):
+                self._end_queued(record, "expired", now_at)
+                continue
+            self._leave_queue(record)
+            check_move(record.state, State.EXECUTING)
+            record.state = State.EXECUTING
+            record.epoch += 1
+            record.attempts += 1
+            record.token, record.worker_id, record.started_at = claim_id, worker.worker_id, now_at
+            record.progress = record.note = record.cancel_at = None
+            leases.append(self._lease(record))
+        self._count("claimed", now_at, len(leases))
+        return leases, len(looked) == want
+
+    def _lease(self, record: _Record) -> Lease:
+        new = record.new
+        return Lease(
+            new.job_id,
+            record.seq,
+            record.token,
+            new.task,
+            new.payload,
+            new.lane,
+            new.tenant,
+            new.trace_id,
+            record.epoch,
+            record.attempts,
+            record.crashes,
+            new.max_retries,
+            record.timeout_ms,
+            new.timeout_ms,
+            new.retry,
+            record.started_at or 0,
+            record.cancel_at is not None,
+            record.class_key.needs,
+            record.worker_id or "",
+        )
+
+    # ------------------------------------------------------------------ ending
+
+    def _finish(self, report: Report, now_at: int, eligible: list[ClassKey]) -> Answer:
+        record = self._jobs.get(report.job_id)
+        if record is None or record.token != report.token:
+            return Answer.LOST
+        if record.state is not State.EXECUTING:
+            return Answer.SAME
+        if report.expired_only:
+            worker = self._workers.get(record.worker_id or "")
+            if worker is not None and worker.lease_ends_at > now_at and worker.state is not WorkerState.DEAD:
+                return Answer.LOST
+            self._bury(record.worker_id or "")
+        check_move(record.state, report.state)
+        if report.error is not None:
+            record.history.append(
+                Attempt(
+                    record.attempts,
+                    record.epoch,
+                    record.worker_id,
+                    record.started_at or 0,
+                    now_at,
+                    report.reason or report.state.value,
+                    report.error,
+                )
+            )
+        record.state = report.state
+        record.attempts, record.crashes = report.attempts, report.crashes
+        record.error, record.reason = report.error, report.reason
+        self._count("retried" if report.state is State.QUEUED else report.state.value, now_at)
+        if report.state is State.QUEUED:
+            record.timeout_ms = report.timeout_ms
+            self._requeue(record, report, now_at, eligible)
+        else:
+            record.result, record.result_error = report.result, report.result_error
+            record.finished_at = now_at
+            self._free_unique(record)
+        return Answer.OK
+
+    def _requeue(self, record: _Record, report: Report, now_at: int, eligible: list[ClassKey]) -> None:
+        eligible_at = record.eligible_at or now_at
+        record.worker_id = record.started_at = record.progress = record.note = None
+        needs = tuple(sorted({*record.class_key.needs, *report.needs}))
+        record.class_key = record.class_key._replace(needs=needs)
+        if report.delay_ms > 0:
+            self._delay(record, now_at + report.delay_ms)
+        else:
+            front = report.front
+            self._make_ready(record, record.seq if front else self._next(), eligible_at if front else now_at)
+            eligible.append(record.class_key)
+
+    def _end_queued(self, record: _Record, reason: str, now_at: int) -> None:
+        self._leave_queue(record)
+        check_move(record.state, State.CANCELLED)
+        record.state, record.reason, record.finished_at = State.CANCELLED, reason, now_at
+        self._free_unique(record)
+        self._count(State.CANCELLED.value, now_at)
+
+    def _queue_again(self, record: _Record, now_at: int) -> ClassKey:
+        check_move(record.state, State.QUEUED)
+        record.state = State.QUEUED
+        record.attempts = record.crashes = 0
+        record.timeout_ms = record.new.timeout_ms
+        record.token = b""
+        record.worker_id = record.started_at = record.finished_at = record.cancel_at = record.expires_at = None
+        record.progress = record.note = record.result = record.result_error = record.error = record.reason = None
+        if record.new.unique_key is not None:
+            self._unique[record.new.unique_key] = record.new.job_id
+        self._make_ready(record, self._next(), now_at)
+        return record.class_key
+
+    def _free_unique(self, record: _Record) -> None:
+        if record.new.unique_key is not None:
+            self._unique.pop(record.new.unique_key, None)
+
+    def _forget(self, record: _Record) -> None:
+        del self._jobs[record.new.job_id]
+        del self._order[record.seq]
+
+    def _bury(self, worker_id: str) -> None:
+        worker = self._workers.get(worker_id)
+        if worker is not None:
+            self._workers[worker_id] = replace(worker, state=WorkerState.DEAD)
+        self._waiting.pop(worker_id, None)
+
+    # ------------------------------------------------------------------ reading
+
+    def _leased(self, worker_id: str) -> list[_Record]:
+        return [r for r in self._order.values() if r.state is State.EXECUTING and r.worker_id == worker_id]
+
+    def _expired(self, now_at: int) -> list[_Record]:
+        def gone(record: _Record) -> bool:
+            worker = self._workers.get(record.worker_id or "")
+            return worker is None or worker.state is WorkerState.DEAD or worker.lease_ends_at <= now_at
+
+        return [r for r in self._order.values() if r.state is State.EXECUTING and gone(r)]
+
+    def _snapshot(self, now_at: int) -> Snapshot:
+        views = [
+            ClassView(key, min(len(line), WAITING_COUNTED), self._order[line[0][1]].eligible_at if line else None)
+            for key, line in self._ready.items()
+        ]
+        views += [
+            ClassView(key, min(len(line), WAITING_COUNTED), now_at if line else None)
+            for key, line in self._transient.items()
+        ]
+        return Snapshot(now_at, tuple(sorted(views, key=_view_order)), self._delayed[0][0] if self._delayed else None)
+
+    # ------------------------------------------------------------------ waking, counting, time
+
+    def _wake_workers(self, classes: Iterable[ClassKey], but: str | None = None) -> None:
+        for key in classes:
+            for worker_id in self._waiting:
+                worker = self._workers.get(worker_id)
+                if worker_id != but and worker is not None and serves(key.needs, frozenset(worker.offers)):
+                    del self._waiting[worker_id]
+                    self._ring(worker_id)
+                    break
+
+    def _ring(self, name: str, job_ids: Iterable[JobId] = ()) -> None:
+        for ear in self._ears.get(name, ()):
+            ear.ring(job_ids)
+
+    def _ring_watchers(self, job_ids: Sequence[JobId]) -> None:
+        for name in self._ears:
+            if name.startswith(WATCHER):
+                self._ring(name, job_ids)
+
+    def _next(self) -> int:
+        self._sequence += 1
+        return self._sequence
+
+    def _count(self, what: str, now_at: int, count: int = 1) -> None:
+        if count:
+            self._tally[now_at // MINUTE, what] += count
+
+    def _now(self) -> int:
+        self._last_at = max(self._last_at, self._clock())
+        return self._last_at
+
+
+def _transient_lease(seq: int, job: NewJob, worker: Worker, now_at: int) -> Lease:
+    return Lease(
+        job.job_id, seq, b"", job.task, job.payload, job.lane, job.tenant, job.trace_id, 1, 1, 0, 0,
+        job.timeout_ms, job.timeout_ms, None, now_at, False, job.needs, worker.worker_id,
+    )  # fmt: skip
+
+
+def _job(record: _Record) -> Job:
+    new = record.new
+    return Job(
+        job_id=new.job_id,
+        seq=record.seq,
+        task=new.task,
+        payload=new.payload,
+        state=record.state,
+        lane=new.lane,
+        needs=record.class_key.needs,
+        rung=new.rung,
+        tenant=new.tenant,
+        max_retries=new.max_retries,
+        timeout_ms=record.timeout_ms,
+        retry=new.retry,
+        attempts=record.attempts,
+        crashes=record.crashes,
+        epoch=record.epoch,
+        submitted_at=record.submitted_at,
+        due_at=record.due_at,
+        eligible_at=record.eligible_at,
+        started_at=record.started_at,
+        finished_at=record.finished_at,
+        expires_at=record.expires_at,
+        cancel_requested_at=record.cancel_at,
+        worker_id=record.worker_id,
+        progress=record.progress,
+        note=record.note,
+        result=record.result,
+        result_error=record.result_error,
+        error=record.error,
+        reason=record.reason,
+        idempotency_key=new.idempotency_key,
+        unique_key=new.unique_key,
+        trace_id=new.trace_id,
+        history=tuple(record.history),
+    )
+
+
+def _matches(record: _Record, query: JobQuery) -> bool:
+    return (
+        (not query.states or record.state in query.states)
+        and query.task in (None, record.new.task)
+        and query.lane in (None, record.new.lane)
+        and query.tenant in (None, record.new.tenant)
+        and query.worker_id in (None, record.worker_id)
+        and (query.before is None or record.seq < query.before)
+        and (query.submitted_before_at is None or record.submitted_at < query.submitted_before_at)
+        and (query.submitted_after_at is None or record.submitted_at >= query.submitted_after_at)
+    )
+
+
+def _view_order(view: ClassView) -> tuple[str, tuple[str, ...], str, bool]:
+    return (view.key.lane, view.key.needs, view.key.rung or "", view.key.persist)
+
+
+def _earlier(one: int | None, other: int | None) -> int | None:
+    return min((at for at in (one, other) if at is not None), default=None)
+
+
+def _past(moment_at: int | None, now_at: int) -> bool:
+    return moment_at is not None and moment_at <= now_at
+
+
+def _state_at(worker: Worker, now_at: int) -> WorkerState:
+    return WorkerState.DEAD if worker.lease_ends_at <= now_at else worker.state

@@ -1,0 +1,140 @@
+"""Wake-ups between processes that share a file: a named pipe for each ear, in a folder beside it.
+
+A named pipe has no limit on the length of its path, as a Unix socket has; a write of at most 4 KiB arrives whole;
+and opening one that nobody reads fails at once, so a dead ear is noticed and removed by whoever rings it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from urllib.parse import quote
+from uuid import UUID
+
+from headway.core.job import JobId
+from headway.stores.base import WATCHER
+
+_EVERYTHING = bytes(16)  # "Something changed", with no job named.
+_BATCH = 256  # Ids of 16 bytes in one write that arrives whole.
+
+
+class Bell:
+    """Rings the ears beside one store file."""
+
+    def __init__(self, store_path: Path) -> None:
+        self._folder = store_path.with_name(store_path.name + "-wake")
+        self._watchers: list[Path] = []
+        self._watchers_seen_ns = -1
+
+    def listen(self, name: str) -> PipeEar:
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+        return PipeEar(self._folder / quote(name, safe=""))
+
+    def ring(self, name: str) -> None:
+        """Wake one ear, if it is there."""
+        _write(self._folder / quote(name, safe=""), _EVERYTHING)
+
+    def ring_watchers(self, job_ids: Iterable[JobId]) -> None:
+        """Tell every watcher which jobs have changed. Costs one look at the folder's time when nobody watches."""
+        watchers = self._find_watchers()
+        if not watchers:
+            return
+        packed = [_pack(job_id) for job_id in job_ids]
+        for start in range(0, len(packed), _BATCH):
+            message = b"".join(packed[start : start + _BATCH])
+            for path in watchers:
+                _write(path, message)
+
+    def _find_watchers(self) -> list[Path]:
+        try:
+            changed_ns = os.stat(self._folder).st_mtime_ns
+        except FileNotFoundError:
+            return []
+        if changed_ns != self._watchers_seen_ns:
+            with os.scandir(self._folder) as entries:
+                self._watchers = [Path(entry.path) for entry in entries if entry.name.startswith(WATCHER)]
+            self._watchers_seen_ns = changed_ns
+        return self._watchers
+
+
+class PipeEar:
+    """The reading end of a named pipe, made when listening begins and removed when it ends."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        with contextlib.suppress(FileNotFoundError):
+            path.unlink()
+        os.mkfifo(path, 0o600)
+        # Opened for writing too, so that the pipe never reports its end when a ringer closes it.
+        self._descriptor = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+
+    async def wait(self, timeout: float) -> Sequence[JobId] | None:
+        heard = self._read()
+        if heard is not None or self._descriptor < 0:
+            return heard
+        loop = asyncio.get_running_loop()
+        rung: asyncio.Future[None] = loop.create_future()
+        loop.add_reader(self._descriptor, _settle(rung))
+        try:
+            async with asyncio.timeout(timeout):
+                await rung
+        except TimeoutError:
+            return None
+        finally:
+            if self._descriptor >= 0:
+                loop.remove_reader(self._descriptor)
+        return self._read()
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            with contextlib.suppress(OSError):
+                self._path.unlink()
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _read(self) -> Sequence[JobId] | None:
+        if self._descriptor < 0:
+            return ()
+        try:
+            data = os.read(self._descriptor, 1 << 16)
+        except BlockingIOError:
+            return None
+        records = {data[start : start + 16] for start in range(0, len(data), 16)}
+        if _EVERYTHING in records:
+            return ()
+        return [JobId(str(UUID(bytes=record))) for record in records]
+
+
+def _settle(future: asyncio.Future[None]) -> Callable[[], None]:
+    def settle() -> None:
+        if not future.done():
+            future.set_result(None)
+
+    return settle
+
+
+def _write(path: Path, message: bytes) -> None:
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as problem:
+        if problem.errno == errno.ENXIO:  # Its reader is gone: a process that was killed.
+            with contextlib.suppress(OSError):
+                path.unlink()
+        return
+    try:
+        os.write(descriptor, message)
+    except BlockingIOError:
+        pass  # Full, so its reader has plenty to wake up for; what it misses, its slow look finds.
+    finally:
+        os.close(descriptor)
+
+
+def _pack(job_id: JobId) -> bytes:
+    try:
+        return UUID(job_id).bytes
+    except ValueError:
+        return _EVERYTHING

@@ -1,0 +1,4 @@
+-- claim_lease: lease one job.
+-- params  seq, class_id, worker_id, token, started_at, eligible_at, epoch, attempts, crashes, timeout_ms, unique_key
+INSERT INTO lease (seq, class_id, worker_id, token, started_at, eligible_at, epoch, attempts, crashes, timeout_ms, unique_key)
+VALUES (:seq, :class_id, :worker_id, :token, :started_at, :eligible_at, :epoch, :attempts, :crashes, :timeout_ms, :unique_key);

@@ -1,0 +1,3 @@
+-- forget_job: forget a job.
+-- params  seq
+DELETE FROM job WHERE seq = :seq;

@@ -1,0 +1,3 @@
+-- known_ids: which of these job ids are already kept.
+-- params  job_ids
+SELECT job_id, digest FROM job WHERE job_id IN (SELECT value FROM json_each(:job_ids));

@@ -1,0 +1,3 @@
+-- unlease: end a lease.
+-- params  seq
+DELETE FROM lease WHERE seq = :seq;

@@ -1,0 +1,282 @@
+"""Checks of the code base itself: what it imports, how its files are headed, what it must not contain."""
+
+import ast
+import inspect
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCE = ROOT / "src" / "headway"
+
+IMPURE = frozenset(
+    [
+        "asyncio",
+        "concurrent",
+        "http",
+        "io",
+        "logging",
+        "multiprocessing",
+        "os",
+        "pathlib",
+        "random",
+        "secrets",
+        "select",
+        "selectors",
+        "shutil",
+        "signal",
+        "socket",
+        "socketserver",
+        "sqlite3",
+        "ssl",
+        "subprocess",
+        "tempfile",
+        "threading",
+        "time",
+        "uuid",
+    ]
+)
+IMPURE_BUILTINS = frozenset({"open", "input", "print"})
+CLOCK_READERS = frozenset({"now", "utcnow", "today"})
+
+UNSAFE_MODULES = frozenset({"pickle", "marshal", "shelve", "dill", "cloudpickle"})
+CODE_BUILDERS = frozenset({"compile", "exec"})
+MAY_BUILD_CODE = SOURCE / "client" / "codec.py"
+
+HOME_OF_DRIVER = {
+    "apsw": "stores/sqlite",
+    "redis": "stores/redis",
+    "hiredis": "stores/redis",
+    "asyncpg": "stores/postgres",
+    "fastapi": "server",
+    "uvicorn": "server",
+    "django": "integrations",
+    "celery": "integrations",
+}
+
+# Written with one-letter classes so that this file does not match itself.
+LOCAL_ADDRESS = re.compile(rb"(extra-)?index[-]url|/simpl[e]/|/package[s]/[0-9a-f]{2}/")
+
+
+def python_files(folder: Path) -> list[Path]:
+    return sorted(folder.rglob("*.py"))
+
+
+def asset_files() -> list[Path]:
+    return sorted([*SOURCE.rglob("*.sql"), *SOURCE.rglob("*.lua")])
+
+
+def repository_files() -> list[Path]:
+    """Every file that is tracked, or would be if added now."""
+    listing = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
+    )
+    files = (ROOT / name for name in listing.stdout.decode().split("\0") if name)
+    return sorted(file for file in files if file.is_file())
+
+
+def parsed(file: Path) -> ast.Module:
+    return ast.parse(file.read_text(encoding="utf-8"), filename=str(file))
+
+
+def place(file: Path, node: ast.AST | None = None) -> str:
+    line = getattr(node, "lineno", None)
+    return f"{file.relative_to(ROOT)}:{line}" if line else str(file.relative_to(ROOT))
+
+
+def imports(file: Path) -> Iterator[tuple[str, ast.stmt]]:
+    """The dotted name of every import in a file, wherever it stands; relative ones made absolute."""
+    package = ("headway", *file.relative_to(SOURCE).parts[:-1])
+    for node in ast.walk(parsed(file)):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.name, node
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else ()
+            module = ".".join([*above, *([node.module] if node.module else [])])
+            for alias in node.names:
+                yield f"{module}.{alias.name}", node
+
+
+def calls(file: Path) -> Iterator[tuple[str, ast.Call]]:
+    """The dotted name of every call in a file whose callee is a plain or dotted name."""
+    for node in ast.walk(parsed(file)):
+        if isinstance(node, ast.Call) and (name := dotted(node.func)):
+            yield name, node
+
+
+def dotted(node: ast.expr) -> str | None:
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute) and (owner := dotted(node.value)):
+        return f"{owner}.{node.attr}"
+    return None
+
+
+def within(name: str, package: str) -> bool:
+    return name == package or name.startswith(f"{package}.")
+
+
+def test_core_imports_only_itself_and_the_pure_parts_of_the_standard_library() -> None:
+    pure = sys.stdlib_module_names - IMPURE
+    wrong = [
+        f"{place(file, node)} imports {name}"
+        for file in python_files(SOURCE / "core")
+        for name, node in imports(file)
+        if not within(name, "headway.core") and name.partition(".")[0] not in pure
+    ]
+    assert wrong == []
+
+
+def test_core_reads_no_clock_and_touches_no_file() -> None:
+    wrong = [
+        f"{place(file, node)} calls {name}"
+        for file in python_files(SOURCE / "core")
+        for name, node in calls(file)
+        if name in IMPURE_BUILTINS or reads_the_clock(name)
+    ]
+    assert wrong == []
+
+
+def reads_the_clock(name: str) -> bool:
+    owner, _, last = name.rpartition(".")
+    return last in CLOCK_READERS and owner.rpartition(".")[2] in {"date", "datetime"}
+
+
+def header(file: Path) -> list[str]:
+    """The comment lines a file opens with; a Lua file may have its flags line above them."""
+    lines = file.read_text(encoding="utf-8").splitlines()
+    if lines and lines[0].startswith("#!"):
+        lines = lines[1:]
+    size = next((i for i, line in enumerate(lines) if not line.startswith("--")), len(lines))
+    return lines[:size]
+
+
+def test_every_sql_and_lua_file_opens_with_its_name_and_purpose() -> None:
+    wrong = [
+        f"{place(file)} should open with `-- {file.stem}: ...`"
+        for file in asset_files()
+        if not any(re.match(rf"-- {re.escape(file.stem)}: \S", line) for line in header(file)[:1])
+    ]
+    assert wrong == []
+
+
+def test_every_sql_and_lua_file_is_used_by_its_store() -> None:
+    wrong = [f"{place(file)} is not referenced" for file in asset_files() if not is_referenced(file)]
+    assert wrong == []
+
+
+def is_referenced(file: Path) -> bool:
+    """Named by its store's Python; a migration is found by its folder, and a shared part by the scripts using it."""
+    folder = SOURCE.joinpath(*file.relative_to(SOURCE).parts[:2])
+    users = python_files(folder)
+    name = file.stem
+    if file.parent.name == "migrations":
+        users = [*users, *(SOURCE / "stores").glob("*.py")]
+        name = "migrations"
+    elif file.parent.name == "shared":
+        users = [*users, *(script for script in folder.rglob(f"*{file.suffix}") if script != file)]
+    word = re.compile(rf"\b{re.escape(name)}\b")
+    return any(word.search(user.read_text(encoding="utf-8")) for user in users)
+
+
+def test_every_query_binds_exactly_the_parameters_its_header_names() -> None:
+    wrong: list[str] = []
+    for file in asset_files():
+        if file.suffix != ".sql" or "queries" not in file.relative_to(SOURCE).parts:
+            continue
+        named, used = named_parameters(file), used_parameters(file)
+        if named is None:
+            wrong.append(f"{place(file)} has no `-- params` line")
+        elif named != used:
+            wrong.append(f"{place(file)} names {sorted(named)} but uses {sorted(used)}")
+    assert wrong == []
+
+
+def named_parameters(file: Path) -> set[str] | None:
+    """What the `-- params` line lists, without remarks in brackets; a deeper indented line carries it on."""
+    found: str | None = None
+    for line in header(file):
+        if match := re.match(r"-- params\s+(.*)", line):
+            found = match[1]
+        elif found is not None and (match := re.match(r"--\s{3,}(.*)", line)):
+            found = f"{found} {match[1]}"
+        elif found is not None:
+            break
+    if found is None:
+        return None
+    names = {name.strip() for name in re.sub(r"\([^)]*\)", "", found).split(",")}
+    return names - {"", "none"}
+
+
+def used_parameters(file: Path) -> set[str]:
+    """The `:name` parameters of the statement itself: not in comments or quotes, nor a `::type` cast."""
+    text = file.read_text(encoding="utf-8")
+    bare = re.sub(r"'(?:[^']|'')*'|\"[^\"]*\"|--[^\n]*|/\*.*?\*/", " ", text, flags=re.DOTALL)
+    return set(re.findall(r"(?<![:\w]):([A-Za-z_]\w*)", bare))
+
+
+def test_nothing_loads_data_by_running_it() -> None:
+    wrong: list[str] = []
+    for file in python_files(SOURCE):
+        wrong += [
+            f"{place(file, node)} imports {name}"
+            for name, node in imports(file)
+            if name.partition(".")[0] in UNSAFE_MODULES or name in {"yaml.load", "builtins.eval"}
+        ]
+        wrong += [f"{place(file, node)} calls {name}" for name, node in calls(file) if runs_text(name, file)]
+    assert wrong == []
+
+
+def runs_text(name: str, file: Path) -> bool:
+    name = name.removeprefix("builtins.")
+    return name in {"eval", "yaml.load"} or (name in CODE_BUILDERS and file != MAY_BUILD_CODE)
+
+
+def test_every_public_name_has_a_docstring() -> None:
+    if not (SOURCE / "__init__.py").exists():
+        return
+    import headway
+
+    public = {name: getattr(headway, name) for name in getattr(headway, "__all__", ())}
+    wrong = [name for name, value in public.items() if can_have_docstring(value) and not has_docstring(value)]
+    assert wrong == []
+
+
+def can_have_docstring(value: object) -> bool:
+    return inspect.isclass(value) or inspect.isroutine(value) or inspect.ismodule(value)
+
+
+def has_docstring(value: object) -> bool:
+    doc = (value.__doc__ or "").strip()
+    generated = f"{getattr(value, '__name__', '')}("  # what a dataclass writes when its author did not
+    return bool(doc) and not doc.startswith(generated)
+
+
+def test_no_file_holds_an_address_of_one_machine_or_registry() -> None:
+    wrong = [
+        f"{place(file)}:{number}"
+        for file in repository_files()
+        for number, line in enumerate(file.read_bytes().splitlines(), start=1)
+        if LOCAL_ADDRESS.search(line)
+    ]
+    assert wrong == []
+
+
+def test_no_module_is_called_utils() -> None:
+    assert [place(file) for file in repository_files() if file.name == "utils.py"] == []
+
+
+def test_drivers_and_frameworks_are_imported_only_in_their_own_folder() -> None:
+    wrong: list[str] = []
+    for file in python_files(SOURCE):
+        for name, node in imports(file):
+            home = HOME_OF_DRIVER.get(name.partition(".")[0])
+            if home and not file.is_relative_to(SOURCE / home):
+                wrong.append(f"{place(file, node)} imports {name}, which belongs in {home}/")
+    assert wrong == []
