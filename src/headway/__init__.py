@@ -1,0 +1,49 @@
+"""Headway: a task queue that tells you when your job will run, why it waits and what would change."""
+
+from headway.client.app import Headway
+from headway.client.context import Context
+from headway.client.job import Job
+from headway.client.options import Depends, Limit, Retry, Unique
+from headway.client.task import Call, Task
+from headway.core.errors import (
+    Discard,
+    HeadwayError,
+    IdempotencyConflict,
+    JobCancelled,
+    JobFailed,
+    JobNotFound,
+    NotStored,
+    PayloadError,
+    RateLimited,
+    RetryAfter,
+    Snooze,
+)
+from headway.core.event import Event
+from headway.core.job import State
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Call",
+    "Context",
+    "Depends",
+    "Discard",
+    "Event",
+    "Headway",
+    "HeadwayError",
+    "IdempotencyConflict",
+    "Job",
+    "JobCancelled",
+    "JobFailed",
+    "JobNotFound",
+    "Limit",
+    "NotStored",
+    "PayloadError",
+    "RateLimited",
+    "Retry",
+    "RetryAfter",
+    "Snooze",
+    "State",
+    "Task",
+    "Unique",
+]

@@ -1,0 +1,1 @@
+"""What applications touch: the app, its tasks, and handles on jobs."""

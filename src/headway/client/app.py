@@ -1,0 +1,351 @@
+"""The app: tasks, crons, middleware and the way to a store."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, fields
+from types import TracebackType
+from typing import Any, Literal, ParamSpec, TypeVar, overload
+
+from headway.client.blocking import Portal
+from headway.client.client import BATCH, Client
+from headway.client.context import Context
+from headway.client.job import Job
+from headway.client.options import Limit, Retry, Seconds, TaskOptions, Unique
+from headway.client.settings import Settings, load_settings, nearest
+from headway.client.task import Call, ContextTaskDecorator, Task, TaskDecorator
+from headway.core.cron import parse_cron
+from headway.core.errors import BadCron, ConfigError, UnknownOption, UnknownTask
+from headway.core.job import JobId, State
+from headway.core.policy.document import BUILT_IN, Policy
+from headway.stores.base import JobQuery, Stats, Store
+from headway.stores.open import open_store
+
+P = ParamSpec("P")
+R = TypeVar("R")
+F = TypeVar("F", bound=Callable[..., Any])
+
+CallNext = Callable[..., Awaitable[Any]]
+Middleware = Callable[[Context, CallNext], Awaitable[Any]]
+Lifespan = Callable[[Any], AbstractAsyncContextManager[Mapping[str, Any] | None]]
+Signal = Callable[..., Any]
+
+SIGNALS = ("start", "finish", "fail")
+CATCH_UPS = ("skip", "last", "all")
+OVERLAPS = ("skip", "allow")
+
+log = logging.getLogger("headway.jobs")
+
+
+@dataclass(frozen=True, slots=True)
+class CronEntry:
+    """When a task runs by itself.
+
+    ``catch_up``: what happens to ticks missed while no worker ran: ``skip`` them, run the ``last``, or ``all``.
+    ``overlap``: ``skip`` a tick while the job of an earlier one is still live, or ``allow`` it.
+    """
+
+    task: str
+    expression: str
+    tz: str = "UTC"
+    catch_up: str = "skip"
+    overlap: str = "skip"
+
+
+class Headway:
+    """An application's tasks and its store.
+
+    Settings are given by name (``store``, ``namespace``, ``slots`` …) or come from ``HEADWAY_*`` variables and
+    ``headway.toml``. Nothing is opened before it is needed. ``lifespan`` is an async context manager that gets
+    the app, runs around a worker, and may yield a mapping for ``Context.state``.
+    """
+
+    def __init__(
+        self,
+        store: str | None = None,
+        *,
+        lifespan: Lifespan | None = None,
+        middleware: Sequence[Middleware] = (),
+        **settings: Any,
+    ) -> None:
+        self.settings: Settings = load_settings({"store": store, **settings})
+        self.policy: Policy = BUILT_IN
+        self.lifespan = lifespan
+        self.tasks: dict[str, Task[Any, Any, Any]] = {}
+        self.crons: dict[str, CronEntry] = {}
+        self.middlewares: list[Middleware] = list(middleware)
+        self.signals: dict[str, list[Signal]] = {name: [] for name in SIGNALS}
+        self.portal = Portal()
+        self.client = Client(self.make_store)
+
+    def make_store(self) -> Store:
+        """Make an unopened store of this app's address and namespace; every worker process opens its own."""
+        return open_store(self.settings.store, self.settings.namespace)
+
+    # ------------------------------------------------------------------ declaring
+
+    @overload
+    def task(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Task[P, R, Coroutine[Any, Any, R]]: ...
+    @overload
+    def task(self, function: Callable[P, R], /) -> Task[P, R, R]: ...
+    @overload
+    def task(
+        self,
+        *,
+        context: Literal[True],
+        name: str | None = None,
+        priority: str | None = None,
+        duration: str | None = None,
+        fair_by: str | None = None,
+        limits: Sequence[Limit] = (),
+        max_retries: int | None = None,
+        retry: Retry | None = None,
+        unique: Unique | None = None,
+        timeout: Seconds | None = None,
+        needs: Iterable[str] = (),
+        persist: bool = True,
+        executor: str = "auto",
+        on_stop: str = "fail",
+    ) -> ContextTaskDecorator: ...
+    @overload
+    def task(
+        self,
+        *,
+        name: str | None = None,
+        priority: str | None = None,
+        duration: str | None = None,
+        fair_by: str | None = None,
+        limits: Sequence[Limit] = (),
+        max_retries: int | None = None,
+        retry: Retry | None = None,
+        unique: Unique | None = None,
+        timeout: Seconds | None = None,
+        needs: Iterable[str] = (),
+        persist: bool = True,
+        executor: str = "auto",
+        on_stop: str = "fail",
+        context: Literal[False] = False,
+    ) -> TaskDecorator: ...
+    def task(self, function: Any = None, /, **options: Any) -> Any:
+        """Make a function a task: ``@app.task``, or ``@app.task(priority="low", …)``.
+
+        Raises ``ConfigError`` for options that make no sense and for a name that is taken.
+        """
+        name = options.pop("name", None)
+        chosen = _task_options(options)
+
+        def declare(function: Callable[..., Any]) -> Task[Any, Any, Any]:
+            if isinstance(function, Task):
+                raise ConfigError(f"{function!r} is a task already")
+            return self._add(function, name, chosen)
+
+        return declare if function is None else declare(function)
+
+    def cron(
+        self,
+        expression: str,
+        *,
+        tz: str = "UTC",
+        catch_up: str = "skip",
+        overlap: str = "skip",
+        **options: Any,
+    ) -> Callable[[Callable[..., Any] | Task[Any, Any, Any]], Task[Any, Any, Any]]:
+        """Run a task by the clock: ``@app.cron("*/5 * * * *", tz="Europe/Paris")``.
+
+        Each tick fires once however many workers there are. Other options are those of a task.
+        Raises ``BadCron`` for an expression or zone that cannot be read.
+        """
+        try:
+            parse_cron(expression, tz)
+        except ValueError as problem:
+            raise BadCron(str(problem), expression=expression, tz=tz) from None
+        for what, value, known in (("catch_up", catch_up, CATCH_UPS), ("overlap", overlap, OVERLAPS)):
+            if value not in known:
+                raise ConfigError(f"cron {expression!r}: {what} is {', '.join(known)}, not {value!r}")
+
+        def declare(function: Callable[..., Any] | Task[Any, Any, Any]) -> Task[Any, Any, Any]:
+            name = options.pop("name", None)
+            task = function if isinstance(function, Task) else self._add(function, name, _task_options(options))
+            required = [p for p in task.signature.parameters.values() if p.default is p.empty]
+            if any(p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in required):
+                raise ConfigError(f"task {task.name}: a cron task must be callable without arguments")
+            if not task.options.persist:
+                raise ConfigError(f"task {task.name}: a cron task cannot be transient")
+            self.crons[task.name] = CronEntry(task.name, expression, tz, catch_up, overlap)
+            return task
+
+        return declare
+
+    def middleware(self, function: Middleware) -> Middleware:
+        """Wrap every job: ``async def mw(ctx, call_next)``; the first added is the outermost."""
+        self.middlewares.append(function)
+        return function
+
+    def on(self, signal: str) -> Callable[[F], F]:
+        """Hear of jobs in the worker: ``@app.on("start")`` gets the context, ``"finish"`` also the result,
+        ``"fail"`` also the error. Listeners may be async; what they raise is logged and changes nothing."""
+        if signal not in SIGNALS:
+            raise ConfigError(f"signals are {', '.join(SIGNALS)}, not {signal!r}")
+
+        def listen(function: F) -> F:
+            self.signals[signal].append(function)
+            return function
+
+        return listen
+
+    def _add(self, function: Callable[..., Any], name: str | None, options: TaskOptions) -> Task[Any, Any, Any]:
+        if not callable(function):
+            raise ConfigError(f"a task is a function, not {function!r}")
+        if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
+            raise ConfigError(f"{function.__qualname__} is a generator; a task returns one result")
+        name = name or f"{function.__module__}.{function.__qualname__}"
+        known = self.tasks.get(name)
+        if known is not None and not _same_function(known.fn, function):
+            raise ConfigError(
+                f"two functions want the task name {name!r}: {_where(known.fn)} and {_where(function)}; "
+                "give one of them another name="
+            )
+        task: Task[Any, Any, Any] = Task(self, function, name, options)
+        self.tasks[name] = task
+        return task
+
+    # ------------------------------------------------------------------ submitting and looking
+
+    async def submit_call(self, call: Call[R]) -> Job[R]:
+        """Submit one call."""
+        (answer,) = await self.client.submit([call.new])
+        if not answer.deduplicated:
+            _log_queued(call)
+        return self._handle(call, answer.job_id, answer.deduplicated)
+
+    async def aenqueue_many(self, calls: Iterable[Call[Any]]) -> list[Job[Any]]:
+        """Submit many jobs in one round trip for every thousand; each thousand is kept whole or not at all."""
+        calls = list(calls)
+        jobs: list[Job[Any]] = []
+        for start in range(0, len(calls), BATCH):
+            batch = calls[start : start + BATCH]
+            answers = await self.client.submit([call.new for call in batch])
+            for call, answer in zip(batch, answers, strict=True):
+                jobs.append(self._handle(call, answer.job_id, answer.deduplicated))
+        return jobs
+
+    def enqueue_many(self, calls: Iterable[Call[Any]]) -> list[Job[Any]]:
+        """Blocking twin of ``aenqueue_many``."""
+        return self.portal.run(self.aenqueue_many(calls))
+
+    def job(self, job_id: str) -> Job[Any]:
+        """Give a handle on a job; asks nothing of the store."""
+        return Job(self, job_id)
+
+    async def ajobs(
+        self,
+        *,
+        status: str | Sequence[str] | None = None,
+        task: str | Task[Any, Any, Any] | None = None,
+        priority: str | None = None,
+        tenant: str | None = None,
+        limit: int = 100,
+    ) -> list[Job[Any]]:
+        """Find jobs, newest first."""
+        name = task.name if isinstance(task, Task) else task
+        query = JobQuery(states=read_states(status), task=name, lane=priority, tenant=tenant, limit=limit)
+        found = await self.client.find(query)
+        return [self._typed(job.task, job.job_id) for job in found]
+
+    def jobs(
+        self,
+        *,
+        status: str | Sequence[str] | None = None,
+        task: str | Task[Any, Any, Any] | None = None,
+        priority: str | None = None,
+        tenant: str | None = None,
+        limit: int = 100,
+    ) -> list[Job[Any]]:
+        """Blocking twin of ``ajobs``."""
+        return self.portal.run(self.ajobs(status=status, task=task, priority=priority, tenant=tenant, limit=limit))
+
+    async def astats(self) -> Stats:
+        """Read the store in numbers: lanes, workers, totals."""
+        return await self.client.stats()
+
+    def stats(self) -> Stats:
+        """Blocking twin of ``astats``."""
+        return self.portal.run(self.astats())
+
+    def find_task(self, name: str) -> Task[Any, Any, Any]:
+        """Give a task by its name. Raises ``UnknownTask``, suggesting the nearest."""
+        task = self.tasks.get(name)
+        if task is None:
+            known = ", ".join(sorted(self.tasks)) or "none"
+            raise UnknownTask(f"no task {name!r} in this app{nearest(name, list(self.tasks))} (tasks: {known})")
+        return task
+
+    # ------------------------------------------------------------------ closing
+
+    async def aclose(self) -> None:
+        """Close what this loop opened."""
+        await self.client.close()
+
+    def close(self) -> None:
+        """Close what the blocking verbs opened."""
+        self.portal.run(self.client.close())
+        self.portal.close()
+
+    def __enter__(self) -> Headway:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Headway:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    def _handle(self, call: Call[R], job_id: JobId, deduplicated: bool) -> Job[R]:
+        return Job(self, job_id, kind=call.task.result_kind, deduplicated=deduplicated, persist=call.new.persist)
+
+    def _typed(self, task: str, job_id: JobId) -> Job[Any]:
+        known = self.tasks.get(task)
+        return known.job(job_id) if known else self.job(job_id)
+
+
+def read_states(status: str | Sequence[str] | None) -> tuple[State, ...]:
+    """Read one or several statuses. Raises ``ConfigError`` for one that does not exist."""
+    names = () if status is None else (status,) if isinstance(status, str) else tuple(status)
+    for name in names:
+        known = [state.value for state in State]
+        if name not in known:
+            raise ConfigError(f"no status {name!r}{nearest(name, known)} (statuses: {', '.join(known)})")
+    return tuple(State(name) for name in names)
+
+
+def _task_options(options: dict[str, Any]) -> TaskOptions:
+    known = [field.name for field in fields(TaskOptions)]
+    for name in options:
+        if name not in known:
+            raise UnknownOption(f"a task has no option {name!r}{nearest(name, [*known, 'name'])}", option=name)
+    return TaskOptions(**options)
+
+
+def _same_function(one: Any, other: Any) -> bool:
+    """Tell whether a function is only declared again: a module imported twice, or reloaded."""
+    return one is other or (_where(one) == _where(other) and one.__qualname__ == other.__qualname__)
+
+
+def _where(function: Any) -> str:
+    code = getattr(function, "__code__", None)
+    return f"{code.co_filename}:{code.co_firstlineno}" if code else repr(function)
+
+
+def _log_queued(call: Call[Any]) -> None:
+    if log.isEnabledFor(logging.INFO):
+        new = call.new
+        facts = {"job": new.job_id, "task": new.task, "lane": new.lane, "trace_id": new.trace_id}
+        log.info("job.queued", extra={"headway": facts})

@@ -1,0 +1,87 @@
+"""The verbs for code that has no event loop: one loop in a background thread, started when first needed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import warnings
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class Portal:
+    """Runs coroutines on a loop of its own and waits for them. Starts again after a fork."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._pid = 0
+        self._warned = False
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine to its end; interrupting the caller cancels it."""
+        self._warn_on_loop()
+        future = asyncio.run_coroutine_threadsafe(coroutine, self.loop())
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def iterate(self, items: AsyncIterator[T]) -> Iterator[T]:
+        """Walk an async iterator from plain code."""
+
+        async def step() -> tuple[bool, T | None]:
+            try:
+                return True, await anext(items)
+            except StopAsyncIteration:
+                return False, None
+
+        async def close() -> None:
+            if (aclose := getattr(items, "aclose", None)) is not None:
+                await aclose()
+
+        try:
+            while True:
+                going, item = self.run(step())
+                if not going:
+                    return
+                yield item  # type: ignore[misc]
+        finally:
+            self.run(close())
+
+    def loop(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._loop is None or self._pid != os.getpid():
+                self._pid = os.getpid()
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(target=self._loop.run_forever, name="headway-blocking", daemon=True)
+                self._thread.start()
+            return self._loop
+
+    def close(self) -> None:
+        with self._lock:
+            if self._loop is not None and self._thread is not None and self._pid == os.getpid():
+                self._loop.call_soon_threadsafe(self._loop.stop)
+                self._thread.join()
+                self._loop.close()
+            self._loop = self._thread = None
+
+    def _warn_on_loop(self) -> None:
+        if self._warned:
+            return
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return
+        self._warned = True
+        warnings.warn(
+            "a blocking Headway verb was called on a running event loop and stops it meanwhile; "
+            "await the verb with an `a` in front (aenqueue, aresult, …) instead",
+            RuntimeWarning,
+            stacklevel=4,
+        )

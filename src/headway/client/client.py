@@ -1,0 +1,144 @@
+"""The async verbs, once: everything an application or an operator asks of a store."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import os
+import threading
+import weakref
+from collections.abc import AsyncIterator, Callable, Sequence
+
+from headway.core.errors import JobNotFound, ResultTimeout
+from headway.core.event import Event
+from headway.core.job import Job, JobId, NewJob, State, Submitted
+from headway.engine.watch import Watcher
+from headway.stores.base import JobQuery, Stats, Store
+
+BATCH = 1_000  # Jobs in one round trip.
+
+
+class Client:
+    """Talks to a store. Opens it when first used, once for each event loop unless the store serves several."""
+
+    def __init__(self, make_store: Callable[[], Store]) -> None:
+        self._make_store = make_store
+        self._links: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Link] = weakref.WeakKeyDictionary()
+        self._lock = threading.Lock()
+        self._shared: Store | None = None
+        self._shared_opening: concurrent.futures.Future[Store] | None = None
+        self._opening: dict[asyncio.AbstractEventLoop, asyncio.Future[None]] = {}
+        self._pid = os.getpid()
+        self._abandoned: list[object] = []
+
+    async def store(self) -> Store:
+        """Give the store of the running loop, opened."""
+        return (await self._link()).store
+
+    async def submit(self, jobs: Sequence[NewJob]) -> list[Submitted]:
+        """Submit jobs, all or none; one round trip."""
+        return await (await self.store()).submit(jobs)
+
+    async def get(self, job_id: JobId) -> Job:
+        """Read a job. Raises ``JobNotFound``."""
+        job = (await (await self.store()).get([job_id]))[0]
+        if job is None:
+            raise JobNotFound(f"no job {job_id} in the store; it may have been pruned", job_id=job_id)
+        return job
+
+    async def ended(self, job_id: JobId, timeout: float | None) -> Job:
+        """Wait until a job has ended. Raises ``ResultTimeout``, ``JobNotFound``."""
+        link = await self._link()
+        try:
+            async with asyncio.timeout(timeout):
+                return await link.watcher.ended(job_id)
+        except TimeoutError:
+            raise ResultTimeout(f"job {job_id} has not ended within {timeout} s; it goes on", job_id=job_id) from None
+
+    async def events(self, job_id: JobId) -> AsyncIterator[Event]:
+        events = (await self._link()).watcher.events(job_id)
+        async with contextlib.aclosing(events) as open_events:  # type: ignore[type-var]
+            async for event in open_events:
+                yield event
+
+    async def cancel(self, job_ids: Sequence[JobId]) -> list[State | None]:
+        return await (await self.store()).cancel(job_ids)
+
+    async def retry(self, job_ids: Sequence[JobId]) -> list[State | None]:
+        return await (await self.store()).retry(job_ids)
+
+    async def find(self, query: JobQuery) -> list[Job]:
+        return await (await self.store()).find(query)
+
+    async def stats(self) -> Stats:
+        return await (await self.store()).stats()
+
+    async def close(self) -> None:
+        """Close what the running loop opened, and the shared store."""
+        link = self._links.pop(asyncio.get_running_loop(), None)
+        if link is not None:
+            link.watcher.close()
+            if link.store is not self._shared:
+                await link.store.close()
+        if self._shared is not None and not self._links:
+            shared, self._shared, self._shared_opening = self._shared, None, None
+            await shared.close()
+
+    async def _link(self) -> _Link:
+        if self._pid != os.getpid():
+            self._forget_parent()
+        loop = asyncio.get_running_loop()
+        link = self._links.get(loop)
+        if link is not None:
+            return link
+        if (opening := self._opening.get(loop)) is not None:
+            await asyncio.shield(opening)
+            return await self._link()
+        opened: asyncio.Future[None] = loop.create_future()
+        self._opening[loop] = opened
+        try:
+            link = _Link(await self._open())
+            self._links[loop] = link
+            return link
+        finally:
+            del self._opening[loop]
+            opened.set_result(None)
+
+    async def _open(self) -> Store:
+        with self._lock:  # Two loops in two threads may come here at once.
+            begun = self._shared_opening
+            store = self._make_store() if begun is None else None
+            if store is not None and store.abilities.any_loop:
+                self._shared_opening = concurrent.futures.Future()
+            opening = self._shared_opening
+        if store is None:
+            return await asyncio.wrap_future(begun) if begun is not None else await self._open()
+        try:
+            await store.open()
+        except BaseException as problem:
+            if opening is not None:
+                self._shared_opening = None
+                opening.set_exception(problem)
+                opening.exception()  # Seen, should nobody else have waited.
+            raise
+        if opening is not None:
+            self._shared = store
+            opening.set_result(store)
+        return store
+
+    def _forget_parent(self) -> None:
+        """After a fork, what the parent opened is the parent's: kept from being closed, never used."""
+        self._abandoned += [self._shared, *self._links.values()]
+        self._shared = self._shared_opening = None
+        self._links = weakref.WeakKeyDictionary()
+        self._opening = {}
+        self._pid = os.getpid()
+
+
+class _Link:
+    """A store as one event loop holds it."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.watcher = Watcher(store)

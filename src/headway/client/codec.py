@@ -1,0 +1,330 @@
+"""Arguments and results on their way through a store: bound to the signature, checked, kept as JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import math
+import types
+from collections.abc import Callable, Mapping
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from typing import Any, Union, get_args, get_origin
+from uuid import UUID
+
+import msgspec
+
+from headway.client.options import Dependency
+from headway.core.errors import BadArguments, PayloadError, PayloadTooLarge
+
+VERSION = b"\x01"  # The first byte of every payload and result.
+DEPTH_MAX = 64
+
+_SCALARS: tuple[type, ...] = (
+    str, int, bool, float, type(None), bytes, datetime, date, time, timedelta, Decimal, UUID,
+)  # fmt: skip
+_PLAIN = frozenset({str, int, bool, type(None)})
+_TYPED_CONTAINERS = (list, dict, tuple, set, frozenset)
+
+
+def _encode_other(value: Any) -> Any:
+    if hasattr(value, "model_dump"):  # A pydantic model, without importing pydantic.
+        return value.model_dump(mode="json")
+    raise NotImplementedError(f"{type(value).__name__} objects are not JSON")
+
+
+def _decode_other(kind: type, value: Any) -> Any:
+    if hasattr(kind, "model_validate"):
+        return kind.model_validate(value)
+    raise NotImplementedError(f"{kind.__name__} objects cannot be read from JSON")
+
+
+_encoder = msgspec.json.Encoder(enc_hook=_encode_other)
+_sorted_encoder = msgspec.json.Encoder(enc_hook=_encode_other, order="sorted")
+_plain_decoder = msgspec.json.Decoder()
+
+
+class Signature:
+    """The parameters of a task that its callers fill in, and how they travel.
+
+    Arguments travel as an object by parameter name, in the order of the signature, however the caller
+    passed them; defaults stay behind, so that they may change. ``*args`` is a list under its name,
+    ``**kwargs`` an object under its own.
+    """
+
+    def __init__(self, name: str, function: Callable[..., Any], *, context: bool) -> None:
+        self._name = name
+        self.signature = _signature(function)
+        parameters = list(self.signature.parameters.values())
+        if context:
+            if not parameters:
+                raise BadArguments(f"task {name}: context=True, but the function takes no parameter for it")
+            self.context_name: str | None = parameters.pop(0).name
+        else:
+            self.context_name = None
+        self.dependencies = {p.name: p.default for p in parameters if isinstance(p.default, Dependency)}
+        own = [p for p in parameters if p.name not in self.dependencies]
+        self.parameters = {p.name: p for p in own}
+        self._bindable = inspect.Signature(own)
+        kinds = {p.kind for p in own}
+        self._odd = bool(kinds & {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD})
+        self._positional_only = any(p.kind is inspect.Parameter.POSITIONAL_ONLY for p in own)
+        self._positional = [p.name for p in own if p.kind is not inspect.Parameter.KEYWORD_ONLY]
+        self._names = frozenset(self.parameters)
+        self._required = frozenset(p.name for p in own if p.default is p.empty and p.kind not in _VARIABLE)
+        annotations = {p.name: _annotation(p) for p in own}
+        self._walked = frozenset(name for name, kind in annotations.items() if not _is_typed(kind))
+        self._typed = len(self._walked) < len(annotations)
+        self._struct, self._decoder = _make_decoder(name, annotations, self._required)
+
+    def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Name each argument. Raises ``BadArguments`` in the words Python uses for a wrong call."""
+        if not self._odd and not self._positional_only and len(args) <= len(self._positional):
+            values = dict(zip(self._positional, args, strict=False))
+            if not kwargs:
+                if self._required <= values.keys():
+                    return values
+            elif not (values.keys() & kwargs.keys()):
+                values |= kwargs
+                if self._required <= values.keys() <= self._names:
+                    return {name: values[name] for name in self.parameters if name in values}
+        try:
+            return dict(self._bindable.bind(*args, **kwargs).arguments)
+        except TypeError as problem:
+            raise BadArguments(f"task {self._name}: {problem}", task=self._name) from None
+
+    def encode(self, values: Mapping[str, Any], *, largest: int) -> bytes:
+        """Turn named arguments into a payload.
+
+        Raises ``PayloadError`` naming the argument that JSON cannot hold, ``BadArguments`` for one that does
+        not fit its annotation, ``PayloadTooLarge`` beyond ``largest`` bytes.
+        """
+        for name in self._walked:
+            value = values.get(name)
+            if type(value) not in _PLAIN:
+                check_plain(value, f"task {self._name}: argument {name!r}")
+        payload = self._encode(values)
+        if len(payload) > largest:
+            raise PayloadTooLarge(
+                f"task {self._name}: the arguments take {len(payload):,} bytes, more than the {largest:,} allowed "
+                "(payload_max); keep large data elsewhere and pass a reference",
+                task=self._name,
+                size=len(payload),
+            )
+        if self._typed:
+            self._check_types(payload)
+        return VERSION + payload
+
+    def canonical(self, values: Mapping[str, Any]) -> bytes:
+        """Encode named arguments alike, whatever the order of any keys."""
+        return _sorted_encoder.encode(values)
+
+    def decode(self, payload: bytes) -> tuple[list[Any], dict[str, Any]]:
+        """Turn a payload into positional and keyword arguments, typed by their annotations.
+
+        Raises ``BadArguments`` if the payload does not fit this version of the task.
+        """
+        body = payload_body(payload)
+        try:
+            found = self._decoder.decode(body)
+        except (msgspec.DecodeError, NotImplementedError, ValueError) as problem:
+            raise BadArguments(
+                f"task {self._name}: the job's arguments do not fit this version of the task: {_locate(problem)}",
+                task=self._name,
+            ) from None
+        values = {name: value for name in self.parameters if (value := getattr(found, name)) is not msgspec.UNSET}
+        if not self._odd and not self._positional_only:
+            return [], values
+        return self._spread(values)
+
+    def check_named(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Bind arguments that arrive by name only, as from the command line or over HTTP."""
+        return self.bind((), values)
+
+    def schema(self) -> dict[str, Any]:
+        """Describe the parameters for the catalogue."""
+        try:
+            (schema,), _ = msgspec.json.schema_components([self._struct], schema_hook=lambda _: {})
+            components = msgspec.json.schema(self._struct, schema_hook=lambda _: {})
+            described = components.get("$defs", {}).get(self._struct.__name__, schema)
+        except TypeError:
+            described = {"type": "object"}
+        return {"properties": described.get("properties", {}), "required": sorted(self._required)}
+
+    def _encode(self, values: Mapping[str, Any]) -> bytes:
+        try:
+            return _encoder.encode(values)
+        except Exception:
+            for name, value in values.items():
+                try:
+                    _encoder.encode(value)
+                except Exception as problem:
+                    raise PayloadError(
+                        f"task {self._name}: argument {name!r} cannot be stored as JSON: {problem}",
+                        task=self._name,
+                        argument=name,
+                    ) from None
+            raise
+
+    def _check_types(self, body: bytes) -> None:
+        try:
+            self._decoder.decode(body)
+        except (msgspec.DecodeError, NotImplementedError, ValueError) as problem:
+            raise BadArguments(f"task {self._name}: {_locate(problem)}", task=self._name) from None
+
+    def _spread(self, values: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        bound = self._bindable.bind_partial()
+        bound.arguments.update(
+            {
+                name: tuple(value) if self.parameters[name].kind is inspect.Parameter.VAR_POSITIONAL else value
+                for name, value in values.items()
+            }
+        )
+        return list(bound.args), dict(bound.kwargs)
+
+
+_VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+def encode_result(value: Any, *, typed: bool, largest: int) -> bytes | None:
+    """Turn a result into bytes; None stays None. Raises ``PayloadError``."""
+    if value is None:
+        return None
+    if not typed and type(value) not in _PLAIN:
+        check_plain(value, "the result")
+    try:
+        body = _encoder.encode(value)
+    except Exception as problem:
+        raise PayloadError(f"the result cannot be stored as JSON: {problem}") from None
+    if len(body) > largest:
+        raise PayloadTooLarge(f"the result takes {len(body):,} bytes, more than the {largest:,} allowed (payload_max)")
+    return VERSION + body
+
+
+def decode_result(payload: bytes | None, kind: Any = Any) -> Any:
+    """Turn a stored result back into a value, typed if the kind is known."""
+    if payload is None:
+        return None
+    body = payload_body(payload)
+    if kind is Any:
+        return _plain_decoder.decode(body)
+    return msgspec.json.decode(body, type=kind, dec_hook=_decode_other)
+
+
+def result_type(function: Callable[..., Any]) -> Any:
+    """Give what a task's return annotation says, or Any if it says nothing that can be checked."""
+    annotation = _signature(function).return_annotation
+    if annotation in (inspect.Signature.empty, None, type(None)) or not _is_typed(annotation):
+        return Any
+    return annotation if _readable(annotation) else Any
+
+
+def read_payload(payload: bytes) -> Any:
+    """Give a payload's arguments as plain JSON values, for people and operators."""
+    return _plain_decoder.decode(payload_body(payload))
+
+
+def payload_body(payload: bytes) -> memoryview:
+    if payload[:1] != VERSION:
+        raise PayloadError(f"this payload has version {payload[:1].hex() or 'none'}; this Headway reads 01")
+    return memoryview(payload)[1:]
+
+
+def check_plain(value: Any, where: str, depth: int = 0) -> None:
+    """Refuse what JSON would lose or change: sets, NaN, keys that are not text, objects, endless nesting."""
+    if depth > DEPTH_MAX:
+        raise PayloadError(f"{where} is nested more than {DEPTH_MAX} deep")
+    kind = type(value)
+    if kind in _PLAIN:
+        return
+    if kind is float:
+        if not math.isfinite(value):
+            raise PayloadError(f"{where} is {value}, which JSON cannot hold")
+    elif kind is list or kind is tuple:
+        for index, item in enumerate(value):
+            check_plain(item, f"{where}[{index}]" if depth < 3 else where, depth + 1)
+    elif kind is dict:
+        for key, item in value.items():
+            if type(key) is not str:
+                raise PayloadError(f"{where} has the key {key!r}; JSON objects have text as keys")
+            check_plain(item, f"{where}[{key!r}]" if depth < 3 else where, depth + 1)
+    else:
+        hint = "; annotate the parameter with its type and it is restored on arrival" if _restorable(kind) else ""
+        raise PayloadError(f"{where} is a {kind.__name__}, which is not a JSON value{hint}")
+
+
+def _restorable(kind: type) -> bool:
+    return (
+        issubclass(kind, (*_SCALARS, set, frozenset, Enum, msgspec.Struct))
+        or dataclasses.is_dataclass(kind)
+        or hasattr(kind, "model_validate")
+    )
+
+
+def _signature(function: Callable[..., Any]) -> inspect.Signature:
+    try:
+        return inspect.signature(function, eval_str=True)
+    except Exception:  # A name in an annotation that exists only for type checkers.
+        return inspect.signature(function)
+
+
+def _annotation(parameter: inspect.Parameter) -> Any:
+    annotation: Any = parameter.annotation
+    if annotation is parameter.empty or isinstance(annotation, str) or not _readable(annotation):
+        annotation = Any
+    if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
+        return types.GenericAlias(list, (annotation,))
+    if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+        return types.GenericAlias(dict, (str, annotation))
+    return annotation
+
+
+def _readable(annotation: Any) -> bool:
+    try:
+        msgspec.json.Decoder(annotation, dec_hook=_decode_other)
+    except Exception:
+        return False
+    return not _is_foreign(annotation)
+
+
+def _is_foreign(annotation: Any) -> bool:
+    """Tell whether a class is one that neither JSON nor a model can restore."""
+    if not isinstance(annotation, type) or annotation is object:
+        return annotation is object
+    return not (_restorable(annotation) or annotation in _TYPED_CONTAINERS or hasattr(annotation, "__annotations__"))
+
+
+def _is_typed(annotation: Any) -> bool:
+    """Tell whether an annotation says enough for a decoder to check and restore a value whole."""
+    if annotation is Any:
+        return False
+    if isinstance(annotation, type) and get_origin(annotation) is None:
+        return annotation not in _TYPED_CONTAINERS and annotation is not object and not _is_foreign(annotation)
+    origin = get_origin(annotation)
+    if origin in (Union, types.UnionType) or origin in _TYPED_CONTAINERS:
+        return all(part is Ellipsis or _is_typed(part) for part in get_args(annotation))
+    return origin is not None and str(origin) in {"typing.Literal", "typing.Annotated"}
+
+
+def _make_decoder(
+    name: str, annotations: Mapping[str, Any], required: frozenset[str]
+) -> tuple[type[msgspec.Struct], msgspec.json.Decoder[Any]]:
+    fields: list[Any] = [
+        (field, kind) if field in required else (field, Union[kind, msgspec.UnsetType], msgspec.UNSET)  # noqa: UP007
+        for field, kind in annotations.items()
+    ]
+    struct = msgspec.defstruct(
+        "Arguments", fields, kw_only=True, forbid_unknown_fields=True, namespace={"__doc__": f"Arguments of {name}."}
+    )
+    return struct, msgspec.json.Decoder(struct, dec_hook=_decode_other)
+
+
+def _locate(problem: Exception) -> str:
+    """Say where a value is wrong in the words of its caller: ``argument 'account_id': expected int, got str``."""
+    text, _, path = str(problem).partition(" - at `$.")
+    text = text.replace("`", "")
+    if not path:
+        return text[:1].lower() + text[1:]
+    name, dot, rest = path.rstrip("`").partition(".")
+    return f"argument {name!r}{' at ' + rest if dot else ''}: {text[:1].lower() + text[1:]}"

@@ -1,0 +1,147 @@
+"""A handle on one job."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from headway.client.codec import decode_result
+from headway.core.errors import IllegalMove, JobCancelled, JobError, JobFailed, JobNotFound, NotStored
+from headway.core.event import Event
+from headway.core.job import Job as Record
+from headway.core.job import JobId, State
+
+if TYPE_CHECKING:
+    from headway.client.app import Headway
+
+R = TypeVar("R")
+
+
+class Job(Generic[R]):
+    """One request to run a task. Making a handle costs nothing; its verbs ask the store.
+
+    Every verb has a blocking name and an async one with an ``a`` in front.
+    """
+
+    __slots__ = ("_app", "_kind", "_persist", "deduplicated", "id")
+
+    def __init__(
+        self, app: Headway, job_id: str, *, kind: Any = Any, deduplicated: bool = False, persist: bool = True
+    ) -> None:
+        self._app = app
+        self._kind = kind
+        self._persist = persist
+        self.id = JobId(job_id)
+        self.deduplicated = deduplicated  # True: another submit had made this job already.
+
+    async def ainfo(self) -> Record:
+        """Read all that the store knows of the job. Raises ``JobNotFound``, or ``NotStored`` for a transient one."""
+        self._check_stored()
+        return await self._app.client.get(self.id)
+
+    async def astatus(self) -> State:
+        """Tell where the job stands."""
+        return (await self.ainfo()).state
+
+    async def aresult(self, timeout: float | None = None) -> R:
+        """Wait for the job to end and give what it returned.
+
+        Raises ``JobFailed`` (with ``.error``), ``JobCancelled``, ``TimeoutError``, ``JobNotFound``, ``NotStored``.
+        """
+        self._check_stored()
+        return self._result_of(await self._app.client.ended(self.id, timeout))
+
+    async def acancel(self) -> State:
+        """Cancel the job if it is queued, or ask for it to be stopped. Gives its state afterwards.
+
+        Raises ``IllegalMove`` if it has ended otherwise.
+        """
+        self._check_stored()
+        state = (await self._app.client.cancel([self.id]))[0]
+        if state is None:
+            raise JobNotFound(f"no job {self.id} in the store", job_id=self.id)
+        if state.ended and state is not State.CANCELLED:
+            raise IllegalMove(f"job {self.id} is {state.value} already and cannot be cancelled", job_id=self.id)
+        return state
+
+    async def aretry(self) -> State:
+        """Queue the job again, counts reset, whatever ending but ``completed`` it had.
+
+        Raises ``IllegalMove`` if it completed, or if another live job now has its unique key.
+        """
+        self._check_stored()
+        state = (await self._app.client.retry([self.id]))[0]
+        if state is None:
+            raise JobNotFound(f"no job {self.id} in the store", job_id=self.id)
+        if state is State.COMPLETED:
+            raise IllegalMove(f"job {self.id} completed and cannot be retried", job_id=self.id)
+        if state.ended:
+            raise IllegalMove(f"job {self.id} cannot be retried: another live job has its unique key", job_id=self.id)
+        return state
+
+    async def aevents(self) -> AsyncIterator[Event]:
+        """Tell what happens to the job until it has ended."""
+        self._check_stored()
+        async for event in self._app.client.events(self.id):
+            yield event
+
+    def info(self) -> Record:
+        """Blocking twin of ``ainfo``."""
+        return self._app.portal.run(self.ainfo())
+
+    def status(self) -> State:
+        """Blocking twin of ``astatus``."""
+        return self._app.portal.run(self.astatus())
+
+    def result(self, timeout: float | None = None) -> R:
+        """Blocking twin of ``aresult``."""
+        return self._app.portal.run(self.aresult(timeout))
+
+    def cancel(self) -> State:
+        """Blocking twin of ``acancel``."""
+        return self._app.portal.run(self.acancel())
+
+    def retry(self) -> State:
+        """Blocking twin of ``aretry``."""
+        return self._app.portal.run(self.aretry())
+
+    def events(self) -> Iterator[Event]:
+        """Blocking twin of ``aevents``."""
+        return self._app.portal.iterate(self.aevents())
+
+    def __repr__(self) -> str:
+        return f"Job({self.id!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Job) and other.id == self.id
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    def _check_stored(self) -> None:
+        if not self._persist:
+            raise NotStored(f"job {self.id} is transient: it keeps neither state nor result", job_id=self.id)
+
+    def _result_of(self, job: Record) -> R:
+        match job.state:
+            case State.COMPLETED if job.result_error is not None:
+                error = JobError(type="PayloadError", message=job.result_error)
+                raise JobFailed(
+                    f"job {self.id} completed, but its result could not be stored: {job.result_error}",
+                    error=error,
+                    job_id=self.id,
+                )
+            case State.COMPLETED:
+                result: R = decode_result(job.result, self._kind)
+                return result
+            case State.CANCELLED:
+                raise JobCancelled(f"job {self.id} was cancelled ({job.reason})", job_id=self.id, reason=job.reason)
+            case _:
+                error = job.error or JobError(type="Unknown", message=job.reason or "no reason given")
+                raise JobFailed(
+                    f"job {self.id} ({job.task}) ended as {job.state.value} after {job.attempts} "
+                    f"attempt{'s' if job.attempts != 1 else ''}: {error.type}: {error.message}",
+                    error=error,
+                    job_id=self.id,
+                    reason=job.reason,
+                )

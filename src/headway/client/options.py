@@ -1,0 +1,128 @@
+"""What a task or a call may ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from headway.client.settings import seconds
+from headway.core.errors import ConfigError
+from headway.core.job import RetryRule
+
+Seconds = float | int | timedelta
+
+BACKOFFS = ("exponential", "linear", "fixed")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retry:
+    """How failed attempts are repeated.
+
+    ``backoff``: exponential (base, 2 base, 4 base …), linear (base, 2 base, 3 base …) or fixed, up to ``cap`` seconds.
+    ``jitter``: the part of each wait that is random, 0 to 1.
+    ``on``: only these exceptions are retried (all, if empty); ``give_up_on``: these never are.
+    """
+
+    backoff: str = "exponential"
+    base: Seconds = 1
+    cap: Seconds = 60
+    jitter: float = 0.0
+    on: tuple[type[BaseException], ...] = ()
+    give_up_on: tuple[type[BaseException], ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.backoff not in BACKOFFS:
+            raise ConfigError(f"Retry: backoff is {', '.join(BACKOFFS)}, not {self.backoff!r}")
+        if seconds(self.base, "Retry: base") < 0 or seconds(self.cap, "Retry: cap") < 0:
+            raise ConfigError("Retry: base and cap must not be negative")
+        if not 0 <= self.jitter <= 1:
+            raise ConfigError(f"Retry: jitter is between 0 and 1, not {self.jitter!r}")
+
+    def rule(self) -> RetryRule:
+        """Give the part that a store keeps."""
+        base_ms, cap_ms = milliseconds(self.base, "base"), milliseconds(self.cap, "cap")
+        return RetryRule(self.backoff, base_ms, cap_ms, self.jitter)
+
+    def retriable(self, error: BaseException) -> bool:
+        """Tell whether an attempt that raised this may be repeated."""
+        return not isinstance(error, self.give_up_on) and (not self.on or isinstance(error, self.on))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unique:
+    """At most one live job for each value of these parameters (all of them, if none is named)."""
+
+    by: Sequence[str] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """A cap on how many jobs run at once, or how often, for each value of a parameter or for all."""
+
+    concurrency: int | None = None
+    rate: str | None = None
+    by: str | None = None
+    burst: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Dependency:
+    """A parameter that the worker fills in; made by ``Depends``."""
+
+    provider: Any
+    cache: bool = True
+
+
+def Depends(provider: Any, *, cache: bool = True) -> Any:
+    """Let the worker fill in a parameter by calling a function.
+
+    The function may be plain, ``async``, or a generator that cleans up behind its ``yield``; it may have
+    dependencies of its own and take the job's ``Context``. Each is called once a job unless ``cache`` is false.
+    """
+    if not callable(provider):
+        raise ConfigError(f"Depends needs a function, not {provider!r}")
+    return Dependency(provider, cache)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskOptions:
+    """The options of a task, as the decorator gives them."""
+
+    priority: str | None = None
+    duration: str | None = None
+    fair_by: str | None = None
+    limits: Sequence[Limit] = ()
+    max_retries: int | None = None
+    retry: Retry | None = None
+    unique: Unique | None = None
+    timeout: Seconds | None = None
+    needs: Iterable[str] = ()
+    persist: bool = True
+    executor: str = "auto"
+    on_stop: str = "fail"
+    context: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallOptions:
+    """What ``using`` may set for one call."""
+
+    priority: str | None = None
+    delay: Seconds | None = None
+    run_after: Any = None
+    idempotency_key: str | None = None
+    expires: Seconds | None = None
+    tenant: str | None = None
+    max_retries: int | None = None
+    timeout: Seconds | None = None
+    needs: Iterable[str] | None = None
+    unique: Unique | None = None
+    trace_id: str | None = None
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+def milliseconds(value: object, what: str) -> int:
+    """Read a length of time as whole milliseconds."""
+    return round(seconds(value, what) * 1_000)

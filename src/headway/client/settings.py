@@ -1,0 +1,206 @@
+"""Settings: a flag or constructor argument, then the environment, then ``headway.toml``, then the default."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tomllib
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from headway.core.errors import ConfigError, UnknownOption
+
+FILE = "headway.toml"
+# Names that the environment may use beside HEADWAY_*.
+ALIASES = {"MAX_CONCURRENT_TASKS": "slots", "HIGH_PRIORITY_RESERVED": "reserved"}
+# Read by the command line or by integrations, not by an app.
+ELSEWHERE = frozenset({"HEADWAY_APP", "HEADWAY_FAILPOINT", "HEADWAY_LOG_LEVEL"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Everything that can be set, checked. Lengths of time are seconds."""
+
+    store: str = "sqlite:///headway.db"
+    namespace: str = "default"
+    transient_store: str | None = None
+    history: str | None = None
+    host: str = "127.0.0.1"
+    port: int = 8000
+    slots: int = 5
+    reserved: int = -1  # -1: one, or none with a single slot
+    capabilities: tuple[str, ...] = ()
+    heartbeat: float = 30.0
+    dead_after: float = 90.0
+    confirm: float = 10.0
+    grace: float = 30.0
+    hard_grace: float = 10.0
+    payload_max: int = 1 << 20
+    policy: str | None = None
+    server: str | None = None
+    token: str | None = None
+    worker_http: str | None = None
+    log: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.slots < 1:
+            raise ConfigError(f"slots must be at least 1, not {self.slots}", setting="slots")
+        if self.reserved == -1:
+            object.__setattr__(self, "reserved", 1 if self.slots > 1 else 0)
+        if not 0 <= self.reserved < self.slots:
+            raise ConfigError(
+                f"reserved must be at least 0 and less than slots ({self.slots}), not {self.reserved}: "
+                "with no slot left for other lanes they would never run",
+                setting="reserved",
+            )
+        for name in ("heartbeat", "dead_after", "confirm", "payload_max"):
+            if getattr(self, name) <= 0:
+                raise ConfigError(f"{name} must be above 0, not {getattr(self, name)}", setting=name)
+        for name in ("grace", "hard_grace"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name} must be at least 0, not {getattr(self, name)}", setting=name)
+        if self.dead_after < 2 * self.heartbeat:
+            raise ConfigError(
+                f"dead_after ({self.dead_after} s) must be at least twice heartbeat ({self.heartbeat} s): "
+                "one late heartbeat must not end a worker's leases",
+                setting="dead_after",
+            )
+        if not self.namespace or len(self.namespace) > 64 or not self.namespace.replace("-", "_").isidentifier():
+            raise ConfigError(
+                f"namespace must be a name of letters, digits, - and _ (at most 64), not {self.namespace!r}",
+                setting="namespace",
+            )
+        if self.log not in (None, "console", "json"):
+            raise ConfigError(f"log must be console or json, not {self.log!r}", setting="log")
+
+
+_NAMES = tuple(field.name for field in fields(Settings))
+
+
+def load_settings(
+    given: Mapping[str, Any] | None = None,
+    *,
+    environment: Mapping[str, str] | None = None,
+    folder: Path | None = None,
+) -> Settings:
+    """Gather the settings from all their places.
+
+    Raises ``UnknownOption`` for a name in ``given`` or in the file that is none, suggesting the nearest, and
+    ``ConfigError`` for a value that cannot be used, naming where it came from.
+    An unknown HEADWAY_* variable only warns: the environment is not ours alone.
+    """
+    return Settings(**{name: value for name, (value, _) in gather(given, environment, folder).items()})
+
+
+def gather(
+    given: Mapping[str, Any] | None = None,
+    environment: Mapping[str, str] | None = None,
+    folder: Path | None = None,
+) -> dict[str, tuple[Any, str]]:
+    """Give each setting that is set anywhere with its value and where it came from."""
+    environment = os.environ if environment is None else environment
+    found: dict[str, tuple[Any, str]] = {}
+    file = (folder or Path.cwd()) / FILE
+    for name, value in _read_file(file).items():
+        _check_name(name, str(file))
+        found[name] = (_convert(name, value, f"{file}, {name}"), str(file))
+    for variable, text in environment.items():
+        name = ALIASES.get(variable) or variable.removeprefix("HEADWAY_").lower()
+        if variable in ALIASES or (variable.startswith("HEADWAY_") and name in _NAMES):
+            if name == "port" and text.startswith("tcp://"):
+                continue  # Kubernetes sets HEADWAY_PORT so for a service called headway.
+            if variable in ALIASES and f"HEADWAY_{name.upper()}" in environment:
+                continue
+            found[name] = (_convert(name, text, variable), variable)
+        elif variable.startswith("HEADWAY_") and variable not in ELSEWHERE and not _from_kubernetes(variable):
+            warnings.warn(f"{variable} is not a setting of Headway{_nearest(name, 'HEADWAY_')}", stacklevel=2)
+    for name, value in (given or {}).items():
+        _check_name(name, "the app's arguments")
+        if value is not None:
+            found[name] = (_convert(name, value, name), "argument")
+    return found
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text())
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as problem:
+        raise ConfigError(f"{path} cannot be read: {problem}", path=str(path)) from problem
+
+
+def _check_name(name: str, where: str) -> None:
+    if name not in _NAMES:
+        raise UnknownOption(f"{where}: unknown setting {name!r}{_nearest(name)}", setting=name)
+
+
+def nearest(name: str, known: tuple[str, ...] | list[str]) -> str:
+    """Give the words ``; did you mean 'x'?`` for the known name closest to a wrong one, or nothing."""
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def _nearest(name: str, prefix: str = "") -> str:
+    known = [prefix + known.upper() if prefix else known for known in _NAMES]
+    return nearest(prefix + name.upper() if prefix else name, known) or f"; known are {', '.join(known)}"
+
+
+def _from_kubernetes(variable: str) -> bool:
+    return variable.startswith(("HEADWAY_SERVICE_", "HEADWAY_PORT_"))
+
+
+def seconds(value: object, what: str) -> float:
+    """Read a length of time: a number of seconds, or a ``timedelta``."""
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value or abs(value) == float("inf"):
+        raise ConfigError(f"{what} must be a number of seconds or a timedelta, not {value!r}")
+    return float(value)
+
+
+def _integer(value: Any, where: str) -> int:
+    try:
+        if isinstance(value, (bool, float)):
+            raise ValueError
+        return int(value)
+    except (TypeError, ValueError):
+        raise ConfigError(f"{where}: expected a whole number, not {value!r}", setting=where) from None
+
+
+def _seconds(value: Any, where: str) -> float:
+    try:
+        return float(value) if isinstance(value, str) else seconds(value, where)
+    except ValueError:
+        raise ConfigError(f"{where}: expected a number of seconds, not {value!r}", setting=where) from None
+
+
+def _text(value: Any, where: str) -> str:
+    if not isinstance(value, (str, Path)) or not str(value):
+        raise ConfigError(f"{where}: expected text, not {value!r}", setting=where)
+    return str(value)
+
+
+def _names(value: Any, where: str) -> tuple[str, ...]:
+    parts = value.split(",") if isinstance(value, str) else value
+    if not isinstance(parts, (list, tuple, set, frozenset)) or not all(isinstance(part, str) for part in parts):
+        raise ConfigError(f"{where}: expected names, not {value!r}", setting=where)
+    return tuple(sorted({part.strip() for part in parts if part.strip()}))
+
+
+_READERS: dict[str, Callable[[Any, str], Any]] = {
+    "int": _integer,
+    "float": _seconds,
+    "str": _text,
+    "str | None": _text,
+    "tuple[str, ...]": _names,
+}
+_READER_OF = {field.name: _READERS[str(field.type)] for field in fields(Settings)}
+
+
+def _convert(name: str, value: Any, where: str) -> Any:
+    return _READER_OF[name](value, where)

@@ -1,0 +1,350 @@
+"""A task: a named function that can be run as a job."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
+
+from headway.client.codec import Signature, result_type
+from headway.client.context import Context, current
+from headway.client.ids import new_job_id
+from headway.client.invoke import bounce_to, invoke_async, invoke_plain
+from headway.client.job import Job
+from headway.client.options import CallOptions, Seconds, TaskOptions, Unique, milliseconds
+from headway.client.settings import nearest, seconds
+from headway.core.errors import ConfigError, UnknownOption
+from headway.core.job import NewJob
+
+if TYPE_CHECKING:
+    from headway.client.app import Headway
+
+P = ParamSpec("P")
+R = TypeVar("R")
+C = TypeVar("C")
+
+EXECUTORS = ("auto", "async", "thread", "process")
+YEAR_9999_MS = 253_402_300_799_000
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[R]):
+    """A call of a task that has not been submitted yet."""
+
+    task: Task[Any, R, Any]
+    new: NewJob
+
+
+class Task(Generic[P, R, C]):
+    """A function with a name and options; ``enqueue`` makes a job of a call to it.
+
+    Calling the task runs the function here and now, with dependencies resolved; ``fn`` is the bare function.
+    """
+
+    def __init__(self, app: Headway, function: Callable[..., Any], name: str, options: TaskOptions) -> None:
+        self.app = app
+        self.fn = function
+        self.name = name
+        self.options = options
+        self.is_async = inspect.iscoroutinefunction(function)
+        self.signature = Signature(name, function, context=options.context)
+        self.result_kind = result_type(function)
+        self.executor = _check_options(self)
+        self._terms = _Terms.of(self, CallOptions())
+        self.__name__ = getattr(function, "__name__", name)
+        self.__doc__ = function.__doc__
+        self.__wrapped__ = function
+
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
+        """Submit a job; blocks until the store has it."""
+        return self.app.portal.run(self.app.submit_call(self.call(*args, **kwargs)))
+
+    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
+        """Submit a job; done when the store has it."""
+        return await self.app.submit_call(self.call(*args, **kwargs))
+
+    def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
+        """Describe a job for ``enqueue_many``. Arguments are checked here."""
+        return Call(self, self._terms.new_job(self.signature.bind(args, kwargs)))
+
+    def call_named(self, values: dict[str, Any]) -> Call[R]:
+        """Describe a job by named arguments, as they arrive from a command line or over HTTP."""
+        return Call(self, self._terms.new_job(self.signature.check_named(values)))
+
+    def using(
+        self,
+        *,
+        priority: str | None = None,
+        delay: Seconds | None = None,
+        run_after: datetime | None = None,
+        idempotency_key: str | None = None,
+        expires: Seconds | None = None,
+        tenant: str | None = None,
+        max_retries: int | None = None,
+        timeout: Seconds | None = None,
+        needs: Iterable[str] | None = None,
+        unique: Unique | None = None,
+        trace_id: str | None = None,
+        **unknown: Any,
+    ) -> Task[P, R, C]:
+        """Give the same task with options for the calls made through it."""
+        if unknown:
+            known = [name for name in inspect.signature(Task.using).parameters if name not in ("self", "unknown")]
+            name = next(iter(unknown))
+            raise UnknownOption(f"task {self.name}: using() has no option {name!r}{nearest(name, known)}", option=name)
+        if tenant is not None and not isinstance(tenant, str):
+            raise ConfigError(f"task {self.name}: tenant must be text, not {tenant!r}")
+        options = CallOptions(
+            priority=priority,
+            delay=delay,
+            run_after=run_after,
+            idempotency_key=idempotency_key,
+            expires=expires,
+            tenant=tenant,
+            max_retries=max_retries,
+            timeout=timeout,
+            needs=needs,
+            unique=unique,
+            trace_id=trace_id,
+        )
+        same: Task[P, R, C] = object.__new__(type(self))
+        same.__dict__.update(self.__dict__)
+        same._terms = _Terms.of(self, options)
+        return same
+
+    def job(self, job_id: str) -> Job[R]:
+        """Give a handle on a job of this task; asks nothing of the store."""
+        return Job(self.app, job_id, kind=self.result_kind)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> C:
+        context = Context(job_id="inline", task=self.name)
+        positional = (context, *args) if self.options.context else args
+        dependencies = {name: need for name, need in self.signature.dependencies.items() if name not in kwargs}
+        if self.is_async:
+            return invoke_async(self.fn, positional, kwargs, dependencies, context)  # type: ignore[return-value]
+        needs_loop = bool(dependencies)
+        bounce = bounce_to(self.app.portal.loop()) if needs_loop else bounce_never
+        result: C = invoke_plain(self.fn, positional, kwargs, dependencies, context, bounce)
+        return result
+
+    def __repr__(self) -> str:
+        return f"Task({self.name!r})"
+
+
+def bounce_never(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """Stand in where no dependency can need a loop."""
+    coroutine.close()
+    raise AssertionError("no dependency, yet one needs a loop")
+
+
+class TaskDecorator(Protocol):
+    """What ``@app.task(...)`` gives."""
+
+    @overload
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Task[P, R, Coroutine[Any, Any, R]]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Task[P, R, R]: ...
+
+
+class ContextTaskDecorator(Protocol):
+    """What ``@app.task(context=True, ...)`` gives: the function's first parameter is the context."""
+
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /
+    ) -> Task[P, R, Coroutine[Any, Any, R]]: ...
+    @overload
+    def __call__(self, function: Callable[Concatenate[Context, P], R], /) -> Task[P, R, R]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Terms:
+    """All that can be known of a task's jobs before their arguments: computed once, not for each job."""
+
+    signature: Signature
+    template: NewJob
+    fair_by: str | None
+    unique: Unique | None
+    largest: int
+
+    @classmethod
+    def of(cls, task: Task[Any, Any, Any], call: CallOptions) -> _Terms:
+        options, policy = task.options, task.app.policy
+        lane_name = call.priority or options.priority or policy.default_lane
+        lane = policy.lanes.get(lane_name)
+        if lane is None:
+            known = list(policy.lanes)
+            raise ConfigError(
+                f"task {task.name}: no lane {lane_name!r} in the policy{nearest(lane_name, known)} "
+                f"(lanes: {', '.join(known)})"
+            )
+        max_retries = _first(call.max_retries, options.max_retries, lane.max_retries)
+        timeout = _first(call.timeout, options.timeout)
+        timeout_ms = lane.timeout_ms if timeout is None else milliseconds(timeout, f"task {task.name}: timeout")
+        if timeout_ms <= 0:
+            raise ConfigError(f"task {task.name}: timeout must be above 0, not {timeout}")
+        if not isinstance(max_retries, int) or isinstance(max_retries, bool) or max_retries < 0:
+            raise ConfigError(f"task {task.name}: max_retries must be a whole number, at least 0, not {max_retries!r}")
+        needs = call.needs if call.needs is not None else options.needs
+        unique = call.unique or options.unique
+        template = NewJob(
+            job_id=new_job_id(),
+            task=task.name,
+            payload=b"",
+            digest=b"",
+            lane=lane_name,
+            max_retries=max_retries,
+            timeout_ms=timeout_ms,
+            needs=_needs(task.name, needs),
+            tenant=call.tenant,
+            retry=None if options.retry is None else options.retry.rule(),
+            delay_ms=_delay_ms(task.name, call),
+            due_at=_due_at(task.name, call.run_after),
+            expires_ms=_length_ms(task.name, "expires", call.expires),
+            idempotency_key=_key(task.name, call.idempotency_key),
+            idempotency_ms=policy.keep.idempotency_ms,
+            trace_id=call.trace_id,
+            persist=options.persist,
+        )
+        if not options.persist:
+            _check_transient(task.name, template, unique)
+        return cls(task.signature, template, options.fair_by, unique, task.app.settings.payload_max)
+
+    def new_job(self, values: dict[str, Any]) -> NewJob:
+        template = self.template
+        payload = self.signature.encode(values, largest=self.largest)
+        tenant = template.tenant
+        if tenant is None and self.fair_by is not None and (value := values.get(self.fair_by)) is not None:
+            tenant = str(value)
+        outer = current.get()
+        canonical = payload if template.idempotency_key is None else self.signature.canonical(values)
+        return NewJob(
+            new_job_id(),
+            template.task,
+            payload,
+            hashlib.blake2b(template.task.encode() + b"\0" + canonical, digest_size=16).digest(),
+            template.lane,
+            template.max_retries,
+            template.timeout_ms,
+            template.needs,
+            template.rung,
+            tenant,
+            template.retry,
+            template.delay_ms,
+            template.due_at,
+            template.expires_ms,
+            template.idempotency_key,
+            template.idempotency_ms,
+            None if self.unique is None else self._unique_key(self.unique, values),
+            template.trace_id or (outer.trace_id if outer is not None else None),
+            template.persist,
+        )
+
+    def _unique_key(self, unique: Unique, values: dict[str, Any]) -> str:
+        chosen = values if unique.by is None else {name: values.get(name) for name in unique.by}
+        digest = hashlib.blake2b(self.signature.canonical(chosen), digest_size=16).hexdigest()
+        return f"{self.template.task}:{digest}"
+
+
+def _check_options(task: Task[Any, Any, Any]) -> str:
+    """Check a task's options against its function; give its executor."""
+    options, name = task.options, task.name
+    if options.executor not in EXECUTORS:
+        raise ConfigError(f"task {name}: executor is {', '.join(EXECUTORS)}, not {options.executor!r}")
+    executor = options.executor
+    if executor == "auto":
+        executor = "async" if task.is_async else "thread"
+    if executor == "async" and not task.is_async:
+        raise ConfigError(f"task {name}: executor 'async' needs an async def; use 'thread' or 'process'")
+    if executor == "thread" and task.is_async:
+        raise ConfigError(f"task {name}: executor 'thread' needs a plain def; use 'async' or 'process'")
+    for what, parameters in (("fair_by", [options.fair_by]), ("unique", (options.unique or Unique()).by or [])):
+        for parameter in parameters:
+            if parameter is not None and parameter not in task.signature.parameters:
+                known = list(task.signature.parameters)
+                raise ConfigError(
+                    f"task {name}: {what} names {parameter!r}, which is no parameter of the function"
+                    f"{nearest(parameter, known)}"
+                )
+    if options.duration is not None:
+        raise ConfigError(f"task {name}: duration needs a ladder, which this release does not have yet")
+    if options.limits:
+        raise ConfigError(f"task {name}: limits are not in this release yet")
+    if options.on_stop not in ("fail", "retry_longer", "partial"):
+        raise ConfigError(f"task {name}: on_stop is fail, retry_longer or partial, not {options.on_stop!r}")
+    return executor
+
+
+def _check_transient(name: str, job: NewJob, unique: Unique | None) -> None:
+    wrong = {
+        "unique": unique,
+        "delay or run_after": job.delay_ms or job.due_at,
+        "idempotency_key": job.idempotency_key,
+        "expires": job.expires_ms,
+        "tenant": job.tenant,
+    }
+    for what, value in wrong.items():
+        if value:
+            raise ConfigError(f"task {name}: {what} cannot go with persist=False: nothing is kept of a transient job")
+
+
+def _needs(name: str, needs: Iterable[str]) -> tuple[str, ...]:
+    found = [needs] if isinstance(needs, str) else list(needs)
+    if isinstance(needs, str) or not all(isinstance(need, str) and need for need in found):
+        raise ConfigError(f"task {name}: needs is a set of names, not {needs!r}")
+    return tuple(sorted(set(found)))
+
+
+def _delay_ms(name: str, call: CallOptions) -> int:
+    if call.delay is None:
+        return 0
+    if call.run_after is not None:
+        raise ConfigError(f"task {name}: give delay or run_after, not both")
+    if seconds(call.delay, f"task {name}: delay") < 0:
+        raise ConfigError(f"task {name}: delay must not be negative, but is {call.delay}")
+    return _bounded(name, "delay", milliseconds(call.delay, "delay"))
+
+
+def _due_at(name: str, moment: Any) -> int | None:
+    if moment is None:
+        return None
+    if not isinstance(moment, datetime):
+        raise ConfigError(f"task {name}: run_after is a datetime with a time zone, not {moment!r}")
+    if moment.tzinfo is None or moment.utcoffset() is None:
+        raise ConfigError(
+            f"task {name}: run_after {moment.isoformat()} has no time zone; "
+            "write datetime(…, tzinfo=UTC) or .astimezone()"
+        )
+    return round(moment.timestamp() * 1_000)
+
+
+def _length_ms(name: str, what: str, length: Seconds | None) -> int | None:
+    if length is None:
+        return None
+    if seconds(length, f"task {name}: {what}") <= 0:
+        raise ConfigError(f"task {name}: {what} must be above 0, not {length}")
+    return _bounded(name, what, milliseconds(length, what))
+
+
+def _bounded(name: str, what: str, length_ms: int) -> int:
+    if length_ms > YEAR_9999_MS:
+        raise ConfigError(f"task {name}: {what} leads past the year 9999")
+    return length_ms
+
+
+def _key(name: str, key: str | None) -> str | None:
+    if key is not None and (not isinstance(key, str) or not 0 < len(key) <= 255):
+        raise ConfigError(f"task {name}: idempotency_key is text of 1 to 255 characters, not {key!r}")
+    return key
+
+
+def _first(*values: Any) -> Any:
+    return next((value for value in values if value is not None), None)
+
+
+def with_options(options: TaskOptions, **changes: Any) -> TaskOptions:
+    """Give options with some of them replaced."""
+    return replace(options, **changes)

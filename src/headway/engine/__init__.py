@@ -1,0 +1,1 @@
+"""Between stores and their users: feeding workers, watching jobs, the catalogue."""

@@ -1,0 +1,73 @@
+"""What all tests share: the stores to run on, a clock that stands still, and the seed of random tests."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from headway.stores.base import Clock, Store
+from headway.stores.open import open_store
+from headway.testing.clock import ManualClock
+
+OpenStore = Callable[[str], Awaitable[Store]]
+
+
+def _memory(_folder: Path, namespace: str, clock: Clock) -> Store:
+    return open_store("memory://", namespace, clock=clock)
+
+
+def _sqlite(folder: Path, namespace: str, clock: Clock) -> Store:
+    return open_store(f"sqlite:///{folder}/headway.db", namespace, clock=clock)
+
+
+# A store joins the conformance tests with one line here: a folder of its own, a namespace and a clock make it.
+STORES: dict[str, Callable[[Path, str, Clock], Store]] = {
+    "memory": _memory,
+    "sqlite": _sqlite,
+}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("headway")
+    group.addoption("--store", choices=sorted(STORES), help="run the conformance tests on this store alone")
+    group.addoption("--seed", type=int, default=7, help="where random tests start")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "store_name" in metafunc.fixturenames:
+        wanted = metafunc.config.getoption("--store")
+        metafunc.parametrize("store_name", [wanted] if wanted else list(STORES))
+
+
+@pytest.fixture
+def seed(pytestconfig: pytest.Config) -> int:
+    """Where a random test starts; a failure is played again with the same number."""
+    return int(pytestconfig.getoption("--seed"))
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+async def open_namespace(store_name: str, tmp_path: Path, clock: ManualClock) -> AsyncIterator[OpenStore]:
+    """Open namespaces beside each other, wherever the store can keep several; they are closed by themselves."""
+    async with AsyncExitStack() as stack:
+
+        async def open_one(namespace: str) -> Store:
+            store = STORES[store_name](tmp_path, namespace, clock)
+            await store.open()
+            stack.push_async_callback(store.close)
+            return store
+
+        yield open_one
+
+
+@pytest.fixture
+async def store(open_namespace: OpenStore) -> Store:
+    """An empty store that is open; each test runs on every kind."""
+    return await open_namespace("default")
