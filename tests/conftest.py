@@ -29,6 +29,13 @@ STORES: dict[str, Callable[[Path, str, Clock], Store]] = {
     "sqlite": _sqlite,
 }
 
+# The same for tests that write much: what is written need not survive a power cut.
+HASTY_STORES = STORES | {
+    "sqlite": lambda folder, namespace, clock: open_store(
+        f"sqlite:///{folder}/headway.db?synchronous=normal", namespace, clock=clock
+    )
+}
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("headway")

@@ -20,8 +20,8 @@ from headway.core.errors import (
 )
 from headway.core.event import Event
 from headway.core.job import State
-
-__version__ = "0.1.0"
+from headway.version import __version__
+from headway.worker.embedded import Worker
 
 __all__ = [
     "Call",
@@ -46,4 +46,6 @@ __all__ = [
     "State",
     "Task",
     "Unique",
+    "Worker",
+    "__version__",
 ]

@@ -231,7 +231,7 @@ async def test_watchers_hear_of_jobs_that_expire_and_of_claims_that_never_starte
 ) -> None:
     ear = store.listen(WATCHER + "test")
     try:
-        unclaimed, unpruned = await submit(store, a_job(expires_ms=1_000), a_job(lane="low", expires_ms=1_000))
+        unclaimed, unpruned = await submit(store, a_job(expires_ms=1_000), a_job(needs=("gpu",), expires_ms=1_000))
         await register(store)
         clock.advance(ms=1_000)
         await ear.wait(5)
@@ -260,7 +260,8 @@ async def test_a_lane_is_as_old_as_the_front_of_its_classes(store: Store, clock:
     [first, second] = await claim(store, free=2)
     assert [first.job_id, second.job_id] == [waiting, delayed]
     clock.advance(ms=1_000)
-    await store.exchange(Exchange(None, finished=[judge(Released(), second, BUILT_IN)]))
+    await store.exchange(Exchange(None, finished=[judge(Released(), given, BUILT_IN) for given in (first, second)]))
+    assert (await the_job(store, waiting)).eligible_at == due_at - 1_000
     assert (await store.stats()).lanes["medium"].oldest_at == due_at
     [view] = (await store.snapshot()).classes
     assert view.oldest_at == due_at

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import inspect
 import logging
+import sys
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, fields
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, ParamSpec, TypeVar, overload
 
@@ -71,7 +73,8 @@ class Headway:
         middleware: Sequence[Middleware] = (),
         **settings: Any,
     ) -> None:
-        self.settings: Settings = load_settings({"store": store, **settings})
+        self._given = {"store": store, **settings}
+        self.settings: Settings = load_settings(self._given)
         self.policy: Policy = BUILT_IN
         self.lifespan = lifespan
         self.tasks: dict[str, Task[Any, Any, Any]] = {}
@@ -80,6 +83,11 @@ class Headway:
         self.signals: dict[str, list[Signal]] = {name: [] for name in SIGNALS}
         self.portal = Portal()
         self.client = Client(self.make_store)
+
+    def configure(self, **settings: Any) -> None:
+        """Set settings over those the app was made with, as flags of the command line do. Before anything is opened."""
+        self._given |= {name: value for name, value in settings.items() if value is not None}
+        self.settings = load_settings(self._given)
 
     def make_store(self) -> Store:
         """Make an unopened store of this app's address and namespace; every worker process opens its own."""
@@ -129,7 +137,7 @@ class Headway:
         on_stop: str = "fail",
         context: Literal[False] = False,
     ) -> TaskDecorator: ...
-    def task(self, function: Any = None, /, **options: Any) -> Any:
+    def task(self, function: Any = None, /, **options: Any) -> Any:  # type: ignore[misc]
         """Make a function a task: ``@app.task``, or ``@app.task(priority="low", …)``.
 
         Raises ``ConfigError`` for options that make no sense and for a name that is taken.
@@ -201,7 +209,7 @@ class Headway:
             raise ConfigError(f"a task is a function, not {function!r}")
         if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
             raise ConfigError(f"{function.__qualname__} is a generator; a task returns one result")
-        name = name or f"{function.__module__}.{function.__qualname__}"
+        name = name or f"{_module_name(function)}.{function.__qualname__}"
         known = self.tasks.get(name)
         if known is not None and not _same_function(known.fn, function):
             raise ConfigError(
@@ -332,6 +340,18 @@ def _task_options(options: dict[str, Any]) -> TaskOptions:
         if name not in known:
             raise UnknownOption(f"a task has no option {name!r}{nearest(name, [*known, 'name'])}", option=name)
     return TaskOptions(**options)
+
+
+def _module_name(function: Callable[..., Any]) -> str:
+    """Name a function's module as a worker will: a script run by hand is ``__main__`` only for itself."""
+    module = function.__module__
+    if module not in ("__main__", "__headway_main__"):
+        return module
+    main = sys.modules.get(module)
+    spec = getattr(main, "__spec__", None)
+    if module == "__main__" and spec is not None and spec.name:
+        return str(spec.name).removesuffix(".__main__")
+    return Path(getattr(main, "__file__", None) or "main").stem
 
 
 def _same_function(one: Any, other: Any) -> bool:

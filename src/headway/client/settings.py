@@ -47,8 +47,8 @@ class Settings:
     log: str | None = None
 
     def __post_init__(self) -> None:
-        if self.slots < 1:
-            raise ConfigError(f"slots must be at least 1, not {self.slots}", setting="slots")
+        if not 1 <= self.slots <= 10_000:
+            raise ConfigError(f"slots must be between 1 and 10000, not {self.slots}", setting="slots")
         if self.reserved == -1:
             object.__setattr__(self, "reserved", 1 if self.slots > 1 else 0)
         if not 0 <= self.reserved < self.slots:

@@ -115,6 +115,11 @@ class Task(Generic[P, R, C]):
         same._terms = _Terms.of(self, options)
         return same
 
+    @property
+    def template(self) -> NewJob:
+        """What all jobs of this task have in common."""
+        return self._terms.template
+
     def job(self, job_id: str) -> Job[R]:
         """Give a handle on a job of this task; asks nothing of the store."""
         return Job(self.app, job_id, kind=self.result_kind)

@@ -95,7 +95,8 @@ class NewJob(NamedTuple):
 
     @property
     def class_key(self) -> ClassKey:
-        return ClassKey(self.lane, self.needs, self.rung, self.persist)
+        needs = self.needs if len(self.needs) < 2 else tuple(sorted(self.needs))
+        return ClassKey(self.lane, needs, self.rung, self.persist)
 
 
 class Submitted(NamedTuple):

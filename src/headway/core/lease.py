@@ -74,3 +74,12 @@ class Answer(StrEnum):
     OK = "ok"
     SAME = "same"  # This very report was taken before.
     LOST = "lost"  # The lease has ended; nothing was changed.
+
+
+def answer_late(report: Report, state: State) -> Answer:
+    """Answer a report whose token is the last one of a job that has left ``executing`` for this state.
+
+    If it wanted another ending than the one that stands, it is not the report that was taken. A job that went
+    back may have been cancelled in the queue since.
+    """
+    return Answer.SAME if report.state in (state, State.QUEUED) else Answer.LOST

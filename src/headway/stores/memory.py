@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 
 from headway.core.errors import JobError
 from headway.core.job import Attempt, ClassKey, Job, JobId, NewJob, State, Submitted, check_move
-from headway.core.lease import Answer, Lease, Report
+from headway.core.lease import Answer, Lease, Report, answer_late
 from headway.core.policy.document import BUILT_IN, Keep
-from headway.core.policy.retry import Released, judge
+from headway.core.policy.retry import Released, heed_cancel, judge
 from headway.core.snapshot import ClassView, Plan, Snapshot
 from headway.core.worker import Worker, WorkerState, serves
 from headway.stores.base import (
@@ -107,9 +107,9 @@ class MemoryStore:
             answers = self._check_submit(jobs, now_at)
             eligible: list[ClassKey] = []
             for job, answer in zip(jobs, answers, strict=True):
-                if answer.job_id == job.job_id and job.job_id not in self._jobs:
+                if not answer.deduplicated and job.job_id not in self._jobs:
                     eligible += self._insert(job, now_at)
-            self._wake_workers(eligible)
+            self._wake_workers(eligible, now_at)
             self._ring_watchers([answer.job_id for answer in answers])
             return answers
 
@@ -129,15 +129,17 @@ class MemoryStore:
             eligible += self._pump(now_at)
             worker = self._workers.get(request.worker_id) if request.worker_id else None
             leases: list[Lease] = []
+            expired: list[JobId] = []
             more = False
             if worker is not None and request.plan is not None:
-                leases, more = self._claim(worker, request.claim_id, request.plan, now_at)
+                leases, more = self._claim(worker, request.claim_id, request.plan, now_at, expired)
                 if request.wait and not leases and not more and worker.state is WorkerState.ACTIVE:
                     self._waiting[worker.worker_id] = None
-            self._wake_workers(eligible, but=request.worker_id)
+            self._wake_workers(eligible, now_at, but=request.worker_id)
             changed = [report.job_id for report in request.finished]
             changed += [lease.job_id for lease in leases]
             changed += [note.job_id for note in request.progress]
+            changed += expired
             if changed:
                 self._ring_watchers(changed)
             return Exchanged(
@@ -167,14 +169,20 @@ class MemoryStore:
             held = dict(beat.held)
             mine = {record.new.job_id: record for record in self._leased(beat.worker.worker_id)}
             lost = [job_id for job_id, token in held.items() if job_id not in mine or mine[job_id].token != token]
+            if beat.register:
+                self._waiting.pop(beat.worker.worker_id, None)
             eligible: list[ClassKey] = []
+            released: list[JobId] = []
             for job_id, record in mine.items():
                 unnamed = held.get(job_id) != record.token
                 if unnamed and (record.started_at or 0) + beat.confirm_ms <= now_at:
                     self._finish(
                         judge(Released("claim never started"), self._lease(record), BUILT_IN), now_at, eligible
                     )
-            self._wake_workers(eligible)
+                    released.append(job_id)
+            self._wake_workers(eligible, now_at)
+            if released:
+                self._ring_watchers(released)
             cancel = [job_id for job_id in held if job_id in mine and mine[job_id].cancel_at is not None]
             return Renewed(now_at, state, lost, [job_id for job_id in cancel if job_id not in lost])
 
@@ -225,7 +233,7 @@ class MemoryStore:
                     if key is None or key not in self._unique:
                         eligible.append(self._queue_again(record, now_at))
                 states.append(record.state if record else None)
-            self._wake_workers(eligible)
+            self._wake_workers(eligible, now_at)
             self._ring_watchers(job_ids)
             return states
 
@@ -258,10 +266,13 @@ class MemoryStore:
                 elif record.state is State.QUEUED and record.due_at is not None:
                     stats = stats._replace(delayed=stats.delayed + 1)
                 elif record.state is State.QUEUED:
-                    stats = stats._replace(
-                        waiting=stats.waiting + 1, oldest_at=_earlier(stats.oldest_at, record.eligible_at)
-                    )
+                    stats = stats._replace(waiting=stats.waiting + 1)
                 lanes[record.class_key.lane] = stats
+            for key, waiting in self._ready.items():
+                if waiting:
+                    stats = lanes[key.lane]
+                    front_at = self._order[waiting[0][1]].eligible_at
+                    lanes[key.lane] = stats._replace(oldest_at=_earlier(stats.oldest_at, front_at))
             for key, line in self._transient.items():
                 stats = lanes.get(key.lane, LaneStats())
                 lanes[key.lane] = stats._replace(waiting=stats.waiting + len(line))
@@ -286,6 +297,8 @@ class MemoryStore:
             expired = [r for r in self._order.values() if r.state is State.QUEUED and _past(r.expires_at, now_at)]
             for record in expired[:limit]:
                 self._end_queued(record, "expired", now_at)
+            if expired:
+                self._ring_watchers([record.new.job_id for record in expired[:limit]])
             kept_ms = {
                 State.COMPLETED: keep.completed_ms,
                 State.FAILED: keep.failed_ms,
@@ -304,8 +317,9 @@ class MemoryStore:
             for worker in list(self._workers.values()):
                 if worker.state is not WorkerState.DEAD and worker.lease_ends_at <= now_at:
                     self._bury(worker.worker_id)
-                elif worker.lease_ends_at + DEAD_WORKERS_KEPT_MS <= now_at and not self._leased(worker.worker_id):
+                if worker.lease_ends_at + DEAD_WORKERS_KEPT_MS <= now_at and not self._leased(worker.worker_id):
                     del self._workers[worker.worker_id]
+                    self._claims.pop(worker.worker_id, None)
             return len(expired[:limit]) + len(old)
 
     async def purge(self, states: Sequence[State], job_ids: Sequence[JobId] | None, *, limit: int = 1_000) -> int:
@@ -440,13 +454,14 @@ class MemoryStore:
 
     # ------------------------------------------------------------------ claiming
 
-    def _claim(self, worker: Worker, claim_id: bytes, plan: Plan, now_at: int) -> tuple[list[Lease], bool]:
+    def _claim(
+        self, worker: Worker, claim_id: bytes, plan: Plan, now_at: int, expired: list[JobId]
+    ) -> tuple[list[Lease], bool]:
         if worker.state is not WorkerState.ACTIVE:
             return [], False
         mine = self._leased(worker.worker_id)
         if self._claims.get(worker.worker_id) == claim_id:
             return [self._lease(record) for record in mine if record.token == claim_id], False
-        self._claims[worker.worker_id] = claim_id
         self._waiting.pop(worker.worker_id, None)
         free = min(plan.free, worker.slots - len(mine))
         below = plan.free_below
@@ -456,14 +471,18 @@ class MemoryStore:
             want = min(take.most, free, below if take.below_reserve else free)
             if want <= 0:
                 continue
-            got, passed = self._take(take.key, want, worker, claim_id, now_at)
+            got, passed = self._take(take.key, want, worker, claim_id, now_at, expired)
             more = more or (passed and len(got) < want)
             leases += got
             free -= len(got)
             below -= len(got) if take.below_reserve else 0
+        if leases:
+            self._claims[worker.worker_id] = claim_id
         return leases, more
 
-    def _take(self, key: ClassKey, want: int, worker: Worker, claim_id: bytes, now_at: int) -> tuple[list[Lease], bool]:
+    def _take(
+        self, key: ClassKey, want: int, worker: Worker, claim_id: bytes, now_at: int, expired: list[JobId]
+    ) -> tuple[list[Lease], bool]:
         """Lease up to ``want`` jobs from the front of a class; expired ones are cancelled on the way."""
         if not key.persist:
             line = self._transient.get(key, [])
@@ -476,6 +495,7 @@ class MemoryStore:
             record = self._order[seq]
             if _past(record.expires_at, now_at):
                 self._end_queued(record, "expired", now_at)
+                expired.append(record.new.job_id)
                 continue
             self._leave_queue(record)
             check_move(record.state, State.EXECUTING)
@@ -519,12 +539,14 @@ class MemoryStore:
         if record is None or record.token != report.token:
             return Answer.LOST
         if record.state is not State.EXECUTING:
-            return Answer.SAME
+            return answer_late(report, record.state)
         if report.expired_only:
             worker = self._workers.get(record.worker_id or "")
             if worker is not None and worker.lease_ends_at > now_at and worker.state is not WorkerState.DEAD:
                 return Answer.LOST
             self._bury(record.worker_id or "")
+        if record.cancel_at is not None:
+            report = heed_cancel(report)
         check_move(record.state, report.state)
         if report.error is not None:
             record.history.append(
@@ -622,11 +644,13 @@ class MemoryStore:
 
     # ------------------------------------------------------------------ waking, counting, time
 
-    def _wake_workers(self, classes: Iterable[ClassKey], but: str | None = None) -> None:
+    def _wake_workers(self, classes: Iterable[ClassKey], now_at: int, but: str | None = None) -> None:
         for key in classes:
             for worker_id in self._waiting:
                 worker = self._workers.get(worker_id)
-                if worker_id != but and worker is not None and serves(key.needs, frozenset(worker.offers)):
+                if worker is None or worker_id == but or worker.lease_ends_at <= now_at:
+                    continue
+                if serves(key.needs, frozenset(worker.offers)):
                     del self._waiting[worker_id]
                     self._ring(worker_id)
                     break

@@ -29,8 +29,8 @@ def plan(snapshot: Snapshot, *, free: int, free_below: int, offers: frozenset[st
     return Plan(tuple(takes), free, max(0, min(free, free_below)))
 
 
-def _rank(view: ClassView, policy: Policy, now_at: int) -> tuple[int, int, str, tuple[str, ...], bool]:
+def _rank(view: ClassView, policy: Policy, now_at: int) -> tuple[int, int, str, tuple[str, ...], str, bool]:
     lane = policy.lanes.get(view.key.lane)
     level = lane.level if lane else _UNKNOWN_LEVEL
     oldest_at = now_at if view.oldest_at is None else view.oldest_at
-    return (level, oldest_at, view.key.lane, view.key.needs, not view.key.persist)
+    return (level, oldest_at, view.key.lane, view.key.needs, view.key.rung or "", not view.key.persist)

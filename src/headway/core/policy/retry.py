@@ -19,6 +19,7 @@ from headway.core.job import RetryRule, State
 from headway.core.lease import Lease, Report
 from headway.core.policy.document import Policy
 
+_CANCELLED = "cancelled while executing"
 DELAY_MS_MAX = 366 * 24 * 3_600_000  # Odd values from tasks are clamped to a year.
 
 
@@ -57,7 +58,7 @@ class TimedOut:
 class Stopped:
     """The attempt was stopped because somebody cancelled the job."""
 
-    reason: str = "cancelled while executing"
+    reason: str = _CANCELLED
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +116,13 @@ def judge(ending: Ending, lease: Lease, policy: Policy, *, chance: float = 0.0) 
             assert_never(never)
 
 
+def heed_cancel(report: Report) -> Report:
+    """Apply rule 4 to a worker that had not heard of the request yet: what would go back is cancelled instead."""
+    if report.state is not State.QUEUED:
+        return report
+    return report._replace(state=State.CANCELLED, reason=_CANCELLED)
+
+
 def backoff_ms(rule: RetryRule, attempts: int, *, chance: float = 0.0) -> int:
     """Return how long a job waits after so many attempts: 1, 2, 4, 8 … s up to the cap, for the default rule."""
     match rule.backoff:
@@ -141,7 +149,7 @@ def _again(
 ) -> Report:
     crashes = lease.crashes if crashes is None else crashes
     if lease.cancel_requested:  # Rule 4.
-        return _end(lease, State.CANCELLED, error=error, reason="cancelled while executing", crashes=crashes)
+        return _end(lease, State.CANCELLED, error=error, reason=_CANCELLED, crashes=crashes)
     if lease.attempts > lease.max_retries:  # Rule 2.
         return _end(lease, State.DEAD_LETTER, error=error, reason="max_retries_exceeded", crashes=crashes)
     delay_ms = backoff_ms(lease.retry or policy.retry, lease.attempts, chance=chance) if after_ms is None else after_ms
@@ -169,7 +177,7 @@ def grown_timeout_ms(lease: Lease, policy: Policy) -> int:
 
 def _back(lease: Lease, *, reason: str, delay_ms: int = 0, front: bool = False, needs: tuple[str, ...] = ()) -> Report:
     if lease.cancel_requested:  # Rule 4.
-        return _end(lease, State.CANCELLED, reason="cancelled while executing")
+        return _end(lease, State.CANCELLED, reason=_CANCELLED)
     return Report(
         lease.job_id,
         lease.seq,

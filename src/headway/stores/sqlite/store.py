@@ -12,9 +12,9 @@ from typing import Any
 import apsw
 
 from headway.core.job import Attempt, ClassKey, Job, JobId, NewJob, State, Submitted, check_move
-from headway.core.lease import Answer, Lease, Report
+from headway.core.lease import Answer, Lease, Report, answer_late
 from headway.core.policy.document import BUILT_IN, Keep
-from headway.core.policy.retry import Released, judge
+from headway.core.policy.retry import Released, heed_cancel, judge
 from headway.core.snapshot import ClassView, Plan, Snapshot
 from headway.core.worker import WorkerState, serves
 from headway.stores.base import (
@@ -40,6 +40,7 @@ from headway.stores.sqlite.database import MIGRATIONS, Connection, Database
 
 MINUTE = 60_000
 DEAD_WORKERS_KEPT_MS = 3_600_000
+ALL = 1_000_000
 SCANNED = 5_000  # Ended jobs that one pruning looks at.
 BAD = (State.FAILED, State.CANCELLED, State.DEAD_LETTER)
 
@@ -102,9 +103,10 @@ class SqliteStore:
     async def cancel(self, job_ids: Sequence[JobId], reason: str = "cancelled") -> list[State | None]:
         def write(db: Connection) -> list[State | None]:
             now_at = self._now()
-            states = [self._cancel(db, row, reason, now_at) for row in self._rows(db, job_ids)]
+            found = self._rows(db, list(dict.fromkeys(job_ids)))
+            states = {row["job_id"]: self._cancel(db, row, reason, now_at) for row in found if row is not None}
             self._tell_watchers(job_ids)
-            return states
+            return [states.get(job_id) for job_id in job_ids]
 
         return await self._database.write(write)
 
@@ -112,10 +114,11 @@ class SqliteStore:
         def write(db: Connection) -> list[State | None]:
             now_at = self._now()
             eligible: list[int] = []
-            states = [self._retry(db, row, now_at, eligible) for row in self._rows(db, job_ids)]
+            found = self._rows(db, list(dict.fromkeys(job_ids)))
+            states = {row["job_id"]: self._retry(db, row, now_at, eligible) for row in found if row is not None}
             self._wake_workers(db, eligible, now_at)
             self._tell_watchers(job_ids)
-            return states
+            return [states.get(job_id) for job_id in job_ids]
 
         return await self._database.write(write)
 
@@ -291,6 +294,7 @@ class SqliteStore:
             db.run("progress", note.fraction, note.note, note.seq, note.token)
         self._pump(db, now_at, eligible)
         leases: list[Lease] = []
+        expired: list[JobId] = []
         more = False
         state = WorkerState.DEAD
         if request.worker_id is not None:
@@ -298,24 +302,25 @@ class SqliteStore:
             if worker is not None:
                 state = WorkerState(worker[0])
                 if request.plan is not None and state is WorkerState.ACTIVE:
-                    leases, more = self._claim(db, request, request.plan, worker, now_at)
+                    leases, more = self._claim(db, request, request.plan, worker, now_at, expired)
         if eligible:
             self._wake_workers(db, eligible, now_at, but=request.worker_id)
         changed = [report.job_id for report in request.finished]
         changed += [lease.job_id for lease in leases]
         changed += [note.job_id for note in request.progress]
+        changed += expired
         if changed:
             self._tell_watchers(changed)
         snapshot = self._snapshot(db, now_at) if request.want_snapshot else None
         return Exchanged(now_at, leases, refused, snapshot, more, state)
 
     def _claim(
-        self, db: Connection, request: Exchange, plan: Plan, worker: Sequence[Any], now_at: int
+        self, db: Connection, request: Exchange, plan: Plan, worker: Sequence[Any], now_at: int, expired: list[JobId]
     ) -> tuple[list[Lease], bool]:
         _, slots, last_claim, waiting, running = worker
         worker_id = request.worker_id or ""
         if last_claim == request.claim_id:
-            again = db.rows("leases_of", worker_id, self._namespace_id, slots)
+            again = db.rows("leases_of", worker_id, self._namespace_id, ALL)
             return [rows.lease(row) for row in again if row["token"] == request.claim_id], False
         free = min(plan.free, slots - running)
         below = plan.free_below
@@ -325,21 +330,22 @@ class SqliteStore:
             want = min(take.most, free, below if take.below_reserve else free)
             if want <= 0:
                 continue
-            got, passed = self._take(db, take.key, want, worker_id, request.claim_id, now_at)
+            got, passed = self._take(db, take.key, want, worker_id, request.claim_id, now_at, expired)
             more = more or (passed and len(got) < want)
             leases += got
             free -= len(got)
             below -= len(got) if take.below_reserve else 0
-        if leases or waiting:
-            db.run("claimed", request.claim_id, worker_id)
         if leases:
+            db.run("claimed", request.claim_id, worker_id)
             self._count(db, {"claimed": len(leases)}, now_at)
         elif request.wait and not more:
-            db.run("await", request.claim_id, worker_id)
+            db.run("await", worker_id)
+        elif waiting:
+            db.run("awake", worker_id)
         return leases, more
 
     def _take(
-        self, db: Connection, key: ClassKey, want: int, worker_id: str, token: bytes, now_at: int
+        self, db: Connection, key: ClassKey, want: int, worker_id: str, token: bytes, now_at: int, expired: list[JobId]
     ) -> tuple[list[Lease], bool]:
         """Lease up to ``want`` jobs from the front of a class; expired ones are cancelled on the way."""
         class_id = self._class_ids.get(key) or self._class_id(db, key)
@@ -356,10 +362,9 @@ class SqliteStore:
             max_retries, asked_timeout_ms, retry, expires_at, unique_key,
         ) in looked:  # fmt: skip
             if expires_at is not None and expires_at <= now_at:
-                row = {"seq": seq, "unique_key": unique_key, "epoch": epoch, "attempts": attempts, "crashes": crashes}
-                row |= {"eligible_at": eligible_at, "timeout_ms": timeout_ms}
-                db.run("unready", class_id, order_key, seq)
-                self._end_queued(db, row, "expired", now_at)
+                [row] = db.rows("get_by_seq", rows.json_list([seq]))
+                self._cancel(db, row, "expired", now_at)
+                expired.append(job_id)
                 continue
             held.append(
                 (seq, class_id, worker_id, token, now_at, eligible_at, epoch + 1, attempts + 1, crashes, timeout_ms,
@@ -395,6 +400,8 @@ class SqliteStore:
             if report.expired_only and not self._confirm_expired(db, worker_id, now_at):
                 refused.append((report.job_id, Answer.LOST))
                 continue
+            if cancel_at is not None:
+                report = heed_cancel(report)
             check_move(State.EXECUTING, report.state)
             del held[report.seq]  # A second report in the same batch finds no lease.
             ended.append((report.seq,))
@@ -422,8 +429,8 @@ class SqliteStore:
 
     def _answer_late(self, db: Connection, report: Report) -> Answer:
         """Tell a report that was taken before from one whose lease is gone."""
-        token = db.first("last_token", report.seq)
-        return Answer.SAME if token is not None and token == report.token else Answer.LOST
+        last = db.run("last_token", report.seq).fetchone()
+        return answer_late(report, State(last[1])) if last is not None and last[0] == report.token else Answer.LOST
 
     def _confirm_expired(self, db: Connection, worker_id: str, now_at: int) -> bool:
         """Check that a worker is past its deadline, and bury it: it may not speak again without registering."""
@@ -485,7 +492,7 @@ class SqliteStore:
         named = dict(beat.held)
         mine = {}
         unnamed: list[Report] = []
-        for row in db.rows("leases_of", worker.worker_id, self._namespace_id, 1_000_000):
+        for row in db.rows("leases_of", worker.worker_id, self._namespace_id, ALL):
             lease = rows.lease(row)
             mine[lease.job_id] = lease
             if named.get(lease.job_id) != lease.token and lease.started_at + beat.confirm_ms <= now_at:
@@ -495,6 +502,7 @@ class SqliteStore:
             eligible: list[int] = []
             self._finish(db, unnamed, now_at, eligible)
             self._wake_workers(db, eligible, now_at)
+            self._tell_watchers([report.job_id for report in unnamed])
         gone = set(lost)
         cancel = [j for j in named if j in mine and j not in gone and mine[j].cancel_requested]
         return Renewed(now_at, state, lost, cancel)
@@ -525,9 +533,9 @@ class SqliteStore:
     def _end_queued(self, db: Connection, row: rows.Row, reason: str, now_at: int) -> None:
         check_move(State.QUEUED, State.CANCELLED)
         db.run(
-            "finish_outcome", row["seq"], State.CANCELLED.value, now_at, None, None, None, row["eligible_at"],
+            "finish_outcome", row["seq"], State.CANCELLED.value, now_at, None, row["token"], None, row["eligible_at"],
             row["epoch"], row["attempts"], row["crashes"], row["timeout_ms"], None, None, None, reason,
-            row.get("error"), None, None,
+            row["error"], None, None,
         )  # fmt: skip
         if row["unique_key"] is not None:
             db.run("free_unique", self._namespace_id, row["unique_key"])
@@ -602,11 +610,13 @@ class SqliteStore:
     def _prune(self, keep: Keep, limit: int, db: Connection) -> int:
         now_at = self._now()
         expired = [seq for (seq,) in db.run("prune_expiry", self._namespace_id, now_at, limit)]
-        touched = 0
+        cancelled: list[JobId] = []
         for row in db.rows("get_by_seq", rows.json_list(expired)):
-            if row["state"] == State.QUEUED:
+            if row["state"] == State.QUEUED and row["expires_at"] is not None:
                 self._cancel(db, row, "expired", now_at)
-                touched += 1
+                cancelled.append(row["job_id"])
+        if cancelled:
+            self._tell_watchers(cancelled)
         kept_ms = {
             State.FAILED: keep.failed_ms,
             State.CANCELLED: keep.cancelled_ms,
@@ -622,14 +632,15 @@ class SqliteStore:
         yesterday = now_at // MINUTE - 1_440
         db.run("prune_tally_fold", yesterday)
         db.run("prune_tally", yesterday)
-        return touched + len(old[:limit])
+        return len(cancelled) + len(old[:limit])
 
     def _old_completed(self, db: Connection, before_at: int, limit: int) -> list[int]:
         """Look at a stretch of ended jobs, going round and round: no index is kept for the many that completed."""
         old: list[int] = []
         start, looked = self._pruned_to, 0
         while looked < SCANNED and len(old) < limit:
-            stretch = db.run("prune_scan", self._pruned_to, SCANNED - looked).fetchall()
+            asked = SCANNED - looked
+            stretch = db.run("prune_scan", self._pruned_to, asked).fetchall()
             looked += len(stretch)
             for seq, state, finished_at, namespace_id in stretch:
                 self._pruned_to = seq
@@ -638,6 +649,8 @@ class SqliteStore:
                     if len(old) == limit:
                         break
             else:
+                if len(stretch) == asked:
+                    break  # There is more; the next pruning goes on from here.
                 self._pruned_to = 0
                 if start == 0:
                     break

@@ -152,7 +152,7 @@ CREATE TABLE idempotency (
 ) WITHOUT ROWID;
 CREATE INDEX idempotency_until ON idempotency (until_at);
 
--- Each row is looked at once, when it falls due; a job back in the queue later is checked at its claim.
+-- Each row is looked at once it is due, and goes unless its job is executing and may come back.
 CREATE TABLE expiry (
   namespace_id INTEGER NOT NULL,
   expires_at INTEGER NOT NULL,

@@ -11,7 +11,8 @@ SELECT j.job_id, j.seq, j.task, j.payload, c.lane, c.needs, c.rung, j.tenant, j.
        coalesce(l.started_at, o.started_at) AS started_at, o.finished_at,
        coalesce(l.cancel_at, o.cancel_at) AS cancel_at, coalesce(l.worker_id, o.worker_id) AS worker_id,
        coalesce(l.progress, o.progress) AS progress, coalesce(l.note, o.note) AS note,
-       coalesce(o.error, r.error, d.error) AS error, coalesce(o.reason, r.reason, d.reason) AS reason, o.result_error, o.result
+       coalesce(o.error, r.error, d.error) AS error, coalesce(o.reason, r.reason, d.reason) AS reason, o.result_error, o.result,
+       coalesce(o.token, r.token, d.token) AS token
   FROM job j JOIN class c ON c.class_id = j.class_id
   LEFT JOIN lease l ON l.seq = j.seq
   LEFT JOIN outcome o ON o.seq = j.seq

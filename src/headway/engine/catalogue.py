@@ -1,0 +1,98 @@
+"""What workers tell the store about their tasks, so that others can know them without importing them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from headway.core.job import RetryRule
+from headway.stores.base import Store
+
+TASKS = "task"
+CRONS = "cron"
+
+
+class TaskEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """A task as the catalogue describes it."""
+
+    name: str
+    lane: str
+    executor: str
+    needs: tuple[str, ...] = ()
+    fair_by: str | None = None
+    persist: bool = True
+    max_retries: int = 0
+    timeout_ms: int = 0
+    parameters: dict[str, Any] = {}
+    doc: str = ""
+
+
+class CronDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """A cron and the job it makes. ``ticked_at`` is the last tick that was dealt with."""
+
+    task: str
+    expression: str
+    tz: str
+    catch_up: str
+    overlap: str
+    lane: str
+    max_retries: int
+    timeout_ms: int
+    payload: bytes
+    digest: bytes
+    needs: tuple[str, ...] = ()
+    retry: RetryRule | None = None
+    unique_key: str | None = None
+    ticked_at: int = 0
+
+
+_encode = msgspec.json.Encoder().encode
+_read_cron = msgspec.json.Decoder(CronDocument)
+_read_task = msgspec.json.Decoder(TaskEntry)
+
+
+async def publish_tasks(store: Store, entries: list[TaskEntry]) -> None:
+    """Write the entries that are new or have changed."""
+    known = {document.name: document.body for document in await store.read(TASKS)}
+    for entry in entries:
+        body = _encode(entry)
+        if known.get(entry.name) != body:
+            await store.write(TASKS, entry.name, body)
+
+
+async def read_tasks(store: Store) -> list[TaskEntry]:
+    """Read the catalogue."""
+    return [_read_task.decode(document.body) for document in await store.read(TASKS)]
+
+
+async def publish_crons(store: Store, crons: list[CronDocument], known_tasks: set[str], now_at: int) -> None:
+    """Write crons that are new or have changed, and remove those of known tasks that are crons no more.
+
+    A changed cron keeps its last tick; a new one starts now, so nothing that lies before is caught up.
+    """
+    wanted = {cron.task: cron for cron in crons}
+    for document in await store.read(CRONS):
+        old = _read_cron.decode(document.body)
+        new = wanted.pop(document.name, None)
+        if new is None:
+            if document.name in known_tasks:
+                await store.write(CRONS, document.name, None, if_version=document.version)
+        elif msgspec.structs.replace(old, ticked_at=0) != new:
+            same_times = (old.expression, old.tz) == (new.expression, new.tz)
+            ticked_at = old.ticked_at if same_times else now_at
+            body = _encode(msgspec.structs.replace(new, ticked_at=ticked_at))
+            await store.write(CRONS, document.name, body, if_version=document.version)
+    for cron in wanted.values():
+        await store.write(CRONS, cron.task, _encode(msgspec.structs.replace(cron, ticked_at=now_at)), if_version=0)
+
+
+async def read_crons(store: Store) -> list[tuple[CronDocument, int]]:
+    """Read all crons with the versions of their documents."""
+    return [(_read_cron.decode(document.body), document.version) for document in await store.read(CRONS)]
+
+
+async def mark_ticked(store: Store, cron: CronDocument, version: int, ticked_at: int) -> bool:
+    """Note that a cron's ticks up to a moment were dealt with. False if somebody else was faster."""
+    body = _encode(msgspec.structs.replace(cron, ticked_at=ticked_at))
+    return await store.write(CRONS, cron.task, body, if_version=version) is not None

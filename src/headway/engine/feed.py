@@ -1,0 +1,87 @@
+"""What hands a worker its jobs: a store asked with a plan."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from headway.core.lease import TOKEN_BYTES, Lease, Report
+from headway.core.policy.document import Policy
+from headway.core.policy.lanes import plan
+from headway.core.snapshot import Snapshot
+from headway.core.worker import WorkerState, serves
+from headway.stores.base import Exchange, Exchanged, Progress, Store
+
+SNAPSHOT_AGE = 0.02  # Seconds after which a snapshot is asked for again.
+
+
+class Fed(NamedTuple):
+    """What an exchange brought. ``more``: ask again at once, something claimable was passed over or only now seen."""
+
+    leases: Sequence[Lease]
+    refused: Sequence[tuple[str, str]]
+    more: bool
+    state: WorkerState
+    next_due: float | None  # Seconds until the next delayed job falls due.
+
+
+class LocalFeed:
+    """Plans and talks to a store. Used by one loop at a time: exchanges follow one another."""
+
+    def __init__(self, store: Store, policy: Policy, worker_id: str, offers: Sequence[str]) -> None:
+        self._store = store
+        self._policy = policy
+        self._worker_id = worker_id
+        self._offers = frozenset(offers)
+        self._snapshot = Snapshot(0)
+        self._seen = -1.0
+        self._request: Exchange | None = None
+
+    async def exchange(
+        self, finished: Sequence[Report], progress: Sequence[Progress], *, free: int, free_below: int
+    ) -> Fed:
+        """Hand in what has ended and claim for the free slots.
+
+        After an error the same call, claim and all, is made again first: a reply may have been lost
+        after its effect, and repeating it gives the same leases.
+        """
+        if self._request is None:
+            takes = plan(self._snapshot, free=free, free_below=free_below, offers=self._offers, policy=self._policy)
+            self._request = Exchange(
+                self._worker_id,
+                os.urandom(TOKEN_BYTES),
+                finished,
+                takes if free > 0 else None,
+                progress,
+                wait=free > 0,
+                want_snapshot=free > 0 and time.monotonic() - self._seen > SNAPSHOT_AGE,
+            )
+        request = self._request
+        answer = await self._store.exchange(request)
+        self._request = None
+        return self._read(request, answer)
+
+    @property
+    def unsettled(self) -> Exchange | None:
+        """The call whose reply never came, if there is one."""
+        return self._request
+
+    def _read(self, request: Exchange, answer: Exchanged) -> Fed:
+        more = answer.more
+        if answer.snapshot is not None:
+            asked = {take.key for take in request.plan.takes} if request.plan else set()
+            self._snapshot = answer.snapshot
+            self._seen = time.monotonic()
+            # A class that is new to this worker was not in the plan: ask for it now.
+            more = more or (
+                answer.worker_state is WorkerState.ACTIVE
+                and any(
+                    view.waiting and view.key not in asked and serves(view.key.needs, self._offers)
+                    for view in answer.snapshot.classes
+                )
+            )
+        due_at = self._snapshot.next_due_at
+        next_due = None if due_at is None else max(0.0, (due_at - answer.now_at) / 1_000)
+        return Fed(answer.leases, answer.refused, more, answer.worker_state, next_due)

@@ -1,0 +1,1 @@
+"""Workers: a small parent that keeps the leases, and runners that claim and run."""

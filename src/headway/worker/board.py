@@ -1,0 +1,114 @@
+"""A page of memory that a runner shares with its parent: which jobs it holds, and until when.
+
+The parent reads it at any moment, also while the runner's loop is blocked or some C code holds its GIL,
+so leases are renewed and overdue jobs noticed without the runner's help; and writing a slot costs no system call.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import tempfile
+import time
+from dataclasses import dataclass
+from enum import IntEnum
+
+from headway.core.job import JobId
+
+_HEADER = struct.Struct("=d")  # When the runner's loop last turned.
+_SLOT = struct.Struct("=BBBx36s16sd64s")  # busy, executor, why it is being stopped, job, token, stop by, task
+SLOTS_MAX = 10_000  # Room on a board whose runner has not told its slots yet; untouched pages cost nothing.
+_FREE, _BUSY = 0, 1
+_EXECUTORS = ("async", "thread", "process")
+
+
+class Stop(IntEnum):
+    """Why a running job should stop."""
+
+    NO = 0
+    TIMEOUT = 1
+    CANCEL = 2
+    LOST = 3
+    DRAIN = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """One busy slot as the parent sees it. ``stop_by`` is on the machine's monotonic clock."""
+
+    job_id: JobId
+    token: bytes
+    task: str
+    executor: str
+    stop: Stop
+    stop_by: float
+
+
+class Board:
+    """Slots in shared memory: one writer, the runner; one reader, its parent."""
+
+    def __init__(self, descriptor: int, slots: int) -> None:
+        self.descriptor = descriptor
+        self.slots = slots
+        self._memory = mmap.mmap(descriptor, _size(slots))
+
+    @classmethod
+    def create(cls, slots: int) -> Board:
+        if hasattr(os, "memfd_create"):
+            descriptor = os.memfd_create("headway-board")
+        else:
+            descriptor, path = tempfile.mkstemp(prefix="headway-board-")
+            os.unlink(path)
+        os.ftruncate(descriptor, _size(slots))
+        return cls(descriptor, slots)
+
+    def hold(self, slot: int, job_id: JobId, token: bytes, task: str, executor: str, stop_by: float) -> None:
+        """Put a job on the board. The busy mark is written last, so a reader never sees half a slot."""
+        offset = _HEADER.size + slot * _SLOT.size
+        code = _EXECUTORS.index(executor)
+        _SLOT.pack_into(self._memory, offset, _FREE, code, Stop.NO, job_id.encode(), token, stop_by, task.encode()[:64])
+        self._memory[offset] = _BUSY
+
+    def stopping(self, slot: int, stop: Stop, stop_by: float) -> None:
+        """Note that a job was told to stop, and when the parent should lose patience."""
+        offset = _HEADER.size + slot * _SLOT.size
+        struct.pack_into("=d", self._memory, offset + 56, stop_by)
+        self._memory[offset + 2] = stop
+
+    def free(self, slot: int) -> None:
+        self._memory[_HEADER.size + slot * _SLOT.size] = _FREE
+
+    def beat(self) -> None:
+        """Note that the runner's loop still turns."""
+        _HEADER.pack_into(self._memory, 0, time.monotonic())
+
+    def pulse(self) -> float:
+        """When the runner's loop last turned, on the monotonic clock; 0 before it began."""
+        return float(_HEADER.unpack_from(self._memory, 0)[0])
+
+    def held(self) -> list[Held]:
+        """Read the busy slots."""
+        found = []
+        for slot in range(self.slots):
+            offset = _HEADER.size + slot * _SLOT.size
+            if self._memory[offset] != _BUSY:
+                continue
+            _, executor, stop, job_id, token, stop_by, task = _SLOT.unpack_from(self._memory, offset)
+            name = task.rstrip(b"\0").decode(errors="replace")
+            found.append(
+                Held(JobId(job_id.rstrip(b"\0").decode()), token, name, _EXECUTORS[executor], Stop(stop), stop_by)
+            )
+        return found
+
+    def leases(self) -> list[tuple[JobId, bytes]]:
+        """Name the leases on the board; transient jobs have none."""
+        return [(held.job_id, held.token) for held in self.held() if held.token != bytes(16)]
+
+    def close(self) -> None:
+        self._memory.close()
+        os.close(self.descriptor)
+
+
+def _size(slots: int) -> int:
+    return _HEADER.size + slots * _SLOT.size

@@ -1,0 +1,130 @@
+"""The runner process. Started by a worker's parent, never by hand: it runs jobs, its parent keeps the leases."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import sys
+import traceback
+
+from headway.client.app import Headway
+from headway.core.errors import HeadwayError, StoreUnavailable
+from headway.engine.logs import configure_logs
+from headway.worker.board import Board, Stop
+from headway.worker.control import Begin, Channel, Drain, Failed, StopJobs, Up
+from headway.worker.loading import load_app
+from headway.worker.runner import Runner
+from headway.worker.system import die_with_parent
+
+log = logging.getLogger("headway.worker")
+
+CANNOT_START = 3
+
+
+async def _serve(connection: socket.socket, board_descriptor: int) -> int:
+    channel = await Channel.over(connection)
+    begin = await channel.hear()
+    if not isinstance(begin, Begin):
+        return CANNOT_START
+    try:
+        app = load_app(begin.app, begin.folder)
+        app.configure(**begin.overrides)
+        configure_logs(app.settings.log, begin.log_level)
+        store = app.make_store()
+        await store.open()
+    except StoreUnavailable:
+        log.exception("the store cannot be reached")
+        return 1
+    except HeadwayError as problem:
+        channel.say(Failed(str(problem)))
+        await asyncio.sleep(0.05)
+        return CANNOT_START
+    except BaseException as problem:
+        channel.say(Failed(f"{type(problem).__name__}: {problem}", traceback.format_exc()))
+        await asyncio.sleep(0.05)
+        return CANNOT_START
+    settings = app.settings
+    runner = Runner(
+        app,
+        store,
+        Board(board_descriptor, settings.slots),
+        worker_id=begin.worker_id,
+        host=socket.gethostname(),
+        slots=settings.slots,
+        reserved=settings.reserved,
+        app_path=begin.app,
+    )
+
+    async def ready() -> None:
+        channel.say(_up(app, runner))
+
+    listening = asyncio.create_task(_listen(channel, runner, app))
+    try:
+        await runner.run(ready=ready)
+    except Exception as problem:
+        channel.say(Failed(f"{type(problem).__name__}: {problem}", traceback.format_exc()))
+        await asyncio.sleep(0.05)
+        return CANNOT_START
+    finally:
+        listening.cancel()
+    await store.close()
+    await app.client.close()
+    return 0
+
+
+async def _listen(channel: Channel, runner: Runner, app: Headway) -> None:
+    """Do what the parent says; when it is gone, so are we: nobody keeps our leases any more."""
+    draining: asyncio.Task[None] | None = None
+    while True:
+        match await channel.hear():
+            case Drain(grace):
+                if draining is None:
+                    draining = asyncio.create_task(runner.drain(grace))
+            case StopJobs(job_ids, why):
+                runner.stop_jobs(job_ids, Stop(why))
+            case None:
+                os._exit(1)
+
+
+def _up(app: Headway, runner: Runner) -> Up:
+    settings, worker = app.settings, runner.worker
+    return Up(
+        store=settings.store,
+        namespace=settings.namespace,
+        slots=worker.slots,
+        reserved=worker.reserved,
+        offers=list(worker.offers),
+        host=worker.host,
+        heartbeat=settings.heartbeat,
+        dead_after=settings.dead_after,
+        confirm=settings.confirm,
+        grace=settings.grace,
+        pid=os.getpid(),
+    )
+
+
+def main() -> None:
+    die_with_parent()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # The parent hears these and tells us what to do.
+    connection = socket.socket(fileno=int(sys.argv[1]))
+    serve = _serve(connection, int(sys.argv[2]))
+    try:
+        import uvloop
+    except ImportError:
+        code = asyncio.run(serve)
+    else:
+        code = uvloop.run(serve)
+    with contextlib.suppress(Exception):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    # Not sys.exit: a thread that will not end must not keep the process, whose jobs are already back in the queue.
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    main()

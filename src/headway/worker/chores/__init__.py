@@ -1,0 +1,1 @@
+"""Bounded upkeep that every worker does at a jittered interval, safe to do twice."""

@@ -1,0 +1,23 @@
+"""The loop around a chore."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable
+
+from headway.core.errors import StoreError
+
+log = logging.getLogger("headway.worker")
+
+
+async def every(interval: float, chore: Callable[[], Awaitable[float | None]]) -> None:
+    """Do a chore at a jittered interval, or after as many seconds as it asks for. Store trouble only delays it."""
+    while True:
+        asked = None
+        try:
+            asked = await chore()
+        except StoreError as problem:
+            log.warning("a chore could not be done, later again: %s", problem)
+        await asyncio.sleep(interval * random.uniform(0.7, 1.3) if asked is None else max(0.01, asked))

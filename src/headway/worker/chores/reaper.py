@@ -1,0 +1,51 @@
+"""Returns jobs whose workers stopped renewing."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+from headway.core.policy.document import Policy
+from headway.engine.recovery import reap
+from headway.stores.base import Store
+
+log = logging.getLogger("headway.worker")
+
+JUMP = 5.0  # Seconds by which the store's clock may part from ours before we distrust it.
+
+
+class Reaper:
+    """Reaps a bounded batch at a time. No leader: any number of reapers may run."""
+
+    def __init__(
+        self, store: Store, policy: Policy, dead_after: float, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._store = store
+        self._policy = policy
+        self._dead_after = dead_after
+        self._monotonic = monotonic
+        self._seen: tuple[float, int] | None = None
+        self._not_before = 0.0
+        self.reaped = 0
+
+    async def __call__(self) -> float | None:
+        if self._jumped((await self._store.snapshot()).now_at):
+            log.warning("the store's clock has jumped; nothing is reaped for %.0f s", self._dead_after)
+            self._not_before = self._monotonic() + self._dead_after
+        if self._monotonic() < self._not_before:
+            return None
+        count = await reap(self._store, self._policy)
+        if count:
+            self.reaped += count
+            log.warning("%d job(s) of workers that are gone were returned", count)
+            return 0.01
+        return None
+
+    def _jumped(self, now_at: int) -> bool:
+        """Compare how far the store's clock and ours have moved: a jump would end every lease at once."""
+        mine = self._monotonic()
+        before, self._seen = self._seen, (mine, now_at)
+        if before is None:
+            return False
+        return (now_at - before[1]) / 1_000 - (mine - before[0]) > JUMP

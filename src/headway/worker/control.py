@@ -1,0 +1,86 @@
+"""What a parent and its runner say to each other: JSON, a line each."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+
+
+class Begin(msgspec.Struct, tag="begin"):
+    """The parent tells a new runner what to run."""
+
+    app: str
+    folder: str
+    worker_id: str
+    overrides: dict[str, Any]
+    log_level: str
+
+
+class Up(msgspec.Struct, tag="up"):
+    """The runner is about to claim; this is all its parent needs to know."""
+
+    store: str
+    namespace: str
+    slots: int
+    reserved: int
+    offers: list[str]
+    host: str
+    heartbeat: float
+    dead_after: float
+    confirm: float
+    grace: float
+    pid: int
+
+
+class Failed(msgspec.Struct, tag="failed"):
+    """The runner could not start; trying again would not help."""
+
+    message: str
+    traceback: str = ""
+
+
+class Drain(msgspec.Struct, tag="drain"):
+    """Take nothing more and leave."""
+
+    grace: float
+
+
+class StopJobs(msgspec.Struct, tag="stop"):
+    """Stop these jobs; why is a ``board.Stop``."""
+
+    job_ids: list[str]
+    why: int
+
+
+Message = Begin | Up | Failed | Drain | StopJobs
+
+_encoder = msgspec.json.Encoder()
+_decoder: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
+
+
+class Channel:
+    """One end of the pair of sockets between a parent and a runner."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+
+    @classmethod
+    async def over(cls, connection: Any) -> Channel:
+        return cls(*await asyncio.open_connection(sock=connection, limit=1 << 24))
+
+    def say(self, message: Message) -> None:
+        if not self._writer.is_closing():
+            self._writer.write(_encoder.encode(message) + b"\n")
+
+    async def hear(self) -> Any:
+        """Give the next message, or None once the other end is gone."""
+        try:
+            line = await self._reader.readline()
+        except ConnectionError:
+            return None
+        return _decoder.decode(line) if line else None
+
+    async def close(self) -> None:
+        self._writer.close()

@@ -1,0 +1,203 @@
+"""A worker inside somebody else's process: for scripts, tests and small services.
+
+It has no parent. A job that blocks the loop, ignores its cancellation or crashes the process cannot be
+killed on its own; ``headway worker`` can do that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import threading
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any
+
+from headway.client.app import Headway
+from headway.core.job import JobId
+from headway.core.policy.retry import Released
+from headway.core.worker import WorkerState
+from headway.engine.recovery import end_worker
+from headway.stores.base import Store
+from headway.worker.board import Board, Stop
+from headway.worker.chores.chore import every
+from headway.worker.chores.pruner import Pruner
+from headway.worker.chores.reaper import Reaper
+from headway.worker.chores.ticker import Ticker
+from headway.worker.keeper import Keeper
+from headway.worker.loading import path_of
+from headway.worker.runner import Runner
+from headway.worker.system import new_worker_id
+
+
+class Worker:
+    """Runs an app's jobs in this process: ``with Worker(app): …``, or ``async with`` on the running loop.
+
+    Leases are kept by a thread of their own, so a busy loop does not end them. Leaving the block drains:
+    running jobs get ``grace`` seconds, the rest go back to the queue unharmed.
+    """
+
+    def __init__(
+        self, app: Headway, *, slots: int | None = None, reserved: int | None = None, grace: float | None = None
+    ):
+        self._app = app
+        if slots is not None or reserved is not None or grace is not None:
+            app.configure(slots=slots, reserved=reserved, grace=grace)
+        self._runner: Runner | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._keeping: threading.Thread | None = None
+        self._ready = threading.Event()
+        self._problem: BaseException | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    # ------------------------------------------------------------------ as a context manager
+
+    def __enter__(self) -> Worker:
+        def main() -> None:
+            try:
+                asyncio.run(self._run())
+            except BaseException as problem:
+                self._problem = problem
+            finally:
+                self._ready.set()
+
+        self._thread = threading.Thread(target=main, name="headway-worker", daemon=True)
+        self._thread.start()
+        self._ready.wait()
+        self._raise_problem()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._runner is not None and self._loop is not None and self._thread is not None:
+            with contextlib.suppress(RuntimeError):
+                asyncio.run_coroutine_threadsafe(self._runner.drain(self._app.settings.grace), self._loop)
+            self._thread.join()
+        self._raise_problem()
+
+    async def __aenter__(self) -> Worker:
+        ready = asyncio.Event()
+        self._task = asyncio.create_task(self._run(ready))
+        waiting = asyncio.create_task(ready.wait())
+        await asyncio.wait({self._task, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
+        if self._task.done():
+            await self._task
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._runner is not None and self._task is not None:
+            await self._runner.drain(self._app.settings.grace)
+            await self._task
+
+    @property
+    def worker_id(self) -> str:
+        """The name by which the store knows this worker."""
+        return self._runner.worker.worker_id if self._runner else ""
+
+    # ------------------------------------------------------------------ what it does
+
+    async def _run(self, ready: asyncio.Event | None = None) -> None:
+        settings = self._app.settings
+        store = await self._app.client.store()
+        board = Board.create(settings.slots)
+        self._loop = asyncio.get_running_loop()
+        self._runner = runner = Runner(
+            self._app,
+            store,
+            board,
+            worker_id=new_worker_id(),
+            host=socket.gethostname(),
+            slots=settings.slots,
+            reserved=settings.reserved,
+            app_path=path_of(self._app),
+        )
+        stop_keeping = threading.Event()
+
+        async def on_ready() -> None:
+            self._keeping = threading.Thread(
+                target=lambda: asyncio.run(self._keep(store, runner, board, stop_keeping)),
+                name="headway-keeper",
+                daemon=True,
+            )
+            self._keeping.start()
+            self._ready.set()
+            if ready is not None:
+                ready.set()
+
+        try:
+            await runner.run(ready=on_ready)
+            await end_worker(store, runner.worker.worker_id, self._app.policy, lambda lease: Released("drained"))
+        finally:
+            stop_keeping.set()
+            if self._keeping is not None:
+                await asyncio.get_running_loop().run_in_executor(None, self._keeping.join)
+            if self._thread is not None:  # This loop is ours alone; the app opens its store elsewhere again.
+                await self._app.client.close()
+            if not runner.stuck:
+                board.close()
+
+    async def _keep(self, store: Store, runner: Runner, board: Board, stop: threading.Event) -> None:
+        """Renew leases and do the chores, on a loop and a connection that no job can block."""
+        settings = self._app.settings
+        own = self._app.make_store() if store.abilities.shared else store
+        if own is not store:
+            await own.open()
+        keeper = Keeper(
+            own,
+            runner.worker,
+            board.leases,
+            _Told(runner, self._loop or asyncio.get_running_loop(), settings.grace),
+            heartbeat=settings.heartbeat,
+            dead_after=settings.dead_after,
+            confirm=settings.confirm,
+        )
+        policy = self._app.policy
+        upkeep = [
+            asyncio.create_task(keeper.run()),
+            asyncio.create_task(every(settings.heartbeat / 6, Reaper(own, policy, settings.dead_after))),
+            asyncio.create_task(every(settings.heartbeat, Pruner(own, policy))),
+            asyncio.create_task(every(5.0, Ticker(own, self._app.tasks.__contains__))),
+        ]
+        try:
+            await asyncio.get_running_loop().run_in_executor(None, stop.wait)
+        finally:
+            for task in upkeep:
+                task.cancel()
+            await asyncio.gather(*upkeep, return_exceptions=True)
+            if own is not store:
+                await own.close()
+
+    def _raise_problem(self) -> None:
+        if self._problem is not None:
+            problem, self._problem = self._problem, None
+            raise problem
+
+
+class _Told:
+    """Passes a heartbeat's news from the keeper's thread to the runner's loop."""
+
+    def __init__(self, runner: Runner, loop: asyncio.AbstractEventLoop, grace: float) -> None:
+        self._runner, self._loop, self._grace = runner, loop, grace
+
+    def cancel(self, job_ids: Sequence[JobId]) -> None:
+        self._call(self._runner.stop_jobs, list(job_ids), Stop.CANCEL)
+
+    def lost(self, job_ids: Sequence[JobId]) -> None:
+        self._call(self._runner.stop_jobs, list(job_ids), Stop.LOST)
+
+    def leave(self, state: WorkerState) -> None:
+        asyncio.run_coroutine_threadsafe(self._runner.drain(self._grace), self._loop)
+
+    def cut_off(self) -> None:
+        self._call(self._runner.stop_jobs, self._runner.stuck, Stop.LOST)
+        asyncio.run_coroutine_threadsafe(self._runner.drain(0), self._loop)
+
+    def _call(self, function: Any, *values: Any) -> None:
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(function, *values)

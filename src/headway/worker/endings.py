@@ -1,0 +1,97 @@
+"""How what a task did is told to core: results, exceptions and steering become endings."""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from typing import Any
+
+from headway.client.codec import encode_result
+from headway.client.options import Retry
+from headway.client.task import Task
+from headway.core.errors import (
+    BadArguments,
+    Discard,
+    JobError,
+    PayloadError,
+    RateLimited,
+    RetryAfter,
+    Snooze,
+    UnknownTask,
+)
+from headway.core.policy.retry import DELAY_MS_MAX, Ending, Raised, Returned, Snoozed
+
+MESSAGE_MAX = 8_000
+TRACEBACK_MAX = 32_000
+
+
+class TaskFailed(Exception):
+    """An exception that was raised in another process, carried here as text with what it asked for."""
+
+    def __init__(self, ending: Ending) -> None:
+        super().__init__()
+        self.ending = ending
+
+
+def returned(value: Any, task: Task[Any, Any, Any], largest: int) -> Returned:
+    """Encode a result. One that cannot be stored does not undo the work: the job completes, and says so."""
+    try:
+        return Returned(encode_result(value, typed=task.result_kind is not Any, largest=largest))
+    except PayloadError as problem:
+        return Returned(None, str(problem))
+
+
+def raised(error: BaseException, task: Task[Any, Any, Any] | None) -> Ending:
+    """Tell what an exception means for the job."""
+    match error:
+        case TaskFailed():
+            return error.ending
+        case Snooze():
+            return Snoozed(to_ms(error.seconds), str(error) or "snoozed")
+        case RateLimited():
+            return Snoozed(to_ms(error.seconds), "rate_limited")
+        case RetryAfter():
+            return Raised(describe(error, retriable=True), after_ms=to_ms(error.seconds))
+        case Discard():
+            return Raised(JobError(type="Discard", message=_cut(_text(error), MESSAGE_MAX), retriable=False))
+        case BadArguments() | UnknownTask():
+            return Raised(describe(error, retriable=False))
+        case _:
+            retry = task.options.retry if task is not None else None
+            return Raised(describe(error, retriable=(retry or Retry()).retriable(error)))
+
+
+def describe(error: BaseException, *, retriable: bool) -> JobError:
+    """Keep an exception as bounded text. Locals are not kept: they may hold secrets."""
+    kind = type(error)
+    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    try:
+        lines = "".join(traceback.format_exception(kind, error, error.__traceback__, limit=50))
+    except Exception:  # An exception may break even while it is described.
+        lines = "the traceback could not be written"
+    return JobError(name, _cut(_text(error), MESSAGE_MAX), _cut(lines, TRACEBACK_MAX), retriable)
+
+
+def to_ms(length: float) -> int:
+    """Read a length that a task gave; odd values are clamped, never believed."""
+    if isinstance(length, bool) or not isinstance(length, (int, float)) or length != length:
+        return 0
+    return int(min(max(length, 0.0), DELAY_MS_MAX / 1_000) * 1_000)
+
+
+def is_cancellation(error: BaseException) -> bool:
+    return isinstance(error, asyncio.CancelledError)
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as problem:
+        return f"the message could not be written: {type(problem).__name__}"
+
+
+def _cut(text: str, most: int) -> str:
+    """Keep both ends of a long text; surrogates that no encoding holds become escapes."""
+    if len(text) > most:
+        text = f"{text[: most // 2]}\n… {len(text) - most:,} characters left out …\n{text[-most // 2 :]}"
+    return text.encode("utf-8", "backslashreplace").decode()

@@ -1,0 +1,123 @@
+"""The process in which jobs of executor ``process`` run, one at a time. Started by a runner; never by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from types import FrameType
+from typing import Any
+
+from headway.client.app import Headway
+from headway.client.context import context_of, current
+from headway.client.invoke import invoke_async, invoke_plain
+from headway.core.errors import UnknownTask
+from headway.core.policy.retry import Raised, Snoozed
+from headway.engine.logs import configure_logs
+from headway.worker.endings import raised, returned
+from headway.worker.executors import wire
+from headway.worker.loading import load_app
+from headway.worker.system import die_with_parent
+
+
+class _Interrupted(BaseException):
+    """The runner wants this job to stop."""
+
+
+class _Channel:
+    """The socket to the runner, used without a loop."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+
+    def send(self, message: wire.Message) -> None:
+        self._connection.sendall(wire.pack(message))
+
+    def receive(self) -> Any:
+        (length,) = wire.HEADER.unpack(self._read(wire.HEADER.size))
+        return wire.unpack(self._read(length))
+
+    def _read(self, size: int) -> bytes:
+        parts = bytearray()
+        while len(parts) < size:
+            part = self._connection.recv(size - len(parts))
+            if not part:
+                os._exit(0)  # The runner is gone, and nobody would hear what we have to say.
+            parts += part
+        return bytes(parts)
+
+
+def main() -> None:
+    die_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    channel = _Channel(socket.socket(fileno=int(sys.argv[1])))
+    hello = channel.receive()
+    try:
+        app = load_app(hello.app, hello.folder)
+    except BaseException as problem:
+        channel.send(wire.Broken(f"{type(problem).__name__}: {problem}"))
+        return
+    configure_logs(app.settings.log, os.environ.get("HEADWAY_LOG_LEVEL", "info"))
+    channel.send(wire.Ready())
+    loop = asyncio.new_event_loop()
+    while True:
+        channel.send(_run(app, channel.receive(), channel, loop))
+
+
+def _run(app: Headway, run: wire.Run, channel: _Channel, loop: asyncio.AbstractEventLoop) -> wire.Ended:
+    task = app.tasks.get(run.task)
+    try:
+        if task is None:
+            raise UnknownTask(f"no task {run.task!r} in this app")
+        signal.signal(signal.SIGTERM, _interrupt)
+        try:
+            value = _call(task, run, channel, loop)
+        finally:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    except (_Interrupted, asyncio.CancelledError):
+        return wire.Ended(cancelled=True)
+    except BaseException as error:
+        return _ended(error, task)
+    ending = returned(value, task, run.largest)
+    return wire.Ended(result=ending.result, result_error=ending.result_error)
+
+
+def _call(task: Any, run: wire.Run, channel: _Channel, loop: asyncio.AbstractEventLoop) -> Any:
+    context = context_of(run.lease(), {}, lambda fraction, note: channel.send(wire.Said(fraction, note)))
+    current.set(context)
+    args, kwargs = task.signature.decode(run.payload)
+    if task.options.context:
+        args.insert(0, context)
+    dependencies = task.signature.dependencies
+    if task.is_async:
+        return loop.run_until_complete(invoke_async(task.fn, args, kwargs, dependencies, context))
+    return invoke_plain(task.fn, args, kwargs, dependencies, context, loop.run_until_complete)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise _Interrupted
+
+
+def _ended(error: BaseException, task: Any) -> wire.Ended:
+    match ending := raised(error, task):
+        case Snoozed():
+            return wire.Ended(kind="snooze", seconds=ending.after_ms / 1_000, message=ending.reason)
+        case Raised():
+            problem = ending.error
+            return wire.Ended(
+                kind="raised" if ending.after_ms is None else "retry_after",
+                error=problem.type,
+                message=problem.message,
+                traceback=problem.traceback,
+                retriable=problem.retriable,
+                seconds=(ending.after_ms or 0) / 1_000,
+            )
+        case _:
+            raise AssertionError(ending)
+
+
+if __name__ == "__main__":
+    main()

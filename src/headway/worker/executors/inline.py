@@ -1,0 +1,28 @@
+"""Async tasks, on the runner's own loop."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headway.client.context import current
+from headway.client.invoke import invoke_async
+from headway.worker.running import Running
+
+
+class InlineExecutor:
+    """Awaits the task. Stopping it cancels the asyncio task it runs in."""
+
+    async def call(self, job: Running) -> Any:
+        task = job.task
+        args, kwargs = task.signature.decode(job.lease.payload)
+        if task.options.context:
+            args.insert(0, job.context)
+        current.set(job.context)
+        return await invoke_async(task.fn, args, kwargs, task.signature.dependencies, job.context)
+
+    def stop(self, job: Running) -> None:
+        job.context.cancelled = True
+        if job.handle is not None:
+            job.handle.cancel()
+
+    async def close(self) -> None: ...

@@ -1,0 +1,189 @@
+"""Jobs in processes of their own: a warm pool that can be killed, one by one."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from typing import Any
+
+from headway.client.codec import decode_result
+from headway.core.errors import JobError
+from headway.core.policy.retry import Crashed, Raised, Snoozed
+from headway.worker.board import Stop
+from headway.worker.endings import TaskFailed, to_ms
+from headway.worker.executors import wire
+from headway.worker.running import Running
+
+STOP_GRACE = 1.0  # Seconds between asking a process to stop and killing it.
+START_TIMEOUT = 60.0
+
+
+class ProcessExecutor:
+    """A pool of processes, each running one job at a time, kept warm between jobs."""
+
+    def __init__(self, app_path: str, largest: int) -> None:
+        self._app_path = app_path
+        self._largest = largest
+        self._idle: list[_Child] = []
+        self._busy: dict[Running, _Child] = {}
+
+    async def warm(self) -> None:
+        """Have one process ready before the first job."""
+        self._idle.append(await _Child.start(self._app_path))
+
+    async def call(self, job: Running) -> Any:
+        child = self._idle.pop() if self._idle else await _Child.start(self._app_path)
+        if job.stop is not Stop.NO:
+            self._idle.append(child)
+            raise asyncio.CancelledError
+        self._busy[job] = child
+        keep = False
+        try:
+            ended = await child.run(wire.Run.of(job.lease, self._largest), job)
+            keep = child.alive and not child.stopping
+            return _outcome(ended)
+        except _Died as death:
+            raise TaskFailed(Crashed(str(death))) from None
+        finally:
+            del self._busy[job]
+            if keep:
+                self._idle.append(child)
+            else:
+                child.kill()
+
+    def stop(self, job: Running) -> None:
+        job.context.cancelled = True
+        child = self._busy.get(job)
+        if child is not None:
+            child.ask_to_stop()
+
+    async def close(self) -> None:
+        for child in (*self._idle, *self._busy.values()):
+            child.kill()
+        self._idle = []
+
+
+class _Died(Exception):
+    """The process ended without a word."""
+
+
+class _Child:
+    """One process, spoken to over a pair of sockets."""
+
+    def __init__(
+        self, process: subprocess.Popen[bytes], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        self._process = process
+        self._reader = reader
+        self._writer = writer
+        self.stopping = False
+
+    @classmethod
+    async def start(cls, app_path: str) -> _Child:
+        ours, theirs = socket.socketpair()
+        process = subprocess.Popen(  # noqa: ASYNC220, S603  (it returns at once, and runs only ourselves)
+            [sys.executable, "-m", "headway.worker.executors.child", str(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,  # So that what a job starts can be killed with it.
+        )
+        theirs.close()
+        reader, writer = await asyncio.open_connection(sock=ours, limit=1 << 26)
+        child = cls(process, reader, writer)
+        try:
+            async with asyncio.timeout(START_TIMEOUT):
+                child._send(wire.Hello(app_path, os.getcwd()))
+                answer = await child._receive()
+        except BaseException:
+            child.kill()
+            raise
+        if isinstance(answer, wire.Broken):
+            child.kill()
+            raise TaskFailed(Crashed(f"the job's process could not load {app_path}: {answer.message}"))
+        return child
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    async def run(self, job: wire.Run, running: Running) -> wire.Ended:
+        self._send(job)
+        while True:
+            message = await self._receive()
+            if isinstance(message, wire.Said):
+                running.context.progress(message.fraction, message.note)
+            elif isinstance(message, wire.Ended):
+                return message
+
+    def ask_to_stop(self) -> None:
+        """Interrupt the job; kill the process if that does not help within the grace."""
+        if self.stopping:
+            return
+        self.stopping = True
+        with contextlib.suppress(ProcessLookupError):
+            self._process.send_signal(signal.SIGTERM)
+        asyncio.get_running_loop().call_later(STOP_GRACE, self.kill)
+
+    def kill(self) -> None:
+        """Kill the process and everything it started."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=1)
+        self._writer.close()
+
+    def _send(self, message: wire.Message) -> None:
+        self._writer.write(wire.pack(message))
+
+    async def _receive(self) -> Any:
+        try:
+            (length,) = wire.HEADER.unpack(await self._reader.readexactly(wire.HEADER.size))
+            return wire.unpack(await self._reader.readexactly(length))
+        except (asyncio.IncompleteReadError, ConnectionError):
+            raise _Died(await self._cause()) from None
+
+    async def _cause(self) -> str:
+        for _ in range(100):  # The socket closes a moment before the process has ended.
+            code = self._process.poll()
+            if code is not None:
+                break
+            await asyncio.sleep(0.01)
+        else:
+            return "the job's process closed its connection"
+        if code < 0:
+            with contextlib.suppress(ValueError):
+                return f"the job's process died of signal {-code} ({signal.Signals(-code).name})"
+        return f"the job's process exited with code {code}"
+
+
+def _outcome(ended: wire.Ended) -> Any:
+    """Give the value a job returned in its process, or raise what it raised there."""
+    if ended.cancelled:
+        raise asyncio.CancelledError
+    error = JobError(ended.error, ended.message, ended.traceback, ended.retriable)
+    match ended.kind:
+        case "returned":
+            return Encoded(ended.result, ended.result_error)
+        case "snooze":
+            raise TaskFailed(Snoozed(to_ms(ended.seconds), ended.message))
+        case "retry_after":
+            raise TaskFailed(Raised(error, after_ms=to_ms(ended.seconds)))
+        case _:
+            raise TaskFailed(Raised(error))
+
+
+class Encoded:
+    """A result that was encoded in its process; decoded only if some middleware wants to see it."""
+
+    __slots__ = ("error", "payload")
+
+    def __init__(self, payload: bytes | None, error: str | None) -> None:
+        self.payload, self.error = payload, error
+
+    def value(self) -> Any:
+        return decode_result(self.payload)

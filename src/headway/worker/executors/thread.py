@@ -1,0 +1,61 @@
+"""Plain functions, in threads of their own pool: store I/O never waits for them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from headway.client.context import current
+from headway.client.invoke import bounce_to, invoke_plain
+from headway.client.task import bounce_never
+from headway.worker.running import Running
+
+
+class ThreadExecutor:
+    """Calls the task in a thread. A thread cannot be stopped: its slot is free when it has ended."""
+
+    def __init__(self, slots: int) -> None:
+        self._pool = ThreadPoolExecutor(max_workers=slots, thread_name_prefix="headway-task")
+
+    async def call(self, job: Running) -> Any:
+        loop = asyncio.get_running_loop()
+        variables = contextvars.copy_context()
+        # The outcome comes back as a value: a future cannot carry StopIteration, nor a loop survive SystemExit.
+        future = loop.run_in_executor(self._pool, variables.run, _call, job, loop)
+        value, error = await _to_its_end(future)
+        if error is not None:
+            raise error
+        return value
+
+    def stop(self, job: Running) -> None:
+        job.context.cancelled = True
+
+    async def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _call(job: Running, loop: asyncio.AbstractEventLoop) -> tuple[Any, BaseException | None]:
+    task = job.task
+    current.set(job.context)
+    try:
+        args, kwargs = task.signature.decode(job.lease.payload)
+        if task.options.context:
+            args.insert(0, job.context)
+        bounce = bounce_to(loop) if task.signature.dependencies else bounce_never
+        return invoke_plain(task.fn, args, kwargs, task.signature.dependencies, job.context, bounce), None
+    except BaseException as error:
+        return None, error
+
+
+async def _to_its_end(future: asyncio.Future[tuple[Any, BaseException | None]]) -> tuple[Any, BaseException | None]:
+    """Wait for a thread whatever happens to the waiter: while it runs, its slot is taken."""
+    cancelled = False
+    while not future.done():
+        try:
+            await asyncio.shield(future)
+        except asyncio.CancelledError:
+            cancelled = True
+    value, error = future.result()
+    return value, error or (asyncio.CancelledError() if cancelled else None)

@@ -1,0 +1,102 @@
+"""Messages between a runner and the processes in which its jobs run: a length, then JSON. Nothing is pickled."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import msgspec
+
+from headway.core.job import JobId, RetryRule
+from headway.core.lease import Lease
+
+HEADER = struct.Struct("!I")
+
+
+class Hello(msgspec.Struct, tag="hello"):
+    """The runner tells a new process which app to load."""
+
+    app: str
+    folder: str
+
+
+class Ready(msgspec.Struct, tag="ready"):
+    """The process has loaded the app."""
+
+
+class Run(msgspec.Struct, tag="run"):
+    """Run this job."""
+
+    job_id: str
+    task: str
+    payload: bytes
+    lane: str
+    tenant: str | None
+    trace_id: str | None
+    epoch: int
+    attempts: int
+    timeout_ms: int
+    largest: int
+
+    @classmethod
+    def of(cls, lease: Lease, largest: int) -> Run:
+        return cls(
+            lease.job_id,
+            lease.task,
+            lease.payload,
+            lease.lane,
+            lease.tenant,
+            lease.trace_id,
+            lease.epoch,
+            lease.attempts,
+            lease.timeout_ms,
+            largest,
+        )
+
+    def lease(self) -> Lease:
+        return Lease(
+            JobId(self.job_id), 0, b"", self.task, self.payload, self.lane, self.tenant, self.trace_id, self.epoch,
+            self.attempts, 0, 0, self.timeout_ms, self.timeout_ms, RetryRule(), 0,
+        )  # fmt: skip
+
+
+class Said(msgspec.Struct, tag="progress"):
+    """The job has come so far."""
+
+    fraction: float
+    note: str | None
+
+
+class Ended(msgspec.Struct, tag="ended", kw_only=True):
+    """The job has ended: with a result, or with an error, or by steering."""
+
+    result: bytes | None = None
+    result_error: str | None = None
+    kind: str = "returned"  # returned | raised | retry_after | snooze | discard
+    error: str = ""
+    message: str = ""
+    traceback: str = ""
+    retriable: bool = True
+    seconds: float = 0.0
+    cancelled: bool = False
+
+
+class Broken(msgspec.Struct, tag="broken"):
+    """The process could not load the app."""
+
+    message: str
+
+
+Message = Hello | Ready | Run | Said | Ended | Broken
+
+_encoder = msgspec.json.Encoder()
+_decoder: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
+
+
+def pack(message: Message) -> bytes:
+    body = _encoder.encode(message)
+    return HEADER.pack(len(body)) + body
+
+
+def unpack(body: bytes) -> Any:
+    return _decoder.decode(body)

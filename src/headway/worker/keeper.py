@@ -1,0 +1,105 @@
+"""Keeps a worker's leases: renews them, learns what was cancelled or lost, and gives up in time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from headway.core.errors import StoreError
+from headway.core.job import JobId
+from headway.core.worker import Worker, WorkerState
+from headway.stores.base import KEEPER, Beat, Renewed, Store
+
+log = logging.getLogger("headway.worker")
+
+MARGIN = 0.1  # The part of a lease that is left when work is ended for want of a renewal.
+
+
+class Kept(Protocol):
+    """Who must act on what a heartbeat brings."""
+
+    def cancel(self, job_ids: Sequence[JobId]) -> None: ...
+
+    def lost(self, job_ids: Sequence[JobId]) -> None: ...
+
+    def leave(self, state: WorkerState) -> None: ...
+
+    def cut_off(self) -> None: ...
+
+
+class Keeper:
+    """Renews at every heartbeat, and at once when the store has news.
+
+    Knows by the machine's own clock when the leases end: counted from the moment a renewal was *sent*. If none
+    succeeds in time it says so a little before that end, so the work can be stopped before anybody else begins it.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        worker: Worker,
+        held: Callable[[], Sequence[tuple[JobId, bytes]]],
+        kept: Kept,
+        *,
+        heartbeat: float,
+        dead_after: float,
+        confirm: float,
+    ) -> None:
+        self._store = store
+        self._worker = worker
+        self._held = held
+        self._kept = kept
+        self._heartbeat = heartbeat
+        self._dead_after = dead_after
+        self._confirm = confirm
+        self.renewed = time.monotonic()
+        self.last: Renewed | None = None
+
+    async def run(self) -> None:
+        """Woken by the heartbeat or by the store; ends when cancelled, or when the leases cannot be kept."""
+        ear = self._store.listen(self._worker.worker_id + KEEPER)
+        try:
+            while True:
+                pause = self._heartbeat * random.uniform(0.9, 1.0)
+                await ear.wait(pause)
+                if not await self.renew():
+                    return
+        finally:
+            ear.close()
+
+    async def renew(self) -> bool:
+        """Renew until it succeeds or the leases are about to end. Gives whether the worker goes on."""
+        delay = 0.1
+        while True:
+            sent = time.monotonic()
+            held = self._held()
+            try:
+                async with asyncio.timeout(max(1.0, self._heartbeat)):
+                    answer = await self._store.renew(
+                        Beat(self._worker, int(self._dead_after * 1_000), int(self._confirm * 1_000), held)
+                    )
+            except (StoreError, TimeoutError) as problem:
+                left = self.renewed + self._dead_after * (1 - MARGIN) - time.monotonic()
+                if left <= 0:
+                    log.error(  # noqa: TRY400  (the cause was logged at each try)
+                        "the leases of %s could not be renewed; ending its work", self._worker.worker_id
+                    )
+                    self._kept.cut_off()
+                    return False
+                log.warning("a renewal failed, trying again (%.0f s left): %s", left, str(problem) or "no answer")
+                await asyncio.sleep(min(delay * random.uniform(0.7, 1.3), max(left, 0.01)))
+                delay = min(delay * 2, self._heartbeat, 5.0)
+                continue
+            self.renewed, self.last = sent, answer
+            if answer.lost:
+                self._kept.lost(answer.lost)
+            if answer.cancel:
+                self._kept.cancel(answer.cancel)
+            if answer.state is not WorkerState.ACTIVE:
+                self._kept.leave(answer.state)
+                return answer.state is not WorkerState.DEAD
+            return True

@@ -1,0 +1,345 @@
+"""The parent of a worker: starts runners, keeps their leases, kills what will not stop, recovers what died.
+
+It runs no user code, so nothing a job does can keep it from renewing leases.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from headway.core.errors import HeadwayError, JobError, StoreError
+from headway.core.job import JobId
+from headway.core.lease import Lease
+from headway.core.policy.document import BUILT_IN
+from headway.core.policy.retry import Crashed, Ending, Released, Stopped, TimedOut
+from headway.core.worker import Worker, WorkerState
+from headway.engine.recovery import end_worker
+from headway.stores.base import Store
+from headway.stores.open import open_store
+from headway.version import __version__
+from headway.worker.board import SLOTS_MAX, Board, Held, Stop
+from headway.worker.chores.chore import every
+from headway.worker.chores.pruner import Pruner
+from headway.worker.chores.reaper import Reaper
+from headway.worker.chores.ticker import Ticker
+from headway.worker.control import Begin, Channel, Drain, Failed, StopJobs, Up
+from headway.worker.keeper import Keeper
+from headway.worker.stopping import Signals
+from headway.worker.system import new_worker_id
+
+log = logging.getLogger("headway.worker")
+
+WATCH = 0.25  # Seconds between looks at the boards.
+BLOCKED = 1.0  # Seconds after which a silent loop is worth a warning.
+FAREWELL = 5.0  # Seconds a runner has beyond the grace before it is killed.
+RESTART_MAX = 5.0
+
+
+class CannotStart(HeadwayError):
+    """A runner could not load the app or open its store."""
+
+    code = "cannot_start"
+
+
+class Parent:
+    """One ``headway worker``: ``processes`` runners of one app, and the upkeep of their store."""
+
+    def __init__(
+        self,
+        app_path: str,
+        *,
+        processes: int = 1,
+        overrides: dict[str, Any] | None = None,
+        log_level: str = "info",
+        signals: Signals | None = None,
+        on_up: Callable[[Up, Store], None] | None = None,
+    ) -> None:
+        self.app_path = app_path
+        self.overrides = overrides or {}
+        self.log_level = log_level
+        self.signals = signals or Signals()
+        self.policy = BUILT_IN
+        self._processes = processes
+        self._on_up = on_up
+        self._store: Store | None = None
+        self._opening = asyncio.Lock()
+        self._chores: list[asyncio.Task[None]] = []
+        self.offers: set[str] = set()
+        self.cut_off = False
+
+    async def run(self) -> int:
+        """Run until told to stop. Gives the exit code. Raises ``CannotStart`` if the app cannot be loaded."""
+        self.signals.install(asyncio.get_running_loop())
+        runners = [RunnerProcess(self, number) for number in range(self._processes)]
+        try:
+            async with asyncio.TaskGroup() as group:
+                for runner in runners:
+                    group.create_task(runner.supervise())
+        except BaseExceptionGroup as problems:
+            raise problems.exceptions[0] from None
+        finally:
+            self.signals.remove(asyncio.get_running_loop())
+            for chore in self._chores:
+                chore.cancel()
+            await asyncio.gather(*self._chores, return_exceptions=True)
+            if self._store is not None:
+                await self._store.close()
+        return 1 if self.cut_off else 0
+
+    async def store(self, up: Up) -> Store:
+        """Give the parent's own connection, opened when the first runner has told its address."""
+        async with self._opening:
+            if self._store is None:
+                store = open_store(up.store, up.namespace)
+                await store.open()
+                self._store = store
+                self._chores = [
+                    asyncio.create_task(every(up.heartbeat / 6, Reaper(store, self.policy, up.dead_after))),
+                    asyncio.create_task(every(up.heartbeat, Pruner(store, self.policy))),
+                    asyncio.create_task(every(5.0, Ticker(store, lambda task: f"task:{task}" in self.offers))),
+                ]
+                if self._on_up is not None:
+                    self._on_up(up, store)
+        return self._store
+
+
+class RunnerProcess:
+    """One runner and all that its parent does for it, over as many lives as it takes."""
+
+    def __init__(self, parent: Parent, number: int) -> None:
+        self._parent = parent
+        self._number = number
+        self._process: asyncio.subprocess.Process | None = None
+        self._channel: Channel | None = None
+        self._board: Board | None = None
+        self._store: Store | None = None
+        self._worker_id = ""
+        self._leaving = False  # It was asked to drain, and should not be started again.
+        self._killed_for: list[Held] | None = None  # We killed it, because of these jobs.
+        self._warned_pulse = 0.0
+        self._grace = 0.0  # Until it is up, there is nothing to wait for.
+        self._draining: asyncio.Task[None] | None = None
+
+    async def supervise(self) -> None:
+        """Start the runner, again each time it dies, until it is told to leave."""
+        pause = 0.1
+        while not self._parent.signals.drain.is_set():
+            began = time.monotonic()
+            await self._live()
+            if self._leaving or self._parent.cut_off or self._parent.signals.drain.is_set():
+                return
+            pause = 0.1 if time.monotonic() - began > 10 else min(pause * 2, RESTART_MAX)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._parent.signals.drain.wait()
+
+    async def _live(self) -> None:
+        """One life of a runner: from its start to the return of its last lease."""
+        self._worker_id = new_worker_id()
+        self._killed_for = None
+        ours, theirs = socket.socketpair()
+        self._board = board = Board.create(SLOTS_MAX)
+        os.set_inheritable(board.descriptor, True)
+        self._process = process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "headway.worker.child",
+            str(theirs.fileno()),
+            str(board.descriptor),
+            pass_fds=[theirs.fileno(), board.descriptor],
+            stdin=asyncio.subprocess.DEVNULL,
+            start_new_session=True,  # A Ctrl-C on the terminal is for the parent alone.
+        )
+        theirs.close()
+        self._channel = channel = await Channel.over(ours)
+        parent = self._parent
+        channel.say(Begin(parent.app_path, os.getcwd(), self._worker_id, parent.overrides, parent.log_level))
+        helpers = [asyncio.create_task(self._watch_signals())]
+        failed: Failed | None = None
+        try:
+            first = await channel.hear()
+            if isinstance(first, Up):
+                board.slots, self._grace = first.slots, first.grace
+                self._store = await parent.store(first)
+                parent.offers |= set(first.offers)
+                helpers += [asyncio.create_task(self._keep(first)), asyncio.create_task(self._watch())]
+                said = await channel.hear()
+                failed = said if isinstance(said, Failed) else None
+            elif isinstance(first, Failed):
+                failed = first
+            code = await process.wait()
+        finally:
+            for helper in helpers:
+                helper.cancel()
+            await asyncio.gather(*helpers, return_exceptions=True)
+            self._kill()
+            await channel.close()
+        held = board.held()
+        board.close()
+        if failed is not None:
+            raise CannotStart(failed.message, traceback=failed.traceback)
+        await self._recover(code, held)
+
+    # ------------------------------------------------------------------ while it lives
+
+    async def _keep(self, up: Up) -> None:
+        board, store = self._board, self._store
+        if board is None or store is None:
+            return
+        worker = Worker(
+            worker_id=self._worker_id,
+            host=up.host,
+            pid=up.pid,
+            slots=up.slots,
+            reserved=up.reserved,
+            offers=tuple(up.offers),
+            version=__version__,
+        )
+        keeper = Keeper(
+            store,
+            worker,
+            board.leases,
+            self,
+            heartbeat=up.heartbeat,
+            dead_after=up.dead_after,
+            confirm=up.confirm,
+        )
+        await keeper.run()
+
+    async def _watch(self) -> None:
+        """Look at the board: kill the runner for a job that will not stop, warn when its loop is blocked."""
+        while True:
+            await asyncio.sleep(WATCH)
+            board = self._board
+            if board is None:
+                return
+            now = time.monotonic()
+            held = board.held()
+            overdue = [job for job in held if job.stop_by <= now]
+            if overdue:
+                for job in overdue:
+                    facts = {"job": job.job_id, "task": job.task, "worker": self._worker_id}
+                    log.warning("job.would_not_stop", extra={"headway": facts})
+                self._killed_for = overdue
+                self._kill()
+                return
+            self._warn_if_blocked(board, held, now)
+
+    def _warn_if_blocked(self, board: Board, held: list[Held], now: float) -> None:
+        pulse = board.pulse()
+        if pulse and now - pulse > BLOCKED and pulse != self._warned_pulse:
+            self._warned_pulse = pulse
+            tasks = sorted({job.task for job in held if job.executor == "async"}) or ["unknown"]
+            log.warning(
+                "the loop of %s has been blocked for over %.0f s by one of: %s; use a plain def or executor='process'",
+                self._worker_id,
+                BLOCKED,
+                ", ".join(tasks[:5]),
+            )
+
+    async def _watch_signals(self) -> None:
+        """Drain on the first signal, kill on the second, and kill whoever outstays the grace."""
+        signals = self._parent.signals
+        await signals.drain.wait()
+        await self._drain()
+
+    async def _drain(self) -> None:
+        self._leaving = True
+        if self._channel is not None:
+            self._channel.say(Drain(self._grace))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._grace + FAREWELL):
+                await self._parent.signals.now.wait()
+        self._kill()
+
+    def _kill(self) -> None:
+        if self._process is not None and self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+
+    # ------------------------------------------------------------------ what the keeper brings
+
+    def cancel(self, job_ids: Sequence[JobId]) -> None:
+        self._stop(job_ids, Stop.CANCEL)
+
+    def lost(self, job_ids: Sequence[JobId]) -> None:
+        self._stop(job_ids, Stop.LOST)
+
+    def leave(self, state: WorkerState) -> None:
+        if state is WorkerState.DEAD:
+            log.error("the store took %s for dead; its work is ended and it starts anew", self._worker_id)
+            self._killed_for = []
+            self._kill()
+        elif not self._leaving:
+            self._leaving = True
+            self._draining = asyncio.get_running_loop().create_task(self._drain())
+
+    def cut_off(self) -> None:
+        self._parent.cut_off = True
+        self._kill()
+
+    def _stop(self, job_ids: Sequence[JobId], why: Stop) -> None:
+        if self._channel is not None:
+            self._channel.say(StopJobs(list(job_ids), why))
+
+    # ------------------------------------------------------------------ after its death
+
+    async def _recover(self, code: int, held: list[Held]) -> None:
+        """Return what the runner held: at once, since we know that it is gone."""
+        store = self._store
+        if store is None:
+            return
+        cause = _cause(code)
+        culprits = {job.job_id: job for job in self._killed_for or ()}
+        on_board = {job.job_id for job in held}
+        calm = self._leaving or self._killed_for is not None or self._parent.cut_off
+        if not calm:
+            log.error("a runner died (%s); its jobs are returned and it is started again", cause)
+
+        def ending(lease: Lease) -> Ending:
+            culprit = culprits.get(lease.job_id)
+            if culprit is not None:
+                return _overdue(culprit, lease)
+            if calm or lease.job_id not in on_board:
+                return Released("drained" if self._leaving else "its runner was restarted")
+            return Crashed(cause)
+
+        pause = 0.1
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
+            try:
+                await end_worker(store, self._worker_id, self._parent.policy, ending)
+            except StoreError as problem:
+                log.warning("the leases of a dead runner could not be returned yet: %s", problem)
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, 5.0)
+            else:
+                return
+
+
+def _overdue(job: Held, lease: Lease) -> Ending:
+    """Tell what becomes of a job whose runner had to be killed for it."""
+    if job.stop is Stop.CANCEL:
+        return Stopped("cancelled while executing; it would not stop and was killed")
+    if job.stop is Stop.DRAIN:
+        return Released("drained")
+    seconds = lease.timeout_ms / 1_000
+    return TimedOut(
+        JobError(type="TimeoutError", message=f"time limit ({seconds:g} s); it would not stop and was killed")
+    )
+
+
+def _cause(code: int) -> str:
+    if code < 0:
+        with contextlib.suppress(ValueError):
+            return f"signal {-code}, {signal.Signals(-code).name}"
+    return f"exit code {code}"

@@ -1,0 +1,381 @@
+"""Runs jobs: wires the claimer, the executors and the board, and takes each job from claim to report."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import logging
+import os
+import random
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from headway.client.app import Headway, Middleware
+from headway.client.context import Context, context_of, trace_of
+from headway.client.task import Task
+from headway.core.errors import JobError
+from headway.core.lease import Lease
+from headway.core.policy.retry import Ending, Raised, Released, Returned, Stopped, TimedOut, Unknown, judge
+from headway.core.worker import Worker, WorkerState
+from headway.engine.catalogue import CronDocument, TaskEntry, publish_crons, publish_tasks
+from headway.engine.feed import LocalFeed
+from headway.stores.base import Beat, Progress, Store
+from headway.version import __version__
+from headway.worker.board import Board, Stop
+from headway.worker.claimer import Claimer
+from headway.worker.endings import is_cancellation, raised, returned
+from headway.worker.executors.inline import InlineExecutor
+from headway.worker.executors.process import Encoded, ProcessExecutor
+from headway.worker.executors.thread import ThreadExecutor
+from headway.worker.running import Running
+
+log = logging.getLogger("headway.worker")
+job_log = logging.getLogger("headway.jobs")
+
+PULSE = 0.25  # Seconds between signs that the loop turns.
+LAST_WORDS = 2.0  # Seconds that stopped jobs get to end before the runner leaves without them.
+
+
+class Runner:
+    """Claims and runs the jobs of one app in this process."""
+
+    def __init__(
+        self,
+        app: Headway,
+        store: Store,
+        board: Board,
+        *,
+        worker_id: str,
+        host: str,
+        slots: int,
+        reserved: int,
+        app_path: str | None,
+    ) -> None:
+        self._app = app
+        self._store = store
+        self._board = board
+        self._settings = app.settings
+        self._free_slots = list(reversed(range(slots)))
+        self._jobs: dict[str, Running] = {}
+        offers = (*self._settings.capabilities, *sorted(f"task:{name}" for name in app.tasks))
+        self.worker = Worker(
+            worker_id=worker_id,
+            host=host,
+            pid=os.getpid(),
+            slots=slots,
+            reserved=reserved,
+            offers=offers,
+            version=__version__,
+        )
+        self._executors: dict[str, InlineExecutor | ThreadExecutor | ProcessExecutor] = {
+            "async": InlineExecutor(),
+            "thread": ThreadExecutor(slots),
+            "process": ProcessExecutor(app_path or "", self._settings.payload_max),
+        }
+        self._app_path = app_path
+        self._state: dict[str, Any] = {}
+        self._middlewares = app.middlewares
+        self._claimer: Claimer | None = None
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self.dismissed = asyncio.Event()  # The store says that this worker should leave, or is taken for dead.
+
+    # ------------------------------------------------------------------ from start to stop
+
+    async def run(self, *, ready: Callable[[], Awaitable[None]]) -> None:
+        """Run until stopped. ``ready`` is awaited once the app is up and the store knows this worker."""
+        async with contextlib.AsyncExitStack() as stack:
+            await self._begin_lifespan(stack)
+            await self._prepare_processes()
+            settings = self._settings
+            beat = Beat(self.worker, int(settings.dead_after * 1_000), int(settings.confirm * 1_000), register=True)
+            answer = await self._store.renew(beat)
+            await publish_tasks(self._store, [_entry(task) for task in self._app.tasks.values()])
+            await publish_crons(self._store, _crons(self._app), set(self._app.tasks), answer.now_at)
+            ear = self._store.listen(self.worker.worker_id)
+            self._claimer = Claimer(
+                LocalFeed(self._store, self._app.policy, self.worker.worker_id, self.worker.offers),
+                ear,
+                slots=self.worker.slots,
+                reserved=self.worker.reserved,
+                start=self._start,
+                dismissed=self._dismiss,
+                confirm=settings.confirm,
+            )
+            pulse = asyncio.create_task(self._beat())
+            try:
+                await ready()
+                await self._claimer.run()
+            finally:
+                pulse.cancel()
+                ear.close()
+                for executor in self._executors.values():
+                    await executor.close()
+
+    async def drain(self, grace: float) -> None:
+        """Take nothing more, give running jobs the grace, send the rest back unharmed, then end ``run``.
+
+        What will not stop (a thread, or code that swallows its cancellation) is left to whoever ends the process.
+        """
+        if self._claimer is None:
+            return
+        self._claimer.stop_claiming()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(grace):
+                await self._idle.wait()
+        for job in list(self._jobs.values()):
+            self.stop(job, Stop.DRAIN)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LAST_WORDS):
+                await self._idle.wait()
+        self._claimer.stop()
+
+    @property
+    def stuck(self) -> list[str]:
+        """The jobs that have not stopped."""
+        return list(self._jobs)
+
+    def stop_jobs(self, job_ids: list[str], why: Stop) -> None:
+        """Tell running jobs to stop: somebody cancelled them, or their lease is lost."""
+        for job_id in job_ids:
+            job = self._jobs.get(job_id)
+            if job is not None:
+                self.stop(job, why)
+
+    def stop(self, job: Running, why: Stop) -> None:
+        if job.stop is not Stop.NO and why is not Stop.LOST:
+            return
+        first = job.stop is Stop.NO
+        job.stop = why
+        self._board.stopping(job.slot, why, time.monotonic() + self._settings.hard_grace)
+        if first:
+            self._executors[job.task.executor].stop(job)
+
+    # ------------------------------------------------------------------ one job
+
+    def _start(self, lease: Lease) -> None:
+        """Give a leased job a slot and let it run."""
+        claimer = self._claimer
+        if claimer is None:
+            return
+        task = self._app.tasks.get(lease.task)
+        below = lease.lane not in self._app.policy.reserve_lanes
+        claimer.running += 1
+        claimer.running_below += below
+        if task is None:
+            log.warning("job.unknown_task", extra={"headway": {"job": lease.job_id, "task": lease.task}})
+            ending: Ending = Unknown()
+            claimer.ended(judge(ending, lease, self._app.policy) if lease.persist else None, below=below)
+            return
+        slot = self._free_slots.pop()
+        job = Running(lease, task, None, slot, below=below)  # type: ignore[arg-type]
+        job.context = context_of(lease, self._state, lambda fraction, note: self._note(job, fraction, note))
+        self._jobs[lease.job_id] = job
+        self._idle.clear()
+        timeout = lease.timeout_ms / 1_000
+        job.started = time.monotonic()
+        stop_by = job.started + timeout + self._settings.hard_grace
+        self._board.hold(slot, lease.job_id, lease.token, lease.task, task.executor, stop_by)
+        loop = asyncio.get_running_loop()
+        job.timer = loop.call_later(timeout, self.stop, job, Stop.TIMEOUT)
+        job.handle = loop.create_task(self._attempt(job))
+        if job_log.isEnabledFor(logging.INFO):
+            self._log("job.started", job, queue_ms=None)
+
+    async def _attempt(self, job: Running) -> None:
+        """Run one attempt to its end and report it. Nothing a task raises leaves this function."""
+        ending: Ending | None
+        try:
+            ending = await self._work(job)
+        except BaseException as error:
+            ending = self._ending(job, error)
+        if job.stop is Stop.TIMEOUT:
+            ending = self._timed_out(job)
+        if job.timer is not None:
+            job.timer.cancel()
+        self._board.free(job.slot)
+        self._free_slots.append(job.slot)
+        del self._jobs[job.lease.job_id]
+        if not self._jobs:
+            self._idle.set()
+        report = None
+        if ending is not None and job.lease.persist:
+            cancelled = job.stop is Stop.CANCEL
+            lease = job.lease._replace(cancel_requested=True) if cancelled else job.lease
+            report = judge(ending, lease, self._app.policy, chance=random.random())
+        self._log_end(job, ending, report.state.value if report else None, report.reason if report else None)
+        if self._claimer is not None:
+            self._claimer.ended(report, below=job.below)
+
+    async def _work(self, job: Running) -> Ending:
+        if self._app.signals["start"]:
+            await self._signal("start", job.context)
+        executor = self._executors[job.task.executor]
+        if not self._middlewares:
+            value = await executor.call(job)
+        else:
+            value = await _onion(self._middlewares, job.context, lambda: _plain_value(executor.call(job)))
+        if isinstance(value, Encoded):
+            ending = Returned(value.payload, value.error)
+        else:
+            ending = returned(value, job.task, self._settings.payload_max)
+        if self._app.signals["finish"]:
+            await self._signal("finish", job.context, value.value() if isinstance(value, Encoded) else value)
+        return ending
+
+    def _ending(self, job: Running, error: BaseException) -> Ending | None:
+        if job.stop is Stop.LOST:
+            return None  # Not ours any more: nothing we say would count.
+        if is_cancellation(error):
+            if job.stop is Stop.CANCEL:
+                return Stopped()
+            if job.stop is Stop.DRAIN:
+                return Released("drained")
+        ending = raised(error, job.task)
+        if self._app.signals["fail"]:
+            asyncio.get_running_loop().create_task(self._signal("fail", job.context, error))
+        return ending
+
+    def _timed_out(self, job: Running) -> TimedOut:
+        seconds = job.lease.timeout_ms / 1_000
+        return TimedOut(JobError(type="TimeoutError", message=f"time limit ({seconds:g} s)"))
+
+    # ------------------------------------------------------------------ around it
+
+    async def _begin_lifespan(self, stack: contextlib.AsyncExitStack) -> None:
+        if self._app.lifespan is not None:
+            state = await stack.enter_async_context(self._app.lifespan(self._app))
+            self._state = dict(state or {})
+
+    async def _prepare_processes(self) -> None:
+        wanting = [task.name for task in self._app.tasks.values() if task.executor == "process"]
+        if not wanting:
+            return
+        executor = self._executors["process"]
+        if self._app_path is None or not isinstance(executor, ProcessExecutor):
+            log.warning(
+                "tasks with executor='process' (%s) cannot run here: the app is not importable by a path",
+                ", ".join(wanting),
+            )
+            return
+        await executor.warm()
+
+    async def _beat(self) -> None:
+        while True:
+            self._board.beat()
+            await asyncio.sleep(PULSE)
+
+    def _dismiss(self, state: WorkerState) -> None:
+        self.dismissed.set()
+
+    def _note(self, job: Running, fraction: float, note: str | None) -> None:
+        """Called by tasks, perhaps from a thread."""
+        if self._claimer is None or not job.lease.persist:
+            return
+        lease = job.lease
+        progress = Progress(lease.job_id, lease.seq, lease.token, fraction, note)
+        if job.task.executor == "thread":
+            job_loop = job.handle.get_loop() if job.handle else None
+            if job_loop is not None:
+                job_loop.call_soon_threadsafe(self._claimer.note, progress)
+        else:
+            self._claimer.note(progress)
+
+    async def _signal(self, name: str, *values: Any) -> None:
+        for listener in self._app.signals[name]:
+            try:
+                answer = listener(*values)
+                if inspect.isawaitable(answer):
+                    await answer
+            except Exception:
+                log.exception("a listener of the signal %r failed", name)
+
+    def _log(self, event: str, job: Running, **facts: Any) -> None:
+        lease = job.lease
+        line = {
+            "job": lease.job_id,
+            "task": lease.task,
+            "worker": self.worker.worker_id,
+            "lane": lease.lane,
+            "attempt": lease.attempts,
+            "trace_id": trace_of(lease),
+            **facts,
+            "running": f"{len(self._jobs)}/{self.worker.slots}",
+        }
+        job_log.info(event, extra={"headway": line})
+
+    def _log_end(self, job: Running, ending: Ending | None, state: str | None, reason: str | None) -> None:
+        if not job_log.isEnabledFor(logging.INFO):
+            return
+        event = "retried" if state == "queued" else state or ("lost" if ending is None else "ended")
+        facts: dict[str, Any] = {"seconds": round(time.monotonic() - job.started, 3), "reason": reason}
+        if isinstance(ending, (Raised, TimedOut)):
+            facts["error"] = (
+                f"{ending.error.type}: {ending.error.message.splitlines()[0][:200]}"
+                if (ending.error.message)
+                else ending.error.type
+            )
+        self._log(f"job.{event}", job, **facts)
+
+
+async def _plain_value(call: Awaitable[Any]) -> Any:
+    """Show middleware the value itself, also when a process has encoded it already."""
+    value = await call
+    return value.value() if isinstance(value, Encoded) and value.error is None else value
+
+
+async def _onion(middlewares: list[Middleware], context: Context, innermost: Callable[[], Awaitable[Any]]) -> Any:
+    """Call the first middleware around the second around … the task."""
+
+    async def layer(index: int) -> Any:
+        if index == len(middlewares):
+            return await innermost()
+
+        async def call_next(_: Context | None = None) -> Any:
+            return await layer(index + 1)
+
+        return await middlewares[index](context, call_next)
+
+    return await layer(0)
+
+
+def _entry(task: Task[Any, Any, Any]) -> TaskEntry:
+    template = task.template
+    return TaskEntry(
+        name=task.name,
+        lane=template.lane,
+        executor=task.executor,
+        needs=template.needs,
+        fair_by=task.options.fair_by,
+        persist=template.persist,
+        max_retries=template.max_retries,
+        timeout_ms=template.timeout_ms,
+        parameters=task.signature.schema(),
+        doc=(inspect.getdoc(task.fn) or "").partition("\n")[0],
+    )
+
+
+def _crons(app: Headway) -> list[CronDocument]:
+    documents = []
+    for entry in app.crons.values():
+        new = app.tasks[entry.task].call_named({}).new
+        documents.append(
+            CronDocument(
+                task=entry.task,
+                expression=entry.expression,
+                tz=entry.tz,
+                catch_up=entry.catch_up,
+                overlap=entry.overlap,
+                lane=new.lane,
+                max_retries=new.max_retries,
+                timeout_ms=new.timeout_ms,
+                payload=new.payload,
+                digest=new.digest,
+                needs=new.needs,
+                retry=new.retry,
+                unique_key=f"cron:{entry.task}" if entry.overlap == "skip" else new.unique_key,
+            )
+        )
+    return documents
