@@ -11,6 +11,7 @@ from headway.core.event import Event, events_between
 from headway.core.job import Job, JobId
 from headway.stores.base import WATCHER, Ear, Store
 
+LINGER = 2.0  # Seconds an ear stays open after its last watcher: another often follows.
 SLOW_LOOK = 1.0  # Seconds; covers a wake-up that was lost.
 
 
@@ -43,7 +44,7 @@ class Watcher:
             if not waiting:
                 del self._changed[job_id]
             if not self._changed:
-                self.close()
+                asyncio.get_running_loop().call_later(LINGER, self._close_if_unused)
 
     async def ended(self, job_id: JobId) -> Job:
         """Wait until a job has ended. Raises ``JobNotFound``."""
@@ -73,6 +74,10 @@ class Watcher:
                 before = job
         finally:
             await looks.aclose()  # type: ignore[attr-defined]
+
+    def _close_if_unused(self) -> None:
+        if not self._changed:
+            self.close()
 
     def close(self) -> None:
         if self._listening is not None:

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import errno
 import os
+import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from urllib.parse import quote
@@ -19,6 +20,7 @@ from headway.core.job import JobId
 from headway.stores.base import WATCHER
 
 _EVERYTHING = bytes(16)  # "Something changed", with no job named.
+_STEP_NS = 100_000_000
 _BATCH = 256  # Ids of 16 bytes in one write that arrives whole.
 
 
@@ -57,7 +59,9 @@ class Bell:
         if changed_ns != self._watchers_seen_ns:
             with os.scandir(self._folder) as entries:
                 self._watchers = [Path(entry.path) for entry in entries if entry.name.startswith(WATCHER)]
-            self._watchers_seen_ns = changed_ns
+            # A folder's time moves in steps of some milliseconds, so a fresh one may hide a later change.
+            settled = time.time_ns() - changed_ns > _STEP_NS
+            self._watchers_seen_ns = changed_ns if settled else -1
         return self._watchers
 
 
