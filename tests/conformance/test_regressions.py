@@ -111,6 +111,15 @@ async def test_a_repeated_report_is_the_same_even_if_the_job_was_cancelled_in_th
     assert await report(store, given) == [Answer.SAME]
 
 
+async def test_a_report_that_comes_twice_in_one_batch_is_taken_once(store: Store) -> None:
+    await submit(store, a_job(), a_job())
+    await register(store)
+    [first, second] = await claim(store)
+    back, done = judge(Snoozed(1_000), first, BUILT_IN), judge(Returned(b"1"), second, BUILT_IN)
+    answer = await store.exchange(Exchange(None, finished=[back, done, back, done]))
+    assert list(answer.refused) == [(first.job_id, Answer.SAME), (second.job_id, Answer.SAME)]
+
+
 async def test_a_job_that_failed_before_it_expired_keeps_its_error(store: Store, clock: ManualClock) -> None:
     job_id = await submit_one(store, a_job(expires_ms=5_000))
     await register(store)

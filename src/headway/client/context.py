@@ -6,8 +6,10 @@ import logging
 import time
 from collections.abc import Callable, Mapping, MutableMapping
 from contextvars import ContextVar
+from types import MappingProxyType
 from typing import Any
 
+from headway.core.job import JobId
 from headway.core.lease import Lease
 
 Report = Callable[[float, str | None], None]
@@ -18,8 +20,8 @@ class Budget:
 
     __slots__ = ("_ends", "shrunk")
 
-    def __init__(self, length: float, started: float | None = None) -> None:
-        self._ends = (time.monotonic() if started is None else started) + length
+    def __init__(self, length: float, started: float) -> None:
+        self._ends = started + length
         self.shrunk = False
 
     @property
@@ -31,35 +33,55 @@ class Budget:
 class Context:
     """The running job, handed to tasks made with ``context=True``, to middleware and to dependencies."""
 
-    __slots__ = (
-        "_report", "attempt", "budget", "cancelled", "epoch", "job_id", "lane", "state", "task", "tenant", "trace_id",
-    )  # fmt: skip
+    # Made for every job, wanted by few: all that can be read from the lease is read only when asked for.
+    __slots__ = ("_budget", "_lease", "_report", "_started", "cancelled", "state")
 
     def __init__(
-        self,
-        *,
-        job_id: str,
-        task: str,
-        lane: str = "",
-        attempt: int = 1,
-        epoch: int = 1,
-        tenant: str | None = None,
-        trace_id: str = "",
-        timeout: float = 3_600.0,
-        state: Mapping[str, Any] | None = None,
-        report: Report | None = None,
+        self, lease: Lease, state: Mapping[str, Any] = MappingProxyType({}), report: Report | None = None
     ) -> None:
-        self.job_id = job_id
-        self.task = task
-        self.lane = lane
-        self.attempt = attempt
-        self.epoch = epoch
-        self.tenant = tenant
-        self.trace_id = trace_id
-        self.budget = Budget(timeout)
-        self.state: Mapping[str, Any] = {} if state is None else state
-        self.cancelled = False  # True once the job should stop; threads must look by themselves.
+        self._lease = lease
         self._report = report
+        self._started = time.monotonic()
+        self._budget: Budget | None = None
+        self.state = state  # What the lifespan yielded.
+        self.cancelled = False  # True once the job should stop; threads must look by themselves.
+
+    @property
+    def job_id(self) -> str:
+        return self._lease.job_id
+
+    @property
+    def task(self) -> str:
+        return self._lease.task
+
+    @property
+    def lane(self) -> str:
+        return self._lease.lane
+
+    @property
+    def attempt(self) -> int:
+        """The number of this attempt, from 1."""
+        return self._lease.attempts
+
+    @property
+    def epoch(self) -> int:
+        """A number that grows with every claim and never falls; outside systems can refuse a smaller one."""
+        return self._lease.epoch
+
+    @property
+    def tenant(self) -> str | None:
+        return self._lease.tenant
+
+    @property
+    def trace_id(self) -> str:
+        return trace_of(self._lease)
+
+    @property
+    def budget(self) -> Budget:
+        """What is left of the attempt's time."""
+        if self._budget is None:
+            self._budget = Budget(self._lease.timeout_ms / 1_000, self._started)
+        return self._budget
 
     def progress(self, fraction: float, note: str | None = None) -> None:
         """Say how far the job has come, 0 to 1. Never blocks; only the latest word is kept."""
@@ -89,17 +111,7 @@ def trace_of(lease: Lease) -> str:
     return lease.trace_id or lease.job_id.replace("-", "")
 
 
-def context_of(lease: Lease, state: Mapping[str, Any], report: Report | None) -> Context:
-    """Make the context of a leased job."""
-    return Context(
-        job_id=lease.job_id,
-        task=lease.task,
-        lane=lease.lane,
-        attempt=lease.attempts,
-        epoch=lease.epoch,
-        tenant=lease.tenant,
-        trace_id=trace_of(lease),
-        timeout=lease.timeout_ms / 1_000,
-        state=state,
-        report=report,
-    )
+def inline_lease(task: str) -> Lease:
+    """Make up a lease for a task that is called here and now."""
+    hour_ms = 3_600_000
+    return Lease(JobId("inline"), 0, b"", task, b"", "", None, None, 1, 1, 0, 0, hour_ms, hour_ms, None, 0)

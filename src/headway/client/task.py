@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
 
 from headway.client.codec import Signature, result_type
-from headway.client.context import Context, current
+from headway.client.context import Context, current, inline_lease
 from headway.client.ids import new_job_id
 from headway.client.invoke import bounce_to, invoke_async, invoke_plain
 from headway.client.job import Job
@@ -125,7 +125,7 @@ class Task(Generic[P, R, C]):
         return Job(self.app, job_id, kind=self.result_kind)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> C:
-        context = Context(job_id="inline", task=self.name)
+        context = Context(inline_lease(self.name))
         positional = (context, *args) if self.options.context else args
         dependencies = {name: need for name, need in self.signature.dependencies.items() if name not in kwargs}
         if self.is_async:

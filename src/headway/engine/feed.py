@@ -12,6 +12,7 @@ from headway.core.policy.document import Policy
 from headway.core.policy.lanes import plan
 from headway.core.snapshot import Snapshot
 from headway.core.worker import WorkerState, serves
+from headway.engine.failpoints import reach
 from headway.stores.base import Exchange, Exchanged, Progress, Store
 
 SNAPSHOT_AGE = 0.02  # Seconds after which a snapshot is asked for again.
@@ -59,7 +60,9 @@ class LocalFeed:
                 want_snapshot=free > 0 and time.monotonic() - self._seen > SNAPSHOT_AGE,
             )
         request = self._request
+        reach("exchange.before")
         answer = await self._store.exchange(request)
+        reach("exchange.after")
         self._request = None
         return self._read(request, answer)
 

@@ -503,7 +503,7 @@ class MemoryStore:
             record.epoch += 1
             record.attempts += 1
             record.token, record.worker_id, record.started_at = claim_id, worker.worker_id, now_at
-            record.progress = record.note = record.cancel_at = None
+            record.progress = record.note = record.cancel_at = record.error = record.reason = None
             leases.append(self._lease(record))
         self._count("claimed", now_at, len(leases))
         return leases, len(looked) == want

@@ -15,7 +15,7 @@ from headway.client.app import Headway
 from headway.core.errors import HeadwayError, StoreUnavailable
 from headway.engine.logs import configure_logs
 from headway.worker.board import Board, Stop
-from headway.worker.control import Begin, Channel, Drain, Failed, StopJobs, Up
+from headway.worker.control import Begin, Channel, Drain, Failed, Go, StopJobs, Up
 from headway.worker.loading import load_app
 from headway.worker.runner import Runner
 from headway.worker.system import die_with_parent
@@ -59,10 +59,14 @@ async def _serve(connection: socket.socket, board_descriptor: int) -> int:
         app_path=begin.app,
     )
 
-    async def ready() -> None:
-        channel.say(_up(app, runner))
+    go = asyncio.Event()
 
-    listening = asyncio.create_task(_listen(channel, runner, app))
+    async def ready() -> None:
+        """Claim nothing before the parent can keep its lease."""
+        channel.say(_up(app, runner))
+        await go.wait()
+
+    listening = asyncio.create_task(_listen(channel, runner, go))
     try:
         await runner.run(ready=ready)
     except Exception as problem:
@@ -76,12 +80,15 @@ async def _serve(connection: socket.socket, board_descriptor: int) -> int:
     return 0
 
 
-async def _listen(channel: Channel, runner: Runner, app: Headway) -> None:
+async def _listen(channel: Channel, runner: Runner, go: asyncio.Event) -> None:
     """Do what the parent says; when it is gone, so are we: nobody keeps our leases any more."""
     draining: asyncio.Task[None] | None = None
     while True:
         match await channel.hear():
+            case Go():
+                go.set()
             case Drain(grace):
+                go.set()
                 if draining is None:
                     draining = asyncio.create_task(runner.drain(grace))
             case StopJobs(job_ids, why):

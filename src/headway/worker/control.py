@@ -34,6 +34,10 @@ class Up(msgspec.Struct, tag="up"):
     pid: int
 
 
+class Go(msgspec.Struct, tag="go"):
+    """The parent keeps the leases from here on: claim."""
+
+
 class Failed(msgspec.Struct, tag="failed"):
     """The runner could not start; trying again would not help."""
 
@@ -54,7 +58,7 @@ class StopJobs(msgspec.Struct, tag="stop"):
     why: int
 
 
-Message = Begin | Up | Failed | Drain | StopJobs
+Message = Begin | Up | Go | Failed | Drain | StopJobs
 
 _encoder = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)

@@ -31,7 +31,7 @@ from headway.worker.chores.chore import every
 from headway.worker.chores.pruner import Pruner
 from headway.worker.chores.reaper import Reaper
 from headway.worker.chores.ticker import Ticker
-from headway.worker.control import Begin, Channel, Drain, Failed, StopJobs, Up
+from headway.worker.control import Begin, Channel, Drain, Failed, Go, StopJobs, Up
 from headway.worker.keeper import Keeper
 from headway.worker.stopping import Signals
 from headway.worker.system import new_worker_id
@@ -137,7 +137,8 @@ class RunnerProcess:
             await self._live()
             if self._leaving or self._parent.cut_off or self._parent.signals.drain.is_set():
                 return
-            pause = 0.1 if time.monotonic() - began > 10 else min(pause * 2, RESTART_MAX)
+            lasted = self._killed_for is not None or time.monotonic() - began > 10
+            pause = 0.05 if lasted else min(pause * 2, RESTART_MAX)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await self._parent.signals.drain.wait()
@@ -172,6 +173,7 @@ class RunnerProcess:
                 self._store = await parent.store(first)
                 parent.offers |= set(first.offers)
                 helpers += [asyncio.create_task(self._keep(first)), asyncio.create_task(self._watch())]
+                channel.say(Go())
                 said = await channel.hear()
                 failed = said if isinstance(said, Failed) else None
             elif isinstance(first, Failed):

@@ -10,14 +10,15 @@ import os
 import random
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from headway.client.app import Headway, Middleware
-from headway.client.context import Context, context_of, trace_of
+from headway.client.context import Context, trace_of
 from headway.client.task import Task
 from headway.core.errors import JobError
 from headway.core.lease import Lease
-from headway.core.policy.retry import Ending, Raised, Released, Returned, Stopped, TimedOut, Unknown, judge
+from headway.core.policy.retry import Crashed, Ending, Raised, Released, Returned, Stopped, TimedOut, Unknown, judge
 from headway.core.worker import Worker, WorkerState
 from headway.engine.catalogue import CronDocument, TaskEntry, publish_crons, publish_tasks
 from headway.engine.feed import LocalFeed
@@ -35,6 +36,7 @@ log = logging.getLogger("headway.worker")
 job_log = logging.getLogger("headway.jobs")
 
 PULSE = 0.25  # Seconds between signs that the loop turns.
+EXACT = 10.0  # Seconds; timeouts below it get a timer of their own.
 LAST_WORDS = 2.0  # Seconds that stopped jobs get to end before the runner leaves without them.
 
 
@@ -78,6 +80,7 @@ class Runner:
         self._state: dict[str, Any] = {}
         self._middlewares = app.middlewares
         self._claimer: Claimer | None = None
+        self._leaving = False
         self._idle = asyncio.Event()
         self._idle.set()
         self.dismissed = asyncio.Event()  # The store says that this worker should leave, or is taken for dead.
@@ -107,6 +110,9 @@ class Runner:
             pulse = asyncio.create_task(self._beat())
             try:
                 await ready()
+                if self._leaving:
+                    self._claimer.stop_claiming()
+                    self._claimer.stop()
                 await self._claimer.run()
             finally:
                 pulse.cancel()
@@ -119,7 +125,8 @@ class Runner:
 
         What will not stop (a thread, or code that swallows its cancellation) is left to whoever ends the process.
         """
-        if self._claimer is None:
+        self._leaving = True
+        if self._claimer is None:  # Not up yet: ``run`` will end as soon as it is.
             return
         self._claimer.stop_claiming()
         with contextlib.suppress(TimeoutError):
@@ -170,16 +177,18 @@ class Runner:
             claimer.ended(judge(ending, lease, self._app.policy) if lease.persist else None, below=below)
             return
         slot = self._free_slots.pop()
-        job = Running(lease, task, None, slot, below=below)  # type: ignore[arg-type]
-        job.context = context_of(lease, self._state, lambda fraction, note: self._note(job, fraction, note))
+        job = Running(lease, task, slot, below=below)
+        job.context = Context(lease, self._state, partial(self._note, job))
         self._jobs[lease.job_id] = job
         self._idle.clear()
         timeout = lease.timeout_ms / 1_000
         job.started = time.monotonic()
-        stop_by = job.started + timeout + self._settings.hard_grace
+        job.deadline = job.started + timeout
+        stop_by = job.deadline + self._settings.hard_grace
         self._board.hold(slot, lease.job_id, lease.token, lease.task, task.executor, stop_by)
         loop = asyncio.get_running_loop()
-        job.timer = loop.call_later(timeout, self.stop, job, Stop.TIMEOUT)
+        if timeout < EXACT:  # Longer ones are noticed by the beat: a timer for each job would cost more than the job.
+            job.timer = loop.call_later(timeout, self.stop, job, Stop.TIMEOUT)
         job.handle = loop.create_task(self._attempt(job))
         if job_log.isEnabledFor(logging.INFO):
             self._log("job.started", job, queue_ms=None)
@@ -263,8 +272,13 @@ class Runner:
         await executor.warm()
 
     async def _beat(self) -> None:
+        """Show that the loop turns, and stop what has run out of time."""
         while True:
             self._board.beat()
+            now = time.monotonic()
+            for job in list(self._jobs.values()):
+                if job.deadline <= now:
+                    self.stop(job, Stop.TIMEOUT)
             await asyncio.sleep(PULSE)
 
     def _dismiss(self, state: WorkerState) -> None:
@@ -309,9 +323,13 @@ class Runner:
     def _log_end(self, job: Running, ending: Ending | None, state: str | None, reason: str | None) -> None:
         if not job_log.isEnabledFor(logging.INFO):
             return
-        event = "retried" if state == "queued" else state or ("lost" if ending is None else "ended")
+        event = state or ("lost" if ending is None else "ended")
+        if state == "queued":
+            event = "retried" if isinstance(ending, (Raised, TimedOut, Crashed)) else "released"
         facts: dict[str, Any] = {"seconds": round(time.monotonic() - job.started, 3), "reason": reason}
-        if isinstance(ending, (Raised, TimedOut)):
+        if isinstance(ending, Crashed):
+            facts["error"] = ending.cause
+        elif isinstance(ending, (Raised, TimedOut)):
             facts["error"] = (
                 f"{ending.error.type}: {ending.error.message.splitlines()[0][:200]}"
                 if (ending.error.message)

@@ -65,7 +65,10 @@ class SqliteStore:
 
     async def open(self) -> None:
         await asyncio.get_running_loop().run_in_executor(None, self._database.open)
-        self._namespace_id = await self._database.write(lambda db: int(db.first("namespace_add", self.namespace)))
+        known = await self._database.read(lambda db: db.first("namespace_find", self.namespace))
+        if known is None:
+            known = await self._database.write(lambda db: db.first("namespace_add", self.namespace))
+        self._namespace_id = int(known)
 
     async def close(self) -> None:
         await asyncio.get_running_loop().run_in_executor(None, self._database.close)
@@ -386,19 +389,20 @@ class SqliteStore:
         self, db: Connection, reports: Sequence[Report], now_at: int, eligible: list[int]
     ) -> list[tuple[JobId, Answer]]:
         held = {row[0]: row for row in db.run("held", rows.json_list([report.seq for report in reports]))}
-        refused: list[tuple[JobId, Answer]] = []
+        answers: dict[int, Answer] = {}
+        late: list[int] = []
         outcomes: list[tuple[Any, ...]] = []
         counts: Counter[str] = Counter()
         ended: list[tuple[int]] = []
-        for report in reports:
+        for index, report in enumerate(reports):
             lease = held.get(report.seq)
             if lease is None or lease[1] != report.token:
-                refused.append((report.job_id, self._answer_late(db, report)))
+                late.append(index)
                 continue
             (_, token, worker_id, class_id, started_at, eligible_at, epoch, number, unique_key, cancel_at, progress,
              note) = lease  # fmt: skip
             if report.expired_only and not self._confirm_expired(db, worker_id, now_at):
-                refused.append((report.job_id, Answer.LOST))
+                answers[index] = Answer.LOST
                 continue
             if cancel_at is not None:
                 report = heed_cancel(report)
@@ -425,7 +429,9 @@ class SqliteStore:
         db.run_many("unlease", ended)
         db.run_many("finish_outcome", outcomes)
         self._count(db, counts, now_at)
-        return refused
+        # Only now, since a report may come twice in one batch.
+        answers |= {index: self._answer_late(db, reports[index]) for index in late}
+        return [(reports[index].job_id, answers[index]) for index in sorted(answers)]
 
     def _answer_late(self, db: Connection, report: Report) -> Answer:
         """Tell a report that was taken before from one whose lease is gone."""

@@ -11,7 +11,7 @@ from types import FrameType
 from typing import Any
 
 from headway.client.app import Headway
-from headway.client.context import context_of, current
+from headway.client.context import Context, current
 from headway.client.invoke import invoke_async, invoke_plain
 from headway.core.errors import UnknownTask
 from headway.core.policy.retry import Raised, Snoozed
@@ -86,7 +86,7 @@ def _run(app: Headway, run: wire.Run, channel: _Channel, loop: asyncio.AbstractE
 
 
 def _call(task: Any, run: wire.Run, channel: _Channel, loop: asyncio.AbstractEventLoop) -> Any:
-    context = context_of(run.lease(), {}, lambda fraction, note: channel.send(wire.Said(fraction, note)))
+    context = Context(run.lease(), {}, lambda fraction, note: channel.send(wire.Said(fraction, note)))
     current.set(context)
     args, kwargs = task.signature.decode(run.payload)
     if task.options.context:

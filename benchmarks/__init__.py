@@ -1,0 +1,1 @@
+"""Measurements of Headway. A benchmark, never a test: machines are noisy, so ratios count."""

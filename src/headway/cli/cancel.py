@@ -1,0 +1,99 @@
+"""``headway cancel`` and ``headway retry``: change what becomes of jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from headway.cli import show
+from headway.cli.opening import HERE, Place, opened, run
+from headway.core.job import Job, JobId, State
+from headway.stores.base import Store
+
+Ids = Annotated[tuple[str, ...], Parameter(help="Ids of jobs.", metavar="ID")]
+
+
+def cancel(job_id: str, /, *more: str, place: Place = HERE) -> int:
+    """Cancel jobs: queued ones at once; executing ones are asked to stop.
+
+    Exits with 1 if one of them does not exist or has ended otherwise.
+
+    Parameters
+    ----------
+    job_id
+        The id of a job.
+    more
+        Further ids.
+    """
+    ids = _ids(job_id, more)
+
+    async def change() -> list[State | None]:
+        async with opened(place) as store:
+            return await store.cancel(ids)
+
+    answers = [_cancelled(state) for state in run(change())]
+    return print_answers(ids, answers)
+
+
+def retry(job_id: str, /, *more: str, place: Place = HERE) -> int:
+    """Queue jobs again that failed, were cancelled or are dead letters; their counts start anew.
+
+    Exits with 1 if one of them does not exist, completed, or cannot be queued.
+
+    Parameters
+    ----------
+    job_id
+        The id of a job.
+    more
+        Further ids.
+    """
+    ids = _ids(job_id, more)
+
+    async def change() -> list[tuple[bool, str]]:
+        async with opened(place) as store:
+            return await retry_jobs(store, ids, await store.get(ids))
+
+    return print_answers(ids, run(change()))
+
+
+async def retry_jobs(store: Store, ids: Sequence[JobId], before: Sequence[Job | None]) -> list[tuple[bool, str]]:
+    """Retry jobs. Gives for each whether it was queued again, and what to say of it."""
+    states = await store.retry(ids)
+    return [_retried(job, state) for job, state in zip(before, states, strict=True)]
+
+
+def print_answers(ids: Sequence[str], answers: Sequence[tuple[bool, str]]) -> int:
+    """Print what became of each job. Gives the exit code."""
+    for job_id, (_, answer) in zip(ids, answers, strict=True):
+        print(f"{show.clean(job_id)}  {answer}")
+    return 0 if all(done for done, _ in answers) else 1
+
+
+def _ids(first: str, more: Sequence[str]) -> list[JobId]:
+    return [JobId(job_id) for job_id in dict.fromkeys([first, *more])]
+
+
+def _cancelled(state: State | None) -> tuple[bool, str]:
+    match state:
+        case None:
+            return False, "not found; it may have been pruned"
+        case State.CANCELLED:
+            return True, "cancelled"
+        case State.EXECUTING:
+            return True, "executing; it was asked to stop"
+        case _:
+            return False, f"{state.value} already; it cannot be cancelled"
+
+
+def _retried(before: Job | None, state: State | None) -> tuple[bool, str]:
+    if before is None or state is None:
+        return False, "not found; it may have been pruned"
+    if not before.state.ended:
+        return False, f"{before.state.value} already; there is nothing to retry"
+    if state is State.COMPLETED:
+        return False, "completed; it cannot be retried"
+    if state.ended:
+        return False, f"{state.value}; another live job has its unique key"
+    return True, "queued again"

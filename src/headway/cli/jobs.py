@@ -1,0 +1,134 @@
+"""``headway jobs``: find jobs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+from headway.cli import show
+from headway.cli.opening import HERE, JsonFlag, Place, opened, run
+from headway.client.app import read_states
+from headway.client.settings import nearest
+from headway.core.errors import ConfigError
+from headway.core.job import Job
+from headway.core.policy.document import BUILT_IN
+from headway.stores.base import JobQuery, Store
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+Limit = Annotated[int, Parameter(help="How many at most.", validator=Number(gte=1, lte=10_000))]
+Before = Annotated[str | None, Parameter(help="Where the page before ended: its next_cursor.", metavar="CURSOR")]
+TaskName = Annotated[str | None, Parameter(help="Only jobs of this task.", metavar="TASK")]
+
+
+def jobs(
+    *,
+    status: Annotated[
+        list[str] | None, Parameter(help="Only jobs in these states; several with commas.", metavar="STATUS")
+    ] = None,
+    task: TaskName = None,
+    priority: Annotated[str | None, Parameter(help="Only jobs of this lane.", metavar="LANE")] = None,
+    tenant: Annotated[str | None, Parameter(help="Only jobs of this tenant.", metavar="TENANT")] = None,
+    worker: Annotated[
+        str | None, Parameter(help="Only jobs that this worker runs or ended.", metavar="WORKER")
+    ] = None,
+    limit: Limit = 50,
+    before: Before = None,
+    json: JsonFlag = False,
+    place: Place = HERE,
+) -> int:
+    """List jobs, newest first."""
+    names = [name.strip() for part in status or () for name in part.split(",") if name.strip()]
+    query = JobQuery(
+        states=read_states(names),
+        task=task,
+        lane=priority,
+        tenant=tenant,
+        worker_id=worker,
+        before=read_cursor(before),
+        limit=limit,
+    )
+
+    async def find() -> tuple[list[Job], int, bool]:
+        async with opened(place) as store:
+            if priority is not None:
+                await check_lane(store, priority)
+            return await find_page(store, query)
+
+    print_page(*run(find()), json=json)
+    return 0
+
+
+async def find_page(store: Store, query: JobQuery) -> tuple[list[Job], int, bool]:
+    """Find a page of jobs. Gives them, the store's time, and whether there are more."""
+    found = await store.find(query._replace(limit=query.limit + 1))
+    now_at = (await store.snapshot()).now_at
+    return found[: query.limit], now_at, len(found) > query.limit
+
+
+def print_page(found: list[Job], now_at: int, more: bool, *, json: bool, errors: bool = False) -> None:
+    """Print a page of jobs, as a table or as JSON."""
+    cursor = str(found[-1].seq) if more else None
+    if json:
+        show.print_json({"items": [show.job_values(job) for job in found], "next_cursor": cursor})
+        return
+    if not found:
+        print("No jobs.")
+        return
+    console = show.console()
+    console.print(jobs_table(found, now_at, errors=errors))
+    if cursor is not None:
+        console.print(f"More with --before {cursor}", style="dim")
+
+
+def jobs_table(found: list[Job], now_at: int, *, errors: bool = False) -> Table:
+    """Lay out jobs, one a line."""
+    last = "error" if errors else "took"
+    made = show.table(
+        "id", "status", "task", "lane", "attempts", "age", last, right=["attempts", "age", "took"], flexible=["task", "error"]
+    )
+    for job in found:
+        error = "" if job.error is None else f"{job.error.type}: {job.error.message}"
+        took = NOT_RUN if job.started_at is None else show.duration((job.finished_at or now_at) - job.started_at)
+        made.add_row(
+            show.text(job.job_id),
+            show.status_text(_status(job)),
+            show.text(job.task),
+            show.text(job.lane),
+            f"{job.attempts}/{job.max_retries + 1}",
+            show.age(job.submitted_at, now_at),
+            show.text(show.cut(error.partition("\n")[0], 80)) if errors else took,
+        )
+    return made
+
+
+NOT_RUN = show.NOTHING
+
+
+def _status(job: Job) -> str:
+    if job.due_at is not None:
+        return f"{job.state.value} (delayed)"
+    if job.cancel_requested_at is not None and not job.state.ended:
+        return f"{job.state.value} (cancelling)"
+    return job.state.value
+
+
+async def check_lane(store: Store, lane: str) -> None:
+    """Refuse a lane that neither the policy nor the store knows, suggesting the nearest."""
+    if lane in BUILT_IN.lanes:
+        return
+    known = list(dict.fromkeys([*BUILT_IN.lanes, *(await store.stats()).lanes]))
+    if lane not in known:
+        raise ConfigError(f"no lane {lane!r}{nearest(lane, known)} (lanes: {', '.join(known)})")
+
+
+def read_cursor(text: str | None) -> int | None:
+    """Read where a page begins."""
+    if text is None:
+        return None
+    if not text.isascii() or not text.isdigit() or len(text) > 18:
+        raise ConfigError(f"--before takes the next_cursor of another page, not {text!r}")
+    return int(text)

@@ -1,0 +1,153 @@
+"""Assembles the command line, and turns what goes wrong into one line and an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+from io import TextIOWrapper
+from typing import NamedTuple
+
+from cyclopts import App, CycloptsError, Group, Parameter
+
+from headway.cli.show import clean
+from headway.core.errors import BadArguments, ConfigError, HeadwayError
+from headway.version import __version__
+
+FAILED = 1
+USAGE = 2
+CANNOT_START = 3
+INTERRUPTED = 130
+
+ABOUT = """A task queue that tells you when your job will run, why it waits and what would change.
+
+Start with `headway up`: it makes a store in this folder and runs built-in demo tasks."""
+
+_RUN = Group("Run", sort_key=0)
+_JOBS = Group("Jobs", sort_key=1)
+_OPERATE = Group("Operate", sort_key=2)
+_MORE = Group("More", sort_key=3)
+
+
+class _Command(NamedTuple):
+    """Where a command lives and how it is used. Its module is imported only when it is called or described."""
+
+    name: str
+    path: str
+    group: Group
+    examples: tuple[str, ...]
+
+
+_COMMANDS = (
+    _Command("up", "up:up", _RUN, ("headway up", "headway up tasks:app --slots 10")),
+    _Command(
+        "worker",
+        "worker:worker",
+        _RUN,
+        ("headway worker tasks:app", "headway worker tasks.py:app --processes 2 --slots 10 --capabilities gpu"),
+    ),
+    _Command(
+        "submit",
+        "submit:submit",
+        _JOBS,
+        (
+            "headway submit demo.sleep seconds=2 --wait",
+            "headway submit reports.export account_id=7 --app tasks:app --priority high --delay 60",
+            """headway submit demo.echo --json-args '{"value": [1, 2]}' --idempotency-key order-9""",
+        ),
+    ),
+    _Command(
+        "jobs",
+        "jobs:jobs",
+        _JOBS,
+        ("headway jobs", "headway jobs --status failed,dead_letter --task reports.export --json"),
+    ),
+    _Command(
+        "status",
+        "status:status",
+        _JOBS,
+        ("headway status 0198c1f2-7a3b-7c4d-8e5f-001122334455 --args", "headway status ID --follow"),
+    ),
+    _Command("cancel", "cancel:cancel", _JOBS, ("headway cancel 0198c1f2-7a3b-7c4d-8e5f-001122334455",)),
+    _Command("retry", "cancel:retry", _JOBS, ("headway retry 0198c1f2-7a3b-7c4d-8e5f-001122334455",)),
+    _Command("dlq", "dlq:dlq", _JOBS, ()),
+    _Command("workers", "workers:workers", _OPERATE, ("headway workers", "headway workers --json")),
+    _Command("drain", "workers:drain", _OPERATE, ("headway drain web-1:4711:a1b2c3",)),
+    _Command("stats", "stats:stats", _OPERATE, ("headway stats", "headway stats --json")),
+    _Command("top", "top:top", _OPERATE, ("headway top", "headway top --once")),
+    _Command("migrate", "migrate:migrate", _OPERATE, ("headway migrate --dry-run", "headway migrate")),
+    _Command("doctor", "doctor:doctor", _OPERATE, ("headway doctor", "headway doctor --json")),
+)
+
+
+def build() -> App:
+    """Make the command line. It raises what goes wrong, for ``main`` to tell."""
+    app = App(
+        name="headway",
+        help=ABOUT,
+        version=__version__,
+        help_format="plaintext",
+        help_epilogue="`headway COMMAND --help` tells more and shows an example.",
+        default_parameter=Parameter(negative=()),
+        result_action="return_value",
+        exit_on_error=False,
+        print_error=False,
+        suppress_keyboard_interrupt=False,
+        group_commands=_MORE,
+    )
+    for number, command in enumerate(_COMMANDS):
+        more = {"help_epilogue": examples(*command.examples)} if command.examples else {}
+        app.command(
+            f"headway.cli.{command.path}", name=command.name, group=command.group, sort_key=number, **more
+        )
+    return app
+
+
+def examples(*lines: str) -> str:
+    """Write the examples below a command's help."""
+    title = "Example:" if len(lines) == 1 else "Examples:"
+    return "\n\n".join([title, "\n".join(f"    {line}" for line in lines)])
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run one command. Gives the exit code: 1 failed, 2 called wrongly, 3 could not start, 130 interrupted."""
+    _prepare_streams()
+    warnings.showwarning = lambda message, *_, **__: _complain(f"warning: {message}")
+    try:
+        code = build()(sys.argv[1:] if words is None else list(words))
+        sys.stdout.flush()
+    except CycloptsError as problem:
+        problem.verbose = False
+        _complain(f"error: {problem} [usage]")
+        return USAGE
+    except HeadwayError as problem:
+        return _fail(problem)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output has heard enough; the interpreter must not stumble over it again at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+    return code if isinstance(code, int) else 0
+
+
+def _fail(problem: HeadwayError) -> int:
+    traceback = problem.facts.get("traceback")
+    if isinstance(traceback, str) and traceback:
+        print(clean(traceback.rstrip(), lines=True), file=sys.stderr)
+    _complain(f"error: {problem} [{problem.code}]")
+    if problem.code == "cannot_start":
+        return CANNOT_START
+    return USAGE if isinstance(problem, (ConfigError, BadArguments)) else FAILED
+
+
+def _complain(line: str) -> None:
+    print(clean(line), file=sys.stderr)
+
+
+def _prepare_streams() -> None:
+    """Let a character that the terminal cannot show become an escape instead of an error."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")

@@ -1,0 +1,112 @@
+"""The way from a command to its store or app."""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+from cyclopts import Parameter
+
+from headway.client.settings import Settings, load_settings
+from headway.core.errors import ConfigError, HeadwayError, NotAStore
+from headway.stores.base import Store
+from headway.stores.open import mask, open_store
+
+if TYPE_CHECKING:
+    from headway.client.app import Headway
+
+T = TypeVar("T")
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Which store, and which namespace in it."""
+
+    store: Annotated[
+        str | None,
+        Parameter(help="Address of the store; else HEADWAY_STORE, else sqlite:///headway.db.", metavar="URL"),
+    ] = None
+    namespace: Annotated[
+        str | None,
+        Parameter(help="Which of the apps that share the store; else HEADWAY_NAMESPACE.", metavar="NAME"),
+    ] = None
+
+    def settings(self) -> Settings:
+        """Read the settings, with these flags over the rest."""
+        return load_settings({"store": self.store, "namespace": self.namespace})
+
+
+HERE = Place()
+
+JsonFlag = Annotated[bool, Parameter(name="--json", help="Print one JSON document.", show_default=False)]
+
+
+def run(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a command's work to its end."""
+    return asyncio.run(coroutine)
+
+
+@asynccontextmanager
+async def opened(place: Place, *, create: bool = False) -> AsyncIterator[Store]:
+    """Open the store that the settings name, and close it afterwards.
+
+    Unless ``create``, a file that does not exist is an error: an operator who mistypes a path should be
+    told so, not shown an empty store.
+    """
+    store = make_store(place.settings(), create=create)
+    await store.open()
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+def make_store(settings: Settings, *, create: bool = False) -> Store:
+    """Make an unopened store. Raises ``NotAStore`` if its file does not exist and is not to be created."""
+    store = open_store(settings.store, settings.namespace)
+    check_shared(store, settings)
+    path = path_of(store)
+    if path is not None and not create and not path.exists():
+        raise NotAStore(
+            f"there is no store at {path.absolute()}; `headway up` or `headway worker` makes one, "
+            "--store or HEADWAY_STORE names another",
+            path=str(path),
+        )
+    return store
+
+
+def check_shared(store: Store, settings: Settings) -> None:
+    """Refuse a store that lives inside one process: a command would only see its own, empty one."""
+    if not store.abilities.shared:
+        raise ConfigError(
+            f"{mask(settings.store)} lives inside one process, so the command line cannot use it; "
+            "give another store with --store or HEADWAY_STORE"
+        )
+
+
+def path_of(store: Store) -> Path | None:
+    """Give the file that a store is kept in, if it is a file."""
+    path = getattr(store, "path", None)
+    return path if isinstance(path, Path) else None
+
+
+def load(path: str, place: Place) -> Headway:
+    """Import an app, with the flags over its own settings. Raises ``CannotStart`` with the module's traceback."""
+    from headway.worker.loading import load_app
+    from headway.worker.parent import CannotStart
+
+    try:
+        app = load_app(path)
+    except HeadwayError:
+        raise
+    except (Exception, SystemExit) as problem:
+        message = f"the app {path} cannot be imported: {type(problem).__name__}: {problem}"
+        raise CannotStart(message, traceback=traceback.format_exc()) from problem
+    app.configure(store=place.store, namespace=place.namespace)
+    return app

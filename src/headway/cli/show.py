@@ -1,0 +1,338 @@
+"""How things look: text made safe, times, lengths, JSON, tables."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from headway.core.errors import JobError, PayloadError
+from headway.core.event import Event
+from headway.core.job import Attempt, Job
+from headway.core.worker import Worker
+from headway.stores.base import Stats
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+WIDE = 1_000  # Columns when the output is not a terminal: nothing is cut or folded.
+NOTHING = "–"
+
+STYLES = {
+    "completed": "green",
+    "failed": "red",
+    "dead_letter": "red",
+    "cancelled": "yellow",
+    "executing": "cyan",
+    "started": "cyan",
+    "retried": "yellow",
+    "lost": "yellow",
+    "active": "green",
+    "draining": "yellow",
+    "dead": "red",
+    "ok": "green",
+    "warning": "yellow",
+    "fail": "bold red",
+}
+
+
+# ---------------------------------------------------------------------- text
+
+
+def clean(text: str, *, lines: bool = False) -> str:
+    """Make text from elsewhere safe for a terminal: what cannot be printed becomes an escape.
+
+    ``lines`` lets line breaks and tabs through. Escapes, bells, bidirectional marks and the like never pass.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        letter if letter.isprintable() or (lines and letter in "\n\t") else _escape(letter) for letter in text
+    )
+
+
+def _escape(letter: str) -> str:
+    return letter.encode("unicode_escape").decode() if letter < "\ud800" or letter > "\udfff" else ascii(letter)[1:-1]
+
+
+def cut(text: str, most: int) -> str:
+    """Shorten text to so many characters."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def plural(count: int, word: str) -> str:
+    """Count things: ``1 job``, ``2 jobs``."""
+    return f"{count:,} {word}{'' if count == 1 else 's'}"
+
+
+def compact(value: object) -> str:
+    """Write a value as JSON on one line, safe for a terminal."""
+    return _safe_json(json.dumps(value, ensure_ascii=False, default=str))
+
+
+def print_json(value: object) -> None:
+    """Print one JSON document."""
+    print(_safe_json(json.dumps(value, ensure_ascii=False, indent=2, default=str)))
+
+
+def _safe_json(text: str) -> str:
+    """Escape what a terminal would obey. Only strings can hold such characters, so the document stays the same."""
+    if text.isprintable():
+        return text
+    return "".join(
+        letter if letter.isprintable() or letter == "\n" else json.dumps(letter)[1:-1] for letter in text
+    )
+
+
+# ---------------------------------------------------------------------- times
+
+
+def moment(at: int | None) -> str | None:
+    """Write a moment as RFC 3339 in UTC."""
+    if at is None:
+        return None
+    return datetime.fromtimestamp(at / 1_000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def local(at: int) -> str:
+    """Write a moment for people here: date, time and zone."""
+    return datetime.fromtimestamp(at / 1_000, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
+
+
+def clock(at: int) -> str:
+    """Write the time of day of a moment, for people here."""
+    return datetime.fromtimestamp(at / 1_000, UTC).astimezone().strftime("%H:%M:%S")
+
+
+def duration(length_ms: float | None) -> str:
+    """Write a length of time in at most two units: ``12 ms``, ``2.5 s``, ``3 m 20 s``, ``2 d 4 h``."""
+    if length_ms is None:
+        return NOTHING
+    length_ms = max(0, length_ms)
+    if length_ms < 1_000:
+        return f"{length_ms:.0f} ms"
+    seconds = length_ms / 1_000
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    for size, unit, smaller, small in ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "m"), (60, "m", 1, "s")):
+        if whole >= size:
+            rest = whole % size // smaller
+            return f"{whole // size} {unit}" + (f" {rest} {small}" if rest else "")
+    return f"{whole} s"
+
+
+def age(at: int | None, now_at: int) -> str:
+    """Write how long ago a moment was."""
+    return NOTHING if at is None else duration(now_at - at)
+
+
+# ---------------------------------------------------------------------- values as JSON
+
+
+def job_values(job: Job) -> dict[str, Any]:
+    """Give all that is known of a job as JSON values."""
+    return {
+        "id": job.job_id,
+        "task": job.task,
+        "status": job.state.value,
+        "priority": job.lane,
+        "tenant": job.tenant,
+        "needs": list(job.needs),
+        "arguments": arguments_of(job),
+        "attempts": job.attempts,
+        "max_retries": job.max_retries,
+        "crashes": job.crashes,
+        "epoch": job.epoch,
+        "timeout_seconds": job.timeout_ms / 1_000,
+        "submitted_at": moment(job.submitted_at),
+        "due_at": moment(job.due_at),
+        "eligible_at": moment(job.eligible_at),
+        "started_at": moment(job.started_at),
+        "finished_at": moment(job.finished_at),
+        "expires_at": moment(job.expires_at),
+        "cancel_requested_at": moment(job.cancel_requested_at),
+        "worker": job.worker_id,
+        "progress": job.progress,
+        "note": job.note,
+        "result": result_of(job),
+        "result_error": job.result_error,
+        "error": error_values(job.error),
+        "reason": job.reason,
+        "idempotency_key": job.idempotency_key,
+        "unique_key": job.unique_key,
+        "trace_id": job.trace_id,
+        "history": [_attempt_values(attempt) for attempt in job.history],
+    }
+
+
+def _attempt_values(attempt: Attempt) -> dict[str, Any]:
+    return {
+        "number": attempt.number,
+        "epoch": attempt.epoch,
+        "worker": attempt.worker_id,
+        "started_at": moment(attempt.started_at),
+        "ended_at": moment(attempt.ended_at),
+        "reason": attempt.reason,
+        "error": error_values(attempt.error),
+    }
+
+
+def error_values(error: JobError | None) -> dict[str, Any] | None:
+    """Give an error as JSON values."""
+    if error is None:
+        return None
+    return {
+        "type": error.type,
+        "message": error.message,
+        "traceback": error.traceback,
+        "retriable": error.retriable,
+    }
+
+
+def arguments_of(job: Job) -> Any:
+    """Give a job's arguments, or None if this Headway cannot read them."""
+    from headway.client.codec import read_payload
+
+    try:
+        return read_payload(job.payload)
+    except (PayloadError, ValueError):
+        return None
+
+
+def result_of(job: Job) -> Any:
+    """Give a job's result, or None if there is none that can be read."""
+    from headway.client.codec import decode_result
+
+    try:
+        return decode_result(job.result)
+    except (PayloadError, ValueError):
+        return None
+
+
+def worker_values(worker: Worker) -> dict[str, Any]:
+    """Give a worker as JSON values."""
+    return {
+        "id": worker.worker_id,
+        "state": worker.state.value,
+        "host": worker.host,
+        "pid": worker.pid,
+        "slots": worker.slots,
+        "reserved": worker.reserved,
+        "running": worker.running,
+        "capabilities": capabilities_of(worker),
+        "tasks": tasks_of(worker),
+        "version": worker.version,
+        "started_at": moment(worker.started_at),
+        "heartbeat_at": moment(worker.heartbeat_at),
+        "lease_ends_at": moment(worker.lease_ends_at),
+    }
+
+
+def capabilities_of(worker: Worker) -> list[str]:
+    """Give what a worker offers beside the tasks it knows."""
+    return [offer for offer in worker.offers if not offer.startswith("task:")]
+
+
+def tasks_of(worker: Worker) -> list[str]:
+    """Give the tasks a worker knows."""
+    return [offer.removeprefix("task:") for offer in worker.offers if offer.startswith("task:")]
+
+
+def stats_values(stats: Stats) -> dict[str, Any]:
+    """Give the store's numbers as JSON values."""
+    return {
+        "at": moment(stats.now_at),
+        "lanes": {
+            name: {
+                "waiting": lane.waiting,
+                "delayed": lane.delayed,
+                "executing": lane.executing,
+                "oldest_at": moment(lane.oldest_at),
+                "oldest_seconds": None if lane.oldest_at is None else max(0, stats.now_at - lane.oldest_at) / 1_000,
+            }
+            for name, lane in ordered_lanes(stats)
+        },
+        "totals": dict(stats.totals),
+        "per_minute": per_minute(stats),
+        "kept": dict(stats.kept),
+        "workers": [worker_values(worker) for worker in stats.workers],
+    }
+
+
+def event_values(event: Event) -> dict[str, Any]:
+    """Give an event as JSON values."""
+    return {"event": event.kind, "at": moment(event.at), "id": event.job_id, **event.data}
+
+
+def ordered_lanes(stats: Stats) -> list[tuple[str, Any]]:
+    """Give every lane of the policy and of the store, the first to be served first."""
+    from headway.core.policy.document import BUILT_IN
+    from headway.stores.base import LaneStats
+
+    levels = {name: lane.level for name, lane in BUILT_IN.lanes.items()}
+    names = sorted({*levels, *stats.lanes}, key=lambda name: (levels.get(name, len(levels)), name))
+    return [(name, stats.lanes.get(name, LaneStats())) for name in names]
+
+
+def per_minute(stats: Stats) -> dict[str, float]:
+    """Give rates: the counts cover the last full minute and the part of this one that has passed."""
+    minutes = 1 + stats.now_at % 60_000 / 60_000
+    return {what: round(count / minutes, 1) for what, count in stats.last_minute.items()}
+
+
+# ---------------------------------------------------------------------- rich, imported only when something is drawn
+
+
+def console(*, stderr: bool = False) -> Console:
+    """Give a console that takes no text for markup. Not a terminal: wide, so that nothing is cut."""
+    from rich.console import Console
+
+    stream = sys.stderr if stderr else sys.stdout
+    width = None if stream.isatty() else WIDE
+    return Console(file=stream, markup=False, emoji=False, highlight=False, soft_wrap=False, width=width)
+
+
+def text(value: object, style: str = "", *, lines: bool = False) -> Text:
+    """Give untrusted text as a rich value: cleaned, never markup."""
+    from rich.text import Text
+
+    return Text(clean(str(value), lines=lines), style=style)
+
+
+def status_text(status: str) -> Text:
+    """Give a status in its colour."""
+    return text(status, STYLES.get(status, ""))
+
+
+def table(*columns: str, right: Iterable[str] = (), flexible: Iterable[str] = ()) -> Table:
+    """Make a table without lines. ``right`` names columns of numbers, ``flexible`` those that give way if it is narrow."""
+    from rich.table import Table
+
+    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    numbers, giving = set(right), set(flexible)
+    for name in columns:
+        made.add_column(
+            name,
+            justify="right" if name in numbers else "left",
+            no_wrap=name not in giving,
+            overflow="ellipsis",
+        )
+    return made
+
+
+def facts(pairs: Mapping[str, object]) -> Table:
+    """Lay out names and values, one pair a line; values may be rich."""
+    from rich.table import Table
+    from rich.text import Text
+
+    made = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    made.add_column(style="dim", no_wrap=True)
+    made.add_column(overflow="fold")
+    for name, value in pairs.items():
+        made.add_row(name, value if isinstance(value, Text) else text(value, lines=True))
+    return made

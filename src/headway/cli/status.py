@@ -1,0 +1,161 @@
+"""``headway status``: everything about one job."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from headway.cli import show
+from headway.cli.opening import HERE, JsonFlag, Place, make_store, opened, run
+from headway.client.client import Client
+from headway.core.errors import JobError, JobNotFound
+from headway.core.event import Event
+from headway.core.job import Attempt, Job, JobId, State
+
+
+def status(
+    job_id: Annotated[str, Parameter(help="The job's id, as submit printed it.", metavar="ID")],
+    /,
+    *,
+    args: Annotated[bool, Parameter(help="Show the arguments too.", show_default=False)] = False,
+    follow: Annotated[
+        bool, Parameter(help="Print what happens until the job has ended; with --json, an object a line.", show_default=False)
+    ] = False,
+    json: JsonFlag = False,
+    place: Place = HERE,
+) -> int:
+    """Show all that is known of one job: times, attempts, errors, result.
+
+    Arguments may hold what not everybody should read, so they are shown only with --args or --json.
+    """
+    if follow:
+        run(_follow(JobId(job_id), place, json=json))
+        return 0
+
+    async def read() -> tuple[Job | None, int]:
+        async with opened(place) as store:
+            return (await store.get([JobId(job_id)]))[0], (await store.snapshot()).now_at
+
+    job, now_at = run(read())
+    if job is None:
+        raise JobNotFound(f"no job {job_id} in the store; it may have been pruned", job_id=job_id)
+    if json:
+        show.print_json(show.job_values(job))
+    else:
+        _print(job, now_at, args=args)
+    return 0
+
+
+async def _follow(job_id: JobId, place: Place, *, json: bool) -> None:
+    store = make_store(place.settings())
+    client = Client(lambda: store)
+    try:
+        async for event in client.events(job_id):
+            print(show.compact(show.event_values(event)) if json else describe(event))
+            sys.stdout.flush()
+    finally:
+        await client.close()
+
+
+def describe(event: Event) -> str:
+    """Tell an event in a line."""
+    data = event.data
+    # The store keeps how far a job has come, not when it said so: progress is told as it is seen.
+    at = time.time_ns() // 1_000_000 if event.kind == "progress" else event.at
+    match event.kind:
+        case "queued":
+            rest = f"{data['task']} in lane {data['lane']}"
+        case "started":
+            rest = f"attempt {data['attempt']} on {data['worker']}"
+        case "progress":
+            rest = f"{data['fraction']:.0%}  {data['note'] or ''}"
+        case "retried":
+            rest = f"attempt {data['attempt']}: {data['reason']}{_because(data)}"
+        case "finished":
+            rest = f"{data['status']}{_because(data) or _reason(data['reason'])}"
+        case _:
+            rest = ", ".join(f"{name} {value}" for name, value in data.items())
+    return show.clean(f"{show.clock(at)}  {event.kind:<9} {rest}".rstrip())
+
+
+def _because(data: dict[str, object]) -> str:
+    return f" ({data['error']}: {data.get('message')})" if data.get("error") else ""
+
+
+def _reason(reason: object) -> str:
+    return f" ({reason})" if reason else ""
+
+
+def _print(job: Job, now_at: int, *, args: bool) -> None:
+    console = show.console()
+    console.print(show.facts(_facts(job, now_at)))
+    if args:
+        console.print()
+        console.print("Arguments", style="bold")
+        arguments = show.arguments_of(job)
+        named = arguments if isinstance(arguments, dict) else {"": arguments}
+        console.print(show.facts({show.clean(name): show.compact(value) for name, value in named.items()} or {"none": ""}))
+    if job.history:
+        console.print()
+        console.print("Attempts that did not complete it", style="bold")
+        for attempt in job.history:
+            console.print(show.text(_attempt(attempt)))
+            if attempt.error is not None:
+                console.print(show.text(f"   {_first_line(attempt.error)}", "red"))
+    if job.error is not None and job.error.traceback:
+        console.print()
+        console.print("Last traceback", style="bold")
+        console.print(show.text(job.error.traceback.rstrip(), lines=True), soft_wrap=True)
+
+
+def _facts(job: Job, now_at: int) -> dict[str, object]:
+    """Give what there is to say, leaving out what does not apply."""
+    took_ms = None if job.started_at is None else (job.finished_at or now_at) - job.started_at
+    facts: dict[str, object | None] = {
+        "job": job.job_id,
+        "task": job.task,
+        "status": show.status_text(job.state.value),
+        "reason": job.reason,
+        "error": None if job.error is None else show.text(_first_line(job.error), "red"),
+        "lane": job.lane,
+        "tenant": job.tenant,
+        "needs": ", ".join(job.needs) or None,
+        "attempts": f"{job.attempts} of {job.max_retries + 1}",
+        "crashes": job.crashes or None,
+        "timeout": show.duration(job.timeout_ms),
+        "submitted": _when(job.submitted_at, now_at),
+        "due": _when(job.due_at, now_at),
+        "waiting since": _when(job.eligible_at, now_at) if job.state is State.QUEUED else None,
+        "started": _when(job.started_at, now_at),
+        "finished": _when(job.finished_at, now_at),
+        "took" if job.state.ended else "running for": None if took_ms is None else show.duration(took_ms),
+        "expires": None if job.state.ended else _when(job.expires_at, now_at),
+        "cancel asked": _when(job.cancel_requested_at, now_at),
+        "worker": job.worker_id,
+        "progress": None if job.progress is None else f"{job.progress:.0%}  {job.note or ''}".rstrip(),
+        "result": show.compact(show.result_of(job)) if job.state is State.COMPLETED else None,
+        "result error": job.result_error,
+        "idempotency key": job.idempotency_key,
+        "unique key": job.unique_key,
+        "trace id": job.trace_id,
+    }
+    return {name: value for name, value in facts.items() if value is not None}
+
+
+def _when(at: int | None, now_at: int) -> str | None:
+    if at is None:
+        return None
+    distance = f"{show.duration(now_at - at)} ago" if at <= now_at else f"in {show.duration(at - now_at)}"
+    return f"{show.local(at)}, {distance}"
+
+
+def _attempt(attempt: Attempt) -> str:
+    took = show.duration(attempt.ended_at - attempt.started_at)
+    return f"{attempt.number}. {show.local(attempt.started_at)}, {took}, on {attempt.worker_id}: {attempt.reason}"
+
+
+def _first_line(error: JobError) -> str:
+    return f"{error.type}: {error.message}".partition("\n")[0]

@@ -1,0 +1,51 @@
+"""``headway workers`` and ``headway drain``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from headway.cli import panels, show
+from headway.cli.opening import HERE, JsonFlag, Place, opened, run
+from headway.client.settings import nearest
+from headway.core.errors import WorkerUnknown
+from headway.core.worker import WorkerState
+from headway.stores.base import Stats
+
+
+def workers(*, json: JsonFlag = False, place: Place = HERE) -> int:
+    """List workers: what they offer, how busy they are, when they were last heard of."""
+
+    async def read() -> Stats:
+        async with opened(place) as store:
+            return await store.stats()
+
+    stats = run(read())
+    if json:
+        show.print_json({"items": [show.worker_values(worker) for worker in stats.workers], "next_cursor": None})
+    elif stats.workers:
+        show.console().print(panels.workers_table(stats))
+    else:
+        print("No workers. Start one with `headway worker module:app`.")
+    return 0
+
+
+def drain(
+    worker_id: Annotated[str, Parameter(help="The worker's id, as `headway workers` shows it.", metavar="WORKER")],
+    /,
+    *,
+    place: Place = HERE,
+) -> int:
+    """Ask a worker to take nothing more, finish what it has, and leave."""
+
+    async def ask() -> None:
+        async with opened(place) as store:
+            alive = [w.worker_id for w in (await store.stats()).workers if w.state is not WorkerState.DEAD]
+            if worker_id not in alive or not await store.drain(worker_id):
+                known = f" (alive: {', '.join(alive)})" if alive else "; no worker is alive"
+                raise WorkerUnknown(f"no live worker {worker_id!r}{nearest(worker_id, alive)}{known}")
+
+    run(ask())
+    print(f"{show.clean(worker_id)}  draining")
+    return 0

@@ -1,0 +1,182 @@
+"""The real runner, made to stop when nothing is left to do."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from headway.client.app import Headway
+from headway.core.errors import Steer
+from headway.core.lease import Lease, Report
+from headway.core.policy.retry import Ending, TimedOut
+from headway.core.snapshot import Snapshot
+from headway.engine.feed import Fed, LocalFeed
+from headway.stores.base import Beat, Exchange, Progress, Store
+from headway.worker.board import Board, Stop
+from headway.worker.claimer import Claimer
+from headway.worker.executors.inline import InlineExecutor
+from headway.worker.executors.thread import ThreadExecutor
+from headway.worker.runner import Runner
+from headway.worker.running import Running
+
+WORKER_ID = "testbed"
+LEASE_MS = 1_000 * 365 * 24 * 3_600_000  # However far a test moves the clock, the bench is never taken for dead.
+
+MoveOn = Callable[[int], bool]  # Gets the milliseconds until the next delayed job; False if it should be left alone.
+
+
+class Bench(Runner):
+    """Claims, runs and reports jobs as a worker does, and ends when none is eligible.
+
+    What it keeps: the ``reports`` handed in, how many ``attempts`` were started, and the ``errors`` tasks raised.
+    """
+
+    def __init__(
+        self, app: Headway, store: Store, *, slots: int, attempts_max: int, raise_errors: bool, move_on: MoveOn
+    ) -> None:
+        self._own_board = Board.create(slots)
+        super().__init__(
+            app, store, self._own_board, worker_id=WORKER_ID, host=WORKER_ID, slots=slots, reserved=0, app_path=None
+        )
+        self._executors["process"] = _ThreadForProcess(slots)
+        self._attempts_max = attempts_max
+        self._raise_errors = raise_errors
+        self._move_on = move_on
+        self._listening: set[asyncio.Task[Any] | None] = set()
+        self.reports: list[Report] = []
+        self.errors: list[BaseException] = []
+        self.attempts = 0
+        self.endless: str | None = None  # The task that was about to run when the bound was reached.
+
+    async def run_out(self) -> None:
+        """Run until nothing is eligible. The app's lifespan is entered once."""
+        async with contextlib.AsyncExitStack() as stack:
+            await self._begin_lifespan(stack)
+            await self._store.renew(Beat(self.worker, LEASE_MS, LEASE_MS, register=True))
+            ear = self._store.listen(WORKER_ID)
+            self._claimer = _Clerk(
+                _FreshFeed(self._store, self._app.policy, WORKER_ID, self.worker.offers),
+                ear,
+                slots=self.worker.slots,
+                reserved=0,
+                start=self._start,
+                dismissed=self._dismiss,
+                confirm=LEASE_MS,
+                bench=self,
+            )
+            beat = asyncio.create_task(self._beat())
+            try:
+                await self._claimer.run()
+                await asyncio.gather(*filter(None, self._listening), return_exceptions=True)
+            finally:
+                beat.cancel()
+                ear.close()
+                await self._store.bury(WORKER_ID)
+                for executor in self._executors.values():
+                    await executor.close()
+                if not self.stuck:
+                    self._own_board.close()
+
+    def begins(self, lease: Lease) -> bool:
+        """Count an attempt that is about to start. False if there were too many."""
+        self.attempts += 1
+        if self.attempts > self._attempts_max:
+            self.endless = lease.task
+        return self.endless is None
+
+    @property
+    def halted(self) -> bool:
+        return self.endless is not None or (self._raise_errors and bool(self.errors))
+
+    def moves_on(self, next_due: float | None) -> bool:
+        """Tell whether a delayed job was made due."""
+        return next_due is not None and not self.halted and self._move_on(round(next_due * 1_000))
+
+    def _ending(self, job: Running, error: BaseException) -> Ending | None:
+        if job.stop is not Stop.TIMEOUT and not isinstance(error, Steer):
+            self.errors.append(error)
+        return super()._ending(job, error)
+
+    def _timed_out(self, job: Running) -> TimedOut:
+        ending = super()._timed_out(job)
+        self.errors.append(TimeoutError(f"task {job.task.name}: {ending.error.message}"))
+        return ending
+
+    def _note(self, job: Running, fraction: float, note: str | None) -> None:
+        # A task of executor "process" speaks from a thread here, so all may.
+        if job.handle is not None and self._claimer is not None and job.lease.persist:
+            lease = job.lease
+            progress = Progress(lease.job_id, lease.seq, lease.token, fraction, note)
+            job.handle.get_loop().call_soon_threadsafe(self._claimer.note, progress)
+
+    async def _signal(self, name: str, *values: Any) -> None:
+        self._listening.add(asyncio.current_task())  # Listeners have been heard out before a drain is over.
+        await super()._signal(name, *values)
+
+
+class _Clerk(Claimer):
+    """A claimer that does not wait for jobs to come: it ends when there is none."""
+
+    def __init__(self, feed: LocalFeed, *args: Any, bench: Bench, **kwargs: Any) -> None:
+        super().__init__(feed, *args, **kwargs)
+        self._bench = bench
+
+    async def run(self) -> None:
+        hearing = asyncio.create_task(self._hear())
+        try:
+            while True:
+                fed = await self._exchange()
+                if self._free() > 0 and (fed.more or fed.leases):
+                    continue
+                if self.running:
+                    await self._kick.wait()
+                    self._kick.clear()
+                elif not self._finished and not self._bench.moves_on(fed.next_due):
+                    return
+        finally:
+            hearing.cancel()
+            if self._progress_timer is not None:
+                self._progress_timer.cancel()
+
+    def ended(self, report: Report | None, *, below: bool) -> None:
+        if report is not None:
+            self._bench.reports.append(report)
+        if self._bench.halted:
+            self.stop_claiming()
+        super().ended(report, below=below)
+
+    def _begin(self, leases: Sequence[Lease]) -> None:
+        for lease in leases:
+            if not self._bench.begins(lease):
+                self.stop_claiming()
+            self._start(lease)
+
+
+class _FreshFeed(LocalFeed):
+    """A feed that looks at the store before each plan, so that the order never hangs on the age of a snapshot.
+
+    It has every capability that waiting jobs ask for, but not tasks that the app does not have.
+    """
+
+    async def exchange(
+        self, finished: Sequence[Report], progress: Sequence[Progress], *, free: int, free_below: int
+    ) -> Fed:
+        told = Exchange(self._worker_id, finished=finished, progress=progress, want_snapshot=True)
+        answer = await self._store.exchange(told)
+        self._snapshot = answer.snapshot or Snapshot(answer.now_at)
+        wanted = {need for view in self._snapshot.classes for need in view.key.needs}
+        self._offers |= {need for need in wanted if not need.startswith("task:")}
+        fed = await super().exchange((), (), free=free, free_below=free_below)
+        return fed._replace(refused=answer.refused)
+
+
+class _ThreadForProcess(ThreadExecutor):
+    """Runs tasks of executor ``process`` in a thread, or on the loop if they are async."""
+
+    async def call(self, job: Running) -> Any:
+        job.context.state = {}  # What a lifespan made does not reach another process either.
+        if job.task.is_async:
+            return await InlineExecutor().call(job)
+        return await super().call(job)

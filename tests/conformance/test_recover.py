@@ -1,0 +1,189 @@
+"""Recovering: leases of workers past their deadline are found, and ended once, if it is still so."""
+
+from __future__ import annotations
+
+import asyncio
+
+from headway.core.job import State
+from headway.core.lease import Answer
+from headway.core.policy.document import BUILT_IN
+from headway.core.policy.retry import Crashed, judge
+from headway.core.worker import WorkerState
+from headway.stores.base import Store
+from headway.testing.clock import ManualClock
+from tests.conformance.builders import (
+    LEASE_MS,
+    a_job,
+    beat,
+    claim,
+    claim_one,
+    claimed_ids,
+    end,
+    reap,
+    register,
+    report,
+    state_of,
+    submit,
+    submit_one,
+    the_job,
+)
+
+
+async def test_the_leases_of_a_worker_are_found(store: Store) -> None:
+    # R5.77
+    await submit(store, *(a_job() for _ in range(3)))
+    await register(store, "w1")
+    await register(store, "w2")
+    mine = await claim(store, "w1", free=2)
+    [other] = await claim(store, "w2")
+    assert await store.leases(worker_id="w1") == mine
+    assert await store.leases(worker_id="w2") == [other]
+    assert await store.leases(worker_id="w3") == []
+    assert await store.leases(worker_id="w1", limit=1) == mine[:1]
+
+
+async def test_leases_are_expired_exactly_at_the_deadline(store: Store, clock: ManualClock) -> None:
+    # R5.74, R2.44
+    await submit(store, a_job())
+    await register(store)
+    lease = await claim_one(store)
+    clock.advance(ms=LEASE_MS - 1)
+    assert await store.leases() == []
+    clock.advance(ms=1)
+    assert await store.leases() == [lease]
+
+
+async def test_the_leases_of_a_buried_worker_are_expired_at_once(store: Store) -> None:
+    await submit(store, a_job(), a_job())
+    await register(store)
+    leases = await claim(store)
+    await store.bury("w1")
+    assert await store.leases() == leases
+    assert await store.leases(limit=1) == leases[:1]
+
+
+async def test_a_lost_lease_puts_its_job_back_and_counts_a_crash(store: Store, clock: ManualClock) -> None:
+    # R1.40, R5.75, R2.57, R5.73
+    job_id = await submit_one(store)
+    await register(store)
+    await claim_one(store)
+    clock.advance(ms=LEASE_MS)
+    assert await reap(store) == [job_id]
+    job = await the_job(store, job_id)
+    assert (job.state, job.attempts, job.crashes, job.reason) == (State.QUEUED, 1, 1, "crash")
+    assert [(attempt.reason, attempt.worker_id) for attempt in job.history] == [("crash", "w1")]
+    await register(store, "w2")
+    clock.advance(seconds=1)
+    lease = await claim_one(store, "w2")
+    assert (lease.attempts, lease.crashes, lease.epoch) == (2, 1, 2)
+
+
+async def test_two_reapers_move_a_job_once(store: Store, clock: ManualClock) -> None:
+    # R5.76
+    job_id = await submit_one(store)
+    await register(store)
+    await claim_one(store)
+    clock.advance(ms=LEASE_MS)
+    moved = await asyncio.gather(*(reap(store) for _ in range(5)))
+    assert [job for jobs in moved for job in jobs] == [job_id]
+    job = await the_job(store, job_id)
+    assert (job.attempts, job.crashes, len(job.history)) == (1, 1, 1)
+
+
+async def test_a_reaper_is_refused_if_the_worker_has_renewed_meanwhile(store: Store, clock: ManualClock) -> None:
+    job_id = await submit_one(store)
+    await register(store)
+    lease = await claim_one(store)
+    clock.advance(ms=LEASE_MS)
+    [seen] = await store.leases()
+    await beat(store, held=[lease])
+    given = judge(Crashed("lease expired"), seen, BUILT_IN)._replace(expired_only=True)
+    assert await report(store, given) == [Answer.LOST]
+    assert await state_of(store, job_id) is State.EXECUTING
+    assert await end(store, lease) is Answer.OK
+
+
+async def test_a_reaper_is_refused_if_the_job_has_been_claimed_again_meanwhile(
+    store: Store, clock: ManualClock
+) -> None:
+    job_id = await submit_one(store)
+    await register(store)
+    await claim_one(store)
+    clock.advance(ms=LEASE_MS)
+    [seen] = await store.leases()
+    assert await reap(store) == [job_id]
+    clock.advance(seconds=1)
+    await register(store, "w2")
+    await claim_one(store, "w2")
+    clock.advance(ms=LEASE_MS)
+    given = judge(Crashed("lease expired"), seen, BUILT_IN)._replace(expired_only=True)
+    assert await report(store, given) == [Answer.LOST]
+    assert await state_of(store, job_id) is State.EXECUTING
+
+
+async def test_a_reaped_worker_is_dead_until_it_registers_anew(store: Store, clock: ManualClock) -> None:
+    # R5.58
+    await submit(store, a_job(), a_job())
+    await register(store)
+    lease = await claim_one(store)
+    clock.advance(ms=LEASE_MS)
+    await reap(store)
+    answer = await beat(store, held=[lease])
+    assert (answer.state, list(answer.lost)) == (WorkerState.DEAD, [lease.job_id])
+    assert await claim(store) == []
+
+
+async def test_a_worker_that_registers_anew_within_its_lease_keeps_what_it_names(
+    store: Store, clock: ManualClock
+) -> None:
+    await submit(store, a_job())
+    await register(store)
+    lease = await claim_one(store)
+    await register(store)
+    assert await store.leases(worker_id="w1") == [lease]
+    assert await end(store, lease) is Answer.OK
+
+
+async def test_other_workers_leases_are_left_alone(store: Store, clock: ManualClock) -> None:
+    first, second = await submit(store, a_job(), a_job())
+    await register(store, "w1")
+    await register(store, "w2")
+    await claim_one(store, "w1")
+    lease = await claim_one(store, "w2")
+    clock.advance(ms=LEASE_MS - 1)
+    await beat(store, "w2", held=[lease])
+    clock.advance(ms=1)
+    assert await reap(store) == [first]
+    assert await state_of(store, second) is State.EXECUTING
+
+
+async def test_burying_an_unknown_worker_does_nothing(store: Store) -> None:
+    await store.bury("stranger")
+    assert (await store.stats()).workers == ()
+
+
+async def test_a_job_that_comes_back_competes_with_those_that_wait(store: Store, clock: ManualClock) -> None:
+    # R2.58: it does not wait for an empty queue.
+    lost = await submit_one(store, a_job(lane="high"))
+    await register(store)
+    await claim_one(store)
+    clock.advance(ms=LEASE_MS)
+    await reap(store)
+    waiting = await submit_one(store, a_job(lane="medium"))
+    clock.advance(seconds=1)
+    await register(store, "w2")
+    assert await claimed_ids(store, "w2") == [lost, waiting]
+
+
+async def test_a_job_whose_store_clock_went_back_is_not_reaped_early_nor_given_out_early(
+    store: Store, clock: ManualClock
+) -> None:
+    # Time never goes back inside a store.
+    await submit(store, a_job(delay_ms=1_000))
+    clock.advance(seconds=1)
+    await register(store)
+    now_at = (await store.snapshot()).now_at
+    clock.now_at -= 3_600_000
+    assert (await store.snapshot()).now_at == now_at
+    assert len(await claim(store)) == 1
+    assert await store.leases() == []

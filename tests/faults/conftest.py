@@ -1,0 +1,122 @@
+"""Real worker processes on a real file, to be killed, frozen and starved."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from headway import Headway, Job
+from headway.core.job import Job as Record
+from tests.faults import jobs
+
+PATIENCE = 30.0
+
+
+def wait_until(what: Callable[[], object], *, within: float = PATIENCE) -> float:
+    """Wait for something to become true; give how long it took."""
+    began = time.monotonic()
+    while not what():
+        assert time.monotonic() - began < within, f"not within {within} s"
+        time.sleep(0.01)
+    return time.monotonic() - began
+
+
+def children(pid: int) -> list[int]:
+    with contextlib.suppress(OSError):
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return []
+
+
+def tree(pid: int) -> list[int]:
+    return [pid, *(process for child in children(pid) for process in tree(child))]
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+class WorkerProcess:
+    """A ``headway worker`` and the signals it gets."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+        self.pid = process.pid
+
+    @property
+    def runner(self) -> int:
+        return children(self.pid)[0]
+
+    def send(self, number: int, *, whole_tree: bool = False) -> None:
+        for pid in reversed(tree(self.pid)) if whole_tree else [self.pid]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def wait(self, within: float = PATIENCE) -> int:
+        return self._process.wait(within)
+
+
+class Yard:
+    """A folder with a store, the tasks, and workers that come and go."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._workers: list[WorkerProcess] = []
+        shutil.copy(Path(__file__).with_name("jobs.py"), folder / "jobs.py")
+        self.store_path = folder / "headway.db"
+        self.app = Headway(f"sqlite:///{self.store_path}")
+        for name, task in jobs.app.tasks.items():
+            options = {field.name: getattr(task.options, field.name) for field in fields(task.options)}
+            self.app.task(name=name, **options)(task.fn)
+
+    def submit(self, task: str, *args: object, **options: object) -> Job[object]:
+        return self.app.tasks[task].using(**options).enqueue(*args)  # type: ignore[arg-type]
+
+    def start(self, *options: str, environment: dict[str, str] | None = None) -> WorkerProcess:
+        """Start a worker and wait until the store knows it."""
+        known = {worker.worker_id for worker in self.app.stats().workers}
+        process = subprocess.Popen(
+            [sys.executable, "/tmp/shim.py", "jobs:app", "--log-level", "warning", *options],
+            cwd=self.folder,
+            env={**os.environ, "HEADWAY_STORE": f"sqlite:///{self.store_path}", **(environment or {})},
+        )
+        worker = WorkerProcess(process)
+        self._workers.append(worker)
+        if environment is None:
+            wait_until(lambda: {w.worker_id for w in self.app.stats().workers} - known)
+        return worker
+
+    def marks(self, starting: str = "") -> list[str]:
+        with contextlib.suppress(FileNotFoundError):
+            return [line for line in (self.folder / "marks").read_text().splitlines() if line.startswith(starting)]
+        return []
+
+    def until(self, job: Job[object], *states: str, within: float = PATIENCE) -> Record:
+        wait_until(lambda: job.status() in states, within=within)
+        return job.info()
+
+    def close(self) -> None:
+        for worker in self._workers:
+            worker.send(signal.SIGCONT, whole_tree=True)
+            worker.send(signal.SIGKILL, whole_tree=True)
+            worker.wait()
+        self.app.close()
+
+
+@pytest.fixture
+def yard(tmp_path: Path) -> Iterator[Yard]:
+    found = Yard(tmp_path)
+    yield found
+    found.close()

@@ -1,0 +1,109 @@
+"""The tasks that are made to suffer. Each leaves a mark in a file when it starts and when it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import subprocess
+import time
+from pathlib import Path
+
+from headway import Context, Headway
+
+app = Headway(heartbeat=0.5, dead_after=3, confirm=1, grace=2, hard_grace=1)
+MARKS = Path("marks")
+
+
+def mark(text: str) -> None:
+    with MARKS.open("a") as file:
+        file.write(f"{text}\n")
+
+
+@app.task(name="quick")
+async def quick(number: int) -> int:
+    mark(f"quick {number}")
+    return number
+
+
+@app.task(name="slow")
+async def slow(seconds: float) -> str:
+    mark(f"slow starts {os.getpid()}")
+    await asyncio.sleep(seconds)
+    mark("slow ends")
+    return "done"
+
+
+@app.task(name="slow_thread", context=True)
+def slow_thread(ctx: Context, seconds: float) -> str:
+    mark("slow_thread starts")
+    ends = time.monotonic() + seconds
+    while time.monotonic() < ends and not ctx.cancelled:
+        time.sleep(0.02)
+    if ctx.cancelled:
+        raise RuntimeError("told to stop")
+    return "done"
+
+
+@app.task(name="slow_process", executor="process")
+def slow_process(seconds: float) -> str:
+    mark(f"slow_process starts {os.getpid()}")
+    time.sleep(seconds)
+    return "done"
+
+
+@app.task(name="spin", executor="process", timeout=1, max_retries=0)
+def spin() -> None:
+    while True:
+        pass
+
+
+@app.task(name="segfault", executor="process")
+def segfault() -> None:
+    mark("segfault")
+    ctypes.string_at(0)
+
+
+@app.task(name="leave_in_process", executor="process")
+def leave_in_process() -> None:
+    mark("leave_in_process")
+    os._exit(1)
+
+
+@app.task(name="leave_in_thread")
+def leave_in_thread() -> None:
+    mark("leave_in_thread")
+    os._exit(1)
+
+
+@app.task(name="block_loop")
+async def block_loop(seconds: float) -> str:
+    mark("block_loop")
+    time.sleep(seconds)  # noqa: ASYNC251  (that is the fault)
+    return "done"
+
+
+@app.task(name="ignore_cancel", timeout=0.5, max_retries=0)
+async def ignore_cancel() -> None:
+    while True:
+        try:
+            await asyncio.sleep(0.1)
+        except asyncio.CancelledError:
+            pass
+
+
+@app.task(name="ignore_in_thread", timeout=0.5, max_retries=0)
+def ignore_in_thread() -> None:
+    time.sleep(60)
+
+
+@app.task(name="leave_grandchild", executor="process")
+def leave_grandchild() -> None:
+    child = subprocess.Popen(["sleep", "1000"])
+    mark(f"grandchild {child.pid}")
+    time.sleep(60)
+
+
+@app.cron("* * * * * *", name="every_second", overlap="allow")
+def every_second() -> None:
+    mark("tick")

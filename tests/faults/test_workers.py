@@ -1,0 +1,270 @@
+"""What happens to jobs when the processes that run them die, freeze or misbehave."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import apsw
+import pytest
+
+from headway import JobCancelled, JobFailed
+from tests.faults.conftest import Yard, alive, tree, wait_until
+
+pytestmark = pytest.mark.timeout(90)
+
+
+def test_a_worker_killed_in_mid_job_loses_nothing(yard: Yard) -> None:
+    # W1, R1.40, R2.44, R5.74
+    job = yard.submit("slow", 1.0)
+    first = yard.start()
+    yard.until(job, "executing")
+    first.send(signal.SIGKILL, whole_tree=True)
+    yard.start()
+    record = yard.until(job, "completed")
+    assert (record.attempts, record.crashes) == (2, 1)
+    assert len(yard.marks("slow starts")) == 2
+    assert [attempt.reason for attempt in record.history] == ["crash"]
+
+
+def test_a_runner_that_dies_is_recovered_at_once_by_its_parent(yard: Yard) -> None:
+    # W2: the parent lives, so nobody waits for a lease to end.
+    job = yard.submit("slow", 0.5, timeout=30)
+    worker = yard.start()
+    yard.until(job, "executing")
+    began = time.monotonic()
+    os.kill(worker.runner, signal.SIGKILL)
+    wait_until(lambda: job.info().crashes == 1, within=1.5)
+    assert time.monotonic() - began < 1.5
+    assert yard.until(job, "completed").attempts == 2
+
+
+def test_a_parent_that_dies_takes_its_runner_along(yard: Yard) -> None:
+    # W16
+    job = yard.submit("block_loop", 20.0)
+    worker = yard.start()
+    yard.until(job, "executing")
+    processes = tree(worker.pid)
+    worker.send(signal.SIGKILL)
+    worker.wait()
+    wait_until(lambda: not any(alive(pid) for pid in processes), within=2)
+
+
+def test_the_late_result_of_a_frozen_worker_is_refused(yard: Yard) -> None:
+    # W3, R2.56, R5.57, R5.58
+    job = yard.submit("slow", 1.5)
+    frozen = yard.start()
+    yard.until(job, "executing")
+    old = job.info()
+    frozen.send(signal.SIGSTOP, whole_tree=True)
+    yard.start()
+    wait_until(lambda: job.info().epoch == 2)
+    frozen.send(signal.SIGCONT, whole_tree=True)
+    record = yard.until(job, "completed")
+    assert record.epoch == 2
+    assert record.worker_id != old.worker_id
+    assert record.attempts == 2
+    # Nothing that the frozen one says later changes it.
+    wait_until(lambda: len(yard.app.stats().workers) >= 3)
+    again = job.info()
+    assert (again.epoch, again.worker_id, again.finished_at) == (2, record.worker_id, record.finished_at)
+
+
+def test_a_pause_shorter_than_the_lease_changes_nothing(yard: Yard) -> None:
+    # W4
+    job = yard.submit("slow", 1.5)
+    worker = yard.start()
+    yard.until(job, "executing")
+    worker.send(signal.SIGSTOP, whole_tree=True)
+    time.sleep(0.7)
+    worker.send(signal.SIGCONT, whole_tree=True)
+    record = yard.until(job, "completed")
+    assert (record.attempts, record.epoch) == (1, 1)
+
+
+def test_a_poison_job_ends_as_a_dead_letter(yard: Yard) -> None:
+    # W5, R2.57, R5.75
+    job = yard.submit("leave_in_process", max_retries=10)
+    other = yard.submit("slow", 3.0)
+    yard.start()
+    record = yard.until(job, "dead_letter")
+    assert (record.crashes, record.reason) == (3, "crash_limit")
+    assert len(yard.marks("leave_in_process")) == 3
+    assert yard.until(other, "completed").attempts == 1  # Its neighbour never noticed.
+    job.retry()
+    assert job.info().crashes == 0
+    job.cancel()
+
+
+def test_a_job_that_segfaults_costs_one_process(yard: Yard) -> None:
+    # W2, J8
+    job = yard.submit("segfault", max_retries=0)
+    neighbour = yard.submit("slow_process", 1.0)
+    yard.start()
+    record = yard.until(job, "dead_letter")
+    assert record.error is not None
+    assert "SIGSEGV" in record.error.message
+    assert yard.until(neighbour, "completed").attempts == 1
+
+
+def test_a_job_that_exits_the_runner_is_counted_and_its_neighbour_runs_again(yard: Yard) -> None:
+    neighbour = yard.submit("slow", 2.0)
+    yard.start()
+    yard.until(neighbour, "executing")
+    job = yard.submit("leave_in_thread", max_retries=0)
+    assert yard.until(job, "dead_letter").crashes == 1
+    assert yard.until(neighbour, "completed").crashes == 1
+
+
+def test_a_job_that_blocks_the_loop_keeps_its_lease(yard: Yard) -> None:
+    # W6, R2.55: longer than the lease, and it still runs once.
+    job = yard.submit("block_loop", 4.0)
+    yard.start()
+    record = yard.until(job, "completed")
+    assert (record.attempts, record.epoch) == (1, 1)
+    assert len(yard.marks("block_loop")) == 1
+
+
+@pytest.mark.parametrize("task", ["ignore_cancel", "ignore_in_thread", "spin"])
+def test_a_job_that_ignores_its_timeout_is_stopped_all_the_same(yard: Yard, task: str) -> None:
+    # W7, R5.73, R5.17
+    job = yard.submit(task)
+    yard.start()
+    record = yard.until(job, "dead_letter", within=15)
+    assert record.error is not None
+    assert record.error.type == "TimeoutError"
+    after = yard.submit("quick", 1)
+    assert after.result(timeout=20) == 1  # The worker lives.
+
+
+def test_neighbours_of_a_job_that_must_be_killed_lose_no_attempt(yard: Yard) -> None:
+    neighbour = yard.submit("slow", 4.0)
+    yard.start()
+    yard.until(neighbour, "executing")
+    yard.until(yard.submit("ignore_in_thread"), "dead_letter", within=15)
+    record = yard.until(neighbour, "completed")
+    assert (record.attempts, record.crashes) == (1, 0)
+
+
+@pytest.mark.parametrize("task", ["slow", "slow_thread", "slow_process"])
+def test_a_running_job_can_be_cancelled(yard: Yard, task: str) -> None:
+    # R2.74, R5.43
+    job = yard.submit(task, 60.0)
+    yard.start()
+    yard.until(job, "executing")
+    began = time.monotonic()
+    assert job.cancel() == "executing"
+    with pytest.raises(JobCancelled):
+        job.result(timeout=10)
+    assert time.monotonic() - began < 5
+
+
+def test_sigterm_gives_running_jobs_the_grace_and_returns_the_rest(yard: Yard) -> None:
+    # W8, R1.42, R2.26, R2.27
+    short, long = yard.submit("slow", 1.0), yard.submit("slow", 60.0)
+    waiting = yard.submit("quick", 1, delay=0)
+    worker = yard.start("--slots", "2", "--reserved", "0")
+    yard.until(short, "executing")
+    yard.until(long, "executing")
+    worker.send(signal.SIGTERM)
+    assert worker.wait(15) == 0
+    assert short.status() == "completed"
+    record = long.info()
+    assert (record.state, record.attempts, record.worker_id, record.started_at) == ("queued", 0, None, None)  # R5.53
+    assert waiting.status() == "queued"
+    assert not [worker for worker in yard.app.stats().workers if worker.state == "active"]
+
+
+def test_a_second_sigterm_stops_now(yard: Yard) -> None:
+    # W9
+    job = yard.submit("slow", 60.0)
+    worker = yard.start()
+    yard.until(job, "executing")
+    worker.send(signal.SIGTERM)
+    time.sleep(0.1)
+    began = time.monotonic()
+    worker.send(signal.SIGTERM)
+    assert worker.wait(10) == 0
+    assert time.monotonic() - began < 2
+    record = job.info()
+    assert (record.state, record.attempts) == ("queued", 0)
+
+
+def test_two_workers_on_one_file_share_the_work(yard: Yard) -> None:
+    # R1.22, R1.4, R2.50, R5.51
+    jobs = yard.app.enqueue_many(yard.app.tasks["quick"].call(number) for number in range(400))
+    yard.start()
+    yard.start()
+    wait_until(lambda: all(job.status() == "completed" for job in jobs[::40]) and len(yard.marks("quick")) >= 400)
+    assert sorted(yard.marks("quick"), key=lambda line: int(line.split()[1])) == [f"quick {n}" for n in range(400)]
+    assert {job.info().attempts for job in jobs[::40]} == {1}
+
+
+def test_what_a_killed_job_started_is_killed_with_it(yard: Yard) -> None:
+    # W14
+    job = yard.submit("leave_grandchild", timeout=1, max_retries=0)
+    yard.start()
+    wait_until(lambda: yard.marks("grandchild"))
+    grandchild = int(yard.marks("grandchild")[0].split()[1])
+    yard.until(job, "dead_letter", within=15)
+    wait_until(lambda: not alive(grandchild), within=3)
+
+
+@pytest.mark.parametrize("point", ["exchange.before:kill:3", "exchange.after:kill:2", "exchange.after:kill:3"])
+def test_a_crash_around_an_exchange_loses_nothing(yard: Yard, point: str) -> None:
+    # W10, W11, W12: between a job's end and its report, and between a claim and its reply.
+    jobs = [yard.submit("quick", number) for number in range(3)]
+    yard.start(environment={"HEADWAY_FAILPOINT": point})
+    yard.start()
+    for number, job in enumerate(jobs):
+        assert job.result(timeout=30) == number
+        assert job.info().attempts <= 3
+
+
+def test_a_store_locked_for_a_while_costs_no_second_run(yard: Yard) -> None:
+    # S1
+    job = yard.submit("slow", 1.0)
+    yard.start()
+    yard.until(job, "executing")
+    lock = apsw.Connection(str(yard.store_path))
+    lock.set_busy_timeout(5_000)
+    lock.execute("BEGIN EXCLUSIVE")
+    time.sleep(1.5)
+    lock.execute("ROLLBACK")
+    lock.close()
+    record = yard.until(job, "completed")
+    assert (record.attempts, record.epoch) == (1, 1)
+
+
+def test_a_worker_cut_off_from_its_store_ends_its_work_and_leaves(yard: Yard) -> None:
+    # W20
+    job = yard.submit("slow", 60.0)
+    worker = yard.start()
+    yard.until(job, "executing")
+    processes = tree(worker.pid)
+    lock = apsw.Connection(str(yard.store_path))
+    lock.set_busy_timeout(5_000)
+    lock.execute("BEGIN EXCLUSIVE")
+    wait_until(lambda: not alive(processes[-1]), within=6)
+    lock.execute("ROLLBACK")
+    lock.close()
+    assert worker.wait(40) == 1
+    assert job.status() == "queued"
+
+
+def test_each_tick_fires_once_with_two_workers(yard: Yard) -> None:
+    # T5, I12
+    yard.start()
+    yard.start()
+    wait_until(lambda: len(yard.marks("tick")) >= 4)
+    ticks = yard.app.jobs(task="every_second", limit=50)
+    keys = [job.info().idempotency_key for job in ticks]
+    assert len(keys) == len(set(keys))
+
+
+def test_a_failed_job_says_so_to_whoever_waits(yard: Yard) -> None:
+    job = yard.submit("segfault", max_retries=0)
+    yard.start()
+    with pytest.raises(JobFailed, match="SIGSEGV"):
+        job.result(timeout=20)
