@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
 import os
 import subprocess
@@ -86,10 +87,8 @@ async def block_loop(seconds: float) -> str:
 @app.task(name="ignore_cancel", timeout=0.5, max_retries=0)
 async def ignore_cancel() -> None:
     while True:
-        try:
+        with contextlib.suppress(asyncio.CancelledError):
             await asyncio.sleep(0.1)
-        except asyncio.CancelledError:
-            pass
 
 
 @app.task(name="ignore_in_thread", timeout=0.5, max_retries=0)

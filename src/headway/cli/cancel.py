@@ -12,20 +12,14 @@ from headway.cli.opening import HERE, Place, opened, run
 from headway.core.job import Job, JobId, State
 from headway.stores.base import Store
 
-Ids = Annotated[tuple[str, ...], Parameter(help="Ids of jobs.", metavar="ID")]
+First = Annotated[str, Parameter(name="ID", help="The id of a job.")]
+More = Annotated[str, Parameter(name="MORE", help="Further ids.")]
 
 
-def cancel(job_id: str, /, *more: str, place: Place = HERE) -> int:
+def cancel(job_id: First, /, *more: More, place: Place = HERE) -> int:
     """Cancel jobs: queued ones at once; executing ones are asked to stop.
 
     Exits with 1 if one of them does not exist or has ended otherwise.
-
-    Parameters
-    ----------
-    job_id
-        The id of a job.
-    more
-        Further ids.
     """
     ids = _ids(job_id, more)
 
@@ -37,17 +31,11 @@ def cancel(job_id: str, /, *more: str, place: Place = HERE) -> int:
     return print_answers(ids, answers)
 
 
-def retry(job_id: str, /, *more: str, place: Place = HERE) -> int:
-    """Queue jobs again that failed, were cancelled or are dead letters; their counts start anew.
+def retry(job_id: First, /, *more: More, place: Place = HERE) -> int:
+    """Queue jobs again that failed, were cancelled or are dead letters.
 
-    Exits with 1 if one of them does not exist, completed, or cannot be queued.
-
-    Parameters
-    ----------
-    job_id
-        The id of a job.
-    more
-        Further ids.
+    Their counts of attempts start anew. Exits with 1 if one of them does not
+    exist, completed, or cannot be queued.
     """
     ids = _ids(job_id, more)
 

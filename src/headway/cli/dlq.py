@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 from typing import Annotated
 
-from cyclopts import App, Parameter
+from cyclopts import App, Group, Parameter
 
 from headway.cli import show
 from headway.cli.cancel import print_answers, retry_jobs
 from headway.cli.jobs import Before, Limit, TaskName, find_page, print_page, read_cursor
-from headway.cli.opening import HERE, JsonFlag, Place, opened, run
+from headway.cli.opening import HERE, OPTIONS, JsonFlag, Place, opened, run
 from headway.core.errors import ConfigError
 from headway.core.job import Job, JobId, State
 from headway.stores.base import JobQuery, Store
@@ -20,17 +20,22 @@ PAGE = 500
 
 All = Annotated[bool, Parameter(name="--all", help="All dead letters.", show_default=False)]
 Yes = Annotated[bool, Parameter(name=["--yes", "-y"], help="Do not ask.", show_default=False)]
-Ids = Annotated[tuple[str, ...], Parameter(help="Ids of dead letters.")]
 
 dlq = App(
     name="dlq",
-    help="List, replay or purge dead letters: jobs that used up their retries or crashed too often.",
+    help="List, replay or purge dead letters: jobs out of retries, or that crashed.",
+    group_commands=Group("Commands"),
+    group_parameters=OPTIONS,
     help_epilogue="Examples:\n\n    headway dlq list\n    headway dlq replay --all --task reports.export\n"
     "    headway dlq purge --all --yes",
 )
 
 
-@dlq.command(name="list", help_epilogue="Example:\n\n    headway dlq list --task reports.export --json")
+@dlq.command(
+    name="list",
+    usage="Usage: headway dlq list [OPTIONS]",
+    help_epilogue="Example:\n\n    headway dlq list --task reports.export --json",
+)
 def list_dead(
     *,
     task: TaskName = None,
@@ -50,9 +55,12 @@ def list_dead(
     return 0
 
 
-@dlq.command(help_epilogue="Examples:\n\n    headway dlq replay ID\n    headway dlq replay --all --task reports.export")
+@dlq.command(
+    usage="Usage: headway dlq replay [ID…] [OPTIONS]",
+    help_epilogue="Examples:\n\n    headway dlq replay ID\n    headway dlq replay --all --task reports.export",
+)
 def replay(
-    *ids: Annotated[str, Parameter(help="Ids of dead letters.", metavar="ID")],
+    *ids: Annotated[str, Parameter(name="ID", help="Ids of dead letters.")],
     all_: All = False,
     task: TaskName = None,
     place: Place = HERE,
@@ -88,9 +96,12 @@ def replay(
     return 0 if queued == seen else 1
 
 
-@dlq.command(help_epilogue="Examples:\n\n    headway dlq purge ID --yes\n    headway dlq purge --all --yes")
+@dlq.command(
+    usage="Usage: headway dlq purge [ID…] [OPTIONS]",
+    help_epilogue="Examples:\n\n    headway dlq purge ID --yes\n    headway dlq purge --all --yes",
+)
 def purge(
-    *ids: Annotated[str, Parameter(help="Ids of dead letters.", metavar="ID")],
+    *ids: Annotated[str, Parameter(name="ID", help="Ids of dead letters.")],
     all_: All = False,
     task: TaskName = None,
     yes: Yes = False,

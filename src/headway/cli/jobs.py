@@ -32,9 +32,7 @@ def jobs(
     task: TaskName = None,
     priority: Annotated[str | None, Parameter(help="Only jobs of this lane.", metavar="LANE")] = None,
     tenant: Annotated[str | None, Parameter(help="Only jobs of this tenant.", metavar="TENANT")] = None,
-    worker: Annotated[
-        str | None, Parameter(help="Only jobs that this worker runs or ended.", metavar="WORKER")
-    ] = None,
+    worker: Annotated[str | None, Parameter(help="Only jobs that this worker runs or ended.", metavar="WORKER")] = None,
     limit: Limit = 50,
     before: Before = None,
     json: JsonFlag = False,
@@ -88,7 +86,15 @@ def jobs_table(found: list[Job], now_at: int, *, errors: bool = False) -> Table:
     """Lay out jobs, one a line."""
     last = "error" if errors else "took"
     made = show.table(
-        "id", "status", "task", "lane", "attempts", "age", last, right=["attempts", "age", "took"], flexible=["task", "error"]
+        "id",
+        "status",
+        "task",
+        "lane",
+        "attempts",
+        "age",
+        last,
+        right=["attempts", "age", "took"],
+        flexible=["task", "error"],
     )
     for job in found:
         error = "" if job.error is None else f"{job.error.type}: {job.error.message}"

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from cyclopts import App, CycloptsError, Group, Parameter
 
+from headway.cli.opening import OPTIONS
 from headway.cli.show import clean
 from headway.core.errors import BadArguments, ConfigError, HeadwayError
 from headway.version import __version__
@@ -36,53 +37,63 @@ class _Command(NamedTuple):
     name: str
     path: str
     group: Group
+    usage: str
     examples: tuple[str, ...]
 
 
 _COMMANDS = (
-    _Command("up", "up:up", _RUN, ("headway up", "headway up tasks:app --slots 10")),
+    _Command("up", "up:up", _RUN, "[APP] [OPTIONS]", ("headway up", "headway up tasks:app --slots 10")),
     _Command(
         "worker",
         "worker:worker",
         _RUN,
-        ("headway worker tasks:app", "headway worker tasks.py:app --processes 2 --slots 10 --capabilities gpu"),
+        "APP [OPTIONS]",
+        ("headway worker tasks:app", "headway worker tasks.py:app --processes 2 --slots 10"),
     ),
     _Command(
         "submit",
         "submit:submit",
         _JOBS,
+        "TASK [KEY=VALUE…] [OPTIONS]",
         (
             "headway submit demo.sleep seconds=2 --wait",
-            "headway submit reports.export account_id=7 --app tasks:app --priority high --delay 60",
-            """headway submit demo.echo --json-args '{"value": [1, 2]}' --idempotency-key order-9""",
+            "headway submit reports.export account_id=7 --app tasks:app --delay 60",
+            """headway submit demo.echo --json-args '{"value": [1, 2]}' --priority high""",
         ),
     ),
     _Command(
         "jobs",
         "jobs:jobs",
         _JOBS,
+        "[OPTIONS]",
         ("headway jobs", "headway jobs --status failed,dead_letter --task reports.export --json"),
     ),
     _Command(
         "status",
         "status:status",
         _JOBS,
+        "ID [OPTIONS]",
         ("headway status 0198c1f2-7a3b-7c4d-8e5f-001122334455 --args", "headway status ID --follow"),
     ),
-    _Command("cancel", "cancel:cancel", _JOBS, ("headway cancel 0198c1f2-7a3b-7c4d-8e5f-001122334455",)),
-    _Command("retry", "cancel:retry", _JOBS, ("headway retry 0198c1f2-7a3b-7c4d-8e5f-001122334455",)),
-    _Command("dlq", "dlq:dlq", _JOBS, ()),
-    _Command("workers", "workers:workers", _OPERATE, ("headway workers", "headway workers --json")),
-    _Command("drain", "workers:drain", _OPERATE, ("headway drain web-1:4711:a1b2c3",)),
-    _Command("stats", "stats:stats", _OPERATE, ("headway stats", "headway stats --json")),
-    _Command("top", "top:top", _OPERATE, ("headway top", "headway top --once")),
-    _Command("migrate", "migrate:migrate", _OPERATE, ("headway migrate --dry-run", "headway migrate")),
-    _Command("doctor", "doctor:doctor", _OPERATE, ("headway doctor", "headway doctor --json")),
+    _Command(
+        "cancel", "cancel:cancel", _JOBS, "ID… [OPTIONS]", ("headway cancel 0198c1f2-7a3b-7c4d-8e5f-001122334455",)
+    ),
+    _Command("retry", "cancel:retry", _JOBS, "ID… [OPTIONS]", ("headway retry 0198c1f2-7a3b-7c4d-8e5f-001122334455",)),
+    _Command("dlq", "dlq:dlq", _JOBS, "", ()),
+    _Command("workers", "workers:workers", _OPERATE, "[OPTIONS]", ("headway workers", "headway workers --json")),
+    _Command("drain", "workers:drain", _OPERATE, "WORKER [OPTIONS]", ("headway drain web-1:4711:a1b2c3",)),
+    _Command("stats", "stats:stats", _OPERATE, "[OPTIONS]", ("headway stats", "headway stats --json")),
+    _Command("top", "top:top", _OPERATE, "[OPTIONS]", ("headway top", "headway top --once")),
+    _Command("migrate", "migrate:migrate", _OPERATE, "[OPTIONS]", ("headway migrate --dry-run", "headway migrate")),
+    _Command("doctor", "doctor:doctor", _OPERATE, "[OPTIONS]", ("headway doctor", "headway doctor --json")),
 )
 
 
-def build() -> App:
-    """Make the command line. It raises what goes wrong, for ``main`` to tell."""
+def build(*, described: bool = False) -> App:
+    """Make the command line. It raises what goes wrong, for ``main`` to tell.
+
+    ``described`` imports every command, so that the list of commands can say what each is for.
+    """
     app = App(
         name="headway",
         help=ABOUT,
@@ -95,16 +106,20 @@ def build() -> App:
         print_error=False,
         suppress_keyboard_interrupt=False,
         group_commands=_MORE,
+        group_parameters=OPTIONS,
     )
     for number, command in enumerate(_COMMANDS):
-        more = {"help_epilogue": examples(*command.examples)} if command.examples else {}
-        app.command(
-            f"headway.cli.{command.path}", name=command.name, group=command.group, sort_key=number, **more
-        )
+        more = {}
+        if command.examples:  # Otherwise it is a family, which says this by itself.
+            usage = f"Usage: headway {command.name} {command.usage}"
+            more = {"usage": usage, "help_epilogue": _examples(*command.examples)}
+        app.command(f"headway.cli.{command.path}", name=command.name, group=command.group, sort_key=number, **more)
+        if described:
+            app[command.name]  # Resolved by being looked up.
     return app
 
 
-def examples(*lines: str) -> str:
+def _examples(*lines: str) -> str:
     """Write the examples below a command's help."""
     title = "Example:" if len(lines) == 1 else "Examples:"
     return "\n\n".join([title, "\n".join(f"    {line}" for line in lines)])
@@ -114,8 +129,9 @@ def main(words: Sequence[str] | None = None) -> int:
     """Run one command. Gives the exit code: 1 failed, 2 called wrongly, 3 could not start, 130 interrupted."""
     _prepare_streams()
     warnings.showwarning = lambda message, *_, **__: _complain(f"warning: {message}")
+    words = sys.argv[1:] if words is None else words
     try:
-        code = build()(sys.argv[1:] if words is None else list(words))
+        code = build(described=not words or words[0].startswith("-"))(list(words))
         sys.stdout.flush()
     except CycloptsError as problem:
         problem.verbose = False

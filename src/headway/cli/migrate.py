@@ -20,8 +20,9 @@ def migrate(
 ) -> int:
     """Bring the store to the schema of this Headway.
 
-    An SQLite store does this by itself whenever it is opened; this command does it at a moment you choose,
-    before workers start, and says what it did. A store that does not exist yet is made.
+    An SQLite store does this by itself whenever it is opened; this command does
+    it at a moment you choose, before workers start, and says what it did. A
+    store that does not exist yet is made.
     """
     store = make_store(place.settings(), create=True)
     before, newest = run(_versions(store))
@@ -49,11 +50,12 @@ async def _versions(store: Store) -> tuple[int | None, int]:
 
 def _version_of(path: Path) -> int:
     # Read through SQLite: while a worker runs, the newest header may be in the log beside the file.
-    from headway.stores.sqlite.database import Connection, naming
+    from headway.stores.sqlite.database import Connection, migrate, naming
 
     with naming(path):
         connection = Connection(path, "FULL")
         try:
+            migrate(connection, path, to=0)  # No step at all, but a check that the file is ours to read.
             return int(connection.raw.pragma("user_version"))
         finally:
             connection.close()

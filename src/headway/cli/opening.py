@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-from cyclopts import Parameter
+from cyclopts import Group, Parameter
 
 from headway.client.settings import Settings, load_settings
 from headway.core.errors import ConfigError, HeadwayError, NotAStore
@@ -43,6 +43,7 @@ class Place:
 
 
 HERE = Place()
+OPTIONS = Group("Options")  # The heading in every help.
 
 JsonFlag = Annotated[bool, Parameter(name="--json", help="Print one JSON document.", show_default=False)]
 

@@ -12,7 +12,7 @@ from headway.core.job import Job
 from headway.core.worker import WorkerState
 from headway.stores.base import Stats
 
-COUNTED = ("submitted", "claimed", "completed", "retried", "failed", "cancelled", "dead_letter")
+COUNTED = ("submitted", "completed", "retried", "failed", "cancelled", "dead_letter")
 BAR = 12  # Columns of a progress bar.
 
 
@@ -34,7 +34,7 @@ def lanes_table(stats: Stats) -> Table:
 def counts_line(counts: Mapping[str, float]) -> Text:
     """Write counts in a row, those that are zero left out."""
     known = [name for name in COUNTED if counts.get(name)]
-    parts = [f"{counts[name]:,g} {name.replace('_', ' ')}" for name in [*known, *sorted(set(counts) - {*COUNTED})]]
+    parts = [f"{counts[name]:,g} {name.replace('_', ' ')}" for name in known]
     return show.text(", ".join(parts) or "nothing")
 
 
@@ -63,7 +63,16 @@ def workers_table(stats: Stats, *, dead: bool = True) -> Table:
 
 def running_table(jobs: Sequence[Job], now_at: int) -> Table:
     """Lay out jobs that are executing."""
-    made = show.table("running", "id", "lane", "attempt", "for", "progress", right=["attempt", "for"], flexible=["running", "progress"])
+    made = show.table(
+        "running",
+        "id",
+        "lane",
+        "attempt",
+        "for",
+        "progress",
+        right=["attempt", "for"],
+        flexible=["running", "progress"],
+    )
     for job in jobs:
         made.add_row(
             show.text(job.task),
@@ -80,7 +89,7 @@ def _progress(job: Job) -> Text:
     if job.progress is None:
         return Text(show.NOTHING)
     full = round(job.progress * BAR)
-    bar = Text("━" * full, "cyan") + Text("━" * (BAR - full), "bright_black")
+    bar = Text("━" * full, "cyan") + Text("╌" * (BAR - full), "bright_black")
     return bar + Text(f" {job.progress:.0%} ") + show.text(show.cut(job.note or "", 40), "dim")
 
 

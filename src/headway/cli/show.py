@@ -83,9 +83,7 @@ def _safe_json(text: str) -> str:
     """Escape what a terminal would obey. Only strings can hold such characters, so the document stays the same."""
     if text.isprintable():
         return text
-    return "".join(
-        letter if letter.isprintable() or letter == "\n" else json.dumps(letter)[1:-1] for letter in text
-    )
+    return "".join(letter if letter.isprintable() or letter == "\n" else json.dumps(letter)[1:-1] for letter in text)
 
 
 # ---------------------------------------------------------------------- times
@@ -310,7 +308,7 @@ def status_text(status: str) -> Text:
 
 
 def table(*columns: str, right: Iterable[str] = (), flexible: Iterable[str] = ()) -> Table:
-    """Make a table without lines. ``right`` names columns of numbers, ``flexible`` those that give way if it is narrow."""
+    """Make a table without lines. ``right`` names columns of numbers, ``flexible`` those that give way."""
     from rich.table import Table
 
     made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")

@@ -17,19 +17,23 @@ from headway.core.job import Attempt, Job, JobId, State
 
 
 def status(
-    job_id: Annotated[str, Parameter(help="The job's id, as submit printed it.", metavar="ID")],
+    job_id: Annotated[str, Parameter(name="ID", help="The job's id, as submit printed it.")],
     /,
     *,
     args: Annotated[bool, Parameter(help="Show the arguments too.", show_default=False)] = False,
     follow: Annotated[
-        bool, Parameter(help="Print what happens until the job has ended; with --json, an object a line.", show_default=False)
+        bool,
+        Parameter(
+            help="Print what happens until the job has ended; with --json, an object a line.", show_default=False
+        ),
     ] = False,
     json: JsonFlag = False,
     place: Place = HERE,
 ) -> int:
     """Show all that is known of one job: times, attempts, errors, result.
 
-    Arguments may hold what not everybody should read, so they are shown only with --args or --json.
+    Arguments may hold what not everybody should read, so they are shown only
+    with --args or --json.
     """
     if follow:
         run(_follow(JobId(job_id), place, json=json))
@@ -97,7 +101,9 @@ def _print(job: Job, now_at: int, *, args: bool) -> None:
         console.print("Arguments", style="bold")
         arguments = show.arguments_of(job)
         named = arguments if isinstance(arguments, dict) else {"": arguments}
-        console.print(show.facts({show.clean(name): show.compact(value) for name, value in named.items()} or {"none": ""}))
+        console.print(
+            show.facts({show.clean(name): show.compact(value) for name, value in named.items()} or {"none": ""})
+        )
     if job.history:
         console.print()
         console.print("Attempts that did not complete it", style="bold")

@@ -32,7 +32,7 @@ def workers(*, json: JsonFlag = False, place: Place = HERE) -> int:
 
 
 def drain(
-    worker_id: Annotated[str, Parameter(help="The worker's id, as `headway workers` shows it.", metavar="WORKER")],
+    worker_id: Annotated[str, Parameter(name="WORKER", help="The worker's id, as `headway workers` shows it.")],
     /,
     *,
     place: Place = HERE,

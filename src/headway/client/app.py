@@ -8,6 +8,7 @@ import sys
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, fields
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, ParamSpec, TypeVar, overload
@@ -18,7 +19,7 @@ from headway.client.context import Context
 from headway.client.job import Job
 from headway.client.options import Limit, Retry, Seconds, TaskOptions, Unique
 from headway.client.settings import Settings, load_settings, nearest
-from headway.client.task import Call, ContextTaskDecorator, Task, TaskDecorator
+from headway.client.task import Call, ContextTaskDecorator, Task, TaskDecorator, check_text
 from headway.core.cron import parse_cron
 from headway.core.errors import BadCron, ConfigError, UnknownOption, UnknownTask
 from headway.core.job import JobId, State
@@ -74,7 +75,7 @@ class Headway:
         **settings: Any,
     ) -> None:
         self._given = {"store": store, **settings}
-        self.settings: Settings = load_settings(self._given)
+        self.settings: Settings = _check_release(load_settings(self._given))
         self.policy: Policy = BUILT_IN
         self.lifespan = lifespan
         self.tasks: dict[str, Task[Any, Any, Any]] = {}
@@ -87,7 +88,7 @@ class Headway:
     def configure(self, **settings: Any) -> None:
         """Set settings over those the app was made with, as flags of the command line do. Before anything is opened."""
         self._given |= {name: value for name, value in settings.items() if value is not None}
-        self.settings = load_settings(self._given)
+        self.settings = _check_release(load_settings(self._given))
 
     def make_store(self) -> Store:
         """Make an unopened store of this app's address and namespace; every worker process opens its own."""
@@ -209,7 +210,9 @@ class Headway:
             raise ConfigError(f"a task is a function, not {function!r}")
         if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
             raise ConfigError(f"{function.__qualname__} is a generator; a task returns one result")
-        name = name or f"{_module_name(function)}.{function.__qualname__}"
+        if name is None and not hasattr(function, "__qualname__"):
+            raise ConfigError(f"{function!r} has no name of its own; give the task one: name=…")
+        name = check_text(name or f"{_module_name(function)}.{function.__qualname__}", "the name of a task")
         known = self.tasks.get(name)
         if known is not None and not _same_function(known.fn, function):
             raise ConfigError(
@@ -231,10 +234,9 @@ class Headway:
 
     async def aenqueue_many(self, calls: Iterable[Call[Any]]) -> list[Job[Any]]:
         """Submit many jobs in one round trip for every thousand; each thousand is kept whole or not at all."""
-        calls = list(calls)
         jobs: list[Job[Any]] = []
-        for start in range(0, len(calls), BATCH):
-            batch = calls[start : start + BATCH]
+        remaining = iter(calls)
+        while batch := list(islice(remaining, BATCH)):  # An endless supply of calls never lies in memory whole.
             answers = await self.client.submit([call.new for call in batch])
             for call, answer in zip(batch, answers, strict=True):
                 jobs.append(self._handle(call, answer.job_id, answer.deduplicated))
@@ -259,6 +261,8 @@ class Headway:
     ) -> list[Job[Any]]:
         """Find jobs, newest first."""
         name = task.name if isinstance(task, Task) else task
+        if limit < 0:
+            raise ConfigError(f"limit must be at least 0, not {limit}")
         query = JobQuery(states=read_states(status), task=name, lane=priority, tenant=tenant, limit=limit)
         found = await self.client.find(query)
         return [self._typed(job.task, job.job_id) for job in found]
@@ -322,6 +326,14 @@ class Headway:
     def _typed(self, task: str, job_id: JobId) -> Job[Any]:
         known = self.tasks.get(task)
         return known.job(job_id) if known else self.job(job_id)
+
+
+def _check_release(settings: Settings) -> Settings:
+    """Refuse settings whose meaning comes with a later release: to take one and ignore it would be worse."""
+    for name in ("policy", "transient_store", "history"):
+        if getattr(settings, name) is not None:
+            raise ConfigError(f"{name} is not in this release yet; remove it from the settings", setting=name)
+    return settings
 
 
 def read_states(status: str | Sequence[str] | None) -> tuple[State, ...]:

@@ -9,7 +9,9 @@ import os
 import threading
 import weakref
 from collections.abc import AsyncIterator, Callable, Sequence
+from datetime import timedelta
 
+from headway.client.settings import seconds
 from headway.core.errors import JobNotFound, ResultTimeout
 from headway.core.event import Event
 from headway.core.job import Job, JobId, NewJob, State, Submitted
@@ -47,11 +49,11 @@ class Client:
             raise JobNotFound(f"no job {job_id} in the store; it may have been pruned", job_id=job_id)
         return job
 
-    async def ended(self, job_id: JobId, timeout: float | None) -> Job:
+    async def ended(self, job_id: JobId, timeout: float | timedelta | None) -> Job:
         """Wait until a job has ended. Raises ``ResultTimeout``, ``JobNotFound``."""
         link = await self._link()
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(None if timeout is None else seconds(timeout, "timeout")):
                 return await link.watcher.ended(job_id)
         except TimeoutError:
             raise ResultTimeout(f"job {job_id} has not ended within {timeout} s; it goes on", job_id=job_id) from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import inspect
 import math
@@ -10,7 +11,7 @@ from collections.abc import Callable, Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
-from typing import Any, Union, get_args, get_origin
+from typing import Any, Union, get_args, get_origin, get_type_hints
 from uuid import UUID
 
 import msgspec
@@ -35,6 +36,8 @@ def _encode_other(value: Any) -> Any:
 
 
 def _decode_other(kind: type, value: Any) -> Any:
+    if kind is object:  # As in dict[str, object]: anything goes.
+        return value
     if hasattr(kind, "model_validate"):
         return kind.model_validate(value)
     raise NotImplementedError(f"{kind.__name__} objects cannot be read from JSON")
@@ -73,6 +76,7 @@ class Signature:
         self._positional = [p.name for p in own if p.kind is not inspect.Parameter.KEYWORD_ONLY]
         self._names = frozenset(self.parameters)
         self._required = frozenset(p.name for p in own if p.default is p.empty and p.kind not in _VARIABLE)
+        self.defaults = {p.name: p.default for p in own if p.default is not p.empty and _storable(p.default)}
         annotations = {p.name: _annotation(p) for p in own}
         self._walked = frozenset(name for name, kind in annotations.items() if not _is_typed(kind))
         self._typed = len(self._walked) < len(annotations)
@@ -113,6 +117,8 @@ class Signature:
                 size=len(payload),
             )
         if self._typed:
+            if b"null" in payload:
+                self._check_numbers(values)
             self._check_types(payload)
         return VERSION + payload
 
@@ -167,6 +173,15 @@ class Signature:
                     ) from None
             raise
 
+    def _check_numbers(self, values: Mapping[str, Any]) -> None:
+        for name, value in values.items():
+            if (lost := _lost_number(value)) is not None:
+                raise PayloadError(
+                    f"task {self._name}: argument {name!r} holds {lost}, which JSON cannot",
+                    task=self._name,
+                    argument=name,
+                )
+
     def _check_types(self, body: bytes) -> None:
         try:
             self._decoder.decode(body)
@@ -197,19 +212,25 @@ def encode_result(value: Any, *, typed: bool, largest: int) -> bytes | None:
         body = _encoder.encode(value)
     except Exception as problem:
         raise PayloadError(f"the result cannot be stored as JSON: {problem}") from None
+    if typed and b"null" in body and (lost := _lost_number(value)) is not None:
+        raise PayloadError(f"the result holds {lost}, which JSON cannot")
     if len(body) > largest:
         raise PayloadTooLarge(f"the result takes {len(body):,} bytes, more than the {largest:,} allowed (payload_max)")
     return VERSION + body
 
 
 def decode_result(payload: bytes | None, kind: Any = Any) -> Any:
-    """Turn a stored result back into a value, typed if the kind is known."""
+    """Turn a stored result back into a value, typed if the kind is known and the value is of it.
+
+    Nothing made the task return what its annotation says; then the value is given as plain JSON.
+    """
     if payload is None:
         return None
     body = payload_body(payload)
-    if kind is Any:
-        return _plain_decoder.decode(body)
-    return msgspec.json.decode(body, type=kind, dec_hook=_decode_other)
+    if kind is not Any:
+        with contextlib.suppress(msgspec.DecodeError, NotImplementedError, ValueError):
+            return msgspec.json.decode(body, type=kind, dec_hook=_decode_other)
+    return _plain_decoder.decode(body)
 
 
 def result_type(function: Callable[..., Any]) -> Any:
@@ -262,11 +283,47 @@ def _restorable(kind: type) -> bool:
     )
 
 
+def _lost_number(value: Any) -> float | None:
+    """Find a number that JSON would turn into null."""
+    left = [msgspec.to_builtins(value, enc_hook=_encode_other, str_keys=True)]
+    while left:
+        match left.pop():
+            case float() as number if not math.isfinite(number):
+                return number
+            case list() | tuple() | set() as items:
+                left.extend(items)
+            case dict() as items:
+                left.extend(items.values())
+    return None
+
+
+def _storable(value: Any) -> bool:
+    try:
+        _encoder.encode(value)
+    except Exception:
+        return False
+    return True
+
+
 def _signature(function: Callable[..., Any]) -> inspect.Signature:
     try:
         return inspect.signature(function, eval_str=True)
-    except Exception:  # A name in an annotation that exists only for type checkers.
-        return inspect.signature(function)
+    except Exception:  # A name in some annotation exists only for type checkers; the others are read all the same.
+        found = inspect.signature(function)
+    names = getattr(inspect.unwrap(function), "__globals__", {})
+    parameters = [p.replace(annotation=_evaluated(p.annotation, names)) for p in found.parameters.values()]
+    return found.replace(parameters=parameters, return_annotation=_evaluated(found.return_annotation, names))
+
+
+def _evaluated(annotation: Any, names: dict[str, Any]) -> Any:
+    if not isinstance(annotation, str):
+        return annotation
+    try:
+        return get_type_hints(types.SimpleNamespace(__annotations__={"it": annotation}), names, include_extras=True)[
+            "it"
+        ]
+    except Exception:
+        return annotation
 
 
 def _annotation(parameter: inspect.Parameter) -> Any:

@@ -88,6 +88,10 @@ class Context:
         if self._report is not None:
             self._report(min(1.0, max(0.0, float(fraction))), None if note is None else str(note)[:500])
 
+    def end(self) -> None:
+        """Note that the attempt is over: what is said after it goes nowhere."""
+        self._report = None
+
     @property
     def log(self) -> logging.LoggerAdapter[logging.Logger]:
         """A logger whose lines carry the job."""

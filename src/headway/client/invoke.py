@@ -72,9 +72,9 @@ class _AsyncResolver:
         for name, needed in _needs(provider).items():
             arguments[name] = self._context if needed is None else await self.resolve(needed)
         if inspect.isasyncgenfunction(provider):
-            value = await self._stack.enter_async_context(asynccontextmanager(provider)(**arguments))
+            value = await self._stack.enter_async_context(_HonestAsync(asynccontextmanager(provider)(**arguments)))
         elif inspect.isgeneratorfunction(provider):
-            value = self._stack.enter_context(contextmanager(provider)(**arguments))
+            value = self._stack.enter_context(_Honest(contextmanager(provider)(**arguments)))
         else:
             value = provider(**arguments)
             if inspect.isawaitable(value):
@@ -99,7 +99,7 @@ class _PlainResolver:
             manager = _Bounced(asynccontextmanager(provider)(**arguments), self._bounce)
             value = self._stack.enter_context(manager)
         elif inspect.isgeneratorfunction(provider):
-            value = self._stack.enter_context(contextmanager(provider)(**arguments))
+            value = self._stack.enter_context(_Honest(contextmanager(provider)(**arguments)))
         else:
             value = provider(**arguments)
             if inspect.isawaitable(value):
@@ -108,8 +108,38 @@ class _PlainResolver:
         return value
 
 
+# A dependency sees the task's error but cannot swallow it: the job would pass for a success, and the dependencies
+# around it would commit what they should roll back.
+
+
+class _Honest(AbstractContextManager[Any]):
+    """A context manager that never swallows an error."""
+
+    def __init__(self, manager: AbstractContextManager[Any]) -> None:
+        self._manager = manager
+
+    def __enter__(self) -> Any:
+        return self._manager.__enter__()
+
+    def __exit__(self, *problem: Any) -> None:
+        self._manager.__exit__(*problem)
+
+
+class _HonestAsync(AbstractAsyncContextManager[Any]):
+    """The same, for one that is async."""
+
+    def __init__(self, manager: AbstractAsyncContextManager[Any]) -> None:
+        self._manager = manager
+
+    async def __aenter__(self) -> Any:
+        return await self._manager.__aenter__()
+
+    async def __aexit__(self, *problem: Any) -> None:
+        await self._manager.__aexit__(*problem)
+
+
 class _Bounced(AbstractContextManager[Any]):
-    """An async context manager, entered and left from a thread."""
+    """The same, for one that is async, entered and left from a thread."""
 
     def __init__(self, manager: AbstractAsyncContextManager[Any], bounce: Bounce) -> None:
         self._manager, self._bounce = manager, bounce
@@ -117,8 +147,8 @@ class _Bounced(AbstractContextManager[Any]):
     def __enter__(self) -> Any:
         return self._bounce(self._manager.__aenter__())
 
-    def __exit__(self, *problem: Any) -> bool | None:
-        return bool(self._bounce(self._manager.__aexit__(*problem)))
+    def __exit__(self, *problem: Any) -> None:
+        self._bounce(self._manager.__aexit__(*problem))
 
 
 async def _await(value: Any) -> Any:

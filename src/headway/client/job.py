@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from headway.client.codec import decode_result
@@ -43,7 +44,7 @@ class Job(Generic[R]):
         """Tell where the job stands."""
         return (await self.ainfo()).state
 
-    async def aresult(self, timeout: float | None = None) -> R:
+    async def aresult(self, timeout: float | timedelta | None = None) -> R:
         """Wait for the job to end and give what it returned.
 
         Raises ``JobFailed`` (with ``.error``), ``JobCancelled``, ``TimeoutError``, ``JobNotFound``, ``NotStored``.
@@ -93,7 +94,7 @@ class Job(Generic[R]):
         """Blocking twin of ``astatus``."""
         return self._app.portal.run(self.astatus())
 
-    def result(self, timeout: float | None = None) -> R:
+    def result(self, timeout: float | timedelta | None = None) -> R:
         """Blocking twin of ``aresult``."""
         return self._app.portal.run(self.aresult(timeout))
 

@@ -10,6 +10,7 @@ from typing import Any
 from headway.client.settings import seconds
 from headway.core.errors import ConfigError
 from headway.core.job import RetryRule
+from headway.core.policy.retry import DELAY_MS_MAX
 
 Seconds = float | int | timedelta
 
@@ -39,15 +40,26 @@ class Retry:
             raise ConfigError("Retry: base and cap must not be negative")
         if not 0 <= self.jitter <= 1:
             raise ConfigError(f"Retry: jitter is between 0 and 1, not {self.jitter!r}")
+        object.__setattr__(self, "on", _exceptions("on", self.on))
+        object.__setattr__(self, "give_up_on", _exceptions("give_up_on", self.give_up_on))
 
     def rule(self) -> RetryRule:
         """Give the part that a store keeps."""
-        base_ms, cap_ms = milliseconds(self.base, "base"), milliseconds(self.cap, "cap")
+        base_ms, cap_ms = (min(milliseconds(length, "Retry"), DELAY_MS_MAX) for length in (self.base, self.cap))
         return RetryRule(self.backoff, base_ms, cap_ms, self.jitter)
 
     def retriable(self, error: BaseException) -> bool:
         """Tell whether an attempt that raised this may be repeated."""
         return not isinstance(error, self.give_up_on) and (not self.on or isinstance(error, self.on))
+
+
+def _exceptions(what: str, kinds: Any) -> tuple[type[BaseException], ...]:
+    """Read one class of exceptions or several. A worker must not find out that they are none."""
+    found = (kinds,) if isinstance(kinds, type) else tuple(kinds)
+    for kind in found:
+        if not (isinstance(kind, type) and issubclass(kind, BaseException)):
+            raise ConfigError(f"Retry: {what} is a tuple of exceptions, and {kind!r} is none")
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -45,6 +45,7 @@ class Settings:
     token: str | None = None
     worker_http: str | None = None
     log: str | None = None
+    log_args: bool = False
 
     def __post_init__(self) -> None:
         if not 1 <= self.slots <= 10_000:
@@ -174,7 +175,7 @@ def _integer(value: Any, where: str) -> int:
 
 def _seconds(value: Any, where: str) -> float:
     try:
-        return float(value) if isinstance(value, str) else seconds(value, where)
+        return seconds(float(value) if isinstance(value, str) else value, where)
     except ValueError:
         raise ConfigError(f"{where}: expected a number of seconds, not {value!r}", setting=where) from None
 
@@ -185,6 +186,14 @@ def _text(value: Any, where: str) -> str:
     return str(value)
 
 
+def _truth(value: Any, where: str) -> bool:
+    if isinstance(value, str) and value.lower() in ("1", "true", "yes", "on", "0", "false", "no", "off"):
+        return value.lower() in ("1", "true", "yes", "on")
+    if not isinstance(value, bool):
+        raise ConfigError(f"{where}: expected true or false, not {value!r}", setting=where)
+    return value
+
+
 def _names(value: Any, where: str) -> tuple[str, ...]:
     parts = value.split(",") if isinstance(value, str) else value
     if not isinstance(parts, (list, tuple, set, frozenset)) or not all(isinstance(part, str) for part in parts):
@@ -193,6 +202,7 @@ def _names(value: Any, where: str) -> tuple[str, ...]:
 
 
 _READERS: dict[str, Callable[[Any, str], Any]] = {
+    "bool": _truth,
     "int": _integer,
     "float": _seconds,
     "str": _text,

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, Never, ParamSpec, Protocol, TypeVar, overload
 
 from headway.client.codec import Signature, result_type
 from headway.client.context import Context, current, inline_lease
@@ -28,6 +28,7 @@ C = TypeVar("C")
 
 EXECUTORS = ("auto", "async", "thread", "process")
 YEAR_9999_MS = 253_402_300_799_000
+RETRIES_MAX = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,8 @@ class Task(Generic[P, R, C]):
         self.signature = Signature(name, function, context=options.context)
         self.result_kind = result_type(function)
         self.executor = _check_options(self)
-        self._terms = _Terms.of(self, CallOptions())
+        self._asked = CallOptions()
+        self._terms = _Terms.of(self, self._asked)
         self.__name__ = getattr(function, "__name__", name)
         self.__doc__ = function.__doc__
         self.__wrapped__ = function
@@ -88,31 +90,30 @@ class Task(Generic[P, R, C]):
         needs: Iterable[str] | None = None,
         unique: Unique | None = None,
         trace_id: str | None = None,
-        **unknown: Any,
+        **unknown: Never,
     ) -> Task[P, R, C]:
-        """Give the same task with options for the calls made through it."""
+        """Give the same task with options for the calls made through it, over those of an earlier ``using``."""
         if unknown:
             known = [name for name in inspect.signature(Task.using).parameters if name not in ("self", "unknown")]
             name = next(iter(unknown))
             raise UnknownOption(f"task {self.name}: using() has no option {name!r}{nearest(name, known)}", option=name)
-        if tenant is not None and not isinstance(tenant, str):
-            raise ConfigError(f"task {self.name}: tenant must be text, not {tenant!r}")
-        options = CallOptions(
-            priority=priority,
-            delay=delay,
-            run_after=run_after,
-            idempotency_key=idempotency_key,
-            expires=expires,
-            tenant=tenant,
-            max_retries=max_retries,
-            timeout=timeout,
-            needs=needs,
-            unique=unique,
-            trace_id=trace_id,
-        )
+        asked: dict[str, Any] = {
+            "priority": priority,
+            "delay": delay,
+            "run_after": run_after,
+            "idempotency_key": idempotency_key,
+            "expires": expires,
+            "tenant": tenant,
+            "max_retries": max_retries,
+            "timeout": timeout,
+            "needs": needs,
+            "unique": unique,
+            "trace_id": trace_id,
+        }
         same: Task[P, R, C] = object.__new__(type(self))
         same.__dict__.update(self.__dict__)
-        same._terms = _Terms.of(self, options)
+        same._asked = replace(self._asked, **{name: value for name, value in asked.items() if value is not None})
+        same._terms = _Terms.of(self, same._asked)
         return same
 
     @property
@@ -127,7 +128,10 @@ class Task(Generic[P, R, C]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> C:
         context = Context(inline_lease(self.name))
         positional = (context, *args) if self.options.context else args
-        dependencies = {name: need for name, need in self.signature.dependencies.items() if name not in kwargs}
+        dependencies = self.signature.dependencies
+        if dependencies:
+            given = self.signature.signature.bind_partial(*positional, **kwargs).arguments
+            dependencies = {name: need for name, need in dependencies.items() if name not in given}
         if self.is_async:
             return invoke_async(self.fn, positional, kwargs, dependencies, context)  # type: ignore[return-value]
         needs_loop = bool(dependencies)
@@ -189,12 +193,16 @@ class _Terms:
         max_retries = _first(call.max_retries, options.max_retries, lane.max_retries)
         timeout = _first(call.timeout, options.timeout)
         timeout_ms = lane.timeout_ms if timeout is None else milliseconds(timeout, f"task {task.name}: timeout")
+        timeout_ms = _bounded(task.name, "timeout", timeout_ms)
         if timeout_ms <= 0:
             raise ConfigError(f"task {task.name}: timeout must be above 0, not {timeout}")
-        if not isinstance(max_retries, int) or isinstance(max_retries, bool) or max_retries < 0:
-            raise ConfigError(f"task {task.name}: max_retries must be a whole number, at least 0, not {max_retries!r}")
+        if not isinstance(max_retries, int) or isinstance(max_retries, bool) or not 0 <= max_retries <= RETRIES_MAX:
+            raise ConfigError(
+                f"task {task.name}: max_retries must be a whole number from 0 to {RETRIES_MAX:,}, not {max_retries!r}"
+            )
         needs = call.needs if call.needs is not None else options.needs
         unique = call.unique or options.unique
+        _check_parameters(task, "unique", unique.by or () if unique else ())
         template = NewJob(
             job_id=new_job_id(),
             task=task.name,
@@ -204,14 +212,14 @@ class _Terms:
             max_retries=max_retries,
             timeout_ms=timeout_ms,
             needs=_needs(task.name, needs),
-            tenant=call.tenant,
+            tenant=_optional_text(task.name, "tenant", call.tenant),
             retry=None if options.retry is None else options.retry.rule(),
             delay_ms=_delay_ms(task.name, call),
             due_at=_due_at(task.name, call.run_after),
             expires_ms=_length_ms(task.name, "expires", call.expires),
             idempotency_key=_key(task.name, call.idempotency_key),
             idempotency_ms=policy.keep.idempotency_ms,
-            trace_id=call.trace_id,
+            trace_id=_optional_text(task.name, "trace_id", call.trace_id),
             persist=options.persist,
         )
         if not options.persist:
@@ -222,8 +230,9 @@ class _Terms:
         template = self.template
         payload = self.signature.encode(values, largest=self.largest)
         tenant = template.tenant
-        if tenant is None and self.fair_by is not None and (value := values.get(self.fair_by)) is not None:
-            tenant = str(value)
+        if tenant is None and self.fair_by is not None:
+            value = values.get(self.fair_by, self.signature.defaults.get(self.fair_by))
+            tenant = None if value is None else check_text(str(value), f"task {template.task}: {self.fair_by}")
         outer = current.get()
         canonical = payload if template.idempotency_key is None else self.signature.canonical(values)
         return NewJob(
@@ -249,6 +258,7 @@ class _Terms:
         )
 
     def _unique_key(self, unique: Unique, values: dict[str, Any]) -> str:
+        values = {**self.signature.defaults, **values}  # Whether the default was written out makes no difference.
         chosen = values if unique.by is None else {name: values.get(name) for name in unique.by}
         digest = hashlib.blake2b(self.signature.canonical(chosen), digest_size=16).hexdigest()
         return f"{self.template.task}:{digest}"
@@ -266,14 +276,7 @@ def _check_options(task: Task[Any, Any, Any]) -> str:
         raise ConfigError(f"task {name}: executor 'async' needs an async def; use 'thread' or 'process'")
     if executor == "thread" and task.is_async:
         raise ConfigError(f"task {name}: executor 'thread' needs a plain def; use 'async' or 'process'")
-    for what, parameters in (("fair_by", [options.fair_by]), ("unique", (options.unique or Unique()).by or [])):
-        for parameter in parameters:
-            if parameter is not None and parameter not in task.signature.parameters:
-                known = list(task.signature.parameters)
-                raise ConfigError(
-                    f"task {name}: {what} names {parameter!r}, which is no parameter of the function"
-                    f"{nearest(parameter, known)}"
-                )
+    _check_parameters(task, "fair_by", () if options.fair_by is None else (options.fair_by,))
     if options.duration is not None:
         raise ConfigError(f"task {name}: duration needs a ladder, which this release does not have yet")
     if options.limits:
@@ -281,6 +284,15 @@ def _check_options(task: Task[Any, Any, Any]) -> str:
     if options.on_stop not in ("fail", "retry_longer", "partial"):
         raise ConfigError(f"task {name}: on_stop is fail, retry_longer or partial, not {options.on_stop!r}")
     return executor
+
+
+def _check_parameters(task: Task[Any, Any, Any], what: str, names: Iterable[str]) -> None:
+    known = list(task.signature.parameters)
+    for name in names:
+        if name not in known:
+            raise ConfigError(
+                f"task {task.name}: {what} names {name!r}, which is no parameter of the function{nearest(name, known)}"
+            )
 
 
 def _check_transient(name: str, job: NewJob, unique: Unique | None) -> None:
@@ -300,7 +312,7 @@ def _needs(name: str, needs: Iterable[str]) -> tuple[str, ...]:
     found = [needs] if isinstance(needs, str) else list(needs)
     if isinstance(needs, str) or not all(isinstance(need, str) and need for need in found):
         raise ConfigError(f"task {name}: needs is a set of names, not {needs!r}")
-    return tuple(sorted(set(found)))
+    return tuple(sorted({check_text(need, f"task {name}: needs") for need in found}))
 
 
 def _delay_ms(name: str, call: CallOptions) -> int:
@@ -343,7 +355,20 @@ def _bounded(name: str, what: str, length_ms: int) -> int:
 def _key(name: str, key: str | None) -> str | None:
     if key is not None and (not isinstance(key, str) or not 0 < len(key) <= 255):
         raise ConfigError(f"task {name}: idempotency_key is text of 1 to 255 characters, not {key!r}")
-    return key
+    return _optional_text(name, "idempotency_key", key)
+
+
+def _optional_text(name: str, what: str, value: object) -> str | None:
+    return None if value is None else check_text(value, f"task {name}: {what}")
+
+
+def check_text(value: object, what: str) -> str:
+    """Refuse what some store could not keep as text: NUL, and surrogates that stand alone."""
+    if not isinstance(value, str):
+        raise ConfigError(f"{what} must be text, not {value!r}")
+    if "\0" in value or (not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value)):
+        raise ConfigError(f"{what} must be text without NUL and lone surrogates, not {value!r}")
+    return value
 
 
 def _first(*values: Any) -> Any:

@@ -28,14 +28,15 @@ def events_between(before: Job | None, after: Job) -> Iterator[Event]:
     if before is None:
         yield Event("queued", after.submitted_at, after.job_id, {"lane": after.lane, "task": after.task})
     seen = len(before.history) if before else 0
-    announced = before.epoch if before and before.started_at is not None else (before.epoch if before else 0)
+    announced = before.epoch if before else 0
     for attempt in after.history[seen:]:
         if attempt.epoch > announced:
             yield Event(
                 "started", attempt.started_at, after.job_id, {"attempt": attempt.number, "worker": attempt.worker_id}
             )
             announced = attempt.epoch
-        if not (after.state.ended and attempt.epoch == after.epoch):
+        # A job that ended in the queue has no start: then its last attempt was not the end of it.
+        if not (after.state.ended and after.started_at is not None and attempt.epoch == after.epoch):
             data = {"attempt": attempt.number, "reason": attempt.reason}
             if attempt.error:
                 data |= {"error": attempt.error.type, "message": attempt.error.message}
@@ -46,8 +47,13 @@ def events_between(before: Job | None, after: Job) -> Iterator[Event]:
         before is None or (before.progress, before.note) != (after.progress, after.note)
     ):
         yield Event("progress", after.started_at or 0, after.job_id, {"fraction": after.progress, "note": after.note})
-    if after.state.ended and (before is None or not before.state.ended):
+    if after.state.ended and (before is None or _end(before) != _end(after)):
         yield Event("finished", after.finished_at or 0, after.job_id, _ending(after))
+
+
+def _end(job: Job) -> tuple[int | None, int]:
+    """Tell one ending from another: a job that was retried may end again."""
+    return job.finished_at, job.epoch
 
 
 def _ending(job: Job) -> dict[str, Any]:

@@ -1,6 +1,7 @@
-"""Named points at which tests make a process die or stumble: ``HEADWAY_FAILPOINT=exchange.after:kill:3``.
+"""Named points at which tests make a process die or stumble: ``HEADWAY_FAILPOINT=exchange.after:kill:3:once``.
 
-The last part says at which passage (the first, unless told). Unset, a point costs one comparison.
+The third part says at which passage. The fourth names a file that the first to strike makes: whoever finds
+it there passes unharmed, so a process that is started again lives. Unset, a point costs one comparison.
 """
 
 from __future__ import annotations
@@ -22,12 +23,15 @@ def reach(name: str) -> None:
 
 def _strike(name: str) -> None:
     global _passages
-    point, _, rest = _armed.partition(":")
-    action, _, number = rest.partition(":")
+    point, action, number, once = _armed.split(":", 3)
     if point != name:
         return
     _passages += 1
-    if _passages != int(number or 1):
+    if _passages != int(number):
+        return
+    try:
+        os.close(os.open(once, os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
         return
     if action == "kill":
         os.kill(os.getpid(), signal.SIGKILL)

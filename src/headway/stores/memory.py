@@ -680,7 +680,7 @@ class MemoryStore:
 def _transient_lease(seq: int, job: NewJob, worker: Worker, now_at: int) -> Lease:
     return Lease(
         job.job_id, seq, b"", job.task, job.payload, job.lane, job.tenant, job.trace_id, 1, 1, 0, 0,
-        job.timeout_ms, job.timeout_ms, None, now_at, False, job.needs, worker.worker_id,
+        job.timeout_ms, job.timeout_ms, None, now_at, False, job.class_key.needs, worker.worker_id,
     )  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from headway.worker.board import Board, Stop
 from headway.worker.control import Begin, Channel, Drain, Failed, Go, StopJobs, Up
 from headway.worker.loading import load_app
 from headway.worker.runner import Runner
-from headway.worker.system import die_with_parent
+from headway.worker.system import calm_collector, die_with_parent
 
 log = logging.getLogger("headway.worker")
 
@@ -63,6 +63,7 @@ async def _serve(connection: socket.socket, board_descriptor: int) -> int:
 
     async def ready() -> None:
         """Claim nothing before the parent can keep its lease."""
+        calm_collector()
         channel.say(_up(app, runner))
         await go.wait()
 

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 from headway.client.app import Headway, Middleware
+from headway.client.codec import read_payload
 from headway.client.context import Context, trace_of
 from headway.client.task import Task
 from headway.core.errors import JobError
@@ -191,7 +192,7 @@ class Runner:
             job.timer = loop.call_later(timeout, self.stop, job, Stop.TIMEOUT)
         job.handle = loop.create_task(self._attempt(job))
         if job_log.isEnabledFor(logging.INFO):
-            self._log("job.started", job, queue_ms=None)
+            self._log("job.started", job, args=read_payload(lease.payload) if self._settings.log_args else None)
 
     async def _attempt(self, job: Running) -> None:
         """Run one attempt to its end and report it. Nothing a task raises leaves this function."""
@@ -204,6 +205,9 @@ class Runner:
             ending = self._timed_out(job)
         if job.timer is not None:
             job.timer.cancel()
+        # A job points to its task and context and they point back: cut here, or a collector must find them all.
+        job.handle = None
+        job.context.end()
         self._board.free(job.slot)
         self._free_slots.append(job.slot)
         del self._jobs[job.lease.job_id]

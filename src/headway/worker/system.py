@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import signal
 import socket
@@ -20,6 +21,17 @@ def die_with_parent() -> None:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:  # It died before we asked.
         os._exit(1)
+
+
+def calm_collector() -> None:
+    """Let the garbage collector pass over what start-up made, and come less often.
+
+    A job makes some dozens of objects and no cycles; with Python's defaults, looking for cycles took
+    two fifths of a runner's time.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 50)
 
 
 def new_worker_id() -> str:

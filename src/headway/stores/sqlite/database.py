@@ -43,6 +43,7 @@ class Connection:
     def __init__(self, path: Path, synchronous: str) -> None:
         self.raw = apsw.Connection(str(path), statementcachesize=200)
         self.raw.set_busy_timeout(BUSY_MS)
+        _check_ours(self.raw, path)  # Before anything is changed: the first pragma writes to the file.
         for pragma in (
             "journal_mode = WAL",
             f"synchronous = {synchronous}",
@@ -190,15 +191,16 @@ class Database:
         except Exception as problem:
             for undo in self._undo:
                 undo()
-            if len(group) > 1:  # One at a time, so that each fails by its own fault alone.
+            # One at a time, so that each fails by its own fault alone; a lock is nobody's, and waiting is over.
+            if len(group) > 1 and not isinstance(problem, StoreBusy):
                 for call in group:
                     self._write_group(connection, [call])
                 return
-            call = group[0]
-            if isinstance(problem, StoreFull) and call.vital and _drop_ballast(self.path):
+            if isinstance(problem, StoreFull) and group[0].vital and _drop_ballast(self.path):
                 self._write_group(connection, group)
                 return
-            call.value, call.error = None, problem
+            for call in group:
+                call.value, call.error = None, problem
             self._after = []
         for action in self._after:
             action()

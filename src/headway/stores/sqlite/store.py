@@ -255,7 +255,9 @@ class SqliteStore:
         self, db: Connection, jobs: Sequence[NewJob], now_at: int
     ) -> tuple[list[Submitted], list[NewJob]]:
         """Answer for each job before anything is written, as if those before it were already kept."""
-        known: dict[str, bytes] = dict(db.run("known_ids", rows.json_list([job.job_id for job in jobs])))
+        known: dict[str, bytes] = dict(
+            db.run("known_ids", rows.json_list([job.job_id for job in jobs]), self._namespace_id)
+        )
         keys: dict[tuple[str, str], tuple[JobId, bytes]] = {}
         unique: dict[str, JobId] = {}
         answers: list[Submitted] = []

@@ -19,7 +19,7 @@ CREATE TABLE class (
 -- What never changes about a job, and its place: class_id with order_key or due_at lead to its row in ready or delayed.
 CREATE TABLE job (
   seq INTEGER PRIMARY KEY,
-  job_id TEXT NOT NULL UNIQUE,
+  job_id TEXT NOT NULL,
   namespace_id INTEGER NOT NULL,
   class_id INTEGER NOT NULL,
   order_key INTEGER,
@@ -35,7 +35,8 @@ CREATE TABLE job (
   idempotency_key TEXT,
   unique_key TEXT,
   digest BLOB NOT NULL,
-  payload BLOB NOT NULL
+  payload BLOB NOT NULL,
+  UNIQUE (job_id, namespace_id)
 );
 
 -- timeout_ms is set once it has grown; token is that of the last lease.

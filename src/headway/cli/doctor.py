@@ -1,0 +1,237 @@
+"""``headway doctor``: is everything as it should be, and what does it promise."""
+
+from __future__ import annotations
+
+import shutil
+import stat
+import uuid
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Literal
+
+from headway.cli import show
+from headway.cli.opening import HERE, JsonFlag, Place, make_store, path_of, run
+from headway.client.settings import Settings, gather
+from headway.core.errors import HeadwayError
+from headway.core.worker import WorkerState
+from headway.stores.base import Stats, Store
+from headway.stores.open import mask
+from headway.version import __version__
+
+SQLITE_OLDEST = (3, 51, 3)  # Earlier ones may damage a file when its log is reset.
+DISK_LEAST = 64 << 20
+DISK_LITTLE = 1 << 30
+REAPS_IN_HEARTBEAT = 6  # A worker reaps this often in each heartbeat…
+REAP_JITTER = 1.3  # …at intervals up to this much longer.
+ADDRESSES = ("store", "transient_store", "history", "server")
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that was looked at. ``advice`` says what to do unless all is well."""
+
+    name: str
+    status: Literal["ok", "warning", "fail"]
+    detail: str
+    advice: str | None = None
+
+
+def doctor(*, json: JsonFlag = False, place: Place = HERE) -> int:
+    """Check settings, store and workers, and say what you can rely on.
+
+    Prints every setting with where it came from, what the store keeps through
+    which failure, and how soon jobs are back after a crash. Exits with 1 if a
+    check fails; each says what to do.
+    """
+    given = {"store": place.store, "namespace": place.namespace}
+    settings, sources = place.settings(), {name: where for name, (_, where) in gather(given).items()}
+    facts: dict[str, str] = {}
+
+    async def examine() -> list[Check]:
+        return [check async for check in _examine(settings, facts)]
+
+    checks = run(examine())
+    healthy = all(check.status != "fail" for check in checks)
+    shown = _settings(settings, sources)
+    if json:
+        show.print_json(
+            {
+                "ok": healthy,
+                "version": __version__,
+                "settings": {name: {"value": value, "source": source} for name, (value, source) in shown.items()},
+                "store": facts,
+                "checks": [
+                    {"name": c.name, "status": c.status, "detail": c.detail, "advice": c.advice} for c in checks
+                ],
+                "recovery": _recovery(settings),
+            }
+        )
+    else:
+        _print(shown, facts, checks, settings)
+    return 0 if healthy else 1
+
+
+# ---------------------------------------------------------------------- the checks
+
+
+async def _examine(settings: Settings, facts: dict[str, str]) -> AsyncIterator[Check]:
+    """Check one thing after another; what needs the store is left out when it cannot be opened."""
+    try:
+        store = make_store(settings)
+        await store.open()
+    except HeadwayError as problem:
+        yield Check(
+            "store", "fail", str(problem), "name the right store with --store or HEADWAY_STORE, or start a worker"
+        )
+        return
+    try:
+        facts.update(await store.facts())
+        yield Check("store", "ok", f"opened {mask(settings.store)}")
+        yield await _check_writing(store)
+        if "sqlite" in facts:
+            yield _check_sqlite(facts["sqlite"])
+        path = path_of(store)
+        if path is not None:
+            yield _check_disk(path)
+            yield _check_modes(path)
+        stats = await store.stats()
+        yield _check_workers(stats)
+        yield _check_waiting(stats)
+    except HeadwayError as problem:
+        yield Check("store", "fail", str(problem), "see to the store, then ask again")
+    finally:
+        await store.close()
+
+
+async def _check_writing(store: Store) -> Check:
+    name = uuid.uuid4().hex
+    try:
+        await store.write("doctor", name, b"probe")
+        await store.write("doctor", name, None)
+    except HeadwayError as problem:
+        return Check("writing", "fail", str(problem), "without writing no job can be submitted or finished")
+    return Check("writing", "ok", "a document was written and removed")
+
+
+def _check_sqlite(version: str) -> Check:
+    numbers = tuple(int(part) for part in version.split(".")[:3] if part.isdigit())
+    oldest = ".".join(map(str, SQLITE_OLDEST))
+    if numbers < SQLITE_OLDEST:
+        advice = f"install apsw {oldest} or newer: earlier versions may damage the file"
+        return Check("sqlite", "fail", f"version {version}", advice)
+    return Check("sqlite", "ok", f"version {version}, at least {oldest}")
+
+
+def _check_disk(path: Path) -> Check:
+    free = shutil.disk_usage(path.absolute().parent).free
+    detail = f"{free / (1 << 30):,.1f} GiB free beside {path.name}"
+    if free < DISK_LEAST:
+        return Check("disk", "fail", detail, "free some room: on a full disk submits are refused")
+    if free < DISK_LITTLE:
+        return Check("disk", "warning", detail, "free some room before it runs out")
+    return Check("disk", "ok", detail)
+
+
+def _check_modes(path: Path) -> Check:
+    modes = {
+        file: stat.S_IMODE(file.stat().st_mode)
+        for file in (path, *(path.with_name(path.name + end) for end in ("-wal", "-shm")))
+        if file.exists()
+    }
+    detail = ", ".join(f"{file.name} {mode:04o}" for file, mode in modes.items())
+    advice = f"jobs' arguments may hold secrets: chmod 600 {' '.join(str(file) for file in modes)}"
+    if any(mode & 0o007 for mode in modes.values()):
+        return Check("file modes", "fail", f"{detail}: everybody on this machine has access", advice)
+    if any(mode & 0o070 for mode in modes.values()):
+        return Check(
+            "file modes", "warning", f"{detail}: the file's group has access", f"unless that is wanted, {advice}"
+        )
+    return Check("file modes", "ok", f"{detail}: only the owner has access")
+
+
+def _check_workers(stats: Stats) -> Check:
+    dead = [worker for worker in stats.workers if worker.state is WorkerState.DEAD]
+    alive = len(stats.workers) - len(dead)
+    detail = f"{alive} alive, {len(dead)} dead"
+    stranded = sum(worker.running for worker in dead)
+    if stranded and not alive:
+        advice = "start a worker: it returns them to the queue"
+        return Check("workers", "fail", f"{detail}, the dead hold {show.plural(stranded, 'job')}", advice)
+    if not alive:
+        return Check("workers", "warning", detail, "start one with `headway worker module:app`, or jobs will wait")
+    return Check("workers", "ok", detail)
+
+
+def _check_waiting(stats: Stats) -> Check:
+    waiting = sum(lane.waiting for lane in stats.lanes.values())
+    oldest = [lane.oldest_at for lane in stats.lanes.values() if lane.oldest_at is not None]
+    alive = any(worker.state is WorkerState.ACTIVE for worker in stats.workers)
+    detail = "no job waits"
+    if waiting:
+        since = f", the oldest for {show.duration(stats.now_at - min(oldest))}" if oldest else ""
+        detail = f"{show.plural(waiting, 'job')} waiting{since}"
+    if waiting and not alive:
+        return Check("waiting", "fail", f"{detail}, and no worker takes jobs", "start one: `headway worker module:app`")
+    return Check("waiting", "ok", detail)
+
+
+# ---------------------------------------------------------------------- telling
+
+
+def _settings(settings: Settings, sources: dict[str, str]) -> dict[str, tuple[Any, str]]:
+    """Give every setting with where it came from, secrets masked."""
+    shown: dict[str, tuple[Any, str]] = {}
+    for field in fields(settings):
+        value = getattr(settings, field.name)
+        if field.name in ADDRESSES and value is not None:
+            value = mask(value)
+        elif field.name == "token" and value is not None:
+            value = "***"
+        source = sources.get(field.name, "default")
+        shown[field.name] = (value, "command line" if source == "argument" else source)
+    return shown
+
+
+def _recovery(settings: Settings) -> dict[str, float]:
+    """Give how soon jobs are back in the queue, in seconds, by the settings here."""
+    return {
+        "runner_crashed_seconds": 1.0,
+        "host_lost_seconds": round(settings.dead_after + settings.heartbeat / REAPS_IN_HEARTBEAT * REAP_JITTER, 1),
+    }
+
+
+def _print(shown: dict[str, tuple[Any, str]], facts: dict[str, str], checks: list[Check], settings: Settings) -> None:
+    console = show.console()
+    console.print("Settings", style="bold")
+    table = show.table("name", "value", "from", flexible=["value", "from"])
+    table.show_header = False
+    for name, (value, source) in shown.items():
+        written = ", ".join(value) if isinstance(value, tuple) else value
+        style = "dim" if source == "default" else ""
+        table.add_row(
+            show.text(name, style),
+            show.text(show.NOTHING if written in (None, "") else written, style),
+            show.text(source, style),
+        )
+    console.print(table)
+    if facts:
+        console.print("\nStore", style="bold")
+        console.print(show.facts(facts))
+    console.print("\nRecovery, with these settings", style="bold")
+    bounds = _recovery(settings)
+    console.print(
+        show.facts(
+            {
+                "a runner crashes": f"its jobs are back in under {bounds['runner_crashed_seconds']:g} s",
+                "a host is lost": f"its jobs are back within {bounds['host_lost_seconds']:g} s "
+                f"(dead_after {settings.dead_after:g} s and one reap), if another worker is alive",
+            }
+        )
+    )
+    console.print("\nChecks", style="bold")
+    for check in checks:
+        line = show.text(f"{check.status:<8}", show.STYLES[check.status]) + show.text(f"{check.name}: {check.detail}")
+        console.print(line, soft_wrap=True)
+        if check.advice and check.status != "ok":
+            console.print(show.text(f"        → {check.advice}"), soft_wrap=True)

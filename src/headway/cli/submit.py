@@ -1,0 +1,285 @@
+"""``headway submit``: make a job of a task."""
+
+from __future__ import annotations
+
+import inspect
+import json as json_module
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from headway.cli import show
+from headway.cli.opening import HERE, JsonFlag, Place, check_shared, load, path_of, run
+from headway.client.settings import nearest
+from headway.core.errors import BadArguments, ConfigError, NotStored, UnknownTask
+from headway.core.job import Job, State
+
+if TYPE_CHECKING:
+    from headway.client.app import Headway
+    from headway.client.task import Task
+    from headway.engine.catalogue import TaskEntry
+
+DEMO = "demo."
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class CallFlags:
+    """What a submitter may ask for."""
+
+    priority: Annotated[str | None, Parameter(help="The lane: high, medium or low.", metavar="LANE")] = None
+    delay: Annotated[
+        float | None, Parameter(help="Run no earlier than so many seconds from now.", metavar="SECONDS")
+    ] = None
+    run_after: Annotated[
+        str | None, Parameter(help="Run no earlier than this moment: 2030-01-31T08:00:00Z.", metavar="ISO")
+    ] = None
+    expires: Annotated[
+        float | None, Parameter(help="Cancel the job if it has not begun in so many seconds.", metavar="SECONDS")
+    ] = None
+    idempotency_key: Annotated[
+        str | None, Parameter(help="A second submit with this key gives the same job.", metavar="KEY")
+    ] = None
+    tenant: Annotated[str | None, Parameter(help="The party that fairness is counted by.", metavar="TENANT")] = None
+    max_retries: Annotated[int | None, Parameter(help="How often a failed attempt is repeated.", metavar="N")] = None
+    timeout: Annotated[float | None, Parameter(help="The longest one attempt may take.", metavar="SECONDS")] = None
+    needs: Annotated[str | None, Parameter(help="What a worker must offer; several with commas.", metavar="NAMES")] = (
+        None
+    )
+
+    def options(self) -> dict[str, Any]:
+        """Give what was asked for, as ``Task.using`` takes it."""
+        given: dict[str, Any] = {
+            "priority": self.priority,
+            "delay": self.delay,
+            "run_after": None if self.run_after is None else _moment(self.run_after),
+            "expires": self.expires,
+            "idempotency_key": self.idempotency_key,
+            "tenant": self.tenant,
+            "max_retries": self.max_retries,
+            "timeout": self.timeout,
+            "needs": None if self.needs is None else [part for part in map(str.strip, self.needs.split(",")) if part],
+        }
+        return {name: value for name, value in given.items() if value is not None}
+
+
+NO_FLAGS = CallFlags()
+
+
+def submit(
+    task: Annotated[str, Parameter(name="TASK", help="The task's name.")],
+    /,
+    *values: Annotated[str, Parameter(name="KEY=VALUE", help="Its arguments.")],
+    json_args: Annotated[
+        str | None, Parameter(help="Arguments as a JSON object; KEY=VALUE goes over it.", metavar="JSON")
+    ] = None,
+    app: Annotated[
+        str | None,
+        Parameter(
+            help="Where the task is declared; else the store's catalogue is asked.",
+            env_var="HEADWAY_APP",
+            metavar="APP",
+        ),
+    ] = None,
+    call: CallFlags = NO_FLAGS,
+    wait: Annotated[bool, Parameter(help="Wait for the job to end and print its result.", show_default=False)] = False,
+    timeout_wait: Annotated[float | None, Parameter(help="Wait no longer than this.", metavar="SECONDS")] = None,
+    json: JsonFlag = False,
+    place: Place = HERE,
+) -> int:
+    """Submit a job and print its id.
+
+    Values are read as JSON where that is possible, else as text:
+    seconds=2, flags='["a"]', name=Ada.
+
+    With --app, or HEADWAY_APP, the task's own options apply. Without, the task
+    is looked up in the catalogue that workers keep in the store.
+
+    With --wait the result is printed as well, as JSON, and the exit code is 1
+    if the job does not complete.
+    """
+    named = read_values(values, json_args)
+    return run(_submit(task, named, app, call.options(), place, wait=wait or timeout_wait is not None,
+                       timeout=timeout_wait, json=json))  # fmt: skip
+
+
+async def _submit(
+    name: str,
+    values: dict[str, Any],
+    path: str | None,
+    options: dict[str, Any],
+    place: Place,
+    *,
+    wait: bool,
+    timeout: float | None,
+    json: bool,
+) -> int:
+    named = _blank_app(place) if path is None else load(path, place)
+    check_shared(named.make_store(), named.settings)
+    async with named:
+        task = named.find_task(name) if path is not None else await _look_up(named, name, place)
+    async with task.app as app:
+        _check_names(task, values)
+        call = task.using(**options).call_named(values)
+        if wait and not call.new.persist:
+            raise NotStored(f"task {name} is transient: its jobs keep no result to wait for")
+        job = await app.submit_call(call)
+        if not json:
+            print(job.id)
+            if job.deduplicated:
+                print("an earlier submit made this job already", file=sys.stderr)
+            sys.stdout.flush()
+        ended = await app.client.ended(job.id, timeout) if wait else None
+    if json:
+        made = {"id": job.id, "deduplicated": job.deduplicated}
+        show.print_json(made if ended is None else made | show.job_values(ended))
+    elif ended is not None:
+        _print_ending(ended)
+    return 0 if ended is None or _completed(ended) else 1
+
+
+async def _look_up(app: Headway, name: str, place: Place) -> Task[Any, Any, Any]:
+    """Find a task in the store's catalogue, or among the demo tasks."""
+    from headway.engine.catalogue import read_tasks
+
+    file = path_of(app.make_store())
+    # Asking must not make an empty store where there is none.
+    known = [] if file is not None and not file.exists() else await read_tasks(await app.client.store())
+    for entry in known:
+        if entry.name == name:
+            return _declare(app, entry)
+    if name.startswith(DEMO):
+        from headway.cli.demo import app as demo
+
+        demo.configure(store=place.store, namespace=place.namespace)
+        return demo.find_task(name)
+    names = [entry.name for entry in known]
+    hint = nearest(name, names) or "; start a worker that knows it, or name its app with --app or HEADWAY_APP"
+    raise UnknownTask(f"no task {name!r} in the catalogue of the store{hint}")
+
+
+def _blank_app(place: Place) -> Headway:
+    from headway.client.app import Headway
+
+    return Headway(place.store, namespace=place.namespace)
+
+
+def _declare(app: Headway, entry: TaskEntry) -> Task[Any, Any, Any]:
+    """Declare a task as the catalogue describes it, so that a call to it is checked and built as anywhere else."""
+    properties, required = entry.parameters.get("properties", {}), entry.parameters.get("required", ())
+
+    def stand_in(**_: Any) -> None:
+        raise AssertionError("a task of the catalogue runs in a worker")
+
+    stand_in.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [
+            inspect.Parameter(
+                parameter,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=inspect.Parameter.empty if parameter in required else None,
+                annotation=_kind(schema),
+            )
+            for parameter, schema in properties.items()
+        ]
+    )
+    lane = app.policy.lanes.get(entry.lane)
+    # What the task has from its lane, a job in another lane should have from that one.
+    from_lane = lane is not None and (lane.max_retries, lane.timeout_ms) == (entry.max_retries, entry.timeout_ms)
+    return app.task(
+        name=entry.name,
+        priority=entry.lane,
+        fair_by=entry.fair_by,
+        max_retries=None if from_lane else entry.max_retries,
+        timeout=None if from_lane else entry.timeout_ms / 1_000,
+        needs=entry.needs,
+        persist=entry.persist,
+    )(stand_in)
+
+
+_KINDS: dict[str, Any] = {"string": str, "integer": int, "number": float, "boolean": bool}
+
+
+def _kind(schema: Any) -> Any:
+    """Give the type of a parameter whose schema is a plain one; others are checked by the worker."""
+    plain = isinstance(schema, dict) and set(schema) <= {"type", "default", "title", "description"}
+    return _KINDS.get(str(schema.get("type")), Any) if plain else Any
+
+
+def _check_names(task: Task[Any, Any, Any], values: Iterable[str]) -> None:
+    """Refuse an argument that the task does not have, suggesting the nearest."""
+    parameters = task.signature.parameters
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return
+    for name in values:
+        if name not in parameters:
+            known = ", ".join(parameters) or "none"
+            hint = nearest(name, list(parameters))
+            raise BadArguments(f"task {task.name} has no parameter {name!r}{hint} (parameters: {known})")
+
+
+# ---------------------------------------------------------------------- reading the command line
+
+
+def read_values(pairs: Iterable[str], json_args: str | None) -> dict[str, Any]:
+    """Read arguments: a JSON object, and over it ``key=value`` pairs whose values are JSON where possible."""
+    values: dict[str, Any] = {}
+    if json_args is not None:
+        try:
+            values = json_module.loads(json_args)
+        except (ValueError, RecursionError) as problem:
+            raise ConfigError(f"--json-args is not JSON: {problem}") from None
+        if not isinstance(values, dict):
+            raise ConfigError("--json-args takes an object of arguments by name: '{\"seconds\": 2}'")
+    named: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not equals or not name:
+            raise ConfigError(f"arguments are written key=value, not {pair!r}")
+        if name in named:
+            raise ConfigError(f"the argument {name!r} is given twice")
+        named[name] = read_value(text)
+    return values | named
+
+
+def read_value(text: str) -> Any:
+    """Read a value as JSON, or as the text it is."""
+    try:
+        return json_module.loads(text, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def _moment(text: str) -> datetime:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ConfigError(f"--run-after takes a moment as 2030-01-31T08:00:00Z, not {text!r}") from None
+    if moment.tzinfo is None:
+        raise ConfigError(f"--run-after {text} has no time zone; add Z or an offset as +02:00")
+    return moment
+
+
+# ---------------------------------------------------------------------- telling how it ended
+
+
+def _completed(job: Job) -> bool:
+    return job.state is State.COMPLETED and job.result_error is None
+
+
+def _print_ending(job: Job) -> None:
+    if _completed(job):
+        print(show.compact(show.result_of(job)))
+        return
+    what = job.result_error or (
+        f"{job.error.type}: {job.error.message}" if job.error else job.reason or "no reason given"
+    )
+    after = f" after {show.plural(job.attempts, 'attempt')}" if job.attempts else ""
+    print(show.clean(f"error: job {job.state.value}{after}: {what}"), file=sys.stderr)

@@ -1,0 +1,130 @@
+"""``headway top``: watch the store."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from headway.cli import show
+from headway.cli.opening import HERE, Place, opened, run
+from headway.core.errors import StoreError
+from headway.core.job import State
+from headway.core.worker import WorkerState
+from headway.stores.base import JobQuery, Store
+from headway.stores.open import mask
+from headway.version import __version__
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
+REFRESH = 1.0  # Seconds between looks…
+SHARE = 0.2  # …or more, so that looking takes at most this part of the time.
+SHOWN = 10  # Running jobs, and recent ones.
+
+
+def top(
+    *,
+    once: Annotated[bool, Parameter(help="Print one picture and end.", show_default=False)] = False,
+    place: Place = HERE,
+) -> int:
+    """Watch lanes, workers and jobs, renewed every second. Press q or Ctrl-C to end."""
+    if once or not sys.stdout.isatty():
+        run(_print_once(place))
+    else:
+        with contextlib.suppress(KeyboardInterrupt):
+            run(_watch(place))
+    return 0
+
+
+async def _print_once(place: Place) -> None:
+    async with opened(place) as store:
+        show.console().print(await _picture(store, place))
+
+
+async def _watch(place: Place) -> None:
+    """Draw until a key ends it."""
+    from rich.console import RenderableType
+    from rich.live import Live
+
+    async with opened(place) as store:
+        console = show.console()
+        picture: RenderableType = await _picture(store, place)
+        ended = asyncio.Event()
+        with _keys(ended), Live(picture, console=console, screen=True, auto_refresh=False) as live:
+            while not ended.is_set():
+                live.update(picture, refresh=True)
+                began = time.monotonic()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(REFRESH):
+                        await ended.wait()
+                try:
+                    picture = await _picture(store, place)
+                except StoreError as problem:
+                    picture = show.text(problem, "red")
+                took = time.monotonic() - began - REFRESH
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(max(0.0, took / SHARE - REFRESH)):
+                        await ended.wait()
+
+
+@contextlib.contextmanager
+def _keys(ended: asyncio.Event) -> Iterator[None]:
+    """Let q, without Enter, set the event; Ctrl-C still interrupts."""
+    if not sys.stdin.isatty():
+        yield
+        return
+    import termios
+    import tty
+
+    descriptor = sys.stdin.fileno()
+    before = termios.tcgetattr(descriptor)
+    loop = asyncio.get_running_loop()
+
+    def pressed() -> None:
+        if sys.stdin.read(1) in ("q", "Q", ""):
+            ended.set()
+
+    tty.setcbreak(descriptor)
+    loop.add_reader(descriptor, pressed)
+    try:
+        yield
+    finally:
+        loop.remove_reader(descriptor)
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
+
+
+async def _picture(store: Store, place: Place) -> Group:
+    """Draw the store as it is now."""
+    from rich.console import Group, RenderableType
+    from rich.text import Text
+
+    from headway.cli import panels
+    from headway.cli.jobs import jobs_table
+
+    settings = place.settings()
+    stats = await store.stats()
+    running = await store.find(JobQuery(states=(State.EXECUTING,), limit=SHOWN))
+    recent = await store.find(JobQuery(limit=SHOWN))
+    alive = [worker for worker in stats.workers if worker.state is not WorkerState.DEAD]
+    busy, slots = sum(worker.running for worker in alive), sum(worker.slots for worker in alive)
+    parts: list[RenderableType] = [
+        Text(f"Headway {__version__}  ", "bold")
+        + show.text(f"{mask(settings.store)}, namespace {settings.namespace}, {show.local(stats.now_at)}", "dim"),
+        Text(f"{show.plural(len(alive), 'worker')}, {busy} of {slots} slots busy"),
+        Text("per minute  ", "dim") + panels.counts_line(show.per_minute(stats)),
+        Text(),
+        panels.lanes_table(stats),
+    ]
+    if alive:
+        parts += [Text(), panels.workers_table(stats, dead=False)]
+    if running:
+        parts += [Text(), panels.running_table(running, stats.now_at)]
+    if recent:
+        parts += [Text(), Text("Newest jobs", "dim"), jobs_table(recent, stats.now_at)]
+    return Group(*parts)

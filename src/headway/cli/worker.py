@@ -1,0 +1,147 @@
+"""``headway worker``: run an app's jobs."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections.abc import Coroutine
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+from headway.cli.show import clean, plural
+from headway.client.settings import gather
+from headway.core.errors import ConfigError
+from headway.version import __version__
+
+if TYPE_CHECKING:
+    from headway.stores.base import Store
+    from headway.worker.control import Up
+
+log = logging.getLogger("headway.worker")
+
+AppPath = Annotated[
+    str | None,
+    Parameter(help="The app: module:attribute or file.py:attribute.", env_var="HEADWAY_APP", metavar="APP"),
+]
+Processes = Annotated[
+    int,
+    Parameter(
+        help="How many runner processes, each with its own slots.", metavar="N", validator=Number(gte=1, lte=256)
+    ),
+]
+LogLevel = Annotated[
+    Literal["debug", "info", "warning", "error"],
+    Parameter(help="The least that is logged.", env_var="HEADWAY_LOG_LEVEL"),
+]
+_Count = Number(gte=0, lte=10_000)
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class WorkerFlags:
+    """Settings of a worker. What is not given comes from the app, HEADWAY_* variables and headway.toml."""
+
+    slots: Annotated[
+        int | None,
+        Parameter(help="How many jobs run at once in a runner (5).", metavar="N", validator=Number(gte=1, lte=10_000)),
+    ] = None
+    reserved: Annotated[
+        int | None, Parameter(help="How many of the slots only lane high may fill (1).", metavar="N", validator=_Count)
+    ] = None
+    capabilities: Annotated[
+        str | None, Parameter(help="What this worker offers to jobs that need it: gpu,big-memory.", metavar="NAMES")
+    ] = None
+    grace: Annotated[
+        float | None, Parameter(help="How long running jobs get when it is told to stop (30).", metavar="SECONDS")
+    ] = None
+    heartbeat: Annotated[float | None, Parameter(help="How often leases are renewed (30).", metavar="SECONDS")] = None
+    dead_after: Annotated[
+        float | None, Parameter(help="How long after its last heartbeat it counts as dead (90).", metavar="SECONDS")
+    ] = None
+    store: Annotated[
+        str | None,
+        Parameter(help="Address of the store; else the app's, HEADWAY_STORE or sqlite:///headway.db.", metavar="URL"),
+    ] = None
+    namespace: Annotated[str | None, Parameter(help="Which of the apps that share the store.", metavar="NAME")] = None
+    log: Annotated[
+        Literal["console", "json"] | None, Parameter(help="How log lines look; else as suits where they go.")
+    ] = None
+
+    def overrides(self) -> dict[str, Any]:
+        """Give what was set on the command line. Raises ``ConfigError`` for what cannot be read."""
+        given = {field.name: getattr(self, field.name) for field in fields(self)}
+        given = {name: value for name, value in given.items() if value is not None}
+        found = gather(given)
+        if str(found.get("store", ("",))[0]).startswith("memory:"):
+            raise ConfigError("memory:// lives inside one process, but a worker has several; use sqlite:///headway.db")
+        return given
+
+    def log_form(self) -> str | None:
+        """Tell how the lines of the parent look, by what can be known without the app."""
+        form: str | None = gather({"log": self.log}).get("log", (None, ""))[0]
+        return form
+
+
+NO_FLAGS = WorkerFlags()
+
+
+def worker(
+    app: AppPath = None,
+    /,
+    *,
+    processes: Processes = 1,
+    flags: WorkerFlags = NO_FLAGS,
+    log_level: LogLevel = "info",
+) -> int:
+    """Run an app's jobs until told to stop.
+
+    The first Ctrl-C or SIGTERM drains: nothing new is claimed, running jobs get
+    the grace period, the rest go back to the queue unharmed. The second stops
+    at once. Exits with 3 if the app cannot be loaded.
+    """
+    if app is None:
+        raise ConfigError("no app: write `headway worker module:attribute`, or set HEADWAY_APP")
+    from headway.engine.logs import configure_logs
+    from headway.worker.parent import Parent
+
+    overrides = flags.overrides()
+    configure_logs(flags.log_form(), log_level)
+    if sys.stderr.isatty():
+        print(
+            f"Headway {__version__}: {plural(processes, 'runner')} of {clean(app)}. "
+            "Ctrl-C drains; a second one stops at once.",
+            file=sys.stderr,
+        )
+
+    async def serve() -> int:
+        parent = Parent(app, processes=processes, overrides=overrides, log_level=log_level, on_up=log_up)
+        return await parent.run()
+
+    return run_on_fast_loop(serve())
+
+
+def log_up(up: Up, store: Store) -> None:
+    """Log that a worker is ready."""
+    from headway.stores.open import mask
+
+    facts = {
+        "store": mask(up.store),
+        "namespace": up.namespace,
+        "slots": up.slots,
+        "reserved": up.reserved,
+        "tasks": sum(offer.startswith("task:") for offer in up.offers),
+    }
+    log.info("worker.up", extra={"headway": facts})
+
+
+def run_on_fast_loop(coroutine: Coroutine[Any, Any, int]) -> int:
+    """Run on uvloop where it is installed."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.run(coroutine)
+    return uvloop.run(coroutine)
