@@ -6,7 +6,6 @@ never be the loop that renews leases.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import sys
@@ -18,6 +17,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any
 
+import msgspec
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.panel import Panel
@@ -207,10 +207,10 @@ class _Lines(logging.Handler):
 def log_line(line: str) -> Text:
     """Draw a line of the log: one of ours by its facts, any other as it is."""
     try:
-        values = json.loads(line)
-    except ValueError:
-        values = None
-    if not isinstance(values, dict) or not isinstance(values.get("event"), str):
+        values = msgspec.json.decode(line, type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeError):
+        return show.text(line)
+    if "event" not in values:
         return show.text(line)
     event, level = str(values["event"]), str(values.get("level", "info"))
     drawn = Text(f"{_clock(values.get('at'))}  ", "dim")
@@ -227,7 +227,7 @@ def log_line(line: str) -> Text:
 
 
 def _details(values: dict[str, Any]) -> str:
-    parts = []
+    parts: list[str] = []
     if isinstance(values.get("attempt"), int) and values["attempt"] > 1:
         parts.append(f"attempt {values['attempt']}")
     if isinstance(values.get("seconds"), (int, float)):

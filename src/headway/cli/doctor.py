@@ -8,7 +8,7 @@ import uuid
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from headway.cli import show
 from headway.cli.opening import HERE, JsonFlag, Place, make_store, path_of, run
@@ -188,6 +188,8 @@ def _settings(settings: Settings, sources: dict[str, str]) -> dict[str, tuple[An
             value = mask(value)
         elif field.name == "token" and value is not None:
             value = "***"
+        elif isinstance(value, tuple):
+            value = list(cast("tuple[str, ...]", value))
         source = sources.get(field.name, "default")
         shown[field.name] = (value, "command line" if source == "argument" else source)
     return shown
@@ -207,11 +209,11 @@ def _print(shown: dict[str, tuple[Any, str]], facts: dict[str, str], checks: lis
     table = show.table("name", "value", "from", flexible=["value", "from"])
     table.show_header = False
     for name, (value, source) in shown.items():
-        written = ", ".join(value) if isinstance(value, tuple) else value
+        written = value if isinstance(value, (str, bool)) else show.compact(value).strip('"')
         style = "dim" if source == "default" else ""
         table.add_row(
             show.text(name, style),
-            show.text(show.NOTHING if written in (None, "") else written, style),
+            show.text(show.NOTHING if written in ("null", "[]") else written, style),
             show.text(source, style),
         )
     console.print(table)

@@ -128,7 +128,7 @@ def _examples(*lines: str) -> str:
 def main(words: Sequence[str] | None = None) -> int:
     """Run one command. Gives the exit code: 1 failed, 2 called wrongly, 3 could not start, 130 interrupted."""
     _prepare_streams()
-    warnings.showwarning = lambda message, *_, **__: _complain(f"warning: {message}")
+    warnings.showwarning = _warn
     words = sys.argv[1:] if words is None else words
     try:
         code = build(described=not words or words[0].startswith("-"))(list(words))
@@ -156,6 +156,10 @@ def _fail(problem: HeadwayError) -> int:
     if problem.code == "cannot_start":
         return CANNOT_START
     return USAGE if isinstance(problem, (ConfigError, BadArguments)) else FAILED
+
+
+def _warn(message: Warning | str, *_: object, **__: object) -> None:
+    _complain(f"warning: {message}")
 
 
 def _complain(line: str) -> None:

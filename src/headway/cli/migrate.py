@@ -56,7 +56,8 @@ def _version_of(path: Path) -> int:
         connection = Connection(path, "FULL")
         try:
             migrate(connection, path, to=0)  # No step at all, but a check that the file is ours to read.
-            return int(connection.raw.pragma("user_version"))
+            version: int = connection.raw.pragma("user_version")
+            return version
         finally:
             connection.close()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import traceback
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncGenerator, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,7 +54,7 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 @asynccontextmanager
-async def opened(place: Place, *, create: bool = False) -> AsyncIterator[Store]:
+async def opened(place: Place, *, create: bool = False) -> AsyncGenerator[Store]:
     """Open the store that the settings name, and close it afterwards.
 
     Unless ``create``, a file that does not exist is an error: an operator who mistypes a path should be

@@ -192,14 +192,15 @@ def error_values(error: JobError | None) -> dict[str, Any] | None:
     }
 
 
-def arguments_of(job: Job) -> Any:
-    """Give a job's arguments, or None if this Headway cannot read them."""
+def arguments_of(job: Job) -> dict[str, Any] | None:
+    """Give a job's arguments by name, or None if this Headway cannot read them."""
     from headway.client.codec import read_payload
 
     try:
-        return read_payload(job.payload)
+        found: dict[str, Any] = read_payload(job.payload)
     except (PayloadError, ValueError):
         return None
+    return found
 
 
 def result_of(job: Job) -> Any:

@@ -99,8 +99,7 @@ def _print(job: Job, now_at: int, *, args: bool) -> None:
     if args:
         console.print()
         console.print("Arguments", style="bold")
-        arguments = show.arguments_of(job)
-        named = arguments if isinstance(arguments, dict) else {"": arguments}
+        named = show.arguments_of(job) or {}
         console.print(
             show.facts({show.clean(name): show.compact(value) for name, value in named.items()} or {"none": ""})
         )

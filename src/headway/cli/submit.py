@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from cyclopts import Parameter
 
@@ -203,9 +203,9 @@ def _declare(app: Headway, entry: TaskEntry) -> Task[Any, Any, Any]:
 _KINDS: dict[str, Any] = {"string": str, "integer": int, "number": float, "boolean": bool}
 
 
-def _kind(schema: Any) -> Any:
+def _kind(schema: dict[str, Any]) -> Any:
     """Give the type of a parameter whose schema is a plain one; others are checked by the worker."""
-    plain = isinstance(schema, dict) and set(schema) <= {"type", "default", "title", "description"}
+    plain = schema.keys() <= {"type", "default", "title", "description"}
     return _KINDS.get(str(schema.get("type")), Any) if plain else Any
 
 
@@ -226,14 +226,7 @@ def _check_names(task: Task[Any, Any, Any], values: Iterable[str]) -> None:
 
 def read_values(pairs: Iterable[str], json_args: str | None) -> dict[str, Any]:
     """Read arguments: a JSON object, and over it ``key=value`` pairs whose values are JSON where possible."""
-    values: dict[str, Any] = {}
-    if json_args is not None:
-        try:
-            values = json_module.loads(json_args)
-        except (ValueError, RecursionError) as problem:
-            raise ConfigError(f"--json-args is not JSON: {problem}") from None
-        if not isinstance(values, dict):
-            raise ConfigError("--json-args takes an object of arguments by name: '{\"seconds\": 2}'")
+    values = {} if json_args is None else _read_object(json_args)
     named: dict[str, Any] = {}
     for pair in pairs:
         name, equals, text = pair.partition("=")
@@ -243,6 +236,16 @@ def read_values(pairs: Iterable[str], json_args: str | None) -> dict[str, Any]:
             raise ConfigError(f"the argument {name!r} is given twice")
         named[name] = read_value(text)
     return values | named
+
+
+def _read_object(text: str) -> dict[str, Any]:
+    try:
+        found = json_module.loads(text)
+    except (ValueError, RecursionError) as problem:
+        raise ConfigError(f"--json-args is not JSON: {problem}") from None
+    if not isinstance(found, dict):
+        raise ConfigError("--json-args takes an object of arguments by name: '{\"seconds\": 2}'")
+    return cast("dict[str, Any]", found)
 
 
 def read_value(text: str) -> Any:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
@@ -74,7 +74,7 @@ async def _watch(place: Place) -> None:
 
 
 @contextlib.contextmanager
-def _keys(ended: asyncio.Event) -> Iterator[None]:
+def _keys(ended: asyncio.Event) -> Generator[None]:
     """Let q, without Enter, set the event; Ctrl-C still interrupts."""
     if not sys.stdin.isatty():
         yield

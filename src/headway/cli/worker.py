@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("headway.worker")
 
+LEVELS = ("debug", "info", "warning", "error")
+
 AppPath = Annotated[
     str | None,
     Parameter(help="The app: module:attribute or file.py:attribute.", env_var="HEADWAY_APP", metavar="APP"),
@@ -33,9 +35,21 @@ Processes = Annotated[
         help="How many runner processes, each with its own slots.", metavar="N", validator=Number(gte=1, lte=256)
     ),
 ]
+
+
+def _check_level(_: object, level: str) -> None:
+    if level.lower() not in LEVELS:
+        raise ValueError(f"It is one of {', '.join(LEVELS)}.")
+
+
 LogLevel = Annotated[
-    Literal["debug", "info", "warning", "error"],
-    Parameter(help="The least that is logged.", env_var="HEADWAY_LOG_LEVEL"),
+    str,
+    Parameter(
+        help="The least that is logged: debug, info, warning or error.",
+        env_var="HEADWAY_LOG_LEVEL",
+        metavar="LEVEL",
+        validator=_check_level,
+    ),
 ]
 _Count = Number(gte=0, lte=10_000)
 

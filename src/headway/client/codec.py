@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import inspect
 import math
+import re
 import types
 from collections.abc import Callable, Mapping
 from datetime import date, datetime, time, timedelta
@@ -383,5 +384,6 @@ def _locate(problem: Exception) -> str:
     text = text.replace("`", "")
     if not path:
         return text[:1].lower() + text[1:]
-    name, dot, rest = path.rstrip("`").partition(".")
-    return f"argument {name!r}{' at ' + rest if dot else ''}: {text[:1].lower() + text[1:]}"
+    name = re.match(r"\w*", path)[0]  # type: ignore[index]
+    rest = path.rstrip("`")[len(name) :].lstrip(".")
+    return f"argument {name!r}{' at ' + rest if rest else ''}: {text[:1].lower() + text[1:]}"

@@ -43,7 +43,11 @@ class Connection:
     def __init__(self, path: Path, synchronous: str) -> None:
         self.raw = apsw.Connection(str(path), statementcachesize=200)
         self.raw.set_busy_timeout(BUSY_MS)
-        _check_ours(self.raw, path)  # Before anything is changed: the first pragma writes to the file.
+        try:
+            _check_ours(self.raw, path)  # Before anything is changed: the first pragma writes to the file.
+        except BaseException:
+            self.raw.close()
+            raise
         for pragma in (
             "journal_mode = WAL",
             f"synchronous = {synchronous}",
@@ -323,6 +327,12 @@ def _create(path: Path) -> None:
     """Make an empty file that only its owner may read; SQLite gives its helpers the same mode."""
     if not path.parent.is_dir():
         raise StoreError(f"the folder {path.parent} of the store {path} does not exist; make it first", path=str(path))
+    if not path.exists():
+        _drop_ballast(path)  # Left by a store that was removed.
+    elif path.is_file() and not path.stat().st_size and _ballast(path).exists():
+        raise StoreCorrupt(
+            f"{path} was a store and is empty now; restore a backup, or remove the file to begin anew", path=str(path)
+        )
     with contextlib.suppress(FileExistsError):
         # Only ever opened if it does not exist: closing a second descriptor of a file drops SQLite's locks on it.
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))

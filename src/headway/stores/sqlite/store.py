@@ -41,6 +41,7 @@ from headway.stores.sqlite.database import MIGRATIONS, Connection, Database
 MINUTE = 60_000
 DEAD_WORKERS_KEPT_MS = 3_600_000
 ALL = 1_000_000
+NEWEST = 2**63 - 1  # Above every sequence number.
 SCANNED = 5_000  # Ended jobs that one pruning looks at.
 BAD = (State.FAILED, State.CANCELLED, State.DEAD_LETTER)
 
@@ -575,7 +576,8 @@ class SqliteStore:
         return [found.get(job_id) for job_id in job_ids]
 
     def _find(self, query: JobQuery, db: Connection) -> list[Job]:
-        wanted: dict[str, Any] = query._asdict() | {"namespace_id": self._namespace_id}
+        before = NEWEST if query.before is None else query.before
+        wanted: dict[str, Any] = query._asdict() | {"namespace_id": self._namespace_id, "before": before}
         statements = {State.QUEUED: "find_queued", State.EXECUTING: "find_executing", State.COMPLETED: "find_completed"}
         found: list[int] = []
         for state in query.states:

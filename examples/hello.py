@@ -1,0 +1,15 @@
+"""Submits a job and runs it, in one file and with no service: python examples/hello.py"""
+
+from headway import Headway, Worker
+
+app = Headway()
+
+
+@app.task
+def add(a: int, b: int) -> int:
+    return a + b
+
+
+if __name__ == "__main__":
+    with Worker(app):
+        print(add.enqueue(2, 3).result(timeout=10))

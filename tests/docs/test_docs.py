@@ -1,0 +1,75 @@
+"""The documentation says what the code does: examples run, tables match."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from dataclasses import MISSING, fields
+from pathlib import Path
+
+import pytest
+
+from headway.client.settings import ALIASES, Settings
+from headway.core import errors
+
+ROOT = Path(__file__).parents[2]
+
+
+def python_blocks(page: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
+
+
+def test_the_first_example_is_short_and_works_as_pasted(tmp_path: Path) -> None:
+    example = python_blocks("README.md")[0]
+    assert len(example.strip().splitlines()) <= 8
+    (tmp_path / "hello.py").write_text(example)
+    done = subprocess.run([sys.executable, "hello.py"], cwd=tmp_path, capture_output=True, text=True, timeout=30)
+    assert (done.stdout, done.returncode) == ("5\n", 0), done.stderr
+
+
+def test_the_example_file_works(tmp_path: Path) -> None:
+    file = ROOT / "examples" / "hello.py"
+    done = subprocess.run([sys.executable, file], cwd=tmp_path, capture_output=True, text=True, timeout=30)
+    assert (done.stdout, done.returncode) == ("5\n", 0), done.stderr
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/start/first-job.md", "docs/reference/python.md"])
+def test_every_python_example_can_be_read(page: str) -> None:
+    for block in python_blocks(page):
+        if ">>>" not in block:
+            compile(block.replace("async with", "with") if "async with Worker" in block else block, page, "exec")
+
+
+def test_the_settings_table_is_complete_and_true() -> None:
+    # R2.31
+    page = (ROOT / "docs" / "reference" / "settings.md").read_text()
+    rows = {
+        match[1]: (match[2], match[3])
+        for match in re.finditer(r"^\| `(\w+)` \| ([^|]+) \| ([^|]+) \|", page, re.MULTILINE)
+    }
+    for field in fields(Settings):
+        variables, default = rows[field.name]
+        assert f"`HEADWAY_{field.name.upper()}`" in variables
+        for alias, name in ALIASES.items():
+            assert (f"`{alias}`" in variables) == (name == field.name)
+        assert field.default is not MISSING
+        if isinstance(field.default, (int, float, str)) and field.name not in ("reserved", "log"):
+            shown = str(field.default).lower() if isinstance(field.default, bool) else str(field.default)
+            assert f"`{shown}`" == default.strip()
+
+
+def test_every_error_code_is_documented() -> None:
+    page = (ROOT / "docs" / "reference" / "python.md").read_text()
+    classes = [value for value in vars(errors).values() if isinstance(value, type)]
+    inside = {errors.HeadwayError, errors.LeaseLost, errors.WorkerUnknown}  # Never seen by users of the Python API.
+    for error in classes:
+        if issubclass(error, errors.HeadwayError) and error not in inside:
+            assert f"`{error.code}`" in page, error.code
+
+
+def test_links_lead_somewhere() -> None:
+    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/**/*.md")]:
+        for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text()):
+            if "://" not in target:
+                assert (page.parent / target).exists(), f"{page.name}: {target}"
