@@ -45,14 +45,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "store_name" in metafunc.fixturenames:
-        wanted = metafunc.config.getoption("--store")
+        wanted: str | None = metafunc.config.getoption("--store")
         metafunc.parametrize("store_name", [wanted] if wanted else list(STORES))
 
 
 @pytest.fixture
 def seed(pytestconfig: pytest.Config) -> int:
     """Where a random test starts; a failure is played again with the same number."""
-    return int(pytestconfig.getoption("--seed"))
+    number: int = pytestconfig.getoption("--seed")
+    return number
 
 
 @pytest.fixture

@@ -99,7 +99,6 @@ def test_a_failed_job_tells_its_error(headway: Testbed) -> None:
     assert (error.type, error.message) == ("LookupError", "no such thing")
     assert "in work" in error.traceback
     assert 'raise LookupError("no such thing")' in error.traceback
-    assert "headway/worker" not in error.traceback.replace("\\", "/") or error.traceback.count("File") >= 1
 
 
 def test_a_queued_job_is_cancelled_at_once(headway: Testbed) -> None:

@@ -156,9 +156,7 @@ async def claim_one(store: Store, worker_id: str = "w1", *, offers: tuple[str, .
 async def claimed_ids(
     store: Store, worker_id: str = "w1", *, free: int = 5, free_below: int | None = None, offers: tuple[str, ...] = ()
 ) -> list[JobId]:
-    return [
-        lease.job_id for lease in await claim(store, worker_id, free=free, free_below=free_below, offers=offers)
-    ]
+    return [lease.job_id for lease in await claim(store, worker_id, free=free, free_below=free_below, offers=offers)]
 
 
 async def pump(store: Store) -> None:

@@ -35,9 +35,7 @@ GPU = ("gpu",)
 
 async def test_a_claim_makes_the_job_executing_and_counts_the_attempt(store: Store, clock: ManualClock) -> None:
     # R5.22, R2.40
-    job = a_job(
-        task="mail.send", payload=b"7", lane="low", max_retries=4, timeout_ms=9, tenant="acme", trace_id="t"
-    )
+    job = a_job(task="mail.send", payload=b"7", lane="low", max_retries=4, timeout_ms=9, tenant="acme", trace_id="t")
     await submit(store, job)
     clock.advance(ms=250)
     await register(store)
@@ -127,9 +125,7 @@ async def test_a_job_that_falls_due_waits_behind_those_that_waited_before(store:
     assert (await the_job(store, delayed)).eligible_at == clock()
 
 
-async def test_more_due_jobs_than_one_exchange_moves_are_all_moved_in_the_end(
-    store: Store, clock: ManualClock
-) -> None:
+async def test_more_due_jobs_than_one_exchange_moves_are_all_moved_in_the_end(store: Store, clock: ManualClock) -> None:
     await submit(store, *(a_job(delay_ms=1) for _ in range(450)))
     clock.advance(ms=1)
     await register(store, slots=1_000)
@@ -194,7 +190,7 @@ async def test_a_returned_job_shows_no_trace_of_its_claim(store: Store) -> None:
     await end(store, await claim_one(store), Released())
     job = await the_job(store, job_id)
     assert job.state is State.QUEUED
-    assert job.started_at is job.worker_id is job.progress is job.note is None
+    assert (job.started_at, job.worker_id, job.progress, job.note) == (None, None, None, None)
 
 
 async def test_an_epoch_grows_with_each_claim_and_never_falls(store: Store) -> None:

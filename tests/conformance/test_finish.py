@@ -8,7 +8,7 @@ from headway.core.errors import JobError
 from headway.core.job import JobId, State
 from headway.core.lease import Answer
 from headway.core.policy.document import BUILT_IN
-from headway.core.policy.retry import Crashed, Raised, Released, Returned, Snoozed, Stopped, TimedOut, judge
+from headway.core.policy.retry import Crashed, Ending, Raised, Released, Returned, Snoozed, Stopped, TimedOut, judge
 from headway.stores.base import Exchange, Progress, Store
 from headway.testing.clock import ManualClock
 from tests.conformance.builders import (
@@ -161,7 +161,7 @@ async def test_a_job_that_kills_its_workers_ends_as_a_dead_letter(store: Store, 
 
 
 async def test_the_same_report_again_is_the_same_and_changes_nothing(store: Store, clock: ManualClock) -> None:
-    endings = [Returned(b"1"), Raised(FINAL), Stopped(), Raised(BOOM), Released(), Snoozed(5)]
+    endings: list[Ending] = [Returned(b"1"), Raised(FINAL), Stopped(), Raised(BOOM), Released(), Snoozed(5)]
     await register(store)
     for ending in endings:
         job_id = await submit_one(store)

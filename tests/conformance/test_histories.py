@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, settings
 from hypothesis import seed as start_at
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
@@ -54,7 +54,6 @@ WORKERS = {
     "w3": a_worker("w3", slots=1, reserved=0, offers=("arm", "gpu", "task:resize")),
 }
 LEASE_MS = 5_000
-PHASES = [Phase.explicit, Phase.generate]
 EVERYTHING = JobQuery(limit=100_000)
 
 ENDINGS: list[Ending] = [
@@ -505,11 +504,12 @@ class Histories(RuleBasedStateMachine):
         return refused[0][1] if refused else Answer.OK
 
 
-async def _submitted(store: Store, jobs: list[NewJob]) -> list[Submitted] | object:
+async def _submitted(store: Store, jobs: list[NewJob]) -> list[Submitted] | int:
+    """Submit; give the index of the job that was refused, if one was."""
     try:
         return await store.submit(jobs)
     except IdempotencyConflict as conflict:
-        return conflict.facts["index"]
+        return int(str(conflict.facts["index"]))
 
 
 async def _everything(store: Store) -> dict[JobId, Job]:
@@ -585,17 +585,17 @@ def play(store_name: str, seed: int, *, examples: int, steps: int) -> None:
             deadline=None,
             database=None,
             print_blob=False,
-            phases=PHASES,
-            suppress_health_check=list(HealthCheck),
+            suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
         ),
     )
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)  # One that fails is cut down to what matters, and that takes its time.
 @pytest.mark.parametrize("part", range(4))
 def test_random_histories_come_out_as_on_the_memory_store(store_name: str, part: int, seed: int) -> None:
-    # R5.51, R5.60, R5.61, R5.76, R1.22, R1.38
-    play(store_name, seed * 100 + part, examples=40, steps=40)
+    # R1.7, R2.56, R5.51, R5.57
+    play(store_name, seed * 100 + part, examples=35, steps=40)
 
 
 @pytest.mark.proof

@@ -20,8 +20,8 @@ from tests.conformance.builders import (
     claimed_ids,
     end,
     ended_job,
-    register,
     reap,
+    register,
     state_of,
     submit,
     submit_one,
@@ -40,7 +40,7 @@ KEPT_MS = {
 async def test_an_ended_job_is_kept_for_its_time_from_the_end_and_no_longer(
     store: Store, clock: ManualClock, state: State
 ) -> None:
-    # R1.39, R5.25, R2.70
+    # R1.39, R5.25, R2.70 as far as age goes
     clock.advance(ms=50)
     job_id = await ended_job(store, state)
     clock.advance(ms=KEPT_MS[state] - 1)

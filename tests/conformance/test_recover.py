@@ -43,7 +43,7 @@ async def test_the_leases_of_a_worker_are_found(store: Store) -> None:
 
 
 async def test_leases_are_expired_exactly_at_the_deadline(store: Store, clock: ManualClock) -> None:
-    # R5.74, R2.44
+    # R5.74
     await submit(store, a_job())
     await register(store)
     lease = await claim_one(store)
@@ -63,7 +63,7 @@ async def test_the_leases_of_a_buried_worker_are_expired_at_once(store: Store) -
 
 
 async def test_a_lost_lease_puts_its_job_back_and_counts_a_crash(store: Store, clock: ManualClock) -> None:
-    # R1.40, R5.75, R2.57, R5.73
+    # R1.40, R2.44, R5.75
     job_id = await submit_one(store)
     await register(store)
     await claim_one(store)

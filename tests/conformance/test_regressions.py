@@ -197,7 +197,7 @@ async def test_the_order_in_which_needs_are_written_does_not_matter(store: Store
 
 
 async def test_completed_jobs_behind_many_that_are_kept_longer_are_pruned_too(store: Store, clock: ManualClock) -> None:
-    # R2.70: the store looks at a bounded stretch at a time, and has to come round.
+    # A store may look at a bounded stretch at a time, and then has to go on from there.
     kept = [a_job() for _ in range(6_000)]
     for start in range(0, len(kept), 1_000):
         await store.submit(kept[start : start + 1_000])
@@ -219,9 +219,7 @@ async def test_a_worker_past_its_deadline_for_long_is_forgotten_by_one_pruning(
     assert (await store.stats()).workers == ()
 
 
-async def test_a_worker_past_its_deadline_is_not_woken_in_place_of_a_live_one(
-    store: Store, clock: ManualClock
-) -> None:
+async def test_a_worker_past_its_deadline_is_not_woken_in_place_of_a_live_one(store: Store, clock: ManualClock) -> None:
     await register(store, "late", lease_ms=1_000)
     await register(store, "live")
     for worker_id in ("late", "live"):
@@ -274,4 +272,3 @@ async def test_a_lane_is_as_old_as_the_front_of_its_classes(store: Store, clock:
     assert (await store.stats()).lanes["medium"].oldest_at == due_at
     [view] = (await store.snapshot()).classes
     assert view.oldest_at == due_at
-

@@ -47,7 +47,7 @@ async def test_a_registered_worker_is_active_at_once_and_shown_with_all_it_said(
 
 
 async def test_a_heartbeat_moves_the_deadline_of_all_leases(store: Store, clock: ManualClock) -> None:
-    # R2.55, R5.17: a job may run for longer than a lease lasts.
+    # R2.55: a job may run for longer than a lease lasts.
     await submit(store, a_job(), a_job())
     await register(store)
     leases = await claim(store)
@@ -130,9 +130,7 @@ async def test_a_lease_named_with_a_foreign_token_is_lost_to_who_names_it(store:
     assert await state_of(store, lease.job_id) is State.EXECUTING
 
 
-async def test_a_lease_that_is_not_named_is_kept_until_it_should_have_started(
-    store: Store, clock: ManualClock
-) -> None:
+async def test_a_lease_that_is_not_named_is_kept_until_it_should_have_started(store: Store, clock: ManualClock) -> None:
     # R5.104
     job_id = await submit_one(store)
     await register(store)
@@ -192,7 +190,6 @@ async def test_a_worker_that_is_late_but_not_yet_taken_for_dead_may_go_on(store:
 
 
 async def test_a_worker_past_its_deadline_is_shown_as_dead(store: Store, clock: ManualClock) -> None:
-    # R5.16
     await register(store)
     clock.advance(ms=LEASE_MS - 1)
     assert [worker.state for worker in (await store.stats()).workers] == [WorkerState.ACTIVE]

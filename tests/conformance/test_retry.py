@@ -32,7 +32,8 @@ async def test_an_ended_job_is_queued_again_under_its_id(store: Store, clock: Ma
     assert await store.retry([job_id]) == [State.QUEUED]
     job = await the_job(store, job_id)
     assert (job.state, job.attempts, job.crashes, job.eligible_at) == (State.QUEUED, 0, 0, clock())
-    assert job.finished_at is job.error is job.reason is job.result is job.worker_id is job.started_at is None
+    assert (job.started_at, job.finished_at, job.worker_id) == (None, None, None)
+    assert (job.result, job.error, job.reason) == (None, None, None)
     await register(store)
     assert await claimed_ids(store) == [job_id]
 

@@ -89,7 +89,6 @@ async def test_totals_count_what_has_ever_happened(store: Store) -> None:
 
 
 async def test_the_last_minute_is_the_last_full_one_and_the_one_under_way(store: Store, clock: ManualClock) -> None:
-    # R5.44
     clock.advance(ms=60_000 - clock() % 60_000)
     await submit_one(store)
     clock.advance(ms=119_999)
@@ -110,7 +109,6 @@ async def test_jobs_that_ended_badly_are_counted_while_they_are_kept(store: Stor
 
 
 async def test_a_worker_is_shown_with_the_leases_it_holds(store: Store) -> None:
-    # R5.32
     await submit(store, *(a_job() for _ in range(4)))
     await register(store, "w1")
     await register(store, "w2")

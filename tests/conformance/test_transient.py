@@ -28,7 +28,6 @@ from tests.conformance.builders import (
 
 
 async def test_a_transient_job_runs_with_all_it_was_given(store: Store, clock: ManualClock) -> None:
-    # R2.1, R2.5
     payload = bytes(range(256))
     job = a_job(
         task="ping", payload=payload, lane="low", timeout_ms=77, tenant="acme", trace_id="t", needs=("gpu",),

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from headway.core.job import State
 from headway.core.policy.document import BUILT_IN
 from headway.core.policy.retry import Raised, Released, judge
 from headway.stores.base import KEEPER, WATCHER, Ear, Exchange, Progress, Store
@@ -25,7 +26,6 @@ from tests.conformance.builders import (
     submit,
     submit_one,
 )
-from headway.core.job import State
 
 GPU = ("gpu",)
 SOON = 5  # Seconds; a wake-up takes milliseconds.
@@ -59,7 +59,6 @@ async def rung(*ears: Ear) -> list[bool]:
 
 
 async def test_a_submit_wakes_a_worker_that_waits(store: Store, listen: Listen) -> None:
-    # R2.67
     ear = listen("w1")
     await wait_for_jobs(store, "w1")
     waiting = asyncio.create_task(_hear(ear))

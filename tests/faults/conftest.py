@@ -88,7 +88,7 @@ class Yard:
         """Start a worker and wait until the store knows it."""
         known = {worker.worker_id for worker in self.app.stats().workers}
         process = subprocess.Popen(
-            [sys.executable, "/tmp/shim.py", "jobs:app", "--log-level", "warning", *options],
+            [sys.executable, "-m", "headway", "worker", "jobs:app", "--log-level", "warning", *options],
             cwd=self.folder,
             env={**os.environ, "HEADWAY_STORE": f"sqlite:///{self.store_path}", **(environment or {})},
         )

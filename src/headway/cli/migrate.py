@@ -56,7 +56,7 @@ def _version_of(path: Path) -> int:
         connection = Connection(path, "FULL")
         try:
             migrate(connection, path, to=0)  # No step at all, but a check that the file is ours to read.
-            version: int = connection.raw.pragma("user_version")
+            version: int = connection.raw.pragma("user_version")  # pyright: ignore[reportUnknownMemberType]
             return version
         finally:
             connection.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import time
 from typing import TYPE_CHECKING
@@ -54,6 +55,9 @@ def up(
 
     from headway.cli.display import Display
     from headway.worker.stopping import Signals
+
+    # The runners no longer see a terminal, yet what their jobs print should appear at once.
+    os.environ.setdefault("PYTHONUNBUFFERED", "1")
 
     async def serve_and_show() -> int:
         signals = Signals()

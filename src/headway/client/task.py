@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, Never, ParamSpec, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, NamedTuple, Never, ParamSpec, Protocol, TypeVar, overload
 
 from headway.client.codec import Signature, result_type
 from headway.client.context import Context, current, inline_lease
@@ -31,8 +31,7 @@ YEAR_9999_MS = 253_402_300_799_000
 RETRIES_MAX = 1_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class Call(Generic[R]):
+class Call(NamedTuple, Generic[R]):
     """A call of a task that has not been submitted yet."""
 
     task: Task[Any, R, Any]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
@@ -149,7 +149,7 @@ class Testbed:
         self.clock.advance(ms=tick_at - self.clock())
         call = task.call()
         if cron.overlap == "skip":
-            call = replace(call, new=call.new._replace(unique_key=f"cron:{task.name}"))
+            call = call._replace(new=call.new._replace(unique_key=f"cron:{task.name}"))
         return await self.app.submit_call(call)
 
     def tick(self, task: AnyTask) -> Job[Any]:

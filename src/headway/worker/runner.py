@@ -80,6 +80,7 @@ class Runner:
         self._app_path = app_path
         self._state: dict[str, Any] = {}
         self._middlewares = app.middlewares
+        self._loop: asyncio.AbstractEventLoop
         self._claimer: Claimer | None = None
         self._leaving = False
         self._idle = asyncio.Event()
@@ -90,6 +91,8 @@ class Runner:
 
     async def run(self, *, ready: Callable[[], Awaitable[None]]) -> None:
         """Run until stopped. ``ready`` is awaited once the app is up and the store knows this worker."""
+        # Kept, since in Python 3.11 asking for the running loop is a system call.
+        self._loop = asyncio.get_running_loop()
         async with contextlib.AsyncExitStack() as stack:
             await self._begin_lifespan(stack)
             await self._prepare_processes()
@@ -187,7 +190,7 @@ class Runner:
         job.deadline = job.started + timeout
         stop_by = job.deadline + self._settings.hard_grace
         self._board.hold(slot, lease.job_id, lease.token, lease.task, task.executor, stop_by)
-        loop = asyncio.get_running_loop()
+        loop = self._loop
         if timeout < EXACT:  # Longer ones are noticed by the beat: a timer for each job would cost more than the job.
             job.timer = loop.call_later(timeout, self.stop, job, Stop.TIMEOUT)
         job.handle = loop.create_task(self._attempt(job))
@@ -248,7 +251,7 @@ class Runner:
                 return Released("drained")
         ending = raised(error, job.task)
         if self._app.signals["fail"]:
-            asyncio.get_running_loop().create_task(self._signal("fail", job.context, error))
+            self._loop.create_task(self._signal("fail", job.context, error))
         return ending
 
     def _timed_out(self, job: Running) -> TimedOut:

@@ -103,7 +103,7 @@ def test_the_endings_above_are_all_there_are() -> None:
         pytest.param(Snoozed(5), a_lease(attempts=4), State.QUEUED, "snoozed", 3, 0, id="a snooze costs nothing"),
         pytest.param(Snoozed(5, "rate"), a_lease(crashes=2), State.QUEUED, "rate", 0, 2, id="crashes stay"),
         pytest.param(Released(), a_lease(attempts=4), State.QUEUED, "released", 3, 0, id="a release costs nothing"),
-        pytest.param(Unknown(), a_lease(), State.QUEUED, "unknown_task", 0, 0, id="R2.69 an unknown task costs nothing"),
+        pytest.param(Unknown(), a_lease(), State.QUEUED, "unknown_task", 0, 0, id="R2.69 an unknown task is free"),
         pytest.param(Stopped(), a_lease(), State.CANCELLED, CANCELLED, 1, 0, id="stopped"),
     ],
 )  # fmt: skip

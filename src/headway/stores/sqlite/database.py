@@ -329,7 +329,7 @@ def _create(path: Path) -> None:
         raise StoreError(f"the folder {path.parent} of the store {path} does not exist; make it first", path=str(path))
     if not path.exists():
         _drop_ballast(path)  # Left by a store that was removed.
-    elif path.is_file() and not path.stat().st_size and _ballast(path).exists():
+    elif path.is_file() and path.stat().st_size <= 1 and _ballast(path).exists():  # SQLite takes one byte for none.
         raise StoreCorrupt(
             f"{path} was a store and is empty now; restore a backup, or remove the file to begin anew", path=str(path)
         )

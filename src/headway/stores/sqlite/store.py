@@ -364,7 +364,7 @@ class SqliteStore:
         leases: list[Lease] = []
         held: list[tuple[Any, ...]] = []
         for (
-            order_key, seq, eligible_at, epoch, attempts, crashes, timeout_ms, job_id, task, payload, tenant, trace_id,
+            _, seq, eligible_at, epoch, attempts, crashes, timeout_ms, job_id, task, payload, tenant, trace_id,
             max_retries, asked_timeout_ms, retry, expires_at, unique_key,
         ) in looked:  # fmt: skip
             if expires_at is not None and expires_at <= now_at:

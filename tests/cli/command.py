@@ -1,0 +1,134 @@
+"""Runs the real command in processes of its own, as a shell would."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from headway.cli.main import main
+
+T = TypeVar("T")
+
+
+class Ran(NamedTuple):
+    """What a command printed and how it ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+class Cli:
+    """The command line in a folder of its own, untouched by the settings of whoever runs the tests."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def run(self, *words: str, code: int | None = 0, **variables: str) -> Ran:
+        """Run a command to its end. ``code`` is the exit code it must have; None: any."""
+        done = subprocess.run(
+            [sys.executable, "-m", "headway", *words],
+            cwd=self.folder,
+            env=self._environment(variables),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=30,
+            check=False,
+        )
+        ran = Ran(done.returncode, done.stdout.decode(), done.stderr.decode())
+        assert code is None or ran.code == code, ran
+        assert "Traceback" not in ran.err or code == 3, ran
+        return ran
+
+    def call(self, *words: str, code: int = 0) -> Ran:
+        """Call the command's entry point in this process: for the many calls that end before they do anything."""
+        before = Path.cwd()
+        out, err = io.StringIO(), io.StringIO()
+        os.chdir(self.folder)
+        try:
+            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), warnings.catch_warnings():
+                ran = Ran(main(words), out.getvalue(), err.getvalue())
+        finally:
+            os.chdir(before)
+        assert ran.code == code, ran
+        return ran
+
+    def start(self, *words: str, **variables: str) -> Started:
+        """Start a command that goes on."""
+        return Started(words, self.folder, self._environment(variables))
+
+    def submit(self, *words: str) -> str:
+        """Submit a job; gives its id."""
+        return self.run("submit", *words).out.strip()
+
+    def _environment(self, variables: dict[str, str]) -> dict[str, str]:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("HEADWAY_")}
+        return kept | {"COLUMNS": "200"} | variables
+
+
+class Started:
+    """A command under way. Its lines go to files, so that it never waits for a reader."""
+
+    def __init__(self, words: tuple[str, ...], folder: Path, environment: dict[str, str]) -> None:
+        self._log = folder / f"{words[0]}.log"
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "headway", *words],
+                cwd=folder,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+
+    def events(self) -> list[dict[str, Any]]:
+        """Give the log lines written so far."""
+        lines = self._log.read_text().splitlines()
+        return [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
+
+    def wait_for(self, event: str) -> dict[str, Any]:
+        """Wait until an event is logged."""
+
+        def look() -> dict[str, Any] | None:
+            assert self._process.poll() is None, self._log.read_text()
+            return next((line for line in self.events() if line["event"] == event), None)
+
+        return until(look)
+
+    def terminate(self) -> int:
+        """Send SIGTERM; gives the exit code."""
+        self._process.send_signal(signal.SIGTERM)
+        return self.wait()
+
+    def wait(self) -> int:
+        return self._process.wait(30)
+
+    def end(self) -> None:
+        """End it, whatever it does."""
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+
+
+def until(look: Callable[[], T | None], seconds: float = 20.0) -> T:
+    """Look again and again until there is something to see."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if found := look():
+            return found
+        time.sleep(0.02)
+    raise AssertionError(f"nothing came within {seconds} s")

@@ -1,0 +1,46 @@
+"""What the tests of the command line share."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import Cli, Started
+
+
+@pytest.fixture
+def cli(tmp_path: Path) -> Cli:
+    """The command line in an empty folder."""
+    return Cli(tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the settings of whoever runs the tests out of calls in this process."""
+    for name in [name for name in os.environ if name.startswith("HEADWAY_")]:
+        monkeypatch.delenv(name)
+
+
+@pytest.fixture(scope="module")
+def live_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("live")
+
+
+@pytest.fixture(scope="module")
+def live(live_folder: Path) -> Cli:
+    """The command line in a folder where `headway up` runs; its tests share one worker."""
+    return Cli(live_folder)
+
+
+@pytest.fixture(scope="module")
+def live_up(live: Cli) -> Generator[Started]:
+    """The worker of that folder."""
+    started = live.start("up", "--slots", "8")
+    try:
+        started.wait_for("worker.up")
+        yield started
+    finally:
+        started.end()

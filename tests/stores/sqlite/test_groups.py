@@ -1,0 +1,115 @@
+"""Calls that wait together are written together, and each stands or falls alone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import apsw
+import pytest
+
+from headway.core.errors import IdempotencyConflict, StoreError
+from headway.core.job import ClassKey, State
+from headway.stores.base import JobQuery
+from headway.testing.clock import ManualClock
+from tests.conformance.builders import a_job, register, state_of, submit, submit_one
+from tests.stores.sqlite.conftest import OpenFile
+
+
+@pytest.fixture
+def commits() -> Iterator[list[apsw.Connection]]:
+    """One entry for each transaction that any connection made from now on commits."""
+    made: list[apsw.Connection] = []
+
+    def hook(connection: apsw.Connection) -> None:
+        def committed() -> bool:
+            made.append(connection)
+            return False
+
+        connection.set_commit_hook(committed)
+
+    apsw.connection_hooks.append(hook)
+    yield made
+    apsw.connection_hooks.remove(hook)
+
+
+async def test_concurrent_submits_share_few_transactions(
+    commits: list[apsw.Connection], open_file: OpenFile, path: Path
+) -> None:
+    store = await open_file(path)
+    commits.clear()
+    jobs = [a_job() for _ in range(300)]
+    await asyncio.gather(*(store.submit([job]) for job in jobs))
+    assert 1 <= len(commits) <= 30
+    assert len(await store.find(JobQuery(limit=1_000))) == 300
+
+
+async def test_a_single_call_is_one_transaction(
+    commits: list[apsw.Connection], open_file: OpenFile, path: Path
+) -> None:
+    store = await open_file(path)
+    commits.clear()
+    await store.submit([a_job() for _ in range(100)])
+    assert len(commits) == 1
+
+
+async def test_a_refused_call_does_not_undo_its_neighbours(open_file: OpenFile, path: Path) -> None:
+    store = await open_file(path)
+    known = await submit_one(store, a_job(idempotency_key="k"))
+    good = [a_job() for _ in range(20)]
+    calls = []
+    for number, job in enumerate(good):
+        calls.append(store.submit([job]))
+        # Its first job has a lane of its own, so that a class is made and has to be unmade.
+        calls.append(store.submit([a_job(lane=f"lane-{number}"), a_job(idempotency_key="k", payload=b"other")]))
+    answers = await asyncio.gather(*calls, return_exceptions=True)
+    assert all(isinstance(answer, list) for answer in answers[::2])
+    assert all(isinstance(answer, IdempotencyConflict) for answer in answers[1::2])
+    assert {job.job_id for job in await store.find(JobQuery())} == {known, *(job.job_id for job in good)}
+    assert {view.key for view in (await store.snapshot()).classes} == {ClassKey("medium")}
+    await submit(store, a_job(lane="lane-3"))
+    assert ClassKey("lane-3") in {view.key for view in (await store.snapshot()).classes}
+
+
+async def test_a_call_that_breaks_does_not_undo_its_neighbours(open_file: OpenFile, path: Path) -> None:
+    store = await open_file(path)
+    good = [a_job() for _ in range(10)]
+    bad = a_job()._replace(max_retries="many" * 2, payload=None)  # type: ignore[arg-type]
+    calls = [store.submit([job]) for job in good]
+    calls.insert(5, store.submit([bad]))
+    answers = await asyncio.gather(*calls, return_exceptions=True)
+    assert isinstance(answers.pop(5), StoreError)
+    assert all(isinstance(answer, list) for answer in answers)
+    assert len(await store.find(JobQuery())) == 10
+
+
+async def test_wake_ups_of_a_refused_call_are_not_sent(open_file: OpenFile, path: Path, clock: ManualClock) -> None:
+    store = await open_file(path)
+    await submit_one(store, a_job(idempotency_key="k"))
+    ear = store.listen("watch.test")
+    try:
+        with pytest.raises(IdempotencyConflict):
+            await store.submit([a_job(), a_job(idempotency_key="k", payload=b"other")])
+        assert await ear.wait(0.03) is None
+    finally:
+        ear.close()
+
+
+async def test_what_a_future_was_given_up_for_is_done_all_the_same(open_file: OpenFile, path: Path) -> None:
+    store = await open_file(path)
+    job = a_job()
+    call = asyncio.ensure_future(store.submit([job]))
+    await asyncio.sleep(0)
+    call.cancel()
+    await register(store)  # Behind the submit in the same line.
+    assert await state_of(store, job.job_id) is State.QUEUED
+
+
+async def test_a_store_that_is_closed_says_so(open_file: OpenFile, path: Path) -> None:
+    store = await open_file(path)
+    await store.close()
+    with pytest.raises(StoreError, match="not open"):
+        await store.submit([a_job()])
+    await store.open()
+    await submit_one(store)

@@ -1,0 +1,83 @@
+"""How SQLite carries out the statements: none walks a large table where an index or a limit would do."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from headway.stores.sqlite.database import QUERIES, Connection, migrate
+
+# Tables that grow with the number of jobs. The others have a row for each lease, worker, class or minute.
+LARGE = {
+    "job",
+    "ready",
+    "delayed",
+    "outcome",
+    "attempt",
+    "transient",
+    "unique_key",
+    "idempotency",
+    "expiry",
+    "document",
+}
+
+# These have to look at everything in a table, or walk it in order until their limit; the reason stands beside each.
+ALLOWED = {
+    "find_queued": {"ready", "delayed"},  # No index by number is kept for what is queued: it would cost each claim.
+    "purge_states": {"job"},  # An operator's verb, which may well remove everything.
+    "stats_kept": {"outcome"},  # Only the index of what ended badly.
+}
+
+
+@pytest.fixture
+def connection(tmp_path: Path) -> Connection:
+    made = Connection(tmp_path / "plans.db", "NORMAL")
+    migrate(made, tmp_path / "plans.db")
+    return made
+
+
+def plan_of(connection: Connection, name: str) -> list[str]:
+    statement = QUERIES[name]
+    values = dict.fromkeys(re.findall(r":(\w+)", statement))
+    return [row[3] for row in connection.raw.execute("EXPLAIN QUERY PLAN " + statement, values)]
+
+
+def walked(connection: Connection, name: str) -> set[str]:
+    """Give the large tables that a statement walks from end to end."""
+    aliases = dict(re.findall(r"\b(?:FROM|JOIN|INTO|UPDATE)\s+(\w+)(?:\s+AS)?\s+(\w+)", QUERIES[name]))
+    tables = {alias: table for table, alias in aliases.items()} | {table: table for table in LARGE}
+    scanned = re.findall(r"^SCAN (\w+)", "\n".join(plan_of(connection, name)), re.MULTILINE)
+    return {tables.get(alias, alias) for alias in scanned} & LARGE
+
+
+@pytest.mark.parametrize("name", sorted(QUERIES))
+def test_no_statement_walks_a_large_table_without_need(connection: Connection, name: str) -> None:
+    assert walked(connection, name) == ALLOWED.get(name, set())
+
+
+@pytest.mark.parametrize(
+    "name, step",
+    [
+        ("claim_head", "SEARCH r USING PRIMARY KEY (class_id=?)"),
+        ("due", "SEARCH delayed USING PRIMARY KEY (namespace_id=? AND due_at<?)"),
+        ("known_ids", "SEARCH job USING INDEX sqlite_autoindex_job_1 (job_id=? AND namespace_id=?)"),
+        ("held", "SEARCH lease USING INTEGER PRIMARY KEY (rowid=?)"),
+        ("claim_taken", "SEARCH ready USING PRIMARY KEY (class_id=? AND (order_key,seq)<(?,?))"),
+        ("known_key", "SEARCH idempotency USING PRIMARY KEY (namespace_id=? AND tenant=? AND idempotency_key=?)"),
+        ("find_any", "SEARCH j USING INTEGER PRIMARY KEY (rowid<?)"),
+        ("find_completed", "SEARCH o USING INTEGER PRIMARY KEY (rowid<?)"),
+        ("find_executing", "SEARCH l USING INTEGER PRIMARY KEY (rowid<?)"),
+        ("find_bad", "SEARCH o USING INDEX outcome_bad (state=?)"),
+        ("prune_bad", "SEARCH o USING COVERING INDEX outcome_bad (state=? AND finished_at<?)"),
+        ("prune_scan", "SEARCH o USING INTEGER PRIMARY KEY (rowid>?)"),
+    ],
+)
+def test_a_statement_begins_with_the_index_it_was_made_for(connection: Connection, name: str, step: str) -> None:
+    assert plan_of(connection, name)[0] == step
+
+
+@pytest.mark.parametrize("name", ["claim_head", "due", "next_due", "find_any", "find_completed", "find_executing"])
+def test_a_statement_in_the_order_of_its_index_sorts_nothing(connection: Connection, name: str) -> None:
+    assert not [step for step in plan_of(connection, name) if "TEMP B-TREE" in step]
