@@ -52,7 +52,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.fixture
 def seed(pytestconfig: pytest.Config) -> int:
     """Where a random test starts; a failure is played again with the same number."""
-    number: int = pytestconfig.getoption("--seed")
+    number = pytestconfig.getoption("--seed")
+    assert isinstance(number, int)
     return number
 
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import io
 import json
 import os
+import pty
+import select
 import signal
 import subprocess
 import sys
+import termios
 import time
 import warnings
 from collections.abc import Callable
@@ -43,7 +47,7 @@ class Cli:
         done = subprocess.run(
             [sys.executable, "-m", "headway", *words],
             cwd=self.folder,
-            env=self._environment(variables),
+            env=self.environment(variables),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=30,
@@ -69,13 +73,13 @@ class Cli:
 
     def start(self, *words: str, **variables: str) -> Started:
         """Start a command that goes on."""
-        return Started(words, self.folder, self._environment(variables))
+        return Started(words, self.folder, self.environment(variables))
 
     def submit(self, *words: str) -> str:
         """Submit a job; gives its id."""
         return self.run("submit", *words).out.strip()
 
-    def _environment(self, variables: dict[str, str]) -> dict[str, str]:
+    def environment(self, variables: dict[str, str]) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("HEADWAY_")}
         return kept | {"COLUMNS": "200"} | variables
 
@@ -122,6 +126,47 @@ class Started:
         if self._process.poll() is None:
             self._process.kill()
             self._process.wait()
+
+
+class Terminal:
+    """A command on a terminal of its own, with somebody who reads and presses keys."""
+
+    def __init__(self, cli: Cli, *words: str) -> None:
+        self._ours, theirs = pty.openpty()
+        termios.tcsetwinsize(theirs, (40, 120))
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "headway", *words],
+            cwd=cli.folder,
+            env=cli.environment({"TERM": "xterm-256color"}),
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        )
+        os.close(theirs)
+        self.seen = ""
+
+    def read_until(self, text: str) -> None:
+        """Read what is shown until it holds a text."""
+        deadline = time.monotonic() + 20
+        while text not in self.seen:
+            ready, _, _ = select.select([self._ours], [], [], max(0.0, deadline - time.monotonic()))
+            assert ready, self.seen
+            self.seen += os.read(self._ours, 1 << 16).decode(errors="replace")
+
+    def press(self, keys: str) -> None:
+        os.write(self._ours, keys.encode())
+
+    def wait(self) -> int:
+        return self._process.wait(30)
+
+    def end(self) -> None:
+        """End it, whatever it does."""
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+        os.close(self._ours)
 
 
 def until(look: Callable[[], T | None], seconds: float = 20.0) -> T:

@@ -6,7 +6,7 @@ from collections.abc import Generator
 
 import pytest
 
-from tests.cli.command import Cli, Started, until
+from tests.cli.command import Cli, Started, Terminal, until
 
 
 @pytest.fixture
@@ -25,6 +25,31 @@ def test_up_processes_jobs_and_drains_when_told_to_stop(cli: Cli, up: Started) -
     until(lambda: any(e["event"] == "job.started" and e["job"] == job_id for e in up.events()))
     assert up.terminate() == 0
     assert cli.run("status", job_id, "--namespace", "shop", "--json").json["status"] == "completed"
+
+
+def test_up_on_a_terminal_shows_a_live_view_and_stops_on_ctrl_c(cli: Cli) -> None:
+    terminal = Terminal(cli, "up")
+    try:
+        terminal.read_until("headway submit demo.sleep seconds=2")
+        cli.submit("demo.noop")
+        terminal.read_until("completed")
+        terminal.press("\x03")
+        terminal.read_until("Headway has stopped.")
+        assert terminal.wait() == 0
+        assert '"event"' not in terminal.seen
+    finally:
+        terminal.end()
+
+
+def test_ctrl_c_ends_a_command_quietly(cli: Cli) -> None:
+    terminal = Terminal(cli, "submit", "demo.noop", "--wait")
+    try:
+        terminal.read_until("\n")
+        terminal.press("\x03")
+        assert terminal.wait() == 130
+        assert "Traceback" not in terminal.seen
+    finally:
+        terminal.end()
 
 
 def test_a_worker_that_is_drained_leaves(cli: Cli) -> None:

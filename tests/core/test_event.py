@@ -9,6 +9,7 @@ from headway.core.event import Event, events_between
 from headway.core.job import Attempt, Job, JobId, State
 
 BOOM = JobError("ValueError", "no")
+NOW = 99
 
 
 def a_job(state: State = State.QUEUED, **changes: object) -> Job:
@@ -36,11 +37,11 @@ RETRIED = Event("retried", 30, "j", {"attempt": 1, "reason": "failed", "error": 
 
 
 def kinds(before: Job | None, after: Job) -> list[str]:
-    return [event.kind for event in events_between(before, after)]
+    return [event.kind for event in events_between(before, after, NOW)]
 
 
 def test_the_first_look_tells_that_a_job_was_queued() -> None:
-    assert list(events_between(None, QUEUED)) == [Event("queued", 10, "j", {"lane": "low", "task": "export"})]
+    assert list(events_between(None, QUEUED, NOW)) == [Event("queued", 10, "j", {"lane": "low", "task": "export"})]
 
 
 def test_nothing_is_told_if_nothing_changed() -> None:
@@ -49,24 +50,24 @@ def test_nothing_is_told_if_nothing_changed() -> None:
 
 
 def test_a_start_is_told_once() -> None:
-    assert list(events_between(QUEUED, RUNNING)) == [STARTED]
+    assert list(events_between(QUEUED, RUNNING, NOW)) == [STARTED]
     assert kinds(RUNNING, replace(RUNNING, cancel_requested_at=25)) == []
 
 
 def test_progress_is_told_when_it_changes() -> None:
     half = replace(RUNNING, progress=0.5, note="half")
-    [event] = events_between(RUNNING, half)
-    assert (event.kind, event.data) == ("progress", {"fraction": 0.5, "note": "half"})
+    [event] = events_between(RUNNING, half, NOW)
+    assert (event.kind, event.at, event.data) == ("progress", NOW, {"fraction": 0.5, "note": "half"})
     assert kinds(half, half) == []
     assert kinds(half, replace(half, note="still half")) == ["progress"]
 
 
 def test_a_failed_attempt_is_told_as_retried() -> None:
-    assert list(events_between(RUNNING, FAILED_ONCE)) == [RETRIED]
+    assert list(events_between(RUNNING, FAILED_ONCE, NOW)) == [RETRIED]
 
 
 def test_attempts_between_two_looks_are_not_missed() -> None:
-    assert list(events_between(QUEUED, FAILED_ONCE)) == [STARTED, RETRIED]
+    assert list(events_between(QUEUED, FAILED_ONCE, NOW)) == [STARTED, RETRIED]
     again = replace(RUNNING, epoch=3, attempts=3, started_at=60, history=(an_attempt(1), an_attempt(2)))
     assert kinds(QUEUED, again) == ["started", "retried", "started", "retried", "started"]
     assert kinds(FAILED_ONCE, again) == ["started", "retried", "started"]
@@ -74,7 +75,7 @@ def test_attempts_between_two_looks_are_not_missed() -> None:
 
 
 def test_an_ending_is_told_with_its_status() -> None:
-    assert list(events_between(RUNNING, COMPLETED)) == [
+    assert list(events_between(RUNNING, COMPLETED, NOW)) == [
         Event("finished", 40, "j", {"status": "completed", "reason": None})
     ]
 
@@ -90,7 +91,7 @@ def test_the_attempt_that_ended_a_job_is_told_as_its_end_alone() -> None:
         State.DEAD_LETTER, epoch=1, attempts=1, started_at=20, worker_id="w1", finished_at=30, error=BOOM,
         reason="max_retries_exceeded", history=(an_attempt(1),),
     )  # fmt: skip
-    assert list(events_between(RUNNING, dead)) == [
+    assert list(events_between(RUNNING, dead, NOW)) == [
         Event(
             "finished",
             30,
@@ -103,7 +104,7 @@ def test_the_attempt_that_ended_a_job_is_told_as_its_end_alone() -> None:
 
 def test_a_job_cancelled_in_the_queue_never_started() -> None:
     cancelled = a_job(State.CANCELLED, finished_at=15, reason="expired")
-    assert list(events_between(QUEUED, cancelled)) == [
+    assert list(events_between(QUEUED, cancelled, NOW)) == [
         Event("finished", 15, "j", {"status": "cancelled", "reason": "expired"})
     ]
 

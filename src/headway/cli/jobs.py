@@ -98,7 +98,7 @@ def jobs_table(found: list[Job], now_at: int, *, errors: bool = False) -> Table:
     )
     for job in found:
         error = "" if job.error is None else f"{job.error.type}: {job.error.message}"
-        took = NOT_RUN if job.started_at is None else show.duration((job.finished_at or now_at) - job.started_at)
+        took = show.NOTHING if job.started_at is None else show.duration((job.finished_at or now_at) - job.started_at)
         made.add_row(
             show.text(job.job_id),
             show.status_text(_status(job)),
@@ -109,9 +109,6 @@ def jobs_table(found: list[Job], now_at: int, *, errors: bool = False) -> Table:
             show.text(show.cut(error.partition("\n")[0], 80)) if errors else took,
         )
     return made
-
-
-NOT_RUN = show.NOTHING
 
 
 def _status(job: Job) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
@@ -25,7 +23,7 @@ def migrate(
     store that does not exist yet is made.
     """
     store = make_store(place.settings(), create=True)
-    before, newest = run(_versions(store))
+    before, newest = run(store.schema())
     name = show.clean(str(path_of(store) or "the store"))
     if before == newest:
         print(f"{name}: schema {before}, nothing to do")
@@ -37,29 +35,6 @@ def migrate(
     run(_open(store))
     print(f"{name}: {was}, now schema {newest}")
     return 0
-
-
-async def _versions(store: Store) -> tuple[int | None, int]:
-    """Give the schema that is there (None: nothing is) and the one this Headway has."""
-    newest = int((await store.facts())["schema"])
-    path = path_of(store)
-    if path is None or not path.exists():
-        return None, newest
-    return await asyncio.get_running_loop().run_in_executor(None, _version_of, path), newest
-
-
-def _version_of(path: Path) -> int:
-    # Read through SQLite: while a worker runs, the newest header may be in the log beside the file.
-    from headway.stores.sqlite.database import Connection, migrate, naming
-
-    with naming(path):
-        connection = Connection(path, "FULL")
-        try:
-            migrate(connection, path, to=0)  # No step at all, but a check that the file is ours to read.
-            version: int = connection.raw.pragma("user_version")  # pyright: ignore[reportUnknownMemberType]
-            return version
-        finally:
-            connection.close()
 
 
 async def _open(store: Store) -> None:

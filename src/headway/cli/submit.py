@@ -14,6 +14,7 @@ from cyclopts import Parameter
 
 from headway.cli import show
 from headway.cli.opening import HERE, JsonFlag, Place, check_shared, load, path_of, run
+from headway.client.options import Retry, Unique
 from headway.client.settings import nearest
 from headway.core.errors import BadArguments, ConfigError, NotStored, UnknownTask
 from headway.core.job import Job, State
@@ -186,15 +187,15 @@ def _declare(app: Headway, entry: TaskEntry) -> Task[Any, Any, Any]:
             for parameter, schema in properties.items()
         ]
     )
-    lane = app.policy.lanes.get(entry.lane)
-    # What the task has from its lane, a job in another lane should have from that one.
-    from_lane = lane is not None and (lane.max_retries, lane.timeout_ms) == (entry.max_retries, entry.timeout_ms)
+    rule = entry.retry
     return app.task(
         name=entry.name,
         priority=entry.lane,
         fair_by=entry.fair_by,
-        max_retries=None if from_lane else entry.max_retries,
-        timeout=None if from_lane else entry.timeout_ms / 1_000,
+        max_retries=entry.max_retries,
+        timeout=None if entry.timeout_ms is None else entry.timeout_ms / 1_000,
+        retry=None if rule is None else Retry.of(rule),
+        unique=Unique(by=entry.unique_by) if entry.unique else None,
         needs=entry.needs,
         persist=entry.persist,
     )(stand_in)

@@ -65,7 +65,7 @@ def up(
 
         def watch(up: Up, store: Store) -> None:
             display.up = up
-            watching.append(asyncio.get_running_loop().create_task(_watch(store, display, signals)))
+            watching.append(asyncio.get_running_loop().create_task(_watch(store, display)))
 
         # The display reads the runners' lines, and shows them its own way.
         settings = overrides | {"log": "json"}
@@ -90,7 +90,7 @@ def _on_terminal() -> bool:
     return sys.stdout.isatty() and not console().is_dumb_terminal
 
 
-async def _watch(store: Store, display: Display, signals: Signals) -> None:
+async def _watch(store: Store, display: Display) -> None:
     """Look at the store again and again for the display; ends with the worker."""
     while True:
         began = time.monotonic()

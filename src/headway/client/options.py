@@ -43,6 +43,11 @@ class Retry:
         object.__setattr__(self, "on", _exceptions("on", self.on))
         object.__setattr__(self, "give_up_on", _exceptions("give_up_on", self.give_up_on))
 
+    @classmethod
+    def of(cls, rule: RetryRule) -> Retry:
+        """Make one again from the part that a store keeps."""
+        return cls(backoff=rule.backoff, base=rule.base_ms / 1_000, cap=rule.cap_ms / 1_000, jitter=rule.jitter)
+
     def rule(self) -> RetryRule:
         """Give the part that a store keeps."""
         base_ms, cap_ms = (min(milliseconds(length, "Retry"), DELAY_MS_MAX) for length in (self.base, self.cap))

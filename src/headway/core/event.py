@@ -19,11 +19,12 @@ class Event:
     data: dict[str, Any] = field(default_factory=dict)
 
 
-def events_between(before: Job | None, after: Job) -> Iterator[Event]:
+def events_between(before: Job | None, after: Job, now_at: int) -> Iterator[Event]:
     """Tell what happened to a job between two looks at it, oldest first.
 
     A store keeps a job's failed attempts, so nothing but intermediate progress is missed
-    however rarely the watcher looks; and no store writes an event that nobody reads.
+    however rarely the watcher looks; and no store writes an event that nobody reads. Progress is dated
+    ``now_at``, when it was seen.
     """
     if before is None:
         yield Event("queued", after.submitted_at, after.job_id, {"lane": after.lane, "task": after.task})
@@ -46,7 +47,7 @@ def events_between(before: Job | None, after: Job) -> Iterator[Event]:
     if after.progress is not None and (
         before is None or (before.progress, before.note) != (after.progress, after.note)
     ):
-        yield Event("progress", after.started_at or 0, after.job_id, {"fraction": after.progress, "note": after.note})
+        yield Event("progress", now_at, after.job_id, {"fraction": after.progress, "note": after.note})
     if after.state.ended and (before is None or _end(before) != _end(after)):
         yield Event("finished", after.finished_at or 0, after.job_id, _ending(after))
 

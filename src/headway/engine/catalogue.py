@@ -14,7 +14,7 @@ CRONS = "cron"
 
 
 class TaskEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """A task as the catalogue describes it."""
+    """A task as the catalogue describes it: its own options; None leaves a choice to the lane or the policy."""
 
     name: str
     lane: str
@@ -22,8 +22,11 @@ class TaskEntry(msgspec.Struct, frozen=True, kw_only=True):
     needs: tuple[str, ...] = ()
     fair_by: str | None = None
     persist: bool = True
-    max_retries: int = 0
-    timeout_ms: int = 0
+    max_retries: int | None = None
+    timeout_ms: int | None = None
+    retry: RetryRule | None = None
+    unique: bool = False
+    unique_by: tuple[str, ...] | None = None  # With unique: these parameters; None for all of them.
     parameters: dict[str, Any] = {}
     doc: str = ""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import uuid
 from collections.abc import AsyncIterator
 
@@ -67,7 +68,7 @@ class Watcher:
             async for job in looks:
                 if job is None:
                     raise JobNotFound(f"no job {job_id} in the store; it may have been pruned", job_id=job_id)
-                for event in events_between(before, job):
+                for event in events_between(before, job, time.time_ns() // 1_000_000):
                     yield event
                 if job.state.ended:
                     return

@@ -240,6 +240,13 @@ class Store(Protocol):
         """Open an ear: a worker's id, its id with KEEPER behind it, or WATCHER and a name of one's own."""
         ...
 
+    async def schema(self) -> tuple[int | None, int]:
+        """Which schema the store has (None: there is nothing yet), and which one this Headway brings it to.
+
+        May be asked before ``open``. Raises ``NotAStore``, ``StoreTooNew``.
+        """
+        ...
+
     async def facts(self) -> dict[str, str]:
         """What an operator wants to know of this store: address, versions, durability."""
         ...

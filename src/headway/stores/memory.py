@@ -356,6 +356,9 @@ class MemoryStore:
         self._ears.setdefault(name, []).append(ear)
         return ear
 
+    async def schema(self) -> tuple[int | None, int]:
+        return 0, 0
+
     async def facts(self) -> dict[str, str]:
         return {"store": "memory", "durability": "none: jobs end with the process"}
 

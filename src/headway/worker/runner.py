@@ -367,16 +367,20 @@ async def _onion(middlewares: list[Middleware], context: Context, innermost: Cal
 
 
 def _entry(task: Task[Any, Any, Any]) -> TaskEntry:
-    template = task.template
+    template, options = task.template, task.options
+    unique = options.unique
     return TaskEntry(
         name=task.name,
         lane=template.lane,
         executor=task.executor,
         needs=template.needs,
-        fair_by=task.options.fair_by,
+        fair_by=options.fair_by,
         persist=template.persist,
-        max_retries=template.max_retries,
-        timeout_ms=template.timeout_ms,
+        max_retries=options.max_retries,
+        timeout_ms=None if options.timeout is None else template.timeout_ms,
+        retry=template.retry,
+        unique=unique is not None,
+        unique_by=tuple(unique.by) if unique is not None and unique.by is not None else None,
         parameters=task.signature.schema(),
         doc=(inspect.getdoc(task.fn) or "").partition("\n")[0],
     )

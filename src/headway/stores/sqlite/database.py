@@ -118,6 +118,19 @@ class Database:
         self._start("writer", self._write, writer)
         self._start("reader", self._read, reader)
 
+    def version(self) -> int | None:
+        """Read the file's schema without changing it; None if there is no file. Blocks."""
+        if not self.path.exists():
+            return None
+        with naming(self.path):
+            # Through SQLite: while a worker runs, the newest header may be in the log beside the file.
+            connection = Connection(self.path, self.synchronous)
+            try:
+                _check_ours(connection.raw, self.path)
+                return int(connection.raw.pragma("user_version"))
+            finally:
+                connection.close()
+
     def write(self, function: Callable[[Connection], T], *, vital: bool = True) -> asyncio.Future[T]:
         """Run a function inside a transaction; its effects are durable when the future is done.
 

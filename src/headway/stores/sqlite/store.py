@@ -179,6 +179,10 @@ class SqliteStore:
     def listen(self, name: str) -> Ear:
         return self._bell.listen(name)
 
+    async def schema(self) -> tuple[int | None, int]:
+        found = await asyncio.get_running_loop().run_in_executor(None, self._database.version)
+        return found, MIGRATIONS[-1][0]
+
     async def facts(self) -> dict[str, str]:
         survives = "process, system and power loss" if self._database.synchronous != "NORMAL" else "process crash only"
         return {
