@@ -399,7 +399,7 @@ def test_any_json_value_comes_back_equal(echo_bed: tuple[Testbed, Any], value: A
     bed, echo = echo_bed
     job = echo.enqueue(value)
     bed.drain(raise_errors=True)
-    assert same(job.result(), value)
+    assert same(job.result(timeout=20), value)
 
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -411,7 +411,7 @@ def test_any_odd_value_is_refused_or_comes_back_the_same(echo_bed: tuple[Testbed
     except PayloadError:
         return
     bed.drain(raise_errors=True)
-    assert same(job.result(), value)
+    assert same(job.result(timeout=20), value)
 
 
 @pytest.fixture(scope="module")

@@ -373,6 +373,7 @@ class Histories(RuleBasedStateMachine):
         for job_id in self.acknowledged - jobs.keys():
             assert self.may_go, f"{job_id} is lost"
             assert self.known[job_id].state.ended
+            del self.grants[job_id]  # Its id may come again, for a new job that was never claimed.
         self.acknowledged &= jobs.keys()
         assert self.acknowledged == jobs.keys()
 

@@ -278,6 +278,31 @@ def test_jobs_that_wait_for_each_other_need_more_slots() -> None:
         assert job.result() == 2
 
 
+async def test_a_drain_that_is_interrupted_gives_back_what_it_held(headway: Testbed) -> None:
+    started = asyncio.Event()
+    ended: list[str] = []
+
+    @headway.app.task(max_retries=0)
+    async def work() -> None:
+        if started.is_set():
+            return
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append("stopped")
+
+    job = await work.aenqueue()
+    draining = asyncio.create_task(headway.adrain())
+    await started.wait()
+    draining.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await draining
+    assert (await job.astatus(), (await job.ainfo()).attempts) == ("queued", 0)
+    assert (await headway.adrain()).completed == [job]
+    assert ended == ["stopped"]
+
+
 async def test_draining_on_a_loop_asks_for_the_twin(headway: Testbed) -> None:
     with pytest.raises(RuntimeError, match="await adrain"):
         headway.drain()

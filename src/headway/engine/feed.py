@@ -58,6 +58,7 @@ class LocalFeed:
                 progress,
                 wait=free > 0,
                 want_snapshot=free > 0 and time.monotonic() - self._seen > SNAPSHOT_AGE,
+                wait_lanes=None if free_below > 0 else tuple(sorted(self._policy.reserve_lanes)),
             )
         request = self._request
         reach("exchange.before")
@@ -74,14 +75,14 @@ class LocalFeed:
     def _read(self, request: Exchange, answer: Exchanged) -> Fed:
         more = answer.more
         if answer.snapshot is not None:
-            asked = {take.key for take in request.plan.takes} if request.plan else set()
+            known = {view.key for view in self._snapshot.classes}
             self._snapshot = answer.snapshot
             self._seen = time.monotonic()
             # A class that is new to this worker was not in the plan: ask for it now.
             more = more or (
                 answer.worker_state is WorkerState.ACTIVE
                 and any(
-                    view.waiting and view.key not in asked and serves(view.key.needs, self._offers)
+                    view.waiting and view.key not in known and serves(view.key.needs, self._offers)
                     for view in answer.snapshot.classes
                 )
             )

@@ -42,7 +42,8 @@ class Exchange(NamedTuple):
     """One round trip of a worker: what has ended, what to claim.
 
     ``claim_id`` is random and new for each claim; it is the token of every lease it yields, and
-    repeating it yields the same leases. ``wait`` registers the worker as waiting if it gets nothing.
+    repeating it yields the same leases. ``wait`` registers the worker as waiting if it gets nothing, for jobs
+    of ``wait_lanes`` or of any lane: a worker with only reserved slots free need not be woken for others.
     """
 
     worker_id: str | None
@@ -52,6 +53,7 @@ class Exchange(NamedTuple):
     progress: Sequence[Progress] = ()
     wait: bool = False
     want_snapshot: bool = False
+    wait_lanes: tuple[str, ...] | None = None
 
 
 class Exchanged(NamedTuple):

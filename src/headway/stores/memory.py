@@ -90,7 +90,7 @@ class MemoryStore:
         self._idempotent: dict[tuple[str, str], tuple[JobId, bytes, int]] = {}
         self._workers: dict[str, Worker] = {}
         self._claims: dict[str, bytes] = {}
-        self._waiting: dict[str, None] = {}
+        self._waiting: dict[str, tuple[str, ...] | None] = {}  # By worker: the lanes it waits for.
         self._documents: dict[tuple[str, str], Document] = {}
         self._tally: Counter[tuple[int, str]] = Counter()
         self._ears: dict[str, list[LocalEar]] = {}
@@ -133,8 +133,7 @@ class MemoryStore:
             more = False
             if worker is not None and request.plan is not None:
                 leases, more = self._claim(worker, request.claim_id, request.plan, now_at, expired)
-                if request.wait and not leases and not more and worker.state is WorkerState.ACTIVE:
-                    self._waiting[worker.worker_id] = None
+                self._note_waiting(worker, request, got_nothing=not leases and not more)
             self._wake_workers(eligible, now_at, but=request.worker_id)
             changed = [report.job_id for report in request.finished]
             changed += [lease.job_id for lease in leases]
@@ -457,6 +456,15 @@ class MemoryStore:
 
     # ------------------------------------------------------------------ claiming
 
+    def _note_waiting(self, worker: Worker, request: Exchange, *, got_nothing: bool) -> None:
+        """Register a worker that got nothing; one that looks again while it waits keeps its turn."""
+        waits = request.wait and got_nothing and worker.state is WorkerState.ACTIVE
+        before = self._waiting.get(worker.worker_id, ("", ""))
+        if not waits or before != request.wait_lanes:
+            self._waiting.pop(worker.worker_id, None)
+        if waits:
+            self._waiting.setdefault(worker.worker_id, request.wait_lanes)
+
     def _claim(
         self, worker: Worker, claim_id: bytes, plan: Plan, now_at: int, expired: list[JobId]
     ) -> tuple[list[Lease], bool]:
@@ -465,7 +473,6 @@ class MemoryStore:
         mine = self._leased(worker.worker_id)
         if self._claims.get(worker.worker_id) == claim_id:
             return [self._lease(record) for record in mine if record.token == claim_id], False
-        self._waiting.pop(worker.worker_id, None)
         free = min(plan.free, worker.slots - len(mine))
         below = plan.free_below
         leases: list[Lease] = []

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from headway.client.app import Headway
 from headway.core.errors import Steer
 from headway.core.lease import Lease, Report
-from headway.core.policy.retry import Ending, TimedOut
+from headway.core.policy.retry import Ending, Released, TimedOut
 from headway.core.snapshot import Snapshot
 from headway.engine.feed import Fed, LocalFeed
+from headway.engine.recovery import end_worker
 from headway.stores.base import Beat, Exchange, Progress, Store
 from headway.worker.board import Board, Stop
 from headway.worker.claimer import Claimer
@@ -21,7 +23,6 @@ from headway.worker.executors.thread import ThreadExecutor
 from headway.worker.runner import Runner
 from headway.worker.running import Running
 
-WORKER_ID = "testbed"
 LEASE_MS = 1_000 * 365 * 24 * 3_600_000  # However far a test moves the clock, the bench is never taken for dead.
 
 MoveOn = Callable[[int], bool]  # Gets the milliseconds until the next delayed job; False if it should be left alone.
@@ -38,7 +39,14 @@ class Bench(Runner):
     ) -> None:
         self._own_board = Board.create(slots)
         super().__init__(
-            app, store, self._own_board, worker_id=WORKER_ID, host=WORKER_ID, slots=slots, reserved=0, app_path=None
+            app,
+            store,
+            self._own_board,
+            worker_id=f"testbed:{uuid.uuid4().hex[:6]}",
+            host="testbed",
+            slots=slots,
+            reserved=0,
+            app_path=None,
         )
         self._executors["process"] = _ThreadForProcess(slots)
         self._attempts_max = attempts_max
@@ -52,12 +60,14 @@ class Bench(Runner):
 
     async def run_out(self) -> None:
         """Run until nothing is eligible. The app's lifespan is entered once."""
+        self._loop = asyncio.get_running_loop()
         async with contextlib.AsyncExitStack() as stack:
             await self._begin_lifespan(stack)
             await self._store.renew(Beat(self.worker, LEASE_MS, LEASE_MS, register=True))
-            ear = self._store.listen(WORKER_ID)
+            worker_id = self.worker.worker_id
+            ear = self._store.listen(worker_id)
             self._claimer = _Clerk(
-                _FreshFeed(self._store, self._app.policy, WORKER_ID, self.worker.offers),
+                _FreshFeed(self._store, self._app.policy, worker_id, self.worker.offers),
                 ear,
                 slots=self.worker.slots,
                 reserved=0,
@@ -73,7 +83,9 @@ class Bench(Runner):
             finally:
                 beat.cancel()
                 ear.close()
-                await self._store.bury(WORKER_ID)
+                # A drain that was interrupted stops what it runs and gives it back.
+                self.stop_jobs(self.stuck, Stop.DRAIN)
+                await end_worker(self._store, worker_id, self._app.policy, lambda lease: Released("interrupted"))
                 for executor in self._executors.values():
                     await executor.close()
                 if not self.stuck:

@@ -327,7 +327,7 @@ class SqliteStore:
     def _claim(
         self, db: Connection, request: Exchange, plan: Plan, worker: Sequence[Any], now_at: int, expired: list[JobId]
     ) -> tuple[list[Lease], bool]:
-        _, slots, last_claim, waiting, running = worker
+        _, slots, last_claim, waiting, wait_lanes, running = worker
         worker_id = request.worker_id or ""
         if last_claim == request.claim_id:
             again = db.rows("leases_of", worker_id, self._namespace_id, ALL)
@@ -349,7 +349,9 @@ class SqliteStore:
             db.run("claimed", request.claim_id, worker_id)
             self._count(db, {"claimed": len(leases)}, now_at)
         elif request.wait and not more:
-            db.run("await", worker_id)
+            lanes = None if request.wait_lanes is None else rows.json_list(request.wait_lanes)
+            if not waiting or lanes != wait_lanes:  # A worker that looks again while it waits writes nothing.
+                db.run("await", lanes, worker_id)
         elif waiting:
             db.run("awake", worker_id)
         return leases, more
@@ -503,22 +505,31 @@ class SqliteStore:
         else:
             db.run("renew", now_at, ends_at, worker.slots, worker.reserved, offers, worker.worker_id)
         named = dict(beat.held)
-        mine = {}
-        unnamed: list[Report] = []
-        for row in db.rows("leases_of", worker.worker_id, self._namespace_id, ALL):
-            lease = rows.lease(row)
-            mine[lease.job_id] = lease
-            if named.get(lease.job_id) != lease.token and lease.started_at + beat.confirm_ms <= now_at:
-                unnamed.append(judge(Released("claim never started"), lease, BUILT_IN))
-        lost = [job_id for job_id, token in named.items() if job_id not in mine or mine[job_id].token != token]
+        lost, cancel = set(named), []
+        unnamed = False
+        for job_id, token, started_at, cancel_at in db.run("renew_held", worker.worker_id, self._namespace_id):
+            if named.get(job_id) == token:
+                lost.discard(job_id)
+                if cancel_at is not None:
+                    cancel.append(job_id)
+            else:
+                unnamed = unnamed or started_at + beat.confirm_ms <= now_at
         if unnamed:
-            eligible: list[int] = []
-            self._finish(db, unnamed, now_at, eligible)
-            self._wake_workers(db, eligible, now_at)
-            self._tell_watchers([report.job_id for report in unnamed])
-        gone = set(lost)
-        cancel = [j for j in named if j in mine and j not in gone and mine[j].cancel_requested]
-        return Renewed(now_at, state, lost, cancel)
+            self._release_unnamed(db, beat, named, now_at)
+        return Renewed(now_at, state, [job_id for job_id in named if job_id in lost], cancel)
+
+    def _release_unnamed(self, db: Connection, beat: Beat, named: dict[JobId, bytes], now_at: int) -> None:
+        """Send back leases whose worker never heard of them: the reply to their claim was lost."""
+        leases = [rows.lease(row) for row in db.rows("leases_of", beat.worker.worker_id, self._namespace_id, ALL)]
+        reports = [
+            judge(Released("claim never started"), lease, BUILT_IN)
+            for lease in leases
+            if named.get(lease.job_id) != lease.token and lease.started_at + beat.confirm_ms <= now_at
+        ]
+        eligible: list[int] = []
+        self._finish(db, reports, now_at, eligible)
+        self._wake_workers(db, eligible, now_at)
+        self._tell_watchers([report.job_id for report in reports])
 
     def _set_worker_state(self, db: Connection, worker_id: str, state: WorkerState) -> bool:
         db.run("set_worker_state", state.value, worker_id, self._namespace_id)
@@ -690,10 +701,13 @@ class SqliteStore:
         waiting = db.run("awaiting", self._namespace_id, now_at).fetchall()
         if not waiting:
             return
-        needs_of = {class_id: key.needs for key, class_id in self._classes(db).items()}
+        keys = {class_id: key for key, class_id in self._classes(db).items()}
         for class_id in class_ids:
-            for index, (worker_id, offers) in enumerate(waiting):
-                if worker_id != but and serves(needs_of[class_id], _offers(offers)):
+            key = keys[class_id]
+            for index, (worker_id, offers, lanes) in enumerate(waiting):
+                if worker_id == but or (lanes is not None and key.lane not in _names(lanes)):
+                    continue
+                if serves(key.needs, _names(offers)):
                     db.run("awake", worker_id)
                     self._database.after_commit(partial(self._bell.ring, worker_id))
                     del waiting[index]
@@ -714,7 +728,7 @@ class SqliteStore:
 
 
 @lru_cache(maxsize=256)
-def _offers(text: str) -> frozenset[str]:
+def _names(text: str) -> frozenset[str]:
     return frozenset(rows.read_strings(text))
 
 

@@ -176,7 +176,8 @@ CREATE TABLE worker (
   heartbeat_at INTEGER NOT NULL,
   lease_ends_at INTEGER NOT NULL,
   claim_id BLOB,
-  waiting INTEGER NOT NULL DEFAULT 0   -- the order in which they began to wait; 0: not waiting
+  waiting INTEGER NOT NULL DEFAULT 0,  -- the order in which they began to wait; 0: not waiting
+  wait_lanes TEXT                      -- JSON: the lanes it waits for; none: any
 ) WITHOUT ROWID;
 
 CREATE TABLE document (
