@@ -414,19 +414,20 @@ def test_any_odd_value_is_refused_or_comes_back_the_same(echo_bed: tuple[Testbed
     assert same(job.result(timeout=20), value)
 
 
-@pytest.fixture(scope="module")
-def file_echo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    app = Headway(f"sqlite:///{tmp_path_factory.mktemp('echo')}/headway.db?synchronous=normal")
+# The worker lives inside the test: Hypothesis objects to threads that use random numbers while it draws.
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(values=st.lists(json_values, min_size=10, max_size=40))
+def test_any_json_value_comes_back_equal_from_a_file_too(
+    tmp_path_factory: pytest.TempPathFactory, values: list[Any]
+) -> None:
+    app = Headway(f"sqlite:///{tmp_path_factory.getbasetemp()}/echo.db?synchronous=normal")
 
     @app.task
     async def echo(value: Any) -> Any:
         return value
 
-    with app, Worker(app):
-        yield echo
-
-
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(value=json_values)
-def test_any_json_value_comes_back_equal_from_a_file_too(file_echo: Any, value: Any) -> None:
-    assert same(file_echo.enqueue(value).result(timeout=20), value)
+    with app:
+        jobs = app.enqueue_many([echo.call(value) for value in values])
+        with Worker(app):
+            results = [job.result(timeout=20) for job in jobs]
+    assert all(same(result, value) for result, value in zip(results, values, strict=True))

@@ -73,6 +73,34 @@ def test_loops_share_an_app(tmp_path: Path) -> None:
     app.close()
 
 
+def test_closing_an_app_ends_what_waits_in_other_threads() -> None:
+    app = Headway("memory://")
+
+    @app.task
+    def ping() -> None: ...
+
+    job = ping.enqueue()
+    problems: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            for event in job.events():
+                if event.kind == "queued":
+                    watching.set()
+        except BaseException as problem:
+            problems.append(problem)
+
+    watching = threading.Event()
+    thread = threading.Thread(target=wait)
+    thread.start()
+    assert watching.wait(20)
+    app.close()
+    thread.join(20)
+    assert not thread.is_alive()
+    assert len(problems) == 1
+    app.close()
+
+
 async def test_an_interrupted_wait_leaves_no_task_behind(headway: Testbed) -> None:
     @headway.app.task
     def ping() -> None: ...

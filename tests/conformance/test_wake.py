@@ -10,11 +10,13 @@ import pytest
 from headway.core.job import State
 from headway.core.policy.document import BUILT_IN
 from headway.core.policy.retry import Raised, Released, judge
+from headway.core.snapshot import Plan
 from headway.stores.base import KEEPER, WATCHER, Ear, Exchange, Progress, Store
 from headway.testing.clock import ManualClock
 from tests.conformance.builders import (
     BOOM,
     CONFIRM_MS,
+    a_claim_id,
     a_job,
     ask,
     beat,
@@ -247,3 +249,24 @@ async def test_an_ear_that_is_closed_hears_no_more_and_harms_nobody(store: Store
 
 async def _hear(ear: Ear) -> object:
     return await ear.wait(SOON)
+
+
+async def test_a_worker_that_waits_for_some_lanes_is_not_woken_for_others(store: Store, listen: Listen) -> None:
+    # Only reserved slots are free: a submit it could not serve must not cost it an exchange.
+    ear = listen("w1")
+    await register(store, "w1")
+    claim_id = a_claim_id()
+    await store.exchange(Exchange("w1", claim_id, plan=Plan((), 1, 0), wait=True, wait_lanes=("high",)))
+    await submit(store, a_job(lane="low"))
+    assert await rung(ear) == [False]
+    await submit(store, a_job(lane="high"))
+    assert await rung(ear) == [True]
+
+
+async def test_a_worker_that_looks_again_keeps_its_turn_among_those_who_wait(store: Store, listen: Listen) -> None:
+    first, second = listen("w1"), listen("w2")
+    await wait_for_jobs(store, "w1")
+    await wait_for_jobs(store, "w2")
+    await ask(store, "w1", wait=True)
+    await submit(store, a_job())
+    assert await rung(first, second) == [True, False]

@@ -43,7 +43,12 @@ def run_pyright(file: Path, cache: Path) -> dict[int, list[str]]:
     return found
 
 
-@pytest.fixture(params=[run_mypy, run_pyright], ids=["mypy", "pyright"])
+@pytest.fixture(
+    params=[
+        pytest.param(run_mypy, id="mypy", marks=pytest.mark.xdist_group("mypy")),  # Its runs share a cache.
+        pytest.param(run_pyright, id="pyright"),
+    ]
+)
 def check(request: pytest.FixtureRequest) -> Check:
     cache = request.config.cache
     assert cache is not None
@@ -59,13 +64,11 @@ def copied(name: str, folder: Path) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("typing")
 def test_right_calls_have_no_error(check: Check, tmp_path: Path) -> None:
     assert check(copied("right.py", tmp_path)) == {}
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("typing")
 def test_wrong_calls_have_an_error_each_and_nothing_else_has(check: Check, tmp_path: Path) -> None:
     file = copied("wrong.py", tmp_path)
     lines = file.read_text(encoding="utf-8").splitlines()

@@ -66,6 +66,7 @@ class Portal:
     def close(self) -> None:
         with self._lock:
             if self._loop is not None and self._thread is not None and self._pid == os.getpid():
+                asyncio.run_coroutine_threadsafe(_end_tasks(), self._loop).result()
                 self._loop.call_soon_threadsafe(self._loop.stop)
                 self._thread.join()
                 self._loop.close()
@@ -85,3 +86,11 @@ class Portal:
             RuntimeWarning,
             stacklevel=4,
         )
+
+
+async def _end_tasks() -> None:
+    """Cancel what still runs on this loop, and let it end before the loop does."""
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

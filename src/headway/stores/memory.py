@@ -656,9 +656,11 @@ class MemoryStore:
 
     def _wake_workers(self, classes: Iterable[ClassKey], now_at: int, but: str | None = None) -> None:
         for key in classes:
-            for worker_id in self._waiting:
+            for worker_id, lanes in self._waiting.items():
                 worker = self._workers.get(worker_id)
                 if worker is None or worker_id == but or worker.lease_ends_at <= now_at:
+                    continue
+                if lanes is not None and key.lane not in lanes:
                     continue
                 if serves(key.needs, frozenset(worker.offers)):
                     del self._waiting[worker_id]

@@ -1,0 +1,133 @@
+"""The feed: plans from its last snapshot, repeats what was not answered, and asks again only with reason."""
+
+from __future__ import annotations
+
+import pytest
+
+from headway.core.errors import StoreUnavailable
+from headway.core.policy.document import BUILT_IN
+from headway.core.policy.retry import Returned, judge
+from headway.core.worker import WorkerState
+from headway.engine.feed import LocalFeed
+from headway.stores.base import WATCHER, Exchange, Exchanged, Store
+from headway.stores.memory import MemoryStore
+from headway.testing.clock import ManualClock
+from tests.conformance.builders import a_job, register
+
+
+def a_feed(store: Store, worker_id: str = "w1", offers: tuple[str, ...] = ()) -> LocalFeed:
+    return LocalFeed(store, BUILT_IN, worker_id, offers)
+
+
+async def test_the_first_exchange_learns_the_classes_and_asks_again(clock: ManualClock) -> None:
+    store = MemoryStore(clock=clock)
+    await register(store)
+    await store.submit([a_job()])
+    feed = a_feed(store)
+    first = await feed.exchange([], [], free=5, free_below=4)
+    assert (list(first.leases), first.more) == ([], True)
+    second = await feed.exchange([], [], free=5, free_below=4)
+    assert (len(second.leases), second.more) == (1, False)
+
+
+async def test_a_reserved_slot_left_free_does_not_make_it_ask_for_ever(clock: ManualClock) -> None:
+    # R1.47: low work waits beside an idle reserved slot, by rule; that is no reason to ask again at once.
+    store = MemoryStore(clock=clock)
+    await register(store)
+    await store.submit([a_job(lane="low")])
+    feed = a_feed(store)
+    await feed.exchange([], [], free=1, free_below=0)
+    again = await feed.exchange([], [], free=1, free_below=0)
+    assert (list(again.leases), again.more) == ([], False)
+
+
+async def test_a_worker_with_only_reserved_slots_free_is_woken_for_those_lanes_alone(clock: ManualClock) -> None:
+    store = MemoryStore(clock=clock)
+    await register(store)
+    feed = a_feed(store)
+    await feed.exchange([], [], free=1, free_below=0)
+    ear = store.listen("w1")
+    await store.submit([a_job(lane="low")])
+    assert await ear.wait(0.01) is None
+    await store.submit([a_job(lane="high")])
+    assert await ear.wait(1) is not None
+
+
+async def test_a_class_it_cannot_serve_is_no_reason_to_ask_again(clock: ManualClock) -> None:
+    # R5.54
+    store = MemoryStore(clock=clock)
+    await register(store)
+    await store.submit([a_job(needs=("gpu",))])
+    assert not (await a_feed(store).exchange([], [], free=5, free_below=4)).more
+    assert (await a_feed(store, offers=("gpu",)).exchange([], [], free=5, free_below=4)).more
+
+
+class Deaf(MemoryStore):
+    """A store whose replies can be lost after their effect."""
+
+    lose = 0
+
+    async def exchange(self, request: Exchange) -> Exchanged:
+        answer = await super().exchange(request)
+        if self.lose:
+            self.lose -= 1
+            raise StoreUnavailable("the reply was lost")
+        return answer
+
+
+async def test_a_lost_reply_is_asked_for_again_and_gives_the_same_leases(clock: ManualClock) -> None:
+    # W10, N4
+    store = Deaf(clock=clock)
+    await register(store)
+    ids = [answer.job_id for answer in await store.submit([a_job(), a_job()])]
+    feed = a_feed(store)
+    await feed.exchange([], [], free=5, free_below=4)
+    store.lose = 1
+    with pytest.raises(StoreUnavailable):
+        await feed.exchange([], [], free=5, free_below=4)
+    fed = await feed.exchange([], [], free=5, free_below=4)
+    assert [lease.job_id for lease in fed.leases] == ids
+    assert {lease.attempts for lease in fed.leases} == {1}
+
+
+async def test_a_report_whose_reply_was_lost_counts_once(clock: ManualClock) -> None:
+    store = Deaf(clock=clock)
+    await register(store)
+    await store.submit([a_job()])
+    feed = a_feed(store)
+    await feed.exchange([], [], free=5, free_below=4)
+    (lease,) = (await feed.exchange([], [], free=5, free_below=4)).leases
+    report = judge(Returned(b"1"), lease, BUILT_IN)
+    store.lose = 1
+    with pytest.raises(StoreUnavailable):
+        await feed.exchange([report], [], free=5, free_below=4)
+    fed = await feed.exchange([report], [], free=5, free_below=4)
+    assert list(fed.refused) == [(lease.job_id, "same")]
+    assert (await store.stats()).totals["completed"] == 1
+
+
+async def test_it_tells_when_the_next_delayed_job_is_due(clock: ManualClock) -> None:
+    store = MemoryStore(clock=clock)
+    await register(store)
+    await store.submit([a_job(delay_ms=2_500)])
+    fed = await a_feed(store).exchange([], [], free=5, free_below=4)
+    assert fed.next_due == 2.5
+
+
+async def test_a_worker_the_store_does_not_know_is_told_so(clock: ManualClock) -> None:
+    # R5.56
+    store = MemoryStore(clock=clock)
+    await store.submit([a_job()])
+    fed = await a_feed(store, "stranger").exchange([], [], free=5, free_below=4)
+    assert (list(fed.leases), fed.more, fed.state) == ([], False, WorkerState.DEAD)
+
+
+async def test_a_watcher_hears_of_what_an_exchange_changed(clock: ManualClock) -> None:
+    store = MemoryStore(clock=clock)
+    await register(store)
+    (answer,) = await store.submit([a_job()])
+    ear = store.listen(f"{WATCHER}me")
+    feed = a_feed(store)
+    await feed.exchange([], [], free=5, free_below=4)
+    await feed.exchange([], [], free=5, free_below=4)
+    assert list(await ear.wait(1) or ()) == [answer.job_id]

@@ -1,0 +1,127 @@
+"""The keeper: renews, passes on what it learns, and gives up before the leases end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from headway.core.errors import StoreUnavailable
+from headway.core.job import JobId
+from headway.core.worker import WorkerState
+from headway.stores.base import Beat, Renewed
+from headway.stores.memory import MemoryStore
+from headway.testing.clock import ManualClock
+from headway.worker.keeper import Keeper
+from tests.conformance.builders import a_job, a_worker, claim, register
+
+
+class Told:
+    """Writes down what the keeper says."""
+
+    def __init__(self) -> None:
+        self.cancelled: list[JobId] = []
+        self.gone: list[JobId] = []
+        self.left: list[WorkerState] = []
+        self.cut = 0
+
+    def cancel(self, job_ids: Sequence[JobId]) -> None:
+        self.cancelled += job_ids
+
+    def lost(self, job_ids: Sequence[JobId]) -> None:
+        self.gone += job_ids
+
+    def leave(self, state: WorkerState) -> None:
+        self.left.append(state)
+
+    def cut_off(self) -> None:
+        self.cut += 1
+
+
+class Unreachable(MemoryStore):
+    """A store that does not answer renewals for a while."""
+
+    refusals = 0
+
+    async def renew(self, beat: Beat) -> Renewed:
+        if self.refusals and not beat.register:
+            self.refusals -= 1
+            raise StoreUnavailable("no route")
+        return await super().renew(beat)
+
+
+def a_keeper(
+    store: MemoryStore, told: Told, held: Sequence[tuple[JobId, bytes]] = (), *, dead_after: float = 3.0
+) -> Keeper:
+    return Keeper(store, a_worker("w1"), lambda: held, told, heartbeat=0.05, dead_after=dead_after, confirm=10)
+
+
+async def test_a_cancelled_job_is_passed_on(clock: ManualClock) -> None:
+    store, told = MemoryStore(clock=clock), Told()
+    await register(store)
+    await store.submit([a_job()])
+    (lease,) = await claim(store)
+    await store.cancel([lease.job_id])
+    assert await a_keeper(store, told, [(lease.job_id, lease.token)]).renew()
+    assert (told.cancelled, told.gone) == ([lease.job_id], [])
+
+
+async def test_a_lost_lease_is_passed_on(clock: ManualClock) -> None:
+    store, told = MemoryStore(clock=clock), Told()
+    await register(store)
+    assert await a_keeper(store, told, [(JobId("nobody's"), b"x" * 16)]).renew()
+    assert told.gone == ["nobody's"]
+
+
+async def test_a_worker_taken_for_dead_is_told_to_leave(clock: ManualClock) -> None:
+    # R5.58
+    store, told = MemoryStore(clock=clock), Told()
+    await register(store)
+    await store.bury("w1")
+    assert not await a_keeper(store, told).renew()
+    assert told.left == [WorkerState.DEAD]
+
+
+async def test_a_draining_worker_goes_on_being_renewed(clock: ManualClock) -> None:
+    # R5.19
+    store, told = MemoryStore(clock=clock), Told()
+    await register(store)
+    await store.drain("w1")
+    assert await a_keeper(store, told).renew()
+    assert told.left == [WorkerState.DRAINING]
+
+
+async def test_a_renewal_that_fails_is_tried_again(clock: ManualClock) -> None:
+    # R1.41
+    store, told = Unreachable(clock=clock), Told()
+    await register(store)
+    store.refusals = 2
+    assert await a_keeper(store, told).renew()
+    assert told.cut == 0
+
+
+async def test_work_is_cut_off_before_the_leases_end(clock: ManualClock) -> None:
+    # W20
+    store, told = Unreachable(clock=clock), Told()
+    await register(store)
+    store.refusals = 1_000
+    keeper = a_keeper(store, told, dead_after=0.3)
+    began = asyncio.get_running_loop().time()
+    assert not await keeper.renew()
+    assert told.cut == 1
+    assert asyncio.get_running_loop().time() - began < 0.3
+
+
+async def test_news_make_it_renew_at_once(clock: ManualClock) -> None:
+    store, told = MemoryStore(clock=clock), Told()
+    await register(store)
+    await store.submit([a_job()])
+    (lease,) = await claim(store)
+    held = [(lease.job_id, lease.token)]
+    keeper = Keeper(store, a_worker("w1"), lambda: held, told, heartbeat=60, dead_after=180, confirm=10)
+    running = asyncio.create_task(keeper.run())
+    await asyncio.sleep(0)
+    await store.cancel([lease.job_id])
+    async with asyncio.timeout(5):
+        while not told.cancelled:  # noqa: ASYNC110  (it is written down by another task)
+            await asyncio.sleep(0.001)
+    running.cancel()
