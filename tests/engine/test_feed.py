@@ -36,9 +36,23 @@ async def test_a_reserved_slot_left_free_does_not_make_it_ask_for_ever(clock: Ma
     await register(store)
     await store.submit([a_job(lane="low")])
     feed = a_feed(store)
-    await feed.exchange([], [], free=1, free_below=0)
-    again = await feed.exchange([], [], free=1, free_below=0)
-    assert (list(again.leases), again.more) == ([], False)
+    answers = [await feed.exchange([], [], free=1, free_below=0) for _ in range(4)]
+    assert [len(fed.leases) for fed in answers] == [0, 0, 0, 0]
+    assert False in [fed.more for fed in answers]
+
+
+async def test_a_wake_up_right_after_a_look_at_an_empty_store_finds_a_class_that_is_new(clock: ManualClock) -> None:
+    store = MemoryStore(clock=clock)
+    await register(store)
+    feed = a_feed(store)
+    await feed.exchange([], [], free=5, free_below=4)
+    await store.submit([a_job()])
+    fed = await feed.exchange([], [], free=5, free_below=4)
+    for _ in range(3):
+        if fed.leases or not fed.more:
+            break
+        fed = await feed.exchange([], [], free=5, free_below=4)
+    assert len(fed.leases) == 1
 
 
 async def test_a_worker_with_only_reserved_slots_free_is_woken_for_those_lanes_alone(clock: ManualClock) -> None:

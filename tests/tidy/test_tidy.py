@@ -188,7 +188,7 @@ def is_referenced(file: Path) -> bool:
 def test_every_query_binds_exactly_the_parameters_its_header_names() -> None:
     wrong: list[str] = []
     for file in asset_files():
-        if file.suffix != ".sql" or "queries" not in file.relative_to(SOURCE).parts:
+        if file.suffix != ".sql" or file.parent.name != "queries":  # Shared parts are read with those that use them.
             continue
         named, used = named_parameters(file), used_parameters(file)
         if named is None:
@@ -217,6 +217,8 @@ def named_parameters(file: Path) -> set[str] | None:
 def used_parameters(file: Path) -> set[str]:
     """The `:name` parameters of the statement itself: not in comments or quotes, nor a `::type` cast."""
     text = file.read_text(encoding="utf-8")
+    for part in re.findall(r"^-- use (\w+)$", text, re.MULTILINE):
+        text += (file.parent / "shared" / f"{part}{file.suffix}").read_text(encoding="utf-8")
     bare = re.sub(r"'(?:[^']|'')*'|\"[^\"]*\"|--[^\n]*|/\*.*?\*/", " ", text, flags=re.DOTALL)
     return set(re.findall(r"(?<![:\w]):([A-Za-z_]\w*)", bare))
 

@@ -286,15 +286,16 @@ def _restorable(kind: type) -> bool:
 
 def _lost_number(value: Any) -> float | None:
     """Find a number that JSON would turn into null."""
-    left = [msgspec.to_builtins(value, enc_hook=_encode_other, str_keys=True)]
+    left: list[Any] = [msgspec.to_builtins(value, enc_hook=_encode_other, str_keys=True)]
     while left:
-        match left.pop():
-            case float() as number if not math.isfinite(number):
-                return number
-            case list() | tuple() | set() as items:
-                left.extend(items)
-            case dict() as items:
-                left.extend(items.values())
+        item = left.pop()
+        kind = type(item)
+        if kind is float and not math.isfinite(item):
+            return float(item)
+        if kind in (list, tuple, set):
+            left.extend(item)
+        elif kind is dict:
+            left.extend(item.values())
     return None
 
 

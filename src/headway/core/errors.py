@@ -30,6 +30,7 @@ Steering exceptions (``RetryAfter``, ``Snooze``, ``RateLimited``, ``Discard``) a
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import timedelta
 
 
 class HeadwayError(Exception):
@@ -201,7 +202,7 @@ class Steer(Exception):
 class RetryAfter(Steer):
     """Fail this attempt and run the next one after so many seconds."""
 
-    def __init__(self, seconds: float, reason: str | None = None) -> None:
+    def __init__(self, seconds: float | timedelta, reason: str | None = None) -> None:
         super().__init__(reason or f"retry after {seconds} s")
         self.seconds = seconds
 
@@ -209,7 +210,7 @@ class RetryAfter(Steer):
 class Snooze(Steer):
     """Run again after so many seconds; no attempt is used."""
 
-    def __init__(self, seconds: float, reason: str | None = None) -> None:
+    def __init__(self, seconds: float | timedelta, reason: str | None = None) -> None:
         super().__init__(reason or f"snoozed for {seconds} s")
         self.seconds = seconds
 
@@ -217,7 +218,7 @@ class Snooze(Steer):
 class RateLimited(Steer):
     """An outside service asked to come back later; no attempt is used."""
 
-    def __init__(self, after: float, reason: str | None = None) -> None:
+    def __init__(self, after: float | timedelta, reason: str | None = None) -> None:
         super().__init__(reason or f"rate limited, again after {after} s")
         self.seconds = after
 

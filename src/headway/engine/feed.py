@@ -86,6 +86,10 @@ class LocalFeed:
                     for view in answer.snapshot.classes
                 )
             )
+        elif request.plan is not None and not answer.leases and answer.worker_state is WorkerState.ACTIVE:
+            # The plan was made from an old picture and brought nothing: look again before going to sleep.
+            self._seen = -1.0
+            more = True
         due_at = self._snapshot.next_due_at
         next_due = None if due_at is None else max(0.0, (due_at - answer.now_at) / 1_000)
         return Fed(answer.leases, answer.refused, more, answer.worker_state, next_due)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,7 +14,7 @@ from headway.core.policy.retry import Ending, Released, TimedOut
 from headway.core.snapshot import Snapshot
 from headway.engine.feed import Fed, LocalFeed
 from headway.engine.recovery import end_worker
-from headway.stores.base import Beat, Exchange, Progress, Store
+from headway.stores.base import Ear, Exchange, Progress, Store
 from headway.worker.board import Board, Stop
 from headway.worker.claimer import Claimer
 from headway.worker.executors.inline import InlineExecutor
@@ -52,7 +51,7 @@ class Bench(Runner):
         self._attempts_max = attempts_max
         self._raise_errors = raise_errors
         self._move_on = move_on
-        self._listening: set[asyncio.Task[Any] | None] = set()
+        self._lease_ms = LEASE_MS
         self.reports: list[Report] = []
         self.errors: list[BaseException] = []
         self.attempts = 0
@@ -60,36 +59,31 @@ class Bench(Runner):
 
     async def run_out(self) -> None:
         """Run until nothing is eligible. The app's lifespan is entered once."""
-        self._loop = asyncio.get_running_loop()
-        async with contextlib.AsyncExitStack() as stack:
-            await self._begin_lifespan(stack)
-            await self._store.renew(Beat(self.worker, LEASE_MS, LEASE_MS, register=True))
-            worker_id = self.worker.worker_id
-            ear = self._store.listen(worker_id)
-            self._claimer = _Clerk(
-                _FreshFeed(self._store, self._app.policy, worker_id, self.worker.offers),
-                ear,
-                slots=self.worker.slots,
-                reserved=0,
-                start=self._start,
-                dismissed=self._dismiss,
-                confirm=LEASE_MS,
-                bench=self,
+        try:
+            await self.run(ready=_at_once)
+        finally:
+            # A drain that was interrupted stops what it runs and gives it back.
+            self.stop_jobs(self.stuck, Stop.DRAIN)
+            await end_worker(
+                self._store, self.worker.worker_id, self._app.policy, lambda lease: Released("interrupted")
             )
-            beat = asyncio.create_task(self._beat())
-            try:
-                await self._claimer.run()
-                await asyncio.gather(*filter(None, self._listening), return_exceptions=True)
-            finally:
-                beat.cancel()
-                ear.close()
-                # A drain that was interrupted stops what it runs and gives it back.
-                self.stop_jobs(self.stuck, Stop.DRAIN)
-                await end_worker(self._store, worker_id, self._app.policy, lambda lease: Released("interrupted"))
-                for executor in self._executors.values():
-                    await executor.close()
-                if not self.stuck:
-                    self._own_board.close()
+            if not self.stuck:
+                self._own_board.close()
+
+    def _make_claimer(self, ear: Ear) -> Claimer:
+        return _Clerk(
+            _FreshFeed(self._store, self._app.policy, self.worker.worker_id, self.worker.offers),
+            ear,
+            slots=self.worker.slots,
+            reserved=0,
+            start=self._start,
+            dismissed=self._dismiss,
+            confirm=LEASE_MS,
+            bench=self,
+        )
+
+    async def _prepare_processes(self) -> None:
+        """Nothing to prepare: they are threads here."""
 
     def begins(self, lease: Lease) -> bool:
         """Count an attempt that is about to start. False if there were too many."""
@@ -123,9 +117,8 @@ class Bench(Runner):
             progress = Progress(lease.job_id, lease.seq, lease.token, fraction, note)
             job.handle.get_loop().call_soon_threadsafe(self._claimer.note, progress)
 
-    async def _signal(self, name: str, *values: Any) -> None:
-        self._listening.add(asyncio.current_task())  # Listeners have been heard out before a drain is over.
-        await super()._signal(name, *values)
+
+async def _at_once() -> None: ...
 
 
 class _Clerk(Claimer):

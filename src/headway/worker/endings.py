@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import traceback
+from datetime import timedelta
 from typing import Any
 
 from headway.client.codec import encode_result
@@ -72,8 +73,10 @@ def describe(error: BaseException, *, retriable: bool) -> JobError:
     return JobError(name, _cut(_text(error), MESSAGE_MAX), _cut(lines, TRACEBACK_MAX), retriable)
 
 
-def to_ms(length: float) -> int:
+def to_ms(length: float | timedelta) -> int:
     """Read a length that a task gave; odd values are clamped, never believed."""
+    if isinstance(length, timedelta):
+        length = length.total_seconds()
     if isinstance(length, bool) or not isinstance(length, (int, float)) or length != length:
         return 0
     return int(min(max(length, 0.0), DELAY_MS_MAX / 1_000) * 1_000)

@@ -23,7 +23,7 @@ from headway.core.policy.retry import Crashed, Ending, Raised, Released, Returne
 from headway.core.worker import Worker, WorkerState
 from headway.engine.catalogue import CronDocument, TaskEntry, publish_crons, publish_tasks
 from headway.engine.feed import LocalFeed
-from headway.stores.base import Beat, Progress, Store
+from headway.stores.base import Beat, Ear, Progress, Store
 from headway.version import __version__
 from headway.worker.board import Board, Stop
 from headway.worker.claimer import Claimer
@@ -78,6 +78,7 @@ class Runner:
             "process": ProcessExecutor(app_path or "", self._settings.payload_max),
         }
         self._app_path = app_path
+        self._lease_ms = int(self._settings.dead_after * 1_000)
         self._state: dict[str, Any] = {}
         self._middlewares = app.middlewares
         self._loop: asyncio.AbstractEventLoop
@@ -97,20 +98,12 @@ class Runner:
             await self._begin_lifespan(stack)
             await self._prepare_processes()
             settings = self._settings
-            beat = Beat(self.worker, int(settings.dead_after * 1_000), int(settings.confirm * 1_000), register=True)
+            beat = Beat(self.worker, self._lease_ms, int(settings.confirm * 1_000), register=True)
             answer = await self._store.renew(beat)
             await publish_tasks(self._store, [_entry(task) for task in self._app.tasks.values()])
             await publish_crons(self._store, _crons(self._app), set(self._app.tasks), answer.now_at)
             ear = self._store.listen(self.worker.worker_id)
-            self._claimer = Claimer(
-                LocalFeed(self._store, self._app.policy, self.worker.worker_id, self.worker.offers),
-                ear,
-                slots=self.worker.slots,
-                reserved=self.worker.reserved,
-                start=self._start,
-                dismissed=self._dismiss,
-                confirm=settings.confirm,
-            )
+            self._claimer = self._make_claimer(ear)
             pulse = asyncio.create_task(self._beat())
             try:
                 await ready()
@@ -123,6 +116,17 @@ class Runner:
                 ear.close()
                 for executor in self._executors.values():
                     await executor.close()
+
+    def _make_claimer(self, ear: Ear) -> Claimer:
+        return Claimer(
+            LocalFeed(self._store, self._app.policy, self.worker.worker_id, self.worker.offers),
+            ear,
+            slots=self.worker.slots,
+            reserved=self.worker.reserved,
+            start=self._start,
+            dismissed=self._dismiss,
+            confirm=self._settings.confirm,
+        )
 
     async def drain(self, grace: float) -> None:
         """Take nothing more, give running jobs the grace, send the rest back unharmed, then end ``run``.
@@ -204,6 +208,8 @@ class Runner:
             ending = await self._work(job)
         except BaseException as error:
             ending = self._ending(job, error)
+            if self._app.signals["fail"] and isinstance(ending, Raised):
+                await self._signal("fail", job.context, error)
         if job.stop is Stop.TIMEOUT:
             ending = self._timed_out(job)
         if job.timer is not None:
@@ -249,10 +255,7 @@ class Runner:
                 return Stopped()
             if job.stop is Stop.DRAIN:
                 return Released("drained")
-        ending = raised(error, job.task)
-        if self._app.signals["fail"]:
-            self._loop.create_task(self._signal("fail", job.context, error))
-        return ending
+        return raised(error, job.task)
 
     def _timed_out(self, job: Running) -> TimedOut:
         seconds = job.lease.timeout_ms / 1_000

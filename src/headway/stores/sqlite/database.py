@@ -32,6 +32,7 @@ APPLICATION_ID = 0x48445759  # "HDWY"
 BUSY_MS = 10_000
 GROUP_MAX = 256  # Calls folded into one transaction.
 BALLAST_BYTES = 2 << 20
+ALL = 1_000_000  # More rows than there can be leases.
 
 QUERIES = load_queries("headway.stores.sqlite")
 MIGRATIONS = load_migrations("headway.stores.sqlite")

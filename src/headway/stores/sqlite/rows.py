@@ -139,3 +139,8 @@ def worker(row: Row, now_at: int) -> Worker:
 
 def json_list(values: Sequence[object]) -> str:
     return json_text(list(values))
+
+
+def ids_list(job_ids: Sequence[JobId]) -> str:
+    """List ids that somebody typed; no job has one that is not even text."""
+    return json_text([job_id for job_id in job_ids if not any("\ud800" <= letter <= "\udfff" for letter in job_id)])

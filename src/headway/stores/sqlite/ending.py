@@ -1,0 +1,149 @@
+"""Every way a job leaves a state: reports, cancels, an operator's retry."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from headway.core.job import JobId, State, check_move
+from headway.core.lease import Answer, Report, answer_late
+from headway.core.policy.retry import heed_cancel
+from headway.core.worker import WorkerState
+from headway.stores.base import KEEPER
+from headway.stores.sqlite import rows
+from headway.stores.sqlite.transaction import Transaction
+
+
+def finish(tx: Transaction, reports: Sequence[Report]) -> list[tuple[JobId, Answer]]:
+    """Carry out reports under the tokens of their leases. Gives those that were not newly taken."""
+    held = {row[0]: row for row in tx.db.run("held", rows.json_list([report.seq for report in reports]))}
+    answers: dict[int, Answer] = {}
+    late: list[int] = []
+    outcomes: list[tuple[Any, ...]] = []
+    counts: Counter[str] = Counter()
+    ended: list[tuple[int]] = []
+    for index, report in enumerate(reports):
+        lease = held.get(report.seq)
+        if lease is None or lease[1] != report.token:
+            late.append(index)
+            continue
+        (_, token, worker_id, class_id, started_at, eligible_at, epoch, number, unique_key, cancel_at, progress,
+         note) = lease  # fmt: skip
+        if report.expired_only and not _confirm_expired(tx, worker_id):
+            answers[index] = Answer.LOST
+            continue
+        if cancel_at is not None:
+            report = heed_cancel(report)
+        check_move(State.EXECUTING, report.state)
+        del held[report.seq]  # A second report in the same batch finds no lease.
+        ended.append((report.seq,))
+        error = rows.error_text(report.error)
+        if error is not None:
+            reason = report.reason or report.state.value
+            values = (report.seq, epoch, number, worker_id, started_at, tx.now_at, reason, error)
+            tx.db.run("finish_attempt", *values)
+        if report.state is State.QUEUED:
+            counts["retried"] += 1
+            _requeue(tx, report, class_id, epoch, eligible_at, error)
+            continue
+        counts[report.state.value] += 1
+        outcomes.append(
+            (report.seq, report.state.value, tx.now_at, worker_id, token, started_at, eligible_at, epoch,
+             report.attempts, report.crashes, report.timeout_ms, cancel_at, progress, note, report.reason, error,
+             report.result_error, report.result)
+        )  # fmt: skip
+        if unique_key is not None:
+            tx.db.run("free_unique", tx.namespace_id, unique_key)
+    tx.db.run_many("unlease", ended)
+    tx.db.run_many("finish_outcome", outcomes)
+    tx.count(counts)
+    # Only now, since a report may come twice in one batch.
+    answers |= {index: _answer_late(tx, reports[index]) for index in late}
+    return [(reports[index].job_id, answers[index]) for index in sorted(answers)]
+
+
+def cancel(tx: Transaction, row: rows.Row, reason: str) -> State:
+    """Cancel a queued job, or ask for an executing one to be stopped. Gives its state afterwards."""
+    state = State(row["state"])
+    if state is State.EXECUTING:
+        tx.db.run("cancel_executing", tx.now_at, row["seq"])
+        tx.ring(f"{row['worker_id']}{KEEPER}")
+    if state is not State.QUEUED:
+        return state
+    if row["due_at"] is not None:
+        tx.db.run("undelay", tx.namespace_id, row["due_at"], row["seq"])
+    else:
+        tx.db.run("unready", row["class_id"], row["order_key"], row["seq"])
+    _end_queued(tx, row, reason)
+    return State.CANCELLED
+
+
+def retry(tx: Transaction, row: rows.Row) -> State:
+    """Queue an ended job again, if it may be. Gives its state afterwards."""
+    state = State(row["state"])
+    if not state.ended or state is State.COMPLETED:
+        return state
+    if row["unique_key"] is not None:
+        if tx.db.first("known_unique", tx.namespace_id, row["unique_key"]) is not None:
+            return state
+        tx.db.run("submit_unique", tx.namespace_id, row["unique_key"], row["seq"])
+    check_move(state, State.QUEUED)
+    order_key = int(tx.db.first("advance", 1))
+    tx.db.run("unfinish", row["seq"])
+    counts = (row["epoch"], 0, 0, None, None, None, None)
+    tx.db.run("ready_again", row["class_id"], order_key, row["seq"], tx.now_at, *counts)
+    tx.db.run("retry_job", row["class_id"], order_key, row["seq"])
+    tx.eligible.append(row["class_id"])
+    return State.QUEUED
+
+
+def _answer_late(tx: Transaction, report: Report) -> Answer:
+    """Tell a report that was taken before from one whose lease is gone."""
+    last = tx.db.run("last_token", report.seq).fetchone()
+    return answer_late(report, State(last[1])) if last is not None and last[0] == report.token else Answer.LOST
+
+
+def _confirm_expired(tx: Transaction, worker_id: str) -> bool:
+    """Check that a worker is past its deadline, and bury it: it may not speak again without registering."""
+    worker = tx.db.rows("worker", worker_id, tx.namespace_id)
+    if worker and worker[0]["lease_ends_at"] > tx.now_at and worker[0]["state"] != WorkerState.DEAD:
+        return False
+    set_worker_state(tx, worker_id, WorkerState.DEAD)
+    return True
+
+
+def _requeue(
+    tx: Transaction, report: Report, class_id: int, epoch: int, eligible_at: int, error: str | None,
+) -> None:  # fmt: skip
+    if report.needs:
+        key = tx.classes()[class_id]
+        class_id = tx.class_id(key._replace(needs=tuple(sorted({*key.needs, *report.needs}))))
+    counts = (epoch, report.attempts, report.crashes, report.timeout_ms, report.token, error, report.reason)
+    if report.delay_ms > 0:
+        due_at = tx.now_at + report.delay_ms
+        tx.db.run("delay", tx.namespace_id, due_at, report.seq, class_id, *counts)
+        tx.db.run("place", class_id, None, due_at, report.seq)
+        return
+    order_key = report.seq if report.front else int(tx.db.first("advance", 1))
+    since_at = eligible_at if report.front else tx.now_at
+    tx.db.run("ready_again", class_id, order_key, report.seq, since_at, *counts)
+    tx.db.run("place", class_id, order_key, None, report.seq)
+    tx.eligible.append(class_id)
+
+
+def _end_queued(tx: Transaction, row: rows.Row, reason: str) -> None:
+    check_move(State.QUEUED, State.CANCELLED)
+    tx.db.run(
+        "finish_outcome", row["seq"], State.CANCELLED.value, tx.now_at, None, row["token"], None, row["eligible_at"],
+        row["epoch"], row["attempts"], row["crashes"], row["timeout_ms"], None, None, None, reason,
+        row["error"], None, None,
+    )  # fmt: skip
+    if row["unique_key"] is not None:
+        tx.db.run("free_unique", tx.namespace_id, row["unique_key"])
+    tx.count({State.CANCELLED.value: 1})
+
+
+def set_worker_state(tx: Transaction, worker_id: str, state: WorkerState) -> bool:
+    tx.db.run("set_worker_state", state.value, worker_id, tx.namespace_id)
+    return bool(tx.db.raw.changes())

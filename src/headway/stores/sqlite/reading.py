@@ -1,0 +1,82 @@
+"""Reads: jobs, the picture that plans are made from, numbers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from headway.core.job import Attempt, Job, JobId, State
+from headway.core.snapshot import ClassView, Snapshot
+from headway.stores.base import WAITING_COUNTED, JobQuery, LaneStats, Stats
+from headway.stores.sqlite import rows
+from headway.stores.sqlite.transaction import MINUTE, Transaction
+
+NEWEST = 2**63 - 1  # Above every sequence number.
+
+
+def find_rows(tx: Transaction, job_ids: Sequence[JobId]) -> dict[JobId, rows.Row]:
+    """Give the rows of the jobs that exist."""
+    return {row["job_id"]: row for row in tx.db.rows("get", rows.ids_list(job_ids), tx.namespace_id)}
+
+
+def get(tx: Transaction, job_ids: Sequence[JobId]) -> list[Job | None]:
+    """Give each job, or None."""
+    found = find_rows(tx, job_ids)
+    history = _history(tx, [row["seq"] for row in found.values()])
+    return [
+        rows.job(found[job_id], history.get(found[job_id]["seq"], ())) if job_id in found else None
+        for job_id in job_ids
+    ]
+
+
+def find(tx: Transaction, query: JobQuery) -> list[Job]:
+    """Find jobs, newest first: one statement for each state asked for, so that each walks its own index."""
+    before = NEWEST if query.before is None else query.before
+    wanted: dict[str, Any] = query._asdict() | {"namespace_id": tx.namespace_id, "before": before}
+    statements = {State.QUEUED: "find_queued", State.EXECUTING: "find_executing", State.COMPLETED: "find_completed"}
+    found: list[int] = []
+    for state in query.states:
+        found += [seq for (seq,) in tx.db.named(statements.get(state, "find_bad"), wanted | {"state": state.value})]
+    if not query.states:
+        found = [seq for (seq,) in tx.db.named("find_any", wanted)]
+    seqs = sorted(set(found), reverse=True)[: query.limit]
+    history = _history(tx, seqs)
+    by_seq = {row["seq"]: row for row in tx.db.rows("get_by_seq", rows.json_list(seqs))}
+    return [rows.job(by_seq[seq], history.get(seq, ())) for seq in seqs]
+
+
+def snapshot(tx: Transaction) -> Snapshot:
+    """Picture what waits."""
+    views = []
+    for lane, rung, needs, persist, waiting, oldest_at in tx.db.run(
+        "snapshot_classes", WAITING_COUNTED, tx.namespace_id
+    ):
+        if not persist and waiting:
+            oldest_at = tx.now_at
+        views.append(ClassView(rows.class_key(lane, rung, needs, persist), waiting, oldest_at))
+    return Snapshot(tx.now_at, tuple(views), tx.db.first("next_due", tx.namespace_id))
+
+
+def stats(tx: Transaction) -> Stats:
+    """Count everything."""
+    lanes = {
+        lane: LaneStats(waiting=waiting, oldest_at=oldest_at, delayed=delayed, executing=executing)
+        for lane, waiting, oldest_at, delayed, executing in tx.db.run("stats_lanes", tx.namespace_id)
+    }
+    totals: Counter[str] = Counter()
+    recent: Counter[str] = Counter()
+    for minute, what, count in tx.db.run("stats_tally", tx.namespace_id):
+        totals[what] += count
+        if minute >= tx.now_at // MINUTE - 1:
+            recent[what] += count
+    workers = tuple(rows.worker(row, tx.now_at) for row in tx.db.rows("workers", tx.namespace_id))
+    kept = dict(tx.db.run("stats_kept", tx.namespace_id))
+    return Stats(tx.now_at, lanes, workers, dict(totals), dict(recent), kept)
+
+
+def _history(tx: Transaction, seqs: Sequence[int]) -> dict[int, list[Attempt]]:
+    history: dict[int, list[Attempt]] = {}
+    for row in tx.db.rows("history", rows.json_list(seqs)):
+        history.setdefault(row["seq"], []).append(rows.attempt(row))
+    return history

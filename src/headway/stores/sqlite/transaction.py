@@ -1,0 +1,103 @@
+"""One transaction: the connection, the moment it happens at, and whom to tell once it is durable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import lru_cache, partial
+from typing import Protocol
+
+from headway.core.job import ClassKey, JobId
+from headway.core.worker import serves
+from headway.stores.sqlite import rows
+from headway.stores.sqlite.bell import Bell
+from headway.stores.sqlite.database import Connection
+
+MINUTE = 60_000
+
+
+class Hooks(Protocol):
+    """What a transaction may leave to be done when it has ended."""
+
+    def after_commit(self, action: Callable[[], None]) -> None: ...
+
+    def after_rollback(self, action: Callable[[], object]) -> None: ...
+
+
+class Transaction:
+    """Gathers what a verb changed; ``settle`` wakes and tells whoever that concerns, after the commit."""
+
+    def __init__(
+        self,
+        db: Connection,
+        *,
+        now_at: int,
+        namespace_id: int,
+        class_ids: dict[ClassKey, int],
+        bell: Bell,
+        hooks: Hooks,
+    ) -> None:
+        self.db = db
+        self.now_at = now_at
+        self.namespace_id = namespace_id
+        self.eligible: list[int] = []  # The class of each job that became eligible.
+        self.changed: list[JobId] = []
+        self._class_ids = class_ids
+        self._bell = bell
+        self._hooks = hooks
+
+    def class_id(self, key: ClassKey) -> int:
+        """Give the number of a class; one that is new becomes known."""
+        known = self._class_ids.get(key)
+        if known is None:
+            needs = rows.json_list(sorted(key.needs))
+            known = int(
+                self.db.first("class_add", self.namespace_id, key.lane, key.rung or "", needs, int(key.persist))
+            )
+            self._class_ids[key] = known
+            # A rollback takes a new class with it, and then its number must not be remembered.
+            self._hooks.after_rollback(partial(self._class_ids.pop, key, 0))
+        return known
+
+    def classes(self) -> dict[int, ClassKey]:
+        """Give all classes by their numbers, those of other processes too."""
+        return {row[0]: rows.class_key(*row[1:]) for row in self.db.run("classes", self.namespace_id)}
+
+    def count(self, counts: Mapping[str, int]) -> None:
+        """Add to this minute's totals."""
+        for what, count in counts.items():
+            self.db.run("count", self.namespace_id, self.now_at // MINUTE, what, count)
+
+    def ring(self, name: str) -> None:
+        """Wake one ear once this is durable."""
+        self._hooks.after_commit(partial(self._bell.ring, name))
+
+    def settle(self, *, but: str | None = None) -> None:
+        """Wake waiting workers for what became eligible, except the one that asks, and tell watchers what changed."""
+        if self.eligible:
+            self._wake_workers(but)
+        if self.changed:
+            self._hooks.after_commit(partial(self._bell.ring_watchers, self.changed))
+
+    def _wake_workers(self, but: str | None) -> None:
+        """Wake a waiting worker for each job that became eligible, as far as one can serve it."""
+        waiting = self.db.run("awaiting", self.namespace_id, self.now_at).fetchall()
+        if not waiting:
+            return
+        keys = self.classes()
+        for class_id in self.eligible:
+            key = keys[class_id]
+            for index, (worker_id, offers, lanes) in enumerate(waiting):
+                if worker_id == but or (lanes is not None and key.lane not in _names(lanes)):
+                    continue
+                if serves(key.needs, _names(offers)):
+                    self.db.run("awake", worker_id)
+                    self.ring(worker_id)
+                    del waiting[index]
+                    break
+            if not waiting:
+                return
+
+
+@lru_cache(maxsize=256)
+def _names(text: str) -> frozenset[str]:
+    return frozenset(rows.read_strings(text))
