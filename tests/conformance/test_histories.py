@@ -133,7 +133,8 @@ class Histories(RuleBasedStateMachine):
             self._renew(Beat(worker, LEASE_MS, 1_000, register=True))
         self.jobs: list[NewJob] = []  # As submitted, in order.
         self.leases: list[tuple[Lease, Lease]] = []  # Ever granted: the store's and the oracle's.
-        self.claims: list[tuple[str, bytes]] = []
+        self.asked = 0
+        self.claims: dict[tuple[str, str | None], bytes] = {}  # A worker's claims that may be repeated.
         self.known: dict[JobId, Job] = {}  # As last seen.
         self.acknowledged: set[JobId] = set()
         self.grants: Counter[JobId] = Counter()
@@ -175,7 +176,7 @@ class Histories(RuleBasedStateMachine):
         free=st.integers(0, 4),
         free_below=st.integers(0, 4),
         finished=ended,
-        again=_mostly(None, 0, 1),
+        again=_mostly(None, "given", "empty"),
         wait=st.booleans(),
     )
     def exchange(
@@ -184,14 +185,13 @@ class Histories(RuleBasedStateMachine):
         free: int,
         free_below: int,
         finished: list[tuple[int, Ending]],
-        again: int | None,
+        again: str | None,
         wait: bool,
     ) -> None:
-        if again is not None and again < len(self.claims):
-            worker_id, claim_id = self.claims[-1 - again]
-        else:
-            claim_id = (1_000 + len(self.claims)).to_bytes(16, "big")
-            self.claims.append((worker_id, claim_id))
+        claim_id = self.claims.get((worker_id, again))
+        if claim_id is None:
+            self.asked += 1
+            claim_id = self.asked.to_bytes(16, "big")
         offers = frozenset(WORKERS[worker_id].offers)
         pairs = [(self._lease(number), ending) for number, ending in finished if self.leases]
         ends = [judge(ending, first, BUILT_IN, chance=0.5) for (first, _), ending in pairs]
@@ -206,10 +206,14 @@ class Histories(RuleBasedStateMachine):
         running = sum(job.worker_id == worker_id for job in self._executing())
         first, second = self._both(play)
         assert _plain_exchanged(first) == _plain_exchanged(second)
+        # The last claim that gave something may be repeated, and one that gave nothing; no other, or a token is old.
+        self.claims.pop((worker_id, "empty"), None)
+        self.claims[worker_id, "given" if first.leases else "empty"] = claim_id
+        seen = {(old.job_id, old.token, old.epoch) for old, _ in self.leases}
         new = [
             (one, other)
             for one, other in zip(first.leases, second.leases, strict=True)
-            if (one.job_id, one.token) not in {(old.job_id, old.token) for old, _ in self.leases} or not one.token
+            if not one.token or (one.job_id, one.token, one.epoch) not in seen
         ]
         self._check_grant([one for one, _ in new], worker_id, free, free_below, running, bool(ends))
         self.leases += [(one, other) for one, other in new if one.token]
@@ -248,6 +252,8 @@ class Histories(RuleBasedStateMachine):
 
     @rule(worker_id=worker_ids, lease_ms=st.sampled_from([LEASE_MS, 500]))
     def register(self, worker_id: str, lease_ms: int) -> None:
+        for kind in ("given", "empty"):  # A store may have forgotten a worker that was long dead, and its claims.
+            self.claims.pop((worker_id, kind), None)
         self._renew(Beat(WORKERS[worker_id], lease_ms, 1_000, self._held(worker_id), register=True))
 
     @rule(worker_id=worker_ids, named=st.integers(0, 7), strays=st.lists(numbers, max_size=2), confirm=st.booleans())

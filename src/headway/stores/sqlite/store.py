@@ -47,13 +47,12 @@ class SqliteStore:
         self._last_at = 0
         self._database = Database(path, synchronous)
         self._bell = Bell(path)
-        self._namespace_id = 0  # Unknown until the first write makes it: a look at a wrong name leaves no trace.
+        self._namespace_id = 0  # Until somebody writes in this namespace; a look at a wrong name leaves no trace.
         self._class_ids: dict[ClassKey, int] = {}
         self._round = pruning.Round()
 
     async def open(self) -> None:
         await asyncio.get_running_loop().run_in_executor(None, self._database.open)
-        self._namespace_id = await self._read(lambda tx: tx.db.first("namespace_find", self.namespace)) or 0
 
     async def close(self) -> None:
         await asyncio.get_running_loop().run_in_executor(None, self._database.close)
@@ -161,10 +160,10 @@ class SqliteStore:
         self, function: Callable[[Transaction], T], *, vital: bool = True, asker: str | None = None
     ) -> asyncio.Future[T]:
         def run(db: Connection) -> T:
-            if not self._namespace_id:
-                self._namespace_id = int(db.first("namespace_add", self.namespace))
-                self._database.after_rollback(self._forget_namespace)
             tx = self._transaction(db)
+            if not tx.namespace_id:
+                tx.namespace_id = self._namespace_id = int(db.first("namespace_add", self.namespace))
+                self._database.after_rollback(self._forget_namespace)
             value = function(tx)
             tx.settle(but=asker)
             return value
@@ -175,6 +174,8 @@ class SqliteStore:
         return self._database.read(lambda db: function(self._transaction(db)))
 
     def _transaction(self, db: Connection) -> Transaction:
+        if not self._namespace_id:
+            self._namespace_id = db.first("namespace_find", self.namespace) or 0
         return Transaction(
             db,
             now_at=self._now(),
