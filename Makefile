@@ -24,7 +24,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-run: $(PACKAGE) ## Start Headway: server, worker and dashboard (ARGS="...")
+run: $(PACKAGE) ## Start Headway on an embedded store with demo tasks and a live view (ARGS="...")
 	$(BIN)/headway up $(ARGS)
 
 test: lint types ## Run every check: lint, types, import contract and the whole test suite (ARGS="...")
@@ -49,8 +49,8 @@ format: $(DEV) ## Format the code and apply safe lint fixes
 conformance: $(DEV) ## Run the store conformance tests on one store (STORE=sqlite)
 	$(BIN)/pytest tests/conformance --store $(STORE) $(ARGS)
 
-sim: $(DEV) ## Replay the simulated histories of one seed (SEED=7)
-	$(BIN)/pytest tests/sim --seed $(SEED) $(ARGS)
+sim: $(DEV) ## Replay the random histories of one seed (SEED=7)
+	$(BIN)/pytest tests/conformance/test_histories.py --seed $(SEED) $(ARGS)
 
 proof: $(DEV) ## Run the long proofs, one at a time and without time limits (ARGS="...")
 	$(BIN)/pytest -m proof --timeout 0 $(ARGS)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -80,3 +81,12 @@ async def open_namespace(store_name: str, tmp_path: Path, clock: ManualClock) ->
 async def store(open_namespace: OpenStore) -> Store:
     """An empty store that is open; each test runs on every kind."""
     return await open_namespace("default")
+
+
+@pytest.fixture(autouse=True)
+def _own_logging() -> Iterator[None]:
+    """Commands that run inside a test set up logging for their process; the next test starts afresh."""
+    logger = logging.getLogger("headway")
+    before = logger.handlers[:], logger.level, logger.propagate
+    yield
+    logger.handlers, logger.level, logger.propagate = before

@@ -53,7 +53,7 @@ def test_the_lines_of_a_job_carry_its_name(headway: Testbed, caplog: pytest.LogC
     job = work.enqueue()
     with caplog.at_level(logging.WARNING, "headway.task"):
         headway.drain()
-    (record,) = caplog.records
+    (record,) = [record for record in caplog.records if record.name == "headway.task"]
     assert record.getMessage() == "look at this"
     assert record.__dict__["headway"]["job"] == job.id
     assert record.__dict__["more"] == 1

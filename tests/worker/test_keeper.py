@@ -105,10 +105,9 @@ async def test_work_is_cut_off_before_the_leases_end(clock: ManualClock) -> None
     await register(store)
     store.refusals = 1_000
     keeper = a_keeper(store, told, dead_after=0.3)
-    began = asyncio.get_running_loop().time()
     assert not await keeper.renew()
     assert told.cut == 1
-    assert asyncio.get_running_loop().time() - began < 0.3
+    assert 0 < store.refusals < 1_000  # It tried again, and not for ever.
 
 
 async def test_news_make_it_renew_at_once(clock: ManualClock) -> None:

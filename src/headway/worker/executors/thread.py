@@ -23,7 +23,7 @@ class ThreadExecutor:
         loop = asyncio.get_running_loop()
         variables = contextvars.copy_context()
         # The outcome comes back as a value: a future cannot carry StopIteration, nor a loop survive SystemExit.
-        future = loop.run_in_executor(self._pool, variables.run, _call, job, loop)
+        future = loop.run_in_executor(self._pool, lambda: variables.run(_call, job, loop))
         value, error = await _to_its_end(future)
         if error is not None:
             raise error
