@@ -84,11 +84,11 @@ class Yard:
     def submit(self, task: str, *args: object, **options: object) -> Job[object]:
         return self.app.tasks[task].using(**options).enqueue(*args)  # type: ignore[arg-type]
 
-    def start(self, *options: str, environment: dict[str, str] | None = None) -> WorkerProcess:
+    def start(self, *options: str, app: str = "jobs:app", environment: dict[str, str] | None = None) -> WorkerProcess:
         """Start a worker and wait until the store knows it."""
         known = {worker.worker_id for worker in self.app.stats().workers}
         process = subprocess.Popen(
-            [sys.executable, "-m", "headway", "worker", "jobs:app", "--log-level", "warning", *options],
+            [sys.executable, "-m", "headway", "worker", app, "--log-level", "warning", *options],
             cwd=self.folder,
             env={**os.environ, "HEADWAY_STORE": f"sqlite:///{self.store_path}", **(environment or {})},
         )

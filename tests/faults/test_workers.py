@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 
 import apsw
@@ -268,3 +270,54 @@ def test_a_failed_job_says_so_to_whoever_waits(yard: Yard) -> None:
     yard.start()
     with pytest.raises(JobFailed, match="SIGSEGV"):
         job.result(timeout=20)
+
+
+def test_a_producer_killed_at_any_moment_leaves_whole_jobs_or_none(yard: Yard) -> None:
+    # R1.38, I1: what it was told is kept is there, and every record has its place in the queue.
+    script = (
+        "import sys; from headway import Headway; app = Headway()\n"
+        "@app.task(name='quick')\n"
+        "async def quick(number: int) -> int: ...\n"
+        "for number in range(100_000): print(quick.enqueue(number).id, flush=True)\n"
+    )
+    acknowledged: list[str] = []
+    for pause in (0.4, 0.55, 0.7):
+        producer = subprocess.Popen(
+            [sys.executable, "-c", script],
+            cwd=yard.folder,
+            env={**os.environ, "HEADWAY_STORE": f"sqlite:///{yard.store_path}"},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        time.sleep(pause)
+        producer.kill()
+        acknowledged += (line for line in producer.communicate()[0].splitlines() if len(line) == 36)
+    assert acknowledged
+    file = apsw.Connection(str(yard.store_path))
+    kept = {job_id for (job_id,) in file.execute("SELECT job_id FROM job")}
+    assert set(acknowledged) <= kept
+    homeless = "SELECT count(*) FROM job j WHERE (SELECT count(*) FROM ready r WHERE r.seq = j.seq) <> 1"
+    assert file.execute(homeless).get == 0
+    assert file.execute("SELECT count(*) FROM ready").get == len(kept)
+    file.close()
+
+
+def test_a_job_whose_task_one_worker_does_not_know_waits_for_one_that_does(yard: Yard) -> None:
+    # R2.69, J5: no attempt is used, and nothing behind it is held up.
+    (yard.folder / "other.py").write_text(
+        "from headway import Headway\napp = Headway()\n@app.task(name='rare')\ndef rare() -> str: return 'found'\n"
+    )
+
+    @yard.app.task(name="rare")
+    def rare() -> str:
+        return "found"
+
+    job = rare.enqueue()
+    yard.start("--slots", "1", "--reserved", "0")
+    behind = yard.submit("quick", 1)
+    assert behind.result(timeout=20) == 1
+    record = job.info()
+    assert (record.state, record.attempts, record.needs) == ("queued", 0, ("task:rare",))
+    yard.start(app="other:app")
+    assert job.result(timeout=20) == "found"
+    assert job.info().attempts == 1

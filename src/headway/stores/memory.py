@@ -545,6 +545,9 @@ class MemoryStore:
     # ------------------------------------------------------------------ ending
 
     def _finish(self, report: Report, now_at: int, eligible: list[ClassKey]) -> Answer:
+        if not report.token:
+            self._count(f"transient_{report.state.value}", now_at)
+            return Answer.OK
         record = self._jobs.get(report.job_id)
         if record is None or record.token != report.token:
             return Answer.LOST

@@ -182,7 +182,7 @@ class Runner:
         if task is None:
             log.warning("job.unknown_task", extra={"headway": {"job": lease.job_id, "task": lease.task}})
             ending: Ending = Unknown()
-            claimer.ended(judge(ending, lease, self._app.policy) if lease.persist else None, below=below)
+            claimer.ended(judge(ending, lease, self._app.policy), below=below)
             return
         slot = self._free_slots.pop()
         job = Running(lease, task, slot, below=below)
@@ -223,7 +223,7 @@ class Runner:
         if not self._jobs:
             self._idle.set()
         report = None
-        if ending is not None and job.lease.persist:
+        if ending is not None:
             cancelled = job.stop is Stop.CANCEL
             lease = job.lease._replace(cancel_requested=True) if cancelled else job.lease
             report = judge(ending, lease, self._app.policy, chance=random.random())

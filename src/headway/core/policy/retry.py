@@ -7,6 +7,7 @@ Rule 1: an attempt was counted at the claim. It is given back only where the job
 Rule 2: a job that failed runs again while attempts used <= max_retries, else it is a dead letter.
 Rule 3: a crash counts as an attempt and as a crash; ``crash_limit`` of them make a dead letter.
 Rule 4: a job asked to stop never goes back to the queue: where it would, it is cancelled.
+Rule 5: a transient job never goes back either; its end is counted and that is all.
 """
 
 from __future__ import annotations
@@ -89,6 +90,8 @@ def judge(ending: Ending, lease: Lease, policy: Policy, *, chance: float = 0.0) 
     ``chance`` is a random number in [0, 1) for the jitter of the backoff; it is passed in so that the
     same inputs give the same answer.
     """
+    if not lease.persist:
+        return _transient(ending, lease)
     match ending:
         case Returned(result, result_error):
             return _end(lease, State.COMPLETED, result=result, result_error=result_error)
@@ -114,6 +117,17 @@ def judge(ending: Ending, lease: Lease, policy: Policy, *, chance: float = 0.0) 
             return _back(lease, reason="unknown_task", front=True, needs=(f"task:{lease.task}",))
         case _ as never:
             assert_never(never)
+
+
+def _transient(ending: Ending, lease: Lease) -> Report:
+    """Rule 5: of a transient job only its end is counted; nothing is repeated, nothing kept."""
+    match ending:
+        case Returned():
+            return _end(lease, State.COMPLETED)
+        case Stopped() | Released():
+            return _end(lease, State.CANCELLED, reason="dropped")
+        case _:
+            return _end(lease, State.FAILED, reason="failed")
 
 
 def heed_cancel(report: Report) -> Report:

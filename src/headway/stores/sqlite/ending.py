@@ -24,6 +24,9 @@ def finish(tx: Transaction, reports: Sequence[Report]) -> list[tuple[JobId, Answ
     counts: Counter[str] = Counter()
     ended: list[tuple[int]] = []
     for index, report in enumerate(reports):
+        if not report.token:
+            counts[f"transient_{report.state.value}"] += 1
+            continue
         lease = held.get(report.seq)
         if lease is None or lease[1] != report.token:
             late.append(index)
