@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from headway.core.job import State
+import pytest
+
+from headway.core.errors import IdempotencyConflict
+from headway.core.job import State, Submitted
 from headway.core.lease import Answer
 from headway.core.policy.document import BUILT_IN, DAY, HOUR, Keep
 from headway.core.policy.retry import Raised, Released, Returned, Snoozed, judge
@@ -272,3 +275,21 @@ async def test_a_lane_is_as_old_as_the_front_of_its_classes(store: Store, clock:
     assert (await store.stats()).lanes["medium"].oldest_at == due_at
     [view] = (await store.snapshot()).classes
     assert view.oldest_at == due_at
+
+
+async def test_a_transient_job_with_the_id_of_a_kept_one_is_recognised(store: Store) -> None:
+    kept = a_job(payload=b"1")
+    await store.submit([kept])
+    assert await store.submit([kept._replace(persist=False)]) == [Submitted(kept.job_id)]
+    with pytest.raises(IdempotencyConflict):
+        await store.submit([kept._replace(persist=False, payload=b"2")])
+
+
+async def test_a_class_that_came_with_a_repeated_submit_is_not_remembered(store: Store) -> None:
+    kept = a_job(lane="low")
+    await store.submit([kept])
+    await store.submit([kept._replace(lane="high"), kept])
+    assert [view.key.lane for view in (await store.snapshot()).classes] == ["low"]
+    await store.submit([a_job(lane="high")])
+    await register(store)
+    assert [lease.lane for lease in await claim(store)] == ["high", "low"]

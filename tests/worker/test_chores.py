@@ -24,7 +24,7 @@ def a_cron(expression: str, **changes: str | None) -> CronDocument:
     values = {"tz": "UTC", "catch_up": "skip", "overlap": "allow", **changes}
     return CronDocument(
         task="sweep", expression=expression, lane="low", max_retries=1, timeout_ms=1_000, payload=b"\x01{}",
-        digest=b"d", **values,  # type: ignore[arg-type]
+        **values,  # type: ignore[arg-type]
     )  # fmt: skip
 
 

@@ -78,6 +78,7 @@ class Signature:
         self._names = frozenset(self.parameters)
         self._required = frozenset(p.name for p in own if p.default is p.empty and p.kind not in _VARIABLE)
         self.defaults = {p.name: p.default for p in own if p.default is not p.empty and _storable(p.default)}
+        self._all_required = len(self._required) == len(own)
         annotations = {p.name: _annotation(p) for p in own}
         self._walked = frozenset(name for name, kind in annotations.items() if not _is_typed(kind))
         self._typed = len(self._walked) < len(annotations)
@@ -140,7 +141,9 @@ class Signature:
                 f"task {self._name}: the job's arguments do not fit this version of the task: {_locate(problem)}",
                 task=self._name,
             ) from None
-        values = {name: value for name in self.parameters if (value := getattr(found, name)) is not msgspec.UNSET}
+        values = msgspec.structs.asdict(found)
+        if not self._all_required:
+            values = {name: value for name, value in values.items() if value is not msgspec.UNSET}
         if not self._odd and not self._positional_only:
             return [], values
         return self._spread(values)
@@ -248,7 +251,7 @@ def read_payload(payload: bytes) -> Any:
 
 
 def payload_body(payload: bytes) -> memoryview:
-    if payload[:1] != VERSION:
+    if not payload or payload[0] != VERSION[0]:
         raise PayloadError(f"this payload has version {payload[:1].hex() or 'none'}; this Headway reads 01")
     return memoryview(payload)[1:]
 

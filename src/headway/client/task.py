@@ -233,12 +233,12 @@ class _Terms:
             value = values.get(self.fair_by, self.signature.defaults.get(self.fair_by))
             tenant = None if value is None else check_text(str(value), f"task {template.task}: {self.fair_by}")
         outer = current.get()
-        canonical = payload if template.idempotency_key is None else self.signature.canonical(values)
+        digest = b"" if template.idempotency_key is None else self._digest(values)
         return NewJob(
             new_job_id(),
             template.task,
             payload,
-            hashlib.blake2b(template.task.encode() + b"\0" + canonical, digest_size=16).digest(),
+            digest,
             template.lane,
             template.max_retries,
             template.timeout_ms,
@@ -255,6 +255,11 @@ class _Terms:
             template.trace_id or (outer.trace_id if outer is not None else None),
             template.persist,
         )
+
+    def _digest(self, values: dict[str, Any]) -> bytes:
+        """Stand for task and arguments in 128 bits, whatever the order of any keys."""
+        text = self.template.task.encode() + b"\0" + self.signature.canonical(values)
+        return hashlib.blake2b(text, digest_size=16).digest()
 
     def _unique_key(self, unique: Unique, values: dict[str, Any]) -> str:
         values = {**self.signature.defaults, **values}  # Whether the default was written out makes no difference.

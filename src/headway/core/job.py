@@ -69,8 +69,8 @@ class NewJob(NamedTuple):
     """A job as its submitter hands it to a store.
 
     ``due_at`` is a moment by any clock the caller trusts; ``delay_ms`` and ``expires_ms``
-    count from the store's own clock at submission. ``digest`` stands for task and payload
-    when an idempotency key or a job id is seen again.
+    count from the store's own clock at submission. ``digest`` stands for task and arguments
+    when an idempotency key is seen again.
     """
 
     job_id: JobId

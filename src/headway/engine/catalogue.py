@@ -43,7 +43,6 @@ class CronDocument(msgspec.Struct, frozen=True, kw_only=True):
     max_retries: int
     timeout_ms: int
     payload: bytes
-    digest: bytes
     needs: tuple[str, ...] = ()
     retry: RetryRule | None = None
     unique_key: str | None = None

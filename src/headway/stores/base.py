@@ -173,7 +173,8 @@ class Store(Protocol):
         """Keep all the jobs, or none. Returns one answer a job, in order.
 
         A job whose id, idempotency key or unique key is known is not kept again: its answer is the job
-        that is. The same id or key with another digest raises ``IdempotencyConflict`` naming the index.
+        that is. The same id with another task or payload, or the same key with another digest, raises
+        ``IdempotencyConflict`` naming the index.
         Jobs that are due become eligible and waiting workers are woken, at most one a job.
         """
         ...
@@ -254,9 +255,9 @@ class Store(Protocol):
         ...
 
 
-def check_digest(digest: bytes, job: NewJob, index: int, what: str) -> None:
-    """Refuse a job whose id or key stands for another task or payload already."""
-    if digest != job.digest:
+def check_same(known: object, given: object, job: NewJob, index: int, what: str) -> None:
+    """Refuse a job whose id or idempotency key already stands for another one."""
+    if known != given:
         raise IdempotencyConflict(
             f"job {index} of the batch: its {what} was used before with another task or payload",
             index=index,

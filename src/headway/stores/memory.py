@@ -31,7 +31,7 @@ from headway.stores.base import (
     LaneStats,
     Renewed,
     Stats,
-    check_digest,
+    check_same,
 )
 from headway.stores.ears import LocalEar
 
@@ -366,7 +366,7 @@ class MemoryStore:
     def _check_submit(self, jobs: Sequence[NewJob], now_at: int) -> list[Submitted]:
         """Answer for each job before anything is written, as if those before it were already kept."""
         answers: list[Submitted] = []
-        ids: dict[JobId, bytes] = {}
+        ids: dict[JobId, tuple[str, bytes]] = {}
         keys: dict[tuple[str, str], tuple[JobId, bytes]] = {}
         unique: dict[str, JobId] = {}
         for index, job in enumerate(jobs):
@@ -376,19 +376,19 @@ class MemoryStore:
             if by_key is None and stored is not None and stored[2] > now_at:
                 by_key = stored[:2]
             known = self._jobs.get(job.job_id)
-            digest = known.new.digest if known else ids.get(job.job_id)
-            if digest is not None:
-                check_digest(digest, job, index, "job id")
+            same = (known.new.task, known.new.payload) if known else ids.get(job.job_id)
+            if same is not None:
+                check_same(same, (job.task, job.payload), job, index, "job id")
                 answers.append(Submitted(job.job_id))
             elif job.idempotency_key is not None and by_key is not None:
-                check_digest(by_key[1], job, index, "idempotency key")
+                check_same(by_key[1], job.digest, job, index, "idempotency key")
                 answers.append(Submitted(by_key[0], deduplicated=True))
             elif job.unique_key is not None and (job.unique_key in unique or job.unique_key in self._unique):
                 existing = unique.get(job.unique_key) or self._unique[job.unique_key]
                 answers.append(Submitted(existing, deduplicated=True))
             else:
                 if job.persist:
-                    ids[job.job_id] = job.digest
+                    ids[job.job_id] = (job.task, job.payload)
                 if job.idempotency_key is not None:
                     keys[scope] = (job.job_id, job.digest)
                 if job.unique_key is not None:
@@ -545,7 +545,7 @@ class MemoryStore:
     # ------------------------------------------------------------------ ending
 
     def _finish(self, report: Report, now_at: int, eligible: list[ClassKey]) -> Answer:
-        if not report.token:
+        if not report.token and report.job_id not in self._jobs:
             self._count(f"transient_{report.state.value}", now_at)
             return Answer.OK
         record = self._jobs.get(report.job_id)

@@ -18,7 +18,7 @@ from headway.client.codec import read_payload
 from headway.client.context import Context, trace_of
 from headway.client.task import Task
 from headway.core.errors import JobError
-from headway.core.lease import Lease
+from headway.core.lease import Lease, Report
 from headway.core.policy.retry import Crashed, Ending, Raised, Released, Returned, Stopped, TimedOut, Unknown, judge
 from headway.core.worker import Worker, WorkerState
 from headway.engine.catalogue import CronDocument, TaskEntry, publish_crons, publish_tasks
@@ -82,6 +82,7 @@ class Runner:
         self._state: dict[str, Any] = {}
         self._middlewares = app.middlewares
         self._loop: asyncio.AbstractEventLoop
+        self._simple = False  # Nothing stands around a job: no middleware, no listener.
         self._claimer: Claimer | None = None
         self._leaving = False
         self._idle = asyncio.Event()
@@ -94,6 +95,7 @@ class Runner:
         """Run until stopped. ``ready`` is awaited once the app is up and the store knows this worker."""
         # Kept, since in Python 3.11 asking for the running loop is a system call.
         self._loop = asyncio.get_running_loop()
+        self._simple = not self._middlewares and not any(self._app.signals.values())
         async with contextlib.AsyncExitStack() as stack:
             await self._begin_lifespan(stack)
             await self._prepare_processes()
@@ -205,7 +207,11 @@ class Runner:
         """Run one attempt to its end and report it. Nothing a task raises leaves this function."""
         ending: Ending | None
         try:
-            ending = await self._work(job)
+            if self._simple:
+                value = await self._executors[job.task.executor].call(job)
+                ending = self._returned(job, value)
+            else:
+                ending = await self._work(job)
         except BaseException as error:
             ending = self._ending(job, error)
             if self._app.signals["fail"] and isinstance(ending, Raised):
@@ -227,7 +233,8 @@ class Runner:
             cancelled = job.stop is Stop.CANCEL
             lease = job.lease._replace(cancel_requested=True) if cancelled else job.lease
             report = judge(ending, lease, self._app.policy, chance=random.random())
-        self._log_end(job, ending, report.state.value if report else None, report.reason if report else None)
+        if job_log.isEnabledFor(logging.INFO):
+            self._log_end(job, ending, report)
         if self._claimer is not None:
             self._claimer.ended(report, below=job.below)
 
@@ -239,13 +246,15 @@ class Runner:
             value = await executor.call(job)
         else:
             value = await _onion(self._middlewares, job.context, lambda: _plain_value(executor.call(job)))
-        if isinstance(value, Encoded):
-            ending = Returned(value.payload, value.error)
-        else:
-            ending = returned(value, job.task, self._settings.payload_max)
+        ending = self._returned(job, value)
         if self._app.signals["finish"]:
             await self._signal("finish", job.context, value.value() if isinstance(value, Encoded) else value)
         return ending
+
+    def _returned(self, job: Running, value: Any) -> Returned:
+        if isinstance(value, Encoded):
+            return Returned(value.payload, value.error)
+        return returned(value, job.task, self._settings.payload_max)
 
     def _ending(self, job: Running, error: BaseException) -> Ending | None:
         if job.stop is Stop.LOST:
@@ -330,13 +339,15 @@ class Runner:
         }
         job_log.info(event, extra={"headway": line})
 
-    def _log_end(self, job: Running, ending: Ending | None, state: str | None, reason: str | None) -> None:
-        if not job_log.isEnabledFor(logging.INFO):
-            return
+    def _log_end(self, job: Running, ending: Ending | None, report: Report | None) -> None:
+        state = report.state.value if report else None
         event = state or ("lost" if ending is None else "ended")
         if state == "queued":
             event = "retried" if isinstance(ending, (Raised, TimedOut, Crashed)) else "released"
-        facts: dict[str, Any] = {"seconds": round(time.monotonic() - job.started, 3), "reason": reason}
+        facts: dict[str, Any] = {
+            "seconds": round(time.monotonic() - job.started, 3),
+            "reason": report.reason if report else None,
+        }
         if isinstance(ending, Crashed):
             facts["error"] = ending.cause
         elif isinstance(ending, (Raised, TimedOut)):
@@ -404,7 +415,6 @@ def _crons(app: Headway) -> list[CronDocument]:
                 max_retries=new.max_retries,
                 timeout_ms=new.timeout_ms,
                 payload=new.payload,
-                digest=new.digest,
                 needs=new.needs,
                 retry=new.retry,
                 unique_key=f"cron:{entry.task}" if entry.overlap == "skip" else new.unique_key,

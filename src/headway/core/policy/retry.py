@@ -13,7 +13,7 @@ Rule 5: a transient job never goes back either; its end is counted and that is a
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import assert_never
+from typing import NamedTuple, assert_never
 
 from headway.core.errors import JobError
 from headway.core.job import RetryRule, State
@@ -24,8 +24,7 @@ _CANCELLED = "cancelled while executing"
 DELAY_MS_MAX = 366 * 24 * 3_600_000  # Odd values from tasks are clamped to a year.
 
 
-@dataclass(frozen=True, slots=True)
-class Returned:
+class Returned(NamedTuple):  # A tuple, since one is made for every job.
     """The task returned; its result is encoded, or could not be stored."""
 
     result: bytes | None

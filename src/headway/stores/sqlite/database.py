@@ -38,6 +38,10 @@ QUERIES = load_queries("headway.stores.sqlite")
 MIGRATIONS = load_migrations("headway.stores.sqlite")
 
 
+class KnownAlready(Exception):
+    """A row with this key is there already."""
+
+
 class Connection:
     """A connection that knows the statements by their names."""
 
@@ -82,6 +86,20 @@ class Connection:
 
     def named(self, name: str, values: dict[str, Any]) -> list[tuple[Any, ...]]:
         return list(self.raw.execute(QUERIES[name], values))
+
+    @contextlib.contextmanager
+    def savepoint(self) -> Iterator[None]:
+        """Undo what is done inside if it raises; a key that is taken raises ``KnownAlready``."""
+        self.raw.execute("SAVEPOINT inner")
+        try:
+            yield
+        except BaseException as problem:
+            self.raw.execute("ROLLBACK TO inner")
+            self.raw.execute("RELEASE inner")
+            if isinstance(problem, apsw.ConstraintError):
+                raise KnownAlready from None
+            raise
+        self.raw.execute("RELEASE inner")
 
     def close(self) -> None:
         self.raw.close()

@@ -24,7 +24,7 @@ def finish(tx: Transaction, reports: Sequence[Report]) -> list[tuple[JobId, Answ
     counts: Counter[str] = Counter()
     ended: list[tuple[int]] = []
     for index, report in enumerate(reports):
-        if not report.token:
+        if not report.token and not tx.db.first("is_kept", report.seq):
             counts[f"transient_{report.state.value}"] += 1
             continue
         lease = held.get(report.seq)

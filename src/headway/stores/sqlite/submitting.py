@@ -6,22 +6,40 @@ from collections.abc import Sequence
 from typing import Any
 
 from headway.core.job import JobId, NewJob, Submitted
-from headway.stores.base import check_digest
+from headway.stores.base import check_same
 from headway.stores.sqlite import rows
+from headway.stores.sqlite.database import KnownAlready
 from headway.stores.sqlite.transaction import Transaction
 
 
 def submit(tx: Transaction, jobs: Sequence[NewJob]) -> list[Submitted]:
     """Keep the jobs that are new; answer for all."""
+    if all(job.persist and job.idempotency_key is None and job.unique_key is None for job in jobs):
+        # Ids are made at random, so they are new unless a submit is repeated: then the file refuses them.
+        try:
+            with tx.db.savepoint():
+                _keep(tx, jobs)
+        except KnownAlready:
+            tx.forget_changes()
+        else:
+            tx.changed += [job.job_id for job in jobs]
+            return [Submitted(job.job_id) for job in jobs]
     answers, fresh = _check(tx, jobs)
-    if not fresh:
-        return answers
+    if fresh:
+        _keep(tx, fresh)
+        tx.changed += [answer.job_id for answer in answers]
+    return answers
+
+
+def _keep(tx: Transaction, fresh: Sequence[NewJob]) -> None:
+    """Write jobs that are new. Raises ``KnownAlready`` if one is not."""
     seq = int(tx.db.first("advance", len(fresh))) - len(fresh)
     job_rows: list[tuple[Any, ...]] = []
     ready: list[tuple[int, int, int, int]] = []
     for job in fresh:
         seq += 1
-        class_id = tx.class_id(job.class_key)
+        # A plain tuple finds the class: to make a ClassKey for each job would cost more than to look it up.
+        class_id = tx.known_class_id((job.lane, job.needs, job.rung, job.persist)) or tx.class_id(job.class_key)
         if not job.persist:
             values = (class_id, seq, job.job_id, job.task, job.tenant, job.trace_id, job.timeout_ms, job.payload)
             tx.db.run("submit_transient", *values)
@@ -48,7 +66,6 @@ def submit(tx: Transaction, jobs: Sequence[NewJob]) -> list[Submitted]:
                 None if job.retry is None else rows.retry_text(job.retry),
                 job.idempotency_key,
                 job.unique_key,
-                job.digest,
                 job.payload,
             )
         )
@@ -68,29 +85,26 @@ def submit(tx: Transaction, jobs: Sequence[NewJob]) -> list[Submitted]:
     tx.db.run_many("submit_job", job_rows)
     tx.db.run_many("ready_new", ready)
     tx.count({"submitted": len(fresh)})
-    tx.changed += [answer.job_id for answer in answers]
-    return answers
 
 
 def _check(tx: Transaction, jobs: Sequence[NewJob]) -> tuple[list[Submitted], list[NewJob]]:
     """Answer for each job before anything is written, as if those before it were already kept."""
-    known: dict[str, bytes] = dict(
-        tx.db.run("known_ids", rows.json_list([job.job_id for job in jobs]), tx.namespace_id)
-    )
+    found = tx.db.run("known_ids", rows.json_list([job.job_id for job in jobs]), tx.namespace_id)
+    known: dict[str, tuple[str, bytes]] = {job_id: (task, payload) for job_id, task, payload in found}
     keys: dict[tuple[str, str], tuple[JobId, bytes]] = {}
     unique: dict[str, JobId] = {}
     answers: list[Submitted] = []
     fresh: list[NewJob] = []
     for index, job in enumerate(jobs):
-        if (digest := known.get(job.job_id)) is not None:
-            check_digest(digest, job, index, "job id")
+        if (same := known.get(job.job_id)) is not None:
+            check_same(same, (job.task, job.payload), job, index, "job id")
             answers.append(Submitted(job.job_id))
             continue
         if job.idempotency_key is not None:
             scope = (job.tenant or "", job.idempotency_key)
             first = keys.get(scope) or tx.db.run("known_key", tx.namespace_id, *scope, tx.now_at).fetchone()
             if first is not None:
-                check_digest(first[1], job, index, "idempotency key")
+                check_same(first[1], job.digest, job, index, "idempotency key")
                 answers.append(Submitted(first[0], deduplicated=True))
                 continue
         if job.unique_key is not None:
@@ -99,7 +113,7 @@ def _check(tx: Transaction, jobs: Sequence[NewJob]) -> tuple[list[Submitted], li
                 answers.append(Submitted(holder, deduplicated=True))
                 continue
         if job.persist:
-            known[job.job_id] = job.digest
+            known[job.job_id] = (job.task, job.payload)
         if job.idempotency_key is not None:
             keys[job.tenant or "", job.idempotency_key] = (job.job_id, job.digest)
         if job.unique_key is not None:

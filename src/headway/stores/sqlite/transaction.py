@@ -42,8 +42,20 @@ class Transaction:
         self.eligible: list[int] = []  # The class of each job that became eligible.
         self.changed: list[JobId] = []
         self._class_ids = class_ids
+        self._new_classes: list[ClassKey] = []
         self._bell = bell
         self._hooks = hooks
+
+    def known_class_id(self, key: tuple[str, tuple[str, ...], str | None, bool]) -> int | None:
+        """Give the number of a class if this process knows it; a tuple is equal to the ClassKey of the same values."""
+        return self._class_ids.get(key)  # type: ignore[call-overload, no-any-return]
+
+    def forget_changes(self) -> None:
+        """Take back what was gathered, since it was undone: new classes, too."""
+        self.eligible.clear()
+        self.changed.clear()
+        while self._new_classes:
+            self._class_ids.pop(self._new_classes.pop(), None)
 
     def class_id(self, key: ClassKey) -> int:
         """Give the number of a class; one that is new becomes known."""
@@ -54,6 +66,7 @@ class Transaction:
                 self.db.first("class_add", self.namespace_id, key.lane, key.rung or "", needs, int(key.persist))
             )
             self._class_ids[key] = known
+            self._new_classes.append(key)
             # A rollback takes a new class with it, and then its number must not be remembered.
             self._hooks.after_rollback(partial(self._class_ids.pop, key, 0))
         return known

@@ -63,7 +63,7 @@ def _job(cron: CronDocument, tick_at: int) -> NewJob:
         job_id=new_job_id(),
         task=cron.task,
         payload=cron.payload,
-        digest=cron.digest,
+        digest=b"",  # The key says it all: which cron, and when.
         lane=cron.lane,
         max_retries=cron.max_retries,
         timeout_ms=cron.timeout_ms,

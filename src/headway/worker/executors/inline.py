@@ -18,7 +18,10 @@ class InlineExecutor:
         if task.options.context:
             args.insert(0, job.context)
         current.set(job.context)
-        return await invoke_async(task.fn, args, kwargs, task.signature.dependencies, job.context)
+        dependencies = task.signature.dependencies
+        if not dependencies:
+            return await task.fn(*args, **kwargs)
+        return await invoke_async(task.fn, args, kwargs, dependencies, job.context)
 
     def stop(self, job: Running) -> None:
         job.context.cancelled = True

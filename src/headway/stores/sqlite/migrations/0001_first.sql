@@ -34,7 +34,6 @@ CREATE TABLE job (
   retry TEXT,                  -- JSON; none: the policy's
   idempotency_key TEXT,
   unique_key TEXT,
-  digest BLOB NOT NULL,
   payload BLOB NOT NULL,
   UNIQUE (job_id, namespace_id)
 );
