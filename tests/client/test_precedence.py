@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from headway import Headway
@@ -9,12 +11,8 @@ from headway.core.job import NewJob
 
 
 def new_job(decorator: dict[str, object], call: dict[str, object]) -> NewJob:
-    app = Headway("memory://")
-
-    @app.task(**decorator)  # type: ignore[call-overload, untyped-decorator]
-    def work() -> None: ...
-
-    job: NewJob = work.using(**call).call().new
+    declare: Any = Headway("memory://").task(**decorator)  # type: ignore[call-overload]
+    job: NewJob = declare(lambda: None).using(**call).call().new
     return job
 
 
