@@ -33,57 +33,46 @@ def submit(tx: Transaction, jobs: Sequence[NewJob]) -> list[Submitted]:
 
 def _keep(tx: Transaction, fresh: Sequence[NewJob]) -> None:
     """Write jobs that are new. Raises ``KnownAlready`` if one is not."""
-    seq = int(tx.db.first("advance", len(fresh))) - len(fresh)
+    last = int(tx.db.first("advance", len(fresh)))
+    seq = first = last - len(fresh)
+    now_at, namespace_id, known_class_id = tx.now_at, tx.namespace_id, tx.known_class_id
     job_rows: list[tuple[Any, ...]] = []
-    ready: list[tuple[int, int, int, int]] = []
     for job in fresh:
         seq += 1
+        # Taken apart once: this is done for every job there is.
+        (job_id, task, payload, digest, lane, max_retries, timeout_ms, needs, rung, tenant, retry, delay_ms, due_at,
+         expires_ms, idempotency_key, idempotency_ms, unique_key, trace_id, persist) = job  # fmt: skip
         # A plain tuple finds the class: to make a ClassKey for each job would cost more than to look it up.
-        class_id = tx.known_class_id((job.lane, job.needs, job.rung, job.persist)) or tx.class_id(job.class_key)
-        if not job.persist:
-            values = (class_id, seq, job.job_id, job.task, job.tenant, job.trace_id, job.timeout_ms, job.payload)
-            tx.db.run("submit_transient", *values)
+        class_id = known_class_id((lane, needs, rung, persist)) or tx.class_id(job.class_key)
+        if not persist:
+            tx.db.run("submit_transient", class_id, seq, job_id, task, tenant, trace_id, timeout_ms, payload)
             tx.eligible.append(class_id)
             continue
-        due_at = max(job.due_at or 0, tx.now_at + job.delay_ms)
-        waits = due_at > tx.now_at
-        expires_at = None if job.expires_ms is None else tx.now_at + job.expires_ms
-        job_rows.append(
-            (
-                seq,
-                job.job_id,
-                tx.namespace_id,
-                class_id,
-                None if waits else seq,
-                due_at if waits else None,
-                job.task,
-                job.tenant,
-                job.trace_id,
-                tx.now_at,
-                expires_at,
-                job.max_retries,
-                job.timeout_ms,
-                None if job.retry is None else rows.retry_text(job.retry),
-                job.idempotency_key,
-                job.unique_key,
-                job.payload,
-            )
-        )
-        if waits:
-            tx.db.run("delay", tx.namespace_id, due_at, seq, class_id, 0, 0, 0, None, None, None, None)
-        else:
-            ready.append((class_id, seq, seq, tx.now_at))
+        order_key: int | None = seq
+        if delay_ms or due_at is not None:
+            due_at = max(due_at or 0, now_at + delay_ms)
+            if due_at > now_at:
+                order_key = None
+                tx.db.run("delay", namespace_id, due_at, seq, class_id, 0, 0, 0, None, None, None, None)
+            else:
+                due_at = None
+        if order_key is not None:
             tx.eligible.append(class_id)
-        if job.unique_key is not None:
-            tx.db.run("submit_unique", tx.namespace_id, job.unique_key, seq)
-        if job.idempotency_key is not None:
-            until_at = tx.now_at + job.idempotency_ms
-            scope = (tx.namespace_id, job.tenant or "", job.idempotency_key)
-            tx.db.run("submit_key", *scope, job.job_id, job.digest, until_at)
+        expires_at = None if expires_ms is None else now_at + expires_ms
+        job_rows.append(
+            (seq, job_id, namespace_id, class_id, order_key, due_at, task, tenant, trace_id, now_at, expires_at,
+             max_retries, timeout_ms, None if retry is None else rows.retry_text(retry), idempotency_key, unique_key,
+             payload)
+        )  # fmt: skip
+        if unique_key is not None:
+            tx.db.run("submit_unique", namespace_id, unique_key, seq)
+        if idempotency_key is not None:
+            scope = (namespace_id, tenant or "", idempotency_key)
+            tx.db.run("submit_key", *scope, job_id, digest, now_at + idempotency_ms)
         if expires_at is not None:
-            tx.db.run("submit_expiry", tx.namespace_id, expires_at, seq)
+            tx.db.run("submit_expiry", namespace_id, expires_at, seq)
     tx.db.run_many("submit_job", job_rows)
-    tx.db.run_many("ready_new", ready)
+    tx.db.run("submit_ready", first, last)
     tx.count({"submitted": len(fresh)})
 
 
