@@ -12,7 +12,7 @@ from headway.core.policy.document import BUILT_IN
 from headway.core.policy.retry import Raised, Released, Returned, Snoozed, Unknown, judge
 from headway.core.snapshot import Plan, Take
 from headway.core.worker import WorkerState
-from headway.stores.base import Exchange, Store
+from headway.stores.base import Beat, Exchange, Store
 from headway.testing.clock import ManualClock
 from tests.conformance.builders import (
     BOOM,
@@ -414,3 +414,13 @@ async def test_a_snapshot_is_given_when_asked_for_and_is_that_after_the_claim(st
 
 def _done(lease: Lease) -> Report:
     return judge(Returned(b"1"), lease, BUILT_IN)
+
+
+async def test_a_worker_past_its_deadline_gets_nothing_until_it_renews(store: Store, clock: ManualClock) -> None:
+    # What it was given now could be reaped at once, and would count as a crash.
+    worker = await register(store, lease_ms=1_000)
+    await submit(store, a_job())
+    clock.advance(ms=1_000)
+    assert await claim(store) == []
+    await store.renew(Beat(worker, 1_000, 10_000))
+    assert len(await claim(store)) == 1

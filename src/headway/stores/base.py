@@ -41,9 +41,10 @@ class Progress(NamedTuple):
 class Exchange(NamedTuple):
     """One round trip of a worker: what has ended, what to claim.
 
-    ``claim_id`` is random and new for each claim; it is the token of every lease it yields, and
-    repeating it yields the same leases. ``wait`` registers the worker as waiting if it gets nothing, for jobs
-    of ``wait_lanes`` or of any lane: a worker with only reserved slots free need not be woken for others.
+    ``claim_id`` is random and new for each claim; it is the token of every lease it yields. Repeating the last
+    one that yielded any gives the same leases; an older one must never be used again.
+    ``wait`` registers the worker as waiting if it gets nothing, for jobs of ``wait_lanes`` or of any lane:
+    a worker with only reserved slots free need not be woken for others.
     """
 
     worker_id: str | None
@@ -183,7 +184,8 @@ class Store(Protocol):
         """End leases, note progress, make due jobs eligible and claim by the plan, in one step.
 
         A report counts only on an equal token of an executing job. A claim sets ``executing``, raises
-        the epoch and counts the attempt. Never more leases than the plan's totals, nor than the worker has slots.
+        the epoch and counts the attempt. Never more leases than the plan's totals, nor than the worker has slots;
+        none at all for a worker that is draining, dead, or past its deadline until it renews.
         """
         ...
 

@@ -131,7 +131,7 @@ class MemoryStore:
             leases: list[Lease] = []
             expired: list[JobId] = []
             more = False
-            if worker is not None and request.plan is not None:
+            if worker is not None and request.plan is not None and worker.lease_ends_at > now_at:
                 leases, more = self._claim(worker, request.claim_id, request.plan, now_at, expired)
                 self._note_waiting(worker, request, got_nothing=not leases and not more)
             self._wake_workers(eligible, now_at, but=request.worker_id)

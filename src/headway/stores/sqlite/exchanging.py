@@ -30,7 +30,7 @@ def exchange(tx: Transaction, request: Exchange) -> Exchanged:
         worker = tx.db.run("claimer", request.worker_id, tx.namespace_id).fetchone()
         if worker is not None:
             state = WorkerState(worker[0])
-            if request.plan is not None and state is WorkerState.ACTIVE:
+            if request.plan is not None and state is WorkerState.ACTIVE and worker[1] > tx.now_at:
                 leases, more = _claim(tx, request, request.plan, worker)
     tx.changed += [report.job_id for report in request.finished]
     tx.changed += [lease.job_id for lease in leases]
@@ -40,7 +40,7 @@ def exchange(tx: Transaction, request: Exchange) -> Exchanged:
 
 
 def _claim(tx: Transaction, request: Exchange, plan: Plan, worker: Sequence[Any]) -> tuple[list[Lease], bool]:
-    _, slots, last_claim, waiting, wait_lanes, running = worker
+    _, _, slots, last_claim, waiting, wait_lanes, running = worker
     worker_id = request.worker_id or ""
     if last_claim == request.claim_id:
         again = tx.db.rows("leases_of", worker_id, tx.namespace_id, ALL)
