@@ -73,3 +73,20 @@ def test_links_lead_somewhere() -> None:
         for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text()):
             if "://" not in target:
                 assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_the_first_job_page_is_true(tmp_path: Path) -> None:
+    blocks = python_blocks("docs/start/first-job.md")
+    (tmp_path / "shop.py").write_text(blocks[0])
+    (tmp_path / "test_shop.py").write_text(next(block for block in blocks if "Testbed" in block))
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_shop.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert "1 passed" in done.stdout, done.stdout + done.stderr
+
+
+def test_the_testing_example_is_true(tmp_path: Path) -> None:
+    example = next(block for block in python_blocks("docs/reference/python.md") if "test_reminders" in block)
+    (tmp_path / "test_reminders.py").write_text(example)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_reminders.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert "1 passed" in done.stdout, done.stdout + done.stderr
