@@ -1,6 +1,4 @@
 -- leases_of: the leases a worker holds.
 -- params  worker_id, namespace_id, limit
-SELECT j.job_id, l.seq, l.token, j.task, j.payload, c.lane, j.tenant, j.trace_id, l.epoch, l.attempts, l.crashes, j.max_retries,
-       l.timeout_ms, j.timeout_ms AS asked_timeout_ms, j.retry, l.started_at, l.cancel_at, c.needs, l.worker_id
-  FROM lease l CROSS JOIN job j ON j.seq = l.seq JOIN class c ON c.class_id = l.class_id
+-- use lease
  WHERE l.worker_id = :worker_id AND j.namespace_id = :namespace_id ORDER BY l.seq LIMIT :limit;
