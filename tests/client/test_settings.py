@@ -79,6 +79,7 @@ def test_the_reserve_must_leave_room(tmp_path: Path, environment: dict[str, str]
         load_settings(environment=environment, folder=tmp_path)
 
 
+# R1.27
 def test_a_single_slot_is_not_reserved(tmp_path: Path) -> None:
     assert load_settings({"slots": 1}, environment={}, folder=tmp_path).reserved == 0
 

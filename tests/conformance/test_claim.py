@@ -87,7 +87,7 @@ async def test_classes_of_one_lane_come_by_the_longest_wait(store: Store, clock:
 
 
 async def test_a_delayed_job_is_left_alone_until_it_is_due(store: Store, clock: ManualClock) -> None:
-    # R2.39
+    # R2.39, R2.73, R5.108: by the store's clock, which here has nothing to do with the host's.
     job_id = await submit_one(store, a_job(delay_ms=500))
     await register(store)
     assert (await the_job(store, job_id)).due_at == clock() + 500
