@@ -80,7 +80,8 @@ def test_the_reserve_must_leave_room(tmp_path: Path, environment: dict[str, str]
 
 
 # R1.27
-def test_a_single_slot_is_not_reserved(tmp_path: Path) -> None:
+def test_one_slot_is_reserved_unless_there_is_only_one(tmp_path: Path) -> None:
+    assert load_settings({"slots": 3}, environment={}, folder=tmp_path).reserved == 1
     assert load_settings({"slots": 1}, environment={}, folder=tmp_path).reserved == 0
 
 
