@@ -181,3 +181,20 @@ async def test_whatever_a_task_raises_the_worker_goes_on(app: Headway) -> None:
         for job in jobs:
             with pytest.raises(Exception, match="dead_letter after 1 attempt"):
                 await job.aresult(timeout=20)
+
+
+async def test_a_worker_taken_for_dead_begins_anew_under_another_name() -> None:
+    # R5.58: a laptop that slept past its lease goes on working when it wakes.
+    app = Headway("memory://", heartbeat=0.05, dead_after=0.5)
+
+    @app.task
+    async def echo(value: int) -> int:
+        return value
+
+    async with Worker(app) as worker:
+        before = worker.worker_id
+        await (await app.client.store()).bury(before)
+        async with asyncio.timeout(10):
+            while worker.worker_id == before:  # noqa: ASYNC110  (the keeper's thread must notice)
+                await asyncio.sleep(0.01)
+        assert await (await echo.aenqueue(7)).aresult(10) == 7

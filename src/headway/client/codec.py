@@ -64,9 +64,7 @@ class Signature:
         if context:
             if not parameters:
                 raise BadArguments(f"task {name}: context=True, but the function takes no parameter for it")
-            self.context_name: str | None = parameters.pop(0).name
-        else:
-            self.context_name = None
+            del parameters[0]
         self.dependencies = {p.name: p.default for p in parameters if isinstance(p.default, Dependency)}
         own = [p for p in parameters if p.name not in self.dependencies]
         self.parameters = {p.name: p for p in own}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -137,7 +137,6 @@ class CallOptions:
     needs: Iterable[str] | None = None
     unique: Unique | None = None
     trace_id: str | None = None
-    extra: dict[str, Any] = field(default_factory=dict)
 
 
 def milliseconds(value: object, what: str) -> int:

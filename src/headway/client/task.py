@@ -377,8 +377,3 @@ def check_text(value: object, what: str) -> str:
 
 def _first(*values: Any) -> Any:
     return next((value for value in values if value is not None), None)
-
-
-def with_options(options: TaskOptions, **changes: Any) -> TaskOptions:
-    """Give options with some of them replaced."""
-    return replace(options, **changes)

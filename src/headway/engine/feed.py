@@ -67,11 +67,6 @@ class LocalFeed:
         self._request = None
         return self._read(request, answer)
 
-    @property
-    def unsettled(self) -> Exchange | None:
-        """The call whose reply never came, if there is one."""
-        return self._request
-
     def _read(self, request: Exchange, answer: Exchanged) -> Fed:
         more = answer.more
         if answer.snapshot is not None:

@@ -77,7 +77,6 @@ class Bench(Runner):
             slots=self.worker.slots,
             reserved=0,
             start=self._start,
-            dismissed=self._dismiss,
             confirm=LEASE_MS,
             bench=self,
         )

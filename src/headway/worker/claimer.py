@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 
 from headway.core.errors import StoreError
 from headway.core.lease import Lease, Report
-from headway.core.worker import WorkerState
 from headway.engine.feed import Fed, LocalFeed
 from headway.stores.base import Ear, Progress
 
@@ -38,7 +37,6 @@ class Claimer:
         slots: int,
         reserved: int,
         start: Callable[[Lease], None],
-        dismissed: Callable[[WorkerState], None],
         confirm: float,
     ) -> None:
         self._feed = feed
@@ -46,7 +44,6 @@ class Claimer:
         self._slots = slots
         self._reserved = reserved
         self._start = start
-        self._dismissed = dismissed
         self._confirm = confirm
         self._kick = asyncio.Event()
         self._finished: list[Report] = []
@@ -91,8 +88,6 @@ class Claimer:
         try:
             while True:
                 fed = await self._exchange()
-                if fed.state is not WorkerState.ACTIVE:
-                    self._dismissed(fed.state)
                 if self._stopped and not self._finished and not self.running:
                     return
                 if fed.more and self._free() > 0:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
 import threading
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from types import TracebackType
 from typing import Any
 
 from headway.client.app import Headway
+from headway.core.errors import StoreUnavailable
 from headway.core.job import JobId
 from headway.core.policy.retry import Released
 from headway.core.worker import WorkerState
@@ -29,6 +31,10 @@ from headway.worker.keeper import Keeper
 from headway.worker.loading import path_of
 from headway.worker.runner import Runner
 from headway.worker.system import new_worker_id
+
+log = logging.getLogger("headway.worker")
+
+REBIRTH = 1.0  # Seconds between tries to begin anew while the store cannot be reached.
 
 
 class Worker:
@@ -51,6 +57,8 @@ class Worker:
         self._ready = threading.Event()
         self._problem: BaseException | None = None
         self._task: asyncio.Task[None] | None = None
+        self._leaving = False
+        self._reborn = False
 
     # ------------------------------------------------------------------ as a context manager
 
@@ -74,7 +82,7 @@ class Worker:
     ) -> None:
         if self._runner is not None and self._loop is not None and self._thread is not None:
             with contextlib.suppress(RuntimeError):
-                asyncio.run_coroutine_threadsafe(self._runner.drain(self._app.settings.grace), self._loop)
+                asyncio.run_coroutine_threadsafe(self._leave(), self._loop)
             self._thread.join()
         self._raise_problem()
 
@@ -92,8 +100,12 @@ class Worker:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if self._runner is not None and self._task is not None:
-            await self._runner.drain(self._app.settings.grace)
+            await self._leave()
             await self._task
+
+    def begin_anew(self) -> None:
+        """End this life and begin another; called by whoever keeps the leases."""
+        self._reborn = True
 
     @property
     def worker_id(self) -> str:
@@ -102,11 +114,32 @@ class Worker:
 
     # ------------------------------------------------------------------ what it does
 
+    async def _leave(self) -> None:
+        self._leaving = True
+        if self._runner is not None:
+            await self._runner.drain(self._app.settings.grace)
+
     async def _run(self, ready: asyncio.Event | None = None) -> None:
-        settings = self._app.settings
-        store = await self._app.client.store()
-        board = Board.create(settings.slots)
+        """Live once, and again under a new name each time the store took us for dead, until told to leave."""
         self._loop = asyncio.get_running_loop()
+        store = await self._app.client.store()
+        try:
+            await self._live(store, ready)
+            while self._reborn and not self._leaving:
+                self._reborn = False
+                log.warning("the store took this worker for dead, or could not be reached; it starts anew")
+                try:
+                    await self._live(store, ready)
+                except StoreUnavailable:
+                    self._reborn = True
+                    await asyncio.sleep(REBIRTH)
+        finally:
+            if self._thread is not None:  # This loop is ours alone; the app opens its store elsewhere again.
+                await self._app.client.close()
+
+    async def _live(self, store: Store, ready: asyncio.Event | None) -> None:
+        settings = self._app.settings
+        board = Board.create(settings.slots)
         self._runner = runner = Runner(
             self._app,
             store,
@@ -137,8 +170,6 @@ class Worker:
             stop_keeping.set()
             if self._keeping is not None:
                 await asyncio.get_running_loop().run_in_executor(None, self._keeping.join)
-            if self._thread is not None:  # This loop is ours alone; the app opens its store elsewhere again.
-                await self._app.client.close()
             if not runner.stuck:
                 board.close()
 
@@ -152,7 +183,7 @@ class Worker:
             own,
             runner.worker,
             board.leases,
-            _Told(runner, self._loop or asyncio.get_running_loop(), settings.grace),
+            _Told(self, runner, self._loop or asyncio.get_running_loop(), settings.grace),
             heartbeat=settings.heartbeat,
             dead_after=settings.dead_after,
             confirm=settings.confirm,
@@ -182,8 +213,8 @@ class Worker:
 class _Told:
     """Passes a heartbeat's news from the keeper's thread to the runner's loop."""
 
-    def __init__(self, runner: Runner, loop: asyncio.AbstractEventLoop, grace: float) -> None:
-        self._runner, self._loop, self._grace = runner, loop, grace
+    def __init__(self, worker: Worker, runner: Runner, loop: asyncio.AbstractEventLoop, grace: float) -> None:
+        self._worker, self._runner, self._loop, self._grace = worker, runner, loop, grace
 
     def cancel(self, job_ids: Sequence[JobId]) -> None:
         self._call(self._runner.stop_jobs, list(job_ids), Stop.CANCEL)
@@ -192,9 +223,14 @@ class _Told:
         self._call(self._runner.stop_jobs, list(job_ids), Stop.LOST)
 
     def leave(self, state: WorkerState) -> None:
-        asyncio.run_coroutine_threadsafe(self._runner.drain(self._grace), self._loop)
+        if state is WorkerState.DEAD:
+            self.cut_off()
+        else:
+            asyncio.run_coroutine_threadsafe(self._runner.drain(self._grace), self._loop)
 
     def cut_off(self) -> None:
+        """Our leases are gone: stop what runs, and begin again under a new name."""
+        self._worker.begin_anew()
         self._call(self._runner.stop_jobs, self._runner.stuck, Stop.LOST)
         asyncio.run_coroutine_threadsafe(self._runner.drain(0), self._loop)
 

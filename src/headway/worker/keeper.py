@@ -12,7 +12,7 @@ from typing import Protocol
 from headway.core.errors import StoreError
 from headway.core.job import JobId
 from headway.core.worker import Worker, WorkerState
-from headway.stores.base import KEEPER, Beat, Renewed, Store
+from headway.stores.base import KEEPER, Beat, Store
 
 log = logging.getLogger("headway.worker")
 
@@ -57,7 +57,6 @@ class Keeper:
         self._dead_after = dead_after
         self._confirm = confirm
         self.renewed = time.monotonic()
-        self.last: Renewed | None = None
 
     async def run(self) -> None:
         """Woken by the heartbeat or by the store; ends when cancelled, or when the leases cannot be kept."""
@@ -94,7 +93,7 @@ class Keeper:
                 await asyncio.sleep(min(delay * random.uniform(0.7, 1.3), max(left, 0.01)))
                 delay = min(delay * 2, self._heartbeat, 5.0)
                 continue
-            self.renewed, self.last = sent, answer
+            self.renewed = sent
             if answer.lost:
                 self._kept.lost(answer.lost)
             if answer.cancel:

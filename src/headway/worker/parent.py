@@ -79,7 +79,7 @@ class Parent:
     async def run(self) -> int:
         """Run until told to stop. Gives the exit code. Raises ``CannotStart`` if the app cannot be loaded."""
         self.signals.install(asyncio.get_running_loop())
-        runners = [RunnerProcess(self, number) for number in range(self._processes)]
+        runners = [RunnerProcess(self) for _ in range(self._processes)]
         try:
             async with asyncio.TaskGroup() as group:
                 for runner in runners:
@@ -115,9 +115,8 @@ class Parent:
 class RunnerProcess:
     """One runner and all that its parent does for it, over as many lives as it takes."""
 
-    def __init__(self, parent: Parent, number: int) -> None:
+    def __init__(self, parent: Parent) -> None:
         self._parent = parent
-        self._number = number
         self._process: asyncio.subprocess.Process | None = None
         self._channel: Channel | None = None
         self._board: Board | None = None

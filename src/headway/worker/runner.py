@@ -20,7 +20,7 @@ from headway.client.task import Task
 from headway.core.errors import JobError
 from headway.core.lease import Lease, Report
 from headway.core.policy.retry import Crashed, Ending, Raised, Released, Returned, Stopped, TimedOut, Unknown, judge
-from headway.core.worker import Worker, WorkerState
+from headway.core.worker import Worker
 from headway.engine.catalogue import CronDocument, TaskEntry, publish_crons, publish_tasks
 from headway.engine.feed import LocalFeed
 from headway.stores.base import Beat, Ear, Progress, Store
@@ -87,7 +87,6 @@ class Runner:
         self._leaving = False
         self._idle = asyncio.Event()
         self._idle.set()
-        self.dismissed = asyncio.Event()  # The store says that this worker should leave, or is taken for dead.
 
     # ------------------------------------------------------------------ from start to stop
 
@@ -126,7 +125,6 @@ class Runner:
             slots=self.worker.slots,
             reserved=self.worker.reserved,
             start=self._start,
-            dismissed=self._dismiss,
             confirm=self._settings.confirm,
         )
 
@@ -299,9 +297,6 @@ class Runner:
                 if job.deadline <= now:
                     self.stop(job, Stop.TIMEOUT)
             await asyncio.sleep(PULSE)
-
-    def _dismiss(self, state: WorkerState) -> None:
-        self.dismissed.set()
 
     def _note(self, job: Running, fraction: float, note: str | None) -> None:
         """Called by tasks, perhaps from a thread."""
