@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import sys
 import time
@@ -12,6 +13,7 @@ from headway.cli.worker import NO_FLAGS, AppPath, LogLevel, Processes, WorkerFla
 from headway.core.errors import StoreError
 from headway.core.job import State
 from headway.stores.base import JobQuery, Store
+from headway.stores.open import open_store
 
 if TYPE_CHECKING:
     from headway.cli.display import Display
@@ -79,6 +81,7 @@ def up(
             for task in (draining, *watching):
                 task.cancel()
             await asyncio.gather(draining, *watching, return_exceptions=True)
+            await _look_once_more(display)
 
     with Display(path, demo=path == DEMO_APP, log_level=log_level) as display:
         return run_on_fast_loop(serve_and_show())
@@ -88,6 +91,17 @@ def _on_terminal() -> bool:
     from headway.cli.show import console
 
     return sys.stdout.isatty() and not console().is_dumb_terminal
+
+
+async def _look_once_more(display: Display) -> None:
+    """Show what the drain left: the last look may be older than the last job."""
+    if display.up is None:
+        return
+    store = open_store(display.up.store, display.up.namespace)
+    with contextlib.suppress(StoreError):
+        await store.open()
+        display.show(await store.stats(), ())
+        await store.close()
 
 
 async def _watch(store: Store, display: Display) -> None:
