@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import fields
 from pathlib import Path
 
+import apsw
 import pytest
 
 from headway import Headway, Job
@@ -97,6 +98,22 @@ class Yard:
         if environment is None:
             wait_until(lambda: {w.worker_id for w in self.app.stats().workers} - known)
         return worker
+
+    def freeze(self, worker: WorkerProcess) -> None:
+        """Stop a worker's processes at a moment when none of them holds the file's lock."""
+        while True:
+            worker.send(signal.SIGSTOP, whole_tree=True)
+            probe = apsw.Connection(str(self.store_path))
+            try:
+                probe.set_busy_timeout(300)
+                probe.execute("BEGIN IMMEDIATE; ROLLBACK")
+            except apsw.BusyError:
+                worker.send(signal.SIGCONT, whole_tree=True)
+                time.sleep(0.02)
+            else:
+                return
+            finally:
+                probe.close()
 
     def marks(self, starting: str = "") -> list[str]:
         with contextlib.suppress(FileNotFoundError):

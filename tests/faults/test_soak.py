@@ -64,7 +64,7 @@ def test_nothing_acknowledged_is_lost_under_random_kills(
                 workers[which] = yard.start("--slots", "4")
             case "freeze":
                 freezes += 1
-                _freeze(workers[which], chance.uniform(0.5, 5))
+                _freeze(yard, workers[which], chance.uniform(0.5, 5))
             case "kill producer":
                 number = chance.randrange(2)
                 producers[number].kill()
@@ -99,8 +99,8 @@ def _produce(yard: Yard, log: Path, start: int) -> subprocess.Popen[bytes]:
     )
 
 
-def _freeze(worker: WorkerProcess, seconds: float) -> None:
-    worker.send(signal.SIGSTOP, whole_tree=True)
+def _freeze(yard: Yard, worker: WorkerProcess, seconds: float) -> None:
+    yard.freeze(worker)
     threading.Timer(seconds, worker.send, [signal.SIGCONT], {"whole_tree": True}).start()
 
 

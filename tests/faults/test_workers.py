@@ -59,7 +59,7 @@ def test_the_late_result_of_a_frozen_worker_is_refused(yard: Yard) -> None:
     frozen = yard.start()
     yard.until(job, "executing")
     old = job.info()
-    frozen.send(signal.SIGSTOP, whole_tree=True)
+    yard.freeze(frozen)
     yard.start()
     wait_until(lambda: job.info().epoch == 2)
     frozen.send(signal.SIGCONT, whole_tree=True)
@@ -78,7 +78,7 @@ def test_a_pause_shorter_than_the_lease_changes_nothing(yard: Yard) -> None:
     job = yard.submit("slow", 1.5)
     worker = yard.start()
     yard.until(job, "executing")
-    worker.send(signal.SIGSTOP, whole_tree=True)
+    yard.freeze(worker)
     time.sleep(0.7)
     worker.send(signal.SIGCONT, whole_tree=True)
     record = yard.until(job, "completed")
@@ -226,13 +226,13 @@ def test_a_crash_around_an_exchange_loses_nothing(yard: Yard, point: str) -> Non
 
 def test_a_store_locked_for_a_while_costs_no_second_run(yard: Yard) -> None:
     # S1
-    job = yard.submit("slow", 1.0)
+    job = yard.submit("slow", 0.4)  # It ends while nothing can be told to the store.
     yard.start()
     yard.until(job, "executing")
     lock = apsw.Connection(str(yard.store_path))
     lock.set_busy_timeout(5_000)
     lock.execute("BEGIN EXCLUSIVE")
-    time.sleep(1.5)
+    time.sleep(1.0)
     lock.execute("ROLLBACK")
     lock.close()
     record = yard.until(job, "completed")

@@ -27,8 +27,11 @@ def test_what_the_runner_writes_its_parent_reads(board: Board) -> None:
     assert other.leases() == [(JOB, b"t" * 16)]
     board.stopping(1, Stop.CANCEL, 20.0)
     assert other.held() == [Held(JOB, b"t" * 16, "reports.export", "thread", Stop.CANCEL, 20.0)]
-    board.free(1)
+    board.ended(1)
     assert other.held() == []
+    assert other.leases() == [(JOB, b"t" * 16)]  # Until the store has its report.
+    board.free(1)
+    assert other.leases() == []
     other.close()
 
 

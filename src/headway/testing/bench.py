@@ -77,6 +77,7 @@ class Bench(Runner):
             slots=self.worker.slots,
             reserved=0,
             start=self._start,
+            handed_in=self._handed_in,
             confirm=LEASE_MS,
             bench=self,
         )
@@ -144,12 +145,12 @@ class _Clerk(Claimer):
             if self._progress_timer is not None:
                 self._progress_timer.cancel()
 
-    def ended(self, report: Report | None, *, below: bool) -> None:
+    def ended(self, report: Report | None, slot: int | None, *, below: bool) -> None:
         if report is not None:
             self._bench.reports.append(report)
         if self._bench.halted:
             self.stop_claiming()
-        super().ended(report, below=below)
+        super().ended(report, slot, below=below)
 
     def _begin(self, leases: Sequence[Lease]) -> None:
         for lease in leases:

@@ -17,9 +17,9 @@ from enum import IntEnum
 from headway.core.job import JobId
 
 _HEADER = struct.Struct("=d")  # When the runner's loop last turned.
-_SLOT = struct.Struct("=BBBx36s16sd64s")  # busy, executor, why it is being stopped, job, token, stop by, task
+_SLOT = struct.Struct("=BBBx36s16sd64s")  # mark, executor, why it is being stopped, job, token, stop by, task
 SLOTS_MAX = 10_000  # Room on a board whose runner has not told its slots yet; untouched pages cost nothing.
-_FREE, _BUSY = 0, 1
+_FREE, _BUSY, _ENDED = 0, 1, 2
 _EXECUTORS = ("async", "thread", "process")
 
 
@@ -76,6 +76,10 @@ class Board:
         struct.pack_into("=d", self._memory, offset + 56, stop_by)
         self._memory[offset + 2] = stop
 
+    def ended(self, slot: int) -> None:
+        """Note that a job has ended. Its lease stays ours to renew until the store has taken its report."""
+        self._memory[_HEADER.size + slot * _SLOT.size] = _ENDED
+
     def free(self, slot: int) -> None:
         self._memory[_HEADER.size + slot * _SLOT.size] = _FREE
 
@@ -88,11 +92,18 @@ class Board:
         return float(_HEADER.unpack_from(self._memory, 0)[0])
 
     def held(self) -> list[Held]:
-        """Read the busy slots."""
+        """Read the jobs that run."""
+        return self._read(_BUSY)
+
+    def leases(self) -> list[tuple[JobId, bytes]]:
+        """Name the leases on the board, those of ended jobs too; transient jobs have none."""
+        return [(held.job_id, held.token) for held in self._read(_BUSY, _ENDED) if held.token != bytes(16)]
+
+    def _read(self, *marks: int) -> list[Held]:
         found = []
         for slot in range(self.slots):
             offset = _HEADER.size + slot * _SLOT.size
-            if self._memory[offset] != _BUSY:
+            if self._memory[offset] not in marks:
                 continue
             _, executor, stop, job_id, token, stop_by, task = _SLOT.unpack_from(self._memory, offset)
             name = task.rstrip(b"\0").decode(errors="replace")
@@ -100,10 +111,6 @@ class Board:
                 Held(JobId(job_id.rstrip(b"\0").decode()), token, name, _EXECUTORS[executor], Stop(stop), stop_by)
             )
         return found
-
-    def leases(self) -> list[tuple[JobId, bytes]]:
-        """Name the leases on the board; transient jobs have none."""
-        return [(held.job_id, held.token) for held in self.held() if held.token != bytes(16)]
 
     def close(self) -> None:
         self._memory.close()

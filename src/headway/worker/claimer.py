@@ -37,6 +37,7 @@ class Claimer:
         slots: int,
         reserved: int,
         start: Callable[[Lease], None],
+        handed_in: Callable[[list[int]], None],
         confirm: float,
     ) -> None:
         self._feed = feed
@@ -44,9 +45,11 @@ class Claimer:
         self._slots = slots
         self._reserved = reserved
         self._start = start
+        self._handed_in = handed_in
         self._confirm = confirm
         self._kick = asyncio.Event()
         self._finished: list[Report] = []
+        self._ended_slots: list[int] = []  # Those of the jobs in ``_finished``, and of jobs with nothing to report.
         self._progress: dict[str, Progress] = {}
         self._progress_timer: asyncio.TimerHandle | None = None
         self.running = 0
@@ -56,10 +59,12 @@ class Claimer:
 
     # ------------------------------------------------------------------ what the runner says
 
-    def ended(self, report: Report | None, *, below: bool) -> None:
-        """A slot is free; its report, if there is one, goes with the next exchange."""
+    def ended(self, report: Report | None, slot: int | None, *, below: bool) -> None:
+        """A job has ended; its report, if there is one, goes with the next exchange, and then its slot is free."""
         self.running -= 1
         self.running_below -= below
+        if slot is not None:
+            self._ended_slots.append(slot)
         if report is not None:
             self._finished.append(report)
         if self._progress and report is not None:
@@ -102,6 +107,7 @@ class Claimer:
     async def _exchange(self) -> Fed:
         """Make one exchange, again and again until the store answers."""
         finished, self._finished = self._finished, []
+        slots, self._ended_slots = self._ended_slots, []
         progress, self._progress = list(self._progress.values()), {}
         delay = 0.05
         while True:
@@ -116,6 +122,7 @@ class Claimer:
                 await asyncio.sleep(delay * random.uniform(0.7, 1.3))
                 delay = min(BACKOFF_MAX, delay * 2)
                 continue
+            self._handed_in(slots)
             if fed.refused:
                 self._tell_refused(fed)
             if time.monotonic() - asked > self._confirm:

@@ -125,6 +125,7 @@ class Runner:
             slots=self.worker.slots,
             reserved=self.worker.reserved,
             start=self._start,
+            handed_in=self._handed_in,
             confirm=self._settings.confirm,
         )
 
@@ -182,7 +183,7 @@ class Runner:
         if task is None:
             log.warning("job.unknown_task", extra={"headway": {"job": lease.job_id, "task": lease.task}})
             ending: Ending = Unknown()
-            claimer.ended(judge(ending, lease, self._app.policy), below=below)
+            claimer.ended(judge(ending, lease, self._app.policy), None, below=below)
             return
         slot = self._free_slots.pop()
         job = Running(lease, task, slot, below=below)
@@ -221,8 +222,7 @@ class Runner:
         # A job points to its task and context and they point back: cut here, or a collector must find them all.
         job.handle = None
         job.context.end()
-        self._board.free(job.slot)
-        self._free_slots.append(job.slot)
+        self._board.ended(job.slot)
         del self._jobs[job.lease.job_id]
         if not self._jobs:
             self._idle.set()
@@ -234,7 +234,13 @@ class Runner:
         if job_log.isEnabledFor(logging.INFO):
             self._log_end(job, ending, report)
         if self._claimer is not None:
-            self._claimer.ended(report, below=job.below)
+            self._claimer.ended(report, job.slot, below=job.below)
+
+    def _handed_in(self, slots: list[int]) -> None:
+        """The store has taken the reports of these slots' jobs: the slots are free."""
+        for slot in slots:
+            self._board.free(slot)
+        self._free_slots += slots
 
     async def _work(self, job: Running) -> Ending:
         if self._app.signals["start"]:

@@ -1,0 +1,58 @@
+"""Between a job's end and the store's receipt: the lease is still the worker's."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from headway import Headway
+from headway.core.worker import WorkerState
+from headway.stores.base import Beat, Exchange, Exchanged, JobQuery
+from headway.stores.memory import MemoryStore
+from headway.worker.board import Board
+from headway.worker.runner import Runner
+
+
+class SlowStore(MemoryStore):
+    """Takes no report until the gate is opened."""
+
+    def __init__(self) -> None:
+        super().__init__(clock=lambda: time.time_ns() // 1_000_000)
+        self.gate = asyncio.Event()
+        self.asked = asyncio.Event()
+
+    async def exchange(self, request: Exchange) -> Exchanged:
+        if request.finished:
+            self.asked.set()
+            await self.gate.wait()
+        return await super().exchange(request)
+
+
+async def test_a_renewal_that_overtakes_a_report_does_not_give_the_job_away() -> None:
+    # S1, R2.55: seen when a store was locked just as a job ended.
+    app, store, board = Headway("memory://"), SlowStore(), Board.create(3)
+
+    @app.task(name="quick")
+    async def quick() -> int:
+        return 7
+
+    runner = Runner(app, store, board, worker_id="w", host="h", slots=3, reserved=0, app_path=None)
+    up = asyncio.Event()
+
+    async def ready() -> None:
+        up.set()
+
+    await store.submit([quick.call().new])
+    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+        group.create_task(runner.run(ready=ready))
+        await store.asked.wait()
+        assert (board.held(), len(board.leases())) == ([], 1)
+        answer = await store.renew(Beat(runner.worker, 30_000, confirm_ms=0, held=board.leases()))
+        assert (list(answer.lost), answer.state) == ([], WorkerState.ACTIVE)
+        store.gate.set()
+        while board.leases():  # noqa: ASYNC110  (it depends on the runner)
+            await asyncio.sleep(0.002)
+        await runner.drain(0)
+    (job,) = await store.find(JobQuery())
+    assert (job.state, job.epoch, job.attempts) == ("completed", 1, 1)
+    board.close()
