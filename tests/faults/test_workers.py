@@ -281,7 +281,7 @@ def test_a_producer_killed_at_any_moment_leaves_whole_jobs_or_none(yard: Yard) -
         "for number in range(100_000): print(quick.enqueue(number).id, flush=True)\n"
     )
     acknowledged: list[str] = []
-    for pause in (0.4, 0.55, 0.7):
+    for pause in (0.0, 0.15, 0.3):
         producer = subprocess.Popen(
             [sys.executable, "-c", script],
             cwd=yard.folder,
@@ -289,6 +289,8 @@ def test_a_producer_killed_at_any_moment_leaves_whole_jobs_or_none(yard: Yard) -
             stdout=subprocess.PIPE,
             text=True,
         )
+        assert producer.stdout is not None
+        acknowledged.append(producer.stdout.readline().strip())
         time.sleep(pause)
         producer.kill()
         acknowledged += (line for line in producer.communicate()[0].splitlines() if len(line) == 36)
