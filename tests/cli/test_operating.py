@@ -153,7 +153,7 @@ def test_a_setting_that_is_none_is_warned_of_and_a_bad_file_refused(cli: Cli) ->
 
 def test_help_and_version(cli: Cli) -> None:
     everything = cli.run().out
-    for name in ("up", "worker", "submit", "jobs", "status", "dlq", "drain", "top", "migrate", "doctor"):
+    for name in ("up", "worker", "submit", "jobs", "status", "dlq", "drain", "top", "policy", "migrate", "doctor"):
         assert f"│ {name} " in everything
     assert cli.run("--version").out.strip() == __version__
     assert "headway submit demo.sleep seconds=2 --wait" in cli.call("submit", "--help").out

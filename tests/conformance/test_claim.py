@@ -12,7 +12,7 @@ from headway.core.policy.document import BUILT_IN
 from headway.core.policy.retry import Raised, Released, Returned, Snoozed, Unknown, judge
 from headway.core.snapshot import Plan, Take
 from headway.core.worker import WorkerState
-from headway.stores.base import Beat, Exchange, Store
+from headway.stores.base import PASSED, Beat, Exchange, Store
 from headway.testing.clock import ManualClock
 from tests.conformance.builders import (
     BOOM,
@@ -392,7 +392,7 @@ async def test_draining_an_unknown_or_dead_worker_says_no(store: Store) -> None:
 async def test_an_answer_says_whether_there_is_more_behind_jobs_it_passed_over(
     store: Store, clock: ManualClock
 ) -> None:
-    await submit(store, a_job(expires_ms=10), a_job(expires_ms=10), a_job())
+    await submit(store, *(a_job(expires_ms=10) for _ in range(PASSED)), a_job())
     await register(store)
     clock.advance(ms=10)
     answer = await ask(store, free=2)

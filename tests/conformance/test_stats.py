@@ -63,10 +63,10 @@ async def test_a_snapshot_shows_each_class_with_its_length_and_age(store: Store,
     snapshot = await store.snapshot()
     assert snapshot.now_at == clock()
     assert {view for view in snapshot.classes if view.waiting} == {
-        ClassView(ClassKey("medium"), 3, submitted_at),
-        ClassView(ClassKey("medium", ("gpu",)), 1, submitted_at),
-        ClassView(ClassKey("medium", rung="slow"), 1, submitted_at),
-        ClassView(ClassKey("medium", persist=False), 1, clock()),
+        ClassView(ClassKey("medium"), 3, submitted_at, head_key=1),
+        ClassView(ClassKey("medium", ("gpu",)), 1, submitted_at, head_key=3),
+        ClassView(ClassKey("medium", rung="slow"), 1, submitted_at, head_key=4),
+        ClassView(ClassKey("medium", persist=False), 1, clock(), head_key=7),
     }
 
 

@@ -9,6 +9,7 @@ from headway.core.policy.document import BUILT_IN
 from headway.core.policy.retry import Returned, judge
 from headway.core.worker import WorkerState
 from headway.engine.feed import LocalFeed
+from headway.engine.inforce import InForce
 from headway.stores.base import WATCHER, Exchange, Exchanged, Store
 from headway.stores.memory import MemoryStore
 from headway.testing.clock import ManualClock
@@ -16,7 +17,7 @@ from tests.conformance.builders import a_job, register
 
 
 def a_feed(store: Store, worker_id: str = "w1", offers: tuple[str, ...] = ()) -> LocalFeed:
-    return LocalFeed(store, BUILT_IN, worker_id, offers)
+    return LocalFeed(store, InForce(), worker_id, offers)
 
 
 async def test_the_first_exchange_learns_the_classes_and_asks_again(clock: ManualClock) -> None:

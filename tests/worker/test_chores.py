@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from headway.core.policy.document import BUILT_IN
 from headway.engine.catalogue import CronDocument, publish_crons, read_crons
+from headway.engine.inforce import InForce
 from headway.stores.base import JobQuery, Store
 from headway.stores.memory import MemoryStore
 from headway.testing.clock import ManualClock
@@ -132,7 +132,7 @@ async def test_reapers_return_a_lost_job_once(clock: ManualClock) -> None:
     await store.submit([a_job()])
     (lease,) = await claim(store)
     moments = iter(range(0, 10**9, 1))
-    reapers = [Reaper(store, BUILT_IN, 90, monotonic=lambda: float(next(moments))) for _ in range(3)]
+    reapers = [Reaper(store, InForce(), 90, monotonic=lambda: float(next(moments))) for _ in range(3)]
     clock.advance(ms=LEASE_MS)
     for reaper in reapers:
         await reaper()
@@ -149,7 +149,7 @@ async def test_a_jump_of_the_stores_clock_reaps_nobody(clock: ManualClock) -> No
     await store.submit([a_job()])
     await claim(store)
     mine = 100.0
-    reaper = Reaper(store, BUILT_IN, 90, monotonic=lambda: mine)
+    reaper = Reaper(store, InForce(), 90, monotonic=lambda: mine)
     await reaper()
     clock.advance(3_600)  # An hour in the store, a second here.
     mine += 1

@@ -13,7 +13,7 @@ from cyclopts import App, CycloptsError, Group, Parameter
 
 from headway.cli.opening import OPTIONS
 from headway.cli.show import clean
-from headway.core.errors import BadArguments, ConfigError, HeadwayError
+from headway.core.errors import BadArguments, ConfigError, HeadwayError, PolicyError
 from headway.version import __version__
 
 FAILED = 1
@@ -84,6 +84,7 @@ _COMMANDS = (
     _Command("drain", "workers:drain", _OPERATE, "WORKER [OPTIONS]", ("headway drain web-1:4711:a1b2c3",)),
     _Command("stats", "stats:stats", _OPERATE, "[OPTIONS]", ("headway stats", "headway stats --json")),
     _Command("top", "top:top", _OPERATE, "[OPTIONS]", ("headway top", "headway top --once")),
+    _Command("policy", "policy:policy", _OPERATE, "", ()),
     _Command("migrate", "migrate:migrate", _OPERATE, "[OPTIONS]", ("headway migrate --dry-run", "headway migrate")),
     _Command("doctor", "doctor:doctor", _OPERATE, "[OPTIONS]", ("headway doctor", "headway doctor --json")),
 )
@@ -152,7 +153,8 @@ def _fail(problem: HeadwayError) -> int:
     traceback = problem.facts.get("traceback")
     if isinstance(traceback, str) and traceback:
         print(clean(traceback.rstrip(), lines=True), file=sys.stderr)
-    _complain(f"error: {problem} [{problem.code}]")
+    # Only what is wrong in a policy is told on several lines, one for each problem.
+    _complain(f"error: {problem} [{problem.code}]", lines=isinstance(problem, PolicyError))
     if problem.code == "cannot_start":
         return CANNOT_START
     return USAGE if isinstance(problem, (ConfigError, BadArguments)) else FAILED
@@ -162,8 +164,8 @@ def _warn(message: Warning | str, *_: object, **__: object) -> None:
     _complain(f"warning: {message}")
 
 
-def _complain(line: str) -> None:
-    print(clean(line), file=sys.stderr)
+def _complain(text: str, *, lines: bool = False) -> None:
+    print(clean(text, lines=lines), file=sys.stderr)
 
 
 def _prepare_streams() -> None:

@@ -14,7 +14,7 @@ from cyclopts import Parameter
 
 from headway.cli import show
 from headway.cli.opening import HERE, JsonFlag, Place, check_shared, load, path_of, run
-from headway.client.options import Retry, Unique
+from headway.client.options import Limit, Retry, Unique
 from headway.client.settings import nearest
 from headway.core.errors import BadArguments, ConfigError, NotStored, UnknownTask
 from headway.core.job import Job, State
@@ -124,6 +124,9 @@ async def _submit(
     async with named:
         task = named.find_task(name) if path is not None else await _look_up(named, name, place)
     async with task.app as app:
+        file = path_of(app.make_store())
+        if file is not None and not file.exists():
+            app.in_force.settled = True  # A store that is yet to be made has no policy of its own.
         _check_names(task, values)
         call = task.using(**options).call_named(values)
         if wait and not call.new.persist:
@@ -198,6 +201,8 @@ def _declare(app: Headway, entry: TaskEntry) -> Task[Any, Any, Any]:
         unique=Unique(by=entry.unique_by) if entry.unique else None,
         needs=entry.needs,
         persist=entry.persist,
+        duration=entry.duration,
+        limits=[Limit.of(rule) for rule in entry.limits],
     )(stand_in)
 
 

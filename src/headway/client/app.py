@@ -7,7 +7,7 @@ import logging
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
@@ -18,12 +18,16 @@ from headway.client.client import BATCH, Client
 from headway.client.context import Context
 from headway.client.job import Job
 from headway.client.options import Limit, Retry, Seconds, TaskOptions, Unique
-from headway.client.settings import Settings, load_settings, nearest
+from headway.client.settings import Settings, gather, load_settings, nearest
 from headway.client.task import Call, ContextTaskDecorator, Task, TaskDecorator, check_text
 from headway.core.cron import parse_cron
 from headway.core.errors import BadCron, ConfigError, UnknownOption, UnknownTask
-from headway.core.job import JobId, State
+from headway.core.job import JobId, NewJob, State
 from headway.core.policy.document import BUILT_IN, Policy
+from headway.core.policy.rules import Paused
+from headway.engine.inforce import InForce
+from headway.engine.policies import load_policy
+from headway.engine.rules import change_paused, declare_limits, read_paused
 from headway.stores.base import JobQuery, Stats, Store
 from headway.stores.open import open_store
 
@@ -37,6 +41,7 @@ Lifespan = Callable[[Any], AbstractAsyncContextManager[Mapping[str, Any] | None]
 Signal = Callable[..., Any]
 
 SIGNALS = ("start", "finish", "fail")
+FOLLOW_EVERY = 5.0  # Seconds between looks at the store's policy by a process that submits.
 CATCH_UPS = ("skip", "last", "all")
 OVERLAPS = ("skip", "allow")
 
@@ -75,20 +80,33 @@ class Headway:
         **settings: Any,
     ) -> None:
         self._given = {"store": store, **settings}
-        self.settings: Settings = _check_release(load_settings(self._given))
-        self.policy: Policy = BUILT_IN
+        self._configure()
         self.lifespan = lifespan
         self.tasks: dict[str, Task[Any, Any, Any]] = {}
         self.crons: dict[str, CronEntry] = {}
         self.middlewares: list[Middleware] = list(middleware)
         self.signals: dict[str, list[Signal]] = {name: [] for name in SIGNALS}
+        self._declared: set[str] = set()
         self.portal = Portal()
         self.client = Client(self.make_store)
 
     def configure(self, **settings: Any) -> None:
         """Set settings over those the app was made with, as flags of the command line do. Before anything is opened."""
         self._given |= {name: value for name, value in settings.items() if value is not None}
-        self.settings = _check_release(load_settings(self._given))
+        self._configure()
+
+    def _configure(self) -> None:
+        self.settings: Settings = _check_release(load_settings(self._given))
+        # None: nobody said how many, so the policy does.
+        self.reserved_asked = self.settings.reserved if "reserved" in gather(self._given) else None
+        path = self.settings.policy
+        self.file_policy: Policy | None = None if path is None else load_policy(Path(path))
+        self.in_force = InForce(self.file_policy or BUILT_IN, settled=self.file_policy is not None)
+
+    @property
+    def policy(self) -> Policy:
+        """The policy in force, as far as this process knows: the store's, once it has been asked."""
+        return self.in_force.policy
 
     def make_store(self) -> Store:
         """Make an unopened store of this app's address and namespace; every worker process opens its own."""
@@ -225,9 +243,19 @@ class Headway:
 
     # ------------------------------------------------------------------ submitting and looking
 
+    async def _prepare(self, calls: Sequence[Call[Any]]) -> list[NewJob]:
+        """Make jobs of calls under the policy in force, and see that the limits their tasks declare are known."""
+        store = await self.client.store()
+        await self.in_force.follow(store, every=FOLLOW_EVERY)
+        for task in {call.task.name: call.task for call in calls}.values():
+            if task.limits and task.name not in self._declared:
+                await declare_limits(store, task.name, task.limits)
+                self._declared.add(task.name)
+        return [call.job() for call in calls]
+
     async def submit_call(self, call: Call[R]) -> Job[R]:
         """Submit one call."""
-        (answer,) = await self.client.submit([call.new])
+        (answer,) = await self.client.submit(await self._prepare([call]))
         if not answer.deduplicated:
             _log_queued(call)
         return self._handle(call, answer.job_id, answer.deduplicated)
@@ -239,7 +267,7 @@ class Headway:
         # An endless supply of calls never lies in memory whole. One batch after the other: making the next one while
         # the store writes would have two threads fight for the interpreter, at two thirds of the speed.
         while batch := list(islice(remaining, BATCH)):
-            answers = await self.client.submit([call.new for call in batch])
+            answers = await self.client.submit(await self._prepare(batch))
             for call, answer in zip(batch, answers, strict=True):
                 jobs.append(self._handle(call, answer.job_id, answer.deduplicated))
                 if not answer.deduplicated:
@@ -291,6 +319,41 @@ class Headway:
         """Blocking twin of ``astats``."""
         return self.portal.run(self.astats())
 
+    async def apause(
+        self, *, lane: str | None = None, task: str | Task[Any, Any, Any] | None = None, tenant: str | None = None
+    ) -> None:
+        """Let nothing of a lane, a task or a tenant start until it is resumed; without any of them, nothing at all.
+
+        What runs goes on; what is submitted waits. Holds for all workers from this moment on.
+        """
+        await change_paused(await self.client.store(), _pausing(lane, task, tenant))
+
+    def pause(
+        self, *, lane: str | None = None, task: str | Task[Any, Any, Any] | None = None, tenant: str | None = None
+    ) -> None:
+        """Blocking twin of ``apause``."""
+        self.portal.run(self.apause(lane=lane, task=task, tenant=tenant))
+
+    async def aresume(
+        self, *, lane: str | None = None, task: str | Task[Any, Any, Any] | None = None, tenant: str | None = None
+    ) -> None:
+        """Let go on what was paused by the same words; without any, everything that was paused in any way."""
+        await change_paused(await self.client.store(), _resuming(lane, task, tenant))
+
+    def resume(
+        self, *, lane: str | None = None, task: str | Task[Any, Any, Any] | None = None, tenant: str | None = None
+    ) -> None:
+        """Blocking twin of ``aresume``."""
+        self.portal.run(self.aresume(lane=lane, task=task, tenant=tenant))
+
+    async def apaused(self) -> Paused:
+        """Tell what is paused."""
+        return await read_paused(await self.client.store())
+
+    def paused(self) -> Paused:
+        """Blocking twin of ``apaused``."""
+        return self.portal.run(self.apaused())
+
     def find_task(self, name: str) -> Task[Any, Any, Any]:
         """Give a task by its name. Raises ``UnknownTask``, suggesting the nearest."""
         task = self.tasks.get(name)
@@ -334,10 +397,38 @@ class Headway:
 
 def _check_release(settings: Settings) -> Settings:
     """Refuse settings whose meaning comes with a later release: to take one and ignore it would be worse."""
-    for name in ("policy", "transient_store", "history"):
+    for name in ("transient_store", "history"):
         if getattr(settings, name) is not None:
             raise ConfigError(f"{name} is not in this release yet; remove it from the settings", setting=name)
     return settings
+
+
+def _pausing(lane: str | None, task: Any, tenant: str | None) -> Callable[[Paused], Paused]:
+    name = task.name if isinstance(task, Task) else task
+    if lane is None and name is None and tenant is None:
+        return lambda paused: replace(paused, everything=True)
+    return lambda paused: replace(
+        paused,
+        lanes=_with(paused.lanes, lane),
+        tasks=_with(paused.tasks, name),
+        tenants=_with(paused.tenants, tenant),
+    )
+
+
+def _resuming(lane: str | None, task: Any, tenant: str | None) -> Callable[[Paused], Paused]:
+    name = task.name if isinstance(task, Task) else task
+    if lane is None and name is None and tenant is None:
+        return lambda _: Paused()
+    return lambda paused: replace(
+        paused,
+        lanes=tuple(known for known in paused.lanes if known != lane),
+        tasks=tuple(known for known in paused.tasks if known != name),
+        tenants=tuple(known for known in paused.tenants if known != tenant),
+    )
+
+
+def _with(known: tuple[str, ...], name: str | None) -> tuple[str, ...]:
+    return known if name is None else tuple(sorted({*known, name}))
 
 
 def read_states(status: str | Sequence[str] | None) -> tuple[State, ...]:

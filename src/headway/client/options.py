@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from glob import escape
 from typing import Any
 
 from headway.client.settings import seconds
 from headway.core.errors import ConfigError
 from headway.core.job import RetryRule
+from headway.core.policy.document import LimitRule
 from headway.core.policy.retry import DELAY_MS_MAX
+from headway.core.policy.units import parse_rate, write_length, write_rate
 
 Seconds = float | int | timedelta
 
@@ -76,12 +79,52 @@ class Unique:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """A cap on how many jobs run at once, or how often, for each value of a parameter or for all."""
+    """A cap on how many jobs of a task run at once, or on how often they start; it is never exceeded.
+
+    ``rate``: "100/min", "5/s" …: never more in any such stretch, evenly apart but for ``burst`` of them.
+    ``by``: a parameter, or ``"tenant"``: the limit holds for each of its values by itself.
+    """
 
     concurrency: int | None = None
     rate: str | None = None
     by: str | None = None
     burst: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.concurrency is None and self.rate is None:
+            raise ConfigError("Limit: give concurrency, rate or both")
+        if self.concurrency is not None and not _whole(self.concurrency):
+            raise ConfigError(f"Limit: concurrency is a whole number of at least 1, not {self.concurrency!r}")
+        if self.burst is not None and (self.rate is None or not _whole(self.burst)):
+            raise ConfigError(f"Limit: burst is a whole number of at least 1 beside a rate, not {self.burst!r}")
+        self.rule("")
+
+    @classmethod
+    def of(cls, rule: LimitRule) -> Limit:
+        """Make one again from the part that a store keeps."""
+        rate = None if rule.count is None else write_rate(rule.count, rule.period_ms)
+        burst = None if rule.count is None else rule.burst
+        return cls(concurrency=rule.concurrency, rate=rate, by=rule.by, burst=burst)
+
+    def name(self, task: str) -> str:
+        """Name this limit: policies may override it by that name."""
+        kinds = ["concurrency"] if self.concurrency is not None else []
+        kinds += [f"rate/{write_length(self.rule(task).period_ms)}"] if self.rate is not None else []
+        return ":".join([task, "+".join(kinds), *([self.by] if self.by else [])])
+
+    def rule(self, task: str) -> LimitRule:
+        """Give the part that a store checks."""
+        count, period_ms = None, 0
+        if self.rate is not None:
+            try:
+                count, period_ms = parse_rate(self.rate)
+            except ValueError as problem:
+                raise ConfigError(f"Limit: rate: {problem}") from None
+        return LimitRule(self.concurrency, count, period_ms, self.burst or 1, self.by, (escape(task),))
+
+
+def _whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +180,7 @@ class CallOptions:
     needs: Iterable[str] | None = None
     unique: Unique | None = None
     trace_id: str | None = None
+    duration: str | None = None
 
 
 def milliseconds(value: object, what: str) -> int:

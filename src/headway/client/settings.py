@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import tomllib
 import warnings
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from headway.core.errors import ConfigError, UnknownOption
+from headway.core.words import nearest as nearest
 
 FILE = "headway.toml"
 # Names that the environment may use beside HEADWAY_*.
@@ -138,12 +138,6 @@ def _read_file(path: Path) -> dict[str, Any]:
 def _check_name(name: str, where: str) -> None:
     if name not in _NAMES:
         raise UnknownOption(f"{where}: unknown setting {name!r}{_nearest(name)}", setting=name)
-
-
-def nearest(name: str, known: tuple[str, ...] | list[str]) -> str:
-    """Give the words ``; did you mean 'x'?`` for the known name closest to a wrong one, or nothing."""
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    return f"; did you mean {close[0]!r}?" if close else ""
 
 
 def _nearest(name: str, prefix: str = "") -> str:

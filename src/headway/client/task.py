@@ -18,6 +18,8 @@ from headway.client.options import CallOptions, Seconds, TaskOptions, Unique, mi
 from headway.client.settings import nearest, seconds
 from headway.core.errors import ConfigError, UnknownOption
 from headway.core.job import NewJob
+from headway.core.policy.document import ELASTIC, INTERACTIVE, Lane, LimitRule, Policy
+from headway.core.policy.rules import TENANT, applies, limit_key, task_rule
 
 if TYPE_CHECKING:
     from headway.client.app import Headway
@@ -27,6 +29,8 @@ R = TypeVar("R")
 C = TypeVar("C")
 
 EXECUTORS = ("auto", "async", "thread", "process")
+RUNGS = ("fast", "medium", "slow")  # The durations of a policy without a ladder: they bind nobody there.
+KEY_MAX = 100  # Letters of a value that a limit is counted by; a longer one is known by its digest.
 YEAR_9999_MS = 253_402_300_799_000
 RETRIES_MAX = 1_000_000
 
@@ -36,6 +40,15 @@ class Call(NamedTuple, Generic[R]):
 
     task: Task[Any, R, Any]
     new: NewJob
+    values: dict[str, Any]
+    terms: _Terms
+
+    def job(self) -> NewJob:
+        """Give the job under the policy in force, should that be another one by now."""
+        terms = self.task.terms
+        if terms is self.terms:
+            return self.new
+        return terms.new_job(self.values)._replace(job_id=self.new.job_id)
 
 
 class Task(Generic[P, R, C]):
@@ -53,6 +66,7 @@ class Task(Generic[P, R, C]):
         self.signature = Signature(name, function, context=options.context)
         self.result_kind = result_type(function)
         self.executor = _check_options(self)
+        self.limits: dict[str, LimitRule] = {limit.name(name): limit.rule(name) for limit in options.limits}
         self._asked = CallOptions()
         self._terms = _Terms.of(self, self._asked)
         self.__name__ = getattr(function, "__name__", name)
@@ -69,11 +83,15 @@ class Task(Generic[P, R, C]):
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
         """Describe a job for ``enqueue_many``. Arguments are checked here."""
-        return Call(self, self._terms.new_job(self.signature.bind(args, kwargs)))
+        return self._call(self.signature.bind(args, kwargs))
 
     def call_named(self, values: dict[str, Any]) -> Call[R]:
         """Describe a job by named arguments, as they arrive from a command line or over HTTP."""
-        return Call(self, self._terms.new_job(self.signature.check_named(values)))
+        return self._call(self.signature.check_named(values))
+
+    def _call(self, values: dict[str, Any]) -> Call[R]:
+        terms = self.terms
+        return Call(self, terms.new_job(values), values, terms)
 
     def using(
         self,
@@ -89,6 +107,7 @@ class Task(Generic[P, R, C]):
         needs: Iterable[str] | None = None,
         unique: Unique | None = None,
         trace_id: str | None = None,
+        duration: str | None = None,
         **unknown: Never,
     ) -> Task[P, R, C]:
         """Give the same task with options for the calls made through it, over those of an earlier ``using``."""
@@ -108,6 +127,7 @@ class Task(Generic[P, R, C]):
             "needs": needs,
             "unique": unique,
             "trace_id": trace_id,
+            "duration": duration,
         }
         same: Task[P, R, C] = object.__new__(type(self))
         same.__dict__.update(self.__dict__)
@@ -116,9 +136,17 @@ class Task(Generic[P, R, C]):
         return same
 
     @property
+    def terms(self) -> _Terms:
+        """What can be known of a job before its arguments, under the policy in force."""
+        in_force = self.app.in_force
+        if self._terms.policy is not in_force.policy or self._terms.settled is not in_force.settled:
+            self._terms = _Terms.of(self, self._asked)
+        return self._terms
+
+    @property
     def template(self) -> NewJob:
         """What all jobs of this task have in common."""
-        return self._terms.template
+        return self.terms.template
 
     def job(self, job_id: str) -> Job[R]:
         """Give a handle on a job of this task; asks nothing of the store."""
@@ -170,8 +198,14 @@ class ContextTaskDecorator(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Terms:
-    """All that can be known of a task's jobs before their arguments: computed once, not for each job."""
+    """All that can be known of a task's jobs before their arguments: computed once, not for each job.
 
+    ``settled``: the policy is the one to go by. Before the store was asked, a lane that is not known may yet be.
+    """
+
+    policy: Policy
+    settled: bool
+    bound: tuple[tuple[str, str], ...]  # The limits that hang on arguments: their names and parameters.
     signature: Signature
     template: NewJob
     fair_by: str | None
@@ -180,21 +214,17 @@ class _Terms:
 
     @classmethod
     def of(cls, task: Task[Any, Any, Any], call: CallOptions) -> _Terms:
-        options, policy = task.options, task.app.policy
-        lane_name = call.priority or options.priority or policy.default_lane
-        lane = policy.lanes.get(lane_name)
-        if lane is None:
-            known = list(policy.lanes)
-            raise ConfigError(
-                f"task {task.name}: no lane {lane_name!r} in the policy{nearest(lane_name, known)} "
-                f"(lanes: {', '.join(known)})"
-            )
-        max_retries = _first(call.max_retries, options.max_retries, lane.max_retries)
-        timeout = _first(call.timeout, options.timeout)
-        timeout_ms = lane.timeout_ms if timeout is None else milliseconds(timeout, f"task {task.name}: timeout")
-        timeout_ms = _bounded(task.name, "timeout", timeout_ms)
-        if timeout_ms <= 0:
-            raise ConfigError(f"task {task.name}: timeout must be above 0, not {timeout}")
+        options, policy, settled = task.options, task.app.policy, task.app.in_force.settled
+        said = task_rule(policy, task.name)  # Over the decorator, under the call.
+        lane_name = call.priority or said.priority or options.priority or policy.default_lane
+        lane = _lane(task.name, lane_name, policy, settled=settled)
+        max_retries = _first(call.max_retries, said.max_retries, options.max_retries, lane.max_retries)
+        timeout_ms = _first(
+            _length_ms(task.name, "timeout", call.timeout),
+            said.timeout_ms,
+            _length_ms(task.name, "timeout", options.timeout),
+            lane.timeout_ms,
+        )
         if not isinstance(max_retries, int) or isinstance(max_retries, bool) or not 0 <= max_retries <= RETRIES_MAX:
             raise ConfigError(
                 f"task {task.name}: max_retries must be a whole number from 0 to {RETRIES_MAX:,}, not {max_retries!r}"
@@ -211,6 +241,7 @@ class _Terms:
             max_retries=max_retries,
             timeout_ms=timeout_ms,
             needs=_needs(task.name, needs),
+            rung=_rung(task.name, _first(call.duration, said.duration, options.duration), policy, settled=settled),
             tenant=_optional_text(task.name, "tenant", call.tenant),
             retry=None if options.retry is None else options.retry.rule(),
             delay_ms=_delay_ms(task.name, call),
@@ -222,8 +253,15 @@ class _Terms:
             persist=options.persist,
         )
         if not options.persist:
-            _check_transient(task.name, template, unique)
-        return cls(task.signature, template, options.fair_by, unique, task.app.settings.payload_max)
+            _check_transient(task.name, template, unique, options)
+        limits = {**task.limits, **policy.limits}
+        bound = tuple(
+            (name, rule.by)
+            for name, rule in sorted(limits.items())
+            if rule.by not in (None, TENANT) and rule.by in task.signature.parameters and applies(rule, task.name)
+        )
+        largest = task.app.settings.payload_max
+        return cls(policy, settled, bound, task.signature, template, options.fair_by, unique, largest)
 
     def new_job(self, values: dict[str, Any]) -> NewJob:
         template = self.template
@@ -254,7 +292,15 @@ class _Terms:
             None if self.unique is None else self._unique_key(self.unique, values),
             template.trace_id or (outer.trace_id if outer is not None else None),
             template.persist,
+            tuple(self._bound_key(name, by, values) for name, by in self.bound) if self.bound else (),
         )
+
+    def _bound_key(self, name: str, by: str, values: dict[str, Any]) -> str:
+        value = values.get(by, self.signature.defaults.get(by))
+        text = value if isinstance(value, str) else str(value)
+        if not isinstance(value, (str, int)) or len(text) > KEY_MAX:
+            text = hashlib.blake2b(self.signature.canonical({by: value}), digest_size=16).hexdigest()
+        return limit_key(name, check_text(text, f"task {self.template.task}: {by}"))
 
     def _digest(self, values: dict[str, Any]) -> bytes:
         """Stand for task and arguments in 128 bits, whatever the order of any keys."""
@@ -281,10 +327,11 @@ def _check_options(task: Task[Any, Any, Any]) -> str:
     if executor == "thread" and task.is_async:
         raise ConfigError(f"task {name}: executor 'thread' needs a plain def; use 'async' or 'process'")
     _check_parameters(task, "fair_by", () if options.fair_by is None else (options.fair_by,))
-    if options.duration is not None:
-        raise ConfigError(f"task {name}: duration needs a ladder, which this release does not have yet")
-    if options.limits:
-        raise ConfigError(f"task {name}: limits are not in this release yet")
+    parameters = [limit.by for limit in options.limits if limit.by is not None and limit.by != TENANT]
+    _check_parameters(task, "a limit", parameters)
+    names = [limit.name(name) for limit in options.limits]
+    if len(names) != len(set(names)):
+        raise ConfigError(f"task {name}: two limits of the same kind by the same parameter; the lower one is enough")
     if options.on_stop not in ("fail", "retry_longer", "partial"):
         raise ConfigError(f"task {name}: on_stop is fail, retry_longer or partial, not {options.on_stop!r}")
     return executor
@@ -299,8 +346,38 @@ def _check_parameters(task: Task[Any, Any, Any], what: str, names: Iterable[str]
             )
 
 
-def _check_transient(name: str, job: NewJob, unique: Unique | None) -> None:
+def _lane(task: str, name: str, policy: Policy, *, settled: bool) -> Lane:
+    """Find a lane. As long as the store's policy is not known, one that is not may yet be there."""
+    lane = policy.lanes.get(name)
+    if lane is not None:
+        return lane
+    known = list(policy.lanes)
+    if settled:
+        raise ConfigError(
+            f"task {task}: no lane {name!r} in the policy{nearest(name, known)} (lanes: {', '.join(known)})"
+        )
+    return policy.lanes[policy.default_lane]
+
+
+def _rung(task: str, name: str | None, policy: Policy, *, settled: bool) -> str | None:
+    if name is None:
+        return None
+    if name == INTERACTIVE:
+        raise ConfigError(f"task {task}: interactive tasks are not in this release yet")
+    known = [rung.name for rung in policy.ladder.rungs] or list(RUNGS)
+    if name not in (*known, ELASTIC) and settled:
+        raise ConfigError(
+            f"task {task}: no duration {name!r} on the ladder{nearest(name, [*known, ELASTIC])} "
+            f"(durations: {', '.join([*known, ELASTIC])})"
+        )
+    return name
+
+
+def _check_transient(name: str, job: NewJob, unique: Unique | None, options: TaskOptions) -> None:
     wrong = {
+        "limits": options.limits,
+        "fair_by": options.fair_by,
+        "duration": job.rung,
         "unique": unique,
         "delay or run_after": job.delay_ms or job.due_at,
         "idempotency_key": job.idempotency_key,

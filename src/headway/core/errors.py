@@ -3,7 +3,8 @@
     HeadwayError
     ├── ConfigError (ValueError)        a setting, option or file is wrong
     │   ├── UnknownOption               ... its name is not known
-    │   └── BadCron                     ... a cron expression cannot be read
+    │   ├── BadCron                     ... a cron expression cannot be read
+    │   └── PolicyError                 ... a policy cannot be used; it lists all that is wrong
     ├── PayloadError (ValueError)       an argument or result cannot be stored
     │   ├── PayloadTooLarge
     │   └── BadArguments (TypeError)    the arguments do not fit the task's signature
@@ -29,8 +30,10 @@ Steering exceptions (``RetryAfter``, ``Snooze``, ``RateLimited``, ``Discard``) a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import NamedTuple
 
 
 class HeadwayError(Exception):
@@ -59,6 +62,26 @@ class BadCron(ConfigError):
     """A cron expression cannot be read."""
 
     code = "bad_cron"
+
+
+class Problem(NamedTuple):
+    """One thing that is wrong in a policy: the path of its key (empty for the whole), what was expected and found."""
+
+    key: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.text}" if self.key else self.text
+
+
+class PolicyError(ConfigError):
+    """A policy cannot be used. ``problems`` are all that was found; the message gives each a line."""
+
+    code = "policy"
+
+    def __init__(self, message: str | None = None, *, problems: Sequence[Problem] = (), **facts: object) -> None:
+        super().__init__(message, **facts)
+        self.problems = tuple(problems) or (Problem("", str(self)),)
 
 
 class PayloadError(HeadwayError, ValueError):

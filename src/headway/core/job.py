@@ -92,6 +92,7 @@ class NewJob(NamedTuple):
     unique_key: str | None = None
     trace_id: str | None = None
     persist: bool = True
+    limits: tuple[str, ...] = ()  # The counters that hang on its arguments: ``name=value``.
 
     @property
     def class_key(self) -> ClassKey:
@@ -156,3 +157,7 @@ class Job:
     unique_key: str | None
     trace_id: str | None
     history: tuple[Attempt, ...]
+    limits: tuple[str, ...] = ()
+    parked: str | None = None  # While it waits for room in one of its limits, or for a pause to end: which.
+    assigned: str | None = None  # While it runs: the rung it was assigned.
+    seen_at: int = 0  # When this was read, by the store's clock.

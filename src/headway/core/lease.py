@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from headway.core.errors import JobError
-from headway.core.job import JobId, RetryRule, State
+from headway.core.job import ClassKey, JobId, RetryRule, State
 
 TOKEN_BYTES = 16
 
@@ -38,6 +38,18 @@ class Lease(NamedTuple):
     cancel_requested: bool = False
     needs: tuple[str, ...] = ()
     worker_id: str = ""
+    rung: str | None = None  # The duration it asked for.
+    assigned: str | None = None  # The rung it was given.
+    budget_ms: int | None = None  # How long that rung lasts.
+
+    @property
+    def limit_ms(self) -> int:
+        """How long it may run."""
+        return self.timeout_ms if self.budget_ms is None else min(self.timeout_ms, self.budget_ms)
+
+    @property
+    def class_key(self) -> ClassKey:
+        return ClassKey(self.lane, self.needs, self.rung, self.persist)
 
     @property
     def persist(self) -> bool:

@@ -5,14 +5,24 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from headway.core.job import ClassKey
+from headway.core.policy.ladder import Amendment, Floor
 
 
 class ClassView(NamedTuple):
-    """One class as a snapshot shows it. ``waiting`` is exact up to a store's bound and a lower bound beyond."""
+    """One class as a snapshot shows it.
+
+    ``waiting`` is how many jobs nothing of their own holds back, exact up to a store's bound and a lower bound beyond
+    (jobs that waited for a limit which now has room count once for each such limit).
+    ``oldest_at`` is since when the longest-waiting of them has waited, ``head_key`` the first one's order key;
+    ``blocked`` says why none can start now whatever a worker does.
+    """
 
     key: ClassKey
     waiting: int
     oldest_at: int | None
+    head_key: int = 0
+    fair: bool = False
+    blocked: str | None = None  # paused | ladder
 
 
 class Snapshot(NamedTuple):
@@ -20,15 +30,22 @@ class Snapshot(NamedTuple):
 
     now_at: int
     classes: tuple[ClassView, ...] = ()
-    next_due_at: int | None = None  # When the next delayed job falls due.
+    next_due_at: int | None = None  # When the next delayed job falls due, or a rate lets the next one start.
+    floor: Floor | None = None  # What runs on the ladder, if the policy has one.
 
 
 class Take(NamedTuple):
-    """Claim at most so many jobs from the front of a class."""
+    """Claim at most so many jobs from the front of a class.
+
+    ``over`` is the lane whose turn it would be, had this one not been promoted; ``until_at`` leaves alone
+    what began to wait later.
+    """
 
     key: ClassKey
     most: int
     below_reserve: bool
+    over: str | None = None
+    until_at: int | None = None
 
 
 class Plan(NamedTuple):
@@ -37,3 +54,4 @@ class Plan(NamedTuple):
     takes: tuple[Take, ...] = ()
     free: int = 0
     free_below: int = 0  # How many of them may come from lanes below the reserve.
+    amendments: tuple[Amendment, ...] = ()

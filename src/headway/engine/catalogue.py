@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from headway.core.job import RetryRule
+from headway.core.policy.document import LimitRule
 from headway.stores.base import Store
 
 TASKS = "task"
@@ -25,6 +26,8 @@ class TaskEntry(msgspec.Struct, frozen=True, kw_only=True):
     max_retries: int | None = None
     timeout_ms: int | None = None
     retry: RetryRule | None = None
+    duration: str | None = None
+    limits: tuple[LimitRule, ...] = ()
     unique: bool = False
     unique_by: tuple[str, ...] | None = None  # With unique: these parameters; None for all of them.
     parameters: dict[str, Any] = {}

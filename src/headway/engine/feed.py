@@ -8,14 +8,16 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from headway.core.lease import TOKEN_BYTES, Lease, Report
-from headway.core.policy.document import Policy
-from headway.core.policy.lanes import plan
+from headway.core.policy.lanes import Clocks, plan
 from headway.core.snapshot import Snapshot
 from headway.core.worker import WorkerState, serves
+from headway.engine.durations import Durations
 from headway.engine.failpoints import reach
+from headway.engine.inforce import InForce
 from headway.stores.base import Exchange, Exchanged, Progress, Store
 
 SNAPSHOT_AGE = 0.02  # Seconds after which a snapshot is asked for again.
+DEBT_MAX = 60.0  # Seconds beyond what was expected that one job may cost its lane.
 
 
 class Fed(NamedTuple):
@@ -29,11 +31,25 @@ class Fed(NamedTuple):
 
 
 class LocalFeed:
-    """Plans and talks to a store. Used by one loop at a time: exchanges follow one another."""
+    """Plans and talks to a store. Used by one loop at a time: exchanges follow one another.
 
-    def __init__(self, store: Store, policy: Policy, worker_id: str, offers: Sequence[str]) -> None:
+    Keeps the clocks by which lanes and classes share this worker's claims; ``offset`` in [0, 1) is where they begin.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        in_force: InForce,
+        worker_id: str,
+        offers: Sequence[str],
+        *,
+        durations: Durations | None = None,
+        offset: float = 0.0,
+    ) -> None:
         self._store = store
-        self._policy = policy
+        self._in_force = in_force
+        self._durations = durations or Durations()
+        self._clocks = Clocks(offset)
         self._worker_id = worker_id
         self._offers = frozenset(offers)
         self._snapshot = Snapshot(0)
@@ -49,7 +65,15 @@ class LocalFeed:
         after its effect, and repeating it gives the same leases.
         """
         if self._request is None:
-            takes = plan(self._snapshot, free=free, free_below=free_below, offers=self._offers, policy=self._policy)
+            policy = self._in_force.policy
+            takes = plan(
+                self._snapshot,
+                free=free,
+                free_below=free_below,
+                offers=self._offers,
+                policy=policy,
+                clocks=self._clocks,
+            )
             self._request = Exchange(
                 self._worker_id,
                 os.urandom(TOKEN_BYTES),
@@ -58,14 +82,25 @@ class LocalFeed:
                 progress,
                 wait=free > 0,
                 want_snapshot=free > 0 and time.monotonic() - self._seen > SNAPSHOT_AGE,
-                wait_lanes=None if free_below > 0 else tuple(sorted(self._policy.reserve_lanes)),
+                wait_lanes=None if free_below > 0 else tuple(sorted(policy.reserve.lanes)),
             )
         request = self._request
         reach("exchange.before")
         answer = await self._store.exchange(request)
         reach("exchange.after")
         self._request = None
+        if len(self._snapshot.classes) > 1:  # Otherwise nobody shares anything.
+            for lease in answer.leases:
+                expected = self._durations.expected(lease.task)
+                self._clocks.charge(self._in_force.policy, lease.class_key, expected)
         return self._read(request, answer)
+
+    def ended(self, lease: Lease, seconds: float) -> None:
+        """Learn how long a job took: its lane had so much more, or less, than it was charged for."""
+        if len(self._snapshot.classes) > 1:
+            over = seconds - self._durations.expected(lease.task)
+            self._clocks.correct(self._in_force.policy, lease.class_key, min(over, DEBT_MAX))
+        self._durations.note(lease.task, lease.tenant, seconds)
 
     def _read(self, request: Exchange, answer: Exchanged) -> Fed:
         more = answer.more

@@ -24,6 +24,8 @@ OLDEST_WRITER = 1
 
 WAITING_COUNTED = 1_000  # A snapshot counts a class exactly up to here.
 PUMPED = 200  # Delayed jobs made eligible by one exchange at most.
+PASSED = 100  # Jobs that one take passes over at most: expired, or held back by limits of their own.
+RULES = "rules"  # Documents of this kind are what a store checks claims by: parts of core's ``Rules``.
 
 Clock = Callable[[], int]
 

@@ -17,6 +17,7 @@ from headway.client.task import Task
 from headway.core.cron import next_tick, parse_cron
 from headway.core.errors import BadArguments, ConfigError
 from headway.core.job import JobId, NewJob, State, Submitted
+from headway.engine.inforce import InForce
 from headway.stores.base import Store
 from headway.stores.open import open_store
 from headway.testing.bench import Bench
@@ -77,11 +78,14 @@ class Testbed:
         self._store = open_store("memory://", clock=self.clock)
         self._client = _BedClient(self, self._store)
         self._before: Client | None = None
+        self._in_force = self.app.in_force
 
     def __enter__(self) -> Testbed:
         if self._before is not None:
             raise ConfigError("this test bed is in use already")
         self._before, self.app.client = self.app.client, self._client
+        # The bed's own store has no policy until a test applies one, so what the app knows now is what holds.
+        self._in_force, self.app.in_force = self.app.in_force, InForce(self.app.policy, settled=True)
         return self
 
     def __exit__(
@@ -91,6 +95,7 @@ class Testbed:
             self.app.close()
         if self._before is not None:
             self.app.client, self._before = self._before, None
+            self.app.in_force = self._in_force
 
     # ------------------------------------------------------------------ running jobs
 

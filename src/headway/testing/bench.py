@@ -71,11 +71,11 @@ class Bench(Runner):
                 self._own_board.close()
 
     def _make_claimer(self, ear: Ear) -> Claimer:
+        self._feed = _FreshFeed(self._store, self._app.in_force, self.worker.worker_id, self.worker.offers)
         return _Clerk(
-            _FreshFeed(self._store, self._app.policy, self.worker.worker_id, self.worker.offers),
+            self._feed,
             ear,
             slots=self.worker.slots,
-            reserved=0,
             start=self._start,
             handed_in=self._handed_in,
             confirm=LEASE_MS,

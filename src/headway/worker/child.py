@@ -55,7 +55,7 @@ async def _serve(connection: socket.socket, board_descriptor: int) -> int:
         worker_id=begin.worker_id,
         host=socket.gethostname(),
         slots=settings.slots,
-        reserved=settings.reserved,
+        reserved=app.reserved_asked,
         app_path=begin.app,
     )
 

@@ -35,7 +35,6 @@ class Claimer:
         ear: Ear,
         *,
         slots: int,
-        reserved: int,
         start: Callable[[Lease], None],
         handed_in: Callable[[list[int]], None],
         confirm: float,
@@ -43,7 +42,7 @@ class Claimer:
         self._feed = feed
         self._ear = ear
         self._slots = slots
-        self._reserved = reserved
+        self._reserved, self._leave_free = 0, False
         self._start = start
         self._handed_in = handed_in
         self._confirm = confirm
@@ -76,6 +75,14 @@ class Claimer:
         self._progress[progress.job_id] = progress
         if self._progress_timer is None:
             self._progress_timer = asyncio.get_running_loop().call_later(PROGRESS_EVERY, self._flush_progress)
+
+    def reserve(self, slots: int, *, leave_free: bool) -> None:
+        """Keep slots for the lanes of the reserve: the others never hold them, or never take the last free ones."""
+        self._reserved, self._leave_free = slots, leave_free
+
+    def look(self) -> None:
+        """Something has changed that may let a job start."""
+        self._kick.set()
 
     def stop_claiming(self) -> None:
         self.claiming = False
@@ -114,8 +121,9 @@ class Claimer:
             free = self._free()
             asked = time.monotonic()
             try:
+                taken = self.running if self._leave_free else self.running_below
                 fed = await self._feed.exchange(
-                    finished, progress, free=free, free_below=self._slots - self._reserved - self.running_below
+                    finished, progress, free=free, free_below=self._slots - self._reserved - taken
                 )
             except StoreError as problem:
                 log.warning("the store did not take an exchange, trying again in %.1f s: %s", delay, problem)

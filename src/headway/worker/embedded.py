@@ -147,7 +147,7 @@ class Worker:
             worker_id=new_worker_id(),
             host=socket.gethostname(),
             slots=settings.slots,
-            reserved=settings.reserved,
+            reserved=self._app.reserved_asked,
             app_path=path_of(self._app),
         )
         stop_keeping = threading.Event()
@@ -188,11 +188,11 @@ class Worker:
             dead_after=settings.dead_after,
             confirm=settings.confirm,
         )
-        policy = self._app.policy
+        in_force = self._app.in_force
         upkeep = [
             asyncio.create_task(keeper.run()),
-            asyncio.create_task(every(settings.heartbeat / 6, Reaper(own, policy, settings.dead_after))),
-            asyncio.create_task(every(settings.heartbeat, Pruner(own, policy))),
+            asyncio.create_task(every(settings.heartbeat / 6, Reaper(own, in_force, settings.dead_after))),
+            asyncio.create_task(every(settings.heartbeat, Pruner(own, in_force))),
             asyncio.create_task(every(5.0, Ticker(own, self._app.tasks.__contains__))),
         ]
         try:

@@ -19,9 +19,9 @@ from typing import Any
 from headway.core.errors import HeadwayError, JobError, StoreError
 from headway.core.job import JobId
 from headway.core.lease import Lease
-from headway.core.policy.document import BUILT_IN
 from headway.core.policy.retry import Crashed, Ending, Released, Stopped, TimedOut
 from headway.core.worker import Worker, WorkerState
+from headway.engine.inforce import LOOK_EVERY, InForce
 from headway.engine.recovery import end_worker
 from headway.stores.base import Store
 from headway.stores.open import open_store
@@ -67,7 +67,7 @@ class Parent:
         self.overrides = overrides or {}
         self.log_level = log_level
         self.signals = signals or Signals()
-        self.policy = BUILT_IN
+        self.in_force = InForce()
         self._processes = processes
         self._on_up = on_up
         self._store: Store | None = None
@@ -102,14 +102,19 @@ class Parent:
                 store = open_store(up.store, up.namespace)
                 await store.open()
                 self._store = store
+                await self.in_force.follow(store)
                 self._chores = [
-                    asyncio.create_task(every(up.heartbeat / 6, Reaper(store, self.policy, up.dead_after))),
-                    asyncio.create_task(every(up.heartbeat, Pruner(store, self.policy))),
+                    asyncio.create_task(every(LOOK_EVERY, lambda: self._follow_policy(store))),
+                    asyncio.create_task(every(up.heartbeat / 6, Reaper(store, self.in_force, up.dead_after))),
+                    asyncio.create_task(every(up.heartbeat, Pruner(store, self.in_force))),
                     asyncio.create_task(every(5.0, Ticker(store, lambda task: f"task:{task}" in self.offers))),
                 ]
                 if self._on_up is not None:
                     self._on_up(up, store)
         return self._store
+
+    async def _follow_policy(self, store: Store) -> None:
+        await self.in_force.follow(store, every=0)
 
 
 class RunnerProcess:
@@ -318,7 +323,7 @@ class RunnerProcess:
         deadline = time.monotonic() + 30
         while time.monotonic() < deadline:
             try:
-                await end_worker(store, self._worker_id, self._parent.policy, ending)
+                await end_worker(store, self._worker_id, self._parent.in_force.policy, ending)
             except StoreError as problem:
                 log.warning("the leases of a dead runner could not be returned yet: %s", problem)
                 await asyncio.sleep(pause)
@@ -333,7 +338,7 @@ def _overdue(job: Held, lease: Lease) -> Ending:
         return Stopped("cancelled while executing; it would not stop and was killed")
     if job.stop is Stop.DRAIN:
         return Released("drained")
-    seconds = lease.timeout_ms / 1_000
+    seconds = lease.limit_ms / 1_000
     return TimedOut(
         JobError(type="TimeoutError", message=f"time limit ({seconds:g} s); it would not stop and was killed")
     )

@@ -10,6 +10,7 @@ import os
 import random
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -19,13 +20,18 @@ from headway.client.context import Context, trace_of
 from headway.client.task import Task
 from headway.core.errors import JobError
 from headway.core.lease import Lease, Report
+from headway.core.policy.document import reserved_slots
 from headway.core.policy.retry import Crashed, Ending, Raised, Released, Returned, Stopped, TimedOut, Unknown, judge
 from headway.core.worker import Worker
 from headway.engine.catalogue import CronDocument, TaskEntry, publish_crons, publish_tasks
+from headway.engine.durations import Durations
 from headway.engine.feed import LocalFeed
+from headway.engine.inforce import LOOK_EVERY, apply_file
+from headway.engine.rules import declare_limits
 from headway.stores.base import Beat, Ear, Progress, Store
 from headway.version import __version__
 from headway.worker.board import Board, Stop
+from headway.worker.chores.chore import every
 from headway.worker.claimer import Claimer
 from headway.worker.endings import is_cancellation, raised, returned
 from headway.worker.executors.inline import InlineExecutor
@@ -38,6 +44,7 @@ job_log = logging.getLogger("headway.jobs")
 
 PULSE = 0.25  # Seconds between signs that the loop turns.
 EXACT = 10.0  # Seconds; timeouts below it get a timer of their own.
+LEARN_EVERY = 5.0  # Seconds between publications of what jobs took.
 LAST_WORDS = 2.0  # Seconds that stopped jobs get to end before the runner leaves without them.
 
 
@@ -53,7 +60,7 @@ class Runner:
         worker_id: str,
         host: str,
         slots: int,
-        reserved: int,
+        reserved: int | None,
         app_path: str | None,
     ) -> None:
         self._app = app
@@ -68,7 +75,7 @@ class Runner:
             host=host,
             pid=os.getpid(),
             slots=slots,
-            reserved=reserved,
+            reserved=reserved_slots(app.policy, slots, reserved),
             offers=offers,
             version=__version__,
         )
@@ -78,6 +85,9 @@ class Runner:
             "process": ProcessExecutor(app_path or "", self._settings.payload_max),
         }
         self._app_path = app_path
+        self._reserved_asked = reserved
+        self._durations = Durations()
+        self._feed: LocalFeed | None = None
         self._lease_ms = int(self._settings.dead_after * 1_000)
         self._state: dict[str, Any] = {}
         self._middlewares = app.middlewares
@@ -99,13 +109,22 @@ class Runner:
             await self._begin_lifespan(stack)
             await self._prepare_processes()
             settings = self._settings
+            await self._adopt_policy()
             beat = Beat(self.worker, self._lease_ms, int(settings.confirm * 1_000), register=True)
             answer = await self._store.renew(beat)
             await publish_tasks(self._store, [_entry(task) for task in self._app.tasks.values()])
+            for task in self._app.tasks.values():
+                await declare_limits(self._store, task.name, task.limits)
+            await self._durations.publish(self._store)
             await publish_crons(self._store, _crons(self._app), set(self._app.tasks), answer.now_at)
             ear = self._store.listen(self.worker.worker_id)
             self._claimer = self._make_claimer(ear)
-            pulse = asyncio.create_task(self._beat())
+            self._reserve()
+            upkeep = [
+                asyncio.create_task(self._beat()),
+                asyncio.create_task(every(LOOK_EVERY, self._follow_policy)),
+                asyncio.create_task(every(LEARN_EVERY, self._learn)),
+            ]
             try:
                 await ready()
                 if self._leaving:
@@ -113,21 +132,54 @@ class Runner:
                     self._claimer.stop()
                 await self._claimer.run()
             finally:
-                pulse.cancel()
+                for task_ in upkeep:
+                    task_.cancel()
                 ear.close()
                 for executor in self._executors.values():
                     await executor.close()
 
     def _make_claimer(self, ear: Ear) -> Claimer:
+        self._feed = LocalFeed(
+            self._store,
+            self._app.in_force,
+            self.worker.worker_id,
+            self.worker.offers,
+            durations=self._durations,
+            offset=random.random(),
+        )
         return Claimer(
-            LocalFeed(self._store, self._app.policy, self.worker.worker_id, self.worker.offers),
+            self._feed,
             ear,
             slots=self.worker.slots,
-            reserved=self.worker.reserved,
             start=self._start,
             handed_in=self._handed_in,
             confirm=self._settings.confirm,
         )
+
+    async def _adopt_policy(self) -> None:
+        """Start under the store's policy; a policy file that is new comes into force first."""
+        app, store = self._app, self._store
+        if app.settings.policy is not None and app.file_policy is not None:
+            now_at = (await store.snapshot()).now_at
+            await apply_file(store, app.file_policy, app.settings.policy, now_at=now_at)
+        await app.in_force.follow(store, every=0)
+        self._reserve()
+
+    async def _follow_policy(self) -> None:
+        if await self._app.in_force.follow(self._store, every=0):
+            self._reserve()
+            if self._claimer is not None:
+                self._claimer.look()
+
+    def _reserve(self) -> None:
+        policy, worker = self._app.policy, self.worker
+        reserved = reserved_slots(policy, worker.slots, self._reserved_asked)
+        self.worker = replace(worker, reserved=reserved)
+        if self._claimer is not None:
+            self._claimer.reserve(reserved, leave_free=policy.reserve.rule == "leave_free")
+
+    async def _learn(self) -> None:
+        await self._durations.publish(self._store)
 
     async def drain(self, grace: float) -> None:
         """Take nothing more, give running jobs the grace, send the rest back unharmed, then end ``run``.
@@ -177,7 +229,7 @@ class Runner:
         if claimer is None:
             return
         task = self._app.tasks.get(lease.task)
-        below = lease.lane not in self._app.policy.reserve_lanes
+        below = lease.lane not in self._app.policy.reserve.lanes
         claimer.running += 1
         claimer.running_below += below
         if task is None:
@@ -190,7 +242,7 @@ class Runner:
         job.context = Context(lease, self._state, partial(self._note, job))
         self._jobs[lease.job_id] = job
         self._idle.clear()
-        timeout = lease.timeout_ms / 1_000
+        timeout = lease.limit_ms / 1_000
         job.started = time.monotonic()
         job.deadline = job.started + timeout
         stop_by = job.deadline + self._settings.hard_grace
@@ -223,6 +275,8 @@ class Runner:
         job.handle = None
         job.context.end()
         self._board.ended(job.slot)
+        if self._feed is not None:
+            self._feed.ended(job.lease, time.monotonic() - job.started)
         del self._jobs[job.lease.job_id]
         if not self._jobs:
             self._idle.set()
@@ -271,7 +325,7 @@ class Runner:
         return raised(error, job.task)
 
     def _timed_out(self, job: Running) -> TimedOut:
-        seconds = job.lease.timeout_ms / 1_000
+        seconds = job.lease.limit_ms / 1_000
         return TimedOut(JobError(type="TimeoutError", message=f"time limit ({seconds:g} s)"))
 
     # ------------------------------------------------------------------ around it
@@ -394,6 +448,8 @@ def _entry(task: Task[Any, Any, Any]) -> TaskEntry:
         max_retries=options.max_retries,
         timeout_ms=None if options.timeout is None else template.timeout_ms,
         retry=template.retry,
+        duration=options.duration,
+        limits=tuple(limit.rule(task.name) for limit in options.limits),
         unique=unique is not None,
         unique_by=tuple(unique.by) if unique is not None and unique.by is not None else None,
         parameters=task.signature.schema(),

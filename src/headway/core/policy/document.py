@@ -1,10 +1,11 @@
-"""The policy: lanes, retries, retention. Data, never code."""
+"""The policy as a value: lanes, reserve, limits, ladder, tenants, retries, retention. Data, never code."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import TypeVar
 
 from headway.core.job import RetryRule
 
@@ -12,15 +13,115 @@ SECOND = 1_000
 HOUR = 3_600 * SECOND
 DAY = 24 * HOUR
 
+ELASTIC = "default"  # The duration of a job that has none of its own: it gets what is to be had.
+INTERACTIVE = "interactive"  # Never queues: admitted at once or denied.
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+def _none() -> Mapping[K, V]:
+    return MappingProxyType({})
+
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """A priority level with its rules. Level 0 is served first."""
+    """A priority level with its rules. Level 0 is served first.
+
+    ``promote_after_ms``: once its oldest waiting job has waited so long the lane rises a level, at each of them.
+    """
 
     level: int
-    weight: int
+    weight: float
     max_retries: int
     timeout_ms: int
+    promote_after_ms: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Reserve:
+    """Slots that only some lanes may fill.
+
+    ``scope``: so many in each ``worker``, or in the whole ``pool`` of live workers.
+    ``rule``: ``cap`` lets the other lanes hold all slots but these, whoever holds the rest; ``leave_free`` lets them
+    start only while more than these are free.
+    """
+
+    lanes: frozenset[str] = frozenset({"high"})
+    slots: int = 1
+    scope: str = "worker"
+    rule: str = "cap"
+
+
+@dataclass(frozen=True, slots=True)
+class Rung:
+    """A duration with a limit on how many jobs of it, or of a longer one, may run: a number, or a part of all slots."""
+
+    name: str
+    length_ms: int
+    limit: int | None = None
+    percent: float | None = None
+
+    def most(self, slots: int) -> int | None:
+        """Give the limit with so many live slots; None for no limit. It never falls to nothing."""
+        if self.percent is not None:
+            return max(1, int(slots * self.percent / 100))
+        return self.limit
+
+
+@dataclass(frozen=True, slots=True)
+class Ladder:
+    """Durations, shortest first, and how room is made when a limit is reached.
+
+    ``victim``: which elastic job is lowered, ``least_elapsed`` or ``random``; ``lower``: as many as are ``needed``,
+    or ``all``.
+    """
+
+    rungs: tuple[Rung, ...] = ()
+    victim: str = "least_elapsed"
+    lower: str = "needed"
+
+    def find(self, name: str | None) -> Rung | None:
+        return next((rung for rung in self.rungs if rung.name == name), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Tenants:
+    """How the tenants of a class share it."""
+
+    default_weight: float = 1
+    weights: Mapping[str, float] = field(default_factory=_none)
+
+
+@dataclass(frozen=True, slots=True)
+class LimitRule:
+    """A cap on jobs that run at once, or on how often they start: for all of them, or each value of a parameter.
+
+    ``tasks`` are names that may hold ``*``; none means every task. ``by`` is a parameter, or ``tenant``.
+    At most ``count`` starts in any ``period_ms``, evenly apart but for ``burst`` of them.
+    """
+
+    concurrency: int | None = None
+    count: int | None = None
+    period_ms: int = 0
+    burst: int = 1
+    by: str | None = None
+    tasks: tuple[str, ...] = ()
+
+    @property
+    def interval_us(self) -> int:
+        """Microseconds from one start to the next; rounded up, so that the rate is never exceeded."""
+        return -(-self.period_ms * 1_000 // self.count) if self.count else 0
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRule:
+    """What the policy sets for a task over its decorator; None leaves it."""
+
+    priority: str | None = None
+    duration: str | None = None
+    timeout_ms: int | None = None
+    max_retries: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,19 +139,28 @@ def _built_in_lanes() -> Mapping[str, Lane]:
     return MappingProxyType(
         {
             "high": Lane(level=0, weight=6, max_retries=5, timeout_ms=300 * SECOND),
-            "medium": Lane(level=1, weight=3, max_retries=3, timeout_ms=600 * SECOND),
-            "low": Lane(level=2, weight=1, max_retries=2, timeout_ms=900 * SECOND),
+            "medium": Lane(1, 3, max_retries=3, timeout_ms=600 * SECOND, promote_after_ms=(1_200 * SECOND,)),
+            "low": Lane(2, 1, max_retries=2, timeout_ms=900 * SECOND, promote_after_ms=(600 * SECOND, 1_200 * SECOND)),
         }
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Everything that decides who runs and what becomes of a run."""
+    """Everything that decides who runs and what becomes of a run.
+
+    ``promotion``: an overdue lane joins the level it has risen to and gets its ``share`` there, or its aged jobs go
+    before whatever came later (``absolute``).
+    """
 
     lanes: Mapping[str, Lane] = field(default_factory=_built_in_lanes)
     default_lane: str = "medium"
-    reserve_lanes: frozenset[str] = frozenset({"high"})
+    promotion: str = "share"
+    reserve: Reserve = field(default_factory=Reserve)
+    ladder: Ladder = field(default_factory=Ladder)
+    tenants: Tenants = field(default_factory=Tenants)
+    limits: Mapping[str, LimitRule] = field(default_factory=_none)
+    tasks: Mapping[str, TaskRule] = field(default_factory=_none)
     crash_limit: int = 3
     retry: RetryRule = field(default_factory=RetryRule)
     timeout_growth: float = 1.5
@@ -59,3 +169,10 @@ class Policy:
 
 
 BUILT_IN = Policy()
+
+
+def reserved_slots(policy: Policy, slots: int, asked: int | None) -> int:
+    """Give how many slots a worker reserves: what it was told, or what the policy says; never all of them."""
+    if policy.reserve.scope == "pool":
+        return 0
+    return max(0, min(policy.reserve.slots if asked is None else asked, slots - 1))

@@ -1,36 +1,231 @@
-"""Lanes by level with reserved slots; classes of one level by the longest wait."""
+"""Who runs next: the plan a worker asks with."""
 
 from __future__ import annotations
 
-from headway.core.policy.document import Policy
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from headway.core.job import ClassKey, Job
+from headway.core.policy.document import Lane, Policy
+from headway.core.policy.shares import Sharer, Shares, share_out
 from headway.core.snapshot import ClassView, Plan, Snapshot, Take
 from headway.core.worker import serves
 
-_UNKNOWN_LEVEL = 1_000_000  # A lane the policy no longer has is served last, never forgotten.
+_FORGOTTEN = Lane(
+    level=1_000_000, weight=1, max_retries=0, timeout_ms=0
+)  # A lane the policy no longer has: served last.
 
 
-def plan(snapshot: Snapshot, *, free: int, free_below: int, offers: frozenset[str], policy: Policy) -> Plan:
+class Clocks:
+    """The clocks of a claimer: of the lanes that share a level, and of the classes that share a lane.
+
+    ``offset`` in [0, 1) is random, so that many workers which claim little do not all begin with the same lane.
+    """
+
+    def __init__(self, offset: float = 0.0) -> None:
+        self.lanes: Shares[str] = Shares(offset)
+        self.classes: Shares[ClassKey] = Shares(offset)
+
+    def charge(self, policy: Policy, key: ClassKey, seconds: float) -> None:
+        """Note a claim that is expected to take so long."""
+        self.lanes.charge(key.lane, seconds / lane_of(policy, key.lane).weight)
+        self.classes.charge(key, seconds)
+
+    def correct(self, policy: Policy, key: ClassKey, seconds: float) -> None:
+        """Note that a job took so much longer, or less long, than expected."""
+        self.lanes.correct(key.lane, seconds / lane_of(policy, key.lane).weight)
+        self.classes.correct(key, seconds)
+
+
+@dataclass(slots=True)
+class _Line:
+    """A lane as a plan sees it: its classes, and what of them could start now."""
+
+    name: str
+    lane: Lane
+    level: int  # What it has risen to.
+    views: list[ClassView] = field(default_factory=list)
+    waiting: int = 0
+
+
+def plan(
+    snapshot: Snapshot,
+    *,
+    free: int,
+    free_below: int,
+    offers: frozenset[str],
+    policy: Policy,
+    clocks: Clocks | None = None,
+) -> Plan:
     """Say what a worker with so many free slots should claim, in order.
 
     Rule 1: a class whose needs the worker lacks is never named, so it blocks nobody.
-    Rule 2: the best level comes first; inside a level, the class that has waited longest.
-    Rule 3: lanes outside the reserve share ``free_below``; the store stops there.
+    Rule 2: lanes outside the reserve share ``free_below``; the store stops there, as at every limit.
+    Rule 3: the best level comes first. A lane whose oldest job has waited past its thresholds has risen, and joins
+            the level being served: those who meet there share it by weight, in expected seconds.
+    Rule 4: the classes of a lane go by sequence; where tenants share, they take turns by expected seconds.
     Classes that looked empty are named too: the snapshot may be old, and levels must hold all the same.
     """
     if free <= 0:
         return Plan()
-    servable = [view for view in snapshot.classes if serves(view.key.needs, offers)]
+    clocks = clocks or Clocks()
+    below = max(0, min(free, free_below))
+    lines = _lines(snapshot, offers, policy)
     takes: list[Take] = []
-    for view in sorted(servable, key=lambda view: _rank(view, policy, snapshot.now_at)):
-        below = view.key.lane not in policy.reserve_lanes
-        most = min(free, free_below) if below else free
-        if most > 0:
-            takes.append(Take(view.key, most, below))
-    return Plan(tuple(takes), free, max(0, min(free, free_below)))
+    for group in _groups(lines, policy):
+        if len(group) > 1 and policy.promotion == "absolute":
+            takes += _by_age(group, free, snapshot.now_at)
+        elif len(group) > 1:
+            takes += _shared(group, free, policy, clocks)
+        for line in group:
+            takes += _in_lane(line, free, clocks)
+            takes += [Take(view.key, free, below_reserve=False) for view in line.views]
+    return Plan(tuple(_bounded(takes, free, below, policy)), free, below)
 
 
-def _rank(view: ClassView, policy: Policy, now_at: int) -> tuple[int, int, str, tuple[str, ...], str, bool]:
-    lane = policy.lanes.get(view.key.lane)
-    level = lane.level if lane else _UNKNOWN_LEVEL
-    oldest_at = now_at if view.oldest_at is None else view.oldest_at
-    return (level, oldest_at, view.key.lane, view.key.needs, view.key.rung or "", not view.key.persist)
+def lane_of(policy: Policy, name: str) -> Lane:
+    """Give a lane; one that the policy no longer has is served last, never forgotten."""
+    return policy.lanes.get(name, _FORGOTTEN)
+
+
+def risen_level(lane: Lane, waited_ms: int) -> int:
+    """Give the level a lane has risen to, or a job would have: one up at each threshold passed."""
+    return max(0, lane.level - bisect_right(lane.promote_after_ms, waited_ms))
+
+
+def effective_lane(policy: Policy, job: Job, now_at: int) -> str:
+    """Name the lane that a job is as good as, by its own age: it grows old while it waits, not while it is delayed."""
+    lane = policy.lanes.get(job.lane)
+    if lane is None or job.eligible_at is None:
+        return job.lane
+    until_at = job.started_at or job.finished_at or now_at
+    level = risen_level(lane, until_at - job.eligible_at)
+    better = [(other.level, name) for name, other in policy.lanes.items() if level <= other.level < lane.level]
+    return min(better)[1] if better else job.lane
+
+
+def _lines(snapshot: Snapshot, offers: frozenset[str], policy: Policy) -> list[_Line]:
+    lines: dict[str, _Line] = {}
+    oldest_at: dict[str, int] = {}
+    for view in snapshot.classes:
+        key = view.key
+        if key.needs and not serves(key.needs, offers):
+            continue
+        line = lines.get(key.lane)
+        if line is None:
+            lane = lane_of(policy, key.lane)
+            line = lines[key.lane] = _Line(key.lane, lane, lane.level)
+        line.views.append(view)
+        if view.waiting and view.blocked is None:
+            line.waiting += view.waiting
+            if view.oldest_at is not None:
+                oldest_at[key.lane] = min(oldest_at.get(key.lane, view.oldest_at), view.oldest_at)
+    for line in lines.values():
+        if len(line.views) > 1:
+            line.views.sort(key=_by_place)
+    for name, since_at in oldest_at.items():
+        lines[name].level = risen_level(lines[name].lane, snapshot.now_at - since_at)
+    return list(lines.values())
+
+
+def _by_place(view: ClassView) -> tuple[int, tuple[str, ...], str, bool]:
+    key = view.key
+    return (view.head_key, key.needs, key.rung or "", key.persist)
+
+
+def _groups(lines: Sequence[_Line], policy: Policy) -> Iterator[list[_Line]]:
+    """Give the lanes in the order of service; those in one group compete, the natives of its level first.
+
+    A lane with nothing to claim comes where it would be served if something had come in since.
+    """
+    rest = sorted(lines, key=lambda line: (line.lane.level, line.name))
+    while rest:
+        claimable = [line for line in rest if line.waiting]
+        if not claimable:
+            yield from ([line] for line in rest)
+            return
+        served = min(line.level if policy.promotion == "absolute" else line.lane.level for line in claimable)
+        yield from ([line] for line in rest if not line.waiting and line.lane.level <= served)
+        group = [line for line in claimable if line.level <= served]
+        yield group
+        rest = [line for line in rest if line not in group and (line.waiting or line.lane.level > served)]
+
+
+def _shared(group: Sequence[_Line], free: int, policy: Policy, clocks: Clocks) -> Iterator[Take]:
+    """Share out the turns among the lanes that compete."""
+    steps = {line.name: 1 / line.lane.weight for line in group}
+    sharers = [
+        Sharer(line.name, clocks.lanes.tag(line.name, steps[line.name]), steps[line.name], line.waiting)
+        for line in group
+    ]
+    turns = share_out(free, sharers)
+    natives = min(line.lane.level for line in group)
+    native = next(line.name for line in group if line.lane.level == natives)
+    order = {sharer.name: sharer.tag for sharer in sharers}
+    for line in sorted(group, key=lambda line: order[line.name]):
+        if turns[line.name]:
+            over = native if line.lane.level > natives else None
+            yield from (take._replace(over=over) for take in _in_lane(line, turns[line.name], clocks))
+
+
+def _by_age(group: Sequence[_Line], free: int, now_at: int) -> Iterator[Take]:
+    """Follow the literal rule: whatever has aged goes before what came later, lane or no lane."""
+    served = min(line.level for line in group)
+    native = next((line.name for line in group if line.lane.level == served), None)
+    aged: list[tuple[int, Take]] = []
+    for line in sorted(group, key=lambda line: line.lane.level):
+        promoted = line.lane.level > served
+        until_at = None
+        if promoted:
+            until_at = now_at - line.lane.promote_after_ms[line.lane.level - served - 1]
+        for view in line.views:
+            if view.waiting and view.blocked is None and view.oldest_at is not None:
+                take = Take(view.key, free, below_reserve=False, over=native if promoted else None, until_at=until_at)
+                aged.append((view.oldest_at, take))
+    yield from (take for _, take in sorted(aged, key=lambda pair: pair[0]))
+
+
+def _in_lane(line: _Line, turns: int, clocks: Clocks) -> Iterator[Take]:
+    """Split a lane's turns among its classes."""
+    views = [view for view in line.views if view.waiting and view.blocked is None]
+    if len(views) <= 1:
+        yield from (Take(view.key, turns, below_reserve=False) for view in views)
+        return
+    if any(view.fair for view in views):
+        sharers = [Sharer(v.key, clocks.classes.tag(v.key, 1.0), 1.0, v.waiting) for v in views]
+        split = share_out(turns, sharers)
+        order = {sharer.name: sharer.tag for sharer in sharers}
+        views.sort(key=lambda view: order[view.key])
+    else:
+        split = _in_proportion(turns, views)
+    yield from (Take(view.key, split[view.key], below_reserve=False) for view in views if split[view.key])
+
+
+def _in_proportion(turns: int, views: Sequence[ClassView]) -> dict[ClassKey, int]:
+    """Split by length, as first come first served would if the jobs of all classes came evenly mixed."""
+    total = sum(view.waiting for view in views)
+    turns = min(turns, total)
+    split = {view.key: turns * view.waiting // total for view in views}
+    left = turns - sum(split.values())
+    for view in views:
+        if left and split[view.key] < view.waiting:
+            split[view.key] += 1
+            left -= 1
+    return split
+
+
+def _bounded(takes: Iterable[Take], free: int, below: int, policy: Policy) -> Iterator[Take]:
+    """Keep takes within the reserve, and leave out those that come after one which asked for all."""
+    whole: set[ClassKey] = set()
+    for take in takes:
+        if take.key in whole:
+            continue
+        outside = take.key.lane not in policy.reserve.lanes
+        full = below if outside else free
+        most = min(take.most, full)
+        if most <= 0:
+            continue
+        if most == full and take.until_at is None:
+            whole.add(take.key)
+        yield take._replace(most=most, below_reserve=outside)

@@ -100,6 +100,8 @@ def judge(ending: Ending, lease: Lease, policy: Policy, *, chance: float = 0.0) 
             if not error.retriable:
                 return _end(lease, State.FAILED, error=error, reason="not_retriable")
             return _again(lease, policy, error=error, reason="failed", after_ms=after_ms, chance=chance)
+        case TimedOut(error) if lease.budget_ms is not None and lease.budget_ms <= lease.timeout_ms:
+            return _end(lease, State.FAILED, error=error, reason="time_limit")
         case TimedOut(error):
             return _again(lease, policy, error=error, reason="timeout", grow=True, chance=chance)
         case Crashed(cause):

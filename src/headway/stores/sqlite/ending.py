@@ -12,6 +12,8 @@ from headway.core.policy.retry import heed_cancel
 from headway.core.worker import WorkerState
 from headway.stores.base import KEEPER
 from headway.stores.sqlite import rows
+from headway.stores.sqlite.caps import give_back, left_park
+from headway.stores.sqlite.lines import Lines
 from headway.stores.sqlite.transaction import Transaction
 
 
@@ -32,7 +34,7 @@ def finish(tx: Transaction, reports: Sequence[Report]) -> list[tuple[JobId, Answ
             late.append(index)
             continue
         (_, token, worker_id, class_id, started_at, eligible_at, epoch, number, unique_key, cancel_at, progress,
-         note) = lease  # fmt: skip
+         note, kept) = lease  # fmt: skip
         if report.expired_only and not _confirm_expired(tx, worker_id):
             answers[index] = Answer.LOST
             continue
@@ -41,6 +43,8 @@ def finish(tx: Transaction, reports: Sequence[Report]) -> list[tuple[JobId, Answ
         check_move(State.EXECUTING, report.state)
         del held[report.seq]  # A second report in the same batch finds no lease.
         ended.append((report.seq,))
+        if kept is not None and tx.parked:
+            give_back(tx, kept)
         error = rows.error_text(report.error)
         if error is not None:
             reason = report.reason or report.state.value
@@ -48,6 +52,8 @@ def finish(tx: Transaction, reports: Sequence[Report]) -> list[tuple[JobId, Answ
             tx.db.run("finish_attempt", *values)
         if report.state is State.QUEUED:
             counts["retried"] += 1
+            tx.db.run_many("unlease", ended)  # A tenant's place hangs on what else of it runs.
+            ended.clear()
             _requeue(tx, report, class_id, epoch, eligible_at, error)
             continue
         counts[report.state.value] += 1
@@ -77,7 +83,9 @@ def cancel(tx: Transaction, row: rows.Row, reason: str) -> State:
     if row["due_at"] is not None:
         tx.db.run("undelay", tx.namespace_id, row["due_at"], row["seq"])
     else:
-        tx.db.run("unready", row["class_id"], row["order_key"], row["seq"])
+        tx.db.run("unready", row["class_id"], row["park"], row["order_key"], row["seq"])
+        if row["park"]:
+            left_park(tx, row["class_id"], row["park"])
     _end_queued(tx, row, reason)
     return State.CANCELLED
 
@@ -92,12 +100,11 @@ def retry(tx: Transaction, row: rows.Row) -> State:
             return state
         tx.db.run("submit_unique", tx.namespace_id, row["unique_key"], row["seq"])
     check_move(state, State.QUEUED)
-    order_key = int(tx.db.first("advance", 1))
+    number = int(tx.db.first("advance", 1))
     tx.db.run("unfinish", row["seq"])
+    tx.db.run("retry_job", row["seq"])
     counts = (row["epoch"], 0, 0, None, None, None, None)
-    tx.db.run("ready_again", row["class_id"], order_key, row["seq"], tx.now_at, *counts)
-    tx.db.run("retry_job", row["class_id"], order_key, row["seq"])
-    tx.eligible.append(row["class_id"])
+    Lines(tx).put(row["class_id"], row["seq"], row["task"], row["tenant"], tx.now_at, number, *counts)
     return State.QUEUED
 
 
@@ -117,8 +124,9 @@ def _confirm_expired(tx: Transaction, worker_id: str) -> bool:
 
 
 def _requeue(
-    tx: Transaction, report: Report, class_id: int, epoch: int, eligible_at: int, error: str | None,
+    tx: Transaction, report: Report, class_id: int, epoch: int, eligible_at: int, error: str | None
 ) -> None:  # fmt: skip
+    """Put a job back whose lease has ended."""
     if report.needs:
         key = tx.classes()[class_id]
         class_id = tx.class_id(key._replace(needs=tuple(sorted({*key.needs, *report.needs}))))
@@ -128,11 +136,10 @@ def _requeue(
         tx.db.run("delay", tx.namespace_id, due_at, report.seq, class_id, *counts)
         tx.db.run("place", class_id, None, due_at, report.seq)
         return
-    order_key = report.seq if report.front else int(tx.db.first("advance", 1))
+    number = report.seq if report.front else int(tx.db.first("advance", 1))
     since_at = eligible_at if report.front else tx.now_at
-    tx.db.run("ready_again", class_id, order_key, report.seq, since_at, *counts)
-    tx.db.run("place", class_id, order_key, None, report.seq)
-    tx.eligible.append(class_id)
+    task, tenant = tx.db.run("whose", report.seq).fetchone()
+    Lines(tx).put(class_id, report.seq, task, tenant, since_at, number, *counts, front=report.front)
 
 
 def _end_queued(tx: Transaction, row: rows.Row, reason: str) -> None:

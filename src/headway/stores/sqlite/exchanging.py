@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from headway.core.job import ClassKey
 from headway.core.lease import Lease
-from headway.core.snapshot import Plan
+from headway.core.policy.ladder import budget_of, rung_index
+from headway.core.snapshot import Plan, Take
 from headway.core.worker import WorkerState
-from headway.stores.base import PUMPED, Exchange, Exchanged
+from headway.stores.base import PASSED, PUMPED, Exchange, Exchanged
 from headway.stores.sqlite import rows
+from headway.stores.sqlite.caps import Caps, left_park, put_aside
 from headway.stores.sqlite.database import ALL
 from headway.stores.sqlite.ending import cancel, finish
+from headway.stores.sqlite.lines import Lines
 from headway.stores.sqlite.reading import snapshot
 from headway.stores.sqlite.transaction import Transaction
 
@@ -44,23 +48,28 @@ def _claim(tx: Transaction, request: Exchange, plan: Plan, worker: Sequence[Any]
     worker_id = request.worker_id or ""
     if last_claim == request.claim_id:
         again = tx.db.rows("leases_of", worker_id, tx.namespace_id, ALL)
-        return [rows.lease(row) for row in again if row["token"] == request.claim_id], False
+        return [rows.lease(row, tx.book.ladder) for row in again if row["token"] == request.claim_id], False
+    caps = Caps(tx)
     free = min(plan.free, slots - running)
-    below = plan.free_below
+    below = min(plan.free_below, caps.pool_room())
     leases: list[Lease] = []
+    counts: Counter[str] = Counter()
     more = False
     for take in plan.takes:
         want = min(take.most, free, below if take.below_reserve else free)
-        if want <= 0:
+        if want <= 0 or tx.book.shuts(take.key.lane):
             continue
-        got, passed = _take(tx, take.key, want, worker_id, request.claim_id)
-        more = more or (passed and len(got) < want)
+        got, unseen = _take(tx, caps, take, want, worker_id, request.claim_id)
+        more = more or unseen
         leases += got
+        if take.over is not None and got:
+            counts[f"promoted.{take.key.lane}.{take.over}"] += len(got)
         free -= len(got)
         below -= len(got) if take.below_reserve else 0
+    caps.settle()
     if leases:
         tx.db.run("claimed", request.claim_id, worker_id)
-        tx.count({"claimed": len(leases)})
+        tx.count(counts | {"claimed": len(leases)})
     elif request.wait and not more:
         lanes = None if request.wait_lanes is None else rows.json_list(request.wait_lanes)
         if not waiting or lanes != wait_lanes:  # A worker that looks again while it waits writes nothing.
@@ -70,55 +79,127 @@ def _claim(tx: Transaction, request: Exchange, plan: Plan, worker: Sequence[Any]
     return leases, more
 
 
-def _take(tx: Transaction, key: ClassKey, want: int, worker_id: str, token: bytes) -> tuple[list[Lease], bool]:
-    """Lease up to ``want`` jobs from the front of a class; expired ones are cancelled on the way."""
+def _take(
+    tx: Transaction, caps: Caps, take: Take, want: int, worker_id: str, token: bytes
+) -> tuple[list[Lease], bool]:  # fmt: skip
+    """Lease up to ``want`` jobs of a class. Expired ones are cancelled on the way, and those that their own limits hold
+    back are put aside; gives also whether it stopped for having passed over too many.
+    """
+    key = take.key
     class_id = tx.class_id(key)
     if not key.persist:
-        taken = tx.db.run("claim_transient", class_id, want).fetchall()
+        paused = rows.json_list(tx.book.rules.paused.tasks)
+        taken = tx.db.run("claim_transient", class_id, paused, want).fetchall()
         return [_transient_lease(row, key, worker_id, tx.now_at) for row in sorted(taken)], False
-    looked = tx.db.run("claim_head", class_id, want).fetchall()
-    if not looked:
-        return [], False
+    book, now_at = tx.book, tx.now_at
+    on_ladder = rung_index(book.ladder, key.rung) is not None
     leases: list[Lease] = []
-    held: list[tuple[Any, ...]] = []
-    for (
-        _, seq, eligible_at, epoch, attempts, crashes, timeout_ms, job_id, task, payload, tenant, trace_id,
-        max_retries, asked_timeout_ms, retry, expires_at, unique_key,
-    ) in looked:  # fmt: skip
-        if expires_at is not None and expires_at <= tx.now_at:
-            [row] = tx.db.rows("get_by_seq", rows.json_list([seq]))
-            cancel(tx, row, "expired")
+    held_rows: list[tuple[Any, ...]] = []
+    front: tuple[int, int] | None = None  # The last place taken from the line itself.
+    assigned: str | None = None
+    budget_ms: int | None = None
+    passed = 0
+    for park, row in _waiting(tx, class_id, want):
+        (
+            order_key, seq, eligible_at, epoch, attempts, crashes, timeout_ms, job_id, task, payload, tenant, trace_id,
+            max_retries, asked_timeout_ms, retry, expires_at, unique_key, limits, sharer,
+        ) = row  # fmt: skip
+        if take.until_at is not None and eligible_at > take.until_at:
+            break
+        if passed == PASSED:
+            _keep_leases(tx, class_id, held_rows, front)
+            return leases, True
+        if expires_at is not None and expires_at <= now_at:
+            [found] = tx.db.rows("get_by_seq", rows.json_list([seq]))
+            cancel(tx, found, "expired")
             tx.changed.append(job_id)
+            passed += 1
             continue
-        held.append(
-            (seq, class_id, worker_id, token, tx.now_at, eligible_at, epoch + 1, attempts + 1, crashes, timeout_ms,
-             unique_key)
+        if on_ladder:
+            fits, assigned = caps.fit_rung(key.rung)
+            if not fits:
+                break
+        held = None
+        if limits is not None or book.binds(task, tenant):
+            keys = book.keys(task, tenant, () if limits is None else rows.read_strings(limits))
+            full = caps.full_key(keys)
+            if full is not None:
+                put_aside(tx, class_id, park, order_key, seq, full)
+                passed += 1
+                continue
+            held = caps.take(keys)
+        if assigned is not None:
+            caps.assign(assigned)
+            budget_ms = budget_of(book.ladder, assigned)
+        if park:
+            tx.db.run("unready", class_id, park, order_key, seq)
+            left_park(tx, class_id, park)
+        else:
+            front = (order_key, seq)
+        held_rows.append(
+            (seq, class_id, worker_id, token, now_at, eligible_at, epoch + 1, attempts + 1, crashes, timeout_ms,
+             unique_key, order_key, sharer, held, assigned)
         )  # fmt: skip
         leases.append(
             Lease(
                 job_id, seq, token, task, payload, key.lane, tenant, trace_id, epoch + 1, attempts + 1, crashes,
                 max_retries, timeout_ms, asked_timeout_ms, None if retry is None else rows.read_retry(retry),
-                tx.now_at, False, key.needs, worker_id,
+                now_at, False, key.needs, worker_id, key.rung, assigned, budget_ms,
             )
         )  # fmt: skip
-    if held:
-        tx.db.run_many("claim_lease", held)
-        tx.db.run("claim_taken", class_id, looked[-1][0], looked[-1][1])
-    return leases, len(looked) == want
+        if len(leases) == want:
+            break
+    _keep_leases(tx, class_id, held_rows, front)
+    return leases, False
+
+
+def _waiting(tx: Transaction, class_id: int, count: int) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    """Give the jobs of a class in order, each with the park it waits in: the line merged with the parks that are open.
+
+    Each must be dealt with before the next is asked for. Those taken from the line may be removed from it together.
+    """
+    after = (-1, 0)
+    line: list[tuple[Any, ...]] = []
+    while True:
+        if not line:
+            line = tx.db.run("claim_head", class_id, "", *after, count).fetchall()[::-1]
+        park = tx.db.run("park_first", class_id).fetchone() if tx.parks_open else None
+        if park is not None and (not line or park[1:] < line[-1][:2]):
+            yield park[0], tx.db.run("claim_head", class_id, park[0], park[1], park[2] - 1, 1).fetchone()
+        elif line:
+            after = line[-1][:2]
+            yield "", line.pop()
+        else:
+            return
+
+
+def _keep_leases(
+    tx: Transaction, class_id: int, held_rows: Sequence[tuple[Any, ...]], front: tuple[int, int] | None
+) -> None:  # fmt: skip
+    """Write the leases of one take, and remove their jobs from the line."""
+    if not held_rows:
+        return
+    tx.db.run_many("claim_lease", held_rows)
+    if front is not None:
+        tx.db.run("claim_taken", class_id, *front)
+    if held_rows[-1][12] is not None:
+        tx.db.run("class_clock", max(row[11] for row in held_rows), class_id)
 
 
 def _pump(tx: Transaction) -> None:
-    """Make a bounded batch of due jobs eligible."""
+    """Make a bounded batch of due jobs eligible, and open the parks whose time has come."""
+    if tx.parked:
+        tx.db.run("park_due", tx.namespace_id, tx.now_at)
+        tx.parks_changed()
     due = tx.db.run("due", tx.namespace_id, tx.now_at, PUMPED).fetchall()
     if not due:
         return
-    order_key = int(tx.db.first("advance", len(due))) - len(due)
-    for due_at, seq, class_id, *counts in due:
-        order_key += 1
+    number = int(tx.db.first("advance", len(due))) - len(due)
+    lines = Lines(tx)
+    for due_at, seq, class_id, task, tenant, *counts in due:
+        number += 1
         tx.db.run("undelay", tx.namespace_id, due_at, seq)
-        tx.db.run("ready_again", class_id, order_key, seq, tx.now_at, *counts)
-        tx.db.run("place", class_id, order_key, None, seq)
-        tx.eligible.append(class_id)
+        lines.put(class_id, seq, task, tenant, tx.now_at, number, *counts)
 
 
 def _transient_lease(row: Sequence[Any], key: ClassKey, worker_id: str, now_at: int) -> Lease:

@@ -45,7 +45,9 @@ def renew(tx: Transaction, beat: Beat) -> Renewed:
 
 def _release_unnamed(tx: Transaction, beat: Beat, named: dict[JobId, bytes]) -> None:
     """Send back leases whose worker never heard of them: the reply to their claim was lost."""
-    leases = [rows.lease(row) for row in tx.db.rows("leases_of", beat.worker.worker_id, tx.namespace_id, ALL)]
+    leases = [
+        rows.lease(row, tx.book.ladder) for row in tx.db.rows("leases_of", beat.worker.worker_id, tx.namespace_id, ALL)
+    ]
     reports = [
         judge(Released("claim never started"), lease, BUILT_IN)
         for lease in leases

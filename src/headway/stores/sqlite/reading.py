@@ -6,10 +6,12 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from headway.core.job import Attempt, Job, JobId, State
+from headway.core.job import Attempt, ClassKey, Job, JobId, State
+from headway.core.policy.ladder import Floor, full_limit, rung_index
 from headway.core.snapshot import ClassView, Snapshot
 from headway.stores.base import WAITING_COUNTED, JobQuery, LaneStats, Stats
 from headway.stores.sqlite import rows
+from headway.stores.sqlite.caps import Caps
 from headway.stores.sqlite.transaction import MINUTE, Transaction
 
 NEWEST = 2**63 - 1  # Above every sequence number.
@@ -25,7 +27,7 @@ def get(tx: Transaction, job_ids: Sequence[JobId]) -> list[Job | None]:
     found = find_rows(tx, job_ids)
     history = _history(tx, [row["seq"] for row in found.values()])
     return [
-        rows.job(found[job_id], history.get(found[job_id]["seq"], ())) if job_id in found else None
+        rows.job(found[job_id], history.get(found[job_id]["seq"], ()), tx.now_at) if job_id in found else None
         for job_id in job_ids
     ]
 
@@ -43,19 +45,35 @@ def find(tx: Transaction, query: JobQuery) -> list[Job]:
     seqs = sorted(set(found), reverse=True)[: query.limit]
     history = _history(tx, seqs)
     by_seq = {row["seq"]: row for row in tx.db.rows("get_by_seq", rows.json_list(seqs))}
-    return [rows.job(by_seq[seq], history.get(seq, ())) for seq in seqs]
+    return [rows.job(by_seq[seq], history.get(seq, ()), tx.now_at) for seq in seqs]
 
 
 def snapshot(tx: Transaction) -> Snapshot:
     """Picture what waits."""
+    ladder = tx.book.ladder
+    floor = Caps(tx).floor() if ladder.rungs else None
     views = []
-    for lane, rung, needs, persist, waiting, oldest_at in tx.db.run(
-        "snapshot_classes", WAITING_COUNTED, tx.namespace_id
+    for lane, rung, needs, persist, fair, line, oldest_at, head_key, parks, *park_keys in tx.db.run(
+        "snapshot_classes", WAITING_COUNTED, tx.now_at, tx.namespace_id
     ):
+        key = rows.class_key(lane, rung, needs, persist)
+        waiting = min(line + parks, WAITING_COUNTED)
         if not persist and waiting:
             oldest_at = tx.now_at
-        views.append(ClassView(rows.class_key(lane, rung, needs, persist), waiting, oldest_at))
-    return Snapshot(tx.now_at, tuple(views), tx.db.first("next_due", tx.namespace_id))
+        head_key = min((found for found in (head_key, *park_keys) if found is not None), default=0)
+        views.append(ClassView(key, waiting, oldest_at, head_key, bool(fair), _blocked(tx, key, floor)))
+    return Snapshot(tx.now_at, tuple(views), tx.db.first("next_due", tx.namespace_id, tx.now_at), floor)
+
+
+def _blocked(tx: Transaction, key: ClassKey, floor: Floor | None) -> str | None:
+    """Say why no job of a class can start now, whatever a worker does."""
+    if tx.book.shuts(key.lane):
+        return "paused"
+    ladder = tx.book.ladder
+    index = rung_index(ladder, key.rung)
+    if index is None or floor is None or full_limit(ladder, floor.counts, floor.slots, index) is None:
+        return None
+    return "ladder"
 
 
 def stats(tx: Transaction) -> Stats:

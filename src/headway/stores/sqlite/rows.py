@@ -10,6 +10,8 @@ import msgspec
 from headway.core.errors import JobError
 from headway.core.job import Attempt, ClassKey, Job, JobId, RetryRule, State
 from headway.core.lease import Lease
+from headway.core.policy.document import Ladder
+from headway.core.policy.ladder import budget_of
 from headway.core.worker import Worker, WorkerState
 
 Row = Mapping[str, Any]
@@ -44,7 +46,7 @@ def class_key(lane: str, rung: str, needs: str, persist: int) -> ClassKey:
     return ClassKey(lane, _strings.decode(needs), rung or None, bool(persist))
 
 
-def lease(row: Row) -> Lease:
+def lease(row: Row, ladder: Ladder) -> Lease:
     return Lease(
         JobId(row["job_id"]),
         row["seq"],
@@ -65,6 +67,9 @@ def lease(row: Row) -> Lease:
         row["cancel_at"] is not None,
         _strings.decode(row["needs"]),
         row["worker_id"],
+        row["rung"] or None,
+        row["assigned"],
+        budget_of(ladder, row["assigned"]),
     )
 
 
@@ -80,7 +85,7 @@ def attempt(row: Row) -> Attempt:
     )
 
 
-def job(row: Row, history: Iterable[Attempt]) -> Job:
+def job(row: Row, history: Iterable[Attempt], now_at: int) -> Job:
     return Job(
         job_id=JobId(row["job_id"]),
         seq=row["seq"],
@@ -115,6 +120,10 @@ def job(row: Row, history: Iterable[Attempt]) -> Job:
         unique_key=row["unique_key"],
         trace_id=row["trace_id"],
         history=tuple(history),
+        limits=() if row["limits"] is None else _strings.decode(row["limits"]),
+        parked=row["park"] or None,
+        assigned=row["assigned"],
+        seen_at=now_at,
     )
 
 

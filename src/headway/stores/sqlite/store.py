@@ -9,13 +9,14 @@ from typing import TypeVar
 
 import apsw
 
-from headway.core.job import ClassKey, Job, JobId, NewJob, State, Submitted
+from headway.core.job import Job, JobId, NewJob, State, Submitted
 from headway.core.lease import Lease
 from headway.core.policy.document import Keep
 from headway.core.snapshot import Snapshot
 from headway.core.worker import WorkerState
 from headway.stores.base import (
     KEEPER,
+    RULES,
     Abilities,
     Beat,
     Clock,
@@ -29,8 +30,9 @@ from headway.stores.base import (
 )
 from headway.stores.sqlite import ending, exchanging, keeping, pruning, reading, rows, submitting
 from headway.stores.sqlite.bell import Bell
+from headway.stores.sqlite.caps import adopt_rules
 from headway.stores.sqlite.database import MIGRATIONS, Connection, Database
-from headway.stores.sqlite.transaction import Transaction
+from headway.stores.sqlite.transaction import Memory, Transaction
 
 T = TypeVar("T")
 
@@ -48,7 +50,7 @@ class SqliteStore:
         self._database = Database(path, synchronous)
         self._bell = Bell(path)
         self._namespace_id = 0  # Until somebody writes in this namespace; a look at a wrong name leaves no trace.
-        self._class_ids: dict[ClassKey, int] = {}
+        self._memory = Memory()
         self._round = pruning.Round()
 
     async def open(self) -> None:
@@ -72,7 +74,7 @@ class SqliteStore:
                 found = tx.db.rows("leases_of", worker_id, tx.namespace_id, limit)
             else:
                 found = tx.db.rows("leases_expired", tx.namespace_id, tx.now_at, limit)
-            return [rows.lease(row) for row in found]
+            return [rows.lease(row, tx.book.ladder) for row in found]
 
         return await self._read(read)
 
@@ -124,6 +126,8 @@ class SqliteStore:
                 tx.db.run("document_remove", tx.namespace_id, kind, name)
             else:
                 tx.db.run("document_write", tx.namespace_id, kind, name, version + 1, body)
+            if kind == RULES:
+                adopt_rules(tx)
             return int(version) + 1
 
         return await self._write(write)
@@ -180,7 +184,7 @@ class SqliteStore:
             db,
             now_at=self._now(),
             namespace_id=self._namespace_id,
-            class_ids=self._class_ids,
+            memory=self._memory,
             bell=self._bell,
             hooks=self._database,
         )

@@ -9,6 +9,7 @@ from headway.core.job import JobId, NewJob, Submitted
 from headway.stores.base import check_same
 from headway.stores.sqlite import rows
 from headway.stores.sqlite.database import KnownAlready
+from headway.stores.sqlite.lines import Lines
 from headway.stores.sqlite.transaction import Transaction
 
 
@@ -37,11 +38,12 @@ def _keep(tx: Transaction, fresh: Sequence[NewJob]) -> None:
     seq = first = last - len(fresh)
     now_at, namespace_id, known_class_id = tx.now_at, tx.namespace_id, tx.known_class_id
     job_rows: list[tuple[Any, ...]] = []
+    place = Lines(tx).place
     for job in fresh:
         seq += 1
         # Taken apart once: this is done for every job there is.
         (job_id, task, payload, digest, lane, max_retries, timeout_ms, needs, rung, tenant, retry, delay_ms, due_at,
-         expires_ms, idempotency_key, idempotency_ms, unique_key, trace_id, persist) = job  # fmt: skip
+         expires_ms, idempotency_key, idempotency_ms, unique_key, trace_id, persist, limits) = job  # fmt: skip
         # A plain tuple finds the class: to make a ClassKey for each job would cost more than to look it up.
         class_id = known_class_id((lane, needs, rung, persist)) or tx.class_id(job.class_key)
         if not persist:
@@ -58,11 +60,12 @@ def _keep(tx: Transaction, fresh: Sequence[NewJob]) -> None:
                 due_at = None
         if order_key is not None:
             tx.eligible.append(class_id)
+            order_key = place(class_id, seq, task, tenant)
         expires_at = None if expires_ms is None else now_at + expires_ms
         job_rows.append(
             (seq, job_id, namespace_id, class_id, order_key, due_at, task, tenant, trace_id, now_at, expires_at,
              max_retries, timeout_ms, None if retry is None else rows.retry_text(retry), idempotency_key, unique_key,
-             payload)
+             rows.json_list(limits) if limits else None, payload)
         )  # fmt: skip
         if unique_key is not None:
             tx.db.run("submit_unique", namespace_id, unique_key, seq)

@@ -7,7 +7,10 @@ from functools import lru_cache, partial
 from typing import Protocol
 
 from headway.core.job import ClassKey, JobId
+from headway.core.policy.rules import Rulebook
 from headway.core.worker import serves
+from headway.stores.base import RULES
+from headway.stores.rulebook import read_rulebook
 from headway.stores.sqlite import rows
 from headway.stores.sqlite.bell import Bell
 from headway.stores.sqlite.database import Connection
@@ -23,6 +26,18 @@ class Hooks(Protocol):
     def after_rollback(self, action: Callable[[], object]) -> None: ...
 
 
+class Memory:
+    """What a process remembers between transactions: the numbers of classes, and the rules it read last."""
+
+    def __init__(self) -> None:
+        self.class_ids: dict[ClassKey, int] = {}
+        self.rules_version = -1
+        self.book = Rulebook()
+
+    def forget_rules(self) -> None:
+        self.rules_version = -1
+
+
 class Transaction:
     """Gathers what a verb changed; ``settle`` wakes and tells whoever that concerns, after the commit."""
 
@@ -32,7 +47,7 @@ class Transaction:
         *,
         now_at: int,
         namespace_id: int,
-        class_ids: dict[ClassKey, int],
+        memory: Memory,
         bell: Bell,
         hooks: Hooks,
     ) -> None:
@@ -41,10 +56,50 @@ class Transaction:
         self.namespace_id = namespace_id
         self.eligible: list[int] = []  # The class of each job that became eligible.
         self.changed: list[JobId] = []
-        self._class_ids = class_ids
+        self._memory = memory
+        self._class_ids = memory.class_ids
+        self._book: Rulebook | None = None
+        self._parked: tuple[bool, bool] | None = None
         self._new_classes: list[ClassKey] = []
         self._bell = bell
         self._hooks = hooks
+
+    @property
+    def book(self) -> Rulebook:
+        """The rules in force."""
+        if self._book is None:
+            version = self.db.first("rules_version", self.namespace_id) or 0
+            if version != self._memory.rules_version:
+                parts = self.db.run("documents", self.namespace_id, RULES, None)
+                self._memory.book = read_rulebook(body for _, _, _, body in parts)
+                self._memory.rules_version = version
+                self._hooks.after_rollback(self._memory.forget_rules)
+            self._book = self._memory.book
+        return self._book
+
+    def adopt_rules(self) -> None:
+        """A part of the rules was written: read them anew."""
+        self.db.run("rules_changed", self.namespace_id)
+        self._book = None
+
+    @property
+    def parked(self) -> bool:
+        """Whether any job waits for a limit of its own."""
+        return self._parks()[0]
+
+    @property
+    def parks_open(self) -> bool:
+        """Whether any of them may try again."""
+        return self._parks()[1]
+
+    def parks_changed(self) -> None:
+        self._parked = None
+
+    def _parks(self) -> tuple[bool, bool]:
+        if self._parked is None:
+            found = self.db.run("park_any", self.namespace_id).fetchone()
+            self._parked = (False, False) if found is None else (True, found[1] is not None)
+        return self._parked
 
     def known_class_id(self, key: tuple[str, tuple[str, ...], str | None, bool]) -> int | None:
         """Give the number of a class if this process knows it; a tuple is equal to the ClassKey of the same values."""
@@ -83,6 +138,12 @@ class Transaction:
     def ring(self, name: str) -> None:
         """Wake one ear once this is durable."""
         self._hooks.after_commit(partial(self._bell.ring, name))
+
+    def wake_all(self) -> None:
+        """Wake every waiting worker: what they may claim has changed."""
+        for worker_id, _, _ in self.db.run("awaiting", self.namespace_id, self.now_at).fetchall():
+            self.db.run("awake", worker_id)
+            self.ring(worker_id)
 
     def settle(self, *, but: str | None = None) -> None:
         """Wake waiting workers for what became eligible, except the one that asks, and tell watchers what changed."""

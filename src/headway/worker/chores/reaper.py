@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable
 
-from headway.core.policy.document import Policy
+from headway.engine.inforce import InForce
 from headway.engine.recovery import reap
 from headway.stores.base import Store
 
@@ -19,10 +19,10 @@ class Reaper:
     """Reaps a bounded batch at a time. No leader: any number of reapers may run."""
 
     def __init__(
-        self, store: Store, policy: Policy, dead_after: float, monotonic: Callable[[], float] = time.monotonic
+        self, store: Store, in_force: InForce, dead_after: float, monotonic: Callable[[], float] = time.monotonic
     ) -> None:
         self._store = store
-        self._policy = policy
+        self._in_force = in_force
         self._dead_after = dead_after
         self._monotonic = monotonic
         self._seen: tuple[float, int] | None = None
@@ -35,7 +35,7 @@ class Reaper:
             self._not_before = self._monotonic() + self._dead_after
         if self._monotonic() < self._not_before:
             return None
-        count = await reap(self._store, self._policy)
+        count = await reap(self._store, self._in_force.policy)
         if count:
             self.reaped += count
             log.warning("%d job(s) of workers that are gone were returned", count)

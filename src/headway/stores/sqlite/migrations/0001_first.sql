@@ -4,7 +4,8 @@
 CREATE TABLE format (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE sequence (last INTEGER NOT NULL);
 INSERT INTO sequence VALUES (0);
-CREATE TABLE namespace (namespace_id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
+-- rules grows whenever a document of the kind 'rules' is written.
+CREATE TABLE namespace (namespace_id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, rules INTEGER NOT NULL DEFAULT 0);
 
 CREATE TABLE class (
   class_id INTEGER PRIMARY KEY,
@@ -13,15 +14,19 @@ CREATE TABLE class (
   rung TEXT NOT NULL,          -- '' for none
   needs TEXT NOT NULL,         -- JSON, sorted
   persist INTEGER NOT NULL,
+  fair INTEGER NOT NULL DEFAULT 0,   -- whether tenants share it; then order keys are virtual time and
+  clock INTEGER NOT NULL DEFAULT 0,  -- this is the highest that was ever taken
   UNIQUE (namespace_id, lane, rung, needs, persist)
 );
 
--- What never changes about a job, and its place: class_id with order_key or due_at lead to its row in ready or delayed.
+-- What never changes about a job, and its place: class_id with park and order_key, or with due_at, lead to its row
+-- in ready or delayed.
 CREATE TABLE job (
   seq INTEGER PRIMARY KEY,
   job_id TEXT NOT NULL,
   namespace_id INTEGER NOT NULL,
   class_id INTEGER NOT NULL,
+  park TEXT NOT NULL DEFAULT '',
   order_key INTEGER,
   due_at INTEGER,
   task TEXT NOT NULL,
@@ -34,13 +39,16 @@ CREATE TABLE job (
   retry TEXT,                  -- JSON; none: the policy's
   idempotency_key TEXT,
   unique_key TEXT,
+  limits TEXT,                 -- JSON: the counters that hang on its arguments
   payload BLOB NOT NULL,
   UNIQUE (job_id, namespace_id)
 );
 
--- timeout_ms is set once it has grown; token is that of the last lease.
+-- timeout_ms is set once it has grown; token is that of the last lease. park is the key of the limit that a job waits
+-- for, '' if nothing of its own holds it back; tenant is set where tenants share, '' for jobs that have none.
 CREATE TABLE ready (
   class_id INTEGER NOT NULL,
+  park TEXT NOT NULL,
   order_key INTEGER NOT NULL,
   seq INTEGER NOT NULL,
   eligible_at INTEGER NOT NULL,
@@ -51,7 +59,33 @@ CREATE TABLE ready (
   token BLOB,
   error TEXT,
   reason TEXT,
-  PRIMARY KEY (class_id, order_key, seq)
+  tenant TEXT,
+  PRIMARY KEY (class_id, park, order_key, seq)
+) WITHOUT ROWID;
+CREATE INDEX ready_tenant ON ready (class_id, tenant, order_key) WHERE tenant IS NOT NULL;
+CREATE INDEX ready_age ON ready (class_id, eligible_at) WHERE tenant IS NOT NULL AND park = '';
+
+-- The parks that are not empty. An open one may have room and is served by its first job's place; a shut one opens at
+-- open_at, or when somebody gives its key back.
+CREATE TABLE park (
+  namespace_id INTEGER NOT NULL,
+  park TEXT NOT NULL,
+  class_id INTEGER NOT NULL,
+  open INTEGER NOT NULL,
+  open_at INTEGER,
+  head_key INTEGER NOT NULL,
+  head_seq INTEGER NOT NULL,
+  PRIMARY KEY (namespace_id, park, class_id)
+) WITHOUT ROWID;
+CREATE INDEX park_open ON park (class_id, head_key, head_seq) WHERE open = 1;
+CREATE INDEX park_open_at ON park (namespace_id, open_at) WHERE open_at IS NOT NULL;
+
+-- How far ahead the starts of a rate were given away.
+CREATE TABLE rate (
+  namespace_id INTEGER NOT NULL,
+  rate_key TEXT NOT NULL,
+  reached_us INTEGER NOT NULL,
+  PRIMARY KEY (namespace_id, rate_key)
 ) WITHOUT ROWID;
 
 CREATE TABLE delayed (
@@ -84,8 +118,13 @@ CREATE TABLE lease (
   unique_key TEXT,
   cancel_at INTEGER,
   progress REAL,
-  note TEXT
+  note TEXT,
+  order_key INTEGER NOT NULL,
+  tenant TEXT,                 -- as in ready
+  held TEXT,                   -- JSON: the limits it counts against
+  assigned TEXT                -- the rung it was given
 );
+CREATE INDEX lease_tenant ON lease (class_id, tenant, order_key) WHERE tenant IS NOT NULL;
 
 CREATE TABLE outcome (
   seq INTEGER PRIMARY KEY,

@@ -1,9 +1,6 @@
--- claim_head: the front of a class, with all that a lease tells its worker.
--- params  class_id, count
+-- claim_head: the line of a class from some place on, with all that a lease tells its worker.
+-- params  class_id, park, order_key, seq, count
 -- gives   rows in order
-SELECT r.order_key, r.seq, r.eligible_at, r.epoch, r.attempts, r.crashes, ifnull(r.timeout_ms, j.timeout_ms) AS timeout_ms,
-       j.job_id, j.task, j.payload, j.tenant, j.trace_id, j.max_retries, j.timeout_ms AS asked_timeout_ms, j.retry, j.expires_at,
-       j.unique_key
-  FROM ready r CROSS JOIN job j ON j.seq = r.seq
- WHERE r.class_id = :class_id
+-- use waiting
+ WHERE r.class_id = :class_id AND r.park = :park AND (r.order_key, r.seq) > (:order_key, :seq)
  ORDER BY r.order_key, r.seq LIMIT :count;

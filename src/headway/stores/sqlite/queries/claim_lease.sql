@@ -1,4 +1,6 @@
 -- claim_lease: lease one job.
--- params  seq, class_id, worker_id, token, started_at, eligible_at, epoch, attempts, crashes, timeout_ms, unique_key
-INSERT INTO lease (seq, class_id, worker_id, token, started_at, eligible_at, epoch, attempts, crashes, timeout_ms, unique_key)
-VALUES (:seq, :class_id, :worker_id, :token, :started_at, :eligible_at, :epoch, :attempts, :crashes, :timeout_ms, :unique_key);
+-- params  seq, class_id, worker_id, token, started_at, eligible_at, epoch, attempts, crashes, timeout_ms, unique_key, order_key, tenant, held, assigned
+INSERT INTO lease (seq, class_id, worker_id, token, started_at, eligible_at, epoch, attempts, crashes, timeout_ms, unique_key,
+                   order_key, tenant, held, assigned)
+VALUES (:seq, :class_id, :worker_id, :token, :started_at, :eligible_at, :epoch, :attempts, :crashes, :timeout_ms, :unique_key,
+        :order_key, :tenant, :held, :assigned);

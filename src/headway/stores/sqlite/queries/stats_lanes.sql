@@ -3,7 +3,10 @@
 SELECT c.lane,
        sum((SELECT count(*) FROM ready r WHERE r.class_id = c.class_id))
          + sum((SELECT count(*) FROM transient t WHERE t.class_id = c.class_id)) AS waiting,
-       min((SELECT r.eligible_at FROM ready r WHERE r.class_id = c.class_id ORDER BY r.order_key, r.seq LIMIT 1)) AS oldest_at,
+       min(CASE c.fair WHEN 1 THEN (SELECT r.eligible_at FROM ready r WHERE r.class_id = c.class_id AND r.tenant IS NOT NULL AND r.park = ''
+                                     ORDER BY r.eligible_at LIMIT 1)
+                       ELSE (SELECT r.eligible_at FROM ready r WHERE r.class_id = c.class_id AND r.park = '' ORDER BY r.order_key, r.seq LIMIT 1)
+           END) AS oldest_at,
        sum((SELECT count(*) FROM delayed d WHERE d.namespace_id = c.namespace_id AND d.class_id = c.class_id)) AS delayed,
        sum((SELECT count(*) FROM lease l WHERE l.class_id = c.class_id)) AS executing
   FROM class c WHERE c.namespace_id = :namespace_id GROUP BY c.lane;

@@ -11,9 +11,9 @@ SELECT j.job_id, j.seq, j.task, j.payload, c.lane, c.needs, c.rung, j.tenant, j.
        coalesce(l.cancel_at, o.cancel_at) AS cancel_at, coalesce(l.worker_id, o.worker_id) AS worker_id,
        coalesce(l.progress, o.progress) AS progress, coalesce(l.note, o.note) AS note,
        coalesce(o.error, r.error, d.error) AS error, coalesce(o.reason, r.reason, d.reason) AS reason, o.result_error, o.result,
-       coalesce(o.token, r.token, d.token) AS token
+       coalesce(o.token, r.token, d.token) AS token, j.limits, r.park, l.assigned
   FROM job j JOIN class c ON c.class_id = j.class_id
   LEFT JOIN lease l ON l.seq = j.seq
   LEFT JOIN outcome o ON o.seq = j.seq
-  LEFT JOIN ready r ON r.class_id = j.class_id AND r.order_key = j.order_key AND r.seq = j.seq
+  LEFT JOIN ready r ON r.class_id = j.class_id AND r.park = j.park AND r.order_key = j.order_key AND r.seq = j.seq
   LEFT JOIN delayed d ON d.namespace_id = j.namespace_id AND d.due_at = j.due_at AND d.seq = j.seq

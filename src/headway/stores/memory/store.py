@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from bisect import bisect_left, insort
 from collections import Counter
@@ -11,13 +12,19 @@ from dataclasses import dataclass, field, replace
 from headway.core.errors import JobError
 from headway.core.job import Attempt, ClassKey, Job, JobId, NewJob, State, Submitted, check_move
 from headway.core.lease import Answer, Lease, Report, answer_late
-from headway.core.policy.document import BUILT_IN, Keep
+from headway.core.policy.document import BUILT_IN, ELASTIC, Keep, LimitRule
+from headway.core.policy.ladder import Elastic, Floor, budget_of, full_limit, longest, rung_index
+from headway.core.policy.limits import conforms_at, step_rate
+from headway.core.policy.order import order_key
 from headway.core.policy.retry import Released, heed_cancel, judge
-from headway.core.snapshot import ClassView, Plan, Snapshot
+from headway.core.policy.rules import Rulebook
+from headway.core.snapshot import ClassView, Plan, Snapshot, Take
 from headway.core.worker import Worker, WorkerState, serves
 from headway.stores.base import (
     KEEPER,
+    PASSED,
     PUMPED,
+    RULES,
     WAITING_COUNTED,
     WATCHER,
     Abilities,
@@ -34,6 +41,8 @@ from headway.stores.base import (
     check_same,
 )
 from headway.stores.ears import LocalEar
+from headway.stores.memory.line import Line, Place
+from headway.stores.rulebook import read_rulebook
 
 MINUTE = 60_000
 DEAD_WORKERS_KEPT_MS = 3_600_000
@@ -50,6 +59,9 @@ class _Record:
     expires_at: int | None
     state: State = State.QUEUED
     order_key: int = 0
+    park: str = ""
+    held: tuple[str, ...] = ()
+    assigned: str | None = None
     due_at: int | None = None
     eligible_at: int | None = None
     epoch: int = 0
@@ -69,6 +81,14 @@ class _Record:
     reason: str | None = None
     history: list[Attempt] = field(default_factory=list)
 
+    @property
+    def place(self) -> Place:
+        return (self.order_key, self.seq)
+
+    @property
+    def tenant(self) -> str:
+        return self.new.tenant or ""
+
 
 class MemoryStore:
     """Jobs in dictionaries, for tests and for trying things out."""
@@ -83,7 +103,8 @@ class MemoryStore:
         self._sequence = 0
         self._jobs: dict[JobId, _Record] = {}
         self._order: dict[int, _Record] = {}  # By sequence number, in the order of submission.
-        self._ready: dict[ClassKey, list[tuple[int, int]]] = {}
+        self._executing: dict[int, _Record] = {}
+        self._lines: dict[ClassKey, Line] = {}
         self._transient: dict[ClassKey, list[tuple[int, NewJob]]] = {}
         self._delayed: list[tuple[int, int]] = []
         self._unique: dict[str, JobId] = {}
@@ -92,6 +113,9 @@ class MemoryStore:
         self._claims: dict[str, bytes] = {}
         self._waiting: dict[str, tuple[str, ...] | None] = {}  # By worker: the lanes it waits for.
         self._documents: dict[tuple[str, str], Document] = {}
+        self._book = Rulebook()
+        self._holds: dict[str, set[int]] = {}  # By the key of a limit: the leases that hold it.
+        self._rates: dict[str, int] = {}  # By the key of a limit: how far ahead its starts were given away.
         self._tally: Counter[tuple[int, str]] = Counter()
         self._ears: dict[str, list[LocalEar]] = {}
 
@@ -238,16 +262,18 @@ class MemoryStore:
 
     async def get(self, job_ids: Sequence[JobId]) -> list[Job | None]:
         with self._lock:
-            return [_job(self._jobs[job_id]) if job_id in self._jobs else None for job_id in job_ids]
+            now_at = self._now()
+            return [_job(self._jobs[job_id], now_at) if job_id in self._jobs else None for job_id in job_ids]
 
     async def find(self, query: JobQuery) -> list[Job]:
         with self._lock:
+            now_at = self._now()
             found: list[Job] = []
             for record in reversed(self._order.values()):
                 if len(found) >= query.limit:
                     break
                 if _matches(record, query):
-                    found.append(_job(record))
+                    found.append(_job(record, now_at))
             return found
 
     async def snapshot(self) -> Snapshot:
@@ -267,15 +293,14 @@ class MemoryStore:
                 elif record.state is State.QUEUED:
                     stats = stats._replace(waiting=stats.waiting + 1)
                 lanes[record.class_key.lane] = stats
-            for key, waiting in self._ready.items():
-                if waiting:
+            for key, line in self._lines.items():
+                if line.front:
                     stats = lanes[key.lane]
-                    front_at = self._order[waiting[0][1]].eligible_at
-                    lanes[key.lane] = stats._replace(oldest_at=_earlier(stats.oldest_at, front_at))
-            for key, line in self._transient.items():
+                    lanes[key.lane] = stats._replace(oldest_at=_earlier(stats.oldest_at, self._oldest_at(line)))
+            for key, listed in self._transient.items():
                 stats = lanes.get(key.lane, LaneStats())
-                lanes[key.lane] = stats._replace(waiting=stats.waiting + len(line))
-            running = Counter(r.worker_id for r in self._jobs.values() if r.state is State.EXECUTING)
+                lanes[key.lane] = stats._replace(waiting=stats.waiting + len(listed))
+            running = Counter(record.worker_id for record in self._executing.values())
             workers = tuple(
                 replace(worker, running=running[worker.worker_id], state=_state_at(worker, now_at))
                 for worker in self._workers.values()
@@ -319,6 +344,7 @@ class MemoryStore:
                 if worker.lease_ends_at + DEAD_WORKERS_KEPT_MS <= now_at and not self._leased(worker.worker_id):
                     del self._workers[worker.worker_id]
                     self._claims.pop(worker.worker_id, None)
+            self._rates = {key: reached for key, reached in self._rates.items() if reached > now_at * 1_000}
             return len(expired[:limit]) + len(old)
 
     async def purge(self, states: Sequence[State], job_ids: Sequence[JobId] | None, *, limit: int = 1_000) -> int:
@@ -348,6 +374,8 @@ class MemoryStore:
                 self._documents.pop((kind, name), None)
             else:
                 self._documents[kind, name] = Document(kind, name, version + 1, body)
+            if kind == RULES:
+                self._adopt_rules(self._now())
             return version + 1
 
     def listen(self, name: str) -> Ear:
@@ -422,27 +450,50 @@ class MemoryStore:
         if due_at > now_at:
             self._delay(record, due_at)
             return []
-        self._make_ready(record, seq, now_at)
+        self._make_ready(record, now_at, number=seq)
         return [record.class_key]
 
     # ------------------------------------------------------------------ waiting
 
-    def _make_ready(self, record: _Record, order_key: int, eligible_at: int) -> None:
-        record.due_at, record.eligible_at, record.order_key = None, eligible_at, order_key
-        insort(self._ready.setdefault(record.class_key, []), (order_key, record.seq))
+    def _line(self, key: ClassKey) -> Line:
+        return self._lines.setdefault(key, Line())
+
+    def _make_ready(self, record: _Record, eligible_at: int, *, number: int, front: bool = False) -> None:
+        """Let a job wait. ``number``: its place where nobody shares; ``front``: before all that wait."""
+        line = self._line(record.class_key)
+        if record.new.tenant is not None and not line.fair:
+            self._make_fair(record.class_key, line, number)
+        if not line.fair:
+            record.order_key = number
+        elif front:
+            record.order_key = line.clock
+        else:
+            step_us = self._book.step_us(record.new.task, record.tenant)
+            record.order_key = order_key(line.clock, line.last(record.tenant), step_us)
+        record.due_at, record.eligible_at, record.park = None, eligible_at, ""
+        line.add(record.place, eligible_at, record.tenant)
+
+    def _make_fair(self, key: ClassKey, line: Line, number: int) -> None:
+        """From its first job with a tenant on, the tenants of a class share it."""
+        since = [(self._order[seq].eligible_at or 0, seq) for _, seq in line.front]
+        here = [place[0] for places in (line.front, *line.parks.values()) for place in places]
+        running = [record.order_key for record in self._executing.values() if record.class_key == key]
+        line.become_fair(since, here + running, line.front[0][0] if line.front else number)
 
     def _delay(self, record: _Record, due_at: int) -> None:
         record.due_at, record.eligible_at = due_at, None
-        self._ready.setdefault(record.class_key, [])
+        self._line(record.class_key)
         insort(self._delayed, (due_at, record.seq))
 
     def _leave_queue(self, record: _Record) -> None:
+        """Take a job from where it waits. It still counts for its tenant."""
         if record.due_at is not None:
             self._delayed.pop(bisect_left(self._delayed, (record.due_at, record.seq)))
             record.due_at = None
         else:
-            line = self._ready[record.class_key]
-            line.pop(bisect_left(line, (record.order_key, record.seq)))
+            line = self._lines[record.class_key]
+            line.take_out(record.place, record.park, record.eligible_at or 0)
+            record.park = ""
 
     def _pump(self, now_at: int) -> list[ClassKey]:
         """Make a bounded batch of due jobs eligible."""
@@ -450,7 +501,7 @@ class MemoryStore:
         while self._delayed and self._delayed[0][0] <= now_at and len(eligible) < PUMPED:
             _, seq = self._delayed.pop(0)
             record = self._order[seq]
-            self._make_ready(record, self._next(), now_at)
+            self._make_ready(record, now_at, number=self._next())
             eligible.append(record.class_key)
         return eligible
 
@@ -474,16 +525,18 @@ class MemoryStore:
         if self._claims.get(worker.worker_id) == claim_id:
             return [self._lease(record) for record in mine if record.token == claim_id], False
         free = min(plan.free, worker.slots - len(mine))
-        below = plan.free_below
+        below = min(plan.free_below, self._pool_room(now_at))
         leases: list[Lease] = []
         more = False
         for take in plan.takes:
             want = min(take.most, free, below if take.below_reserve else free)
-            if want <= 0:
+            if want <= 0 or self._book.shuts(take.key.lane):
                 continue
-            got, passed = self._take(take.key, want, worker, claim_id, now_at, expired)
-            more = more or (passed and len(got) < want)
+            got, unseen = self._take(take, want, worker, claim_id, now_at, expired)
+            more = more or unseen
             leases += got
+            if take.over is not None:
+                self._count(f"promoted.{take.key.lane}.{take.over}", now_at, len(got))
             free -= len(got)
             below -= len(got) if take.below_reserve else 0
         if leases:
@@ -491,32 +544,163 @@ class MemoryStore:
         return leases, more
 
     def _take(
-        self, key: ClassKey, want: int, worker: Worker, claim_id: bytes, now_at: int, expired: list[JobId]
+        self, take: Take, want: int, worker: Worker, claim_id: bytes, now_at: int, expired: list[JobId]
     ) -> tuple[list[Lease], bool]:
-        """Lease up to ``want`` jobs from the front of a class; expired ones are cancelled on the way."""
-        if not key.persist:
-            line = self._transient.get(key, [])
-            taken, line[:want] = line[:want], []
-            self._count("claimed", now_at, len(taken))
-            return [_transient_lease(seq, job, worker, now_at) for seq, job in taken], False
+        """Lease up to ``want`` jobs of a class. Expired ones are cancelled on the way, and those that their own
+        limits hold back are put aside; gives also whether it stopped for having passed over too many.
+        """
+        if not take.key.persist:
+            return self._take_transient(take.key, want, worker, now_at), False
+        line = self._lines.get(take.key, Line())
         leases: list[Lease] = []
-        looked = self._ready.get(key, [])[:want]
-        for _, seq in looked:
-            record = self._order[seq]
+        passed = 0
+        while len(leases) < want:
+            first = line.first(now_at)
+            if first is None:
+                break
+            record = self._order[first[1][1]]
+            if take.until_at is not None and (record.eligible_at or 0) > take.until_at:
+                break
+            if passed == PASSED:
+                return leases, True
             if _past(record.expires_at, now_at):
                 self._end_queued(record, "expired", now_at)
                 expired.append(record.new.job_id)
+                passed += 1
                 continue
-            self._leave_queue(record)
-            check_move(record.state, State.EXECUTING)
-            record.state = State.EXECUTING
-            record.epoch += 1
-            record.attempts += 1
-            record.token, record.worker_id, record.started_at = claim_id, worker.worker_id, now_at
-            record.progress = record.note = record.cancel_at = record.error = record.reason = None
+            fits, assigned = self._fit_rung(take.key.rung, now_at)
+            if not fits:
+                break
+            full = self._full_key(record, now_at)
+            if full is not None:
+                self._put_aside(line, record, *full)
+                passed += 1
+                continue
+            self._start(record, line, worker, claim_id, assigned, now_at)
             leases.append(self._lease(record))
         self._count("claimed", now_at, len(leases))
-        return leases, len(looked) == want
+        return leases, False
+
+    def _take_transient(self, key: ClassKey, want: int, worker: Worker, now_at: int) -> list[Lease]:
+        paused = self._book.rules.paused.tasks
+        listed = self._transient.get(key, [])
+        taken = [entry for entry in listed if entry[1].task not in paused][:want]
+        for entry in taken:
+            listed.remove(entry)
+        self._count("claimed", now_at, len(taken))
+        return [_transient_lease(seq, job, worker, now_at) for seq, job in taken]
+
+    def _start(
+        self, record: _Record, line: Line, worker: Worker, claim_id: bytes, assigned: str | None, now_at: int
+    ) -> None:
+        self._leave_queue(record)
+        line.clock = max(line.clock, record.order_key) if line.fair else line.clock
+        check_move(record.state, State.EXECUTING)
+        record.state = State.EXECUTING
+        self._executing[record.seq] = record
+        record.epoch += 1
+        record.attempts += 1
+        record.token, record.worker_id, record.started_at = claim_id, worker.worker_id, now_at
+        record.progress = record.note = record.cancel_at = record.error = record.reason = None
+        record.assigned = assigned
+        self._hold(record)
+        for key, rule in self._keys(record):
+            if rule.count is not None:
+                _, self._rates[key] = step_rate(rule, self._rates.get(key), now_at * 1_000)
+
+    # ------------------------------------------------------------------ limits and the ladder
+
+    def _keys(self, record: _Record) -> list[tuple[str, LimitRule]]:
+        return self._book.keys(record.new.task, record.new.tenant, record.new.limits)
+
+    def _full_key(self, record: _Record, now_at: int) -> tuple[str, int | None] | None:
+        """Give the first key a job needs that has no room, and when it will have, if that is known."""
+        for key, rule in self._keys(record):
+            if rule.concurrency is not None and len(self._holds.get(key, ())) >= rule.concurrency:
+                return key, None
+            if rule.count is not None:
+                conforms_us, _ = step_rate(rule, self._rates.get(key), now_at * 1_000)
+                if conforms_us > now_at * 1_000:
+                    return key, conforms_at(conforms_us)
+        return None
+
+    def _put_aside(self, line: Line, record: _Record, key: str, open_at: int | None) -> None:
+        """Let a job wait for a key without room; if it does so already, its park is shut."""
+        if record.park == key:
+            line.shut(key, open_at)
+            return
+        self._leave_queue(record)
+        record.park = key
+        line.put_aside(record.place, key, open_at)
+
+    def _hold(self, record: _Record) -> None:
+        """Count a lease against the limits in force."""
+        record.held = tuple(key for key, rule in self._keys(record) if rule.concurrency is not None)
+        for key in record.held:
+            self._holds.setdefault(key, set()).add(record.seq)
+
+    def _give_back(self, record: _Record, eligible: list[ClassKey]) -> None:
+        """A lease ends: what waits for its keys may try again."""
+        for key in record.held:
+            self._holds[key].discard(record.seq)
+            for class_key, line in self._lines.items():
+                if key in line.parks and key not in line.opens:
+                    line.opens[key] = 0
+                    eligible.append(class_key)
+        record.held = ()
+        record.assigned = None
+
+    def _adopt_rules(self, now_at: int) -> None:
+        """Go by the rules as they are now: count leases anew, and let all that was put aside try again."""
+        parts = sorted((d for d in self._documents.values() if d.kind == RULES), key=lambda d: d.name)
+        self._book = read_rulebook(document.body for document in parts)
+        self._holds.clear()
+        for record in self._executing.values():
+            self._hold(record)
+        for line in self._lines.values():
+            line.opens = dict.fromkeys(line.parks, 0)
+        for worker_id in list(self._waiting):
+            if worker_id in self._workers and self._workers[worker_id].lease_ends_at > now_at:
+                del self._waiting[worker_id]
+                self._ring(worker_id)
+
+    def _floor(self, now_at: int) -> Floor | None:
+        """What runs on the ladder."""
+        ladder = self._book.ladder
+        if not ladder.rungs:
+            return None
+        running = [record for _, record in sorted(self._executing.items())]
+        counts = Counter(record.assigned for record in running)
+        elastic = [
+            Elastic(record.new.job_id, rung_index(ladder, record.assigned) or 0, record.started_at or 0)
+            for record in running
+            if record.new.rung == ELASTIC and record.assigned is not None
+        ]
+        slots = self._live_slots(now_at)
+        return Floor(slots, slots - len(running), tuple(counts[rung.name] for rung in ladder.rungs), tuple(elastic))
+
+    def _fit_rung(self, rung: str | None, now_at: int) -> tuple[bool, str | None]:
+        """Tell whether the ladder lets a job of this rung start, and which rung it is assigned."""
+        index, floor = rung_index(self._book.ladder, rung), self._floor(now_at)
+        if index is None or floor is None:
+            return True, None
+        ladder = self._book.ladder
+        if rung == ELASTIC:
+            best = longest(ladder, floor.counts, floor.slots)
+            return best is not None, None if best is None else ladder.rungs[best].name
+        return full_limit(ladder, floor.counts, floor.slots, index) is None, rung
+
+    def _pool_room(self, now_at: int) -> int:
+        """How many more jobs of lanes outside the reserve may run, if slots are reserved in the whole pool."""
+        reserve = self._book.rules.pool_reserve
+        if reserve is None:
+            return sys.maxsize
+        lanes = [record.class_key.lane for record in self._executing.values()]
+        counted = lanes if reserve.rule == "leave_free" else [lane for lane in lanes if lane not in reserve.lanes]
+        return max(0, self._live_slots(now_at) - reserve.slots - len(counted))
+
+    def _live_slots(self, now_at: int) -> int:
+        return sum(worker.slots for worker in self._workers.values() if _state_at(worker, now_at) is WorkerState.ACTIVE)
 
     def _lease(self, record: _Record) -> Lease:
         new = record.new
@@ -540,6 +724,9 @@ class MemoryStore:
             record.cancel_at is not None,
             record.class_key.needs,
             record.worker_id or "",
+            record.new.rung,
+            record.assigned,
+            budget_of(self._book.ladder, record.assigned),
         )
 
     # ------------------------------------------------------------------ ending
@@ -573,6 +760,9 @@ class MemoryStore:
                     report.error,
                 )
             )
+        del self._executing[record.seq]
+        self._give_back(record, eligible)
+        self._line(record.class_key).forget(record.order_key, record.tenant)
         record.state = report.state
         record.attempts, record.crashes = report.attempts, report.crashes
         record.error, record.reason = report.error, report.reason
@@ -594,12 +784,17 @@ class MemoryStore:
         if report.delay_ms > 0:
             self._delay(record, now_at + report.delay_ms)
         else:
-            front = report.front
-            self._make_ready(record, record.seq if front else self._next(), eligible_at if front else now_at)
+            if report.front:
+                self._make_ready(record, eligible_at, number=record.seq, front=True)
+            else:
+                self._make_ready(record, now_at, number=self._next())
             eligible.append(record.class_key)
 
     def _end_queued(self, record: _Record, reason: str, now_at: int) -> None:
+        delayed = record.due_at is not None
         self._leave_queue(record)
+        if not delayed:
+            self._lines[record.class_key].forget(record.order_key, record.tenant)
         check_move(record.state, State.CANCELLED)
         record.state, record.reason, record.finished_at = State.CANCELLED, reason, now_at
         self._free_unique(record)
@@ -615,7 +810,7 @@ class MemoryStore:
         record.progress = record.note = record.result = record.result_error = record.error = record.reason = None
         if record.new.unique_key is not None:
             self._unique[record.new.unique_key] = record.new.job_id
-        self._make_ready(record, self._next(), now_at)
+        self._make_ready(record, now_at, number=self._next())
         return record.class_key
 
     def _free_unique(self, record: _Record) -> None:
@@ -635,25 +830,52 @@ class MemoryStore:
     # ------------------------------------------------------------------ reading
 
     def _leased(self, worker_id: str) -> list[_Record]:
-        return [r for r in self._order.values() if r.state is State.EXECUTING and r.worker_id == worker_id]
+        return [record for _, record in sorted(self._executing.items()) if record.worker_id == worker_id]
 
     def _expired(self, now_at: int) -> list[_Record]:
         def gone(record: _Record) -> bool:
             worker = self._workers.get(record.worker_id or "")
             return worker is None or worker.state is WorkerState.DEAD or worker.lease_ends_at <= now_at
 
-        return [r for r in self._order.values() if r.state is State.EXECUTING and gone(r)]
+        return [record for _, record in sorted(self._executing.items()) if gone(record)]
 
     def _snapshot(self, now_at: int) -> Snapshot:
-        views = [
-            ClassView(key, min(len(line), WAITING_COUNTED), self._order[line[0][1]].eligible_at if line else None)
-            for key, line in self._ready.items()
-        ]
-        views += [
-            ClassView(key, min(len(line), WAITING_COUNTED), now_at if line else None)
-            for key, line in self._transient.items()
-        ]
-        return Snapshot(now_at, tuple(sorted(views, key=_view_order)), self._delayed[0][0] if self._delayed else None)
+        floor = self._floor(now_at)
+        views = []
+        for key, line in self._lines.items():
+            first = line.first(now_at)
+            views.append(
+                ClassView(
+                    key,
+                    min(line.waiting(now_at), WAITING_COUNTED),
+                    self._oldest_at(line),
+                    0 if first is None else first[1][0],
+                    line.fair,
+                    self._blocked(key, floor),
+                )
+            )
+        for key, listed in self._transient.items():
+            head = listed[0][0] if listed else 0
+            waiting = min(len(listed), WAITING_COUNTED)
+            views.append(ClassView(key, waiting, now_at if listed else None, head, False, self._blocked(key, None)))
+        soon = [open_at for line in self._lines.values() for open_at in line.opens.values() if open_at > now_at]
+        soon += [due_at for due_at, _ in self._delayed[:1]]
+        return Snapshot(now_at, tuple(sorted(views, key=_view_order)), min(soon, default=None), floor)
+
+    def _blocked(self, key: ClassKey, floor: Floor | None) -> str | None:
+        """Say why no job of a class can start now, whatever a worker does."""
+        if self._book.shuts(key.lane):
+            return "paused"
+        ladder = self._book.ladder
+        index = rung_index(ladder, key.rung)
+        if index is None or floor is None or full_limit(ladder, floor.counts, floor.slots, index) is None:
+            return None
+        return "ladder"
+
+    def _oldest_at(self, line: Line) -> int | None:
+        if not line.front:
+            return None
+        return line.oldest_at() if line.fair else self._order[line.front[0][1]].eligible_at
 
     # ------------------------------------------------------------------ waking, counting, time
 
@@ -699,7 +921,7 @@ def _transient_lease(seq: int, job: NewJob, worker: Worker, now_at: int) -> Leas
     )  # fmt: skip
 
 
-def _job(record: _Record) -> Job:
+def _job(record: _Record, now_at: int) -> Job:
     new = record.new
     return Job(
         job_id=new.job_id,
@@ -735,6 +957,10 @@ def _job(record: _Record) -> Job:
         unique_key=new.unique_key,
         trace_id=new.trace_id,
         history=tuple(record.history),
+        limits=new.limits,
+        parked=record.park or None,
+        assigned=record.assigned,
+        seen_at=now_at,
     )
 
 

@@ -1,0 +1,269 @@
+"""``headway policy``: check, show, apply and roll back the policy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import App, Group, Parameter
+
+from headway.cli import show
+from headway.cli.opening import HERE, OPTIONS, JsonFlag, Place, opened, run
+from headway.cli.toml import toml_text
+from headway.client.settings import load_settings
+from headway.core.errors import ConfigError, PolicyError
+from headway.core.policy.checking import Checked, Finding, check_policy
+from headway.core.policy.document import BUILT_IN, Policy
+from headway.core.policy.guarantees import Guarantee
+from headway.core.policy.reading import policy_data
+from headway.core.policy.table import key_path
+from headway.engine.policies import (
+    Applied,
+    apply_policy,
+    current_version,
+    history,
+    load_policy,
+    read_applied,
+    roll_back,
+)
+from headway.stores.base import Store
+
+File = Annotated[Path, Parameter(name="FILE", help="A policy file, .toml or .json.")]
+NO_VERSION = Applied(0, 0, "built in", "", policy_data(BUILT_IN))  # What is in force until something is applied.
+
+policy = App(
+    name="policy",
+    help="Check, show, apply or roll back the policy: lanes, reserve, limits, ladder, retries.",
+    group_commands=Group("Commands"),
+    group_parameters=OPTIONS,
+    version_flags=[],
+    help_epilogue="Examples:\n\n    headway policy check policy.toml\n"
+    "    headway policy apply policy.toml --note 'more for low'\n    headway policy rollback",
+)
+
+
+@policy.command(
+    usage="Usage: headway policy check FILE [OPTIONS]",
+    help_epilogue="Example:\n\n    headway policy check policy.toml --slots 10 --workers 4",
+)
+def check(
+    file: File,
+    /,
+    *,
+    slots: Annotated[int | None, Parameter(help="Slots of each worker; else HEADWAY_SLOTS, else 5.")] = None,
+    workers: Annotated[int, Parameter(help="How many workers there are.")] = 1,
+    json: JsonFlag = False,
+) -> int:
+    """Say what a policy file promises and what in it will surprise.
+
+    Prints for each lane the share of all slots that it is sure of while every
+    lane has work, and the bound on a wait that follows, but for one job in each
+    slot. Needs no store. Warnings do not fail; what is wrong does, all of it at
+    once.
+    """
+    slots = load_settings().slots if slots is None else slots
+    if slots < 1 or workers < 1:
+        raise ConfigError("--slots and --workers must be at least 1")
+    try:
+        checked = check_policy(load_policy(file), slots=slots, workers=workers)
+    except PolicyError as problem:
+        if not json:
+            raise
+        found = [{"key": wrong.key, "text": wrong.text} for wrong in problem.problems]
+        show.print_json({"ok": False, "file": str(file), "problems": found})
+        return 2
+    if json:
+        show.print_json({"ok": True, "file": str(file), "slots": slots, "workers": workers} | _check_values(checked))
+    else:
+        _print_check(checked, f"{show.plural(workers, 'worker')} with {show.plural(slots, 'slot')}")
+    return 0
+
+
+@policy.command(
+    name="show",
+    usage="Usage: headway policy show [OPTIONS]",
+    version_flags=[],
+    help_epilogue="Examples:\n\n    headway policy show > policy.toml\n    headway policy show --history",
+)
+def show_policy(
+    *,
+    version: Annotated[int | None, Parameter(help="This version; else the one in force.")] = None,
+    history_: Annotated[bool, Parameter(name="--history", help="List all versions.", show_default=False)] = False,
+    json: JsonFlag = False,
+    place: Place = HERE,
+) -> int:
+    """Show the policy that is in force, spelled out as a policy file."""
+    if history_ and version is not None:
+        raise ConfigError("give --version or --history, not both")
+
+    async def read() -> tuple[list[Applied], int]:
+        async with opened(place) as store:
+            current = await current_version(store)
+            if history_:
+                return (await history(store))[::-1], current
+            return [await _read_version(store, current if version is None else version)], current
+
+    found, current = run(read())
+    if json and history_:
+        items = [_applied_values(applied, current) for applied in found]
+        show.print_json({"items": items, "next_cursor": None})
+    elif json:
+        show.print_json(_applied_values(found[0], current) | {"policy": found[0].data})
+    elif history_:
+        _print_history(found, current)
+    else:
+        print(f"# {_title(found[0], current)}\n\n{toml_text(found[0].data)}", end="")
+    return 0
+
+
+@policy.command(
+    usage="Usage: headway policy apply FILE [OPTIONS]",
+    help_epilogue="Example:\n\n    headway policy apply policy.toml --note 'more for low'",
+)
+def apply(
+    file: File,
+    /,
+    *,
+    note: Annotated[str, Parameter(help="A word on why, for the history.", show_default=False)] = "",
+    place: Place = HERE,
+) -> int:
+    """Put a policy file in force, as a new version. Workers follow within seconds; none is restarted."""
+    wanted: Policy = load_policy(file)
+
+    async def put() -> tuple[Applied, Applied]:
+        async with opened(place) as store:
+            before = await _read_version(store, await current_version(store))
+            return before, await apply_policy(store, wanted, now_at=await _now_at(store), note=note)
+
+    _print_change(*run(put()))
+    return 0
+
+
+@policy.command(
+    usage="Usage: headway policy rollback [OPTIONS]",
+    help_epilogue="Examples:\n\n    headway policy rollback\n    headway policy rollback --to 3",
+)
+def rollback(
+    *,
+    to: Annotated[int | None, Parameter(help="The version to go back to; else the one before the current.")] = None,
+    place: Place = HERE,
+) -> int:
+    """Put an earlier policy in force again, as a new version."""
+
+    async def put() -> tuple[Applied, Applied]:
+        async with opened(place) as store:
+            before = await _read_version(store, await current_version(store))
+            return before, await roll_back(store, to=to, now_at=await _now_at(store))
+
+    _print_change(*run(put()))
+    return 0
+
+
+async def _read_version(store: Store, version: int) -> Applied:
+    return await read_applied(store, version) if version else NO_VERSION
+
+
+async def _now_at(store: Store) -> int:
+    return (await store.snapshot()).now_at
+
+
+# ---------------------------------------------------------------------- telling
+
+
+def _check_values(checked: Checked) -> dict[str, Any]:
+    return {
+        "lanes": [_guarantee_values(sure) for sure in checked.guarantees],
+        "warnings": [found._asdict() for found in checked.findings],
+    }
+
+
+def _guarantee_values(sure: Guarantee) -> dict[str, Any]:
+    return {
+        "lane": sure.lane,
+        "level": sure.level,
+        "weight": sure.weight,
+        "share": round(sure.share, 6),
+        "slots": round(sure.slots, 6),
+        "after_seconds": None if sure.after_ms is None else sure.after_ms / 1_000,
+        "bound": sure.bound,
+    }
+
+
+def _print_check(checked: Checked, size: str) -> None:
+    console = show.console()
+    numbers = ["level", "weight", "sure of"]
+    table = show.table("lane", *numbers, "starts at the latest after about", right=numbers)
+    for sure in checked.guarantees:
+        share = f"{sure.share:.0%}" if sure.share else show.NOTHING
+        table.add_row(show.text(sure.lane), str(sure.level), f"{sure.weight:g}", share, show.text(sure.bound))
+    console.print(table)
+    for found in checked.findings:
+        console.print(_warning(found), soft_wrap=True)
+    print(
+        f"ok, with {show.plural(len(checked.findings), 'warning') if checked.findings else 'no warnings'}, for {size}"
+    )
+
+
+def _warning(found: Finding) -> Any:
+    where = f"{found.key}: " if found.key else ""
+    return show.text("warning ", show.STYLES["warning"]) + show.text(f"{where}{found.text} [{found.code}]")
+
+
+def _applied_values(applied: Applied, current: int) -> dict[str, Any]:
+    return {
+        "version": applied.version,
+        "current": applied.version == current,
+        "applied_at": show.moment(applied.applied_at) if applied.version else None,
+        "note": applied.note,
+        "digest": applied.digest or None,
+    }
+
+
+def _title(applied: Applied, current: int) -> str:
+    if not applied.version:
+        return "the built-in policy; none was applied"
+    note = f": {show.clean(applied.note)}" if applied.note else ""
+    force = "in force" if applied.version == current else "not in force"
+    return f"version {applied.version}, {force}, applied {show.local(applied.applied_at)}{note}"
+
+
+def _print_history(found: list[Applied], current: int) -> None:
+    if not found:
+        print("No policy was applied; the built-in one is in force.")
+        return
+    table = show.table("version", "", "applied", "digest", "note", right=["version"], flexible=["note"])
+    for applied in found:
+        table.add_row(
+            str(applied.version),
+            show.text("in force", "green") if applied.version == current else "",
+            show.local(applied.applied_at),
+            show.text(applied.digest[:12]),
+            show.text(applied.note or show.NOTHING),
+        )
+    show.console().print(table)
+
+
+def _print_change(before: Applied, after: Applied) -> None:
+    if after.version == before.version:
+        print(f"nothing changes: version {after.version}, which is in force, says the same")
+        return
+    old, new = dict(_flat(before.data)), dict(_flat(after.data))
+    table = show.table("key", "before", "now", flexible=["before", "now"])
+    for key in [*old, *(key for key in new if key not in old)]:
+        if old.get(key) != new.get(key):
+            table.add_row(*(show.text(cell) for cell in (key, old.get(key, show.NOTHING), new.get(key, show.NOTHING))))
+    if table.row_count:
+        show.console().print(table)
+    was = f"version {before.version}" if before.version else "the built-in policy"
+    print(f"version {after.version} is in force, after {was}")
+
+
+def _flat(data: Mapping[str, Any], outer: str = "") -> Iterator[tuple[str, str]]:
+    """Give each value with the path of its key."""
+    for key, value in data.items():
+        path = key_path(outer, key)
+        if isinstance(value, Mapping):
+            yield from _flat(value, path)
+        else:
+            yield path, show.compact(value)

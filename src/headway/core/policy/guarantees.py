@@ -1,0 +1,115 @@
+"""What each lane is sure of, however much work the others have: its share of the slots, and the bound on a wait."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from headway.core.policy.document import Lane, Policy
+from headway.core.policy.units import write_length
+
+
+@dataclass(frozen=True, slots=True)
+class Guarantee:
+    """What a lane is sure of, however much work the others have.
+
+    ``share`` is its part of all slots and ``slots`` the same as a number, from the moment that its oldest job has
+    waited ``after_ms``; None: no age helps it, and it can starve. ``bound`` says what follows for a wait.
+    """
+
+    lane: str
+    level: int
+    weight: float
+    share: float
+    slots: float
+    after_ms: int | None
+    bound: str
+
+    def wait_ms(self, ahead_ms: int) -> int | None:
+        """Bound the wait of a job with so much work of its own lane before it, but for a job in each slot."""
+        if self.after_ms is None or not self.slots:
+            return None
+        return round(self.after_ms + ahead_ms / self.slots)
+
+
+class Pool:
+    """The slots of all workers, and how many of them are kept for the lanes of the reserve."""
+
+    def __init__(self, policy: Policy, slots: int, workers: int) -> None:
+        reserve = policy.reserve
+        self.slots = slots
+        self.total = slots * workers
+        # A worker never keeps all its slots; in the whole pool a reserve may leave the other lanes none.
+        kept = min(reserve.slots, slots - 1) * workers
+        if reserve.scope == "pool":
+            kept = min(reserve.slots, self.total)
+        self.inside = [name for name in policy.lanes if name in reserve.lanes]
+        self.outside = [name for name in policy.lanes if name not in reserve.lanes]
+        self.kept = kept if self.inside and self.outside else 0
+        # With leave_free others start only while more than the reserve is free: never, if those inside take it all.
+        self.shuts_out = bool(self.kept) and (reserve.rule == "leave_free" or self.kept == self.total)
+
+
+def guarantees_of(policy: Policy, pool: Pool) -> Iterator[Guarantee]:
+    """Give each lane's guarantee, the first lane to be served first."""
+    sure = _sure_slots(policy, pool)
+    for name, lane in sorted(policy.lanes.items(), key=lambda item: (item[1].level, item[0])):
+        slots, after_ms = sure.get(name, (0.0, None))
+        usable = pool.total - pool.kept if name in pool.outside else pool.total
+        share = slots / pool.total
+        yield Guarantee(name, lane.level, lane.weight, share, slots, after_ms, _bound(slots, after_ms, usable))
+
+
+def best_level(policy: Policy, lanes: Mapping[str, Lane]) -> int:
+    """Give the level that is served before all others."""
+    if policy.promotion == "absolute":  # There a lane may rise even past the natives of the best level.
+        return min(max(0, lane.level - len(lane.promote_after_ms)) for lane in lanes.values())
+    return min(lane.level for lane in lanes.values())
+
+
+def _sure_slots(policy: Policy, pool: Pool) -> dict[str, tuple[float, int | None]]:
+    """Give the slots that each lane is sure of, and from which age on. Lanes that can starve are left out.
+
+    All lanes that can come to compete at the best level share the slots by weight, as start-time fair queueing has it.
+    The reserve gives its lanes more where their share is smaller than it.
+    """
+    lanes, inside = policy.lanes, pool.inside
+    competing = _competing(policy, lanes)
+    if pool.shuts_out:
+        competing = {name: after_ms for name, after_ms in competing.items() if name in inside}
+    if policy.promotion == "absolute":  # Age decides, so no lane has a share but for a reserve of its own.
+        aged: dict[str, tuple[float, int | None]] = {name: (0.0, after_ms) for name, after_ms in competing.items()}
+        return aged | {name: (float(pool.kept), 0) for name in inside if pool.kept and len(inside) == 1}
+    whole = sum(lanes[name].weight for name in _competing(policy, lanes))
+    within = sum(lanes[name].weight for name in competing if name in inside)
+    reserved = max(pool.kept, pool.total * within / whole)
+    sure: dict[str, tuple[float, int | None]] = {}
+    for name, after_ms in competing.items():
+        slots, among = (reserved, within) if name in inside else (pool.total - reserved, whole - within)
+        sure[name] = slots * lanes[name].weight / among, after_ms
+    if pool.kept and not within:  # Lanes of a reserve that never reach the best level have it to themselves.
+        alone = _competing(policy, {name: lanes[name] for name in inside})
+        weight = sum(lanes[name].weight for name in alone)
+        sure |= {name: (pool.kept * lanes[name].weight / weight, after_ms) for name, after_ms in alone.items()}
+    return sure
+
+
+def _competing(policy: Policy, lanes: Mapping[str, Lane]) -> dict[str, int]:
+    """Give the lanes that are served at the best level, or rise to it, each with the age at which it has."""
+    best = best_level(policy, lanes)
+    rises = {name: lane.level - best for name, lane in lanes.items()}
+    return {
+        name: lanes[name].promote_after_ms[rise - 1] if rise else 0
+        for name, rise in rises.items()
+        if rise <= len(lanes[name].promote_after_ms)
+    }
+
+
+def _bound(slots: float, after_ms: int | None, usable: int) -> str:
+    """Write ``a + B * W / (w * C)`` for a reader: B is the work before it, in seconds of a slot."""
+    if after_ms is None:
+        return "none: it can wait for ever"
+    after = f"{write_length(after_ms)} + " if after_ms else ""
+    if not slots:
+        return f"{after}{1 / usable:.3g} s for each second of work, of any lane, that came before it"
+    return f"{after}{1 / slots:.3g} s for each second of work of its lane before it"

@@ -1,0 +1,220 @@
+"""The ladder: durations with nested limits, and how room is made for short work.
+
+A job assigned a rung counts against the limit of that rung and of every shorter one. An *elastic* job has no duration
+of its own: it queues as the shortest rung, is assigned the longest that fits, and may be lowered while it runs.
+An *interactive* session never queues: it is admitted at once or denied, and is the first to be halted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from headway.core.job import JobId
+from headway.core.policy.document import ELASTIC, Ladder
+
+
+class Elastic(NamedTuple):
+    """A running job that may be lowered, and the rung it is assigned now."""
+
+    job_id: JobId
+    rung: int
+    started_at: int
+
+
+class Session(NamedTuple):
+    """A running interactive session. ``stopping``: it was told to, and holds its slot until it has."""
+
+    job_id: JobId
+    started_at: int
+    stopping: bool = False
+
+
+class Amendment(NamedTuple):
+    """A change to a running job: lower it to a rung, or halt it (no rung)."""
+
+    job_id: JobId
+    rung: str | None
+
+
+class Floor(NamedTuple):
+    """What runs, as the ladder sees it: jobs by assigned rung (elastic ones too), and whom room could be taken from."""
+
+    slots: int
+    free: int
+    counts: tuple[int, ...]
+    elastic: tuple[Elastic, ...] = ()
+    sessions: tuple[Session, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Cycle:
+    """What one run of the cycle decided: who starts (the place in the queue and the rung), and what is amended."""
+
+    starts: tuple[tuple[int, int], ...] = ()
+    amendments: tuple[Amendment, ...] = ()
+    stopping: bool = False  # A halted session will free its slot once it has stopped.
+
+
+def full_limit(ladder: Ladder, counts: Sequence[int], slots: int, rung: int) -> int | None:
+    """Give the longest rung up to this one whose limit is reached, or None if a job of this rung fits."""
+    above = sum(counts[rung + 1 :])
+    full: int | None = None
+    for index in range(rung, -1, -1):
+        above += counts[index]
+        most = ladder.rungs[index].most(slots)
+        if most is not None and above >= most and full is None:
+            full = index
+    return full
+
+
+def room(ladder: Ladder, counts: Sequence[int], slots: int, rung: int) -> int | None:
+    """Give how many more jobs of a rung may start; None if no limit says so."""
+    above = sum(counts[rung + 1 :])
+    left: int | None = None
+    for index in range(rung, -1, -1):
+        above += counts[index]
+        most = ladder.rungs[index].most(slots)
+        if most is not None:
+            left = most - above if left is None else min(left, most - above)
+    return None if left is None else max(0, left)
+
+
+def longest(ladder: Ladder, counts: Sequence[int], slots: int) -> int | None:
+    """Give the longest rung that fits without breaking a limit, or None if not even the shortest does."""
+    for index in range(len(ladder.rungs) - 1, -1, -1):
+        if full_limit(ladder, counts, slots, index) is None:
+            return index
+    return None
+
+
+def rung_index(ladder: Ladder, name: str | None) -> int | None:
+    """Give the place of a job's rung on the ladder; an elastic job queues as the shortest. None: it is not on it."""
+    if name == ELASTIC and ladder.rungs:
+        return 0
+    return next((index for index, rung in enumerate(ladder.rungs) if rung.name == name), None)
+
+
+def budget_of(ladder: Ladder, name: str | None) -> int | None:
+    """Give how long a job may run on the rung it was assigned."""
+    rung = None if name is None else ladder.find(name)
+    return None if rung is None else rung.length_ms
+
+
+def cycle(ladder: Ladder, floor: Floor, queue: Sequence[str], *, chance: float = 0.0) -> Cycle:
+    """Run the cycle over a queue of rungs, first come first, until nothing more can start.
+
+    For the first job not ignored, from the longest rung down: if a limit it counts against is reached, an elastic job
+    that counts there is lowered, to just below the shortest limit that is reached; if there is none, all jobs of that
+    rung and longer are ignored. If no slot is free, elastic jobs are lowered to the shortest rung (so that
+    slots free soon) and one session is halted. Otherwise the job starts. ``chance`` in [0, 1) picks among
+    victims where the policy says ``random``.
+    """
+    state = _State(ladder, floor, chance)
+    starts: list[tuple[int, int]] = []
+    ignored = len(ladder.rungs)
+    waiting = list(range(len(queue)))
+    while waiting:
+        place = next((place for place in waiting if _index(ladder, queue[place]) < ignored), None)
+        if place is None:
+            break
+        head = _index(ladder, queue[place])
+        full = full_limit(ladder, state.counts, floor.slots, head)
+        if full:  # A limit above the shortest rung: make room below it, or pass over.
+            if not state.lower_below(full):
+                ignored = full
+            continue
+        if full == 0 or state.free <= 0:
+            stopping = state.make_slots(sum(_index(ladder, queue[other]) < ignored for other in waiting))
+            return Cycle(tuple(starts), tuple(state.amendments), stopping)
+        rung = head
+        if queue[place] == ELASTIC:
+            rung = longest(ladder, state.counts, floor.slots) or 0
+        state.start(rung)
+        starts.append((place, rung))
+        waiting.remove(place)
+    return Cycle(tuple(starts), tuple(state.amendments))
+
+
+def admit(ladder: Ladder, floor: Floor, *, chance: float = 0.0) -> tuple[bool, tuple[Amendment, ...]]:
+    """Admit an interactive session if a slot is free, else deny it and lower one elastic job by a rung."""
+    state = _State(ladder, floor, chance)
+    if floor.free > 0 and (not ladder.rungs or full_limit(ladder, floor.counts, floor.slots, 0) is None):
+        return True, ()
+    victim = state.victim(1)
+    if victim is not None:
+        state.lower(victim, victim.rung - 1)
+    return False, tuple(state.amendments)
+
+
+class _State:
+    """The floor while a cycle changes it."""
+
+    def __init__(self, ladder: Ladder, floor: Floor, chance: float) -> None:
+        self._ladder = ladder
+        self._chance = chance
+        self._slots = floor.slots
+        self._sessions = floor.sessions
+        self._elastic = list(floor.elastic)
+        self._lowered: dict[JobId, int] = {}
+        self.counts = list(floor.counts)
+        self.free = floor.free
+
+    @property
+    def amendments(self) -> list[Amendment]:
+        named = [Amendment(job_id, self._ladder.rungs[rung].name) for job_id, rung in self._lowered.items()]
+        return named + ([Amendment(self._halted, None)] if self._halted is not None else [])
+
+    _halted: JobId | None = None
+
+    def start(self, rung: int) -> None:
+        self.counts[rung] += 1
+        self.free -= 1
+
+    def victim(self, rung: int) -> Elastic | None:
+        """Choose an elastic job at this rung or longer: the longest first, then by the policy's rule."""
+        able = [job for job in self._elastic if job.rung >= rung]
+        if not able:
+            return None
+        top = max(job.rung for job in able)
+        able = sorted((job for job in able if job.rung == top), key=lambda job: (-job.started_at, job.job_id))
+        return able[int(self._chance * len(able))] if self._ladder.victim == "random" else able[0]
+
+    def lower(self, job: Elastic, rung: int) -> None:
+        """Its place on the longer rungs is free at once."""
+        self.counts[job.rung] -= 1
+        self.counts[rung] += 1
+        self._elastic[self._elastic.index(job)] = job._replace(rung=rung)
+        self._lowered[job.job_id] = rung
+
+    def lower_below(self, full: int) -> bool:
+        """Lower one job out of a limit that is reached, below every limit that is. False if there is none."""
+        victim = self.victim(full)
+        if victim is None:
+            return False
+        target = full - 1
+        for index in range(full - 1, 0, -1):
+            most = self._ladder.rungs[index].most(self._slots)
+            if most is not None and sum(self.counts[index:]) >= most:
+                target = index - 1
+        self.lower(victim, target)
+        return True
+
+    def make_slots(self, wanted: int) -> bool:
+        """Lower elastic jobs to the shortest rung, and halt a session. Gives whether one is stopping."""
+        count = len(self._elastic) if self._ladder.lower == "all" else wanted
+        while count > 0 and (victim := self.victim(1)) is not None:
+            self.lower(victim, 0)
+            count -= 1
+        if any(session.stopping for session in self._sessions):
+            return True
+        if self._sessions:
+            order = sorted(self._sessions, key=lambda session: (-session.started_at, session.job_id))
+            at = int(self._chance * len(order)) if self._ladder.victim == "random" else 0
+            self._halted = order[at].job_id
+        return self._halted is not None
+
+
+def _index(ladder: Ladder, name: str) -> int:
+    return rung_index(ladder, name) or 0

@@ -1,0 +1,21 @@
+"""Limits: how many at once, how often. A store checks them in the step that claims, so they are never exceeded."""
+
+from __future__ import annotations
+
+from headway.core.policy.document import LimitRule
+
+
+def step_rate(rule: LimitRule, reached_us: int | None, now_us: int) -> tuple[int, int]:
+    """Take one start from a rate, by the generic cell rate algorithm.
+
+    ``reached_us`` is how far ahead its starts have been given away. Gives the moment from which the next start
+    conforms, and how far it reaches then. A start conforms now if the first is not after ``now_us``.
+    """
+    interval_us = rule.interval_us
+    reached_us = max(reached_us or 0, now_us)
+    return reached_us - (rule.burst - 1) * interval_us, reached_us + interval_us
+
+
+def conforms_at(conforms_us: int) -> int:
+    """Give the first whole millisecond from which a start conforms."""
+    return -(-conforms_us // 1_000)

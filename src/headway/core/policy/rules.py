@@ -1,0 +1,148 @@
+"""The part of a policy that a store must know, since it is checked or counted together with the jobs.
+
+Four formulas work on it, and they alone exist in every store beside core: the order key (``order.py``), the check of
+caps and of the ladder, parking, and the rate step (``limits.py``, ``ladder.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+
+from headway.core.policy.document import Ladder, LimitRule, Policy, Reserve, Rung, TaskRule
+
+SECOND_US = 1_000_000
+TENANT = "tenant"  # What ``by`` says for the tenant of a job, whatever its parameters are called.
+PAUSE = "pause:"  # Begins the keys under which jobs wait that somebody has paused.
+_SHUT = LimitRule(concurrency=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Paused:
+    """What must not start: everything, or these."""
+
+    everything: bool = False
+    lanes: tuple[str, ...] = ()
+    tasks: tuple[str, ...] = ()
+    tenants: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What a store checks. Kept in parts, each written by whoever knows it; ``join`` makes one of them."""
+
+    limits: Mapping[str, LimitRule] = field(default_factory=dict)
+    rungs: tuple[Rung, ...] = ()
+    pool_reserve: Reserve | None = None
+    default_weight: float = 1
+    weights: Mapping[str, float] = field(default_factory=dict)
+    costs_us: Mapping[str, int] = field(default_factory=dict)  # Expected microseconds by task.
+    paused: Paused = field(default_factory=Paused)
+
+
+def rules_of(policy: Policy) -> Rules:
+    """Give the part of a policy that a store must know."""
+    return Rules(
+        limits=dict(policy.limits),
+        rungs=policy.ladder.rungs,
+        pool_reserve=policy.reserve if policy.reserve.scope == "pool" else None,
+        default_weight=policy.tenants.default_weight,
+        weights=dict(policy.tenants.weights),
+    )
+
+
+def join(parts: Iterable[Rules]) -> Rules:
+    """Make one of the parts; where two name the same limit, the later stands."""
+    whole = Rules()
+    for part in parts:
+        whole = replace(
+            whole,
+            limits={**whole.limits, **part.limits},
+            rungs=part.rungs or whole.rungs,
+            pool_reserve=part.pool_reserve or whole.pool_reserve,
+            default_weight=part.default_weight if part.default_weight != 1 else whole.default_weight,
+            weights={**whole.weights, **part.weights},
+            costs_us={**whole.costs_us, **part.costs_us},
+            paused=part.paused if part.paused != Paused() else whole.paused,
+        )
+    return whole
+
+
+def limit_key(name: str, value: str) -> str:
+    """Name one counter of a limit: the limit's name, or that and the value it is counted by."""
+    return f"{name}={value}"
+
+
+class Rulebook:
+    """Rules, made quick to ask. It changes nothing and remembers only what follows from the rules."""
+
+    def __init__(self, rules: Rules = Rules()) -> None:  # noqa: B008  (it is frozen)
+        self.rules = rules
+        self.ladder = Ladder(rules.rungs)
+        self._by_task: dict[str, tuple[tuple[str, LimitRule], ...]] = {}
+
+    def keys(self, task: str, tenant: str | None, bound: Iterable[str] = ()) -> list[tuple[str, LimitRule]]:
+        """Give the counters that a job needs room in, with their rules: pauses first, then caps, then rates.
+
+        ``bound`` are those that hang on its arguments, known since its submission; the others follow from
+        its task and tenant, so that a limit set today holds for what was submitted yesterday.
+        """
+        found: list[tuple[str, LimitRule]] = []
+        paused = self.rules.paused
+        if task in paused.tasks:
+            found.append((f"{PAUSE}task:{task}", _SHUT))
+        if tenant is not None and tenant in paused.tenants:
+            found.append((f"{PAUSE}tenant:{tenant}", _SHUT))
+        limited: list[tuple[str, LimitRule]] = []
+        for name, rule in self._of_task(task):
+            limited.append((name if rule.by is None else limit_key(name, tenant or ""), rule))
+        for key in bound:
+            known = self.rules.limits.get(key.partition("=")[0])
+            if known is not None:
+                limited.append((key, known))
+        if len(limited) > 1:
+            limited.sort(key=lambda pair: (pair[1].count is not None, pair[0]))
+        return found + limited
+
+    def binds(self, task: str, tenant: str | None) -> bool:
+        """Tell whether a job with no bound keys may be held back by any rule of this book."""
+        paused = self.rules.paused
+        return bool(self._of_task(task)) or task in paused.tasks or tenant in paused.tenants
+
+    def _of_task(self, task: str) -> tuple[tuple[str, LimitRule], ...]:
+        known = self._by_task.get(task)
+        if known is None:
+            known = tuple(
+                (name, rule)
+                for name, rule in self.rules.limits.items()
+                if rule.by in (None, TENANT) and applies(rule, task)
+            )
+            if len(self._by_task) > 10_000:
+                self._by_task.clear()
+            self._by_task[task] = known
+        return known
+
+    def shuts(self, lane: str) -> bool:
+        """Tell whether a whole lane is paused."""
+        paused = self.rules.paused
+        return paused.everything or lane in paused.lanes
+
+    def step_us(self, task: str, tenant: str) -> int:
+        """Give how far apart two jobs of this task and tenant are in virtual time: expected cost by weight."""
+        rules = self.rules
+        cost_us = rules.costs_us.get(limit_key(task, tenant)) or rules.costs_us.get(task, SECOND_US)
+        return max(1, int(cost_us / rules.weights.get(tenant, rules.default_weight)))
+
+
+def task_rule(policy: Policy, task: str) -> TaskRule:
+    """Give what a policy sets for a task: by its name, or by the first pattern that fits it."""
+    exact = policy.tasks.get(task)
+    if exact is not None:
+        return exact
+    return next((rule for pattern, rule in policy.tasks.items() if fnmatchcase(task, pattern)), TaskRule())
+
+
+def applies(rule: LimitRule, task: str) -> bool:
+    """Tell whether a limit is about a task."""
+    return not rule.tasks or any(fnmatchcase(task, pattern) for pattern in rule.tasks)

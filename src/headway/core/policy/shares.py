@@ -1,0 +1,85 @@
+"""Sharing by weight: the clocks of those who share, and how many turns each gets. Start-time fair queueing.
+
+Whoever shares out keeps the clocks: each worker for its own claims. No clock of the machine is read here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Generic, NamedTuple, TypeVar
+
+N = TypeVar("N", bound=Hashable)
+
+
+class Sharer(NamedTuple, Generic[N]):
+    """One that shares: its tag (the smallest is next), how far a turn moves it, and how many turns it can use."""
+
+    name: N
+    tag: float
+    step: float
+    most: int
+
+
+class Shares(Generic[N]):
+    """A clock and a tag for each sharer. ``offset`` in [0, 1) is where in its cycle a new one begins."""
+
+    def __init__(self, offset: float = 0.0) -> None:
+        self._offset = offset
+        self._clock = 0.0
+        self._tags: dict[N, float] = {}
+
+    def tag(self, name: N, step: float) -> float:
+        """Give where a sharer stands. One that was away comes back at the clock: it has stored nothing up."""
+        tag = self._tags.get(name)
+        return self._clock + self._offset * step if tag is None else max(tag, self._clock)
+
+    def charge(self, name: N, step: float) -> None:
+        """Note that a sharer had a turn."""
+        start = self.tag(name, step)
+        self._clock = max(self._clock, start)
+        self._tags[name] = start + step
+
+    def correct(self, name: N, step: float) -> None:
+        """Note that its last turn was worth more or less than thought."""
+        if name in self._tags:
+            self._tags[name] += step
+
+
+def share_out(turns: int, sharers: Sequence[Sharer[N]]) -> dict[N, int]:
+    """Say how many of the next turns each sharer gets, the smallest tag first. No loop over turns.
+
+    All tags are filled up to one water line, as in a vessel with steps; whoever cannot use its part leaves it.
+    """
+    given = {sharer.name: 0 for sharer in sharers}
+    able = [sharer for sharer in sharers if sharer.most > 0]
+    while turns > 0 and able:
+        line = _water_line(turns, able)
+        filled = {s.name: max(0, int((line - s.tag) / s.step + 1e-9)) for s in able}
+        spent = [s for s in able if filled[s.name] >= s.most]
+        if spent:  # They take all they can use; the rest is shared out anew.
+            for sharer in spent:
+                given[sharer.name] = min(sharer.most, turns)
+                turns -= given[sharer.name]
+            able = [sharer for sharer in able if sharer not in spent]
+            continue
+        for sharer in able:
+            given[sharer.name] = filled[sharer.name]
+            turns -= filled[sharer.name]
+        order = sorted(able, key=lambda s: (s.tag + given[s.name] * s.step, able.index(s)))
+        for sharer in order[:turns]:
+            given[sharer.name] += 1
+        break
+    return given
+
+
+def _water_line(turns: int, sharers: Sequence[Sharer[N]]) -> float:
+    speed = level = 0.0
+    line = 0.0
+    order = sorted(sharers, key=lambda sharer: sharer.tag)
+    for index, sharer in enumerate(order):
+        speed += 1 / sharer.step
+        level += sharer.tag / sharer.step
+        line = (turns + level) / speed
+        if index + 1 < len(order) and line <= order[index + 1].tag:
+            break
+    return line

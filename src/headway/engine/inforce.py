@@ -1,0 +1,68 @@
+"""The policy in force, as this process knows it: the store's, once it has one."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+
+import msgspec
+
+from headway.core.errors import PolicyError
+from headway.core.policy.document import BUILT_IN, Policy
+from headway.core.policy.reading import policy_data
+from headway.engine.policies import apply_policy, current_version, read_current
+from headway.stores.base import Store
+
+log = logging.getLogger("headway.policy")
+
+FILES = "policy_file"  # The document that remembers which policy file was applied last.
+LOOK_EVERY = 1.0  # Seconds between looks at the store.
+
+
+class InForce:
+    """Holds the policy and follows the store's. ``settled``: nothing but the store can change it any more."""
+
+    def __init__(self, policy: Policy = BUILT_IN, *, settled: bool = False) -> None:
+        self.policy = policy
+        self.version = 0
+        self.settled = settled
+        self._looked = -LOOK_EVERY
+        self._unreadable = 0
+
+    async def follow(self, store: Store, *, every: float = LOOK_EVERY) -> bool:
+        """Look at the store unless that was done a moment ago. Gives whether the policy has changed.
+
+        One that cannot be read changes nothing: the last that could stays in force here.
+        """
+        if time.monotonic() - self._looked < every:
+            return False
+        version = await current_version(store)
+        self._looked = time.monotonic()
+        self.settled = True
+        if version in (self.version, self._unreadable):
+            return False
+        try:
+            current = await read_current(store)
+        except PolicyError as problem:
+            self._unreadable = version
+            log.error("policy version %d stays out of force here, %d goes on: %s", version, self.version, problem)  # noqa: TRY400
+            return False
+        if current is None:
+            return False
+        self.policy, self.version = current.policy, current.version
+        log.info("policy version %d is in force", self.version)
+        return True
+
+
+async def apply_file(store: Store, policy: Policy, path: str, *, now_at: int) -> None:
+    """Apply the policy of a file that a process was started with, unless that very text was applied before.
+
+    So a new file comes into force when it is deployed, and a change made since by hand survives a restart.
+    """
+    digest = hashlib.sha256(msgspec.json.encode(policy_data(policy), order="deterministic")).digest()
+    known = await store.read(FILES, "last")
+    if known and known[0].body == digest:
+        return
+    await apply_policy(store, policy, now_at=now_at, note=f"from {path}")
+    await store.write(FILES, "last", digest)

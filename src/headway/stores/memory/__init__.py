@@ -1,0 +1,5 @@
+"""The reference store: core and dictionaries."""
+
+from headway.stores.memory.store import MemoryStore
+
+__all__ = ["MemoryStore"]

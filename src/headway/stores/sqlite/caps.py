@@ -1,0 +1,166 @@
+"""Caps: limits, rates, the ladder and the pool's reserve, checked in the transaction that claims."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Sequence
+
+from headway.core.policy.document import ELASTIC, LimitRule
+from headway.core.policy.ladder import Elastic, Floor, full_limit, longest, rung_index
+from headway.core.policy.limits import conforms_at, step_rate
+from headway.stores.sqlite import rows
+from headway.stores.sqlite.transaction import Transaction
+
+Keys = Sequence[tuple[str, LimitRule]]
+
+
+class Caps:
+    """What is in use, read once a transaction when first asked and kept up with its claims."""
+
+    def __init__(self, tx: Transaction) -> None:
+        self._tx = tx
+        self._held: Counter[str] | None = None
+        self._reached: dict[str, int | None] = {}
+        self._stepped: set[str] = set()
+        self._floor: Floor | None = None
+
+    # ------------------------------------------------------------------ limits
+
+    def full_key(self, keys: Keys) -> tuple[str, int | None] | None:
+        """Give the first of these keys that has no room, and when it will have, if that is known."""
+        now_us = self._tx.now_at * 1_000
+        for key, rule in keys:
+            if rule.concurrency is not None and self._in_use()[key] >= rule.concurrency:
+                return key, None
+            if rule.count is not None:
+                conforms_us, _ = step_rate(rule, self._reached_us(key), now_us)
+                if conforms_us > now_us:
+                    return key, conforms_at(conforms_us)
+        return None
+
+    def take(self, keys: Keys) -> str | None:
+        """Count a start against its keys. Gives the text that its lease remembers them by."""
+        held = []
+        for key, rule in keys:
+            if rule.concurrency is not None:
+                self._in_use()[key] += 1
+                held.append(key)
+            if rule.count is not None:
+                _, self._reached[key] = step_rate(rule, self._reached_us(key), self._tx.now_at * 1_000)
+                self._stepped.add(key)
+        return rows.json_list(held) if held else None
+
+    def settle(self) -> None:
+        """Write what the starts took from their rates."""
+        for key in sorted(self._stepped):
+            self._tx.db.run("rate_step", self._tx.namespace_id, key, self._reached[key])
+
+    def _in_use(self) -> Counter[str]:
+        if self._held is None:
+            self._held = Counter()
+            for held, count in self._tx.db.run("holders", self._tx.namespace_id):
+                for key in rows.read_strings(held):
+                    self._held[key] += count
+        return self._held
+
+    def _reached_us(self, key: str) -> int | None:
+        if key not in self._reached:
+            self._reached[key] = self._tx.db.first("rate", self._tx.namespace_id, key)
+        return self._reached[key]
+
+    # ------------------------------------------------------------------ the ladder and the pool
+
+    def fit_rung(self, rung: str | None) -> tuple[bool, str | None]:
+        """Tell whether the ladder lets a job of this rung start, and which rung it is assigned."""
+        ladder = self._tx.book.ladder
+        index = rung_index(ladder, rung)
+        if index is None:
+            return True, None
+        floor = self.floor()
+        if rung == ELASTIC:
+            best = longest(ladder, floor.counts, floor.slots)
+            return best is not None, None if best is None else ladder.rungs[best].name
+        return full_limit(ladder, floor.counts, floor.slots, index) is None, rung
+
+    def assign(self, rung: str) -> None:
+        """Count a start on the ladder."""
+        floor = self.floor()
+        index = rung_index(self._tx.book.ladder, rung) or 0
+        counts = tuple(count + (place == index) for place, count in enumerate(floor.counts))
+        self._floor = floor._replace(counts=counts, free=floor.free - 1)
+
+    def floor(self) -> Floor:
+        """What runs on the ladder."""
+        if self._floor is None:
+            ladder = self._tx.book.ladder
+            running = self._tx.db.run("running_rungs", self._tx.namespace_id).fetchall()
+            counts = Counter(assigned for _, _, assigned, _ in running)
+            elastic = [
+                Elastic(job_id, rung_index(ladder, assigned) or 0, started_at)
+                for job_id, rung, assigned, started_at in running
+                if rung == ELASTIC and assigned is not None
+            ]
+            slots = live_slots(self._tx)
+            self._floor = Floor(
+                slots, slots - len(running), tuple(counts[rung.name] for rung in ladder.rungs), tuple(elastic)
+            )
+        return self._floor
+
+    def pool_room(self) -> int:
+        """How many more jobs of lanes outside the reserve may run, if slots are reserved in the whole pool."""
+        reserve = self._tx.book.rules.pool_reserve
+        if reserve is None:
+            return sys.maxsize
+        running = self._tx.db.run("running_lanes", self._tx.namespace_id)
+        counted = sum(count for lane, count in running if reserve.rule == "leave_free" or lane not in reserve.lanes)
+        return max(0, live_slots(self._tx) - reserve.slots - int(counted))
+
+
+def live_slots(tx: Transaction) -> int:
+    """The slots of the workers that take jobs."""
+    return int(tx.db.first("live_slots", tx.namespace_id, tx.now_at))
+
+
+def put_aside(
+    tx: Transaction, class_id: int, park: str, order_key: int, seq: int, full: tuple[str, int | None]
+) -> None:
+    """Let a job wait for a key without room; if it does so already, its park is shut."""
+    key, open_at = full
+    if park == key:
+        tx.db.run("park_shut", open_at, tx.namespace_id, key, class_id)
+    else:
+        tx.db.run("park_move", key, class_id, park, order_key, seq)
+        tx.db.run("place_park", key, seq)
+        tx.db.run("park_put", tx.namespace_id, key, class_id, open_at, order_key, seq)
+        tx.db.run("park_head", class_id, key, tx.namespace_id)
+        if park:
+            left_park(tx, class_id, park)
+    tx.parks_changed()
+
+
+def left_park(tx: Transaction, class_id: int, park: str) -> None:
+    """A job has left a park: another is first now, or none is left."""
+    tx.db.run("park_head", class_id, park, tx.namespace_id)
+    tx.db.run("park_empty", tx.namespace_id, park, class_id)
+    tx.parks_changed()
+
+
+def give_back(tx: Transaction, held: str) -> None:
+    """A lease ends: what waits for its keys may try again."""
+    for key in rows.read_strings(held):
+        opened = [class_id for (class_id,) in tx.db.run("park_release", tx.namespace_id, key)]
+        if opened:
+            tx.eligible += opened
+            tx.parks_changed()
+
+
+def adopt_rules(tx: Transaction) -> None:
+    """Go by the rules as they are now: count leases anew, and let all that was put aside try again."""
+    tx.adopt_rules()
+    for seq, task, tenant, limits in tx.db.run("running", tx.namespace_id).fetchall():
+        bound = () if limits is None else rows.read_strings(limits)
+        held = [key for key, rule in tx.book.keys(task, tenant, bound) if rule.concurrency is not None]
+        tx.db.run("rehold", rows.json_list(held) if held else None, seq)
+    tx.db.run("park_open_all", tx.namespace_id)
+    tx.wake_all()

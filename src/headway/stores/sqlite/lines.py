@@ -1,0 +1,78 @@
+"""Lines: where a job that becomes eligible is put, and how the tenants of a class come to share it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headway.core.policy.order import order_key
+from headway.stores.sqlite.transaction import Transaction
+
+
+class Lines:
+    """Gives places in classes. Remembers, within one transaction, what it has read of them."""
+
+    def __init__(self, tx: Transaction) -> None:
+        self._tx = tx
+        self._clocks: dict[int, int | None] = {}  # By class: its clock, or None if nobody shares it.
+        self._last: dict[tuple[int, str], int | None] = {}
+        self._plain: dict[int, tuple[int, int]] = {}  # By class: the first and last place given where nobody shares.
+
+    def place(self, class_id: int, number: int, task: str, tenant: str | None, *, front: bool = False) -> int:
+        """Give the order key of a job that becomes eligible.
+
+        ``number``: its place where nobody shares; ``front``: before all that wait.
+        """
+        clock = self.clock(class_id)
+        if clock is None:
+            if tenant is None:
+                first = self._plain.get(class_id)
+                self._plain[class_id] = (number, number) if first is None else (first[0], number)
+                return number
+            clock = self._become_fair(class_id, number)
+        sharer = tenant or ""
+        key = clock
+        if not front:
+            last = self._last_key(class_id, sharer)
+            key = order_key(clock, last, self._tx.book.step_us(task, sharer))
+        self._note(class_id, sharer, key)
+        return key
+
+    def put(
+        self, class_id: int, seq: int, task: str, tenant: str | None, eligible_at: int, number: int,
+        *counts: Any, front: bool = False,
+    ) -> None:  # fmt: skip
+        """Let a job wait that ran, ended or was delayed before."""
+        key = self.place(class_id, number, task, tenant, front=front)
+        sharer = None if self.clock(class_id) is None else tenant or ""
+        self._tx.db.run("ready_again", class_id, key, seq, eligible_at, *counts, sharer)
+        self._tx.db.run("place", class_id, key, None, seq)
+        self._tx.eligible.append(class_id)
+
+    def clock(self, class_id: int) -> int | None:
+        """Give the clock of a class, or None if nobody shares it."""
+        if class_id not in self._clocks:
+            fair, clock = self._tx.db.run("class_state", class_id).fetchone()
+            self._clocks[class_id] = clock if fair else None
+        return self._clocks[class_id]
+
+    def _become_fair(self, class_id: int, number: int) -> int:
+        """Begin to share a class. What waits or runs there already, or is about to wait, is one tenant's."""
+        db = self._tx.db
+        db.run("fair_ready", class_id)
+        db.run("fair_leases", class_id)
+        first, last = self._plain.get(class_id, (number, None))
+        clock = int(db.first("fair_class", class_id, first))
+        self._clocks[class_id] = clock
+        if last is not None:
+            self._note(class_id, "", last)
+        return clock
+
+    def _last_key(self, class_id: int, sharer: str) -> int | None:
+        known = (class_id, sharer)
+        if known not in self._last:
+            self._last[known] = self._tx.db.first("last_key", class_id, sharer)
+        return self._last[known]
+
+    def _note(self, class_id: int, sharer: str, key: int) -> None:
+        last = self._last_key(class_id, sharer)
+        self._last[class_id, sharer] = key if last is None else max(last, key)

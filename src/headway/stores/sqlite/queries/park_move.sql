@@ -1,0 +1,3 @@
+-- park_move: move a waiting job to a park.
+-- params  to, class_id, park, order_key, seq
+UPDATE ready SET park = :to WHERE class_id = :class_id AND park = :park AND order_key = :order_key AND seq = :seq;

@@ -1,0 +1,3 @@
+-- rehold: note anew which limits a lease counts against.
+-- params  held, seq
+UPDATE lease SET held = :held WHERE seq = :seq;

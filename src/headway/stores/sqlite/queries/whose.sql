@@ -1,0 +1,3 @@
+-- whose: the task and the tenant of a job.
+-- params  seq
+SELECT task, tenant FROM job WHERE seq = :seq;

@@ -1,0 +1,298 @@
+"""Other ways to choose who runs next, for comparison: the plain ones, and those that other queues have."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
+
+from tests.simulation.workload import LADDER, LANES, SLOTS, Work
+
+Line = deque[Work]
+
+
+@dataclass(slots=True)
+class Running:
+    """A job that runs, and when it will end. ``rung`` is its place on the ladder, where there is one."""
+
+    work: Work
+    started: float
+    ends: float
+    rung: int = 0
+
+
+class Discipline:
+    """What all have in common: slots, and jobs in them. First come, first served, unless a subclass says otherwise."""
+
+    name = "first come, first served"
+
+    def __init__(self) -> None:
+        self.running: dict[int, Running] = {}
+        self.killed: set[int] = set()
+        self._line: Line = deque()
+
+    def add(self, work: Work, now: float) -> None:
+        """Let a job wait."""
+        self._line.append(work)
+
+    def take(self, now: float) -> Work | None:
+        """Choose who runs next; a slot is free."""
+        return self._line.popleft() if self._line else None
+
+    def make_room(self, now: float) -> None:
+        """Do what may be done before the next one is chosen, slot or no slot."""
+
+    def start(self, work: Work, now: float) -> None:
+        self.running[work.number] = Running(work, now, now + work.seconds)
+
+    def end(self, work: Work, now: float) -> None:
+        del self.running[work.number]
+
+
+def replay(discipline: Discipline, works: Sequence[Work]) -> list[float]:
+    """Run a workload through a discipline; give how long each job waited, in the order of the workload."""
+    starts: dict[int, float] = {}
+    for now, arrived in _moments(discipline, works):
+        if arrived is not None:
+            discipline.add(arrived, now)
+        while True:
+            discipline.make_room(now)
+            chosen = discipline.take(now) if len(discipline.running) < SLOTS else None
+            if chosen is None:
+                break
+            discipline.start(chosen, now)
+            starts[chosen.number] = now
+    return [starts[work.number] - work.arrives for work in works]
+
+
+def _moments(discipline: Discipline, works: Sequence[Work]) -> Iterator[tuple[float, Work | None]]:
+    """Give every moment at which a job comes, or one ends; arrivals first."""
+    coming = deque(works)
+    while coming or discipline.running:
+        first = min(discipline.running.values(), key=lambda job: (job.ends, job.work.number), default=None)
+        if coming and (first is None or coming[0].arrives <= first.ends):
+            yield coming[0].arrives, coming.popleft()
+        elif first is not None:
+            discipline.end(first.work, first.ends)
+            yield first.ends, None
+
+
+class StrictPriority(Discipline):
+    """The best lane that has work is served first, whatever else waits."""
+
+    name = "strict priority"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lanes: dict[str, Line] = {lane: deque() for lane in LANES}
+
+    def add(self, work: Work, now: float) -> None:
+        self._lanes[work.lane].append(work)
+
+    def take(self, now: float) -> Work | None:
+        return next((line.popleft() for line in self._lanes.values() if line), None)
+
+
+class AbsoluteAging(Discipline):
+    """Once a minute a mover puts what has grown old into the next better queue, where the oldest comes first."""
+
+    name = "aging, a mover every 60 s"
+
+    EVERY = 60.0
+    AGES = {"medium": 1_200.0, "low": 600.0}  # Seconds after which a queue's jobs are moved up.
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._queues: dict[str, list[tuple[float, int, Work]]] = {lane: [] for lane in LANES}
+        self._moved = 0.0
+
+    def add(self, work: Work, now: float) -> None:
+        self._move(now)
+        heappush(self._queues[work.lane], (work.arrives, work.number, work))
+
+    def take(self, now: float) -> Work | None:
+        self._move(now)
+        return next((heappop(queue)[2] for queue in self._queues.values() if queue), None)
+
+    def _move(self, now: float) -> None:
+        """Do all the moves that were due by now."""
+        while self._moved + self.EVERY <= now:
+            self._moved += self.EVERY
+            for better, worse in (("medium", "low"), ("high", "medium")):
+                queue = self._queues[worse]
+                while queue and queue[0][0] <= self._moved - self.AGES[worse]:
+                    heappush(self._queues[better], heappop(queue))
+
+
+@dataclass(slots=True)
+class _Loop:
+    """A loop that pops a job and then waits for a slot to run it in: ``since`` when, if it does so now."""
+
+    most: int
+    line: Line = field(default_factory=deque)
+    running: int = 0
+    since: float | None = None
+
+    def wait(self, now: float) -> None:
+        """A loop waits for a slot only with a job in hand, and with room in its own cap."""
+        if not self.line or self.running >= self.most:
+            self.since = None
+        elif self.since is None:
+            self.since = now
+
+
+class ReservedSlots(Discipline):
+    """Two loops, one for high and one for all else, which may hold six of the slots. Who waited longer is next."""
+
+    name = "two of eight reserved, two loops"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._high, self._low = _Loop(SLOTS), _Loop(SLOTS - 2)
+
+    def add(self, work: Work, now: float) -> None:
+        loop = self._loop(work)
+        loop.line.append(work)
+        loop.wait(now)
+
+    def take(self, now: float) -> Work | None:
+        waiting = [
+            (loop.since, loop.line[0].number, loop) for loop in (self._high, self._low) if loop.since is not None
+        ]
+        if not waiting:
+            return None
+        _, _, loop = min(waiting, key=lambda entry: entry[:2])
+        work = loop.line.popleft()
+        loop.running += 1
+        loop.since = None  # The next job in hand begins to wait now.
+        loop.wait(now)
+        return work
+
+    def end(self, work: Work, now: float) -> None:
+        super().end(work, now)
+        loop = self._loop(work)
+        loop.running -= 1
+        loop.wait(now)
+
+    def _loop(self, work: Work) -> _Loop:
+        return self._high if work.lane == "high" else self._low
+
+
+class DurationLadder(Discipline):
+    """First come, first served, but at most six jobs above three seconds and five above ten run at once.
+
+    What declares no duration queues as the shortest, gets the longest that fits, and is cut down when others wait.
+    """
+
+    name = "ladder 8/6/5 with downgrades"
+
+    LIMITS = (SLOTS, 6, 5)
+    LENGTHS = tuple(LADDER.values())
+    ELASTIC = "default"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lines: list[Line] = [deque() for _ in self.LIMITS]
+
+    def add(self, work: Work, now: float) -> None:
+        self._lines[0 if work.rung == self.ELASTIC else list(LADDER).index(work.rung)].append(work)
+
+    def take(self, now: float) -> Work | None:
+        able = [line for rung, line in enumerate(self._lines) if line and self._full(rung) is None]
+        return min(able, key=_first).popleft() if able else None
+
+    def start(self, work: Work, now: float) -> None:
+        super().start(work, now)
+        job = self.running.pop(work.number)  # It does not count against the limits it is measured by.
+        if work.rung != self.ELASTIC:
+            job.rung = list(LADDER).index(work.rung)
+        else:
+            self._shorten(job, max(rung for rung in range(len(self.LIMITS)) if self._full(rung) is None), now)
+        self.running[work.number] = job
+
+    def make_room(self, now: float) -> None:
+        """Cut down elastic jobs for the first in the queue; where that does not help, pass over its rung."""
+        passed_over = len(self.LIMITS)
+        while True:
+            rungs = [rung for rung in range(passed_over) if self._lines[rung]]
+            if not rungs:
+                return
+            full = self._full(min(rungs, key=lambda rung: _first(self._lines[rung])))
+            if full is None:
+                return
+            elastic = [
+                job
+                for job in self.running.values()
+                if job.work.rung == self.ELASTIC and job.rung >= max(full, 1) and job.ends > now
+            ]
+            if full == 0:
+                for job in elastic:
+                    self._shorten(job, 0, now)
+                return
+            if not elastic:
+                passed_over = full
+                continue
+            victim = max(elastic, key=lambda job: (job.rung, job.started))
+            self._shorten(victim, 1 if full == 2 and self._count(1) < self.LIMITS[1] else 0, now)
+
+    def _full(self, rung: int) -> int | None:
+        """Give the longest rung up to this one whose limit is reached."""
+        return next((at for at in range(rung, -1, -1) if self._count(at) >= self.LIMITS[at]), None)
+
+    def _count(self, rung: int) -> int:
+        return sum(job.rung >= rung for job in self.running.values())
+
+    def _shorten(self, job: Running, rung: int, now: float) -> None:
+        """Bring a job to a rung; if it would run longer than that, it is killed."""
+        job.rung = rung
+        if job.work.seconds > self.LENGTHS[rung]:
+            job.ends = max(now, job.started + self.LENGTHS[rung])
+            self.killed.add(job.work.number)
+
+
+def _first(line: Line) -> tuple[float, int]:
+    return (line[0].arrives, line[0].number)
+
+
+class LeastLoadedQueue(Discipline):
+    """Twenty queues that take turns. A job goes to the one with the least in it, a batch as a whole."""
+
+    name = "20 queues, a batch to one"
+
+    QUEUES = 20
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._queues: list[Line] = [deque() for _ in range(self.QUEUES)]
+        self._turns = [0] * self.QUEUES
+        self._turn = 0
+        self._load: Counter[int] = Counter()
+        self._queue_of_batch: dict[str, int] = {}
+        self._queue_of: dict[int, int] = {}
+
+    def add(self, work: Work, now: float) -> None:
+        queue = self._queue_of_batch.get(work.batch) if work.batch else None
+        if queue is None:
+            queue = min(range(self.QUEUES), key=lambda at: (self._load[at], at))
+        if work.batch:
+            self._queue_of_batch[work.batch] = queue
+        self._queue_of[work.number] = queue
+        self._load[queue] += 1
+        self._queues[queue].append(work)
+
+    def take(self, now: float) -> Work | None:
+        filled = [at for at, queue in enumerate(self._queues) if queue]
+        if not filled:
+            return None
+        queue = min(filled, key=lambda at: (self._turns[at], _first(self._queues[at])))
+        self._turn = max(self._turn, self._turns[queue])
+        self._turns[queue] = self._turn + 1
+        return self._queues[queue].popleft()
+
+    def end(self, work: Work, now: float) -> None:
+        super().end(work, now)
+        self._load[self._queue_of.pop(work.number)] -= 1
+
+
+DISCIPLINES = (Discipline, StrictPriority, AbsoluteAging, ReservedSlots, DurationLadder, LeastLoadedQueue)

@@ -1,0 +1,121 @@
+"""Runs a workload through the real thing: the policy, its clocks and a store, with one worker, on a virtual clock."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
+
+from headway.core.job import JobId
+from headway.core.lease import Lease, Report
+from headway.core.policy.document import Policy
+from headway.core.policy.lanes import Clocks, plan
+from headway.core.policy.retry import Returned, judge
+from headway.core.snapshot import Snapshot
+from headway.engine.rules import change_costs, govern
+from headway.stores.base import Beat, Exchange
+from headway.stores.memory import MemoryStore
+from headway.testing.clock import ManualClock
+from tests.conformance.builders import a_claim_id, a_job, a_worker
+from tests.simulation.workload import SLOTS, Work, expected_seconds
+
+WORKER = "w1"
+LONGEST_MS = 7 * 24 * 3_600_000  # The worker's lease outlasts every run.
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """What came of a run: how long each job waited, in the order of the workload; how many claims were promotions."""
+
+    waits: list[float]
+    promoted: int
+
+
+async def play(policy: Policy, works: Sequence[Work]) -> Played:
+    """Run a workload through a policy."""
+    return await _Pool(policy, works).play()
+
+
+class _Pool:
+    """One worker that plans as a worker's feed does: by the picture that came with its last exchange."""
+
+    def __init__(self, policy: Policy, works: Sequence[Work]) -> None:
+        self._policy = policy
+        self._works = works
+        self._expected = expected_seconds(works)
+        self._clock = ManualClock()
+        self._begins_at = self._clock()
+        self._store = MemoryStore(clock=self._clock)
+        self._clocks = Clocks()
+        self._snapshot = Snapshot(self._begins_at)
+        self._by_id: dict[JobId, Work] = {}
+        self._running: list[tuple[int, int, Lease]] = []  # By when each will end.
+        self._outside = 0  # How many of them are of lanes outside the reserve.
+        self._waits: dict[int, float] = {}
+
+    async def play(self) -> Played:
+        await govern(self._store, self._policy)
+        await change_costs(self._store, lambda _: {task: round(1e6 * cost) for task, cost in self._expected.items()})
+        worker = a_worker(WORKER, slots=SLOTS, reserved=self._policy.reserve.slots)
+        await self._store.renew(Beat(worker, LONGEST_MS, LONGEST_MS, register=True))
+        coming = deque(self._works)
+        while coming or self._running:
+            arrives_at = self._at(coming[0].arrives) if coming else None
+            if arrives_at is not None and (not self._running or arrives_at <= self._running[0][0]):
+                self._clock.advance(ms=arrives_at - self._clock())
+                await self._submit(coming.popleft())
+                await self._exchange()
+            else:
+                ends_at, _, lease = heappop(self._running)
+                self._clock.advance(ms=ends_at - self._clock())
+                await self._exchange(self._end(lease))
+        totals = (await self._store.stats()).totals
+        promoted = sum(count for what, count in totals.items() if what.startswith("promoted."))
+        return Played([self._waits[work.number] for work in self._works], promoted)
+
+    async def _submit(self, work: Work) -> None:
+        job = a_job(task=work.task, lane=work.lane, tenant=work.tenant)
+        self._by_id[job.job_id] = work
+        await self._store.submit([job])
+
+    def _end(self, lease: Lease) -> Report:
+        work = self._by_id[lease.job_id]
+        self._outside -= lease.lane not in self._policy.reserve.lanes
+        self._clocks.correct(self._policy, lease.class_key, work.seconds - self._expected[work.task])
+        return judge(Returned(None), lease, self._policy)
+
+    async def _exchange(self, *finished: Report) -> None:
+        """Hand in what has ended and claim for the free slots; again, as long as a class turns up that was unknown."""
+        while (free := SLOTS - len(self._running)) > 0:
+            below = SLOTS - self._policy.reserve.slots - self._outside
+            chosen = plan(
+                self._snapshot,
+                free=free,
+                free_below=below,
+                offers=frozenset(),
+                policy=self._policy,
+                clocks=self._clocks,
+            )
+            answer = await self._store.exchange(
+                Exchange(WORKER, a_claim_id(), finished, chosen, want_snapshot=True),
+            )
+            assert answer.snapshot is not None
+            assert not answer.refused
+            for lease in answer.leases:
+                self._start(lease)
+            known = {view.key for view in self._snapshot.classes}
+            self._snapshot = answer.snapshot
+            finished = ()
+            if all(view.key in known for view in self._snapshot.classes):
+                return
+
+    def _start(self, lease: Lease) -> None:
+        work = self._by_id.pop(lease.job_id) if False else self._by_id[lease.job_id]
+        self._outside += lease.lane not in self._policy.reserve.lanes
+        self._clocks.charge(self._policy, lease.class_key, self._expected[work.task])
+        self._waits[work.number] = (self._clock() - self._at(work.arrives)) / 1_000
+        heappush(self._running, (self._clock() + max(1, round(1_000 * work.seconds)), lease.seq, lease))
+
+    def _at(self, moment: float) -> int:
+        return self._begins_at + round(1_000 * moment)
