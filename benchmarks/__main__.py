@@ -17,6 +17,8 @@ from typing import Any
 
 from benchmarks.limits import bare_sqlite
 from benchmarks.machine import Counter, cpu_seconds, pss_mib, worker
+from benchmarks.policy import lines as policy_lines
+from benchmarks.policy import measure_policy
 
 Figures = dict[str, Any]
 
@@ -26,6 +28,8 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=40_000, help="jobs in a drain")
     parser.add_argument("--deep", type=int, default=1_000_000, help="jobs waiting in the deep drain; 0 leaves it out")
     parser.add_argument("--latency", type=int, default=1_000, help="submits, 20 ms apart; 0 leaves it out")
+    parser.add_argument("--tenants", type=int, default=100_000, help="tenants in the widest case of the policy")
+    parser.add_argument("--only", choices=("policy",), help="measure this part alone")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     options = parser.parse_args()
     if not shutil.which("true"):
@@ -37,7 +41,10 @@ def main() -> None:
         ("drain of no-op jobs, one worker", measure_drain),
         ("drain from a deep queue", measure_depth),
         ("start latency of an idle worker", measure_latency),
+        ("the policy", measure_the_policy),
     ):
+        if options.only and options.only not in title:
+            continue
         print(f"measuring {title} …", file=sys.stderr)
         with tempfile.TemporaryDirectory(prefix="headway-bench-") as folder:
             part(figures, Path(folder), options)
@@ -118,6 +125,11 @@ def measure_latency(figures: Figures, folder: Path, options: argparse.Namespace)
     _run(run)
 
 
+def measure_the_policy(figures: Figures, folder: Path, options: argparse.Namespace) -> None:
+    deep = options.deep or 100_000
+    figures["policy"] = asyncio.run(measure_policy(folder, deep=deep, tenants=options.tenants))
+
+
 TEXT = "x" * 40
 
 
@@ -180,6 +192,8 @@ def _run(function: Callable[[], Any]) -> None:
 
 def table(figures: Figures) -> str:
     """Lay the figures out with the ratios that matter."""
+    if "bare" not in figures:
+        return "\n".join(policy_lines(figures["policy"]))
     bare = figures["bare"]
     lines = [
         f"{'bare insert, batches of 100, FULL':<44}{bare['insert']:>12,.0f} /s",
@@ -208,6 +222,8 @@ def table(figures: Figures) -> str:
             f"{late['p50_ms']:>8.2f} / {late['p99_ms']:.2f} / {late['max_ms']:.2f} ms of {late['submits']}"
         )
         lines.append(f"{'idle worker':<44}{idle['cpu_percent']:>11.2f} % CPU, {idle['pss_mib']:.0f} MiB PSS")
+    if "policy" in figures:
+        lines += policy_lines(figures["policy"])
     return "\n".join(lines)
 
 

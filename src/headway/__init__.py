@@ -20,6 +20,7 @@ from headway.core.errors import (
 )
 from headway.core.event import Event
 from headway.core.job import State
+from headway.core.policy.why import Reason
 from headway.version import __version__
 from headway.worker.embedded import Worker
 
@@ -40,6 +41,7 @@ __all__ = [
     "NotStored",
     "PayloadError",
     "RateLimited",
+    "Reason",
     "Retry",
     "RetryAfter",
     "Snooze",

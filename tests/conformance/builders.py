@@ -52,6 +52,7 @@ def a_job(
     unique_key: str | None = None,
     trace_id: str | None = None,
     persist: bool = True,
+    limits: tuple[str, ...] = (),
 ) -> NewJob:
     return NewJob(
         JobId(job_id) if job_id is not None else an_id(),
@@ -73,6 +74,7 @@ def a_job(
         unique_key,
         trace_id,
         persist,
+        limits,
     )
 
 

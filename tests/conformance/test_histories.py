@@ -24,7 +24,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from headway.core.errors import IdempotencyConflict, JobError
 from headway.core.job import MOVES, Job, JobId, NewJob, State, Submitted
 from headway.core.lease import Answer, Lease
-from headway.core.policy.document import BUILT_IN, Keep
+from headway.core.policy.document import BUILT_IN, Keep, LimitRule, Reserve, Rung
 from headway.core.policy.lanes import plan
 from headway.core.policy.retry import (
     Crashed,
@@ -38,10 +38,14 @@ from headway.core.policy.retry import (
     Unknown,
     judge,
 )
+from headway.core.policy.rules import Paused, Rulebook, Rules
+from headway.core.policy.why import class_reasons
 from headway.core.snapshot import Snapshot
-from headway.core.worker import Worker, serves
-from headway.stores.base import Beat, Exchange, Exchanged, JobQuery, LaneStats, Progress, Stats, Store
+from headway.core.standing import Standing
+from headway.core.worker import Worker, WorkerState, serves
+from headway.stores.base import RULES, Beat, Exchange, Exchanged, JobQuery, LaneStats, Progress, Stats, Store
 from headway.stores.memory import MemoryStore
+from headway.stores.rulebook import rules_body
 from headway.testing.clock import ManualClock
 from tests.conformance.builders import BOOM, a_job, a_worker, an_id
 from tests.conftest import HASTY_STORES
@@ -88,6 +92,7 @@ class Wanted(NamedTuple):
     unique_key: str | None
     tenant: str | None
     persist: bool
+    limits: tuple[str, ...]
 
 
 def _mostly(usual: Any, *others: Any) -> st.SearchStrategy[Any]:
@@ -105,15 +110,57 @@ wanted = st.builds(
     payload=_mostly(b"1", b"\x002\xff"),
     lane=st.sampled_from(["high", "medium", "low"]),
     needs=_mostly((), ("gpu",), ("gpu", "arm")),
-    rung=_mostly(None, "fast"),
+    rung=_mostly(None, "fast", "slow", "default"),
     max_retries=st.sampled_from([0, 1, 3]),
     delay_ms=_mostly(0, 1_000, 4_000),
     expires_ms=_mostly(None, 1_500, 6_000),
     idempotency_key=_mostly(None, "k1", "k2"),
     unique_key=_mostly(None, "u1", "u2"),
-    tenant=_mostly(None, "acme"),
+    tenant=_mostly(None, "acme", "zeta"),
     persist=_mostly(True, False),
+    limits=_mostly((), ("account=7",), ("account=7", "host=x")),
 )
+
+# What an operator may put in force at any time, and what plans are made by.
+GOVERNED = {
+    "nothing": Rules(),
+    "limits": Rules(
+        limits={
+            "account": LimitRule(concurrency=1, by="account_id"),
+            "host": LimitRule(concurrency=2, by="host"),
+            "each": LimitRule(concurrency=1, by="tenant", tasks=("exp*",)),
+        }
+    ),
+    "rates": Rules(
+        limits={
+            "often": LimitRule(count=2, period_ms=1_000, tasks=("resize",)),
+            "account": LimitRule(concurrency=2, count=3, period_ms=2_000, burst=2, by="account_id"),
+        }
+    ),
+    "ladder": Rules(rungs=(Rung("fast", 3_000), Rung("slow", 30_000, percent=34))),
+    "narrow": Rules(rungs=(Rung("fast", 3_000, limit=2), Rung("slow", 30_000, limit=1))),
+    "pool": Rules(pool_reserve=Reserve(frozenset({"high"}), 3, "pool")),
+    "free": Rules(pool_reserve=Reserve(frozenset({"high"}), 2, "pool", "leave_free")),
+    "weights": Rules(weights={"acme": 3}, default_weight=0.5, costs_us={"export": 20_000_000, "resize=zeta": 7}),
+}
+PAUSES = {
+    "nothing": Paused(),
+    "everything": Paused(everything=True),
+    "low": Paused(lanes=("low",)),
+    "export": Paused(tasks=("export",)),
+    "acme": Paused(tenants=("acme",)),
+}
+POLICIES = {
+    "built in": BUILT_IN,
+    "hasty": replace(
+        BUILT_IN, lanes={name: replace(lane, promote_after_ms=(500, 1_000)) for name, lane in BUILT_IN.lanes.items()}
+    ),
+    "absolute": replace(
+        BUILT_IN,
+        promotion="absolute",
+        lanes={name: replace(lane, promote_after_ms=(500, 1_000)) for name, lane in BUILT_IN.lanes.items()},
+    ),
+}
 
 
 class Histories(RuleBasedStateMachine):
@@ -121,8 +168,9 @@ class Histories(RuleBasedStateMachine):
 
     make: ClassVar[Callable[[Path, str, ManualClock], Store]]
 
-    @initialize()
-    def open(self) -> None:
+    @initialize(scene=st.sampled_from(["any", "any", "limits", "rates", "tenants", "ladder", "narrow"]))
+    def open(self, scene: str) -> None:
+        self.scene = scene
         self.folder = Path(tempfile.mkdtemp(prefix="headway-history-"))
         self.runner = asyncio.Runner()
         self.clock = ManualClock()
@@ -131,6 +179,7 @@ class Histories(RuleBasedStateMachine):
         self.runner.run(self.store.open())
         for worker in WORKERS.values():
             self._renew(Beat(worker, LEASE_MS, 1_000, register=True))
+        self.governed, self.paused = Rules(), Paused()  # In force.
         self.jobs: list[NewJob] = []  # As submitted, in order.
         self.leases: list[tuple[Lease, Lease]] = []  # Ever granted: the store's and the oracle's.
         self.asked = 0
@@ -142,6 +191,8 @@ class Histories(RuleBasedStateMachine):
         self.transient: Counter[str] = Counter()  # Waiting transient jobs by lane.
         self.may_move: set[JobId] = set()  # Ended jobs that this step may move: an operator's retry named them.
         self.may_go = False  # Whether this step may remove ended jobs.
+        if scene in GOVERNED:
+            self.govern(scene)
 
     def teardown(self) -> None:
         if hasattr(self, "runner"):
@@ -178,6 +229,7 @@ class Histories(RuleBasedStateMachine):
         finished=ended,
         again=_mostly(None, "given", "empty"),
         wait=st.booleans(),
+        by=st.sampled_from(sorted(POLICIES)),
     )
     def exchange(
         self,
@@ -187,6 +239,7 @@ class Histories(RuleBasedStateMachine):
         finished: list[tuple[int, Ending]],
         again: str | None,
         wait: bool,
+        by: str,
     ) -> None:
         claim_id = self.claims.get((worker_id, again))
         if claim_id is None:
@@ -199,7 +252,8 @@ class Histories(RuleBasedStateMachine):
         assert [end._replace(seq=0) for end in ends] == [end._replace(seq=0) for end in oracle_ends]
 
         async def play(store: Store) -> Exchanged:
-            chosen = plan(await store.snapshot(), free=free, free_below=free_below, offers=offers, policy=BUILT_IN)
+            seen = await store.snapshot()
+            chosen = plan(seen, free=free, free_below=free_below, offers=offers, policy=POLICIES[by])
             reports = ends if store is self.store else oracle_ends
             return await store.exchange(Exchange(worker_id, claim_id, reports, chosen, wait=wait, want_snapshot=True))
 
@@ -216,7 +270,28 @@ class Histories(RuleBasedStateMachine):
             if not one.token or (one.job_id, one.token, one.epoch) not in seen
         ]
         self._check_grant([one for one, _ in new], worker_id, free, free_below, running, bool(ends))
+        self._check_caps([one for one, _ in new])
         self.leases += [(one, other) for one, other in new if one.token]
+
+    @rule(name=st.sampled_from(sorted(GOVERNED)))
+    def govern(self, name: str) -> None:
+        """Put other rules in force, whatever waits and runs."""
+        self.governed = GOVERNED[name]
+        self._same(lambda store: store.write(RULES, "policy", rules_body(self.governed)))
+
+    @rule(name=st.sampled_from(sorted(PAUSES)))
+    def pause(self, name: str) -> None:
+        self.paused = PAUSES[name]
+        self._same(lambda store: store.write(RULES, "pauses", rules_body(Rules(paused=self.paused))))
+
+    @rule()
+    def witness(self) -> None:
+        """Sample what classes wait for, as a worker does every second."""
+
+        async def play(store: Store) -> None:
+            await store.witness(class_reasons(await store.survey(), BUILT_IN))
+
+        self._both(play)
 
     @rule(number=numbers, ending=endings)
     def end(self, number: int, ending: Ending) -> None:
@@ -413,6 +488,33 @@ class Histories(RuleBasedStateMachine):
         live = Counter(job.unique_key for job in jobs.values() if job.unique_key and not job.state.ended)
         assert all(holders == 1 for holders in live.values())
 
+    def _check_caps(self, granted: Sequence[Lease]) -> None:
+        """I6 for limits, pauses and the ladder: nothing was added to what is full."""
+        book = Rulebook(replace(self.governed, paused=self.paused))
+        jobs = self._both(_everything)[0]
+        running = [job for job in jobs.values() if job.state is State.EXECUTING]
+        counted: Counter[str] = Counter()
+        for job in running:
+            counted.update(key for key, _ in book.keys(job.task, job.tenant, job.limits))
+        slots = sum(worker.slots for worker in self._live())
+        for lease in granted:
+            assert not book.shuts(lease.lane)
+            assert lease.persist or lease.task not in self.paused.tasks
+            if not lease.persist or lease.job_id not in jobs:
+                continue
+            for key, limit in book.keys(lease.task, lease.tenant, jobs[lease.job_id].limits):
+                assert limit.concurrency is None or counted[key] <= limit.concurrency
+            names = [rung.name for rung in book.ladder.rungs]
+            if lease.assigned in names:
+                counts = [sum(job.assigned == name for job in running) for name in names]
+                for index in range(names.index(lease.assigned) + 1):
+                    most = book.ladder.rungs[index].most(slots)
+                    assert most is None or sum(counts[index:]) <= most
+
+    def _live(self) -> list[Worker]:
+        stats = self._both(lambda store: store.stats())[0]
+        return [worker for worker in stats.workers if worker.state is WorkerState.ACTIVE]
+
     def _check_counts(self, jobs: dict[JobId, Job], stats: Stats, waiting: dict[str, int]) -> None:
         """I5: every number is what counting again gives."""
         lanes = {lane: LaneStats(waiting=count) for lane, count in self.transient.items() if count}
@@ -425,7 +527,9 @@ class Histories(RuleBasedStateMachine):
             elif job.state is State.QUEUED:
                 lanes[job.lane] = lane._replace(waiting=lane.waiting + 1)
         assert {name: lane._replace(oldest_at=None) for name, lane in stats.lanes.items()} == lanes
-        assert waiting == {name: lane.waiting for name, lane in lanes.items() if lane.waiting}
+        parked = Counter(job.lane for job in jobs.values() if job.parked is not None)
+        for name, lane in lanes.items():  # What was put aside waits too, but is not claimable while its park is shut.
+            assert lane.waiting - parked[name] <= waiting.get(name, 0) <= lane.waiting
         running = Counter(job.worker_id for job in jobs.values() if job.state is State.EXECUTING)
         assert all(worker.running == running[worker.worker_id] for worker in stats.workers)
         bad = Counter(job.state.value for job in jobs.values() if job.state.ended and job.state is not State.COMPLETED)
@@ -467,6 +571,7 @@ class Histories(RuleBasedStateMachine):
         return first
 
     def _new_job(self, one: Wanted, number: int) -> NewJob:
+        one = self._in_scene(one)
         earlier = None if one.repeat is None or one.repeat >= len(self.jobs) else self.jobs[-1 - one.repeat]
         return a_job(
             earlier.job_id if earlier else an_id(number),
@@ -483,7 +588,20 @@ class Histories(RuleBasedStateMachine):
             idempotency_ms=3_000,
             unique_key=one.unique_key if one.persist else None,
             persist=one.persist,
+            limits=one.limits if one.persist else (),
         )
+
+    def _in_scene(self, one: Wanted) -> Wanted:
+        """In a scene jobs meet each other where it matters: in one class, with keys or tenants or rungs in common."""
+        if self.scene == "any":
+            return one
+        one = one._replace(lane="medium", needs=(), persist=True, delay_ms=0, unique_key=None, idempotency_key=None)
+        tenant = one.tenant if self.scene in ("tenants", "limits") else None
+        if self.scene == "tenants":
+            tenant = tenant or "solo"
+        limits = one.limits or ("account=8",) if self.scene in ("limits", "rates") else ()
+        rung = one.rung if self.scene in ("ladder", "narrow") else None
+        return one._replace(tenant=tenant, limits=limits, rung=rung)
 
     def _lease(self, number: int) -> tuple[Lease, Lease]:
         return self.leases[-1 - number % len(self.leases)]
@@ -546,6 +664,7 @@ class Look(NamedTuple):
     waiting: dict[str, int]
     stats: Stats
     leases: dict[str | None, list[Lease]]
+    standings: list[object]
 
 
 async def _look(store: Store) -> Look:
@@ -557,12 +676,23 @@ async def _look(store: Store) -> Look:
     for worker_id in (*WORKERS, None):
         leases[worker_id] = [lease._replace(seq=0) for lease in await store.leases(worker_id=worker_id)]
     stats = _plain_stats(await store.stats())
-    return Look(await _everything(store), _plain_snapshot(snapshot), dict(+waiting), stats, leases)
+    jobs = await _everything(store)
+    standings = [_plain_standing(await store.standing(job_id)) for job_id in list(jobs)[:: max(1, len(jobs) // 2)]]
+    return Look(jobs, _plain_snapshot(snapshot), dict(+waiting), stats, leases, standings)
 
 
 def _plain_snapshot(snapshot: Snapshot) -> object:
     """A store may name classes that are empty, and in any order."""
-    return snapshot.now_at, {view for view in snapshot.classes if view.waiting}, snapshot.next_due_at
+    views = {view for view in snapshot.classes if view.waiting}
+    return snapshot.now_at, views, snapshot.next_due_at, snapshot.floor
+
+
+def _plain_standing(standing: Standing | None) -> object:
+    assert standing is not None
+    job = replace(standing.job, seq=0, history=())
+    survey = standing.survey
+    seen = (_plain_snapshot(survey.snapshot), survey.workers, survey.executing, survey.rules)
+    return standing._replace(job=job, survey=seen)  # type: ignore[arg-type]
 
 
 def _plain_stats(stats: Stats) -> Stats:

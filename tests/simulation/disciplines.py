@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 
 from tests.simulation.workload import LADDER, LANES, SLOTS, Work
 
@@ -100,7 +100,7 @@ class AbsoluteAging(Discipline):
     name = "aging, a mover every 60 s"
 
     EVERY = 60.0
-    AGES = {"medium": 1_200.0, "low": 600.0}  # Seconds after which a queue's jobs are moved up.
+    MOVES = (("low", "medium", 600.0), ("medium", "high", 1_200.0))  # From, to, and after how many seconds.
 
     def __init__(self) -> None:
         super().__init__()
@@ -119,9 +119,9 @@ class AbsoluteAging(Discipline):
         """Do all the moves that were due by now."""
         while self._moved + self.EVERY <= now:
             self._moved += self.EVERY
-            for better, worse in (("medium", "low"), ("high", "medium")):
+            for worse, better, age in self.MOVES:
                 queue = self._queues[worse]
-                while queue and queue[0][0] <= self._moved - self.AGES[worse]:
+                while queue and queue[0][0] <= self._moved - age:
                     heappush(self._queues[better], heappop(queue))
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from heapq import heappop, heappush
 
 from headway.core.job import JobId
 from headway.core.lease import Lease, Report
-from headway.core.policy.document import Policy
+from headway.core.policy.document import Policy, reserved_slots
 from headway.core.policy.lanes import Clocks, plan
 from headway.core.policy.retry import Returned, judge
 from headway.core.snapshot import Snapshot
@@ -24,21 +24,13 @@ WORKER = "w1"
 LONGEST_MS = 7 * 24 * 3_600_000  # The worker's lease outlasts every run.
 
 
-@dataclass(frozen=True, slots=True)
-class Played:
-    """What came of a run: how long each job waited, in the order of the workload; how many claims were promotions."""
-
-    waits: list[float]
-    promoted: int
+def play(policy: Policy, works: Sequence[Work]) -> list[float]:
+    """Run a workload through a policy; give how long each job waited, in the order of the workload."""
+    return asyncio.run(_Player(policy, works).play())
 
 
-async def play(policy: Policy, works: Sequence[Work]) -> Played:
-    """Run a workload through a policy."""
-    return await _Pool(policy, works).play()
-
-
-class _Pool:
-    """One worker that plans as a worker's feed does: by the picture that came with its last exchange."""
+class _Player:
+    """One worker, which plans as a worker's feed does: by the picture that came with its last exchange."""
 
     def __init__(self, policy: Policy, works: Sequence[Work]) -> None:
         self._policy = policy
@@ -49,15 +41,16 @@ class _Pool:
         self._store = MemoryStore(clock=self._clock)
         self._clocks = Clocks()
         self._snapshot = Snapshot(self._begins_at)
+        self._reserved = reserved_slots(policy, SLOTS, None)
         self._by_id: dict[JobId, Work] = {}
-        self._running: list[tuple[int, int, Lease]] = []  # By when each will end.
+        self._running: list[tuple[int, int, Lease]] = []  # The first to end first.
         self._outside = 0  # How many of them are of lanes outside the reserve.
         self._waits: dict[int, float] = {}
 
-    async def play(self) -> Played:
+    async def play(self) -> list[float]:
         await govern(self._store, self._policy)
         await change_costs(self._store, lambda _: {task: round(1e6 * cost) for task, cost in self._expected.items()})
-        worker = a_worker(WORKER, slots=SLOTS, reserved=self._policy.reserve.slots)
+        worker = a_worker(WORKER, slots=SLOTS, reserved=self._reserved)
         await self._store.renew(Beat(worker, LONGEST_MS, LONGEST_MS, register=True))
         coming = deque(self._works)
         while coming or self._running:
@@ -70,29 +63,20 @@ class _Pool:
                 ends_at, _, lease = heappop(self._running)
                 self._clock.advance(ms=ends_at - self._clock())
                 await self._exchange(self._end(lease))
-        totals = (await self._store.stats()).totals
-        promoted = sum(count for what, count in totals.items() if what.startswith("promoted."))
-        return Played([self._waits[work.number] for work in self._works], promoted)
+        return [self._waits[work.number] for work in self._works]
 
     async def _submit(self, work: Work) -> None:
         job = a_job(task=work.task, lane=work.lane, tenant=work.tenant)
         self._by_id[job.job_id] = work
         await self._store.submit([job])
 
-    def _end(self, lease: Lease) -> Report:
-        work = self._by_id[lease.job_id]
-        self._outside -= lease.lane not in self._policy.reserve.lanes
-        self._clocks.correct(self._policy, lease.class_key, work.seconds - self._expected[work.task])
-        return judge(Returned(None), lease, self._policy)
-
     async def _exchange(self, *finished: Report) -> None:
-        """Hand in what has ended and claim for the free slots; again, as long as a class turns up that was unknown."""
+        """Hand in what has ended and claim for the free slots; once more if there was a class it did not know of."""
         while (free := SLOTS - len(self._running)) > 0:
-            below = SLOTS - self._policy.reserve.slots - self._outside
             chosen = plan(
                 self._snapshot,
                 free=free,
-                free_below=below,
+                free_below=SLOTS - self._reserved - self._outside,
                 offers=frozenset(),
                 policy=self._policy,
                 clocks=self._clocks,
@@ -111,11 +95,17 @@ class _Pool:
                 return
 
     def _start(self, lease: Lease) -> None:
-        work = self._by_id.pop(lease.job_id) if False else self._by_id[lease.job_id]
+        work = self._by_id[lease.job_id]
         self._outside += lease.lane not in self._policy.reserve.lanes
         self._clocks.charge(self._policy, lease.class_key, self._expected[work.task])
         self._waits[work.number] = (self._clock() - self._at(work.arrives)) / 1_000
         heappush(self._running, (self._clock() + max(1, round(1_000 * work.seconds)), lease.seq, lease))
+
+    def _end(self, lease: Lease) -> Report:
+        work = self._by_id[lease.job_id]
+        self._outside -= lease.lane not in self._policy.reserve.lanes
+        self._clocks.correct(self._policy, lease.class_key, work.seconds - self._expected[work.task])
+        return judge(Returned(None), lease, self._policy)
 
     def _at(self, moment: float) -> int:
         return self._begins_at + round(1_000 * moment)

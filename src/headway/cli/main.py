@@ -75,6 +75,7 @@ _COMMANDS = (
         "ID [OPTIONS]",
         ("headway status 0198c1f2-7a3b-7c4d-8e5f-001122334455 --args", "headway status ID --follow"),
     ),
+    _Command("why", "why:why", _JOBS, "ID [OPTIONS]", ("headway why 0198c1f2-7a3b-7c4d-8e5f-001122334455",)),
     _Command(
         "cancel", "cancel:cancel", _JOBS, "ID… [OPTIONS]", ("headway cancel 0198c1f2-7a3b-7c4d-8e5f-001122334455",)
     ),
@@ -82,6 +83,10 @@ _COMMANDS = (
     _Command("dlq", "dlq:dlq", _JOBS, "", ()),
     _Command("workers", "workers:workers", _OPERATE, "[OPTIONS]", ("headway workers", "headway workers --json")),
     _Command("drain", "workers:drain", _OPERATE, "WORKER [OPTIONS]", ("headway drain web-1:4711:a1b2c3",)),
+    _Command(
+        "pause", "pause:pause", _OPERATE, "[OPTIONS]", ("headway pause --lane low", "headway pause --tenant acme")
+    ),
+    _Command("resume", "pause:resume", _OPERATE, "[OPTIONS]", ("headway resume --lane low", "headway resume")),
     _Command("stats", "stats:stats", _OPERATE, "[OPTIONS]", ("headway stats", "headway stats --json")),
     _Command("top", "top:top", _OPERATE, "[OPTIONS]", ("headway top", "headway top --once")),
     _Command("policy", "policy:policy", _OPERATE, "", ()),

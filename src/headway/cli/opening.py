@@ -14,6 +14,7 @@ from cyclopts import Group, Parameter
 
 from headway.client.settings import Settings, load_settings
 from headway.core.errors import ConfigError, HeadwayError, NotAStore
+from headway.core.policy.document import BUILT_IN, Policy
 from headway.stores.base import Store
 from headway.stores.open import mask, open_store
 
@@ -66,6 +67,14 @@ async def opened(place: Place, *, create: bool = False) -> AsyncGenerator[Store]
         yield store
     finally:
         await store.close()
+
+
+async def policy_of(store: Store) -> Policy:
+    """Give the policy in force: the store's, or the built-in one."""
+    from headway.engine.policies import read_current
+
+    current = await read_current(store)
+    return BUILT_IN if current is None else current.policy
 
 
 def make_store(settings: Settings, *, create: bool = False) -> Store:

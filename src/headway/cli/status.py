@@ -9,11 +9,15 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from headway.cli import show
-from headway.cli.opening import HERE, JsonFlag, Place, make_store, opened, run
+from headway.cli.opening import HERE, JsonFlag, Place, make_store, opened, policy_of, run
 from headway.client.client import Client
 from headway.core.errors import JobError, JobNotFound
 from headway.core.event import Event
 from headway.core.job import Attempt, Job, JobId, State
+from headway.core.policy.document import Policy
+from headway.core.policy.lanes import effective_lane
+from headway.core.policy.why import why
+from headway.core.standing import Standing
 
 
 def status(
@@ -39,18 +43,24 @@ def status(
         run(_follow(JobId(job_id), place, json=json))
         return 0
 
-    async def read() -> tuple[Job | None, int]:
+    async def read() -> tuple[Job | None, Standing | None, Policy]:
         async with opened(place) as store:
-            return (await store.get([JobId(job_id)]))[0], (await store.snapshot()).now_at
+            job = (await store.get([JobId(job_id)]))[0]
+            return job, await store.standing(JobId(job_id)), await policy_of(store)
 
-    job, now_at = run(read())
-    if job is None:
+    job, standing, policy = run(read())
+    if job is None or standing is None:
         raise JobNotFound(f"no job {job_id} in the store; it may have been pruned", job_id=job_id)
     if json:
-        show.print_json(show.job_values(job))
+        more = {"effective_priority": effective_lane(policy, job, job.seen_at), "waited_s": _seconds(standing)}
+        show.print_json(show.job_values(job) | more)
     else:
-        _print(job, now_at, args=args)
+        _print(job, standing, policy, args=args)
     return 0
+
+
+def _seconds(standing: Standing) -> dict[str, float]:
+    return {reason: ms / 1_000 for reason, ms in standing.waited_ms.items()}
 
 
 async def _follow(job_id: JobId, place: Place, *, json: bool) -> None:
@@ -93,9 +103,9 @@ def _reason(reason: object) -> str:
     return f" ({reason})" if reason else ""
 
 
-def _print(job: Job, now_at: int, *, args: bool) -> None:
+def _print(job: Job, standing: Standing, policy: Policy, *, args: bool) -> None:
     console = show.console()
-    console.print(show.facts(_facts(job, now_at)))
+    console.print(show.facts(_facts(job, standing, policy)))
     if args:
         console.print()
         console.print("Arguments", style="bold")
@@ -116,8 +126,12 @@ def _print(job: Job, now_at: int, *, args: bool) -> None:
         console.print(show.text(job.error.traceback.rstrip(), lines=True), soft_wrap=True)
 
 
-def _facts(job: Job, now_at: int) -> dict[str, object]:
+def _facts(job: Job, standing: Standing, policy: Policy) -> dict[str, object]:
     """Give what there is to say, leaving out what does not apply."""
+    now_at = job.seen_at
+    effective = effective_lane(policy, job, now_at)
+    first = next(iter(why(standing, policy)), None)
+    waited = [f"{show.duration(ms)} {reason}" for reason, ms in standing.waited_ms.items()]
     took_ms = None if job.started_at is None else (job.finished_at or now_at) - job.started_at
     facts: dict[str, object | None] = {
         "job": job.job_id,
@@ -125,7 +139,8 @@ def _facts(job: Job, now_at: int) -> dict[str, object]:
         "status": show.status_text(job.state.value),
         "reason": job.reason,
         "error": None if job.error is None else show.text(_first_line(job.error), "red"),
-        "lane": job.lane,
+        "lane": job.lane if effective == job.lane else f"{job.lane}, risen to {effective}",
+        "duration": job.rung if job.assigned in (None, job.rung) else f"{job.rung}, assigned {job.assigned}",
         "tenant": job.tenant,
         "needs": ", ".join(job.needs) or None,
         "attempts": f"{job.attempts} of {job.max_retries + 1}",
@@ -134,6 +149,8 @@ def _facts(job: Job, now_at: int) -> dict[str, object]:
         "submitted": _when(job.submitted_at, now_at),
         "due": _when(job.due_at, now_at),
         "waiting since": _when(job.eligible_at, now_at) if job.state is State.QUEUED else None,
+        "waits because": None if first is None else f"{first.code}: {first.text}",
+        "had waited": ", ".join(waited) or None,
         "started": _when(job.started_at, now_at),
         "finished": _when(job.finished_at, now_at),
         "took" if job.state.ended else "running for": None if took_ms is None else show.duration(took_ms),

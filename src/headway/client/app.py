@@ -7,7 +7,7 @@ import logging
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
@@ -24,7 +24,7 @@ from headway.core.cron import parse_cron
 from headway.core.errors import BadCron, ConfigError, UnknownOption, UnknownTask
 from headway.core.job import JobId, NewJob, State
 from headway.core.policy.document import BUILT_IN, Policy
-from headway.core.policy.rules import Paused
+from headway.core.policy.rules import Paused, pausing, resuming
 from headway.engine.inforce import InForce
 from headway.engine.policies import load_policy
 from headway.engine.rules import change_paused, declare_limits, read_paused
@@ -243,13 +243,16 @@ class Headway:
 
     # ------------------------------------------------------------------ submitting and looking
 
+    async def follow_policy(self) -> None:
+        """Learn of the store's policy, unless that was done a moment ago."""
+        await self.in_force.follow(await self.client.store(), every=FOLLOW_EVERY)
+
     async def _prepare(self, calls: Sequence[Call[Any]]) -> list[NewJob]:
         """Make jobs of calls under the policy in force, and see that the limits their tasks declare are known."""
-        store = await self.client.store()
-        await self.in_force.follow(store, every=FOLLOW_EVERY)
+        await self.follow_policy()
         for task in {call.task.name: call.task for call in calls}.values():
             if task.limits and task.name not in self._declared:
-                await declare_limits(store, task.name, task.limits)
+                await declare_limits(await self.client.store(), task.name, task.limits)
                 self._declared.add(task.name)
         return [call.job() for call in calls]
 
@@ -292,7 +295,7 @@ class Headway:
         limit: int = 100,
     ) -> list[Job[Any]]:
         """Find jobs, newest first."""
-        name = task.name if isinstance(task, Task) else task
+        name = _task_name(task)
         if limit < 0:
             raise ConfigError(f"limit must be at least 0, not {limit}")
         query = JobQuery(states=read_states(status), task=name, lane=priority, tenant=tenant, limit=limit)
@@ -326,7 +329,7 @@ class Headway:
 
         What runs goes on; what is submitted waits. Holds for all workers from this moment on.
         """
-        await change_paused(await self.client.store(), _pausing(lane, task, tenant))
+        await change_paused(await self.client.store(), pausing(lane, _task_name(task), tenant))
 
     def pause(
         self, *, lane: str | None = None, task: str | Task[Any, Any, Any] | None = None, tenant: str | None = None
@@ -338,7 +341,7 @@ class Headway:
         self, *, lane: str | None = None, task: str | Task[Any, Any, Any] | None = None, tenant: str | None = None
     ) -> None:
         """Let go on what was paused by the same words; without any, everything that was paused in any way."""
-        await change_paused(await self.client.store(), _resuming(lane, task, tenant))
+        await change_paused(await self.client.store(), resuming(lane, _task_name(task), tenant))
 
     def resume(
         self, *, lane: str | None = None, task: str | Task[Any, Any, Any] | None = None, tenant: str | None = None
@@ -403,32 +406,8 @@ def _check_release(settings: Settings) -> Settings:
     return settings
 
 
-def _pausing(lane: str | None, task: Any, tenant: str | None) -> Callable[[Paused], Paused]:
-    name = task.name if isinstance(task, Task) else task
-    if lane is None and name is None and tenant is None:
-        return lambda paused: replace(paused, everything=True)
-    return lambda paused: replace(
-        paused,
-        lanes=_with(paused.lanes, lane),
-        tasks=_with(paused.tasks, name),
-        tenants=_with(paused.tenants, tenant),
-    )
-
-
-def _resuming(lane: str | None, task: Any, tenant: str | None) -> Callable[[Paused], Paused]:
-    name = task.name if isinstance(task, Task) else task
-    if lane is None and name is None and tenant is None:
-        return lambda _: Paused()
-    return lambda paused: replace(
-        paused,
-        lanes=tuple(known for known in paused.lanes if known != lane),
-        tasks=tuple(known for known in paused.tasks if known != name),
-        tenants=tuple(known for known in paused.tenants if known != tenant),
-    )
-
-
-def _with(known: tuple[str, ...], name: str | None) -> tuple[str, ...]:
-    return known if name is None else tuple(sorted({*known, name}))
+def _task_name(task: str | Task[Any, Any, Any] | None) -> str | None:
+    return task.name if isinstance(task, Task) else task
 
 
 def read_states(status: str | Sequence[str] | None) -> tuple[State, ...]:

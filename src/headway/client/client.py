@@ -15,6 +15,7 @@ from headway.client.settings import seconds
 from headway.core.errors import JobNotFound, ResultTimeout
 from headway.core.event import Event
 from headway.core.job import Job, JobId, NewJob, State, Submitted
+from headway.core.standing import Standing
 from headway.engine.watch import Watcher
 from headway.stores.base import JobQuery, Stats, Store
 
@@ -72,6 +73,13 @@ class Client:
 
     async def find(self, query: JobQuery) -> list[Job]:
         return await (await self.store()).find(query)
+
+    async def standing(self, job_id: JobId) -> Standing:
+        """Picture where a job stands. Raises ``JobNotFound``."""
+        standing = await (await self.store()).standing(job_id)
+        if standing is None:
+            raise JobNotFound(f"no job {job_id} in the store; it may have been pruned", job_id=job_id)
+        return standing
 
     async def stats(self) -> Stats:
         return await (await self.store()).stats()

@@ -11,6 +11,8 @@ from headway.core.errors import IllegalMove, JobCancelled, JobError, JobFailed, 
 from headway.core.event import Event
 from headway.core.job import Job as Record
 from headway.core.job import JobId, State
+from headway.core.policy.lanes import effective_lane
+from headway.core.policy.why import Reason, why
 
 if TYPE_CHECKING:
     from headway.client.app import Headway
@@ -51,6 +53,28 @@ class Job(Generic[R]):
         """
         self._check_stored()
         return self._result_of(await self._app.client.ended(self.id, timeout))
+
+    async def awhy(self) -> list[Reason]:
+        """Say why the job waits: all reasons, the binding one first; empty once it runs.
+
+        Each has a stable ``code``, a ``text`` and the numbers behind it in ``facts``.
+        """
+        self._check_stored()
+        standing = await self._app.client.standing(self.id)
+        await self._app.follow_policy()
+        return why(standing, self._app.policy)
+
+    async def awaited(self) -> dict[str, float]:
+        """Say what the job, once it has started, had waited for: seconds by reason."""
+        self._check_stored()
+        standing = await self._app.client.standing(self.id)
+        return {reason: ms / 1_000 for reason, ms in standing.waited_ms.items()}
+
+    async def aeffective_priority(self) -> str:
+        """Name the lane that the job is as good as, by its age."""
+        record = await self.ainfo()
+        await self._app.follow_policy()
+        return effective_lane(self._app.policy, record, record.seen_at)
 
     async def acancel(self) -> State:
         """Cancel the job if it is queued, or ask for it to be stopped. Gives its state afterwards.
@@ -97,6 +121,18 @@ class Job(Generic[R]):
     def result(self, timeout: float | timedelta | None = None) -> R:
         """Blocking twin of ``aresult``."""
         return self._app.portal.run(self.aresult(timeout))
+
+    def why(self) -> list[Reason]:
+        """Blocking twin of ``awhy``."""
+        return self._app.portal.run(self.awhy())
+
+    def waited(self) -> dict[str, float]:
+        """Blocking twin of ``awaited``."""
+        return self._app.portal.run(self.awaited())
+
+    def effective_priority(self) -> str:
+        """Blocking twin of ``aeffective_priority``."""
+        return self._app.portal.run(self.aeffective_priority())
 
     def cancel(self) -> State:
         """Blocking twin of ``acancel``."""

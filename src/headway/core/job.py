@@ -159,5 +159,7 @@ class Job:
     history: tuple[Attempt, ...]
     limits: tuple[str, ...] = ()
     parked: str | None = None  # While it waits for room in one of its limits, or for a pause to end: which.
+    parked_for: str | None = None  # Once it has started: what it had been put aside for (limit, rate, paused),
+    parked_ms: int = 0  # and for how long.
     assigned: str | None = None  # While it runs: the rung it was assigned.
     seen_at: int = 0  # When this was read, by the store's clock.

@@ -6,15 +6,16 @@ core made, under conditions it checks itself (tokens, states, totals), and it re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from headway.core.errors import IdempotencyConflict
-from headway.core.job import Job, JobId, NewJob, State, Submitted
+from headway.core.job import ClassKey, Job, JobId, NewJob, State, Submitted
 from headway.core.lease import Answer, Lease, Report
 from headway.core.policy.document import Keep
 from headway.core.snapshot import Plan, Snapshot
+from headway.core.standing import Standing, Survey
 from headway.core.worker import Worker, WorkerState
 
 # The format of what stores write, and the oldest Headway that may read or write it.
@@ -24,6 +25,7 @@ OLDEST_WRITER = 1
 
 WAITING_COUNTED = 1_000  # A snapshot counts a class exactly up to here.
 PUMPED = 200  # Delayed jobs made eligible by one exchange at most.
+WITNESSED_MS = 700  # Samples of what classes wait for are at least so far apart.
 PASSED = 100  # Jobs that one take passes over at most: expired, or held back by limits of their own.
 RULES = "rules"  # Documents of this kind are what a store checks claims by: parts of core's ``Rules``.
 
@@ -225,6 +227,18 @@ class Store(Protocol):
     async def snapshot(self) -> Snapshot: ...
 
     async def stats(self) -> Stats: ...
+
+    async def survey(self) -> Survey:
+        """Picture what waits, what runs and who could run it. It counts nothing that grows with the jobs."""
+        ...
+
+    async def standing(self, job_id: JobId) -> Standing | None:
+        """Picture one job in the middle of all that, or None if there is no such job."""
+        ...
+
+    async def witness(self, reasons: Mapping[ClassKey, str]) -> None:
+        """Note what each class with waiting jobs waits for now. Nothing, if somebody else did so a moment ago."""
+        ...
 
     async def prune(self, keep: Keep, *, limit: int = 1_000) -> int:
         """Cancel a batch of expired jobs and remove a batch of what need not be kept. Gives how many it touched."""

@@ -27,6 +27,7 @@ from headway.worker.chores.chore import every
 from headway.worker.chores.pruner import Pruner
 from headway.worker.chores.reaper import Reaper
 from headway.worker.chores.ticker import Ticker
+from headway.worker.chores.witness import Witness
 from headway.worker.keeper import Keeper
 from headway.worker.loading import path_of
 from headway.worker.runner import Runner
@@ -192,6 +193,7 @@ class Worker:
         upkeep = [
             asyncio.create_task(keeper.run()),
             asyncio.create_task(every(settings.heartbeat / 6, Reaper(own, in_force, settings.dead_after))),
+            asyncio.create_task(every(1.0, Witness(own, in_force))),
             asyncio.create_task(every(settings.heartbeat, Pruner(own, in_force))),
             asyncio.create_task(every(5.0, Ticker(own, self._app.tasks.__contains__))),
         ]

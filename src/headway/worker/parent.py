@@ -31,6 +31,7 @@ from headway.worker.chores.chore import every
 from headway.worker.chores.pruner import Pruner
 from headway.worker.chores.reaper import Reaper
 from headway.worker.chores.ticker import Ticker
+from headway.worker.chores.witness import Witness
 from headway.worker.control import Begin, Channel, Drain, Failed, Go, StopJobs, Up
 from headway.worker.keeper import Keeper
 from headway.worker.stopping import Signals
@@ -106,6 +107,7 @@ class Parent:
                 self._chores = [
                     asyncio.create_task(every(LOOK_EVERY, lambda: self._follow_policy(store))),
                     asyncio.create_task(every(up.heartbeat / 6, Reaper(store, self.in_force, up.dead_after))),
+                    asyncio.create_task(every(1.0, Witness(store, self.in_force))),
                     asyncio.create_task(every(up.heartbeat, Pruner(store, self.in_force))),
                     asyncio.create_task(every(5.0, Ticker(store, lambda task: f"task:{task}" in self.offers))),
                 ]

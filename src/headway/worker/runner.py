@@ -27,7 +27,7 @@ from headway.engine.catalogue import CronDocument, TaskEntry, publish_crons, pub
 from headway.engine.durations import Durations
 from headway.engine.feed import LocalFeed
 from headway.engine.inforce import LOOK_EVERY, apply_file
-from headway.engine.rules import declare_limits
+from headway.engine.rules import declare_limits, govern
 from headway.stores.base import Beat, Ear, Progress, Store
 from headway.version import __version__
 from headway.worker.board import Board, Stop
@@ -167,6 +167,7 @@ class Runner:
 
     async def _follow_policy(self) -> None:
         if await self._app.in_force.follow(self._store, every=0):
+            await govern(self._store, self._app.policy)  # Should whoever applied it have died in between.
             self._reserve()
             if self._claimer is not None:
                 self._claimer.look()

@@ -21,6 +21,9 @@ LARGE = {
     "idempotency",
     "expiry",
     "document",
+    "park",
+    "rate",
+    "stretch",
 }
 
 # These have to look at everything in a table, or walk it in order until their limit; the reason stands beside each.
@@ -60,11 +63,13 @@ def test_no_statement_walks_a_large_table_without_need(connection: Connection, n
 @pytest.mark.parametrize(
     "name, step",
     [
-        ("claim_head", "SEARCH r USING PRIMARY KEY (class_id=?)"),
-        ("due", "SEARCH delayed USING PRIMARY KEY (namespace_id=? AND due_at<?)"),
+        ("claim_head", "SEARCH r USING PRIMARY KEY (class_id=? AND park=? AND (order_key,seq)>(?,?))"),
+        ("due", "SEARCH d USING PRIMARY KEY (namespace_id=? AND due_at<?)"),
+        ("park_first", "SEARCH park USING INDEX park_open (class_id=?)"),
+        ("ahead_own", "CO-ROUTINE (subquery-1)"),
         ("known_ids", "SEARCH job USING INDEX sqlite_autoindex_job_1 (job_id=? AND namespace_id=?)"),
         ("held", "SEARCH lease USING INTEGER PRIMARY KEY (rowid=?)"),
-        ("claim_taken", "SEARCH ready USING PRIMARY KEY (class_id=? AND (order_key,seq)<(?,?))"),
+        ("claim_taken", "SEARCH ready USING PRIMARY KEY (class_id=? AND park=? AND (order_key,seq)<(?,?))"),
         ("known_key", "SEARCH idempotency USING PRIMARY KEY (namespace_id=? AND tenant=? AND idempotency_key=?)"),
         ("find_any", "SEARCH j USING INTEGER PRIMARY KEY (rowid<?)"),
         ("find_completed", "SEARCH o USING INTEGER PRIMARY KEY (rowid<?)"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TypeVar
+from typing import Any
 
 from headway.core.job import RetryRule
 
@@ -16,11 +16,8 @@ DAY = 24 * HOUR
 ELASTIC = "default"  # The duration of a job that has none of its own: it gets what is to be had.
 INTERACTIVE = "interactive"  # Never queues: admitted at once or denied.
 
-K = TypeVar("K")
-V = TypeVar("V")
 
-
-def _none() -> Mapping[K, V]:
+def _none() -> Mapping[str, Any]:
     return MappingProxyType({})
 
 

@@ -203,7 +203,9 @@ class _State:
 
     def make_slots(self, wanted: int) -> bool:
         """Lower elastic jobs to the shortest rung, and halt a session. Gives whether one is stopping."""
-        count = len(self._elastic) if self._ladder.lower == "all" else wanted
+        # Those on it already will free their slots soon: a cycle that is run again lowers no more.
+        soon = sum(job.rung == 0 for job in self._elastic)
+        count = len(self._elastic) if self._ladder.lower == "all" else wanted - soon
         while count > 0 and (victim := self.victim(1)) is not None:
             self.lower(victim, 0)
             count -= 1

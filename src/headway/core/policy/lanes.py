@@ -39,7 +39,7 @@ class Clocks:
 
 
 @dataclass(slots=True)
-class _Line:
+class Line:
     """A lane as a plan sees it: its classes, and what of them could start now."""
 
     name: str
@@ -84,6 +84,11 @@ def plan(
     return Plan(tuple(_bounded(takes, free, below, policy)), free, below)
 
 
+def service_order(snapshot: Snapshot, offers: frozenset[str], policy: Policy) -> list[list[Line]]:
+    """Give the lanes in the order in which a plan would serve them; those that compete are in one group."""
+    return list(_groups(_lines(snapshot, offers, policy), policy))
+
+
 def lane_of(policy: Policy, name: str) -> Lane:
     """Give a lane; one that the policy no longer has is served last, never forgotten."""
     return policy.lanes.get(name, _FORGOTTEN)
@@ -105,8 +110,8 @@ def effective_lane(policy: Policy, job: Job, now_at: int) -> str:
     return min(better)[1] if better else job.lane
 
 
-def _lines(snapshot: Snapshot, offers: frozenset[str], policy: Policy) -> list[_Line]:
-    lines: dict[str, _Line] = {}
+def _lines(snapshot: Snapshot, offers: frozenset[str], policy: Policy) -> list[Line]:
+    lines: dict[str, Line] = {}
     oldest_at: dict[str, int] = {}
     for view in snapshot.classes:
         key = view.key
@@ -115,7 +120,7 @@ def _lines(snapshot: Snapshot, offers: frozenset[str], policy: Policy) -> list[_
         line = lines.get(key.lane)
         if line is None:
             lane = lane_of(policy, key.lane)
-            line = lines[key.lane] = _Line(key.lane, lane, lane.level)
+            line = lines[key.lane] = Line(key.lane, lane, lane.level)
         line.views.append(view)
         if view.waiting and view.blocked is None:
             line.waiting += view.waiting
@@ -134,7 +139,7 @@ def _by_place(view: ClassView) -> tuple[int, tuple[str, ...], str, bool]:
     return (view.head_key, key.needs, key.rung or "", key.persist)
 
 
-def _groups(lines: Sequence[_Line], policy: Policy) -> Iterator[list[_Line]]:
+def _groups(lines: Sequence[Line], policy: Policy) -> Iterator[list[Line]]:
     """Give the lanes in the order of service; those in one group compete, the natives of its level first.
 
     A lane with nothing to claim comes where it would be served if something had come in since.
@@ -152,7 +157,7 @@ def _groups(lines: Sequence[_Line], policy: Policy) -> Iterator[list[_Line]]:
         rest = [line for line in rest if line not in group and (line.waiting or line.lane.level > served)]
 
 
-def _shared(group: Sequence[_Line], free: int, policy: Policy, clocks: Clocks) -> Iterator[Take]:
+def _shared(group: Sequence[Line], free: int, policy: Policy, clocks: Clocks) -> Iterator[Take]:
     """Share out the turns among the lanes that compete."""
     steps = {line.name: 1 / line.lane.weight for line in group}
     sharers = [
@@ -169,7 +174,7 @@ def _shared(group: Sequence[_Line], free: int, policy: Policy, clocks: Clocks) -
             yield from (take._replace(over=over) for take in _in_lane(line, turns[line.name], clocks))
 
 
-def _by_age(group: Sequence[_Line], free: int, now_at: int) -> Iterator[Take]:
+def _by_age(group: Sequence[Line], free: int, now_at: int) -> Iterator[Take]:
     """Follow the literal rule: whatever has aged goes before what came later, lane or no lane."""
     served = min(line.level for line in group)
     native = next((line.name for line in group if line.lane.level == served), None)
@@ -186,7 +191,7 @@ def _by_age(group: Sequence[_Line], free: int, now_at: int) -> Iterator[Take]:
     yield from (take for _, take in sorted(aged, key=lambda pair: pair[0]))
 
 
-def _in_lane(line: _Line, turns: int, clocks: Clocks) -> Iterator[Take]:
+def _in_lane(line: Line, turns: int, clocks: Clocks) -> Iterator[Take]:
     """Split a lane's turns among its classes."""
     views = [view for view in line.views if view.waiting and view.blocked is None]
     if len(views) <= 1:

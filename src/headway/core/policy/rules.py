@@ -6,7 +6,7 @@ caps and of the ladder, parking, and the rate step (``limits.py``, ``ladder.py``
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
@@ -16,6 +16,7 @@ SECOND_US = 1_000_000
 TENANT = "tenant"  # What ``by`` says for the tenant of a job, whatever its parameters are called.
 PAUSE = "pause:"  # Begins the keys under which jobs wait that somebody has paused.
 _SHUT = LimitRule(concurrency=0)
+_UNSAID = TaskRule()
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,43 @@ class Paused:
     lanes: tuple[str, ...] = ()
     tasks: tuple[str, ...] = ()
     tenants: tuple[str, ...] = ()
+
+    def names(self) -> list[str]:
+        """Name what is paused, for people."""
+        return [
+            *(["everything"] if self.everything else []),
+            *(f"lane {name}" for name in self.lanes),
+            *(f"task {name}" for name in self.tasks),
+            *(f"tenant {name}" for name in self.tenants),
+        ]
+
+
+def pausing(lane: str | None, task: str | None, tenant: str | None) -> Callable[[Paused], Paused]:
+    """Give the change that pauses these, or everything if none is named."""
+    if lane is None and task is None and tenant is None:
+        return lambda paused: replace(paused, everything=True)
+    return lambda paused: replace(
+        paused,
+        lanes=_with(paused.lanes, lane),
+        tasks=_with(paused.tasks, task),
+        tenants=_with(paused.tenants, tenant),
+    )
+
+
+def resuming(lane: str | None, task: str | None, tenant: str | None) -> Callable[[Paused], Paused]:
+    """Give the change that resumes these, or everything that was paused in any way if none is named."""
+    if lane is None and task is None and tenant is None:
+        return lambda _: Paused()
+    return lambda paused: replace(
+        paused,
+        lanes=tuple(known for known in paused.lanes if known != lane),
+        tasks=tuple(known for known in paused.tasks if known != task),
+        tenants=tuple(known for known in paused.tenants if known != tenant),
+    )
+
+
+def _with(known: tuple[str, ...], name: str | None) -> tuple[str, ...]:
+    return known if name is None else tuple(sorted({*known, name}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,11 +174,8 @@ class Rulebook:
 
 
 def task_rule(policy: Policy, task: str) -> TaskRule:
-    """Give what a policy sets for a task: by its name, or by the first pattern that fits it."""
-    exact = policy.tasks.get(task)
-    if exact is not None:
-        return exact
-    return next((rule for pattern, rule in policy.tasks.items() if fnmatchcase(task, pattern)), TaskRule())
+    """Give what a policy sets for a task."""
+    return policy.tasks.get(task, _UNSAID)
 
 
 def applies(rule: LimitRule, task: str) -> bool:

@@ -26,17 +26,18 @@ class Shares(Generic[N]):
     def __init__(self, offset: float = 0.0) -> None:
         self._offset = offset
         self._clock = 0.0
+        self._reached = 0.0  # Where the clock goes once all turns that were shared out together are noted.
         self._tags: dict[N, float] = {}
 
     def tag(self, name: N, step: float) -> float:
         """Give where a sharer stands. One that was away comes back at the clock: it has stored nothing up."""
-        tag = self._tags.get(name)
-        return self._clock + self._offset * step if tag is None else max(tag, self._clock)
+        self._clock = self._reached
+        return self._start(name, step)
 
     def charge(self, name: N, step: float) -> None:
-        """Note that a sharer had a turn."""
-        start = self.tag(name, step)
-        self._clock = max(self._clock, start)
+        """Note that a sharer had a turn. Turns that were shared out together are noted in any order."""
+        start = self._start(name, step)
+        self._reached = max(self._reached, start)
         self._tags[name] = start + step
 
     def correct(self, name: N, step: float) -> None:
@@ -44,17 +45,22 @@ class Shares(Generic[N]):
         if name in self._tags:
             self._tags[name] += step
 
+    def _start(self, name: N, step: float) -> float:
+        tag = self._tags.get(name)
+        return self._clock + self._offset * step if tag is None else max(tag, self._clock)
+
 
 def share_out(turns: int, sharers: Sequence[Sharer[N]]) -> dict[N, int]:
     """Say how many of the next turns each sharer gets, the smallest tag first. No loop over turns.
 
-    All tags are filled up to one water line, as in a vessel with steps; whoever cannot use its part leaves it.
+    All turns that begin below one water line are given, as in a vessel with steps, and the few that are left then
+    one by one; whoever cannot use its part leaves it.
     """
     given = {sharer.name: 0 for sharer in sharers}
     able = [sharer for sharer in sharers if sharer.most > 0]
     while turns > 0 and able:
         line = _water_line(turns, able)
-        filled = {s.name: max(0, int((line - s.tag) / s.step + 1e-9)) for s in able}
+        filled = {s.name: max(0, int((line - s.tag) / s.step + 1 + 1e-9)) for s in able}
         spent = [s for s in able if filled[s.name] >= s.most]
         if spent:  # They take all they can use; the rest is shared out anew.
             for sharer in spent:
@@ -65,21 +71,23 @@ def share_out(turns: int, sharers: Sequence[Sharer[N]]) -> dict[N, int]:
         for sharer in able:
             given[sharer.name] = filled[sharer.name]
             turns -= filled[sharer.name]
-        order = sorted(able, key=lambda s: (s.tag + given[s.name] * s.step, able.index(s)))
-        for sharer in order[:turns]:
-            given[sharer.name] += 1
+        for _ in range(turns):  # Fewer than there are sharers: each was rounded down by less than a turn.
+            able = [sharer for sharer in able if given[sharer.name] < sharer.most]
+            if able:
+                given[min(able, key=lambda s: s.tag + given[s.name] * s.step).name] += 1
         break
     return given
 
 
 def _water_line(turns: int, sharers: Sequence[Sharer[N]]) -> float:
+    """Give the height at which no more than so many turns begin below it: each begun counts as a whole one."""
     speed = level = 0.0
     line = 0.0
-    order = sorted(sharers, key=lambda sharer: sharer.tag)
-    for index, sharer in enumerate(order):
-        speed += 1 / sharer.step
-        level += sharer.tag / sharer.step
+    floors = sorted((sharer.tag - sharer.step, sharer.step) for sharer in sharers)
+    for index, (floor, step) in enumerate(floors):
+        speed += 1 / step
+        level += floor / step
         line = (turns + level) / speed
-        if index + 1 < len(order) and line <= order[index + 1].tag:
+        if index + 1 < len(floors) and line <= floors[index + 1][0]:
             break
     return line

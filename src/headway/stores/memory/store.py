@@ -6,7 +6,7 @@ import sys
 import threading
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from headway.core.errors import JobError
@@ -18,7 +18,9 @@ from headway.core.policy.limits import conforms_at, step_rate
 from headway.core.policy.order import order_key
 from headway.core.policy.retry import Released, heed_cancel, judge
 from headway.core.policy.rules import Rulebook
+from headway.core.policy.waits import Stretch, extend, park_reason, waited_ms
 from headway.core.snapshot import ClassView, Plan, Snapshot, Take
+from headway.core.standing import AHEAD_COUNTED, Executing, LimitView, Standing, Survey
 from headway.core.worker import Worker, WorkerState, serves
 from headway.stores.base import (
     KEEPER,
@@ -27,6 +29,7 @@ from headway.stores.base import (
     RULES,
     WAITING_COUNTED,
     WATCHER,
+    WITNESSED_MS,
     Abilities,
     Beat,
     Clock,
@@ -46,6 +49,7 @@ from headway.stores.rulebook import read_rulebook
 
 MINUTE = 60_000
 DEAD_WORKERS_KEPT_MS = 3_600_000
+STRETCHES_KEPT_MS = 24 * 3_600_000
 
 
 @dataclass(slots=True)
@@ -60,6 +64,9 @@ class _Record:
     state: State = State.QUEUED
     order_key: int = 0
     park: str = ""
+    parked_at: int = 0
+    parked_for: str | None = None
+    parked_ms: int = 0
     held: tuple[str, ...] = ()
     assigned: str | None = None
     due_at: int | None = None
@@ -115,6 +122,7 @@ class MemoryStore:
         self._documents: dict[tuple[str, str], Document] = {}
         self._book = Rulebook()
         self._holds: dict[str, set[int]] = {}  # By the key of a limit: the leases that hold it.
+        self._stretches: list[Stretch] = []
         self._rates: dict[str, int] = {}  # By the key of a limit: how far ahead its starts were given away.
         self._tally: Counter[tuple[int, str]] = Counter()
         self._ears: dict[str, list[LocalEar]] = {}
@@ -315,6 +323,40 @@ class MemoryStore:
             kept = Counter(r.state.value for r in self._jobs.values() if r.state in bad)
             return Stats(now_at, lanes, workers, dict(totals), dict(recent), dict(kept))
 
+    async def survey(self) -> Survey:
+        with self._lock:
+            return self._survey(self._now())
+
+    async def standing(self, job_id: JobId) -> Standing | None:
+        with self._lock:
+            now_at = self._now()
+            record = self._jobs.get(job_id)
+            if record is None:
+                return None
+            line = self._line(record.class_key)
+            job, survey = _job(record, now_at), self._survey(now_at)
+            if record.state is not State.QUEUED or record.due_at is not None:
+                stretches = [stretch for stretch in self._stretches if stretch.key == record.class_key]
+                return Standing(job, survey, line.fair, waited_ms=waited_ms(job, stretches))
+            places = line.parks[record.park] if record.park else line.front
+            ahead = [self._order[seq] for _, seq in places[: bisect_left(places, record.place)]]
+            own = [other for other in ahead if line.fair and other.tenant == record.tenant]
+            counted, counted_own = min(len(ahead), AHEAD_COUNTED), min(len(own), AHEAD_COUNTED)
+            limits = tuple(self._limit_view(key, rule, now_at) for key, rule in self._keys(record))
+            return Standing(job, survey, line.fair, counted, counted_own, limits)
+
+    async def witness(self, reasons: Mapping[ClassKey, str]) -> None:
+        with self._lock:
+            now_at = self._now()
+            if any(stretch.until_at > now_at - WITNESSED_MS for stretch in self._stretches):
+                return
+            for key, reason in reasons.items():
+                last = max((s for s in self._stretches if s.key == key), key=lambda s: s.until_at, default=None)
+                stretch = extend(last, key, reason, now_at)
+                if last is not None and stretch.from_at == last.from_at:
+                    self._stretches.remove(last)
+                self._stretches.append(stretch)
+
     async def prune(self, keep: Keep, *, limit: int = 1_000) -> int:
         with self._lock:
             now_at = self._now()
@@ -344,6 +386,7 @@ class MemoryStore:
                 if worker.lease_ends_at + DEAD_WORKERS_KEPT_MS <= now_at and not self._leased(worker.worker_id):
                     del self._workers[worker.worker_id]
                     self._claims.pop(worker.worker_id, None)
+            self._stretches = [s for s in self._stretches if s.until_at + STRETCHES_KEPT_MS > now_at]
             self._rates = {key: reached for key, reached in self._rates.items() if reached > now_at * 1_000}
             return len(expired[:limit]) + len(old)
 
@@ -573,7 +616,7 @@ class MemoryStore:
                 break
             full = self._full_key(record, now_at)
             if full is not None:
-                self._put_aside(line, record, *full)
+                self._put_aside(line, record, *full, now_at)
                 passed += 1
                 continue
             self._start(record, line, worker, claim_id, assigned, now_at)
@@ -593,6 +636,11 @@ class MemoryStore:
     def _start(
         self, record: _Record, line: Line, worker: Worker, claim_id: bytes, assigned: str | None, now_at: int
     ) -> None:
+        record.parked_for, record.parked_ms = None, 0
+        if record.park:
+            rule = self._book.rules.limits.get(record.park.partition("=")[0])
+            record.parked_for = park_reason(record.park, is_rate=rule is not None and rule.concurrency is None)
+            record.parked_ms = now_at - record.parked_at
         self._leave_queue(record)
         line.clock = max(line.clock, record.order_key) if line.fair else line.clock
         check_move(record.state, State.EXECUTING)
@@ -624,13 +672,14 @@ class MemoryStore:
                     return key, conforms_at(conforms_us)
         return None
 
-    def _put_aside(self, line: Line, record: _Record, key: str, open_at: int | None) -> None:
+    def _put_aside(self, line: Line, record: _Record, key: str, open_at: int | None, now_at: int) -> None:
         """Let a job wait for a key without room; if it does so already, its park is shut."""
         if record.park == key:
             line.shut(key, open_at)
             return
+        since_at = record.parked_at if record.park else now_at
         self._leave_queue(record)
-        record.park = key
+        record.park, record.parked_at = key, since_at
         line.put_aside(record.place, key, open_at)
 
     def _hold(self, record: _Record) -> None:
@@ -872,6 +921,25 @@ class MemoryStore:
             return None
         return "ladder"
 
+    def _survey(self, now_at: int) -> Survey:
+        running = Counter(record.worker_id for record in self._executing.values())
+        workers = tuple(
+            replace(worker, running=running[worker.worker_id], state=_state_at(worker, now_at))
+            for _, worker in sorted(self._workers.items())
+        )
+        executing = tuple(
+            Executing(r.new.task, r.new.lane, r.worker_id or "", r.started_at or 0, r.held)
+            for _, r in sorted(self._executing.items())
+        )
+        return Survey(self._snapshot(now_at), workers, executing, self._book.rules)
+
+    def _limit_view(self, key: str, rule: LimitRule, now_at: int) -> LimitView:
+        used = len(self._holds.get(key, ())) if rule.concurrency is not None else 0
+        at = None
+        if rule.count is not None:
+            at = conforms_at(step_rate(rule, self._rates.get(key), now_at * 1_000)[0])
+        return LimitView(key, rule, used, at)
+
     def _oldest_at(self, line: Line) -> int | None:
         if not line.front:
             return None
@@ -959,6 +1027,8 @@ def _job(record: _Record, now_at: int) -> Job:
         history=tuple(record.history),
         limits=new.limits,
         parked=record.park or None,
+        parked_for=record.parked_for if record.started_at is not None else None,
+        parked_ms=record.parked_ms if record.started_at is not None else 0,
         assigned=record.assigned,
         seen_at=now_at,
     )

@@ -130,7 +130,7 @@ def put_aside(
     if park == key:
         tx.db.run("park_shut", open_at, tx.namespace_id, key, class_id)
     else:
-        tx.db.run("park_move", key, class_id, park, order_key, seq)
+        tx.db.run("park_move", key, tx.now_at, class_id, park, order_key, seq)
         tx.db.run("place_park", key, seq)
         tx.db.run("park_put", tx.namespace_id, key, class_id, open_at, order_key, seq)
         tx.db.run("park_head", class_id, key, tx.namespace_id)

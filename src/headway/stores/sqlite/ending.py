@@ -34,7 +34,7 @@ def finish(tx: Transaction, reports: Sequence[Report]) -> list[tuple[JobId, Answ
             late.append(index)
             continue
         (_, token, worker_id, class_id, started_at, eligible_at, epoch, number, unique_key, cancel_at, progress,
-         note, kept) = lease  # fmt: skip
+         note, kept, parked_for, parked_ms) = lease  # fmt: skip
         if report.expired_only and not _confirm_expired(tx, worker_id):
             answers[index] = Answer.LOST
             continue
@@ -60,7 +60,7 @@ def finish(tx: Transaction, reports: Sequence[Report]) -> list[tuple[JobId, Answ
         outcomes.append(
             (report.seq, report.state.value, tx.now_at, worker_id, token, started_at, eligible_at, epoch,
              report.attempts, report.crashes, report.timeout_ms, cancel_at, progress, note, report.reason, error,
-             report.result_error, report.result)
+             report.result_error, report.result, parked_for, parked_ms)
         )  # fmt: skip
         if unique_key is not None:
             tx.db.run("free_unique", tx.namespace_id, unique_key)
@@ -147,7 +147,7 @@ def _end_queued(tx: Transaction, row: rows.Row, reason: str) -> None:
     tx.db.run(
         "finish_outcome", row["seq"], State.CANCELLED.value, tx.now_at, None, row["token"], None, row["eligible_at"],
         row["epoch"], row["attempts"], row["crashes"], row["timeout_ms"], None, None, None, reason,
-        row["error"], None, None,
+        row["error"], None, None, None, None,
     )  # fmt: skip
     if row["unique_key"] is not None:
         tx.db.run("free_unique", tx.namespace_id, row["unique_key"])

@@ -9,6 +9,7 @@ from typing import Any
 from headway.core.job import ClassKey
 from headway.core.lease import Lease
 from headway.core.policy.ladder import budget_of, rung_index
+from headway.core.policy.waits import park_reason
 from headway.core.snapshot import Plan, Take
 from headway.core.worker import WorkerState
 from headway.stores.base import PASSED, PUMPED, Exchange, Exchanged
@@ -103,6 +104,7 @@ def _take(
         (
             order_key, seq, eligible_at, epoch, attempts, crashes, timeout_ms, job_id, task, payload, tenant, trace_id,
             max_retries, asked_timeout_ms, retry, expires_at, unique_key, limits, sharer,
+            parked_at,
         ) = row  # fmt: skip
         if take.until_at is not None and eligible_at > take.until_at:
             break
@@ -131,14 +133,18 @@ def _take(
         if assigned is not None:
             caps.assign(assigned)
             budget_ms = budget_of(book.ladder, assigned)
+        parked_for, parked_ms = None, None
         if park:
+            rule = book.rules.limits.get(park.partition("=")[0])
+            parked_for = park_reason(park, is_rate=rule is not None and rule.concurrency is None)
+            parked_ms = now_at - parked_at
             tx.db.run("unready", class_id, park, order_key, seq)
             left_park(tx, class_id, park)
         else:
             front = (order_key, seq)
         held_rows.append(
             (seq, class_id, worker_id, token, now_at, eligible_at, epoch + 1, attempts + 1, crashes, timeout_ms,
-             unique_key, order_key, sharer, held, assigned)
+             unique_key, order_key, sharer, held, assigned, parked_for, parked_ms)
         )  # fmt: skip
         leases.append(
             Lease(

@@ -12,6 +12,7 @@ from headway.stores.sqlite.ending import cancel
 from headway.stores.sqlite.transaction import MINUTE, Transaction
 
 DEAD_WORKERS_KEPT_MS = 3_600_000
+STRETCHES_KEPT_MS = 24 * 3_600_000
 SCANNED = 5_000  # Ended jobs that one pruning looks at.
 
 
@@ -43,6 +44,7 @@ def prune(tx: Transaction, keep: Keep, limit: int, round_: Round) -> int:
     tx.db.run("prune_keys", tx.now_at, limit)
     tx.db.run("prune_workers_bury", tx.now_at)
     tx.db.run("prune_workers", tx.now_at - DEAD_WORKERS_KEPT_MS)
+    tx.db.run("prune_stretches", tx.namespace_id, tx.now_at - STRETCHES_KEPT_MS)
     tx.db.run("prune_rates", tx.namespace_id, tx.now_at * 1_000)
     yesterday = tx.now_at // MINUTE - 1_440
     tx.db.run("prune_tally_fold", yesterday)

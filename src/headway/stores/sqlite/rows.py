@@ -122,6 +122,8 @@ def job(row: Row, history: Iterable[Attempt], now_at: int) -> Job:
         history=tuple(history),
         limits=() if row["limits"] is None else _strings.decode(row["limits"]),
         parked=row["park"] or None,
+        parked_for=row["parked_for"],
+        parked_ms=row["parked_ms"],
         assigned=row["assigned"],
         seen_at=now_at,
     )

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 import apsw
 
-from headway.core.job import Job, JobId, NewJob, State, Submitted
+from headway.core.job import ClassKey, Job, JobId, NewJob, State, Submitted
 from headway.core.lease import Lease
 from headway.core.policy.document import Keep
 from headway.core.snapshot import Snapshot
+from headway.core.standing import Standing, Survey
 from headway.core.worker import WorkerState
 from headway.stores.base import (
     KEEPER,
@@ -28,7 +29,7 @@ from headway.stores.base import (
     Renewed,
     Stats,
 )
-from headway.stores.sqlite import ending, exchanging, keeping, pruning, reading, rows, submitting
+from headway.stores.sqlite import ending, exchanging, keeping, pruning, reading, rows, standing, submitting
 from headway.stores.sqlite.bell import Bell
 from headway.stores.sqlite.caps import adopt_rules
 from headway.stores.sqlite.database import MIGRATIONS, Connection, Database
@@ -105,6 +106,16 @@ class SqliteStore:
 
     async def stats(self) -> Stats:
         return await self._read(reading.stats)
+
+    async def survey(self) -> Survey:
+        return await self._read(standing.survey)
+
+    async def standing(self, job_id: JobId) -> Standing | None:
+        return await self._read(lambda tx: standing.standing(tx, job_id))
+
+    async def witness(self, reasons: Mapping[ClassKey, str]) -> None:
+        if reasons:
+            await self._write(lambda tx: standing.witness(tx, reasons))
 
     async def prune(self, keep: Keep, *, limit: int = 1_000) -> int:
         return await self._write(lambda tx: pruning.prune(tx, keep, limit, self._round))

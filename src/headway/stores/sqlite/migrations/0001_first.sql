@@ -5,7 +5,8 @@ CREATE TABLE format (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWI
 CREATE TABLE sequence (last INTEGER NOT NULL);
 INSERT INTO sequence VALUES (0);
 -- rules grows whenever a document of the kind 'rules' is written.
-CREATE TABLE namespace (namespace_id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, rules INTEGER NOT NULL DEFAULT 0);
+CREATE TABLE namespace (namespace_id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, rules INTEGER NOT NULL DEFAULT 0,
+                        witnessed_at INTEGER NOT NULL DEFAULT 0);
 
 CREATE TABLE class (
   class_id INTEGER PRIMARY KEY,
@@ -60,6 +61,7 @@ CREATE TABLE ready (
   error TEXT,
   reason TEXT,
   tenant TEXT,
+  parked_at INTEGER,
   PRIMARY KEY (class_id, park, order_key, seq)
 ) WITHOUT ROWID;
 CREATE INDEX ready_tenant ON ready (class_id, tenant, order_key) WHERE tenant IS NOT NULL;
@@ -122,7 +124,9 @@ CREATE TABLE lease (
   order_key INTEGER NOT NULL,
   tenant TEXT,                 -- as in ready
   held TEXT,                   -- JSON: the limits it counts against
-  assigned TEXT                -- the rung it was given
+  assigned TEXT,               -- the rung it was given
+  parked_for TEXT,             -- what it had been put aside for, and how long
+  parked_ms INTEGER
 );
 CREATE INDEX lease_tenant ON lease (class_id, tenant, order_key) WHERE tenant IS NOT NULL;
 
@@ -144,10 +148,21 @@ CREATE TABLE outcome (
   reason TEXT,
   error TEXT,
   result_error TEXT,
-  result BLOB
+  result BLOB,
+  parked_for TEXT,
+  parked_ms INTEGER
 );
 -- Completed jobs are many and found in the order of their numbers; only the others need an index.
 CREATE INDEX outcome_bad ON outcome (state, finished_at) WHERE state <> 'completed';
+
+-- From one moment to another a class waited for one reason.
+CREATE TABLE stretch (
+  class_id INTEGER NOT NULL,
+  from_at INTEGER NOT NULL,
+  until_at INTEGER NOT NULL,
+  reason TEXT NOT NULL,
+  PRIMARY KEY (class_id, from_at)
+) WITHOUT ROWID;
 
 CREATE TABLE attempt (
   seq INTEGER NOT NULL,

@@ -11,7 +11,8 @@ SELECT j.job_id, j.seq, j.task, j.payload, c.lane, c.needs, c.rung, j.tenant, j.
        coalesce(l.cancel_at, o.cancel_at) AS cancel_at, coalesce(l.worker_id, o.worker_id) AS worker_id,
        coalesce(l.progress, o.progress) AS progress, coalesce(l.note, o.note) AS note,
        coalesce(o.error, r.error, d.error) AS error, coalesce(o.reason, r.reason, d.reason) AS reason, o.result_error, o.result,
-       coalesce(o.token, r.token, d.token) AS token, j.limits, r.park, l.assigned
+       coalesce(o.token, r.token, d.token) AS token, j.limits, r.park, l.assigned,
+       coalesce(l.parked_for, o.parked_for) AS parked_for, coalesce(l.parked_ms, o.parked_ms, 0) AS parked_ms
   FROM job j JOIN class c ON c.class_id = j.class_id
   LEFT JOIN lease l ON l.seq = j.seq
   LEFT JOIN outcome o ON o.seq = j.seq

@@ -1,0 +1,80 @@
+"""``headway why``: what a job waits for, or what it had waited for."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from headway.cli import show
+from headway.cli.opening import HERE, JsonFlag, Place, opened, policy_of, run
+from headway.core.errors import JobNotFound
+from headway.core.job import JobId, State
+from headway.core.policy.document import Policy
+from headway.core.policy.lanes import effective_lane
+from headway.core.policy.why import Reason, length
+from headway.core.policy.why import why as reasons_of
+from headway.core.standing import Standing
+
+
+def why(
+    job_id: Annotated[str, Parameter(name="ID", help="The job's id, as submit printed it.")],
+    /,
+    *,
+    json: JsonFlag = False,
+    place: Place = HERE,
+) -> int:
+    """Tell why a job waits, with numbers; or what it had waited for, once it has started.
+
+    All reasons are told in order of precedence: the first is the one that
+    binds. When it is gone, the next one does.
+    """
+
+    async def read() -> tuple[Standing | None, Policy]:
+        async with opened(place) as store:
+            return await store.standing(JobId(job_id)), await policy_of(store)
+
+    standing, policy = run(read())
+    if standing is None:
+        raise JobNotFound(f"no job {job_id} in the store; it may have been pruned", job_id=job_id)
+    reasons = reasons_of(standing, policy)
+    if json:
+        show.print_json(_values(standing, reasons, policy))
+    else:
+        _print(standing, reasons, policy)
+    return 0
+
+
+def _values(standing: Standing, reasons: list[Reason], policy: Policy) -> dict[str, Any]:
+    job = standing.job
+    return {
+        "id": job.job_id,
+        "status": job.state.value,
+        "lane": job.lane,
+        "effective_priority": effective_lane(policy, job, job.seen_at),
+        "reasons": [{"code": reason.code, "text": reason.text, **reason.facts} for reason in reasons],
+        "waited_s": {reason: ms / 1_000 for reason, ms in standing.waited_ms.items()},
+    }
+
+
+def _print(standing: Standing, reasons: list[Reason], policy: Policy) -> None:
+    console, job = show.console(), standing.job
+    effective = effective_lane(policy, job, job.seen_at)
+    lane = job.lane if effective == job.lane else f"{job.lane}, risen to {effective}"
+    if job.state is not State.QUEUED:
+        console.print(show.text(f"{job.task} is {job.state.value}; it does not wait."))
+    elif job.eligible_at is None:
+        console.print(show.text(f"{job.task} in lane {lane} does not wait for a slot yet."))
+    else:
+        waited = length((job.seen_at - job.eligible_at) / 1_000)
+        console.print(show.text(f"{job.task} in lane {lane} has waited for {waited}."))
+    if reasons:
+        table = show.table("", "reason", "")
+        for number, reason in enumerate(reasons, start=1):
+            table.add_row(str(number), show.text(reason.code, "bold" if number == 1 else ""), show.text(reason.text))
+        console.print(table)
+    elif job.state is State.QUEUED:
+        console.print("Nothing holds it back: a worker is about to take it.")
+    if standing.waited_ms:
+        parts = ", ".join(f"{length(ms / 1_000)} {reason}" for reason, ms in standing.waited_ms.items())
+        console.print(show.text(f"Before it started it waited: {parts}."))

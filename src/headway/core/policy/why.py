@@ -1,0 +1,275 @@
+"""Why a job waits: all true reasons in order of precedence, the binding one first, from what plans are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from headway.core.job import ClassKey, Job, State
+from headway.core.policy.document import Policy
+from headway.core.policy.lanes import Line, lane_of, service_order
+from headway.core.policy.rules import PAUSE, SECOND_US, TENANT
+from headway.core.snapshot import Snapshot
+from headway.core.standing import AHEAD_COUNTED, Executing, LimitView, Standing, Survey
+from headway.core.worker import Worker, WorkerState, serves
+
+CODES = (
+    "scheduled",
+    "paused",
+    "unroutable",
+    "unservable",
+    "no_worker",
+    "rate",
+    "limit",
+    "ladder",
+    "slots_full",
+    "reserved",
+    "lane",
+    "lane_share",
+    "tenant_share",
+    "ahead",
+    "stopping",
+)
+_TASK = "task:"
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why a job waits: a stable ``code``, a ``text`` for people, and the numbers behind it."""
+
+    code: str
+    text: str
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+def why(standing: Standing, policy: Policy) -> list[Reason]:
+    """Say why a job waits; nothing once it runs, or if the next look of a worker will start it."""
+    job = standing.job
+    if job.state is not State.QUEUED:
+        return []
+    reasons = [*_held_back(standing), *_unserved(job, standing.survey), *_limited(standing)]
+    able = _able(job, standing.survey)
+    reasons += _on_the_ladder(job, standing.survey)
+    if able:
+        contended = list(_without_slot(job, standing.survey, able, policy))
+        reasons += contended
+        if contended:
+            reasons += _behind(standing, able, policy)
+    return reasons
+
+
+def class_reasons(survey: Survey, policy: Policy) -> dict[ClassKey, str]:
+    """Say in a word what each class with waiting jobs waits for: the sample behind ``waits``."""
+    found: dict[ClassKey, str] = {}
+    for view in survey.snapshot.classes:
+        if view.waiting:
+            found[view.key] = view.blocked or _class_reason(view.key, survey, policy)
+    return found
+
+
+def _class_reason(key: ClassKey, survey: Survey, policy: Policy) -> str:
+    live = _live(survey)
+    able = [worker for worker in live if serves(key.needs, frozenset(worker.offers))]
+    if not able:
+        routed = not any(need.startswith(_TASK) for need in key.needs)
+        return "no_worker" if not live else "unservable" if routed else "unroutable"
+    before, beside = _company(key.lane, survey.snapshot, able, policy)
+    if before:
+        return "lane"
+    if beside:
+        return "lane_share"
+    blocked = next(_without_slot_in(key.lane, survey, able, policy), None)
+    return blocked.code if blocked is not None else "ahead"
+
+
+# ---------------------------------------------------------------------- before any worker looks
+
+
+def _held_back(standing: Standing) -> Iterator[Reason]:
+    job, survey = standing.job, standing.survey
+    if job.due_at is not None and job.due_at > survey.now_at:
+        seconds = (job.due_at - survey.now_at) / 1_000
+        yield Reason("scheduled", f"not due for {length(seconds)}", {"due_at": job.due_at, "in_s": seconds})
+    paused = survey.rules.paused
+    names = [
+        *(["everything"] if paused.everything else []),
+        *([f"lane {job.lane}"] if job.lane in paused.lanes else []),
+        *([f"task {job.task}"] if job.task in paused.tasks else []),
+        *([f"tenant {job.tenant}"] if job.tenant is not None and job.tenant in paused.tenants else []),
+    ]
+    for name in names:
+        yield Reason("paused", f"{name} is paused", {"paused": name})
+
+
+def _unserved(job: Job, survey: Survey) -> Iterator[Reason]:
+    live = _live(survey)
+    if not live:
+        yield Reason("no_worker", "no worker is running", {"workers": 0})
+        return
+    if _able(job, survey):
+        return
+    if not any(f"{_TASK}{job.task}" in worker.offers for worker in live):
+        text = f"no live worker knows the task {job.task} ({_number(len(live), 'worker')} asked)"
+        yield Reason("unroutable", text, {"task": job.task, "workers": len(live)})
+    needs = [need for need in job.needs if not need.startswith(_TASK)]
+    if not any(serves(tuple(needs), frozenset(worker.offers)) for worker in live):
+        missing = [need for need in needs if not any(need in worker.offers for worker in live)] or needs
+        text = f"no live worker offers {', '.join(missing)} ({_number(len(live), 'worker')} asked)"
+        yield Reason("unservable", text, {"needs": needs, "missing": missing, "workers": len(live)})
+    elif any(f"{_TASK}{job.task}" in worker.offers for worker in live):
+        text = f"no live worker both knows {job.task} and offers {', '.join(needs)}"
+        yield Reason("unservable", text, {"needs": needs, "workers": len(live)})
+
+
+def _able(job: Job, survey: Survey) -> list[Worker]:
+    needs = (*(need for need in job.needs if not need.startswith(_TASK)), f"{_TASK}{job.task}")
+    return [worker for worker in _live(survey) if serves(needs, frozenset(worker.offers))]
+
+
+def _live(survey: Survey) -> list[Worker]:
+    return [worker for worker in survey.workers if worker.state is WorkerState.ACTIVE]
+
+
+# ---------------------------------------------------------------------- caps
+
+
+def _limited(standing: Standing) -> Iterator[Reason]:
+    now_at = standing.survey.now_at
+    views = [view for view in standing.limits if not view.key.startswith(PAUSE)]
+    for view in views:
+        if view.conforms_at is not None and view.conforms_at > now_at:
+            seconds = (view.conforms_at - now_at) / 1_000
+            text = f"{_subject(view)} starts {view.rule.count} in {length(view.rule.period_ms / 1_000)}"
+            facts = {"limit": view.key, "until_at": view.conforms_at, "in_s": seconds}
+            yield Reason("rate", f"{text}; the next may start in {length(seconds)}", facts)
+    for view in views:
+        most = view.rule.concurrency
+        if most is not None and view.used >= most:
+            holders = [job for job in standing.survey.executing if view.key in job.held]
+            frees = _frees_s(holders, standing.survey)
+            facts = {"limit": view.key, "used": view.used, "most": most, "next_frees_s": frees}
+            yield Reason("limit", f"{_subject(view)} runs {view.used} of {most}{_soon(frees)}", facts)
+
+
+def _subject(view: LimitView) -> str:
+    """Name what a limit counts: "account_id 7" of some task, "tenant acme", or the limit itself."""
+    name, is_bound, value = view.key.partition("=")
+    if not is_bound:
+        return name
+    return f"tenant {value or '(none)'}" if view.rule.by == TENANT else f"{view.rule.by} {value}"
+
+
+def _on_the_ladder(job: Job, survey: Survey) -> Iterator[Reason]:
+    floor = survey.snapshot.floor
+    if floor is None or job.rung is None:
+        return
+    own = ClassKey(job.lane, job.needs, job.rung)
+    if any(view.key == own and view.blocked == "ladder" for view in survey.snapshot.classes):
+        counts = {rung.name: count for rung, count in zip(survey.rules.rungs, floor.counts, strict=True)}
+        limits = {rung.name: rung.most(floor.slots) for rung in survey.rules.rungs}
+        running = ", ".join(f"{count} {name}" for name, count in counts.items())
+        text = f"no room for another {job.rung} job ({running} run)"
+        yield Reason("ladder", text, {"running": counts, "most": limits})
+
+
+def _without_slot(job: Job, survey: Survey, able: Sequence[Worker], policy: Policy) -> Iterator[Reason]:
+    yield from _without_slot_in(job.lane, survey, able, policy)
+
+
+def _without_slot_in(lane: str, survey: Survey, able: Sequence[Worker], policy: Policy) -> Iterator[Reason]:
+    slots = sum(worker.slots for worker in able)
+    names = {worker.worker_id for worker in able}
+    busy = [job for job in survey.executing if job.worker_id in names]
+    if all(worker.running >= worker.slots for worker in able):
+        frees = _frees_s(busy, survey)
+        used = {"used": len(busy), "slots": slots, "workers": len(able), "next_frees_s": frees}
+        yield Reason("slots_full", f"all {slots} slots are busy{_soon(frees)}", used)
+    elif lane not in policy.reserve.lanes and not any(_room_below(worker, survey, policy) for worker in able):
+        reserved = policy.reserve.slots if policy.reserve.scope == "pool" else sum(w.reserved for w in able)
+        kept = " and ".join(sorted(policy.reserve.lanes)) or "nobody"
+        facts: dict[str, Any] = {"free": slots - len(busy), "reserved": reserved, "for": sorted(policy.reserve.lanes)}
+        yield Reason("reserved", f"{_number(slots - len(busy), 'free slot')} kept for {kept}", facts)
+
+
+def _room_below(worker: Worker, survey: Survey, policy: Policy) -> bool:
+    """Tell whether a worker may start a job of a lane outside the reserve."""
+    reserve = policy.reserve
+    pool = reserve.scope == "pool"
+    mine = [job for job in survey.executing if pool or job.worker_id == worker.worker_id]
+    slots = sum(other.slots for other in _live(survey)) if pool else worker.slots
+    kept = reserve.slots if pool else worker.reserved
+    counted = mine if reserve.rule == "leave_free" else [job for job in mine if job.lane not in reserve.lanes]
+    return worker.running < worker.slots and slots - kept - len(counted) > 0
+
+
+# ---------------------------------------------------------------------- others first
+
+
+def _behind(standing: Standing, able: Sequence[Worker], policy: Policy) -> Iterator[Reason]:
+    job = standing.job
+    before, beside = _company(job.lane, standing.survey.snapshot, able, policy)
+    if before:
+        waiting = {line.name: line.waiting for line in before}
+        text = ", ".join(f"{_count(count)} in {name}" for name, count in waiting.items())
+        yield Reason("lane", f"better lanes go first: {text}", {"waiting": waiting})
+    if beside:
+        weight = lane_of(policy, job.lane).weight
+        share = weight / (weight + sum(line.lane.weight for line in beside))
+        with_names = ", ".join(line.name for line in beside)
+        text = f"shares the next slots with {with_names}: {share:.0%} are {job.lane}'s"
+        yield Reason("lane_share", text, {"with": [line.name for line in beside], "share": share})
+    others = standing.ahead - standing.ahead_own
+    if standing.fair and others:
+        text = f"{_count(others)} of other tenants go first by their share"
+        yield Reason("tenant_share", text, {"ahead": others, "tenant": job.tenant})
+    own = standing.ahead_own if standing.fair else standing.ahead
+    if own:
+        whose = " of its tenant" if standing.fair and job.tenant is not None else ""
+        yield Reason("ahead", f"{_count(own)}{whose} came before it", {"ahead": own})
+
+
+def _company(
+    lane: str, snapshot: Snapshot, able: Sequence[Worker], policy: Policy
+) -> tuple[list[Line], list[Line]]:  # fmt: skip
+    """Give the lanes with work that are served before this one, and those that share its turn."""
+    offers = frozenset(offer for worker in able for offer in worker.offers)
+    before: list[Line] = []
+    for group in service_order(snapshot, offers, policy):
+        if any(line.name == lane for line in group):
+            return before, [line for line in group if line.name != lane and line.waiting]
+        before += [line for line in group if line.waiting]
+    return before, []
+
+
+def _frees_s(holders: Iterable[Executing], survey: Survey) -> float | None:
+    """Expect when the first of these jobs ends; None if nothing is known of them."""
+    costs = survey.rules.costs_us
+    left = [
+        job.started_at / 1_000 + costs[job.task] / SECOND_US - survey.now_at / 1_000
+        for job in holders
+        if job.task in costs
+    ]
+    return round(max(0.0, min(left)), 1) if left else None
+
+
+def _soon(seconds: float | None) -> str:
+    return "" if seconds is None else f"; next frees in about {length(seconds)}"
+
+
+def length(seconds: float) -> str:
+    """Write a length of time for people."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7_200 else f"{seconds / 3_600:.1f} h"
+
+
+def _count(jobs: int) -> str:
+    more = "+" if jobs >= AHEAD_COUNTED else ""
+    return f"{jobs:,}{more} job{'s' if jobs != 1 else ''}"
+
+
+def _number(count: int, what: str) -> str:
+    return f"{count} {what}{'s' if count != 1 else ''}"
