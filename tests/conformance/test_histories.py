@@ -273,6 +273,23 @@ class Histories(RuleBasedStateMachine):
         self._check_caps([one for one, _ in new])
         self.leases += [(one, other) for one, other in new if one.token]
 
+    @rule(
+        batch=st.lists(wanted, max_size=3),
+        worker_id=worker_ids,
+        ends=st.lists(_mostly(Returned(b"1"), *ENDINGS), max_size=3),
+        by=st.sampled_from(sorted(POLICIES)),
+    )
+    def work(self, batch: list[Wanted], worker_id: str, ends: list[Ending], by: str) -> None:
+        """A usual turn: jobs come in, a worker hands in what it holds longest and takes what it can."""
+        if batch:
+            self.submit(batch)
+            self.check()
+        held = {(job.job_id, job.epoch) for job in self._executing() if job.worker_id == worker_id}
+        last = len(self.leases) - 1
+        mine = [last - i for i, (lease, _) in enumerate(self.leases) if (lease.job_id, lease.epoch) in held]
+        finished = list(zip(mine, ends, strict=False))
+        self.exchange(worker_id, free=4, free_below=4, finished=finished, again=None, wait=False, by=by)
+
     @rule(name=st.sampled_from(sorted(GOVERNED)))
     def govern(self, name: str) -> None:
         """Put other rules in force, whatever waits and runs."""

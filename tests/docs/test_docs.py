@@ -34,7 +34,15 @@ def test_the_example_file_works(tmp_path: Path) -> None:
     assert (done.stdout, done.returncode) == ("5\n", 0), done.stderr
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/start/first-job.md", "docs/reference/python.md"])
+PAGES = [
+    "README.md",
+    "docs/start/first-job.md",
+    "docs/reference/python.md",
+    *(f"docs/how-to/{page.name}" for page in sorted((ROOT / "docs" / "how-to").glob("*.md"))),
+]
+
+
+@pytest.mark.parametrize("page", PAGES)
 def test_every_python_example_can_be_read(page: str) -> None:
     for block in python_blocks(page):
         if ">>>" not in block:

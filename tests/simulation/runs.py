@@ -51,11 +51,14 @@ class Runs:
         return self._done[discipline, setting]
 
     def tables(self) -> Iterator[str]:
-        """Write all that was run: a table for each length, with the seeds together."""
+        """Write all that was run: a table for each length, with its seeds together."""
         for hours, flood in sorted({(setting.hours, setting.flood) for _, setting in self._done}):
             rows: dict[str, list[Waits]] = {}
+            seeds: set[int] = set()
             for (discipline, setting), waits in self._done.items():
                 if (setting.hours, setting.flood) == (hours, flood):
                     rows.setdefault(discipline, []).append(waits)
-            yield f"\n{hours} h{' with a flood' if flood else ''}; p50 / p95 / p99 of the waits in seconds\n"
-            yield table({f"{name} ({len(found)} seeds)": together(found) for name, found in rows.items()})
+                    seeds.add(setting.seed)
+            which = f"seeds {', '.join(map(str, sorted(seeds)))} of {hours} h{' with a flood' if flood else ''}"
+            yield f"\nSeconds waited, p50 / p95 / p99; {which}\n"
+            yield table({name: together(found) for name, found in rows.items()})

@@ -8,12 +8,11 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from headway.cli import show
-from headway.cli.opening import HERE, JsonFlag, Place, opened, run
+from headway.cli.opening import HERE, JsonFlag, Place, opened, policy_of, run
 from headway.client.app import read_states
 from headway.client.settings import nearest
 from headway.core.errors import ConfigError
 from headway.core.job import Job
-from headway.core.policy.document import BUILT_IN
 from headway.stores.base import JobQuery, Store
 
 if TYPE_CHECKING:
@@ -121,9 +120,10 @@ def _status(job: Job) -> str:
 
 async def check_lane(store: Store, lane: str) -> None:
     """Refuse a lane that neither the policy nor the store knows, suggesting the nearest."""
-    if lane in BUILT_IN.lanes:
+    lanes = (await policy_of(store)).lanes
+    if lane in lanes:
         return
-    known = list(dict.fromkeys([*BUILT_IN.lanes, *(await store.stats()).lanes]))
+    known = list(dict.fromkeys([*lanes, *(await store.stats()).lanes]))
     if lane not in known:
         raise ConfigError(f"no lane {lane!r}{nearest(lane, known)} (lanes: {', '.join(known)})")
 

@@ -9,6 +9,7 @@ from rich.text import Text
 
 from headway.cli import show
 from headway.core.job import Job
+from headway.core.policy.document import Policy
 from headway.core.worker import WorkerState
 from headway.stores.base import Stats
 
@@ -16,11 +17,11 @@ COUNTED = ("submitted", "completed", "retried", "failed", "cancelled", "dead_let
 BAR = 12  # Columns of a progress bar.
 
 
-def lanes_table(stats: Stats) -> Table:
+def lanes_table(stats: Stats, policy: Policy | None = None) -> Table:
     """Lay out the lanes, the first to be served first."""
     numbers = ["waiting", "delayed", "executing", "oldest"]
     made = show.table("lane", *numbers, right=numbers)
-    for name, lane in show.ordered_lanes(stats):
+    for name, lane in show.ordered_lanes(stats, policy):
         made.add_row(
             show.text(name),
             _count(lane.waiting),
@@ -35,6 +36,8 @@ def counts_line(counts: Mapping[str, float]) -> Text:
     """Write counts in a row, those that are zero left out."""
     known = [name for name in COUNTED if counts.get(name)]
     parts = [f"{counts[name]:,g} {name.replace('_', ' ')}" for name in known]
+    promoted = sum(count for name, count in counts.items() if name.startswith("promoted."))
+    parts += [f"{promoted:,g} promoted"] if promoted else []
     return show.text(", ".join(parts) or "nothing")
 
 

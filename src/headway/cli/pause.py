@@ -7,12 +7,10 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from headway.cli import show
-from headway.cli.opening import HERE, Place, opened, policy_of, run
-from headway.core.errors import ConfigError
+from headway.cli.jobs import check_lane
+from headway.cli.opening import HERE, Place, opened, run
 from headway.core.policy.rules import Paused, pausing, resuming
-from headway.core.words import nearest
 from headway.engine.rules import change_paused
-from headway.stores.base import Store
 
 Lane = Annotated[str | None, Parameter(help="Only this lane.", metavar="NAME")]
 TaskName = Annotated[str | None, Parameter(help="Only this task.", metavar="NAME")]
@@ -28,7 +26,8 @@ def pause(*, lane: Lane = None, task: TaskName = None, tenant: Tenant = None, pl
 
     async def change() -> Paused:
         async with opened(place) as store:
-            await _check_lane(store, lane)
+            if lane is not None:
+                await check_lane(store, lane)
             return await change_paused(store, pausing(lane, task, tenant))
 
     _print(run(change()))
@@ -44,15 +43,6 @@ def resume(*, lane: Lane = None, task: TaskName = None, tenant: Tenant = None, p
 
     _print(run(change()))
     return 0
-
-
-async def _check_lane(store: Store, lane: str | None) -> None:
-    """Refuse a lane that is neither in the policy nor in use: to pause it would do nothing."""
-    if lane is None:
-        return
-    known = list(dict.fromkeys([*(await policy_of(store)).lanes, *(await store.stats()).lanes]))
-    if lane not in known:
-        raise ConfigError(f"no lane {lane!r}{nearest(lane, known)} (lanes: {', '.join(known)})")
 
 
 def _print(paused: Paused) -> None:

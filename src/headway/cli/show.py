@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from headway.core.errors import JobError, PayloadError
 from headway.core.event import Event
 from headway.core.job import Attempt, Job
+from headway.core.policy.document import BUILT_IN, Policy
 from headway.core.worker import Worker
 from headway.stores.base import Stats
 
@@ -242,7 +243,7 @@ def tasks_of(worker: Worker) -> list[str]:
     return [offer.removeprefix("task:") for offer in worker.offers if offer.startswith("task:")]
 
 
-def stats_values(stats: Stats) -> dict[str, Any]:
+def stats_values(stats: Stats, policy: Policy | None = None) -> dict[str, Any]:
     """Give the store's numbers as JSON values."""
     return {
         "at": moment(stats.now_at),
@@ -254,7 +255,7 @@ def stats_values(stats: Stats) -> dict[str, Any]:
                 "oldest_at": moment(lane.oldest_at),
                 "oldest_seconds": None if lane.oldest_at is None else max(0, stats.now_at - lane.oldest_at) / 1_000,
             }
-            for name, lane in ordered_lanes(stats)
+            for name, lane in ordered_lanes(stats, policy)
         },
         "totals": dict(stats.totals),
         "per_minute": per_minute(stats),
@@ -268,13 +269,12 @@ def event_values(event: Event) -> dict[str, Any]:
     return {"event": event.kind, "at": moment(event.at), "id": event.job_id, **event.data}
 
 
-def ordered_lanes(stats: Stats) -> list[tuple[str, Any]]:
+def ordered_lanes(stats: Stats, policy: Policy | None = None) -> list[tuple[str, Any]]:
     """Give every lane of the policy and of the store, the first to be served first."""
-    from headway.core.policy.document import BUILT_IN
     from headway.stores.base import LaneStats
 
-    levels = {name: lane.level for name, lane in BUILT_IN.lanes.items()}
-    names = sorted({*levels, *stats.lanes}, key=lambda name: (levels.get(name, len(levels)), name))
+    levels = {name: lane.level for name, lane in (policy or BUILT_IN).lanes.items()}
+    names = sorted({*levels, *stats.lanes}, key=lambda name: (levels.get(name, 1_000_000), name))
     return [(name, stats.lanes.get(name, LaneStats())) for name in names]
 
 

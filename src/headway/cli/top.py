@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from headway.cli import show
-from headway.cli.opening import HERE, Place, opened, run
+from headway.cli.opening import HERE, Place, opened, policy_of, run
 from headway.core.errors import StoreError
 from headway.core.job import State
 from headway.core.worker import WorkerState
+from headway.engine.rules import read_paused
 from headway.stores.base import JobQuery, Store
 from headway.stores.open import mask
 from headway.version import __version__
@@ -111,6 +112,7 @@ async def _picture(store: Store, place: Place) -> Group:
     stats = await store.stats()
     running = await store.find(JobQuery(states=(State.EXECUTING,), limit=SHOWN))
     recent = await store.find(JobQuery(limit=SHOWN))
+    paused = (await read_paused(store)).names()
     alive = [worker for worker in stats.workers if worker.state is not WorkerState.DEAD]
     busy, slots = sum(worker.running for worker in alive), sum(worker.slots for worker in alive)
     parts: list[RenderableType] = [
@@ -118,8 +120,9 @@ async def _picture(store: Store, place: Place) -> Group:
         + show.text(f"{mask(settings.store)}, namespace {settings.namespace}, {show.local(stats.now_at)}", "dim"),
         Text(f"{show.plural(len(alive), 'worker')}, {busy} of {slots} slots busy"),
         Text("per minute  ", "dim") + panels.counts_line(show.per_minute(stats)),
+        *([show.text(f"paused: {', '.join(paused)}", "yellow")] if paused else []),
         Text(),
-        panels.lanes_table(stats),
+        panels.lanes_table(stats, await policy_of(store)),
     ]
     if alive:
         parts += [Text(), panels.workers_table(stats, dead=False)]

@@ -169,6 +169,15 @@ def test_a_new_one_begins_where_the_offset_says() -> None:
     assert (shares.tag("a", 4.0), shares.tag("b", 1.0)) == (2.0, 0.5)
 
 
+def test_a_new_one_keeps_its_place_until_its_first_turn() -> None:
+    # Were its place counted from the clock, it would move away as fast as others are served.
+    shares: Shares[str] = Shares(0.9)
+    got: Counter[str] = Counter()
+    for _ in range(70):
+        got.update(deal(shares, 1, {"a": 1 / 6, "b": 1.0}))
+    assert got == {"a": 60, "b": 10}
+
+
 @pytest.mark.parametrize(
     "correction, then",
     [
@@ -224,7 +233,7 @@ def test_the_order_in_which_one_batch_is_noted_does_not_matter(
     rounds=st.lists(
         st.tuples(st.integers(1, 12), st.frozensets(st.sampled_from("abcde"), max_size=3)), min_size=1, max_size=60
     ),
-    offset=st.floats(0, 1, exclude_max=True),
+    offset=st.sampled_from([0.0, 0.25, 0.5, 0.75, 0.99]),
 )
 def test_two_who_are_both_busy_stay_within_a_turn_of_each(
     weights: dict[str, float], rounds: list[tuple[int, frozenset[str]]], offset: float
@@ -248,9 +257,11 @@ def test_two_who_are_both_busy_stay_within_a_turn_of_each(
                 ahead[one, other] = [0.0]
 
 
+@pytest.mark.parametrize("offset", [0.0, 0.3, 0.99])
 @pytest.mark.parametrize("turns", [1, 2, 3, 5, 7, 16, 100])
-def test_shares_follow_weights_in_batches_of_any_size(turns: int) -> None:
-    shares: Shares[str] = Shares()
+def test_shares_follow_weights_in_batches_of_any_size(turns: int, offset: float) -> None:
+    # R5.65
+    shares: Shares[str] = Shares(offset)
     steps = {"a": 1 / 6, "b": 1 / 3, "c": 1.0}
     got: Counter[str] = Counter()
     for _ in range(1_000):
@@ -261,10 +272,11 @@ def test_shares_follow_weights_in_batches_of_any_size(turns: int) -> None:
 @given(
     weights=st.dictionaries(st.sampled_from("abcde"), st.integers(1, 20), min_size=2),
     turns=st.integers(1, 7),
+    offset=st.sampled_from([0.0, 0.5, 0.99]),
 )
-def test_nobody_waits_longer_than_the_weights_say(weights: dict[str, int], turns: int) -> None:
-    # Between two turns of one, each other gets at most its weight over that one's, and one more.
-    shares: Shares[str] = Shares()
+def test_nobody_waits_longer_than_the_weights_say(weights: dict[str, int], turns: int, offset: float) -> None:
+    # R1.44: between two turns of one, each other gets at most its weight over that one's, and one more.
+    shares: Shares[str] = Shares(offset)
     steps = {name: 1 / weight for name, weight in weights.items()}
     since: dict[str, Counter[str]] = {name: Counter() for name in weights}
     for _ in range(60):

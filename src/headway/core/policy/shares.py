@@ -46,8 +46,8 @@ class Shares(Generic[N]):
             self._tags[name] += step
 
     def _start(self, name: N, step: float) -> float:
-        tag = self._tags.get(name)
-        return self._clock + self._offset * step if tag is None else max(tag, self._clock)
+        # A new one does not move away with the clock, or it would never have its first turn.
+        return max(self._tags.get(name, self._offset * step), self._clock)
 
 
 def share_out(turns: int, sharers: Sequence[Sharer[N]]) -> dict[N, int]:

@@ -1,0 +1,134 @@
+"""How often: the generic cell rate algorithm, one start at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headway.core.policy.document import LimitRule
+from headway.core.policy.limits import conforms_at, step_rate
+
+SECOND_US = 1_000_000
+
+
+def a_rate(count: int, period_ms: int = 1_000, burst: int = 1) -> LimitRule:
+    return LimitRule(count=count, period_ms=period_ms, burst=burst)
+
+
+def start_whenever_it_may(rule: LimitRule, tries_us: Iterable[int]) -> list[int]:
+    """Try at these moments, as a store does; gives the moments at which something started."""
+    started: list[int] = []
+    reached_us: int | None = None
+    for now_us in tries_us:
+        conforms_us, after_us = step_rate(rule, reached_us, now_us)
+        if conforms_us <= now_us:
+            started.append(now_us)
+            reached_us = after_us
+    return started
+
+
+def start_as_soon_as_it_may(rule: LimitRule, count: int, from_us: int = 0) -> list[int]:
+    """Start so many, each at the very moment that conforms."""
+    started: list[int] = []
+    reached_us: int | None = None
+    now_us = from_us
+    for _ in range(count):
+        conforms_us, _ = step_rate(rule, reached_us, now_us)
+        now_us = max(now_us, conforms_us)
+        conforms_us, reached_us = step_rate(rule, reached_us, now_us)
+        assert conforms_us <= now_us
+        started.append(now_us)
+    return started
+
+
+def most_in_a_period(rule: LimitRule, started: list[int]) -> int:
+    period_us = rule.period_ms * 1_000
+    return max((sum(first <= at < first + period_us for at in started) for first in started), default=0)
+
+
+@pytest.mark.parametrize(
+    "rule, reached_us, now_us, conforms_us, after_us",
+    [
+        pytest.param(a_rate(10), None, 5 * SECOND_US, 5_000_000, 5_100_000, id="the first"),
+        pytest.param(a_rate(10), 5_100_000, 5_050_000, 5_100_000, 5_200_000, id="too soon"),
+        pytest.param(a_rate(10), 5_100_000, 5_100_000, 5_100_000, 5_200_000, id="just in time"),
+        pytest.param(a_rate(10), 5_100_000, 9_000_000, 9_000_000, 9_100_000, id="an idle time is not stored up"),
+        pytest.param(a_rate(10, burst=3), None, 5_000_000, 4_800_000, 5_100_000, id="a burst: the first"),
+        pytest.param(a_rate(10, burst=3), 5_200_000, 5_000_000, 5_000_000, 5_300_000, id="a burst: the third"),
+        pytest.param(a_rate(10, burst=3), 5_300_000, 5_000_000, 5_100_000, 5_400_000, id="a burst: the fourth waits"),
+        pytest.param(a_rate(3), 0, 0, 0, 333_334, id="rounded up, so that three fit a second and never four"),
+        pytest.param(a_rate(100, 60_000), None, 7, 7, 600_007, id="100/min"),
+    ],
+)
+def test_a_start_conforms_from_a_moment_on_and_reaches_an_interval_further(
+    rule: LimitRule, reached_us: int | None, now_us: int, conforms_us: int, after_us: int
+) -> None:
+    assert step_rate(rule, reached_us, now_us) == (conforms_us, after_us)
+
+
+rates = st.builds(
+    a_rate, count=st.integers(1, 40), period_ms=st.integers(1, 5_000), burst=st.integers(1, 50) | st.just(1)
+)
+tries = st.lists(st.integers(0, 9) | st.integers(0, 400_000), max_size=150)
+
+
+@given(rule=rates, gaps_us=tries)
+def test_no_period_holds_more_starts_than_the_rate_and_its_burst(rule: LimitRule, gaps_us: list[int]) -> None:
+    now_us = 0
+    moments = [now_us := now_us + gap for gap in gaps_us]
+    started = start_whenever_it_may(rule, moments)
+    assert rule.count is not None
+    assert most_in_a_period(rule, started) <= rule.count + rule.burst - 1
+    if rule.burst == 1:
+        assert all(later - at >= rule.interval_us for at, later in pairwise(started))
+
+
+@given(rule=rates)
+def test_with_no_pause_between_them_the_bound_is_met_and_not_passed(rule: LimitRule) -> None:
+    assert rule.count is not None
+    wanted = rule.count + rule.burst - 1
+    started = start_as_soon_as_it_may(rule, wanted + 20)
+    # Where intervals were rounded up, a period may hold a little less than the rate.
+    rounded = -(-rule.count * rule.count // (rule.period_ms * 1_000))
+    assert wanted - rounded <= most_in_a_period(rule, started) <= wanted
+
+
+@pytest.mark.parametrize("count, period_ms", [(1, 1_000), (7, 1_000), (100, 60_000), (900, 1_000), (5_000, 1_000)])
+@pytest.mark.parametrize("burst", [1, 10])
+def test_a_steady_supply_reaches_the_full_rate(count: int, period_ms: int, burst: int) -> None:
+    rule = a_rate(count, period_ms, burst)
+    periods = 20
+    started = start_as_soon_as_it_may(rule, count * periods + burst)
+    took_us = started[-1] - started[0]
+    assert took_us <= periods * (period_ms * 1_000 + count)
+    assert took_us >= periods * period_ms * 1_000
+
+
+def test_a_burst_is_there_again_after_a_rest_and_no_more_than_that() -> None:
+    rule = a_rate(10, burst=3)
+    at_once = start_whenever_it_may(rule, [0] * 9)
+    assert at_once == [0, 0, 0]
+    later = start_whenever_it_may(rule, [0] * 9 + [50_000_000] * 9)
+    assert later == [0] * 3 + [50_000_000] * 3
+    half_rested = start_whenever_it_may(rule, [0] * 9 + [200_000] * 9)
+    assert half_rested == [0] * 3 + [200_000] * 2
+
+
+def test_a_try_that_fails_costs_nothing() -> None:
+    rule = a_rate(1)
+    assert start_whenever_it_may(rule, range(0, 3 * SECOND_US + 1, 1_000)) == [0, 1_000_000, 2_000_000, 3_000_000]
+
+
+@pytest.mark.parametrize("conforms_us, at", [(0, 0), (1, 1), (999, 1), (1_000, 1), (1_001, 2), (-1, 0), (-1_000, -1)])
+def test_the_moment_a_start_conforms_in_milliseconds(conforms_us: int, at: int) -> None:
+    assert conforms_at(conforms_us) == at
+
+
+@given(st.integers(-(10**15), 10**15))
+def test_it_conforms_from_that_millisecond_on_and_not_the_one_before(conforms_us: int) -> None:
+    at = conforms_at(conforms_us)
+    assert (at - 1) * 1_000 < conforms_us <= at * 1_000
