@@ -617,7 +617,8 @@ class Histories(RuleBasedStateMachine):
         if self.scene == "tenants":
             tenant = tenant or "solo"
         limits = one.limits or ("account=8",) if self.scene in ("limits", "rates") else ()
-        rung = one.rung if self.scene in ("ladder", "narrow") else None
+        usual = {"ladder": "default", "narrow": "slow"}.get(self.scene)
+        rung = (one.rung or usual) if usual else None
         return one._replace(tenant=tenant, limits=limits, rung=rung)
 
     def _lease(self, number: int) -> tuple[Lease, Lease]:

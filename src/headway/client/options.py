@@ -13,6 +13,7 @@ from headway.core.errors import ConfigError
 from headway.core.job import RetryRule
 from headway.core.policy.document import LimitRule
 from headway.core.policy.retry import DELAY_MS_MAX
+from headway.core.policy.rules import counter_name
 from headway.core.policy.units import parse_rate, write_length, write_rate
 
 Seconds = float | int | timedelta
@@ -110,7 +111,7 @@ class Limit:
         """Name this limit: policies may override it by that name."""
         kinds = ["concurrency"] if self.concurrency is not None else []
         kinds += [f"rate/{write_length(self.rule(task).period_ms)}"] if self.rate is not None else []
-        return ":".join([task, "+".join(kinds), *([self.by] if self.by else [])])
+        return ":".join([counter_name(task), "+".join(kinds), *([self.by] if self.by else [])])
 
     def rule(self, task: str) -> LimitRule:
         """Give the part that a store checks."""

@@ -49,6 +49,9 @@ class CronDocument(msgspec.Struct, frozen=True, kw_only=True):
     needs: tuple[str, ...] = ()
     retry: RetryRule | None = None
     unique_key: str | None = None
+    rung: str | None = None
+    tenant: str | None = None
+    limits: tuple[str, ...] = ()
     ticked_at: int = 0
 
 

@@ -476,6 +476,9 @@ def _crons(app: Headway) -> list[CronDocument]:
                 needs=new.needs,
                 retry=new.retry,
                 unique_key=f"cron:{entry.task}" if entry.overlap == "skip" else new.unique_key,
+                rung=new.rung,
+                tenant=new.tenant,
+                limits=new.limits,
             )
         )
     return documents

@@ -65,7 +65,7 @@ def test_no_statement_walks_a_large_table_without_need(connection: Connection, n
     [
         ("claim_head", "SEARCH r USING PRIMARY KEY (class_id=? AND park=? AND (order_key,seq)>(?,?))"),
         ("due", "SEARCH d USING PRIMARY KEY (namespace_id=? AND due_at<?)"),
-        ("park_first", "SEARCH park USING INDEX park_open (class_id=?)"),
+        ("park_first", "SEARCH park USING COVERING INDEX park_open (class_id=?)"),
         ("ahead_own", "CO-ROUTINE (subquery-1)"),
         ("known_ids", "SEARCH job USING INDEX sqlite_autoindex_job_1 (job_id=? AND namespace_id=?)"),
         ("held", "SEARCH lease USING INTEGER PRIMARY KEY (rowid=?)"),

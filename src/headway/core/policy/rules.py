@@ -107,9 +107,19 @@ def join(parts: Iterable[Rules]) -> Rules:
     return whole
 
 
+def lets_start(old: Rules, new: Rules) -> bool:
+    """Tell whether new rules may let a job start that the old ones held back: costs and weights never do."""
+    return any(getattr(old, name) != getattr(new, name) for name in ("limits", "rungs", "pool_reserve", "paused"))
+
+
 def limit_key(name: str, value: str) -> str:
     """Name one counter of a limit: the limit's name, or that and the value it is counted by."""
-    return f"{name}={value}"
+    return f"{counter_name(name)}={value}"
+
+
+def counter_name(name: str) -> str:
+    """Write a name so that the first equals sign of a key is the one that ends it."""
+    return name.replace("=", "%3D")
 
 
 class Rulebook:

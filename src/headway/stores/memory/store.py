@@ -17,7 +17,7 @@ from headway.core.policy.ladder import Elastic, Floor, budget_of, full_limit, lo
 from headway.core.policy.limits import conforms_at, step_rate
 from headway.core.policy.order import order_key
 from headway.core.policy.retry import Released, heed_cancel, judge
-from headway.core.policy.rules import Rulebook
+from headway.core.policy.rules import Rulebook, lets_start
 from headway.core.policy.waits import Stretch, extend, park_reason, waited_ms
 from headway.core.snapshot import ClassView, Plan, Snapshot, Take
 from headway.core.standing import AHEAD_COUNTED, Executing, LimitView, Standing, Survey
@@ -702,7 +702,9 @@ class MemoryStore:
     def _adopt_rules(self, now_at: int) -> None:
         """Go by the rules as they are now: count leases anew, and let all that was put aside try again."""
         parts = sorted((d for d in self._documents.values() if d.kind == RULES), key=lambda d: d.name)
-        self._book = read_rulebook(document.body for document in parts)
+        before, self._book = self._book, read_rulebook(document.body for document in parts)
+        if not lets_start(before.rules, self._book.rules):
+            return
         self._holds.clear()
         for record in self._executing.values():
             self._hold(record)

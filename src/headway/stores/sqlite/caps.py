@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from headway.core.policy.document import ELASTIC, LimitRule
 from headway.core.policy.ladder import Elastic, Floor, full_limit, longest, rung_index
 from headway.core.policy.limits import conforms_at, step_rate
+from headway.core.policy.rules import lets_start
 from headway.stores.sqlite import rows
 from headway.stores.sqlite.transaction import Transaction
 
@@ -157,7 +158,10 @@ def give_back(tx: Transaction, held: str) -> None:
 
 def adopt_rules(tx: Transaction) -> None:
     """Go by the rules as they are now: count leases anew, and let all that was put aside try again."""
+    before = tx.book.rules
     tx.adopt_rules()
+    if not lets_start(before, tx.book.rules):
+        return
     for seq, task, tenant, limits in tx.db.run("running", tx.namespace_id).fetchall():
         bound = () if limits is None else rows.read_strings(limits)
         held = [key for key, rule in tx.book.keys(task, tenant, bound) if rule.concurrency is not None]

@@ -70,7 +70,8 @@ class Lines:
     def _last_key(self, class_id: int, sharer: str) -> int | None:
         known = (class_id, sharer)
         if known not in self._last:
-            self._last[known] = self._tx.db.first("last_key", class_id, sharer)
+            last = int(self._tx.db.first("last_key", class_id, sharer))
+            self._last[known] = None if last < 0 else last
         return self._last[known]
 
     def _note(self, class_id: int, sharer: str, key: int) -> None:

@@ -131,6 +131,8 @@ class SqliteStore:
     async def write(self, kind: str, name: str, body: bytes | None, *, if_version: int | None = None) -> int | None:
         def write(tx: Transaction) -> int | None:
             version = tx.db.first("document_version", tx.namespace_id, kind, name) or 0
+            if kind == RULES:
+                _ = tx.book  # As they are before they change.
             if if_version is not None and if_version != version:
                 return None
             if body is None:

@@ -71,6 +71,9 @@ def _job(cron: CronDocument, tick_at: int) -> NewJob:
         retry=cron.retry,
         idempotency_key=f"cron:{cron.task}:{tick_at}",
         unique_key=cron.unique_key,
+        rung=cron.rung,
+        tenant=cron.tenant,
+        limits=cron.limits,
     )
 
 

@@ -1,0 +1,125 @@
+"""Workers under one of the example policies, on the memory store and a clock that stands still."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from headway.core.job import JobId, NewJob
+from headway.core.lease import Answer, Lease
+from headway.core.policy.document import Policy, reserved_slots
+from headway.core.policy.lanes import Clocks, plan
+from headway.core.policy.retry import Ending, Returned, judge
+from headway.engine.policies import load_policy
+from headway.engine.rules import change_costs, govern
+from headway.stores.base import Beat, Exchange
+from headway.stores.memory import MemoryStore
+from headway.testing.clock import ManualClock
+from tests.conformance.builders import a_claim_id, a_worker
+
+POLICIES = Path(__file__).parents[2] / "examples" / "policies"
+LEASE_MS = 24 * 3_600_000
+
+
+def example(name: str) -> Policy:
+    """Read one of the example policies."""
+    return load_policy(POLICIES / f"{name}.toml")
+
+
+@dataclass
+class _Member:
+    """A worker: its slots, its clocks, and what it runs."""
+
+    slots: int
+    clocks: Clocks = field(default_factory=Clocks)
+    running: list[Lease] = field(default_factory=list)
+
+
+class Pool:
+    """Workers that share a store. Each claims as a real one would: it fills its slots by the plan."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+        self.clock = ManualClock()
+        self.store = MemoryStore(clock=self.clock)
+        self._members: dict[str, _Member] = {}
+
+    @classmethod
+    async def open(cls, policy: Policy, *, slots: int) -> Pool:
+        """Put a policy in force and let one worker join."""
+        pool = cls(policy)
+        await govern(pool.store, policy)
+        await pool.join("w1", slots=slots)
+        return pool
+
+    async def join(self, name: str, *, slots: int) -> None:
+        self._members[name] = _Member(slots)
+        worker = a_worker(name, slots=slots, reserved=reserved_slots(self.policy, slots, None))
+        await self.store.renew(Beat(worker, LEASE_MS, LEASE_MS, register=True))
+
+    async def leave(self, name: str) -> None:
+        await self.store.bury(name)
+        del self._members[name]
+
+    async def expect(self, **seconds: float) -> None:
+        """Make known how long the jobs of some tasks take."""
+        await change_costs(self.store, lambda _: {task: round(1e6 * cost) for task, cost in seconds.items()})
+
+    async def submit(self, *jobs: NewJob) -> list[JobId]:
+        return [answer.job_id for answer in await self.store.submit(jobs)]
+
+    async def claim(self, name: str = "w1") -> list[Lease]:
+        """Let a worker fill its free slots. Every claim is charged a second, or what is known of its task."""
+        member = self._members[name]
+        reserve = self.policy.reserve
+        held = [lease for lease in member.running if reserve.rule == "leave_free" or lease.lane not in reserve.lanes]
+        free = member.slots - len(member.running)
+        chosen = plan(
+            await self.store.snapshot(),
+            free=free,
+            free_below=member.slots - reserved_slots(self.policy, member.slots, None) - len(held),
+            offers=frozenset(),
+            policy=self.policy,
+            clocks=member.clocks,
+        )
+        answer = await self.store.exchange(Exchange(name, a_claim_id(), (), chosen))
+        for lease in answer.leases:
+            member.clocks.charge(self.policy, lease.class_key, 1.0)
+        member.running += answer.leases
+        return list(answer.leases)
+
+    async def end(self, *leases: Lease, ending: Ending | None = None) -> None:
+        """End some jobs; by default they have returned."""
+        reports = [judge(ending or Returned(None), lease, self.policy) for lease in leases]
+        answer = await self.store.exchange(Exchange(None, finished=reports))
+        assert not answer.refused
+        for member in self._members.values():
+            member.running = [lease for lease in member.running if lease not in leases]
+
+    async def report_again(self, lease: Lease) -> Answer:
+        """Report a job once more that has ended."""
+        answer = await self.store.exchange(Exchange(None, finished=[judge(Returned(None), lease, self.policy)]))
+        return dict(answer.refused).get(lease.job_id, Answer.OK)
+
+    async def run(self, turns: int, name: str = "w1", *, seconds: float = 1) -> list[Lease]:
+        """Let a worker claim so many times, each time ending all it ran before. Gives what it claimed, in order."""
+        claimed: list[Lease] = []
+        for _ in range(turns):
+            claimed += await self.claim(name)
+            self.clock.advance(seconds)
+            await self.end(*self.running(name))
+        return claimed
+
+    def running(self, name: str | None = None) -> list[Lease]:
+        """Give what runs, in one worker or in all."""
+        members = self._members.values() if name is None else [self._members[name]]
+        return [lease for member in members for lease in member.running]
+
+    def count(self, lane: str) -> int:
+        """Count what runs of a lane, in all workers."""
+        return Counter(lease.lane for lease in self.running())[lane]
+
+
+def ids(leases: list[Lease]) -> list[JobId]:
+    return [lease.job_id for lease in leases]
