@@ -168,7 +168,7 @@ class Histories(RuleBasedStateMachine):
 
     make: ClassVar[Callable[[Path, str, ManualClock], Store]]
 
-    @initialize(scene=st.sampled_from(["any", "any", "limits", "rates", "tenants", "ladder", "narrow"]))
+    @initialize(scene=st.sampled_from(["any", "any", "lanes", "limits", "rates", "tenants", "ladder", "narrow"]))
     def open(self, scene: str) -> None:
         self.scene = scene
         self.folder = Path(tempfile.mkdtemp(prefix="headway-history-"))
@@ -612,7 +612,8 @@ class Histories(RuleBasedStateMachine):
         """In a scene jobs meet each other where it matters: in one class, with keys or tenants or rungs in common."""
         if self.scene == "any":
             return one
-        one = one._replace(lane="medium", needs=(), persist=True, delay_ms=0, unique_key=None, idempotency_key=None)
+        one = one._replace(needs=(), persist=True, delay_ms=0, unique_key=None, idempotency_key=None)
+        one = one if self.scene == "lanes" else one._replace(lane="medium")
         tenant = one.tenant if self.scene in ("tenants", "limits") else None
         if self.scene == "tenants":
             tenant = tenant or "solo"

@@ -44,6 +44,7 @@ class Pool:
         self.clock = ManualClock()
         self.store = MemoryStore(clock=self.clock)
         self._members: dict[str, _Member] = {}
+        self._seconds: dict[str, float] = {}
 
     @classmethod
     async def open(cls, policy: Policy, *, slots: int) -> Pool:
@@ -64,6 +65,7 @@ class Pool:
 
     async def expect(self, **seconds: float) -> None:
         """Make known how long the jobs of some tasks take."""
+        self._seconds |= seconds
         await change_costs(self.store, lambda _: {task: round(1e6 * cost) for task, cost in seconds.items()})
 
     async def submit(self, *jobs: NewJob) -> list[JobId]:
@@ -85,7 +87,7 @@ class Pool:
         )
         answer = await self.store.exchange(Exchange(name, a_claim_id(), (), chosen))
         for lease in answer.leases:
-            member.clocks.charge(self.policy, lease.class_key, 1.0)
+            member.clocks.charge(self.policy, lease.class_key, self._seconds.get(lease.task, 1.0))
         member.running += answer.leases
         return list(answer.leases)
 

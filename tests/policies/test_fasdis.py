@@ -85,10 +85,7 @@ async def test_a_freed_slot_goes_by_level_not_by_turns(pool: Pool) -> None:
     await pool.submit(a_job(lane="low"))
     [urgent] = await pool.submit(a_job(lane="high"))
     pool.clock.advance(59)
-    for ended in pool.running():
-        if ended.lane == "low":
-            await pool.end(ended)
-            break
+    await pool.end(next(lease for lease in pool.running() if lease.lane == "low"))
     assert ids(await pool.claim()) == [urgent]
 
 

@@ -13,11 +13,12 @@ from headway.cli.opening import HERE, OPTIONS, JsonFlag, Place, opened, run
 from headway.cli.toml import toml_text
 from headway.client.settings import load_settings
 from headway.core.errors import ConfigError, PolicyError
-from headway.core.policy.checking import Checked, Finding, check_policy
+from headway.core.policy.checking import Checked, Finding, Load, check_policy
 from headway.core.policy.document import BUILT_IN, Policy
 from headway.core.policy.guarantees import Guarantee
 from headway.core.policy.reading import policy_data
 from headway.core.policy.table import key_path
+from headway.engine.load import recent_load
 from headway.engine.policies import (
     Applied,
     apply_policy,
@@ -53,20 +54,27 @@ def check(
     *,
     slots: Annotated[int | None, Parameter(help="Slots of each worker; else HEADWAY_SLOTS, else 5.")] = None,
     workers: Annotated[int, Parameter(help="How many workers there are.")] = 1,
+    recorded: Annotated[
+        bool,
+        Parameter(help="Hold it against the load of the jobs that the store ran last.", show_default=False),
+    ] = False,
     json: JsonFlag = False,
+    place: Place = HERE,
 ) -> int:
     """Say what a policy file promises and what in it will surprise.
 
     Prints for each lane the share of all slots that it is sure of while every
     lane has work, and the bound on a wait that follows, but for one job in each
-    slot. Needs no store. Warnings do not fail; what is wrong does, all of it at
-    once.
+    slot. Needs no store but for --recorded. Warnings do not fail; what is wrong
+    does, all of it at once.
     """
     slots = load_settings().slots if slots is None else slots
     if slots < 1 or workers < 1:
         raise ConfigError("--slots and --workers must be at least 1")
     try:
-        checked = check_policy(load_policy(file), slots=slots, workers=workers)
+        read = load_policy(file)
+        load = run(_recorded(read, place)) if recorded else None
+        checked = check_policy(read, slots=slots, workers=workers, load=load)
     except PolicyError as problem:
         if not json:
             raise
@@ -78,6 +86,14 @@ def check(
     else:
         _print_check(checked, f"{show.plural(workers, 'worker')} with {show.plural(slots, 'slot')}")
     return 0
+
+
+async def _recorded(wanted: Policy, place: Place) -> Load:
+    async with opened(place) as store:
+        load = await recent_load(store, wanted)
+    if load is None:
+        raise ConfigError("too few jobs have completed in this store to tell a load from; leave out --recorded")
+    return load
 
 
 @policy.command(

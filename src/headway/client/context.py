@@ -80,7 +80,7 @@ class Context:
     def budget(self) -> Budget:
         """What is left of the attempt's time."""
         if self._budget is None:
-            self._budget = Budget(self._lease.timeout_ms / 1_000, self._started)
+            self._budget = Budget(self._lease.limit_ms / 1_000, self._started)
         return self._budget
 
     def progress(self, fraction: float, note: str | None = None) -> None:

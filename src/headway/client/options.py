@@ -82,7 +82,8 @@ class Unique:
 class Limit:
     """A cap on how many jobs of a task run at once, or on how often they start; it is never exceeded.
 
-    ``rate``: "100/min", "5/s" …: never more in any such stretch, evenly apart but for ``burst`` of them.
+    ``rate``: "100/min", "5/s" …: evenly apart, so never more in any such stretch; with ``burst`` so many may start
+    at once, and a stretch may hold that many more, less one.
     ``by``: a parameter, or ``"tenant"``: the limit holds for each of its values by itself.
     """
 

@@ -334,6 +334,8 @@ def _check_options(task: Task[Any, Any, Any]) -> str:
         raise ConfigError(f"task {name}: two limits of the same kind by the same parameter; the lower one is enough")
     if options.on_stop not in ("fail", "retry_longer", "partial"):
         raise ConfigError(f"task {name}: on_stop is fail, retry_longer or partial, not {options.on_stop!r}")
+    if options.on_stop != "fail":
+        raise ConfigError(f"task {name}: on_stop {options.on_stop!r} is not in this release yet; only 'fail' is")
     return executor
 
 

@@ -54,4 +54,5 @@ class Plan(NamedTuple):
     takes: tuple[Take, ...] = ()
     free: int = 0
     free_below: int = 0  # How many of them may come from lanes below the reserve.
+    leave_free: bool = False  # Whatever is claimed comes off that, not only what those lanes take.
     amendments: tuple[Amendment, ...] = ()

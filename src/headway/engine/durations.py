@@ -42,7 +42,9 @@ class Durations:
     async def publish(self, store: Store) -> None:
         """Tell the store what was learned since the last time, and learn what others told it."""
         tasks, self._tasks = self._tasks, {}
-        tenants, self._tenants = self._tenants, {}
+        tenants = self._tenants
+        # Those of whom too little is known yet are kept until more is.
+        self._tenants = {key: noted for key, noted in tenants.items() if noted[0] < TENANT_JOBS}
         if tasks:
             await change_costs(store, lambda known: learn(known, tasks, tenants))
         self._known_us = await read_costs(store)
@@ -57,7 +59,7 @@ def learn(
         _move(costs, task, count, total)
     for (task, tenant), (count, total) in tenants.items():
         key = limit_key(task, tenant)
-        if key not in costs and count < TENANT_JOBS:
+        if count < TENANT_JOBS:
             continue
         _move(costs, key, count, total)
         ratio = costs[key] / costs[task]

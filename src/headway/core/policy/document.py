@@ -95,7 +95,8 @@ class LimitRule:
     """A cap on jobs that run at once, or on how often they start: for all of them, or each value of a parameter.
 
     ``tasks`` are names that may hold ``*``; none means every task. ``by`` is a parameter, or ``tenant``.
-    At most ``count`` starts in any ``period_ms``, evenly apart but for ``burst`` of them.
+    ``count`` starts in ``period_ms``, evenly apart but for ``burst`` that may come at once: never more than
+    ``count + burst - 1`` in any such stretch.
     """
 
     concurrency: int | None = None

@@ -81,7 +81,8 @@ def plan(
         for line in group:
             takes += _in_lane(line, free, clocks)
             takes += [Take(view.key, free, below_reserve=False) for view in line.views]
-    return Plan(tuple(_bounded(takes, free, below, policy)), free, below)
+    leave_free = policy.reserve.rule == "leave_free"
+    return Plan(tuple(_bounded(takes, free, below, policy)), free, below, leave_free)
 
 
 def service_order(snapshot: Snapshot, offers: frozenset[str], policy: Policy) -> list[list[Line]]:

@@ -581,7 +581,7 @@ class MemoryStore:
             if take.over is not None:
                 self._count(f"promoted.{take.key.lane}.{take.over}", now_at, len(got))
             free -= len(got)
-            below -= len(got) if take.below_reserve else 0
+            below -= len(got) if take.below_reserve or plan.leave_free else 0
         if leases:
             self._claims[worker.worker_id] = claim_id
         return leases, more

@@ -66,7 +66,7 @@ def _claim(tx: Transaction, request: Exchange, plan: Plan, worker: Sequence[Any]
         if take.over is not None and got:
             counts[f"promoted.{take.key.lane}.{take.over}"] += len(got)
         free -= len(got)
-        below -= len(got) if take.below_reserve else 0
+        below -= len(got) if take.below_reserve or plan.leave_free else 0
     caps.settle()
     if leases:
         tx.db.run("claimed", request.claim_id, worker_id)

@@ -1,0 +1,356 @@
+"""A worker follows the store's policy: what runs changes within moments, without a restart."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+
+from headway import Headway, Job, Limit, Worker
+from headway.core.policy.document import BUILT_IN, Ladder, Lane, LimitRule, Policy, Reserve, Rung
+from headway.core.policy.reading import policy_data
+from headway.engine.policies import CURRENT, POLICIES, apply_policy
+from headway.engine.rules import read_costs
+
+PROMPTLY = 3.0  # Seconds; a worker looks at the store's policy once a second.
+NO_RESERVE = replace(BUILT_IN, reserve=Reserve(slots=0))
+ONE_RESERVED = replace(BUILT_IN, reserve=Reserve(slots=1))
+
+
+class Floor:
+    """An app whose jobs wait until they are let go, and who runs at the moment."""
+
+    def __init__(self, app: Headway) -> None:
+        self.app = app
+        self.running: list[str] = []
+        self.ran: list[str] = []
+        self._gates: dict[str, asyncio.Event] = {}
+
+        @app.task(name="hold")
+        async def hold(name: str) -> None:
+            self.running.append(name)
+            self.ran.append(name)
+            try:
+                await self._gate(name).wait()
+            finally:
+                self.running.remove(name)
+
+        self.hold = hold
+
+    def _gate(self, name: str) -> asyncio.Event:
+        return self._gates.setdefault(name, asyncio.Event())
+
+    async def submit(self, lane: str, *names: str) -> list[Job[None]]:
+        return [await self.hold.using(priority=lane).aenqueue(name) for name in names]
+
+    def let_go(self, *names: str) -> None:
+        for name in names:
+            self._gate(name).set()
+
+    async def apply(self, policy: Policy) -> None:
+        await apply_policy(await self.app.client.store(), policy, now_at=time.time_ns() // 1_000_000)
+
+    async def follows(self, policy: Policy) -> None:
+        """Apply a policy and wait until the worker goes by it."""
+        await self.apply(policy)
+        await until(lambda: self.app.policy == policy, within=PROMPTLY)
+
+    async def settle(self) -> None:
+        """Give whatever could still start time to start."""
+        await asyncio.sleep(0.2)
+
+
+async def until(condition: Callable[[], bool | Awaitable[bool]], *, within: float = 10.0) -> None:
+    async with asyncio.timeout(within):
+        while True:
+            found = condition()
+            if isinstance(found, bool):
+                if found:
+                    return
+            elif await found:
+                return
+            await asyncio.sleep(0.005)
+
+
+@pytest.fixture
+async def floor() -> AsyncIterator[Floor]:
+    async with Headway("memory://", slots=2, grace=0) as app:
+        yield Floor(app)
+
+
+# ---------------------------------------------------------------------- the reserve
+
+
+async def test_a_reserve_that_is_set_holds_from_then_on_and_one_that_is_lifted_is_used_at_once(floor: Floor) -> None:
+    # R1.25, R1.47, R1.27
+    await floor.apply(NO_RESERVE)
+    async with Worker(floor.app):
+        await floor.submit("low", "a", "b", "c")
+        await until(lambda: sorted(floor.running) == ["a", "b"])
+        await floor.follows(ONE_RESERVED)
+        floor.let_go("a")
+        await until(lambda: floor.running == ["b"])
+        await floor.settle()
+        assert floor.running == ["b"]  # The slot that is free is kept.
+        await floor.submit("high", "H")
+        await until(lambda: sorted(floor.running) == ["H", "b"])
+        floor.let_go("H")
+        await until(lambda: floor.running == ["b"])
+        await floor.apply(NO_RESERVE)
+        await until(lambda: sorted(floor.running) == ["b", "c"], within=PROMPTLY)
+
+
+async def test_a_reserve_that_was_asked_of_the_worker_stays(floor: Floor) -> None:
+    await floor.apply(NO_RESERVE)
+    async with Worker(floor.app, reserved=1):
+        await floor.submit("low", "a", "b")
+        await until(lambda: floor.running == ["a"])
+        await floor.follows(replace(NO_RESERVE, crash_limit=9))
+        await floor.settle()
+        assert floor.running == ["a"]
+
+
+async def test_why_a_job_waits_follows_the_reserve(floor: Floor) -> None:
+    # R1.47
+    await floor.apply(NO_RESERVE)
+    async with Worker(floor.app):
+        await floor.submit("low", "a")
+        await until(lambda: floor.running == ["a"])
+        await floor.follows(ONE_RESERVED)
+        [waits] = await floor.submit("low", "b")
+        await floor.settle()
+        assert floor.running == ["a"]
+        assert [reason.code for reason in await waits.awhy()] == ["reserved"]
+
+
+async def test_who_must_leave_a_slot_free_does_so_whatever_starts_beside_it(floor: Floor) -> None:
+    # R1.47: trunk reservation, and both lanes waited when the worker came.
+    await floor.apply(replace(BUILT_IN, reserve=Reserve(slots=1, rule="leave_free")))
+    await floor.submit("high", "H")
+    await floor.submit("low", "a")
+    async with Worker(floor.app):
+        await until(lambda: "H" in floor.running)
+        await floor.settle()
+        assert floor.running == ["H"]
+        floor.let_go("H")
+        await until(lambda: floor.running == ["a"])
+
+
+async def test_a_reserve_of_the_pool_is_kept_over_all_workers() -> None:
+    # R1.25
+    app = Headway("memory://", slots=2, grace=0)
+    floor = Floor(app)
+    async with app:
+        await floor.apply(replace(BUILT_IN, reserve=Reserve(slots=1, scope="pool")))
+        async with Worker(app), Worker(app):
+            await floor.submit("low", "a", "b", "c", "d")
+            await until(lambda: len(floor.running) == 3)
+            await floor.settle()
+            assert len(floor.running) == 3
+            await floor.submit("high", "H")
+            await until(lambda: "H" in floor.running)
+
+
+# ---------------------------------------------------------------------- limits, lanes, rungs
+
+
+async def test_a_limit_that_is_lowered_or_raised_holds_at_once(floor: Floor) -> None:
+    await floor.apply(replace(NO_RESERVE, limits={"all": LimitRule(concurrency=2)}))
+    async with Worker(floor.app):
+        jobs = await floor.submit("medium", "a", "b", "c", "d")
+        await until(lambda: sorted(floor.running) == ["a", "b"])
+        await floor.apply(replace(NO_RESERVE, limits={"all": LimitRule(concurrency=1)}))
+        floor.let_go("a")
+        await until(lambda: floor.running == ["b"])
+        await floor.settle()
+        assert floor.running == ["b"]
+        assert [reason.text for reason in await jobs[2].awhy()] == ["all runs 1 of 1"]
+        await floor.apply(NO_RESERVE)
+        await until(lambda: sorted(floor.running) == ["b", "c"], within=PROMPTLY)
+
+
+async def test_a_lane_that_is_added_is_served_by_its_level(floor: Floor) -> None:
+    lanes = {name: replace(lane, level=lane.level + 1) for name, lane in BUILT_IN.lanes.items()}
+    added = replace(NO_RESERVE, lanes={**lanes, "urgent": Lane(0, 9, max_retries=1, timeout_ms=5_000)})
+    async with Worker(floor.app, slots=1):
+        await floor.submit("high", "first")
+        await until(lambda: floor.running == ["first"])
+        await floor.follows(added)
+        await floor.submit("high", "high")
+        await floor.submit("urgent", "urgent")
+        for name in ("first", "urgent", "high"):
+            floor.let_go(name)
+        await until(lambda: len(floor.ran) == 3)
+        assert floor.ran == ["first", "urgent", "high"]
+
+
+async def test_jobs_of_a_lane_that_was_removed_still_run(floor: Floor) -> None:
+    added = replace(NO_RESERVE, lanes={**BUILT_IN.lanes, "urgent": Lane(0, 9, max_retries=1, timeout_ms=5_000)})
+    await floor.apply(added)
+    async with Worker(floor.app, slots=1):
+        await floor.submit("low", "first")
+        await until(lambda: floor.running == ["first"])
+        await floor.submit("urgent", "forgotten")
+        await floor.submit("low", "low")
+        await floor.follows(NO_RESERVE)
+        for name in ("first", "low", "forgotten"):
+            floor.let_go(name)
+        await until(lambda: len(floor.ran) == 3)
+        assert floor.ran == ["first", "low", "forgotten"]
+
+
+async def test_a_job_is_stopped_at_the_end_of_its_rung(floor: Floor) -> None:
+    # R3.5, R3.7, R3.9
+    rungs = (Rung("fast", 200), Rung("slow", 60_000))
+    await floor.apply(replace(NO_RESERVE, ladder=Ladder(rungs)))
+    async with Worker(floor.app):
+        fast = await floor.hold.using(duration="fast").aenqueue("fast")
+        elastic = await floor.hold.using(duration="default").aenqueue("elastic")
+        await until(lambda: "elastic" in floor.running)
+        await until(_is(fast, "failed"))
+        record = await fast.ainfo()
+        assert (record.reason, record.error and record.error.message) == ("time_limit", "time limit (0.2 s)")
+        assert (await elastic.ainfo()).assigned == "slow"
+        floor.let_go("elastic")
+        await elastic.aresult(10)
+
+
+async def test_a_ladder_lets_faster_jobs_past_one_that_does_not_fit(floor: Floor) -> None:
+    # R3.92, R3.6
+    rungs = (Rung("fast", 60_000), Rung("slow", 60_000, limit=1))
+    await floor.apply(replace(NO_RESERVE, ladder=Ladder(rungs)))
+    async with Worker(floor.app):
+        for name, duration in (("s1", "slow"), ("s2", "slow"), ("f1", "fast")):
+            await floor.hold.using(duration=duration).aenqueue(name)
+        await until(lambda: sorted(floor.running) == ["f1", "s1"])
+        floor.let_go("s1")
+        await until(lambda: sorted(floor.running) == ["f1", "s2"])
+
+
+def _is(job: Job[Any], state: str) -> Callable[[], Awaitable[bool]]:
+    async def look() -> bool:
+        return await job.astatus() == state
+
+    return look
+
+
+# ---------------------------------------------------------------------- pauses, rates, what is told
+
+
+async def test_a_pause_holds_at_once_and_its_end_is_heard(floor: Floor) -> None:
+    async with Worker(floor.app):
+        await floor.app.apause(task="hold")
+        [job] = await floor.submit("high", "a")
+        await floor.settle()
+        assert floor.running == []
+        assert [reason.code for reason in await job.awhy()] == ["paused"]
+        await floor.app.aresume(task="hold")
+        await until(lambda: floor.running == ["a"], within=1.0)
+        assert list(await job.awaited()) == ["paused"]
+
+
+async def test_a_rate_starts_jobs_evenly_and_no_later_than_it_must(floor: Floor) -> None:
+    @floor.app.task(name="call", limits=[Limit(rate="5/s")])
+    async def call(number: int) -> int:
+        return number
+
+    async with Worker(floor.app, slots=8):
+        jobs = await floor.app.aenqueue_many([call.call(number) for number in range(6)])
+        for job in jobs:
+            await job.aresult(10)
+        started = [(await job.ainfo()).started_at or 0 for job in jobs]
+    apart = [later - earlier for earlier, later in zip(started, started[1:], strict=False)]
+    assert min(apart) >= 200
+    assert started[-1] - started[0] < 2_500  # A poll would come but once a second.
+
+
+@pytest.mark.slow
+async def test_a_job_that_has_started_tells_what_it_had_waited_for(floor: Floor) -> None:
+    async with Worker(floor.app, slots=1):
+        await floor.submit("medium", "a")
+        await until(lambda: floor.running == ["a"])
+        [job] = await floor.submit("medium", "b")
+        await asyncio.sleep(2.5)
+        assert [reason.code for reason in await job.awhy()] == ["slots_full"]
+        floor.let_go("a")
+        await until(lambda: floor.running == ["b"])
+        assert await job.awhy() == []
+        waited = await job.awaited()
+        assert waited == {"slots_full": pytest.approx(2.5, abs=1.0)}
+
+
+# ---------------------------------------------------------------------- policies that cannot be read
+
+
+async def write_newer(floor: Floor, version: int) -> None:
+    """Apply a policy as a later release might."""
+    store = await floor.app.client.store()
+    data = policy_data(BUILT_IN) | {"quantum": 3}
+    body = {"version": version, "applied_at": 5, "note": "", "digest": f"new {version}", "policy": data}
+    await store.write(POLICIES, f"{version:06d}", msgspec.json.encode(body))
+    await store.write(POLICIES, CURRENT, msgspec.json.encode({"version": version, "before": version - 1}))
+
+
+async def test_a_version_that_this_headway_cannot_read_keeps_the_last_in_force(
+    floor: Floor, caplog: pytest.LogCaptureFixture
+) -> None:
+    await floor.apply(replace(NO_RESERVE, crash_limit=7))
+    async with Worker(floor.app):
+        with caplog.at_level(logging.ERROR, "headway.policy"):
+            await write_newer(floor, 2)
+            await until(lambda: bool(caplog.records), within=PROMPTLY)
+            await asyncio.sleep(1.2)  # It looks again and again, and says so once.
+        assert [record.getMessage().partition(":")[0] for record in caplog.records] == [
+            "policy version 2 stays out of force here, 1 goes on"
+        ]
+        assert floor.app.policy.crash_limit == 7
+        await floor.submit("low", "a")
+        await until(lambda: floor.running == ["a"])
+        await floor.follows(replace(NO_RESERVE, crash_limit=8))
+        assert floor.app.in_force.version == 3
+
+
+async def test_a_worker_that_starts_under_a_policy_it_cannot_read_goes_by_the_built_in(
+    floor: Floor, caplog: pytest.LogCaptureFixture
+) -> None:
+    await floor.apply(BUILT_IN)
+    await write_newer(floor, 2)
+    with caplog.at_level(logging.ERROR, "headway.policy"):
+        async with Worker(floor.app):
+            await floor.submit("low", "a")
+            await until(lambda: floor.running == ["a"])
+    assert "policy version 2 stays out of force here" in caplog.text
+    assert floor.app.policy == BUILT_IN
+
+
+# ---------------------------------------------------------------------- durations
+
+
+async def test_what_jobs_take_is_learned_and_made_known(floor: Floor, monkeypatch: pytest.MonkeyPatch) -> None:
+    # R4.40
+    monkeypatch.setattr("headway.worker.runner.LEARN_EVERY", 0.1)
+
+    @floor.app.task(name="nap")
+    async def nap(seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    async with Worker(floor.app, slots=8):
+        store = await floor.app.client.store()
+        jobs = await floor.app.aenqueue_many([nap.call(0.3) for _ in range(8)])
+        for job in jobs:
+            await job.aresult(10)
+
+        async def is_known() -> bool:
+            return "nap" in await read_costs(store)
+
+        await until(is_known)
+        assert (await read_costs(store))["nap"] == pytest.approx(300_000, rel=0.5)
+        await floor.submit("high", "a")
+        await until(lambda: floor.running == ["a"])
+        assert "hold" not in await read_costs(store)  # It still runs.
