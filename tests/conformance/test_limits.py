@@ -814,11 +814,12 @@ async def test_another_rate_holds_from_the_moment_it_is_set(store: Store, clock:
 
 async def test_pruning_forgets_no_rate_that_still_binds(store: Store, clock: ManualClock) -> None:
     await enforce(store, {"calls": SIX_A_MINUTE})
-    await submit(store, a_job(), a_job())
+    await submit_one(store)
     await register(store)
     assert len(await claim(store)) == 1
     clock.advance(seconds=9)
     await store.prune(Keep())
+    await submit_one(store)
     assert await claimed_ids(store) == []
     clock.advance(seconds=1)
     await store.prune(Keep())

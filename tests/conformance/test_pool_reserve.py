@@ -60,8 +60,17 @@ async def test_a_cap_counts_only_the_other_lanes(store: Store) -> None:
     # R1.14, R1.47: with the reserve in use by high, low still may hold all but two.
     await govern(store, CAP)
     await register(store, "w1", slots=6)
-    await queue(store, high=2, low=10)
-    assert lanes(await fill(store, "w1")) == {"high": 2, "low": 4}
+    await queue(store, high=2)
+    assert lanes(await fill(store, "w1")) == {"high": 2}
+    await queue(store, low=10)
+    assert lanes(await fill(store, "w1")) == {"low": 4}
+
+
+async def test_a_cap_is_kept_in_one_claim_too(store: Store) -> None:
+    await govern(store, CAP)
+    await register(store, "w1", slots=6)
+    await queue(store, high=1, low=10)
+    assert lanes(await fill(store, "w1")) == {"high": 1, "low": 4}
 
 
 async def test_who_must_leave_slots_free_counts_everything_that_runs(store: Store) -> None:

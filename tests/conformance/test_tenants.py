@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from headway.core.job import ClassKey, JobId, NewJob, State
+from headway.core.job import ClassKey, NewJob, State
 from headway.core.lease import Lease
 from headway.core.policy.document import BUILT_IN, LimitRule, Policy, Tenants
 from headway.core.policy.retry import Raised, Released, Returned, Unknown, judge
@@ -153,6 +153,16 @@ async def test_what_runs_counts_for_its_tenant(store: Store) -> None:
         if lease.tenant == "acme":
             await submit(store, *jobs_of("acme", 1))
     assert tenants(served) == "azaz"
+
+
+async def test_a_tenant_whose_job_runs_long_has_stored_nothing_up_either(store: Store) -> None:
+    await submit(store, *jobs_of("acme", 1))
+    await register(store)
+    await claim_one(store)
+    await submit(store, *jobs_of("zeta", 10))
+    await serve(store, 10)
+    await submit(store, *jobs_of("mira", 2), *jobs_of("acme", 4))
+    assert tenants(await serve(store, 6)) == "mamaaa"
 
 
 async def test_a_tenant_that_cancels_everything_keeps_no_debt(store: Store) -> None:
@@ -362,7 +372,5 @@ async def test_a_tenants_finished_jobs_leave_no_trace_in_the_order(store: Store)
     await register(store, slots=20)
     leases = await claim(store, free=10)
     await report(store, *(judge(Returned(b"1"), lease, BUILT_IN) for lease in leases))
-    late: list[JobId] = []
-    late += await submit(store, a_job(tenant="zeta"))
-    late += await submit(store, a_job(tenant="acme"))
+    late = await submit(store, a_job(tenant="acme"), a_job(tenant="zeta"))
     assert await claimed_ids(store, free=2) == late

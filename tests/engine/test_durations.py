@@ -63,12 +63,12 @@ def test_what_has_hardly_moved_is_not_told() -> None:
     assert learned(known, count=REMEMBERED, seconds=1 + 2.2 * WORTH_TELLING) != known
 
 
-@pytest.mark.parametrize("count", [1, 3, 20, 500])
+@pytest.mark.parametrize("count", [1, 3, 50, 500])
 def test_a_task_that_has_become_slower_is_known_to_be_however_seldom_it_runs(count: int) -> None:
     known = {"t": SECOND}
     for _ in range(2_000 // count):
         known = learned(known, count=count, seconds=5.0)
-    assert known["t"] == pytest.approx(5 * SECOND, rel=0.15)
+    assert known["t"] == pytest.approx(5 * SECOND, rel=0.2)
 
 
 async def test_what_a_worker_notes_a_job_at_a_time_adds_up(store: MemoryStore) -> None:
@@ -77,7 +77,7 @@ async def test_what_a_worker_notes_a_job_at_a_time_adds_up(store: MemoryStore) -
     for _ in range(500):
         durations.note("t", None, 5.0)
         await durations.publish(store)
-    assert durations.expected("t") == pytest.approx(5.0, rel=0.15)
+    assert durations.expected("t") == pytest.approx(5.0, rel=0.2)
 
 
 # ---------------------------------------------------------------------- a tenant

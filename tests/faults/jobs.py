@@ -10,7 +10,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from headway import Context, Headway
+from headway import Context, Headway, Limit
 
 app = Headway(heartbeat=0.5, dead_after=3, confirm=1, grace=2, hard_grace=1)
 MARKS = Path("marks")
@@ -101,6 +101,20 @@ def leave_grandchild() -> None:
     child = subprocess.Popen(["sleep", "1000"])
     mark(f"grandchild {child.pid}")
     time.sleep(60)
+
+
+@app.task(name="capped", limits=[Limit(concurrency=2), Limit(concurrency=1, by="account")])
+async def capped(number: int, account: int, seconds: float) -> int:
+    mark(f"capped start {number} {account} {os.getpid()} {time.monotonic_ns()}")
+    await asyncio.sleep(seconds)
+    mark(f"capped end {number} {account} {os.getpid()} {time.monotonic_ns()}")
+    return number
+
+
+@app.task(name="rated", limits=[Limit(rate="20/s")])
+async def rated(number: int) -> int:
+    mark(f"rated {number} {os.getpid()}")
+    return number
 
 
 @app.cron("* * * * * *", name="every_second", overlap="allow")

@@ -52,7 +52,7 @@ class Unreachable(MemoryStore):
 def a_keeper(
     store: MemoryStore, told: Told, held: Sequence[tuple[JobId, bytes]] = (), *, dead_after: float = 3.0
 ) -> Keeper:
-    return Keeper(store, a_worker("w1"), lambda: held, told, heartbeat=0.05, dead_after=dead_after, confirm=10)
+    return Keeper(store, lambda: a_worker("w1"), lambda: held, told, heartbeat=0.05, dead_after=dead_after, confirm=10)
 
 
 async def test_a_cancelled_job_is_passed_on(clock: ManualClock) -> None:
@@ -116,11 +116,25 @@ async def test_news_make_it_renew_at_once(clock: ManualClock) -> None:
     await store.submit([a_job()])
     (lease,) = await claim(store)
     held = [(lease.job_id, lease.token)]
-    keeper = Keeper(store, a_worker("w1"), lambda: held, told, heartbeat=60, dead_after=180, confirm=10)
+    keeper = Keeper(store, lambda: a_worker("w1"), lambda: held, told, heartbeat=60, dead_after=180, confirm=10)
     running = asyncio.create_task(keeper.run())
     await asyncio.sleep(0)
     await store.cancel([lease.job_id])
     async with asyncio.timeout(5):
         while not told.cancelled:  # noqa: ASYNC110  (it is written down by another task)
             await asyncio.sleep(0.001)
+    running.cancel()
+
+
+async def test_a_worker_that_has_changed_is_told_to_the_store_long_before_its_heartbeat(clock: ManualClock) -> None:
+    store = MemoryStore(clock=clock)
+    worker = [a_worker("w1", reserved=0)]
+    await register(store)
+    keeper = Keeper(store, lambda: worker[0], list, Told(), heartbeat=60, dead_after=180, confirm=10)
+    running = asyncio.create_task(keeper.run())
+    await asyncio.sleep(0)
+    worker[0] = a_worker("w1", reserved=2)
+    async with asyncio.timeout(5):
+        while (await store.stats()).workers[0].reserved != 2:
+            await asyncio.sleep(0.01)
     running.cancel()

@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -182,12 +183,28 @@ async def test_a_lane_that_is_added_is_served_by_its_level(floor: Floor) -> None
         await floor.submit("high", "first")
         await until(lambda: floor.running == ["first"])
         await floor.follows(added)
+        await floor.submit("urgent", "second")
+        floor.let_go("first")
+        await until(lambda: floor.running == ["second"])
         await floor.submit("high", "high")
         await floor.submit("urgent", "urgent")
-        for name in ("first", "urgent", "high"):
+        for name in ("second", "urgent", "high"):
+            floor.let_go(name)
+        await until(lambda: len(floor.ran) == 4)
+        assert floor.ran == ["first", "second", "urgent", "high"]
+
+
+async def test_a_better_lane_comes_first_even_with_the_first_job_it_ever_had(floor: Floor) -> None:
+    # R1.43
+    async with Worker(floor.app, slots=1):
+        await floor.submit("low", "first")
+        await until(lambda: floor.running == ["first"])
+        await floor.submit("low", "low")
+        await floor.submit("high", "high")
+        for name in ("first", "high", "low"):
             floor.let_go(name)
         await until(lambda: len(floor.ran) == 3)
-        assert floor.ran == ["first", "urgent", "high"]
+        assert floor.ran == ["first", "high", "low"]
 
 
 async def test_jobs_of_a_lane_that_was_removed_still_run(floor: Floor) -> None:
@@ -223,7 +240,7 @@ async def test_a_job_is_stopped_at_the_end_of_its_rung(floor: Floor) -> None:
 
 async def test_a_ladder_lets_faster_jobs_past_one_that_does_not_fit(floor: Floor) -> None:
     # R3.92, R3.6
-    rungs = (Rung("fast", 60_000), Rung("slow", 60_000, limit=1))
+    rungs = (Rung("fast", 60_000), Rung("slow", 90_000, limit=1))
     await floor.apply(replace(NO_RESERVE, ladder=Ladder(rungs)))
     async with Worker(floor.app):
         for name, duration in (("s1", "slow"), ("s2", "slow"), ("f1", "fast")):
@@ -265,7 +282,7 @@ async def test_a_rate_starts_jobs_evenly_and_no_later_than_it_must(floor: Floor)
         for job in jobs:
             await job.aresult(10)
         started = [(await job.ainfo()).started_at or 0 for job in jobs]
-    apart = [later - earlier for earlier, later in zip(started, started[1:], strict=False)]
+    apart = [later - earlier for earlier, later in pairwise(started)]
     assert min(apart) >= 200
     assert started[-1] - started[0] < 2_500  # A poll would come but once a second.
 

@@ -101,7 +101,7 @@ class Headway:
         self.reserved_asked = self.settings.reserved if "reserved" in gather(self._given) else None
         path = self.settings.policy
         self.file_policy: Policy | None = None if path is None else load_policy(Path(path))
-        self.in_force = InForce(self.file_policy or BUILT_IN, settled=self.file_policy is not None)
+        self.in_force = InForce(self.file_policy or BUILT_IN)
 
     @property
     def policy(self) -> Policy:
@@ -254,6 +254,8 @@ class Headway:
             if task.limits and task.name not in self._declared:
                 await declare_limits(await self.client.store(), task.name, task.limits)
                 self._declared.add(task.name)
+        if any(call.task.terms.problem for call in calls):
+            await self.in_force.follow(await self.client.store(), every=0)  # It may have been put right just now.
         return [call.job() for call in calls]
 
     async def submit_call(self, call: Call[R]) -> Job[R]:

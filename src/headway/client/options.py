@@ -93,6 +93,8 @@ class Limit:
     burst: int | None = None
 
     def __post_init__(self) -> None:
+        if self.by is not None and (not isinstance(self.by, str) or not self.by):
+            raise ConfigError(f"Limit: by is the name of a parameter, or 'tenant', not {self.by!r}")
         if self.concurrency is None and self.rate is None:
             raise ConfigError("Limit: give concurrency, rate or both")
         if self.concurrency is not None and not _whole(self.concurrency):

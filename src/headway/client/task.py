@@ -18,7 +18,7 @@ from headway.client.options import CallOptions, Seconds, TaskOptions, Unique, mi
 from headway.client.settings import nearest, seconds
 from headway.core.errors import ConfigError, UnknownOption
 from headway.core.job import NewJob
-from headway.core.policy.document import ELASTIC, INTERACTIVE, Lane, LimitRule, Policy
+from headway.core.policy.document import ELASTIC, INTERACTIVE, LimitRule, Policy
 from headway.core.policy.rules import TENANT, applies, limit_key, task_rule
 
 if TYPE_CHECKING:
@@ -46,6 +46,8 @@ class Call(NamedTuple, Generic[R]):
     def job(self) -> NewJob:
         """Give the job under the policy in force, should that be another one by now."""
         terms = self.task.terms
+        if terms.problem is not None:
+            raise ConfigError(terms.problem)
         if terms is self.terms:
             return self.new
         return terms.new_job(self.values)._replace(job_id=self.new.job_id)
@@ -138,8 +140,7 @@ class Task(Generic[P, R, C]):
     @property
     def terms(self) -> _Terms:
         """What can be known of a job before its arguments, under the policy in force."""
-        in_force = self.app.in_force
-        if self._terms.policy is not in_force.policy or self._terms.settled is not in_force.settled:
+        if self._terms.policy is not self.app.policy:
             self._terms = _Terms.of(self, self._asked)
         return self._terms
 
@@ -200,11 +201,11 @@ class ContextTaskDecorator(Protocol):
 class _Terms:
     """All that can be known of a task's jobs before their arguments: computed once, not for each job.
 
-    ``settled``: the policy is the one to go by. Before the store was asked, a lane that is not known may yet be.
+    ``problem``: what the policy lacks for them. As long as the store may have another one, that is no error yet.
     """
 
     policy: Policy
-    settled: bool
+    problem: str | None
     bound: tuple[tuple[str, str], ...]  # The limits that hang on arguments: their names and parameters.
     signature: Signature
     template: NewJob
@@ -217,7 +218,11 @@ class _Terms:
         options, policy, settled = task.options, task.app.policy, task.app.in_force.settled
         said = task_rule(policy, task.name)  # Over the decorator, under the call.
         lane_name = call.priority or said.priority or options.priority or policy.default_lane
-        lane = _lane(task.name, lane_name, policy, settled=settled)
+        rung = _first(call.duration, said.duration, options.duration)
+        problem = _no_lane(task.name, lane_name, policy) or _no_rung(task.name, rung, policy)
+        if problem is not None and settled:
+            raise ConfigError(problem)
+        lane = policy.lanes.get(lane_name) or policy.lanes[policy.default_lane]
         max_retries = _first(call.max_retries, said.max_retries, options.max_retries, lane.max_retries)
         timeout_ms = _first(
             _length_ms(task.name, "timeout", call.timeout),
@@ -241,7 +246,7 @@ class _Terms:
             max_retries=max_retries,
             timeout_ms=timeout_ms,
             needs=_needs(task.name, needs),
-            rung=_rung(task.name, _first(call.duration, said.duration, options.duration), policy, settled=settled),
+            rung=rung,
             tenant=_optional_text(task.name, "tenant", call.tenant),
             retry=None if options.retry is None else options.retry.rule(),
             delay_ms=_delay_ms(task.name, call),
@@ -261,7 +266,7 @@ class _Terms:
             if rule.by not in (None, TENANT) and rule.by in task.signature.parameters and applies(rule, task.name)
         )
         largest = task.app.settings.payload_max
-        return cls(policy, settled, bound, task.signature, template, options.fair_by, unique, largest)
+        return cls(policy, problem, bound, task.signature, template, options.fair_by, unique, largest)
 
     def new_job(self, values: dict[str, Any]) -> NewJob:
         template = self.template
@@ -348,31 +353,22 @@ def _check_parameters(task: Task[Any, Any, Any], what: str, names: Iterable[str]
             )
 
 
-def _lane(task: str, name: str, policy: Policy, *, settled: bool) -> Lane:
-    """Find a lane. As long as the store's policy is not known, one that is not may yet be there."""
-    lane = policy.lanes.get(name)
-    if lane is not None:
-        return lane
-    known = list(policy.lanes)
-    if settled:
-        raise ConfigError(
-            f"task {task}: no lane {name!r} in the policy{nearest(name, known)} (lanes: {', '.join(known)})"
-        )
-    return policy.lanes[policy.default_lane]
-
-
-def _rung(task: str, name: str | None, policy: Policy, *, settled: bool) -> str | None:
-    if name is None:
+def _no_lane(task: str, name: str, policy: Policy) -> str | None:
+    """Say that the policy lacks a lane, if it does."""
+    if name in policy.lanes:
         return None
+    known = list(policy.lanes)
+    return f"task {task}: no lane {name!r} in the policy{nearest(name, known)} (lanes: {', '.join(known)})"
+
+
+def _no_rung(task: str, name: str | None, policy: Policy) -> str | None:
+    """Say that the policy lacks a duration, if it does."""
     if name == INTERACTIVE:
         raise ConfigError(f"task {task}: interactive tasks are not in this release yet")
-    known = [rung.name for rung in policy.ladder.rungs] or list(RUNGS)
-    if name not in (*known, ELASTIC) and settled:
-        raise ConfigError(
-            f"task {task}: no duration {name!r} on the ladder{nearest(name, [*known, ELASTIC])} "
-            f"(durations: {', '.join([*known, ELASTIC])})"
-        )
-    return name
+    known = [*([rung.name for rung in policy.ladder.rungs] or RUNGS), ELASTIC]
+    if name is None or name in known:
+        return None
+    return f"task {task}: no duration {name!r} on the ladder{nearest(name, known)} (durations: {', '.join(known)})"
 
 
 def _check_transient(name: str, job: NewJob, unique: Unique | None, options: TaskOptions) -> None:

@@ -35,19 +35,29 @@ class Durations:
     def note(self, task: str, tenant: str | None, seconds: float) -> None:
         count, total = self._tasks.get(task, (0, 0.0))
         self._tasks[task] = (count + 1, total + seconds)
-        if tenant is not None and len(self._tenants) < NOTED_MAX:
-            count, total = self._tenants.get((task, tenant), (0, 0.0))
+        if tenant is not None:
+            count, total = self._tenants.pop((task, tenant), (0, 0.0))
             self._tenants[task, tenant] = (count + 1, total + seconds)
+            if len(self._tenants) > NOTED_MAX:  # The one that came longest ago is forgotten.
+                del self._tenants[next(iter(self._tenants))]
 
     async def publish(self, store: Store) -> None:
-        """Tell the store what was learned since the last time, and learn what others told it."""
-        tasks, self._tasks = self._tasks, {}
-        tenants = self._tenants
-        # Those of whom too little is known yet are kept until more is.
-        self._tenants = {key: noted for key, noted in tenants.items() if noted[0] < TENANT_JOBS}
-        if tasks:
-            await change_costs(store, lambda known: learn(known, tasks, tenants))
-        self._known_us = await read_costs(store)
+        """Tell the store what was learned and is worth telling, and learn what others told it."""
+        known = await read_costs(store)
+        tasks = {task: noted for task, noted in self._tasks.items() if worth_telling(known.get(task), noted)}
+        tenants = {key: noted for key, noted in self._tenants.items() if noted[0] >= TENANT_JOBS}
+        # The rest is kept until there is more of it.
+        self._tasks = {task: noted for task, noted in self._tasks.items() if task not in tasks}
+        self._tenants = {key: noted for key, noted in self._tenants.items() if key not in tenants}
+        if tasks or tenants:
+            await change_costs(store, lambda costs: learn(costs, tasks, tenants))
+            known = await read_costs(store)
+        self._known_us = known
+
+
+def worth_telling(old_us: int | None, noted: tuple[int, float]) -> bool:
+    """Tell whether what was noted moves an expected cost so far that others should know."""
+    return old_us is None or abs(_moved(old_us, noted) - old_us) >= WORTH_TELLING * old_us
 
 
 def learn(
@@ -55,14 +65,12 @@ def learn(
 ) -> dict[str, int]:
     """Give the costs that follow from what was known and what was noted since."""
     costs = dict(known_us)
-    for task, (count, total) in tasks.items():
-        _move(costs, task, count, total)
-    for (task, tenant), (count, total) in tenants.items():
+    for task, noted in tasks.items():
+        costs[task] = _moved(costs.get(task), noted)
+    for (task, tenant), noted in tenants.items():
         key = limit_key(task, tenant)
-        if count < TENANT_JOBS:
-            continue
-        _move(costs, key, count, total)
-        ratio = costs[key] / costs[task]
+        costs[key] = _moved(costs.get(key), noted)
+        ratio = costs[key] / costs.get(task, SECOND_US)
         if 1 / TENANT_PARTS < ratio < TENANT_PARTS:
             del costs[key]
     extra = [key for key in costs if "=" in key]
@@ -71,11 +79,10 @@ def learn(
     return costs
 
 
-def _move(costs: dict[str, int], key: str, count: int, total: float) -> None:
+def _moved(old_us: int | None, noted: tuple[int, float]) -> int:
+    """Give the decayed mean: what is known counts for as many jobs as are remembered."""
+    count, total = noted
     new_us = total / count * SECOND_US
-    old_us = costs.get(key)
     if old_us is not None:
         new_us = old_us + (new_us - old_us) * count / (count + REMEMBERED)
-        if abs(new_us - old_us) < WORTH_TELLING * old_us:
-            return
-    costs[key] = max(1, round(new_us))
+    return max(1, round(new_us))

@@ -7,9 +7,11 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from headway.core.job import ClassKey
 from headway.core.lease import TOKEN_BYTES, Lease, Report
+from headway.core.policy.document import Policy
 from headway.core.policy.lanes import Clocks, plan
-from headway.core.snapshot import Snapshot
+from headway.core.snapshot import ClassView, Snapshot
 from headway.core.worker import WorkerState, serves
 from headway.engine.durations import Durations
 from headway.engine.failpoints import reach
@@ -67,7 +69,7 @@ class LocalFeed:
         if self._request is None:
             policy = self._in_force.policy
             takes = plan(
-                self._snapshot,
+                _with_lanes(self._snapshot, policy),
                 free=free,
                 free_below=free_below,
                 offers=self._offers,
@@ -123,3 +125,10 @@ class LocalFeed:
         due_at = self._snapshot.next_due_at
         next_due = None if due_at is None else max(0.0, (due_at - answer.now_at) / 1_000)
         return Fed(answer.leases, answer.refused, more, answer.worker_state, next_due)
+
+
+def _with_lanes(snapshot: Snapshot, policy: Policy) -> Snapshot:
+    """Add the plain class of each lane that has none yet: its first job must not wait for the next snapshot."""
+    known = {view.key for view in snapshot.classes}
+    new = [ClassView(key, 0, None) for key in map(ClassKey, policy.lanes) if key not in known]
+    return snapshot._replace(classes=(*snapshot.classes, *new)) if new and known else snapshot

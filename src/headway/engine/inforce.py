@@ -21,7 +21,7 @@ LOOK_EVERY = 1.0  # Seconds between looks at the store.
 
 
 class InForce:
-    """Holds the policy and follows the store's. ``settled``: nothing but the store can change it any more."""
+    """Holds the policy and follows the store's. ``settled``: there is no other that it could be replaced by."""
 
     def __init__(self, policy: Policy = BUILT_IN, *, settled: bool = False) -> None:
         self.policy = policy
@@ -39,7 +39,6 @@ class InForce:
             return False
         version = await current_version(store)
         self._looked = time.monotonic()
-        self.settled = True
         if version in (self.version, self._unreadable):
             return False
         try:

@@ -105,6 +105,7 @@ def _up(app: Headway, runner: Runner) -> Up:
         namespace=settings.namespace,
         slots=worker.slots,
         reserved=worker.reserved,
+        reserved_asked=app.reserved_asked,
         offers=list(worker.offers),
         host=worker.host,
         heartbeat=settings.heartbeat,

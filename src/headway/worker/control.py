@@ -25,6 +25,7 @@ class Up(msgspec.Struct, tag="up"):
     namespace: str
     slots: int
     reserved: int
+    reserved_asked: int | None
     offers: list[str]
     host: str
     heartbeat: float

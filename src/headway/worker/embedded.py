@@ -182,7 +182,7 @@ class Worker:
             await own.open()
         keeper = Keeper(
             own,
-            runner.worker,
+            lambda: runner.worker,
             board.leases,
             _Told(self, runner, self._loop or asyncio.get_running_loop(), settings.grace),
             heartbeat=settings.heartbeat,

@@ -16,6 +16,7 @@ from headway.stores.base import KEEPER, Beat, Store
 
 log = logging.getLogger("headway.worker")
 
+LOOK_EVERY = 1.0  # Seconds between looks whether the worker itself has changed.
 MARGIN = 0.1  # The part of a lease that is left when work is ended for want of a renewal.
 
 
@@ -32,7 +33,7 @@ class Kept(Protocol):
 
 
 class Keeper:
-    """Renews at every heartbeat, and at once when the store has news.
+    """Renews at every heartbeat, at once when the store has news, and soon when the worker has changed.
 
     Knows by the machine's own clock when the leases end: counted from the moment a renewal was *sent*. If none
     succeeds in time it says so a little before that end, so the work can be stopped before anybody else begins it.
@@ -41,7 +42,7 @@ class Keeper:
     def __init__(
         self,
         store: Store,
-        worker: Worker,
+        worker: Callable[[], Worker],
         held: Callable[[], Sequence[tuple[JobId, bytes]]],
         kept: Kept,
         *,
@@ -56,17 +57,21 @@ class Keeper:
         self._heartbeat = heartbeat
         self._dead_after = dead_after
         self._confirm = confirm
+        self._told = worker()  # As the store was last told.
         self.renewed = time.monotonic()
 
     async def run(self) -> None:
         """Woken by the heartbeat or by the store; ends when cancelled, or when the leases cannot be kept."""
-        ear = self._store.listen(self._worker.worker_id + KEEPER)
+        ear = self._store.listen(self._worker().worker_id + KEEPER)
         try:
+            due = time.monotonic() + self._heartbeat * random.uniform(0.9, 1.0)
             while True:
-                pause = self._heartbeat * random.uniform(0.9, 1.0)
-                await ear.wait(pause)
+                news = await ear.wait(max(0.0, min(due - time.monotonic(), LOOK_EVERY)))
+                if news is None and time.monotonic() < due and self._worker() == self._told:
+                    continue
                 if not await self.renew():
                     return
+                due = time.monotonic() + self._heartbeat * random.uniform(0.9, 1.0)
         finally:
             ear.close()
 
@@ -75,17 +80,17 @@ class Keeper:
         delay = 0.1
         while True:
             sent = time.monotonic()
-            held = self._held()
+            held, self._told = self._held(), self._worker()
             try:
                 async with asyncio.timeout(max(1.0, self._heartbeat)):
                     answer = await self._store.renew(
-                        Beat(self._worker, int(self._dead_after * 1_000), int(self._confirm * 1_000), held)
+                        Beat(self._told, int(self._dead_after * 1_000), int(self._confirm * 1_000), held)
                     )
             except (StoreError, TimeoutError) as problem:
                 left = self.renewed + self._dead_after * (1 - MARGIN) - time.monotonic()
                 if left <= 0:
                     log.error(  # noqa: TRY400  (the cause was logged at each try)
-                        "the leases of %s could not be renewed; ending its work", self._worker.worker_id
+                        "the leases of %s could not be renewed; ending its work", self._worker().worker_id
                     )
                     self._kept.cut_off()
                     return False

@@ -14,11 +14,13 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from headway.core.errors import HeadwayError, JobError, StoreError
 from headway.core.job import JobId
 from headway.core.lease import Lease
+from headway.core.policy.document import reserved_slots
 from headway.core.policy.retry import Crashed, Ending, Released, Stopped, TimedOut
 from headway.core.worker import Worker, WorkerState
 from headway.engine.inforce import LOOK_EVERY, InForce
@@ -212,9 +214,15 @@ class RunnerProcess:
             offers=tuple(up.offers),
             version=__version__,
         )
+
+        def as_governed() -> Worker:
+            """The worker with what it reserves under the policy in force."""
+            policy = self._parent.in_force.policy
+            return replace(worker, reserved=reserved_slots(policy, worker.slots, up.reserved_asked))
+
         keeper = Keeper(
             store,
-            worker,
+            as_governed,
             board.leases,
             self,
             heartbeat=up.heartbeat,

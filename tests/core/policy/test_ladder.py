@@ -115,6 +115,10 @@ ROWS = [
         id="R3.19 medium is full too: it goes to fast",
     ),
     pytest.param(
+        Row("slow", running="medium", elastic="a:slow b:medium", lowered={"a": "fast"}, starts={0: "slow"}),
+        id="R3.19 at one go: nobody else is lowered for it",
+    ),
+    pytest.param(
         Row("slow", limits="5 3 2", elastic="a:slow b:slow", lowered={"b": "medium"}, starts={0: "slow"}),
         id="R3.18 one is lowered, the youngest",
     ),
@@ -264,6 +268,20 @@ ROWS = [
         Row("r5", limits="9 7 5 3 1", slots=9, running="r2 r2 r2 r2 r2 r2", elastic="a:r5", lowered={"a": "r1"},
             starts={0: "r5"}),
         id="R3.1 five rungs: below the shortest that is full",
+    ),
+    pytest.param(
+        Row("r5", limits="9 7 5 3 1", slots=9, running="r2 r2 r2 r2 r2", elastic="a:r5 b:r4", lowered={"a": "r1"},
+            starts={0: "r5"}),
+        id="R3.1 five rungs: at one go, with a gap between those that are full",
+    ),
+    pytest.param(
+        Row("r5", limits="9 7 5 3 1", slots=9, running="r4 r4 r2 r2 r2", elastic="a:r5 b:r3", lowered={"a": "r1"},
+            starts={0: "r5"}),
+        id="R3.1 five rungs: below the shortest of two that are full",
+    ),
+    pytest.param(
+        Row("r5 r1 r3", limits="9 7 2 2 1", slots=4, running="r3 r3", elastic="a:r2 b:r2", lowered={"b": "r1"}),
+        id="R3.1 R3.33 five rungs: all that a full limit holds back need no slot",
     ),
     pytest.param(
         Row("r3", limits="9 7 5 3 1", slots=9, running="r3 r3 r4", elastic="a:r3 b:r4", lowered={"b": "r2"},

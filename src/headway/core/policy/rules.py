@@ -14,7 +14,7 @@ from headway.core.policy.document import Ladder, LimitRule, Policy, Reserve, Run
 
 SECOND_US = 1_000_000
 TENANT = "tenant"  # What ``by`` says for the tenant of a job, whatever its parameters are called.
-PAUSE = "pause:"  # Begins the keys under which jobs wait that somebody has paused.
+PAUSE = "=paused:"  # Begins the keys under which jobs wait that somebody has paused; no limit's key begins so.
 _SHUT = LimitRule(concurrency=0)
 _UNSAID = TaskRule()
 
