@@ -23,7 +23,7 @@ from headway.core.policy.document import (
     Rung,
     TaskRule,
 )
-from headway.core.policy.rules import Paused
+from headway.core.policy.rules import PAUSE, Paused
 from headway.engine.inforce import apply_file
 from headway.engine.policies import apply_policy, current_version, history
 from headway.stores.base import Store
@@ -211,7 +211,7 @@ async def test_a_task_with_an_equals_sign_in_its_name_is_limited_like_any_other(
 
 
 async def test_a_task_named_like_a_pause_is_limited_and_not_paused(app: Headway) -> None:
-    @app.task(name="pause:task:x", limits=[Limit(concurrency=1)])
+    @app.task(name=f"{PAUSE}task:x", limits=[Limit(concurrency=1)])
     def work() -> None: ...
 
     first, second = [await work.aenqueue() for _ in range(2)]
@@ -369,8 +369,10 @@ async def test_a_lane_is_unknown_only_once_the_stores_policy_is_known(app: Headw
     with pytest.raises(ConfigError, match=r"no lane 'urgent' in the policy .*lanes: high, medium, low"):
         await work.aenqueue()
     assert await app.ajobs() == []
-    with pytest.raises(ConfigError, match="no lane 'urgent'"):
-        app.task(name="another", priority="urgent")(lambda: None)
+    work.using(priority="other")  # The store's policy may change before anything is enqueued.
+    with pytest.raises(ConfigError, match="no lane 'other'"):
+        await work.using(priority="other").aenqueue()
+    assert await app.ajobs() == []
 
 
 async def test_a_lane_of_the_stores_policy_is_known_to_a_client_that_starts_later(app: Headway) -> None:
@@ -399,7 +401,7 @@ async def test_a_lane_that_is_added_is_usable_without_a_restart(url: str) -> Non
         await apply(operator, BUILT_IN)
         await work.aenqueue()
         with pytest.raises(ConfigError, match="no lane 'urgent'"):
-            work.using(priority="urgent")
+            await work.using(priority="urgent").aenqueue()
 
 
 async def test_a_client_that_asks_for_nothing_but_a_new_lane_gets_it(url: str) -> None:
@@ -635,12 +637,12 @@ def test_a_policy_file_that_cannot_be_read_is_told_at_once(policy_file: Path) ->
         Headway("memory://")
 
 
-def test_with_a_policy_file_an_unknown_lane_is_told_where_it_is_written(policy_file: Path) -> None:
+def test_the_lanes_of_a_policy_file_are_known_before_any_worker_has_applied_it(policy_file: Path) -> None:
     policy_file.write_text("[lanes.urgent]\nlevel = 0\n")
-    app = Headway("memory://")
-    app.task(priority="urgent")(lambda: None)
-    with pytest.raises(ConfigError, match="no lane 'urgnt' in the policy; did you mean 'urgent'"):
-        app.task(name="other", priority="urgnt")(lambda: None)
+    with Headway("memory://") as app:
+        assert app.task(name="one", priority="urgent")(lambda: None).enqueue().info().lane == "urgent"
+        with pytest.raises(ConfigError, match="no lane 'urgnt' in the policy; did you mean 'urgent'"):
+            app.task(name="other", priority="urgnt")(lambda: None).enqueue()
 
 
 async def test_a_file_is_applied_once_however_many_processes_start_with_it() -> None:

@@ -12,6 +12,7 @@ from headway.core.job import ClassKey, JobId, State
 from headway.core.lease import Lease
 from headway.core.policy.document import BUILT_IN, Keep, LimitRule, Policy
 from headway.core.policy.retry import Crashed, Raised, Released, Returned, Snoozed, Stopped, judge
+from headway.core.policy.rules import PAUSE
 from headway.engine.rules import declare_limits, govern
 from headway.stores.base import PASSED, Ear, JobQuery, Store
 from headway.testing.clock import ManualClock
@@ -207,7 +208,7 @@ async def test_what_a_task_declares_holds_until_the_policy_says_otherwise(store:
 async def test_a_value_may_hold_any_letter(store: Store) -> None:
     await enforce(store, {"account": per_account(1)})
     await register(store, slots=10)
-    values = ("a=b", "a", "pause:task:x", 'ä "7"', "")
+    values = ("a=b", "a", f"{PAUSE}task:x", 'ä "7"', "")
     jobs = await submit(store, *(a_job(limits=(f"account={value}",)) for value in values for _ in range(2)))
     assert await claimed_ids(store, free=10) == jobs[::2]
     assert [await parked(store, job_id) for job_id in jobs[1::2]] == [f"account={value}" for value in values]
@@ -302,6 +303,22 @@ async def test_an_open_park_is_merged_with_the_line_by_place(store: Store) -> No
     await report(store, judge(Released(), plain_lease, BUILT_IN))
     await enforce(store, {"account": per_account(3)})
     assert await claimed_ids(store) == [plain, a2, a3, late]
+
+
+async def test_a_park_is_sorted_too(store: Store) -> None:
+    await enforce(store, {"account": per_account(2)})
+    await register(store)
+    first, _, third = await submit(store, *(a_job(limits=SEVEN) for _ in range(3)))
+    handed_back, other = await claim(store, free=2)
+    assert await claimed_ids(store) == []
+    assert await parked(store, third) == "account=7"
+    # The first returns to its old place, and finds that only one may run by now: it waits before the third.
+    await enforce(store, {"account": per_account(1)})
+    await report(store, judge(Released(), handed_back, BUILT_IN))
+    assert await claimed_ids(store) == []
+    assert await parked(store, first) == "account=7"
+    await end(store, other)
+    assert await claimed_ids(store) == [first]
 
 
 async def test_what_is_parked_neither_counts_as_waiting_for_a_slot_nor_ages_its_lane(
@@ -536,6 +553,19 @@ async def test_a_park_that_was_emptied_by_cancels_is_used_again(store: Store) ->
     assert await parked(store, third) == "account=7"
     await end(store, lease)
     assert await claimed_ids(store) == [third]
+
+
+async def test_a_park_that_was_emptied_holds_nobody_up(store: Store) -> None:
+    await enforce(store, {"account": per_account(1)})
+    await register(store)
+    _, second = await submit(store, a_job(limits=SEVEN), a_job(limits=SEVEN))
+    lease = await claim_one(store)
+    assert await claimed_ids(store) == []
+    await store.cancel([second])
+    await end(store, lease)
+    assert await waiting(store) == 0
+    plain = await submit_one(store)
+    assert await claimed_ids(store) == [plain]
 
 
 @pytest.mark.parametrize("by_prune", [pytest.param(True, id="by the pruner"), pytest.param(False, id="by a claim")])
@@ -801,7 +831,7 @@ async def test_a_worker_that_frees_a_slot_does_not_open_a_rate(store: Store, clo
     assert await claimed_ids(store) == []
 
 
-async def test_another_rate_holds_from_the_moment_it_is_set(store: Store, clock: ManualClock) -> None:
+async def test_a_rate_that_is_removed_binds_nobody_any_more(store: Store, clock: ManualClock) -> None:
     await enforce(store, {"calls": SIX_A_MINUTE})
     jobs = await submit(store, *(a_job() for _ in range(3)))
     await register(store)
@@ -810,6 +840,23 @@ async def test_another_rate_holds_from_the_moment_it_is_set(store: Store, clock:
     assert await claimed_ids(store) == []
     await enforce(store)
     assert await claimed_ids(store) == jobs[1:]
+
+
+@pytest.mark.parametrize("removed_between", [False, True], ids=["changed", "removed and set again"])
+async def test_another_rate_holds_from_the_moment_it_is_set(
+    store: Store, clock: ManualClock, removed_between: bool
+) -> None:
+    # What was given away under the old rate must not keep the new one shut until tomorrow.
+    await enforce(store, {"calls": LimitRule(count=1, period_ms=86_400_000)})
+    jobs = await submit(store, *(a_job() for _ in range(5)))
+    await register(store)
+    assert await claimed_ids(store) == jobs[:1]
+    if removed_between:
+        await enforce(store)
+    await enforce(store, {"calls": LimitRule(count=1, period_ms=1_000)})
+    clock.advance(seconds=1)
+    assert await claimed_ids(store) == jobs[1:2]
+    assert await claimed_ids(store) == []
 
 
 async def test_pruning_forgets_no_rate_that_still_binds(store: Store, clock: ManualClock) -> None:
@@ -848,6 +895,24 @@ async def test_limits_of_namespaces_are_their_own(open_namespace: OpenStore) -> 
         await submit(store, a_job(), a_job())
     assert len(await claim(one, "worker of one")) == 1
     assert len(await claim(other, "worker of other")) == 2
+
+
+async def test_rules_that_one_process_writes_hold_for_all_that_share_the_store(
+    store: Store, open_namespace: OpenStore
+) -> None:
+    other = await open_namespace("default") if store.abilities.shared else store
+    await register(store, "w1")
+    await register(other, "w2")
+    jobs = await submit(store, *(a_job(limits=SEVEN) for _ in range(4)))
+    assert await claimed_ids(other, "w2", free=1) == jobs[:1]  # Each has read the rules by now: there are none.
+    await enforce(store, {"account": per_account(2), "calls": LimitRule(count=3, period_ms=60_000, burst=3)})
+    [lease] = await claim(other, "w2")
+    assert lease.job_id == jobs[1]
+    assert await claimed_ids(store, "w1") == []
+    await end(store, lease)
+    assert await claimed_ids(other, "w2") == jobs[2:3]
+    await enforce(other)
+    assert await claimed_ids(store, "w1") == jobs[3:]
 
 
 async def test_a_delayed_job_is_counted_once_it_is_due(store: Store, clock: ManualClock) -> None:

@@ -9,7 +9,7 @@ import pytest
 from headway.core.job import ClassKey, NewJob, State
 from headway.core.policy.document import Keep, LimitRule, Policy
 from headway.core.policy.retry import Raised
-from headway.core.policy.rules import Paused, pausing, resuming
+from headway.core.policy.rules import PAUSE, Paused, pausing, resuming
 from headway.engine.rules import change_paused, govern, read_paused
 from headway.stores.base import Ear, Store
 from headway.testing.clock import ManualClock
@@ -148,8 +148,8 @@ async def test_what_is_paused_by_task_or_tenant_is_put_aside_and_tells_for_what(
     await pause(store, tenant="acme")
     mail, acme = await submit(store, a_job(task="mail.send"), a_job(tenant="acme"))
     assert await claimed_ids(store) == []
-    assert (await the_job(store, mail)).parked == "pause:task:mail.send"
-    assert (await the_job(store, acme)).parked == "pause:tenant:acme"
+    assert (await the_job(store, mail)).parked == f"{PAUSE}task:mail.send"
+    assert (await the_job(store, acme)).parked == f"{PAUSE}tenant:acme"
     clock.advance(seconds=7)
     await resume(store)
     assert set(await claimed_ids(store)) == {mail, acme}

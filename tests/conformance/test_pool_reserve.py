@@ -102,6 +102,21 @@ async def test_what_ends_makes_room(store: Store) -> None:
     assert lanes(await fill(store, "w1")) == {"low": 1}
 
 
+async def test_a_worker_that_waits_is_woken_when_there_is_room(store: Store) -> None:
+    await govern(store, CAP)
+    await register(store, "w1", slots=2)
+    await register(store, "w2", slots=1)
+    await queue(store, low=2)
+    [lease] = await fill(store, "w1")
+    assert not (await ask(store, "w2", policy=CAP, wait=True)).leases
+    ear = store.listen("w2")
+    try:
+        await end(store, lease)
+        assert await ear.wait(1) is not None
+    finally:
+        ear.close()
+
+
 async def test_a_worker_that_joins_brings_room(store: Store) -> None:
     # R1.25
     await govern(store, CAP)

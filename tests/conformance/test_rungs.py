@@ -341,6 +341,22 @@ async def test_a_slow_job_that_does_not_fit_holds_up_no_faster_one(store: Store)
     assert await claimed_ids(store) == slow[2:3]
 
 
+async def test_a_worker_that_waits_is_woken_when_a_place_is_free(store: Store) -> None:
+    # R3.92, R3.74: as soon as, and not at its next look.
+    await climb(store)
+    await register(store, "w1")
+    await register(store, "w2")
+    await submit(store, *jobs_of(SLOW, 3))
+    first, _ = await claim(store, "w1")
+    assert not (await ask(store, "w2", wait=True)).leases
+    ear = store.listen("w2")
+    try:
+        await end(store, first)
+        assert await ear.wait(1) is not None
+    finally:
+        ear.close()
+
+
 async def test_a_class_is_blocked_as_long_as_one_of_its_limits_is_reached(store: Store) -> None:
     await climb(store)
     await register(store, slots=20)

@@ -8,7 +8,7 @@ from headway.core.job import ClassKey, JobId, State
 from headway.core.policy.document import BUILT_IN, Keep, LimitRule, Policy
 from headway.core.policy.lanes import Clocks, plan
 from headway.core.policy.retry import Raised, Released
-from headway.core.policy.rules import Paused, pausing
+from headway.core.policy.rules import PAUSE, Paused, pausing
 from headway.core.policy.waits import GAP_MS
 from headway.core.snapshot import Plan, Take
 from headway.core.standing import AHEAD_COUNTED, Executing, LimitView, Standing
@@ -189,7 +189,7 @@ async def test_what_a_pause_holds_back_is_told_as_a_limit_of_nothing(store: Stor
     await change_paused(store, pausing(None, "reports.export", None))
     job_id = await submit_one(store)
     [view] = (await standing(store, job_id)).limits
-    assert (view.key, view.rule.concurrency, view.used) == ("pause:task:reports.export", 0, 0)
+    assert (view.key, view.rule.concurrency, view.used) == (f"{PAUSE}task:reports.export", 0, 0)
 
 
 # ---------------------------------------------------------------------- what it had waited for

@@ -265,6 +265,16 @@ async def test_a_class_that_becomes_shared_while_all_of_it_runs_starts_where_it_
     assert tenants(await claim(store, free=7)) == "-a-a-"
 
 
+async def test_what_runs_when_a_class_becomes_shared_counts_for_those_without_a_tenant(store: Store) -> None:
+    await register(store, slots=10)
+    await submit(store, *jobs_of(None, 3))
+    await claim(store)
+    await submit(store, *jobs_of("acme", 1))
+    await submit(store, *jobs_of(None, 1))
+    await submit(store, *jobs_of("zeta", 1))
+    assert tenants(await claim(store)) == "az-"
+
+
 async def test_a_class_that_was_emptied_goes_on_being_shared(store: Store) -> None:
     await submit(store, *jobs_of("acme", 3))
     await register(store)

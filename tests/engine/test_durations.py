@@ -14,6 +14,7 @@ from headway.engine.durations import (
     WORTH_TELLING,
     Durations,
     learn,
+    worth_telling,
 )
 from headway.engine.rules import change_costs, read_costs
 from headway.stores.base import RULES
@@ -57,10 +58,30 @@ def test_a_cost_is_never_nothing() -> None:
     assert learned({}, seconds=0.0) == {"t": 1}
 
 
-def test_what_has_hardly_moved_is_not_told() -> None:
-    known = {"t": SECOND}
-    assert learned(known, count=REMEMBERED, seconds=1 + WORTH_TELLING) == known
-    assert learned(known, count=REMEMBERED, seconds=1 + 2.2 * WORTH_TELLING) != known
+@pytest.mark.parametrize(
+    "old_us, count, seconds, worth",
+    [
+        pytest.param(None, 1, 1.0, True, id="the first"),
+        pytest.param(SECOND, REMEMBERED, 1 + 1.8 * WORTH_TELLING, False, id="hardly more"),
+        pytest.param(SECOND, REMEMBERED, 1 + 2.2 * WORTH_TELLING, True, id="more"),
+        pytest.param(SECOND, REMEMBERED, 1 - 2.2 * WORTH_TELLING, True, id="less"),
+        pytest.param(SECOND, 1, 5.0, False, id="one that took long"),
+    ],
+)
+def test_what_has_hardly_moved_is_not_worth_telling(
+    old_us: int | None, count: int, seconds: float, worth: bool
+) -> None:
+    assert worth_telling(old_us, (count, count * seconds)) is worth
+
+
+async def test_what_is_not_worth_telling_is_not_written(store: MemoryStore) -> None:
+    await change_costs(store, lambda _: {"t": SECOND})
+    durations = Durations()
+    for _ in range(50):
+        durations.note("t", None, 1.0)
+        await durations.publish(store)
+    [document] = await store.read(RULES, "costs")
+    assert document.version == 1
 
 
 @pytest.mark.parametrize("count", [1, 3, 50, 500])
@@ -97,9 +118,14 @@ def test_how_far_is_far(parts: float, own: bool) -> None:
         assert ("t=acme" in costs) == own
 
 
-def test_a_few_jobs_of_a_tenant_say_nothing() -> None:
-    few = TENANT_JOBS - 1
-    assert learn({}, {"t": (50, 50.0)}, {("t", "acme"): (few, few * 30.0)}) == {"t": SECOND}
+async def test_a_few_jobs_of_a_tenant_say_nothing(store: MemoryStore) -> None:
+    durations = Durations()
+    for _ in range(500):
+        durations.note("t", "like", 1.0)
+    for _ in range(TENANT_JOBS - 1):
+        durations.note("t", "dear", 30.0)
+    await durations.publish(store)
+    assert list(await read_costs(store)) == ["t"]
 
 
 def test_a_tenant_that_is_like_the_others_again_loses_its_own_cost() -> None:

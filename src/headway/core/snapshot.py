@@ -56,3 +56,4 @@ class Plan(NamedTuple):
     free_below: int = 0  # How many of them may come from lanes below the reserve.
     leave_free: bool = False  # Whatever is claimed comes off that, not only what those lanes take.
     amendments: tuple[Amendment, ...] = ()
+    known: int | None = None  # How many classes it was made from. If there are more by now, nothing is claimed by it.

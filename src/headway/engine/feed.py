@@ -7,11 +7,9 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from headway.core.job import ClassKey
 from headway.core.lease import TOKEN_BYTES, Lease, Report
-from headway.core.policy.document import Policy
 from headway.core.policy.lanes import Clocks, plan
-from headway.core.snapshot import ClassView, Snapshot
+from headway.core.snapshot import Snapshot
 from headway.core.worker import WorkerState, serves
 from headway.engine.durations import Durations
 from headway.engine.failpoints import reach
@@ -69,7 +67,7 @@ class LocalFeed:
         if self._request is None:
             policy = self._in_force.policy
             takes = plan(
-                _with_lanes(self._snapshot, policy),
+                self._snapshot,
                 free=free,
                 free_below=free_below,
                 offers=self._offers,
@@ -80,7 +78,7 @@ class LocalFeed:
                 self._worker_id,
                 os.urandom(TOKEN_BYTES),
                 finished,
-                takes if free > 0 else None,
+                takes._replace(known=len(self._snapshot.classes)) if free > 0 else None,
                 progress,
                 wait=free > 0,
                 want_snapshot=free > 0 and time.monotonic() - self._seen > SNAPSHOT_AGE,
@@ -108,13 +106,15 @@ class LocalFeed:
         more = answer.more
         if answer.snapshot is not None:
             known = {view.key for view in self._snapshot.classes}
+            # The store claimed nothing by a plan that was made before a class came up.
+            outdated = request.plan is not None and (request.plan.known or 0) < len(answer.snapshot.classes)
             self._snapshot = answer.snapshot
             self._seen = time.monotonic()
             # A class that is new to this worker was not in the plan: ask for it now.
             more = more or (
                 answer.worker_state is WorkerState.ACTIVE
                 and any(
-                    view.waiting and view.key not in known and serves(view.key.needs, self._offers)
+                    view.waiting and (outdated or view.key not in known) and serves(view.key.needs, self._offers)
                     for view in answer.snapshot.classes
                 )
             )
@@ -125,10 +125,3 @@ class LocalFeed:
         due_at = self._snapshot.next_due_at
         next_due = None if due_at is None else max(0.0, (due_at - answer.now_at) / 1_000)
         return Fed(answer.leases, answer.refused, more, answer.worker_state, next_due)
-
-
-def _with_lanes(snapshot: Snapshot, policy: Policy) -> Snapshot:
-    """Add the plain class of each lane that has none yet: its first job must not wait for the next snapshot."""
-    known = {view.key for view in snapshot.classes}
-    new = [ClassView(key, 0, None) for key in map(ClassKey, policy.lanes) if key not in known]
-    return snapshot._replace(classes=(*snapshot.classes, *new)) if new and known else snapshot

@@ -121,6 +121,7 @@ async def apply_policy(store: Store, policy: Policy, *, now_at: int, note: str =
     Of two that are applied at once both are kept, and the later version is in force.
     """
     data = policy_data(policy)
+    read_policy(data, "the policy")  # What could not be read again must not come into force.
     digest = hashlib.sha256(_encode(data)).hexdigest()
     for _ in range(TRIES):
         known = await history(store)

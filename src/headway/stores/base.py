@@ -189,7 +189,8 @@ class Store(Protocol):
 
         A report counts only on an equal token of an executing job. A claim sets ``executing``, raises
         the epoch and counts the attempt. Never more leases than the plan's totals, nor than the worker has slots;
-        none at all for a worker that is draining, dead, or past its deadline until it renews.
+        none at all for a worker that is draining, dead, or past its deadline until it renews, nor by a plan that was
+        made before a class came up: then the answer has a snapshot to make another one from.
         """
         ...
 

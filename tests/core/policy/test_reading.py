@@ -246,7 +246,6 @@ def test_limits_and_task_rules() -> None:
             "[limits.x]\nconcurrency=1\ntasks=[1]", "limits.x.tasks[0]: expected a text, found 1", id="a task"
         ),
         pytest.param("[limits.'a=b']\nconcurrency=1", "limits.\"a=b\": expected a name without '='", id="limit name"),
-        pytest.param("[limits.'pause:x']\nconcurrency=1", "does not begin with 'pause:'", id="a name of our own"),
         pytest.param("[tasks.x]\npriority='lwo'", "tasks.x.priority: expected a lane: high, medium or low", id="task"),
         pytest.param("[tasks.x]\nduration='slow'", "tasks.x.duration: expected a rung of the ladder: def", id="rung"),
         pytest.param("[tasks.'a.*']\ntimeout=1", 'tasks."a.*": expected the name of one task', id="pattern"),

@@ -75,10 +75,10 @@ def test_a_job_needs_room_in_the_limits_of_its_task_tenant_and_arguments(
 def test_a_pause_comes_before_every_limit_and_leaves_no_room() -> None:
     rules = Rules(limits={"a": a_cap(9)}, paused=Paused(tasks=("t",), tenants=("acme",)))
     found = Rulebook(rules).keys("t", "acme")
-    assert [key for key, _ in found] == ["pause:task:t", "pause:tenant:acme", "a"]
+    assert [key for key, _ in found] == ["=paused:task:t", "=paused:tenant:acme", "a"]
     assert [rule.concurrency for _, rule in found] == [0, 0, 9]
-    assert keys(rules, "t") == ["pause:task:t", "a"]
-    assert keys(rules, "u", "acme") == ["pause:tenant:acme", "a"]
+    assert keys(rules, "t") == ["=paused:task:t", "a"]
+    assert keys(rules, "u", "acme") == ["=paused:tenant:acme", "a"]
     assert keys(rules, "u", "other") == ["a"]
 
 
@@ -126,7 +126,7 @@ def test_counters_are_asked_in_one_order_and_a_job_that_nothing_binds_needs_none
     found = book.keys(task, tenant, bound)
     assert found == book.keys(task, tenant, bound) == Rulebook(rules).keys(task, tenant, bound[::-1])
     assert book.binds(task, tenant) == bool(book.keys(task, tenant))
-    kinds = [2 if rule.count is not None else 1 for key, rule in found if not key.startswith("pause:")]
+    kinds = [2 if rule.count is not None else 1 for key, rule in found if not key.startswith("=paused:")]
     assert kinds == sorted(kinds)
 
 

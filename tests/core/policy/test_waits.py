@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.core.job import ClassKey, Job, JobId, State
+from headway.core.policy.rules import PAUSE
 from headway.core.policy.waits import (
     GAP_MS,
     UNSAMPLED,
@@ -166,8 +167,8 @@ def test_the_parts_are_the_whole(cuts: list[tuple[int, int]], waited: int, parke
     [
         ("account=7", False, "limit"),
         ("calls", True, "rate"),
-        ("pause:task:t", False, "paused"),
-        ("pause:tenant:acme", True, "paused"),
+        (f"{PAUSE}task:t", False, "paused"),
+        (f"{PAUSE}tenant:acme", True, "paused"),
     ],
 )
 def test_a_park_is_named_by_what_its_jobs_wait_for(key: str, is_rate: bool, expected: str) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from headway.core.job import ClassKey, Job, JobId, State
 from headway.core.policy.document import BUILT_IN, ELASTIC, LimitRule, Policy, Reserve, Rung
 from headway.core.policy.ladder import Floor
-from headway.core.policy.rules import Paused, Rules
+from headway.core.policy.rules import PAUSE, Paused, Rules
 from headway.core.policy.why import CODES, Reason, class_reasons, length, why
 from headway.core.snapshot import ClassView, Snapshot
 from headway.core.standing import AHEAD_COUNTED, Executing, LimitView, Standing, Survey
@@ -415,9 +415,7 @@ def test_a_job_that_runs_or_has_ended_waits_for_nothing(state: State) -> None:
         pytest.param(replace(FREE, needs=(f"task:{EXPORT}",)), id="needs the task, and it is known"),
         pytest.param(replace(FREE, limits=(a_cap(used=2),)), id="a limit with room"),
         pytest.param(replace(FREE, limits=(a_rate(in_s=0),)), id="a rate that lets it start"),
-        pytest.param(
-            replace(FREE, limits=(LimitView("pause:task:x", LimitRule(concurrency=0), 0, None),)), id="no limit at all"
-        ),
+        pytest.param(replace(FREE, limits=(a_cap(f"{PAUSE}task:x", used=0, most=0, by=None),)), id="no limit at all"),
         pytest.param(
             replace(FREE, rung="fast", floor=Floor(10, 5, (3, 1, 1)), classes=(a_view("medium", rung="fast"),)),
             id="room on the ladder",

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from math import ceil
 
 from headway.core.job import ClassKey, Job
 from headway.core.policy.document import Lane, Policy
@@ -12,9 +13,8 @@ from headway.core.policy.shares import Sharer, Shares, share_out
 from headway.core.snapshot import ClassView, Plan, Snapshot, Take
 from headway.core.worker import serves
 
-_FORGOTTEN = Lane(
-    level=1_000_000, weight=1, max_retries=0, timeout_ms=0
-)  # A lane the policy no longer has: served last.
+# A lane the policy no longer has: served last.
+_FORGOTTEN = Lane(level=1_000_000, weight=1, max_retries=0, timeout_ms=0)
 
 
 class Clocks:
@@ -24,18 +24,33 @@ class Clocks:
     """
 
     def __init__(self, offset: float = 0.0) -> None:
-        self.lanes: Shares[str] = Shares(offset)
-        self.classes: Shares[ClassKey] = Shares(offset)
+        self._offset = offset
+        self._lanes: Shares[str] = Shares(offset)
+        self._classes: dict[str, Shares[ClassKey]] = {}
+
+    def lane(self, name: str, lane: Lane, most: int) -> Sharer[str]:
+        """Give where a lane stands that could use so many turns."""
+        step = self._lanes.usual(name) / lane.weight
+        return Sharer(name, self._lanes.tag(name, step), step, most)
+
+    def class_(self, key: ClassKey, most: int) -> Sharer[ClassKey]:
+        """Give where a class stands among those of its lane."""
+        shares = self._shares(key.lane)
+        step = shares.usual(key)
+        return Sharer(key, shares.tag(key, step), step, most)
 
     def charge(self, policy: Policy, key: ClassKey, seconds: float) -> None:
         """Note a claim that is expected to take so long."""
-        self.lanes.charge(key.lane, seconds / lane_of(policy, key.lane).weight)
-        self.classes.charge(key, seconds)
+        self._lanes.charge(key.lane, seconds, lane_of(policy, key.lane).weight)
+        self._shares(key.lane).charge(key, seconds)
 
     def correct(self, policy: Policy, key: ClassKey, seconds: float) -> None:
         """Note that a job took so much longer, or less long, than expected."""
-        self.lanes.correct(key.lane, seconds / lane_of(policy, key.lane).weight)
-        self.classes.correct(key, seconds)
+        self._lanes.correct(key.lane, seconds, lane_of(policy, key.lane).weight)
+        self._shares(key.lane).correct(key, seconds)
+
+    def _shares(self, lane: str) -> Shares[ClassKey]:
+        return self._classes.setdefault(lane, Shares(self._offset))
 
 
 @dataclass(slots=True)
@@ -47,6 +62,7 @@ class Line:
     level: int  # What it has risen to.
     views: list[ClassView] = field(default_factory=list)
     waiting: int = 0
+    named: bool = False
 
 
 def plan(
@@ -72,15 +88,7 @@ def plan(
     clocks = clocks or Clocks()
     below = max(0, min(free, free_below))
     lines = _lines(snapshot, offers, policy)
-    takes: list[Take] = []
-    for group in _groups(lines, policy):
-        if len(group) > 1 and policy.promotion == "absolute":
-            takes += _by_age(group, free, snapshot.now_at)
-        elif len(group) > 1:
-            takes += _shared(group, free, policy, clocks)
-        for line in group:
-            takes += _in_lane(line, free, clocks)
-            takes += [Take(view.key, free, below_reserve=False) for view in line.views]
+    takes = _serve(lines, free, snapshot.now_at, policy, clocks)
     leave_free = policy.reserve.rule == "leave_free"
     return Plan(tuple(_bounded(takes, free, below, policy)), free, below, leave_free)
 
@@ -141,54 +149,99 @@ def _by_place(view: ClassView) -> tuple[int, tuple[str, ...], str, bool]:
 
 
 def _groups(lines: Sequence[Line], policy: Policy) -> Iterator[list[Line]]:
-    """Give the lanes in the order of service; those in one group compete, the natives of its level first.
-
-    A lane with nothing to claim comes where it would be served if something had come in since.
-    """
-    rest = sorted(lines, key=lambda line: (line.lane.level, line.name))
+    """Give the lanes in the order of service; those in one group compete, the natives of its level first."""
+    rest = sorted((line for line in lines if line.waiting), key=lambda line: (line.lane.level, line.name))
     while rest:
-        claimable = [line for line in rest if line.waiting]
-        if not claimable:
-            yield from ([line] for line in rest)
-            return
-        served = min(line.level if policy.promotion == "absolute" else line.lane.level for line in claimable)
-        yield from ([line] for line in rest if not line.waiting and line.lane.level <= served)
-        group = [line for line in claimable if line.level <= served]
+        group = _competing(rest, policy)
         yield group
-        rest = [line for line in rest if line not in group and (line.waiting or line.lane.level > served)]
+        rest = [line for line in rest if line not in group]
 
 
-def _shared(group: Sequence[Line], free: int, policy: Policy, clocks: Clocks) -> Iterator[Take]:
-    """Share out the turns among the lanes that compete."""
-    steps = {line.name: 1 / line.lane.weight for line in group}
-    sharers = [
-        Sharer(line.name, clocks.lanes.tag(line.name, steps[line.name]), steps[line.name], line.waiting)
-        for line in group
-    ]
-    turns = share_out(free, sharers)
-    natives = min(line.lane.level for line in group)
-    native = next(line.name for line in group if line.lane.level == natives)
-    order = {sharer.name: sharer.tag for sharer in sharers}
-    for line in sorted(group, key=lambda line: order[line.name]):
-        if turns[line.name]:
-            over = native if line.lane.level > natives else None
-            yield from (take._replace(over=over) for take in _in_lane(line, turns[line.name], clocks))
+def _competing(claimable: Sequence[Line], policy: Policy) -> list[Line]:
+    """Give the lanes whose turn it is: those of the best level with work, and those that have risen to it."""
+    absolute = policy.promotion == "absolute"
+    served = min(line.level if absolute else line.lane.level for line in claimable)
+    return [line for line in claimable if line.level <= served]
 
 
-def _by_age(group: Sequence[Line], free: int, now_at: int) -> Iterator[Take]:
+def _serve(lines: Sequence[Line], free: int, now_at: int, policy: Policy, clocks: Clocks) -> Iterator[Take]:
+    """Go down the levels as long as slots are left. At the end everything is named once more, for all there is."""
+    rest = sorted(lines, key=lambda line: (line.lane.level, line.name))
+    left = free
+    sharers = {line.name: clocks.lane(line.name, line.lane, line.waiting) for line in rest} if len(rest) > 1 else {}
+    while left > 0 and (claimable := [line for line in rest if line.waiting]):
+        group = _competing(claimable, policy)
+        native = min(line.lane.level for line in group)
+        for line in rest:  # What looked empty comes where it would be served, had something come in since.
+            if not line.views or line.waiting or line.lane.level > native or line.named:
+                continue
+            line.named = True
+            yield from _whole(line, free)
+        aged = [line for line in group if line.level < line.lane.level]
+        if policy.promotion == "absolute" and aged and len(claimable) > 1:
+            yield from _by_age(group, claimable, free, now_at)
+            for line in aged:  # What of it is young waits for its own level.
+                line.level = line.lane.level
+            continue
+        if len(group) == 1:
+            left -= group[0].waiting
+            group[0].waiting = 0
+            yield from _in_lane(group[0], free, clocks)
+        else:
+            left -= yield from _shared(group, left, sharers, clocks)
+        for line in group:  # Levels hold on an old snapshot; who has only joined takes no more than its share.
+            if line.lane.level == native:
+                line.named = True
+                yield from _whole(line, free)
+    for line in rest:
+        yield from _whole(line, free)
+
+
+def _whole(line: Line, free: int) -> Iterator[Take]:
+    return (Take(view.key, free, below_reserve=False) for view in line.views)
+
+
+def _shared(
+    group: Sequence[Line], left: int, sharers: dict[str, Sharer[str]], clocks: Clocks
+) -> Generator[Take, None, int]:
+    """Share out turns among the lanes that compete, until the natives of the level have none left. Gives how many."""
+    native = min(line.lane.level for line in group)
+    natives = [line for line in group if line.lane.level == native]
+    # Who has joined competes as long as a native does: from there on the next level is served, and it joins that.
+    until = max(sharers[line.name].tag + (line.waiting - 1) * sharers[line.name].step for line in natives)
+    competing = []
+    for line in group:
+        sharer, most = sharers[line.name], line.waiting
+        if line.lane.level > native:
+            most = min(most, max(0, ceil((until - sharer.tag) / sharer.step - 1e-9)))
+        competing.append(sharer._replace(most=most))
+    turns = share_out(left, competing)
+    for line in sorted(group, key=lambda line: sharers[line.name].tag):
+        count = turns[line.name]
+        if not count:
+            continue
+        over = natives[0].name if line.lane.level > native else None
+        yield from (take._replace(over=over) for take in _in_lane(line, count, clocks))
+        line.waiting -= count
+        sharers[line.name] = sharers[line.name]._replace(tag=sharers[line.name].tag + count * sharers[line.name].step)
+    return sum(turns.values())
+
+
+def _by_age(group: Sequence[Line], claimable: Sequence[Line], free: int, now_at: int) -> Iterator[Take]:
     """Follow the literal rule: whatever has aged goes before what came later, lane or no lane."""
     served = min(line.level for line in group)
-    native = next((line.name for line in group if line.lane.level == served), None)
     aged: list[tuple[int, Take]] = []
-    for line in sorted(group, key=lambda line: line.lane.level):
+    for line in group:
         promoted = line.lane.level > served
-        until_at = None
+        until_at = over = None
         if promoted:
             until_at = now_at - line.lane.promote_after_ms[line.lane.level - served - 1]
-        for view in line.views:
-            if view.waiting and view.blocked is None and view.oldest_at is not None:
-                take = Take(view.key, free, below_reserve=False, over=native if promoted else None, until_at=until_at)
-                aged.append((view.oldest_at, take))
+            over = next((other.name for other in claimable if other.lane.level < line.lane.level), None)
+        aged += [
+            (view.oldest_at, Take(view.key, free, below_reserve=False, over=over, until_at=until_at))
+            for view in line.views
+            if view.waiting and view.blocked is None and view.oldest_at is not None
+        ]
     yield from (take for _, take in sorted(aged, key=lambda pair: pair[0]))
 
 
@@ -199,7 +252,7 @@ def _in_lane(line: Line, turns: int, clocks: Clocks) -> Iterator[Take]:
         yield from (Take(view.key, turns, below_reserve=False) for view in views)
         return
     if any(view.fair for view in views):
-        sharers = [Sharer(v.key, clocks.classes.tag(v.key, 1.0), 1.0, v.waiting) for v in views]
+        sharers = [clocks.class_(view.key, view.waiting) for view in views]
         split = share_out(turns, sharers)
         order = {sharer.name: sharer.tag for sharer in sharers}
         views.sort(key=lambda view: order[view.key])

@@ -16,6 +16,13 @@ def step_rate(rule: LimitRule, reached_us: int | None, now_us: int) -> tuple[int
     return reached_us - (rule.burst - 1) * interval_us, reached_us + interval_us
 
 
+def clamp_rate(rule: LimitRule | None, reached_us: int, now_us: int) -> int | None:
+    """Bring what was given away under another rule in line with this one; None if it counts no starts."""
+    if rule is None or rule.count is None:
+        return None
+    return min(reached_us, now_us + rule.burst * rule.interval_us)
+
+
 def conforms_at(conforms_us: int) -> int:
     """Give the first whole millisecond from which a start conforms."""
     return -(-conforms_us // 1_000)

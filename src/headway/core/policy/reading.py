@@ -25,7 +25,6 @@ from headway.core.policy.document import (
     Tenants,
 )
 from headway.core.policy.retry import DELAY_MS_MAX
-from headway.core.policy.rules import PAUSE
 from headway.core.policy.table import Table
 from headway.core.policy.units import COUNT_MAX, found, write_seconds
 from headway.core.policy.units import parse_length as parse_length
@@ -237,8 +236,8 @@ def _read_keep(table: Table) -> Keep:
 
 
 def _read_limit(name: str, table: Table) -> LimitRule:
-    if "=" in name or name.startswith(PAUSE):
-        table.wrong_here(f"expected a name without '=' that does not begin with {PAUSE!r}, found {name!r}")
+    if "=" in name:
+        table.wrong_here(f"expected a name without '=', found {name!r}")
     concurrency = table.whole("concurrency", None, least=1)
     count, period_ms = table.rate("rate")
     burst = table.whole("burst", 1, least=1)

@@ -10,6 +10,9 @@ from typing import Generic, NamedTuple, TypeVar
 
 N = TypeVar("N", bound=Hashable)
 
+REMEMBERED = 20  # Turns over which what is usual is averaged.
+LEAST_SECONDS = 1e-6
+
 
 class Sharer(NamedTuple, Generic[N]):
     """One that shares: its tag (the smallest is next), how far a turn moves it, and how many turns it can use."""
@@ -28,22 +31,30 @@ class Shares(Generic[N]):
         self._clock = 0.0
         self._reached = 0.0  # Where the clock goes once all turns that were shared out together are noted.
         self._tags: dict[N, float] = {}
+        self._usual: dict[N, float] = {}  # By sharer: the seconds of its last turns, newer ones counting more.
+
+    def usual(self, name: N) -> float:
+        """Give the seconds that a turn of a sharer is likely to take; 1 until it had one."""
+        return self._usual.get(name, 1.0)
 
     def tag(self, name: N, step: float) -> float:
         """Give where a sharer stands. One that was away comes back at the clock: it has stored nothing up."""
         self._clock = self._reached
         return self._start(name, step)
 
-    def charge(self, name: N, step: float) -> None:
+    def charge(self, name: N, seconds: float, weight: float = 1.0) -> None:
         """Note that a sharer had a turn. Turns that were shared out together are noted in any order."""
+        step = seconds / weight
+        usual = self._usual.get(name, seconds)
+        self._usual[name] = max(LEAST_SECONDS, usual + (seconds - usual) / REMEMBERED)
         start = self._start(name, step)
         self._reached = max(self._reached, start)
         self._tags[name] = start + step
 
-    def correct(self, name: N, step: float) -> None:
+    def correct(self, name: N, seconds: float, weight: float = 1.0) -> None:
         """Note that its last turn was worth more or less than thought."""
         if name in self._tags:
-            self._tags[name] += step
+            self._tags[name] += seconds / weight
 
     def _start(self, name: N, step: float) -> float:
         # A new one does not move away with the clock, or it would never have its first turn.

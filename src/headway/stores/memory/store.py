@@ -14,7 +14,7 @@ from headway.core.job import Attempt, ClassKey, Job, JobId, NewJob, State, Submi
 from headway.core.lease import Answer, Lease, Report, answer_late
 from headway.core.policy.document import BUILT_IN, ELASTIC, Keep, LimitRule
 from headway.core.policy.ladder import Elastic, Floor, budget_of, full_limit, longest, rung_index
-from headway.core.policy.limits import conforms_at, step_rate
+from headway.core.policy.limits import clamp_rate, conforms_at, step_rate
 from headway.core.policy.order import order_key
 from headway.core.policy.retry import Released, heed_cancel, judge
 from headway.core.policy.rules import Rulebook, lets_start
@@ -162,8 +162,9 @@ class MemoryStore:
             worker = self._workers.get(request.worker_id) if request.worker_id else None
             leases: list[Lease] = []
             expired: list[JobId] = []
+            outdated = self._outdated(request.plan)
             more = False
-            if worker is not None and request.plan is not None and worker.lease_ends_at > now_at:
+            if not outdated and worker is not None and request.plan is not None and worker.lease_ends_at > now_at:
                 leases, more = self._claim(worker, request.claim_id, request.plan, now_at, expired)
                 self._note_waiting(worker, request, got_nothing=not leases and not more)
             self._wake_workers(eligible, now_at, but=request.worker_id)
@@ -177,7 +178,7 @@ class MemoryStore:
                 now_at,
                 leases,
                 refused,
-                self._snapshot(now_at) if request.want_snapshot else None,
+                self._snapshot(now_at) if request.want_snapshot or outdated else None,
                 more,
                 worker.state if worker else WorkerState.DEAD,
             )
@@ -202,6 +203,8 @@ class MemoryStore:
             lost = [job_id for job_id, token in held.items() if job_id not in mine or mine[job_id].token != token]
             if beat.register:
                 self._waiting.pop(beat.worker.worker_id, None)
+                if self._book.rules.rungs or self._book.rules.pool_reserve:  # More slots are more room.
+                    self._wake_all(now_at)
             eligible: list[ClassKey] = []
             released: list[JobId] = []
             for job_id, record in mine.items():
@@ -422,8 +425,13 @@ class MemoryStore:
             return version + 1
 
     def listen(self, name: str) -> Ear:
-        ear = LocalEar(lambda ear: self._ears.get(name, []).remove(ear))
-        self._ears.setdefault(name, []).append(ear)
+        def leave(ear: LocalEar) -> None:
+            with self._lock:
+                self._ears.get(name, []).remove(ear)
+
+        ear = LocalEar(leave)
+        with self._lock:  # Others ring while we come.
+            self._ears.setdefault(name, []).append(ear)
         return ear
 
     async def schema(self) -> tuple[int | None, int]:
@@ -558,6 +566,10 @@ class MemoryStore:
             self._waiting.pop(worker.worker_id, None)
         if waits:
             self._waiting.setdefault(worker.worker_id, request.wait_lanes)
+
+    def _outdated(self, plan: Plan | None) -> bool:
+        """Tell whether a plan was made before some class came up."""
+        return plan is not None and plan.known is not None and plan.known < len(self._lines) + len(self._transient)
 
     def _claim(
         self, worker: Worker, claim_id: bytes, plan: Plan, now_at: int, expired: list[JobId]
@@ -699,21 +711,33 @@ class MemoryStore:
         record.held = ()
         record.assigned = None
 
+    def _with_room(self, record: _Record) -> list[ClassKey]:
+        """Give the classes that may have room on the ladder, or in the pool, now that this job has left it."""
+        reserve = self._book.rules.pool_reserve
+        freed = record.class_key.rung is not None and rung_index(self._book.ladder, record.class_key.rung) is not None
+        return [
+            key
+            for key, line in sorted(self._lines.items(), key=lambda pair: _key_order(pair[0]))
+            if line.front and ((freed and key.rung is not None) or (reserve and key.lane not in reserve.lanes))
+        ]
+
     def _adopt_rules(self, now_at: int) -> None:
         """Go by the rules as they are now: count leases anew, and let all that was put aside try again."""
         parts = sorted((d for d in self._documents.values() if d.kind == RULES), key=lambda d: d.name)
         before, self._book = self._book, read_rulebook(document.body for document in parts)
         if not lets_start(before.rules, self._book.rules):
             return
+        clamped = {key: self._clamped(key, reached_us, now_at) for key, reached_us in self._rates.items()}
+        self._rates = {key: reached_us for key, reached_us in clamped.items() if reached_us is not None}
         self._holds.clear()
         for record in self._executing.values():
             self._hold(record)
         for line in self._lines.values():
             line.opens = dict.fromkeys(line.parks, 0)
-        for worker_id in list(self._waiting):
-            if worker_id in self._workers and self._workers[worker_id].lease_ends_at > now_at:
-                del self._waiting[worker_id]
-                self._ring(worker_id)
+        self._wake_all(now_at)
+
+    def _clamped(self, key: str, reached_us: int, now_at: int) -> int | None:
+        return clamp_rate(self._book.rules.limits.get(key.partition("=")[0]), reached_us, now_at * 1_000)
 
     def _floor(self, now_at: int) -> Floor | None:
         """What runs on the ladder."""
@@ -813,6 +837,7 @@ class MemoryStore:
             )
         del self._executing[record.seq]
         self._give_back(record, eligible)
+        eligible += self._with_room(record)
         self._line(record.class_key).forget(record.order_key, record.tenant)
         record.state = report.state
         record.attempts, record.crashes = report.attempts, report.crashes
@@ -962,6 +987,13 @@ class MemoryStore:
                     self._ring(worker_id)
                     break
 
+    def _wake_all(self, now_at: int) -> None:
+        """Wake every waiting worker: what they may claim has changed."""
+        for worker_id in list(self._waiting):
+            if worker_id in self._workers and self._workers[worker_id].lease_ends_at > now_at:
+                del self._waiting[worker_id]
+                self._ring(worker_id)
+
     def _ring(self, name: str, job_ids: Iterable[JobId] = ()) -> None:
         for ear in self._ears.get(name, ()):
             ear.ring(job_ids)
@@ -1050,7 +1082,11 @@ def _matches(record: _Record, query: JobQuery) -> bool:
 
 
 def _view_order(view: ClassView) -> tuple[str, tuple[str, ...], str, bool]:
-    return (view.key.lane, view.key.needs, view.key.rung or "", view.key.persist)
+    return _key_order(view.key)
+
+
+def _key_order(key: ClassKey) -> tuple[str, tuple[str, ...], str, bool]:
+    return (key.lane, key.needs, key.rung or "", key.persist)
 
 
 def _earlier(one: int | None, other: int | None) -> int | None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from headway.core.policy.document import ELASTIC, LimitRule
 from headway.core.policy.ladder import Elastic, Floor, full_limit, longest, rung_index
-from headway.core.policy.limits import conforms_at, step_rate
+from headway.core.policy.limits import clamp_rate, conforms_at, step_rate
 from headway.core.policy.rules import lets_start
 from headway.stores.sqlite import rows
 from headway.stores.sqlite.transaction import Transaction
@@ -156,6 +156,16 @@ def give_back(tx: Transaction, held: str) -> None:
             tx.parks_changed()
 
 
+def with_room(tx: Transaction) -> list[int]:
+    """Give the classes that may have room on the ladder, or in the pool, now that a job has left it."""
+    rules = tx.book.rules
+    if not rules.rungs and rules.pool_reserve is None:
+        return []
+    lanes = rows.json_list(sorted(rules.pool_reserve.lanes)) if rules.pool_reserve else None
+    found = tx.db.run("classes_waiting", tx.namespace_id, bool(rules.rungs), lanes)
+    return [class_id for (class_id,) in found]
+
+
 def adopt_rules(tx: Transaction) -> None:
     """Go by the rules as they are now: count leases anew, and let all that was put aside try again."""
     before = tx.book.rules
@@ -166,5 +176,12 @@ def adopt_rules(tx: Transaction) -> None:
         bound = () if limits is None else rows.read_strings(limits)
         held = [key for key, rule in tx.book.keys(task, tenant, bound) if rule.concurrency is not None]
         tx.db.run("rehold", rows.json_list(held) if held else None, seq)
+    for key, reached_us in tx.db.run("rates", tx.namespace_id).fetchall():
+        rule = tx.book.rules.limits.get(key.partition("=")[0])
+        clamped_us = clamp_rate(rule, reached_us, tx.now_at * 1_000)
+        if clamped_us is None:
+            tx.db.run("rate_forget", tx.namespace_id, key)
+        elif clamped_us != reached_us:
+            tx.db.run("rate_step", tx.namespace_id, key, clamped_us)
     tx.db.run("park_open_all", tx.namespace_id)
     tx.wake_all()

@@ -12,7 +12,7 @@ from headway.core.policy.retry import heed_cancel
 from headway.core.worker import WorkerState
 from headway.stores.base import KEEPER
 from headway.stores.sqlite import rows
-from headway.stores.sqlite.caps import give_back, left_park
+from headway.stores.sqlite.caps import give_back, left_park, with_room
 from headway.stores.sqlite.lines import Lines
 from headway.stores.sqlite.transaction import Transaction
 
@@ -25,6 +25,7 @@ def finish(tx: Transaction, reports: Sequence[Report]) -> list[tuple[JobId, Answ
     outcomes: list[tuple[Any, ...]] = []
     counts: Counter[str] = Counter()
     ended: list[tuple[int]] = []
+    any_ended = False
     for index, report in enumerate(reports):
         if not report.token and not tx.db.first("is_kept", report.seq):
             counts[f"transient_{report.state.value}"] += 1
@@ -43,6 +44,7 @@ def finish(tx: Transaction, reports: Sequence[Report]) -> list[tuple[JobId, Answ
         check_move(State.EXECUTING, report.state)
         del held[report.seq]  # A second report in the same batch finds no lease.
         ended.append((report.seq,))
+        any_ended = True
         if kept is not None and tx.parked:
             give_back(tx, kept)
         error = rows.error_text(report.error)
@@ -65,6 +67,8 @@ def finish(tx: Transaction, reports: Sequence[Report]) -> list[tuple[JobId, Answ
         if unique_key is not None:
             tx.db.run("free_unique", tx.namespace_id, unique_key)
     tx.db.run_many("unlease", ended)
+    if any_ended:
+        tx.eligible += with_room(tx)
     tx.db.run_many("finish_outcome", outcomes)
     tx.count(counts)
     # Only now, since a report may come twice in one batch.

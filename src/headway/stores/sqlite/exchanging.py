@@ -31,17 +31,24 @@ def exchange(tx: Transaction, request: Exchange) -> Exchanged:
     leases: list[Lease] = []
     more = False
     state = WorkerState.DEAD
+    outdated = _outdated(tx, request.plan)
     if request.worker_id is not None:
         worker = tx.db.run("claimer", request.worker_id, tx.namespace_id).fetchone()
         if worker is not None:
             state = WorkerState(worker[0])
-            if request.plan is not None and state is WorkerState.ACTIVE and worker[1] > tx.now_at:
+            able = state is WorkerState.ACTIVE and worker[1] > tx.now_at
+            if request.plan is not None and able and not outdated:
                 leases, more = _claim(tx, request, request.plan, worker)
     tx.changed += [report.job_id for report in request.finished]
     tx.changed += [lease.job_id for lease in leases]
     tx.changed += [note.job_id for note in request.progress]
-    picture = snapshot(tx) if request.want_snapshot else None
+    picture = snapshot(tx) if request.want_snapshot or outdated else None
     return Exchanged(tx.now_at, leases, refused, picture, more, state)
+
+
+def _outdated(tx: Transaction, plan: Plan | None) -> bool:
+    """Tell whether a plan was made before some class came up."""
+    return plan is not None and plan.known is not None and plan.known < tx.db.first("classes_count", tx.namespace_id)
 
 
 def _claim(tx: Transaction, request: Exchange, plan: Plan, worker: Sequence[Any]) -> tuple[list[Lease], bool]:

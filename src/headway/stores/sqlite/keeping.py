@@ -24,6 +24,8 @@ def renew(tx: Transaction, beat: Beat) -> Renewed:
         state = WorkerState.ACTIVE
         values = (worker.host, worker.pid, worker.slots, worker.reserved, offers, worker.version, worker.protocol)
         tx.db.run("register", worker.worker_id, tx.namespace_id, *values, tx.now_at, ends_at)
+        if tx.book.rules.rungs or tx.book.rules.pool_reserve:  # More slots are more room.
+            tx.wake_all()
     elif state is WorkerState.DEAD:
         return Renewed(tx.now_at, state, [job_id for job_id, _ in beat.held])
     else:
