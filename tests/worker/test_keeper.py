@@ -135,6 +135,6 @@ async def test_a_worker_that_has_changed_is_told_to_the_store_long_before_its_he
     await asyncio.sleep(0)
     worker[0] = a_worker("w1", reserved=2)
     async with asyncio.timeout(5):
-        while (await store.stats()).workers[0].reserved != 2:
+        while (await store.stats()).workers[0].reserved != 2:  # noqa: ASYNC110  (it is written by another task)
             await asyncio.sleep(0.01)
     running.cancel()

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.core.policy.document import LimitRule
-from headway.core.policy.limits import conforms_at, step_rate
+from headway.core.policy.limits import clamp_rate, conforms_at, step_rate
 
 SECOND_US = 1_000_000
 
@@ -121,6 +121,37 @@ def test_a_burst_is_there_again_after_a_rest_and_no_more_than_that() -> None:
 def test_a_try_that_fails_costs_nothing() -> None:
     rule = a_rate(1)
     assert start_whenever_it_may(rule, range(0, 3 * SECOND_US + 1, 1_000)) == [0, 1_000_000, 2_000_000, 3_000_000]
+
+
+@pytest.mark.parametrize(
+    "rule, reached_us, clamped_us",
+    [
+        pytest.param(a_rate(10), 5_000_000, 5_000_000, id="what was given away stays given away"),
+        pytest.param(a_rate(10), 5_100_000, 5_100_000, id="as far as this rule could have gone"),
+        pytest.param(a_rate(10), 65_000_000, 5_100_000, id="and no further: the rule before was slower"),
+        pytest.param(a_rate(10, burst=3), 65_000_000, 5_300_000, id="a burst may have been used up"),
+        pytest.param(a_rate(10), 4_000_000, 4_000_000, id="in the past it matters no more"),
+        pytest.param(LimitRule(concurrency=3), 65_000_000, None, id="a rule that counts no starts"),
+        pytest.param(None, 65_000_000, None, id="a rule that is no more"),
+    ],
+)
+def test_a_new_rule_holds_at_once(rule: LimitRule | None, reached_us: int, clamped_us: int | None) -> None:
+    assert clamp_rate(rule, reached_us, 5_000_000) == clamped_us
+
+
+@given(before=rates, after=rates, moments=st.lists(st.integers(0, 3_000_000), min_size=1, max_size=40).map(sorted))
+def test_after_a_change_of_rule_a_start_is_never_further_away_than_a_new_rate_would_make_it(
+    before: LimitRule, after: LimitRule, moments: list[int]
+) -> None:
+    reached_us: int | None = None
+    for now_us in moments:
+        conforms_us, then_us = step_rate(before, reached_us, now_us)
+        reached_us = then_us if conforms_us <= now_us else reached_us
+    assert reached_us is not None
+    clamped_us = clamp_rate(after, reached_us, moments[-1])
+    assert clamped_us is not None
+    assert step_rate(after, clamped_us, moments[-1])[0] <= moments[-1] + after.interval_us
+    assert clamp_rate(before, reached_us, moments[-1]) == reached_us
 
 
 @pytest.mark.parametrize("conforms_us, at", [(0, 0), (1, 1), (999, 1), (1_000, 1), (1_001, 2), (-1, 0), (-1_000, -1)])

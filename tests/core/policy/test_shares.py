@@ -61,6 +61,8 @@ def deal(shares: Shares[str], turns: int, steps: Mapping[str, float], most: int 
                      id="all who stand at one tag get a turn before anybody gets a second"),
         pytest.param(4, [Sharer("a", 0, 1, 99), *(Sharer(name, 3.5, 100, 99) for name in "bcdefghijk")],
                      {"a": 4, **dict.fromkeys("bcdefghijk", 0)}, id="and who stands behind them several"),
+        pytest.param(4, [Sharer("a", 0, 1, 3), *(Sharer(name, 3.5, 100, 99) for name in "bcdefghijk")],
+                     {"a": 3, "b": 1, **dict.fromkeys("cdefghijk", 0)}, id="as many as it can use"),
     ],
 )  # fmt: skip
 def test_turns_go_to_the_smallest_tag(turns: int, sharers: list[Sharer[str]], dealt: dict[str, int]) -> None:

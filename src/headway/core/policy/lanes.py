@@ -9,6 +9,7 @@ from math import ceil
 
 from headway.core.job import ClassKey, Job
 from headway.core.policy.document import Lane, Policy
+from headway.core.policy.ladder import Amendment, cycle, rung_index
 from headway.core.policy.shares import Sharer, Shares, share_out
 from headway.core.snapshot import ClassView, Plan, Snapshot, Take
 from headway.core.worker import serves
@@ -73,6 +74,7 @@ def plan(
     offers: frozenset[str],
     policy: Policy,
     clocks: Clocks | None = None,
+    chance: float = 0.0,
 ) -> Plan:
     """Say what a worker with so many free slots should claim, in order.
 
@@ -81,16 +83,19 @@ def plan(
     Rule 3: the best level comes first. A lane whose oldest job has waited past its thresholds has risen, and joins
             the level being served: those who meet there share it by weight, in expected seconds.
     Rule 4: the classes of a lane go by sequence; where tenants share, they take turns by expected seconds.
+    Rule 5: where the ladder holds a job back, the running jobs that make room for it are named as amendments;
+            ``chance`` in [0, 1) chooses among them if the policy says so.
     Classes that looked empty are named too: the snapshot may be old, and levels must hold all the same.
     """
+    lines = _lines(snapshot, offers, policy)
+    amendments = _make_room(lines, snapshot, policy, chance)
     if free <= 0:
-        return Plan()
+        return Plan(amendments=amendments)
     clocks = clocks or Clocks()
     below = max(0, min(free, free_below))
-    lines = _lines(snapshot, offers, policy)
     takes = _serve(lines, free, snapshot.now_at, policy, clocks)
     leave_free = policy.reserve.rule == "leave_free"
-    return Plan(tuple(_bounded(takes, free, below, policy)), free, below, leave_free)
+    return Plan(tuple(_bounded(takes, free, below, policy)), free, below, leave_free, amendments)
 
 
 def service_order(snapshot: Snapshot, offers: frozenset[str], policy: Policy) -> list[list[Line]]:
@@ -148,6 +153,19 @@ def _by_place(view: ClassView) -> tuple[int, tuple[str, ...], str, bool]:
     return (view.head_key, key.needs, key.rung or "", key.persist)
 
 
+def _make_room(lines: Sequence[Line], snapshot: Snapshot, policy: Policy, chance: float) -> tuple[Amendment, ...]:
+    """Run the ladder's cycle over what waits on it, in the order of service. Gives what is to be amended."""
+    floor, ladder = snapshot.floor, policy.ladder
+    if floor is None or len(floor.counts) != len(ladder.rungs):
+        return ()
+    queue: list[str] = []
+    for line in sorted(lines, key=lambda line: (line.lane.level, line.name)):
+        for view in line.views:
+            if view.blocked != "paused" and rung_index(ladder, view.key.rung) is not None:
+                queue += [view.key.rung or ""] * min(view.waiting, floor.slots)
+    return cycle(ladder, floor, queue, chance=chance).amendments if queue else ()
+
+
 def _groups(lines: Sequence[Line], policy: Policy) -> Iterator[list[Line]]:
     """Give the lanes in the order of service; those in one group compete, the natives of its level first."""
     rest = sorted((line for line in lines if line.waiting), key=lambda line: (line.lane.level, line.name))
@@ -180,8 +198,9 @@ def _serve(lines: Sequence[Line], free: int, now_at: int, policy: Policy, clocks
         aged = [line for line in group if line.level < line.lane.level]
         if policy.promotion == "absolute" and aged and len(claimable) > 1:
             yield from _by_age(group, claimable, free, now_at)
-            for line in aged:  # What of it is young waits for its own level.
-                line.level = line.lane.level
+            served = min(line.level for line in group)
+            for line in aged:  # What of it is younger has risen less high.
+                line.level = served + 1
             continue
         if len(group) == 1:
             left -= group[0].waiting

@@ -71,7 +71,7 @@ def share_out(turns: int, sharers: Sequence[Sharer[N]]) -> dict[N, int]:
     able = [sharer for sharer in sharers if sharer.most > 0]
     while turns > 0 and able:
         line = _water_line(turns, able)
-        filled = {s.name: max(0, int((line - s.tag) / s.step + 1 + 1e-9)) for s in able}
+        filled = {s.name: max(0, int((line - s.tag) / s.step + 1)) for s in able}
         spent = [s for s in able if filled[s.name] >= s.most]
         if spent:  # They take all they can use; the rest is shared out anew.
             for sharer in spent:
@@ -82,7 +82,7 @@ def share_out(turns: int, sharers: Sequence[Sharer[N]]) -> dict[N, int]:
         for sharer in able:
             given[sharer.name] = filled[sharer.name]
             turns -= filled[sharer.name]
-        for _ in range(turns):  # Fewer than there are sharers: each was rounded down by less than a turn.
+        for _ in range(turns):  # No more than there are sharers: each was rounded down by at most a turn.
             able = [sharer for sharer in able if given[sharer.name] < sharer.most]
             if able:
                 given[min(able, key=lambda s: s.tag + given[s.name] * s.step).name] += 1
