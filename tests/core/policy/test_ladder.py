@@ -183,6 +183,20 @@ ROWS = [
         id="R3.33 those that are ignored need no slot",
     ),
     pytest.param(
+        Row("fast slow slow", running="slow fast fast", elastic="a:medium b:medium", lowered={"b": "fast"}),
+        id="R3.33 nor do those behind it that will be",
+    ),
+    pytest.param(
+        Row("fast slow slow", limits="5 4 2", running="slow fast", elastic="a:medium b:medium c:medium",
+            lowered={"b": "fast", "c": "fast"}),
+        id="R3.33 of two slow jobs there is a place for one",
+    ),
+    pytest.param(
+        Row("fast slow slow", limits="5 4 1", running="fast fast", elastic="a:slow b:medium c:medium",
+            lowered={"a": "fast", "c": "fast"}),
+        id="R3.33 one of them has the place of a job that is lowered",
+    ),
+    pytest.param(
         Row("slow", running="fast fast fast fast", elastic="a:slow", lowered={"a": "fast"}),
         id="R3.18 R3.23 first out of slow, then to fast: one change",
     ),

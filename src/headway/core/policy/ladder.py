@@ -126,7 +126,7 @@ def cycle(ladder: Ladder, floor: Floor, queue: Sequence[str], *, chance: float =
                 ignored = full
             continue
         if full == 0 or state.free <= 0:
-            stopping = state.make_slots(sum(_index(ladder, queue[other]) < ignored for other in waiting))
+            stopping = state.make_slots(state.wanted([_index(ladder, queue[other]) for other in waiting]))
             return Cycle(tuple(starts), tuple(state.amendments), stopping)
         rung = head
         if queue[place] == ELASTIC:
@@ -200,6 +200,19 @@ class _State:
                 target = index - 1
         self.lower(victim, target)
         return True
+
+    def wanted(self, rungs: Sequence[int]) -> int:
+        """Count those that could start if they had slots: a longer limit holds them back whoever is lowered."""
+        counts = list(self.counts)
+        for job in self._elastic:
+            counts[job.rung] -= 1
+            counts[0] += 1
+        wanted = 0
+        for rung in rungs:
+            if not full_limit(self._ladder, counts, self._slots, rung):
+                counts[rung] += 1
+                wanted += 1
+        return wanted
 
     def make_slots(self, wanted: int) -> bool:
         """Lower elastic jobs to the shortest rung, and halt a session. Gives whether one is stopping."""

@@ -339,13 +339,17 @@ def migrate(connection: Connection, path: Path, *, to: int | None = None) -> lis
 
 def _check_ours(raw: apsw.Connection, path: Path) -> None:
     application = raw.pragma("application_id")
-    if application != APPLICATION_ID:
-        if application or raw.execute("SELECT count(*) FROM sqlite_schema").get:
-            raise NotAStore(
-                f"{path} is an SQLite file of another program, not a Headway store; give another path in HEADWAY_STORE",
-                path=str(path),
-            )
+    if not application and raw.execute("SELECT count(*) FROM sqlite_schema").get:
+        application = (
+            raw.pragma("application_id") or -1
+        )  # Another process may have made the store between the two looks.
+    if not application:
         return
+    if application != APPLICATION_ID:
+        raise NotAStore(
+            f"{path} is an SQLite file of another program, not a Headway store; give another path in HEADWAY_STORE",
+            path=str(path),
+        )
     known = dict(raw.execute("SELECT name, value FROM format"))
     if known.get("oldest_writer", 0) > FORMAT:
         raise StoreTooNew(
