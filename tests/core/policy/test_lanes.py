@@ -160,6 +160,21 @@ def test_what_one_lane_cannot_use_is_shared_by_the_others() -> None:
     assert by_lane(claimed) == {"a": 1, "b": 4, "c": 4}
 
 
+def test_a_worker_begins_with_a_lane_of_its_own() -> None:
+    # Many workers that claim little must not all begin with the first.
+    policy = replace(PLAIN, lanes={"a": Lane(0, 1, 3, 1_000), "b": Lane(0, 4, 3, 1_000)})
+    for offset, first in ((0.0, "a"), (0.9, "b")):
+        chosen = a_plan(a_view("a", 9), a_view("b", 9), free=1, policy=policy, clocks=Clocks(offset))
+        assert lanes(chosen)[0] == first
+
+
+def test_all_of_a_lane_comes_before_the_next_level_however_much_was_seen() -> None:
+    # R1.43: the snapshot may be old, also where a lane has several classes.
+    views = [a_view("high"), a_view("high", needs=("a",)), a_view("medium", 9)]
+    came_since = as_many_as_seen(views) | {ClassKey("high"): [NOW_AT] * 4, ClassKey("high", ("a",)): [NOW_AT] * 4}
+    assert by_lane(carry_out(a_plan(*views, free=6, policy=PLAIN), came_since)) == {"high": 6}
+
+
 def test_classes_that_looked_empty_are_named_too() -> None:
     chosen = a_plan(a_view("high", waiting=0, waited_ms=None), a_view("low", waited_ms=50))
     assert lanes(chosen) == ["high", "low"]
@@ -355,6 +370,26 @@ def test_a_backlog_of_any_length_rises_at_once() -> None:
     assert counted(a_plan(*views, free=700, policy=PLAIN)) == [("high", 600), ("low", 100)]
 
 
+def test_a_lane_that_joins_one_level_after_another_has_the_turns_it_had() -> None:
+    # R5.65: three turns for each of three equals, two of its own with the first and one with the second.
+    names = {"a": Lane(0, 1, 0, 1), "b": Lane(1, 1, 0, 1), "c": Lane(2, 1, 0, 1, (100, 100))}
+    views = [a_view("a", 3), a_view("b", 9), a_view("c", 9, 100)]
+    claimed = carry_out(a_plan(*views, free=9, policy=replace(PLAIN, lanes=names)), as_many_as_seen(views))
+    assert Counter((key.lane, over) for key, _, over in claimed) == {
+        ("a", None): 3,
+        ("c", "a"): 2,
+        ("b", None): 3,
+        ("c", "b"): 1,
+    }
+
+
+@pytest.mark.parametrize("blocked", ["paused", "ladder"])
+def test_a_class_that_cannot_start_takes_no_turns_of_its_lanes_share(blocked: str) -> None:
+    views = [a_view("high", 99), a_view("low", 9, OVERDUE["low"]), a_view("low", 90, 0, ("a",), blocked=blocked)]
+    claimed = carry_out(a_plan(*views, free=14, policy=PLAIN), as_many_as_seen(views))
+    assert by_lane(claimed) == {"high": 12, "low": 2}
+
+
 def test_what_has_aged_goes_first_by_the_literal_rule() -> None:
     # R5.5 to R5.7: promotion = absolute.
     views = [a_view("high", 9, 30), a_view("medium", 9, 1_300 * SECOND), a_view("low", 9, 1_900 * SECOND)]
@@ -389,6 +424,14 @@ def test_by_the_literal_rule_one_aged_job_lifts_no_other(high: int) -> None:
     claimed = carry_out(a_plan(*views, free=6, policy=ABSOLUTE), jobs)
     assert by_lane(claimed) == ({"high": 1} if high else {}) | {"low": 1, "medium": 5 - high}
     assert [over for key, _, over in claimed if key.lane == "low"] == ["high" if high else "medium"]
+
+
+def test_by_the_literal_rule_equals_are_promoted_over_nobody() -> None:
+    # R5.62
+    policy = replace(ABSOLUTE, lanes={name: Lane(1, 1, 0, 1, (100,)) for name in "ab"})
+    chosen = a_plan(a_view("a", 9, 100), a_view("b", 9, 150), policy=policy)
+    assert lanes(chosen)[:2] == ["b", "a"]
+    assert {take.over for take in chosen.takes} == {None}
 
 
 FOUR = replace(

@@ -195,6 +195,19 @@ def test_a_turn_that_was_worth_more_or_less_than_thought_is_corrected(correction
     assert deal(shares, 4, {"a": 1.0, "b": 1.0}) == then
 
 
+def test_what_is_usual_is_learned_by_and_by() -> None:
+    shares: Shares[str] = Shares()
+    assert shares.usual("a") == 1.0
+    shares.charge("a", 3.0)
+    assert shares.usual("a") == 3.0
+    shares.charge("a", 23.0)
+    assert shares.usual("a") == 4.0
+    for _ in range(200):
+        shares.charge("a", 0.0)
+    assert 0 < shares.usual("a") < 0.001
+    assert shares.usual("b") == 1.0
+
+
 def test_one_who_never_had_a_turn_has_nothing_to_correct() -> None:
     shares: Shares[str] = Shares()
     shares.correct("a", 50.0)

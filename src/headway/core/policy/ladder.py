@@ -96,6 +96,17 @@ def rung_index(ladder: Ladder, name: str | None) -> int | None:
     return next((index for index, rung in enumerate(ladder.rungs) if rung.name == name), None)
 
 
+def fit_rung(ladder: Ladder, floor: Floor | None, name: str | None) -> tuple[bool, str | None]:
+    """Tell whether the ladder lets a job of this rung start, and which rung it is then assigned."""
+    index = rung_index(ladder, name)
+    if index is None or floor is None:
+        return True, None
+    if name == ELASTIC:
+        best = longest(ladder, floor.counts, floor.slots)
+        return best is not None, None if best is None else ladder.rungs[best].name
+    return full_limit(ladder, floor.counts, floor.slots, index) is None, name
+
+
 def budget_of(ladder: Ladder, name: str | None) -> int | None:
     """Give how long a job may run on the rung it was assigned."""
     rung = None if name is None else ladder.find(name)

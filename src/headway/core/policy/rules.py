@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
 from headway.core.policy.document import Ladder, LimitRule, Policy, Reserve, Rung, TaskRule
+from headway.core.policy.ladder import Floor, fit_rung
 
 SECOND_US = 1_000_000
 TENANT = "tenant"  # What ``by`` says for the tenant of a job, whatever its parameters are called.
@@ -175,6 +176,12 @@ class Rulebook:
         """Tell whether a whole lane is paused."""
         paused = self.rules.paused
         return paused.everything or lane in paused.lanes
+
+    def blocks(self, lane: str, rung: str | None, floor: Floor | None) -> str | None:
+        """Say why no job of a lane and rung can start now, whatever a worker does."""
+        if self.shuts(lane):
+            return "paused"
+        return None if fit_rung(self.ladder, floor, rung)[0] else "ladder"
 
     def step_us(self, task: str, tenant: str) -> int:
         """Give how far apart two jobs of this task and tenant are in virtual time: expected cost by weight."""

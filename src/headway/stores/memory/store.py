@@ -13,7 +13,7 @@ from headway.core.errors import JobError
 from headway.core.job import Attempt, ClassKey, Job, JobId, NewJob, State, Submitted, check_move
 from headway.core.lease import Answer, Lease, Report, answer_late
 from headway.core.policy.document import BUILT_IN, ELASTIC, Keep, LimitRule
-from headway.core.policy.ladder import Elastic, Floor, budget_of, full_limit, longest, rung_index
+from headway.core.policy.ladder import Elastic, Floor, budget_of, fit_rung, rung_index
 from headway.core.policy.limits import clamp_rate, conforms_at, step_rate
 from headway.core.policy.order import order_key
 from headway.core.policy.retry import Released, heed_cancel, judge
@@ -623,7 +623,7 @@ class MemoryStore:
                 expired.append(record.new.job_id)
                 passed += 1
                 continue
-            fits, assigned = self._fit_rung(take.key.rung, now_at)
+            fits, assigned = fit_rung(self._book.ladder, self._floor(now_at), take.key.rung)
             if not fits:
                 break
             full = self._full_key(record, now_at)
@@ -753,17 +753,6 @@ class MemoryStore:
         ]
         slots = self._live_slots(now_at)
         return Floor(slots, slots - len(running), tuple(counts[rung.name] for rung in ladder.rungs), tuple(elastic))
-
-    def _fit_rung(self, rung: str | None, now_at: int) -> tuple[bool, str | None]:
-        """Tell whether the ladder lets a job of this rung start, and which rung it is assigned."""
-        index, floor = rung_index(self._book.ladder, rung), self._floor(now_at)
-        if index is None or floor is None:
-            return True, None
-        ladder = self._book.ladder
-        if rung == ELASTIC:
-            best = longest(ladder, floor.counts, floor.slots)
-            return best is not None, None if best is None else ladder.rungs[best].name
-        return full_limit(ladder, floor.counts, floor.slots, index) is None, rung
 
     def _pool_room(self, now_at: int) -> int:
         """How many more jobs of lanes outside the reserve may run, if slots are reserved in the whole pool."""
@@ -927,26 +916,20 @@ class MemoryStore:
                     self._oldest_at(line),
                     0 if first is None else first[1][0],
                     line.fair,
-                    self._blocked(key, floor),
+                    self._book.blocks(key.lane, key.rung, floor),
                 )
             )
         for key, listed in self._transient.items():
             head = listed[0][0] if listed else 0
             waiting = min(len(listed), WAITING_COUNTED)
-            views.append(ClassView(key, waiting, now_at if listed else None, head, False, self._blocked(key, None)))
+            views.append(
+                ClassView(
+                    key, waiting, now_at if listed else None, head, False, self._book.blocks(key.lane, key.rung, None)
+                )
+            )
         soon = [open_at for line in self._lines.values() for open_at in line.opens.values() if open_at > now_at]
         soon += [due_at for due_at, _ in self._delayed[:1]]
         return Snapshot(now_at, tuple(sorted(views, key=_view_order)), min(soon, default=None), floor)
-
-    def _blocked(self, key: ClassKey, floor: Floor | None) -> str | None:
-        """Say why no job of a class can start now, whatever a worker does."""
-        if self._book.shuts(key.lane):
-            return "paused"
-        ladder = self._book.ladder
-        index = rung_index(ladder, key.rung)
-        if index is None or floor is None or full_limit(ladder, floor.counts, floor.slots, index) is None:
-            return None
-        return "ladder"
 
     def _survey(self, now_at: int) -> Survey:
         running = Counter(record.worker_id for record in self._executing.values())

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from headway.core.policy.document import ELASTIC, LimitRule
-from headway.core.policy.ladder import Elastic, Floor, full_limit, longest, rung_index
+from headway.core.policy.ladder import Elastic, Floor, rung_index
 from headway.core.policy.limits import clamp_rate, conforms_at, step_rate
 from headway.core.policy.rules import lets_start
 from headway.stores.sqlite import rows
@@ -71,18 +71,6 @@ class Caps:
         return self._reached[key]
 
     # ------------------------------------------------------------------ the ladder and the pool
-
-    def fit_rung(self, rung: str | None) -> tuple[bool, str | None]:
-        """Tell whether the ladder lets a job of this rung start, and which rung it is assigned."""
-        ladder = self._tx.book.ladder
-        index = rung_index(ladder, rung)
-        if index is None:
-            return True, None
-        floor = self.floor()
-        if rung == ELASTIC:
-            best = longest(ladder, floor.counts, floor.slots)
-            return best is not None, None if best is None else ladder.rungs[best].name
-        return full_limit(ladder, floor.counts, floor.slots, index) is None, rung
 
     def assign(self, rung: str) -> None:
         """Count a start on the ladder."""

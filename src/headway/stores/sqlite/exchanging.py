@@ -8,7 +8,7 @@ from typing import Any
 
 from headway.core.job import ClassKey
 from headway.core.lease import Lease
-from headway.core.policy.ladder import budget_of, rung_index
+from headway.core.policy.ladder import budget_of, fit_rung, rung_index
 from headway.core.policy.waits import park_reason
 from headway.core.snapshot import Plan, Take
 from headway.core.worker import WorkerState
@@ -125,7 +125,7 @@ def _take(
             passed += 1
             continue
         if on_ladder:
-            fits, assigned = caps.fit_rung(key.rung)
+            fits, assigned = fit_rung(book.ladder, caps.floor(), key.rung)
             if not fits:
                 break
         held = None

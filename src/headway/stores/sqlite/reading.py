@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from headway.core.job import Attempt, ClassKey, Job, JobId, State
-from headway.core.policy.ladder import Floor, full_limit, rung_index
+from headway.core.job import Attempt, Job, JobId, State
 from headway.core.snapshot import ClassView, Snapshot
 from headway.stores.base import WAITING_COUNTED, JobQuery, LaneStats, Stats
 from headway.stores.sqlite import rows
@@ -61,19 +60,8 @@ def snapshot(tx: Transaction) -> Snapshot:
         if not persist and waiting:
             oldest_at = tx.now_at
         head_key = min((found for found in (head_key, *park_keys) if found is not None), default=0)
-        views.append(ClassView(key, waiting, oldest_at, head_key, bool(fair), _blocked(tx, key, floor)))
+        views.append(ClassView(key, waiting, oldest_at, head_key, bool(fair), tx.book.blocks(lane, key.rung, floor)))
     return Snapshot(tx.now_at, tuple(views), tx.db.first("next_due", tx.namespace_id, tx.now_at), floor)
-
-
-def _blocked(tx: Transaction, key: ClassKey, floor: Floor | None) -> str | None:
-    """Say why no job of a class can start now, whatever a worker does."""
-    if tx.book.shuts(key.lane):
-        return "paused"
-    ladder = tx.book.ladder
-    index = rung_index(ladder, key.rung)
-    if index is None or floor is None or full_limit(ladder, floor.counts, floor.slots, index) is None:
-        return None
-    return "ladder"
 
 
 def stats(tx: Transaction) -> Stats:
