@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from itertools import pairwise
 
@@ -154,12 +155,26 @@ def test_after_a_change_of_rule_a_start_is_never_further_away_than_a_new_rate_wo
     assert clamp_rate(before, reached_us, moments[-1]) == reached_us
 
 
-@pytest.mark.parametrize("conforms_us, at", [(0, 0), (1, 1), (999, 1), (1_000, 1), (1_001, 2), (-1, 0), (-1_000, -1)])
-def test_the_moment_a_start_conforms_in_milliseconds(conforms_us: int, at: int) -> None:
+@pytest.mark.parametrize("conforms_us, at", [(0, 0), (1, 0), (999, 0), (1_000, 1), (1_001, 1), (-1, -1)])
+def test_the_millisecond_in_which_a_start_conforms(conforms_us: int, at: int) -> None:
     assert conforms_at(conforms_us) == at
 
 
-@given(st.integers(-(10**15), 10**15))
-def test_it_conforms_from_that_millisecond_on_and_not_the_one_before(conforms_us: int) -> None:
-    at = conforms_at(conforms_us)
-    assert (at - 1) * 1_000 < conforms_us <= at * 1_000
+@pytest.mark.parametrize("count", [1, 7, 150, 600, 900, 1_500, 3_333])
+def test_by_a_clock_of_milliseconds_the_full_rate_is_reached_and_never_exceeded(count: int) -> None:
+    rule = LimitRule(count=count, period_ms=1_000)
+    reached_us: int | None = None
+    starts: Counter[int] = Counter()
+    for now_at in range(5_000):
+        while True:
+            conforms_us, then_us = step_rate(rule, reached_us, now_at * 1_000)
+            if conforms_at(conforms_us) > now_at:
+                break
+            reached_us = then_us
+            starts[now_at] += 1
+    total = [0]
+    for now_at in range(5_000):
+        total.append(total[-1] + starts[now_at])
+    in_stretches = [total[at + 1_000] - total[at] for at in range(4_000)]
+    assert max(in_stretches) <= count
+    assert total[-1] == pytest.approx(5 * count, rel=0.01)

@@ -62,7 +62,7 @@ class Rung:
     def most(self, slots: int) -> int | None:
         """Give the limit with so many live slots; None for no limit. It never falls to nothing."""
         if self.percent is not None:
-            return max(1, int(slots * self.percent / 100))
+            return max(1, int(slots * self.percent / 100 + 1e-9))
         return self.limit
 
 

@@ -9,7 +9,7 @@ def step_rate(rule: LimitRule, reached_us: int | None, now_us: int) -> tuple[int
     """Take one start from a rate, by the generic cell rate algorithm.
 
     ``reached_us`` is how far ahead its starts have been given away. Gives the moment from which the next start
-    conforms, and how far it reaches then. A start conforms now if the first is not after ``now_us``.
+    conforms, and how far it reaches then.
     """
     interval_us = rule.interval_us
     reached_us = max(reached_us or 0, now_us)
@@ -24,5 +24,5 @@ def clamp_rate(rule: LimitRule | None, reached_us: int, now_us: int) -> int | No
 
 
 def conforms_at(conforms_us: int) -> int:
-    """Give the first whole millisecond from which a start conforms."""
-    return -(-conforms_us // 1_000)
+    """Give the millisecond in which a start conforms: stores tell time by these, and so are stretches measured."""
+    return conforms_us // 1_000

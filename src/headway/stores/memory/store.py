@@ -680,7 +680,7 @@ class MemoryStore:
                 return key, None
             if rule.count is not None:
                 conforms_us, _ = step_rate(rule, self._rates.get(key), now_at * 1_000)
-                if conforms_us > now_at * 1_000:
+                if conforms_at(conforms_us) > now_at:
                     return key, conforms_at(conforms_us)
         return None
 
@@ -922,11 +922,8 @@ class MemoryStore:
         for key, listed in self._transient.items():
             head = listed[0][0] if listed else 0
             waiting = min(len(listed), WAITING_COUNTED)
-            views.append(
-                ClassView(
-                    key, waiting, now_at if listed else None, head, False, self._book.blocks(key.lane, key.rung, None)
-                )
-            )
+            oldest_at, blocked = now_at if listed else None, self._book.blocks(key.lane, key.rung, None)
+            views.append(ClassView(key, waiting, oldest_at, head, False, blocked))
         soon = [open_at for line in self._lines.values() for open_at in line.opens.values() if open_at > now_at]
         soon += [due_at for due_at, _ in self._delayed[:1]]
         return Snapshot(now_at, tuple(sorted(views, key=_view_order)), min(soon, default=None), floor)

@@ -36,7 +36,7 @@ class Caps:
                 return key, None
             if rule.count is not None:
                 conforms_us, _ = step_rate(rule, self._reached_us(key), now_us)
-                if conforms_us > now_us:
+                if conforms_at(conforms_us) > self._tx.now_at:
                     return key, conforms_at(conforms_us)
         return None
 
