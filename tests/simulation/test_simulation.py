@@ -44,8 +44,8 @@ def proof(setting: Setting) -> ParameterSet:
 
 
 LONG = [proof(Setting(12, seed)) for seed in (1, 2, 3)]
-CALM = [quick(Setting(4, 3)), *LONG]
-FLOODED = [quick(Setting(4, 3, flood=True)), *(proof(Setting(4, seed, flood=True)) for seed in (1, 2, 3))]
+CALM = [quick(Setting(4, 1)), *LONG]
+FLOODED = [quick(Setting(4, 1, flood=True)), *(proof(Setting(4, seed, flood=True)) for seed in (2, 3))]
 
 
 def test_the_workload_keeps_the_slots_busy_for_four_fifths_of_the_time() -> None:
@@ -90,16 +90,16 @@ def test_the_reserve_is_not_what_the_bounds_rest_on(runs: Runs, setting: Setting
     "discipline, expected",
     [
         # Seconds: the 99th percentile of high, of small and of bulk tenants in medium, of low.
-        pytest.param("first come, first served", (657, 658, 664, 664), id="first come, first served"),
-        pytest.param("strict priority", (12, 663, 679, 1233), id="strict priority"),
-        pytest.param("aging, a mover every 60 s", (12, 712, 719, 714), id="aging"),
-        pytest.param("two of eight reserved, two loops", (23, 961, 949, 969), id="reserved slots"),
-        pytest.param("ladder 8/6/5 with downgrades", (520, 534, 548, 576), id="ladder"),
-        pytest.param("20 queues, a batch to one", (80, 11, 2078, 10), id="20 queues"),
+        pytest.param("first come, first served", (653, 661, 669, 665), id="first come, first served"),
+        pytest.param("strict priority", (11, 668, 689, 1216), id="strict priority"),
+        pytest.param("aging, a mover every 60 s", (11, 715, 722, 718), id="aging"),
+        pytest.param("two of eight reserved, two loops", (24, 971, 967, 974), id="reserved slots"),
+        pytest.param("ladder 8/6/5 with downgrades", (519, 530, 543, 557), id="ladder"),
+        pytest.param("20 queues, a batch to one", (86, 13, 2124, 12), id="20 queues"),
     ],
 )
 def test_the_others_are_what_they_were_when_the_bounds_were_set(
     runs: Runs, discipline: str, expected: tuple[int, ...]
 ) -> None:
-    waits = runs.get(discipline, Setting(4, 3))
+    waits = runs.get(discipline, Setting(4, 1))
     assert tuple(round(p99(found)) for found in waits.values()) == expected
