@@ -23,7 +23,7 @@ from headway.core.lease import Lease
 from headway.core.policy.document import reserved_slots
 from headway.core.policy.retry import Crashed, Ending, Released, Stopped, TimedOut
 from headway.core.worker import Worker, WorkerState
-from headway.engine.inforce import LOOK_EVERY, InForce
+from headway.engine.inforce import InForce
 from headway.engine.recovery import end_worker
 from headway.stores.base import Store
 from headway.stores.open import open_store
@@ -44,6 +44,7 @@ log = logging.getLogger("headway.worker")
 WATCH = 0.25  # Seconds between looks at the boards.
 BLOCKED = 1.0  # Seconds after which a silent loop is worth a warning.
 FAREWELL = 5.0  # Seconds a runner has beyond the grace before it is killed.
+FOLLOW_EVERY = 3.0  # Seconds between looks at the policy; the runner looks by itself, and more often.
 RESTART_MAX = 5.0
 
 
@@ -107,7 +108,7 @@ class Parent:
                 self._store = store
                 await self.in_force.follow(store)
                 self._chores = [
-                    asyncio.create_task(every(LOOK_EVERY, lambda: self._follow_policy(store))),
+                    asyncio.create_task(every(FOLLOW_EVERY, lambda: self._follow_policy(store))),
                     asyncio.create_task(every(up.heartbeat / 6, Reaper(store, self.in_force, up.dead_after))),
                     asyncio.create_task(every(1.0, Witness(store, self.in_force))),
                     asyncio.create_task(every(up.heartbeat, Pruner(store, self.in_force))),

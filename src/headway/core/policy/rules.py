@@ -130,6 +130,8 @@ class Rulebook:
         self.rules = rules
         self.ladder = Ladder(rules.rungs)
         self._by_task: dict[str, tuple[tuple[str, LimitRule], ...]] = {}
+        # Whether no job is held back but by keys of its own.
+        self.binds_nobody = not (rules.limits or rules.paused.tasks or rules.paused.tenants)
 
     def keys(self, task: str, tenant: str | None, bound: Iterable[str] = ()) -> list[tuple[str, LimitRule]]:
         """Give the counters that a job needs room in, with their rules: pauses first, then caps, then rates.

@@ -129,7 +129,7 @@ def _take(
             if not fits:
                 break
         held = None
-        if limits is not None or book.binds(task, tenant):
+        if limits is not None or (not book.binds_nobody and book.binds(task, tenant)):
             keys = book.keys(task, tenant, () if limits is None else rows.read_strings(limits))
             full = caps.full_key(keys)
             if full is not None:
@@ -173,10 +173,18 @@ def _waiting(tx: Transaction, class_id: int, count: int) -> Iterator[tuple[str, 
     """
     after = (-1, 0)
     line: list[tuple[Any, ...]] = []
+    while not tx.parks_open:  # The usual case; none opens while jobs are claimed.
+        line = tx.db.run("claim_head", class_id, "", *after, count).fetchall()
+        for row in line:
+            yield "", row
+        if len(line) < count:
+            return
+        after = line[-1][:2]
+    line = []
     while True:
         if not line:
             line = tx.db.run("claim_head", class_id, "", *after, count).fetchall()[::-1]
-        park = tx.db.run("park_first", class_id).fetchone() if tx.parks_open else None
+        park = tx.db.run("park_first", class_id).fetchone()
         if park is not None and (not line or park[1:] < line[-1][:2]):
             yield park[0], tx.db.run("claim_head", class_id, park[0], park[1], park[2] - 1, 1).fetchone()
         elif line:

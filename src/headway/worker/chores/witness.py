@@ -15,8 +15,8 @@ class Witness:
         self._in_force = in_force
 
     async def __call__(self) -> float | None:
-        survey = await self._store.survey()
-        reasons = class_reasons(survey, self._in_force.policy)
-        if reasons:
-            await self._store.witness(reasons)
+        if any(view.waiting for view in (await self._store.snapshot()).classes):
+            reasons = class_reasons(await self._store.survey(), self._in_force.policy)
+            if reasons:
+                await self._store.witness(reasons)
         return None
