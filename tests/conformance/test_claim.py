@@ -25,6 +25,7 @@ from tests.conformance.builders import (
     claimed_ids,
     end,
     register,
+    state_of,
     submit,
     submit_one,
     the_job,
@@ -424,3 +425,16 @@ async def test_a_worker_past_its_deadline_gets_nothing_until_it_renews(store: St
     assert await claim(store) == []
     await store.renew(Beat(worker, 1_000, 10_000))
     assert len(await claim(store)) == 1
+
+
+async def test_a_take_leaves_alone_what_began_to_wait_after_its_moment(store: Store, clock: ManualClock) -> None:
+    # R5.65: with absolute promotion only what has aged goes before a better lane.
+    old = await submit_one(store, a_job(lane="low"))
+    until_at = clock()
+    clock.advance(ms=1)
+    young = await submit_one(store, a_job(lane="low"))
+    await register(store)
+    aged = Plan((Take(ClassKey("low"), 5, below_reserve=True, until_at=until_at),), 5, 5)
+    answer = await store.exchange(Exchange("w1", a_claim_id(), plan=aged))
+    assert [lease.job_id for lease in answer.leases] == [old]
+    assert await state_of(store, young) is State.QUEUED

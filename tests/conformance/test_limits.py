@@ -942,3 +942,20 @@ async def test_many_keys_are_served_side_by_side(store: Store) -> None:
     assert await waiting(store) == 20
     assert len(await claim(store, free=40)) == 20
     assert await waiting(store) == 0
+
+
+async def test_a_park_stands_where_its_first_job_stands_also_when_that_is_another_one(store: Store) -> None:
+    await enforce(store, {"account": per_account(1)})
+    first, second, free, third, last = await submit(
+        store, a_job(limits=SEVEN), a_job(limits=SEVEN), a_job(), a_job(limits=SEVEN), a_job()
+    )
+    await register(store)
+    leases = {lease.job_id: lease for lease in await claim(store, free=3)}
+    assert list(leases) == [first, free, last]  # The other two were put aside on the way.
+    await end(store, leases[free], Released())  # Back to its place, which is between them.
+    await end(store, leases[first])
+    [lease] = await claim(store, free=1)
+    assert lease.job_id == second
+    await end(store, lease)
+    assert [lease.job_id for lease in await claim(store, free=1)] == [free]
+    assert [lease.job_id for lease in await claim(store, free=1)] == [third]
