@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 import time
 
 import msgspec
@@ -27,7 +28,7 @@ class InForce:
         self.policy = policy
         self.version = 0
         self.settled = settled
-        self._looked = -LOOK_EVERY
+        self._looked = -math.inf
         self._unreadable = 0
 
     async def follow(self, store: Store, *, every: float = LOOK_EVERY) -> bool:

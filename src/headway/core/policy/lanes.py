@@ -191,10 +191,9 @@ def _serve(lines: Sequence[Line], free: int, now_at: int, policy: Policy, clocks
         group = _competing(claimable, policy)
         native = min(line.lane.level for line in group)
         for line in rest:  # What looked empty comes where it would be served, had something come in since.
-            if not line.views or line.waiting or line.lane.level > native or line.named:
-                continue
-            line.named = True
-            yield from _whole(line, free)
+            if not line.waiting and line.lane.level <= native and not line.named:
+                line.named = True
+                yield from _whole(line, free)
         aged = [line for line in group if line.level < line.lane.level]
         if policy.promotion == "absolute" and aged and len(claimable) > 1:
             yield from _by_age(group, claimable, free, now_at)
@@ -208,10 +207,6 @@ def _serve(lines: Sequence[Line], free: int, now_at: int, policy: Policy, clocks
             yield from _in_lane(group[0], free, clocks)
         else:
             left -= yield from _shared(group, left, sharers, clocks)
-        for line in group:  # Levels hold on an old snapshot; who has only joined takes no more than its share.
-            if line.lane.level == native:
-                line.named = True
-                yield from _whole(line, free)
     for line in rest:
         yield from _whole(line, free)
 
