@@ -7,9 +7,8 @@ import threading
 from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
-from headway.core.errors import JobError
 from headway.core.job import Attempt, ClassKey, Job, JobId, NewJob, State, Submitted, check_move
 from headway.core.lease import Answer, Lease, Report, answer_late
 from headway.core.policy.document import BUILT_IN, ELASTIC, Keep, LimitRule
@@ -44,57 +43,13 @@ from headway.stores.base import (
     check_same,
 )
 from headway.stores.ears import LocalEar
-from headway.stores.memory.line import Line, Place
+from headway.stores.memory.line import Line
+from headway.stores.memory.record import Record, job_of, matches, transient_lease
 from headway.stores.rulebook import read_rulebook
 
 MINUTE = 60_000
 DEAD_WORKERS_KEPT_MS = 3_600_000
 STRETCHES_KEPT_MS = 24 * 3_600_000
-
-
-@dataclass(slots=True)
-class _Record:
-    """A job and all that changes about it."""
-
-    new: NewJob
-    seq: int
-    submitted_at: int
-    class_key: ClassKey
-    expires_at: int | None
-    state: State = State.QUEUED
-    order_key: int = 0
-    park: str = ""
-    parked_at: int = 0
-    parked_for: str | None = None
-    parked_ms: int = 0
-    held: tuple[str, ...] = ()
-    assigned: str | None = None
-    due_at: int | None = None
-    eligible_at: int | None = None
-    epoch: int = 0
-    attempts: int = 0
-    crashes: int = 0
-    timeout_ms: int = 0
-    token: bytes = b""
-    worker_id: str | None = None
-    started_at: int | None = None
-    finished_at: int | None = None
-    cancel_at: int | None = None
-    progress: float | None = None
-    note: str | None = None
-    result: bytes | None = None
-    result_error: str | None = None
-    error: JobError | None = None
-    reason: str | None = None
-    history: list[Attempt] = field(default_factory=list)
-
-    @property
-    def place(self) -> Place:
-        return (self.order_key, self.seq)
-
-    @property
-    def tenant(self) -> str:
-        return self.new.tenant or ""
 
 
 class MemoryStore:
@@ -108,9 +63,9 @@ class MemoryStore:
         self._last_at = 0
         self._lock = threading.RLock()
         self._sequence = 0
-        self._jobs: dict[JobId, _Record] = {}
-        self._order: dict[int, _Record] = {}  # By sequence number, in the order of submission.
-        self._executing: dict[int, _Record] = {}
+        self._jobs: dict[JobId, Record] = {}
+        self._order: dict[int, Record] = {}  # By sequence number, in the order of submission.
+        self._executing: dict[int, Record] = {}
         self._lines: dict[ClassKey, Line] = {}
         self._transient: dict[ClassKey, list[tuple[int, NewJob]]] = {}
         self._delayed: list[tuple[int, int]] = []
@@ -274,7 +229,7 @@ class MemoryStore:
     async def get(self, job_ids: Sequence[JobId]) -> list[Job | None]:
         with self._lock:
             now_at = self._now()
-            return [_job(self._jobs[job_id], now_at) if job_id in self._jobs else None for job_id in job_ids]
+            return [job_of(self._jobs[job_id], now_at) if job_id in self._jobs else None for job_id in job_ids]
 
     async def find(self, query: JobQuery) -> list[Job]:
         with self._lock:
@@ -283,8 +238,8 @@ class MemoryStore:
             for record in reversed(self._order.values()):
                 if len(found) >= query.limit:
                     break
-                if _matches(record, query):
-                    found.append(_job(record, now_at))
+                if matches(record, query):
+                    found.append(job_of(record, now_at))
             return found
 
     async def snapshot(self) -> Snapshot:
@@ -337,7 +292,7 @@ class MemoryStore:
             if record is None:
                 return None
             line = self._line(record.class_key)
-            job, survey = _job(record, now_at), self._survey(now_at)
+            job, survey = job_of(record, now_at), self._survey(now_at)
             if record.state is not State.QUEUED or record.due_at is not None:
                 stretches = [stretch for stretch in self._stretches if stretch.key == record.class_key]
                 return Standing(job, survey, line.fair, waited_ms=waited_ms(job, stretches))
@@ -482,7 +437,7 @@ class MemoryStore:
         if not job.persist:
             self._transient.setdefault(job.class_key, []).append((seq, job))
             return [job.class_key]
-        record = _Record(
+        record = Record(
             new=job,
             seq=seq,
             submitted_at=now_at,
@@ -509,7 +464,7 @@ class MemoryStore:
     def _line(self, key: ClassKey) -> Line:
         return self._lines.setdefault(key, Line())
 
-    def _make_ready(self, record: _Record, eligible_at: int, *, number: int, front: bool = False) -> None:
+    def _make_ready(self, record: Record, eligible_at: int, *, number: int, front: bool = False) -> None:
         """Let a job wait. ``number``: its place where nobody shares; ``front``: before all that wait."""
         line = self._line(record.class_key)
         if record.new.tenant is not None and not line.fair:
@@ -531,12 +486,12 @@ class MemoryStore:
         running = [record.order_key for record in self._executing.values() if record.class_key == key]
         line.become_fair(since, here + running, line.front[0][0] if line.front else number)
 
-    def _delay(self, record: _Record, due_at: int) -> None:
+    def _delay(self, record: Record, due_at: int) -> None:
         record.due_at, record.eligible_at = due_at, None
         self._line(record.class_key)
         insort(self._delayed, (due_at, record.seq))
 
-    def _leave_queue(self, record: _Record) -> None:
+    def _leave_queue(self, record: Record) -> None:
         """Take a job from where it waits. It still counts for its tenant."""
         if record.due_at is not None:
             self._delayed.pop(bisect_left(self._delayed, (record.due_at, record.seq)))
@@ -643,10 +598,10 @@ class MemoryStore:
         for entry in taken:
             listed.remove(entry)
         self._count("claimed", now_at, len(taken))
-        return [_transient_lease(seq, job, worker, now_at) for seq, job in taken]
+        return [transient_lease(seq, job, worker, now_at) for seq, job in taken]
 
     def _start(
-        self, record: _Record, line: Line, worker: Worker, claim_id: bytes, assigned: str | None, now_at: int
+        self, record: Record, line: Line, worker: Worker, claim_id: bytes, assigned: str | None, now_at: int
     ) -> None:
         record.parked_for, record.parked_ms = None, 0
         if record.park:
@@ -670,10 +625,10 @@ class MemoryStore:
 
     # ------------------------------------------------------------------ limits and the ladder
 
-    def _keys(self, record: _Record) -> list[tuple[str, LimitRule]]:
+    def _keys(self, record: Record) -> list[tuple[str, LimitRule]]:
         return self._book.keys(record.new.task, record.new.tenant, record.new.limits)
 
-    def _full_key(self, record: _Record, now_at: int) -> tuple[str, int | None] | None:
+    def _full_key(self, record: Record, now_at: int) -> tuple[str, int | None] | None:
         """Give the first key a job needs that has no room, and when it will have, if that is known."""
         for key, rule in self._keys(record):
             if rule.concurrency is not None and len(self._holds.get(key, ())) >= rule.concurrency:
@@ -684,7 +639,7 @@ class MemoryStore:
                     return key, conforms_at(conforms_us)
         return None
 
-    def _put_aside(self, line: Line, record: _Record, key: str, open_at: int | None, now_at: int) -> None:
+    def _put_aside(self, line: Line, record: Record, key: str, open_at: int | None, now_at: int) -> None:
         """Let a job wait for a key without room; if it does so already, its park is shut."""
         if record.park == key:
             line.shut(key, open_at)
@@ -694,13 +649,13 @@ class MemoryStore:
         record.park, record.parked_at = key, since_at
         line.put_aside(record.place, key, open_at)
 
-    def _hold(self, record: _Record) -> None:
+    def _hold(self, record: Record) -> None:
         """Count a lease against the limits in force."""
         record.held = tuple(key for key, rule in self._keys(record) if rule.concurrency is not None)
         for key in record.held:
             self._holds.setdefault(key, set()).add(record.seq)
 
-    def _give_back(self, record: _Record, eligible: list[ClassKey]) -> None:
+    def _give_back(self, record: Record, eligible: list[ClassKey]) -> None:
         """A lease ends: what waits for its keys may try again."""
         for key in record.held:
             self._holds[key].discard(record.seq)
@@ -711,7 +666,7 @@ class MemoryStore:
         record.held = ()
         record.assigned = None
 
-    def _with_room(self, record: _Record) -> list[ClassKey]:
+    def _with_room(self, record: Record) -> list[ClassKey]:
         """Give the classes that may have room on the ladder, or in the pool, now that this job has left it."""
         reserve = self._book.rules.pool_reserve
         freed = record.class_key.rung is not None and rung_index(self._book.ladder, record.class_key.rung) is not None
@@ -766,7 +721,7 @@ class MemoryStore:
     def _live_slots(self, now_at: int) -> int:
         return sum(worker.slots for worker in self._workers.values() if _state_at(worker, now_at) is WorkerState.ACTIVE)
 
-    def _lease(self, record: _Record) -> Lease:
+    def _lease(self, record: Record) -> Lease:
         new = record.new
         return Lease(
             new.job_id,
@@ -841,7 +796,7 @@ class MemoryStore:
             self._free_unique(record)
         return Answer.OK
 
-    def _requeue(self, record: _Record, report: Report, now_at: int, eligible: list[ClassKey]) -> None:
+    def _requeue(self, record: Record, report: Report, now_at: int, eligible: list[ClassKey]) -> None:
         eligible_at = record.eligible_at or now_at
         record.worker_id = record.started_at = record.progress = record.note = None
         needs = tuple(sorted({*record.class_key.needs, *report.needs}))
@@ -855,7 +810,7 @@ class MemoryStore:
                 self._make_ready(record, now_at, number=self._next())
             eligible.append(record.class_key)
 
-    def _end_queued(self, record: _Record, reason: str, now_at: int) -> None:
+    def _end_queued(self, record: Record, reason: str, now_at: int) -> None:
         delayed = record.due_at is not None
         self._leave_queue(record)
         if not delayed:
@@ -865,7 +820,7 @@ class MemoryStore:
         self._free_unique(record)
         self._count(State.CANCELLED.value, now_at)
 
-    def _queue_again(self, record: _Record, now_at: int) -> ClassKey:
+    def _queue_again(self, record: Record, now_at: int) -> ClassKey:
         check_move(record.state, State.QUEUED)
         record.state = State.QUEUED
         record.attempts = record.crashes = 0
@@ -878,11 +833,11 @@ class MemoryStore:
         self._make_ready(record, now_at, number=self._next())
         return record.class_key
 
-    def _free_unique(self, record: _Record) -> None:
+    def _free_unique(self, record: Record) -> None:
         if record.new.unique_key is not None:
             self._unique.pop(record.new.unique_key, None)
 
-    def _forget(self, record: _Record) -> None:
+    def _forget(self, record: Record) -> None:
         del self._jobs[record.new.job_id]
         del self._order[record.seq]
 
@@ -894,11 +849,11 @@ class MemoryStore:
 
     # ------------------------------------------------------------------ reading
 
-    def _leased(self, worker_id: str) -> list[_Record]:
+    def _leased(self, worker_id: str) -> list[Record]:
         return [record for _, record in sorted(self._executing.items()) if record.worker_id == worker_id]
 
-    def _expired(self, now_at: int) -> list[_Record]:
-        def gone(record: _Record) -> bool:
+    def _expired(self, now_at: int) -> list[Record]:
+        def gone(record: Record) -> bool:
             worker = self._workers.get(record.worker_id or "")
             return worker is None or worker.state is WorkerState.DEAD or worker.lease_ends_at <= now_at
 
@@ -994,71 +949,6 @@ class MemoryStore:
     def _now(self) -> int:
         self._last_at = max(self._last_at, self._clock())
         return self._last_at
-
-
-def _transient_lease(seq: int, job: NewJob, worker: Worker, now_at: int) -> Lease:
-    return Lease(
-        job.job_id, seq, b"", job.task, job.payload, job.lane, job.tenant, job.trace_id, 1, 1, 0, 0,
-        job.timeout_ms, job.timeout_ms, None, now_at, False, job.class_key.needs, worker.worker_id,
-    )  # fmt: skip
-
-
-def _job(record: _Record, now_at: int) -> Job:
-    new = record.new
-    return Job(
-        job_id=new.job_id,
-        seq=record.seq,
-        task=new.task,
-        payload=new.payload,
-        state=record.state,
-        lane=new.lane,
-        needs=record.class_key.needs,
-        rung=new.rung,
-        tenant=new.tenant,
-        max_retries=new.max_retries,
-        timeout_ms=record.timeout_ms,
-        retry=new.retry,
-        attempts=record.attempts,
-        crashes=record.crashes,
-        epoch=record.epoch,
-        submitted_at=record.submitted_at,
-        due_at=record.due_at,
-        eligible_at=record.eligible_at,
-        started_at=record.started_at,
-        finished_at=record.finished_at,
-        expires_at=record.expires_at,
-        cancel_requested_at=record.cancel_at,
-        worker_id=record.worker_id,
-        progress=record.progress,
-        note=record.note,
-        result=record.result,
-        result_error=record.result_error,
-        error=record.error,
-        reason=record.reason,
-        idempotency_key=new.idempotency_key,
-        unique_key=new.unique_key,
-        trace_id=new.trace_id,
-        history=tuple(record.history),
-        limits=new.limits,
-        parked=record.park or None,
-        parked_for=record.parked_for if record.started_at is not None else None,
-        parked_ms=record.parked_ms if record.started_at is not None else 0,
-        assigned=record.assigned,
-        seen_at=now_at,
-    )
-
-
-def _matches(record: _Record, query: JobQuery) -> bool:
-    return (
-        (not query.states or record.state in query.states)
-        and query.task in (None, record.new.task)
-        and query.lane in (None, record.new.lane)
-        and query.tenant in (None, record.new.tenant)
-        and query.worker_id in (None, record.worker_id)
-        and (query.before is None or record.seq < query.before)
-        and (query.submitted_before_at is None or record.submitted_at < query.submitted_before_at)
-        and (query.submitted_after_at is None or record.submitted_at >= query.submitted_after_at)
-    )
 
 
 def _view_order(view: ClassView) -> tuple[str, tuple[str, ...], str, bool]:

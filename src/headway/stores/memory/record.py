@@ -1,0 +1,122 @@
+"""A job as the memory store keeps it, and what is read off it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from headway.core.errors import JobError
+from headway.core.job import Attempt, ClassKey, Job, NewJob, State
+from headway.core.lease import Lease
+from headway.core.worker import Worker
+from headway.stores.base import JobQuery
+from headway.stores.memory.line import Place
+
+
+@dataclass(slots=True)
+class Record:
+    """A job and all that changes about it."""
+
+    new: NewJob
+    seq: int
+    submitted_at: int
+    class_key: ClassKey
+    expires_at: int | None
+    state: State = State.QUEUED
+    order_key: int = 0
+    park: str = ""
+    parked_at: int = 0
+    parked_for: str | None = None
+    parked_ms: int = 0
+    held: tuple[str, ...] = ()
+    assigned: str | None = None
+    due_at: int | None = None
+    eligible_at: int | None = None
+    epoch: int = 0
+    attempts: int = 0
+    crashes: int = 0
+    timeout_ms: int = 0
+    token: bytes = b""
+    worker_id: str | None = None
+    started_at: int | None = None
+    finished_at: int | None = None
+    cancel_at: int | None = None
+    progress: float | None = None
+    note: str | None = None
+    result: bytes | None = None
+    result_error: str | None = None
+    error: JobError | None = None
+    reason: str | None = None
+    history: list[Attempt] = field(default_factory=list)
+
+    @property
+    def place(self) -> Place:
+        return (self.order_key, self.seq)
+
+    @property
+    def tenant(self) -> str:
+        return self.new.tenant or ""
+
+
+def transient_lease(seq: int, job: NewJob, worker: Worker, now_at: int) -> Lease:
+    return Lease(
+        job.job_id, seq, b"", job.task, job.payload, job.lane, job.tenant, job.trace_id, 1, 1, 0, 0,
+        job.timeout_ms, job.timeout_ms, None, now_at, False, job.class_key.needs, worker.worker_id,
+    )  # fmt: skip
+
+
+def job_of(record: Record, now_at: int) -> Job:
+    new = record.new
+    return Job(
+        job_id=new.job_id,
+        seq=record.seq,
+        task=new.task,
+        payload=new.payload,
+        state=record.state,
+        lane=new.lane,
+        needs=record.class_key.needs,
+        rung=new.rung,
+        tenant=new.tenant,
+        max_retries=new.max_retries,
+        timeout_ms=record.timeout_ms,
+        retry=new.retry,
+        attempts=record.attempts,
+        crashes=record.crashes,
+        epoch=record.epoch,
+        submitted_at=record.submitted_at,
+        due_at=record.due_at,
+        eligible_at=record.eligible_at,
+        started_at=record.started_at,
+        finished_at=record.finished_at,
+        expires_at=record.expires_at,
+        cancel_requested_at=record.cancel_at,
+        worker_id=record.worker_id,
+        progress=record.progress,
+        note=record.note,
+        result=record.result,
+        result_error=record.result_error,
+        error=record.error,
+        reason=record.reason,
+        idempotency_key=new.idempotency_key,
+        unique_key=new.unique_key,
+        trace_id=new.trace_id,
+        history=tuple(record.history),
+        limits=new.limits,
+        parked=record.park or None,
+        parked_for=record.parked_for if record.started_at is not None else None,
+        parked_ms=record.parked_ms if record.started_at is not None else 0,
+        assigned=record.assigned,
+        seen_at=now_at,
+    )
+
+
+def matches(record: Record, query: JobQuery) -> bool:
+    return (
+        (not query.states or record.state in query.states)
+        and query.task in (None, record.new.task)
+        and query.lane in (None, record.new.lane)
+        and query.tenant in (None, record.new.tenant)
+        and query.worker_id in (None, record.worker_id)
+        and (query.before is None or record.seq < query.before)
+        and (query.submitted_before_at is None or record.submitted_at < query.submitted_before_at)
+        and (query.submitted_after_at is None or record.submitted_at >= query.submitted_after_at)
+    )
