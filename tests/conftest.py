@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import logging
+import shutil
+import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
 from headway.stores.base import Clock, Store
 from headway.stores.open import open_store
 from headway.testing.clock import ManualClock
+from tests.servers import Postgres, Server, Valkey
 
+AnyServer = TypeVar("AnyServer", bound=Server)
 OpenStore = Callable[[str], Awaitable[Store]]
 
 
@@ -22,6 +29,32 @@ def _memory(_folder: Path, namespace: str, clock: Clock) -> Store:
 
 def _sqlite(folder: Path, namespace: str, clock: Clock) -> Store:
     return open_store(f"sqlite:///{folder}/headway.db", namespace, clock=clock)
+
+
+@functools.cache
+def valkey() -> Valkey:
+    """The server that tests share which only want one; each of them has a prefix of its own there."""
+    return _started(Valkey(_server_folder("valkey"), 'save ""'))
+
+
+@functools.cache
+def postgres() -> Postgres:
+    """The same; each test has namespaces of its own there, or a schema."""
+    return _started(Postgres(_server_folder("postgres")))
+
+
+def _server_folder(name: str) -> Path:
+    return Path(tempfile.mkdtemp(prefix=f"headway-{name}-"))
+
+
+def _started(server: AnyServer) -> AnyServer:
+    def end() -> None:
+        server.stop()
+        shutil.rmtree(server.folder, ignore_errors=True)
+
+    server.start()
+    atexit.register(end)
+    return server
 
 
 # A store joins the conformance tests with one line here: a folder of its own, a namespace and a clock make it.

