@@ -1,4 +1,5 @@
-# Everything runs from .venv, which is made on first use from pinned requirements.
+# Everything runs from .venv, which is made on first use from pinned requirements. The peers that benchmarks measure
+# have .venv-peers.
 
 PYTHON ?= python3
 STORE  ?= sqlite
@@ -13,6 +14,10 @@ PIP  := $(BIN)/python -m pip install -qq --disable-pip-version-check
 RUN     := $(VENV)/.run-ready
 PACKAGE := $(VENV)/.package-ready
 DEV     := $(VENV)/.dev-ready
+
+PEERS_VENV := .venv-peers
+PEERS      := $(PEERS_VENV)/.ready
+PEERS_PIP  := $(PEERS_VENV)/bin/python -m pip install -qq --disable-pip-version-check
 
 # pyright would otherwise look for newer releases of itself.
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
@@ -55,12 +60,12 @@ sim: $(DEV) ## Replay the random histories of one seed (SEED=7)
 proof: $(DEV) ## Run the long proofs, one at a time and without time limits (ARGS="...")
 	$(BIN)/pytest -m proof --timeout 0 $(ARGS)
 
-bench: $(PACKAGE) ## Run the benchmarks (ARGS="...")
+bench: $(DEV) $(PEERS) ## Measure Headway on every store beside its peers, in about 20 minutes (ARGS="--quick")
 	$(BIN)/python -m benchmarks $(ARGS)
 
-clean: ## Remove .venv, caches and build output
-	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache .grimp_cache
-	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+clean: ## Remove both environments, caches and build output
+	rm -rf $(VENV) $(PEERS_VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache .grimp_cache
+	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
@@ -81,4 +86,13 @@ $(PACKAGE): pyproject.toml | $(RUN)
 $(DEV): requirements/dev.txt | $(PACKAGE)
 	@echo "Installing the development tools from $<…"
 	@$(PIP) --require-hashes -r $<
+	@touch $@
+
+# arq's packages first: what the others need is newer, and pip would say that it does not fit.
+$(PEERS): requirements/peers.txt requirements/peers-arq.txt | $(BIN)/python
+	@echo "Setting up $(PEERS_VENV) with the peers…"
+	@rm -rf $(PEERS_VENV)
+	@$(PYTHON) -m venv $(PEERS_VENV)
+	@$(PEERS_PIP) --require-hashes --target $(PEERS_VENV)/arq -r requirements/peers-arq.txt
+	@$(PEERS_PIP) --require-hashes -r requirements/peers.txt
 	@touch $@

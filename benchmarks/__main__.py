@@ -1,230 +1,120 @@
-"""Run with ``make bench``: measures Headway on SQLite beside the limits of this machine, in one run."""
+"""Run with ``make bench``: measures Headway on its stores and its peers on the same machine, in one run."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
-import os
-import shutil
-import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.limits import bare_sqlite
-from benchmarks.machine import Counter, cpu_seconds, pss_mib, worker
+from benchmarks.contenders import OURS, PEERS, STORES
+from benchmarks.depth import measure_depth, measure_tenths
+from benchmarks.drain import measure_drain
+from benchmarks.enqueue import measure_enqueue
+from benchmarks.idle import measure_idle
+from benchmarks.limits import measure_limits
+from benchmarks.machine import describe, spin_ms
+from benchmarks.naps import measure_naps
+from benchmarks.places import Place, PostgresPlace, RedisPlace, SqlitePlace
 from benchmarks.policy import lines as policy_lines
 from benchmarks.policy import measure_policy
+from benchmarks.report import report
+from benchmarks.run import Run
+from benchmarks.verdicts import verdicts
 
-Figures = dict[str, Any]
+
+def measure_the_policy(run: Run) -> None:
+    folder = run.folder / "policy"
+    folder.mkdir()
+    deep, tenants = (100_000, 10_000) if run.quick else (run.deep, 100_000)
+    run.others["policy"] = asyncio.run(measure_policy(folder, deep=deep, tenants=tenants))
+
+
+PARTS: dict[str, Callable[[Run], None]] = {
+    "limits": measure_limits,
+    "enqueue": measure_enqueue,
+    "drain": measure_drain,
+    "naps": measure_naps,
+    "idle": measure_idle,
+    "depth": measure_depth,
+    "tenths": measure_tenths,
+    "policy": measure_the_policy,
+}
+QUICK = ("limits", "enqueue", "drain", "naps", "idle", "depth")
 
 
 def main() -> None:
+    options = _options()
+    if not Path("/proc/self/stat").exists():
+        sys.exit("this benchmark reads /proc and runs on Linux only")
+    # Servers may run as another user, who must be able to reach their folder.
+    with tempfile.TemporaryDirectory(prefix="headway-bench-") as name, contextlib.ExitStack() as stack:
+        folder = Path(name)
+        places = {store: _place(store, folder, options, stack) for store in options.stores}
+        chosen = [c for c in (*OURS, *PEERS) if c.store in places and (c.ours or _wanted(c.name, options.peers))]
+        run = Run(folder, places, chosen, quick=options.quick, deep=options.deep)
+        machine = describe()
+        for part in options.only or (QUICK if options.quick else PARTS):
+            PARTS[part](run)
+        machine |= {"spin_after_ms": spin_ms(), "stores": [place.version for place in places.values()]}
+    found = verdicts(run.rows)
+    figures: dict[str, Any] = {"machine": machine, "contenders": run.rows, **run.others}
+    if options.json:
+        print(json.dumps(figures | {"verdicts": [verdict.as_row() for verdict in found]}, indent=2))
+        return
+    print(report(figures, found))
+    if "policy" in figures:
+        print("\nThe policy", *policy_lines(figures["policy"]), sep="\n")
+
+
+def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make bench ARGS=…", description=__doc__)
-    parser.add_argument("--jobs", type=int, default=40_000, help="jobs in a drain")
-    parser.add_argument("--deep", type=int, default=1_000_000, help="jobs waiting in the deep drain; 0 leaves it out")
-    parser.add_argument("--latency", type=int, default=1_000, help="submits, 20 ms apart; 0 leaves it out")
-    parser.add_argument("--tenants", type=int, default=100_000, help="tenants in the widest case of the policy")
-    parser.add_argument("--only", choices=("policy",), help="measure this part alone")
+    parser.add_argument("--only", type=_names(tuple(PARTS)), help=f"measure these parts: {','.join(PARTS)}")
+    parser.add_argument("--stores", type=_names(STORES), default=STORES, help=f"measure on these: {','.join(STORES)}")
+    parser.add_argument("--peers", help="measure these peers beside Headway, by name; none for none, all by default")
+    parser.add_argument("--quick", action="store_true", help="fewer jobs, one round, no long parts: a few minutes")
+    parser.add_argument("--deep", type=int, help="jobs waiting in a deep queue (1000000; quick: 100000)")
+    parser.add_argument("--aof", action="store_true", help="have Valkey keep an append-only file, synced each second")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     options = parser.parse_args()
-    if not shutil.which("true"):
-        sys.exit("this benchmark reads /proc and runs on Linux only")
-    figures: Figures = {}
-    for title, part in (
-        ("the limits of this machine (bare apsw)", measure_limits),
-        ("one-by-one and bulk enqueue", measure_enqueue),
-        ("drain of no-op jobs, one worker", measure_drain),
-        ("drain from a deep queue", measure_depth),
-        ("start latency of an idle worker", measure_latency),
-        ("the policy", measure_the_policy),
-    ):
-        if options.only and options.only not in title:
-            continue
-        print(f"measuring {title} …", file=sys.stderr)
-        with tempfile.TemporaryDirectory(prefix="headway-bench-") as folder:
-            part(figures, Path(folder), options)
-    print(json.dumps(figures, indent=2) if options.json else table(figures))
+    options.deep = options.deep or (100_000 if options.quick else 1_000_000)
+    options.peers = None if options.peers is None else options.peers.split(",")
+    for peer in options.peers or ():
+        if peer != "none" and not any(_wanted(known.name, [peer]) for known in PEERS):
+            parser.error(f"no peer {peer!r}; there are {', '.join(dict.fromkeys(known.name for known in PEERS))}")
+    return options
 
 
-def measure_limits(figures: Figures, folder: Path, options: argparse.Namespace) -> None:
-    figures["bare"] = bare_sqlite(folder, jobs=options.jobs)
+def _names(known: tuple[str, ...]) -> Callable[[str], tuple[str, ...]]:
+    def read(text: str) -> tuple[str, ...]:
+        for name in (names := tuple(text.split(","))):
+            if name not in known:
+                raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(known)}")
+        return names
+
+    return read
 
 
-def measure_enqueue(figures: Figures, folder: Path, options: argparse.Namespace) -> None:
-    app = _app(folder)
-
-    async def run() -> None:
-        from benchmarks.tasks import noop
-
-        single = 2_000
-        began, cpu = time.perf_counter(), time.process_time()
-        for number in range(single):
-            await noop.aenqueue(number, TEXT)
-        figures["enqueue_one_by_one"] = _rate(single, began, cpu)
-        began, cpu = time.perf_counter(), time.process_time()
-        await asyncio.gather(*(noop.aenqueue(number, TEXT) for number in range(single)))
-        figures["enqueue_concurrent"] = _rate(single, began, cpu)
-        began, cpu = time.perf_counter(), time.process_time()
-        await app.aenqueue_many(noop.call(number, TEXT) for number in range(options.jobs))
-        figures["enqueue_bulk"] = _rate(options.jobs, began, cpu)
-        await app.aclose()
-
-    _run(run)
+def _wanted(name: str, asked: list[str] | None) -> bool:
+    """Tell whether a peer was asked for, by its whole name or by that without the store or variant."""
+    return asked is None or name in asked or name.partition(" ")[0] in asked
 
 
-def measure_drain(figures: Figures, folder: Path, options: argparse.Namespace) -> None:
-    for slots in (100, 5):
-        figures[f"drain_{slots}_slots"] = _drain(folder / str(slots), options.jobs, slots, options.jobs)
-
-
-def measure_depth(figures: Figures, folder: Path, options: argparse.Namespace) -> None:
-    if not options.deep:
-        return
-    measured = options.jobs
-    # The same number of jobs is drained from a shallow queue, refilled as it goes, and from the front of a deep one.
-    figures["drain_shallow"] = _drain(folder / "shallow", 1_000, 100, measured)
-    figures["drain_deep"] = _drain(folder / "deep", options.deep, 100, measured)
-
-
-def measure_latency(figures: Figures, folder: Path, options: argparse.Namespace) -> None:
-    if not options.latency:
-        return
-    app = _app(folder)
-    stamps = folder / "stamps"
-    environment = _environment(folder) | {"BENCH_STAMPS": str(stamps)}
-
-    async def run() -> None:
-        from benchmarks.tasks import stamp
-
-        with worker(environment, "--slots", "5") as process:
-            await (await stamp.aenqueue(time.time_ns())).aresult(30)
-            stamps.write_text("")
-            idle_cpu, idle_began = cpu_seconds(process.pid), time.perf_counter()
-            await asyncio.sleep(10)
-            idle = (cpu_seconds(process.pid) - idle_cpu) / (time.perf_counter() - idle_began)
-            jobs = []
-            for _ in range(options.latency):
-                jobs.append(await stamp.aenqueue(time.time_ns()))
-                await asyncio.sleep(0.02)
-            await jobs[-1].aresult(30)
-            late = sorted(int(line) / 1e6 for line in stamps.read_text().split())
-            figures["latency"] = {
-                "submits": len(late),
-                "p50_ms": statistics.median(late),
-                "p99_ms": late[int(len(late) * 0.99) - 1],
-                "max_ms": late[-1],
-            }
-            figures["idle"] = {"cpu_percent": idle * 100, "pss_mib": pss_mib(process.pid)}
-        await app.aclose()
-
-    _run(run)
-
-
-def measure_the_policy(figures: Figures, folder: Path, options: argparse.Namespace) -> None:
-    deep = options.deep or 100_000
-    figures["policy"] = asyncio.run(measure_policy(folder, deep=deep, tenants=options.tenants))
-
-
-TEXT = "x" * 40
-
-
-def _drain(folder: Path, waiting: int, slots: int, measured: int) -> Figures:
-    """Fill a store, start a worker, and time ``measured`` jobs; a queue that would run dry is refilled meanwhile."""
-    folder.mkdir()
-    app = _app(folder)
-    figures: Figures = {}
-
-    async def run() -> None:
-        from benchmarks.tasks import noop
-
-        await app.aenqueue_many(noop.call(number, TEXT) for number in range(waiting))
-        count = Counter(folder / "bench.db")
-        with worker(_environment(folder), "--slots", str(slots)) as process:
-            while (done := count.completed()) < min(500, waiting // 4):  # noqa: ASYNC110  (another process counts)
-                await asyncio.sleep(0.002)
-            first = done
-            cpu, began, submitted = cpu_seconds(process.pid), time.perf_counter(), waiting
-            target = min(done + measured, waiting) if waiting > 1_000 else done + measured
-            while done < target:
-                if waiting <= 1_000 and submitted - done < waiting // 2:
-                    await app.aenqueue_many(noop.call(number, TEXT) for number in range(waiting // 2))
-                    submitted += waiting // 2
-                else:
-                    await asyncio.sleep(0.005 if waiting <= 1_000 else 0.05)
-                done = count.completed()
-            seconds = time.perf_counter() - began
-            spent = cpu_seconds(process.pid) - cpu
-            figures["per_second"] = (done - first) / seconds
-            figures["cpu_us_per_job"] = spent / (done - first) * 1e6
-        await app.aclose()
-
-    _run(run)
-    return figures
-
-
-def _app(folder: Path) -> Any:
-    os.environ["HEADWAY_STORE"] = f"sqlite:///{folder}/bench.db"
-    from benchmarks.tasks import app
-
-    app.configure(store=os.environ["HEADWAY_STORE"])
-    return app
-
-
-def _environment(folder: Path) -> dict[str, str]:
-    return dict(os.environ) | {"HEADWAY_STORE": f"sqlite:///{folder}/bench.db"}
-
-
-def _rate(jobs: int, began: float, cpu: float) -> Figures:
-    seconds = time.perf_counter() - began
-    return {"per_second": jobs / seconds, "cpu_us_per_job": (time.process_time() - cpu) / jobs * 1e6}
-
-
-def _run(function: Callable[[], Any]) -> None:
-    import uvloop
-
-    uvloop.run(function())
-
-
-def table(figures: Figures) -> str:
-    """Lay the figures out with the ratios that matter."""
-    if "bare" not in figures:
-        return "\n".join(policy_lines(figures["policy"]))
-    bare = figures["bare"]
-    lines = [
-        f"{'bare insert, batches of 100, FULL':<44}{bare['insert']:>12,.0f} /s",
-        f"{'bare claim and finish, batches of 100, FULL':<44}{bare['claim_and_finish']:>12,.0f} /s",
-    ]
-    for name, title, limit in (
-        ("enqueue_one_by_one", "enqueue, one by one", None),
-        ("enqueue_concurrent", "enqueue, 2,000 callers at once", None),
-        ("enqueue_bulk", "bulk enqueue", "insert"),
-        ("drain_100_slots", "drain, 100 slots", "claim_and_finish"),
-        ("drain_5_slots", "drain, 5 slots", "claim_and_finish"),
-        ("drain_shallow", "drain, at most 1,000 waiting", "claim_and_finish"),
-        ("drain_deep", "drain, deep queue", "claim_and_finish"),
-    ):
-        if name in figures:
-            row = figures[name]
-            ratio = f"   {row['per_second'] / bare[limit]:.0%} of bare" if limit else ""
-            lines.append(f"{title:<44}{row['per_second']:>12,.0f} /s {row['cpu_us_per_job']:>8.1f} CPU µs/job{ratio}")
-    if "drain_deep" in figures:
-        ratio = figures["drain_deep"]["per_second"] / figures["drain_shallow"]["per_second"]
-        lines.append(f"{'deep against shallow':<44}{ratio:>12.0%}")
-    if "latency" in figures:
-        late, idle = figures["latency"], figures["idle"]
-        lines.append(
-            f"{'start latency, idle worker, p50 / p99 / max':<44}"
-            f"{late['p50_ms']:>8.2f} / {late['p99_ms']:.2f} / {late['max_ms']:.2f} ms of {late['submits']}"
-        )
-        lines.append(f"{'idle worker':<44}{idle['cpu_percent']:>11.2f} % CPU, {idle['pss_mib']:.0f} MiB PSS")
-    if "policy" in figures:
-        lines += policy_lines(figures["policy"])
-    return "\n".join(lines)
+def _place(store: str, folder: Path, options: argparse.Namespace, stack: contextlib.ExitStack) -> Place:
+    place: Place
+    if store == "redis":
+        place = RedisPlace(folder, aof=options.aof)
+    elif store == "postgres":
+        place = PostgresPlace(folder)
+    else:
+        place = SqlitePlace(folder)
+    stack.callback(place.stop)
+    return place
 
 
 if __name__ == "__main__":

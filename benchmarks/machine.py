@@ -1,28 +1,23 @@
-"""CPU time of processes, and workers to measure."""
+"""CPU time and memory of processes, and how fast this machine is just now."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import signal
-import subprocess
-import sys
-from collections.abc import Iterator
-from pathlib import Path
-
-import apsw
+import platform
+import time
 
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system time of a process and of everything it started that still runs."""
+    """User and system time of a process and of everything it started, ended or not."""
     total = 0.0
     for process in tree(pid):
         with contextlib.suppress(OSError):
             with open(f"/proc/{process}/stat") as file:
                 fields = file.read().rpartition(")")[2].split()
-            total += (int(fields[11]) + int(fields[12])) / TICKS
+            total += sum(int(field) for field in fields[11:15]) / TICKS
     return total
 
 
@@ -36,33 +31,39 @@ def pss_mib(pid: int) -> float:
 
 
 def tree(pid: int) -> list[int]:
+    """The process and all its descendants that still run."""
     found = [pid]
-    with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{pid}/children") as file:
-        for child in file.read().split():
-            found += tree(int(child))
+    with contextlib.suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/children") as file:
+                for child in file.read().split():
+                    found += tree(int(child))
     return found
 
 
-class Counter:
-    """Reads how many jobs have completed, at next to no cost to the worker that is measured."""
-
-    def __init__(self, path: Path) -> None:
-        self._connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
-
-    def completed(self) -> int:
-        statement = "SELECT ifnull(sum(count), 0) FROM tally WHERE what = 'completed'"
-        return int(self._connection.execute(statement).get or 0)
+def busy_seconds() -> float:
+    """CPU time that all processes of this machine have used."""
+    with open("/proc/stat") as file:
+        user, nice, system, _, _, irq, soft, *_ = (int(field) for field in file.readline().split()[1:])
+    return (user + nice + system + irq + soft) / TICKS
 
 
-@contextlib.contextmanager
-def worker(environment: dict[str, str], *options: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a real ``headway worker``."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "headway", "worker", "benchmarks.tasks:app", "--log-level", "warning", *options],
-        env=environment,
-    )
-    try:
-        yield process
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(60)
+def spin_ms() -> float:
+    """Time of a fixed piece of work, best of five: tells runs on a slow moment from those on a fast one."""
+    best = float("inf")
+    for _ in range(5):
+        began = time.perf_counter()
+        sum(range(500_000))
+        best = min(best, time.perf_counter() - began)
+    return best * 1e3
+
+
+def describe() -> dict[str, object]:
+    with contextlib.suppress(OSError), open("/proc/cpuinfo") as file:
+        for line in file:
+            if line.startswith("model name"):
+                model = line.partition(":")[2].strip()
+                break
+        else:
+            model = platform.machine()
+    return {"processor": model, "cores": os.cpu_count(), "python": platform.python_version(), "spin_ms": spin_ms()}

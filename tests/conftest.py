@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import hashlib
 import logging
 import shutil
 import tempfile
@@ -57,10 +58,16 @@ def _started(server: AnyServer) -> AnyServer:
     return server
 
 
+def _redis(folder: Path, namespace: str, clock: Clock) -> Store:
+    prefix = hashlib.sha256(str(folder).encode()).hexdigest()[:16]
+    return open_store(f"{valkey().url}?prefix={prefix}", namespace, clock=clock)
+
+
 # A store joins the conformance tests with one line here: a folder of its own, a namespace and a clock make it.
 STORES: dict[str, Callable[[Path, str, Clock], Store]] = {
     "memory": _memory,
     "sqlite": _sqlite,
+    "redis": _redis,
 }
 
 # The same for tests that write much: what is written need not survive a power cut.

@@ -30,7 +30,7 @@ def test_what_the_runner_writes_its_parent_reads(board: Board) -> None:
     board.ended(1)
     assert other.held() == []
     assert other.leases() == [(JOB, b"t" * 16)]  # Until the store has its report.
-    board.free(1)
+    board.free([1])
     assert other.leases() == []
     other.close()
 

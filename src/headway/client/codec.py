@@ -22,6 +22,7 @@ from headway.core.errors import BadArguments, PayloadError, PayloadTooLarge
 
 VERSION = b"\x01"  # The first byte of every payload and result.
 DEPTH_MAX = 64
+COPIED_MAX = 4_096  # Bytes; below it a copy costs less than a view.
 
 _SCALARS: tuple[type, ...] = (
     str, int, bool, float, type(None), bytes, datetime, date, time, timedelta, Decimal, UUID,
@@ -248,10 +249,10 @@ def read_payload(payload: bytes) -> Any:
     return _plain_decoder.decode(payload_body(payload))
 
 
-def payload_body(payload: bytes) -> memoryview:
-    if not payload or payload[0] != VERSION[0]:
+def payload_body(payload: bytes) -> bytes | memoryview:
+    if not payload.startswith(VERSION):
         raise PayloadError(f"this payload has version {payload[:1].hex() or 'none'}; this Headway reads 01")
-    return memoryview(payload)[1:]
+    return payload[1:] if len(payload) < COPIED_MAX else memoryview(payload)[1:]
 
 
 def check_plain(value: Any, where: str, depth: int = 0) -> None:

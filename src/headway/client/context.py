@@ -12,7 +12,7 @@ from typing import Any
 from headway.core.job import JobId
 from headway.core.lease import Lease
 
-Report = Callable[[float, str | None], None]
+Report = Callable[[Lease, float, str | None], None]
 
 
 class Budget:
@@ -37,11 +37,15 @@ class Context:
     __slots__ = ("_budget", "_lease", "_report", "_started", "cancelled", "state")
 
     def __init__(
-        self, lease: Lease, state: Mapping[str, Any] = MappingProxyType({}), report: Report | None = None
+        self,
+        lease: Lease,
+        state: Mapping[str, Any] = MappingProxyType({}),
+        report: Report | None = None,
+        started: float | None = None,
     ) -> None:
         self._lease = lease
         self._report = report
-        self._started = time.monotonic()
+        self._started = time.monotonic() if started is None else started
         self._budget: Budget | None = None
         self.state = state  # What the lifespan yielded.
         self.cancelled = False  # True once the job should stop; threads must look by themselves.
@@ -86,11 +90,7 @@ class Context:
     def progress(self, fraction: float, note: str | None = None) -> None:
         """Say how far the job has come, 0 to 1. Never blocks; only the latest word is kept."""
         if self._report is not None:
-            self._report(min(1.0, max(0.0, float(fraction))), None if note is None else str(note)[:500])
-
-    def end(self) -> None:
-        """Note that the attempt is over: what is said after it goes nowhere."""
-        self._report = None
+            self._report(self._lease, min(1.0, max(0.0, float(fraction))), None if note is None else str(note)[:500])
 
     @property
     def log(self) -> logging.LoggerAdapter[logging.Logger]:

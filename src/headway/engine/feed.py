@@ -54,6 +54,7 @@ class LocalFeed:
         self._offers = frozenset(offers)
         self._snapshot = Snapshot(0)
         self._seen = -1.0
+        self.calm = 0.0  # When the store was last seen, on the monotonic clock, if nothing waited there; else 0.
         self._request: Exchange | None = None
 
     async def exchange(
@@ -110,6 +111,7 @@ class LocalFeed:
             outdated = request.plan is not None and (request.plan.known or 0) < len(answer.snapshot.classes)
             self._snapshot = answer.snapshot
             self._seen = time.monotonic()
+            self.calm = 0.0 if any(view.waiting for view in answer.snapshot.classes) else self._seen
             # A class that is new to this worker was not in the plan: ask for it now.
             more = more or (
                 answer.worker_state is WorkerState.ACTIVE

@@ -48,6 +48,7 @@ class Bench(Runner):
             app_path=None,
         )
         self._executors["process"] = _ThreadForProcess(slots)
+        self._threaded = frozenset({"thread", "process"})
         self._attempts_max = attempts_max
         self._raise_errors = raise_errors
         self._move_on = move_on
@@ -110,13 +111,6 @@ class Bench(Runner):
         self.errors.append(TimeoutError(f"task {job.task.name}: {ending.error.message}"))
         return ending
 
-    def _note(self, job: Running, fraction: float, note: str | None) -> None:
-        # A task of executor "process" speaks from a thread here, so all may.
-        if job.handle is not None and self._claimer is not None and job.lease.persist:
-            lease = job.lease
-            progress = Progress(lease.job_id, lease.seq, lease.token, fraction, note)
-            job.handle.get_loop().call_soon_threadsafe(self._claimer.note, progress)
-
 
 async def _at_once() -> None: ...
 
@@ -135,28 +129,28 @@ class _Clerk(Claimer):
                 fed = await self._exchange()
                 if self._free() > 0 and (fed.more or fed.leases):
                     continue
-                if self.running:
+                if self._filled > len(self._ended):
                     await self._kick.wait()
                     self._kick.clear()
-                elif not self._finished and not self._bench.moves_on(fed.next_due):
+                elif not self._ended and not self._bench.moves_on(fed.next_due):
                     return
         finally:
             hearing.cancel()
             if self._progress_timer is not None:
                 self._progress_timer.cancel()
 
-    def ended(self, report: Report | None, slot: int | None, *, below: bool) -> None:
+    def ended(self, report: Report | None, slot: int | None, *, below: bool, seconds: float = 0.0) -> None:
         if report is not None:
             self._bench.reports.append(report)
         if self._bench.halted:
             self.stop_claiming()
-        super().ended(report, slot, below=below)
+        super().ended(report, slot, below=below, seconds=seconds)
 
     def _begin(self, leases: Sequence[Lease]) -> None:
         for lease in leases:
             if not self._bench.begins(lease):
                 self.stop_claiming()
-            self._start(lease)
+        self._start(leases)
 
 
 class _FreshFeed(LocalFeed):

@@ -11,12 +11,13 @@ import os
 import struct
 import tempfile
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 
 from headway.core.job import JobId
 
-_HEADER = struct.Struct("=d")  # When the runner's loop last turned.
+_HEADER = struct.Struct("=dd")  # When the runner's loop last turned; when it last saw that nothing waits.
 _SLOT = struct.Struct("=BBBx36s16sd64s")  # mark, executor, why it is being stopped, job, token, stop by, task
 SLOTS_MAX = 10_000  # Room on a board whose runner has not told its slots yet; untouched pages cost nothing.
 _FREE, _BUSY, _ENDED = 0, 1, 2
@@ -80,16 +81,21 @@ class Board:
         """Note that a job has ended. Its lease stays ours to renew until the store has taken its report."""
         self._memory[_HEADER.size + slot * _SLOT.size] = _ENDED
 
-    def free(self, slot: int) -> None:
-        self._memory[_HEADER.size + slot * _SLOT.size] = _FREE
+    def free(self, slots: Iterable[int]) -> None:
+        for slot in slots:
+            self._memory[_HEADER.size + slot * _SLOT.size] = _FREE
 
-    def beat(self) -> None:
-        """Note that the runner's loop still turns."""
-        _HEADER.pack_into(self._memory, 0, time.monotonic())
+    def beat(self, calm: float = 0.0) -> None:
+        """Note that the runner's loop still turns; ``calm``: when it saw that nothing waits, 0 if something does."""
+        _HEADER.pack_into(self._memory, 0, time.monotonic(), calm)
 
     def pulse(self) -> float:
         """When the runner's loop last turned, on the monotonic clock; 0 before it began."""
         return float(_HEADER.unpack_from(self._memory, 0)[0])
+
+    def calm(self) -> float:
+        """When the runner last looked at the store, on the monotonic clock, if nothing waited there; else 0."""
+        return float(_HEADER.unpack_from(self._memory, 0)[1])
 
     def held(self) -> list[Held]:
         """Read the jobs that run."""

@@ -15,11 +15,16 @@ from headway.stores.base import Ear, Progress
 
 log = logging.getLogger("headway.worker")
 
-LINGER = 0.002  # Seconds that results are gathered before they are handed in.
-GATHERED = 128  # Results that are handed in at once.
 SLOW_POLL = 1.0  # Seconds; stands behind the wake-ups.
 PROGRESS_EVERY = 0.2
 BACKOFF_MAX = 5.0
+LONG = 0.01  # Seconds; of jobs that take longer only a part of the slots is handed in at once.
+PARTS = 8
+PART_MIN = 8
+
+
+# A job that has ended but is not handed in: its report, the slot it still fills, and whether that is below the reserve.
+_Ended = tuple[Report | None, int | None, bool]
 
 
 class Claimer:
@@ -27,6 +32,8 @@ class Claimer:
 
     Woken by a job's end, by the store (a submit), by the next delayed job falling due, or by the slow poll;
     bounded by the free slots; ends when told to, after the last result was handed in.
+
+    What ends while an exchange is under way goes with the next one, so batches grow with the load by themselves.
     """
 
     def __init__(
@@ -35,7 +42,7 @@ class Claimer:
         ear: Ear,
         *,
         slots: int,
-        start: Callable[[Lease], None],
+        start: Callable[[Sequence[Lease]], None],
         handed_in: Callable[[list[int]], None],
         confirm: float,
     ) -> None:
@@ -47,25 +54,26 @@ class Claimer:
         self._handed_in = handed_in
         self._confirm = confirm
         self._kick = asyncio.Event()
-        self._finished: list[Report] = []
-        self._ended_slots: list[int] = []  # Those of the jobs in ``_finished``, and of jobs with nothing to report.
+        self._ended: list[_Ended] = []
+        self._usual = 0.0  # Seconds that jobs took of late.
         self._progress: dict[str, Progress] = {}
         self._progress_timer: asyncio.TimerHandle | None = None
-        self.running = 0
-        self.running_below = 0
+        self._filled = 0
+        self._filled_below = 0
         self.claiming = True
         self._stopped = False
 
     # ------------------------------------------------------------------ what the runner says
 
-    def ended(self, report: Report | None, slot: int | None, *, below: bool) -> None:
+    def began(self, *, below: bool) -> None:
+        """A job has begun; ``below``: it counts against the slots outside the reserve."""
+        self._filled += 1
+        self._filled_below += below
+
+    def ended(self, report: Report | None, slot: int | None, *, below: bool, seconds: float = 0.0) -> None:
         """A job has ended; its report, if there is one, goes with the next exchange, and then its slot is free."""
-        self.running -= 1
-        self.running_below -= below
-        if slot is not None:
-            self._ended_slots.append(slot)
-        if report is not None:
-            self._finished.append(report)
+        self._ended.append((report, slot, below))
+        self._usual += (seconds - self._usual) / 10
         if self._progress and report is not None:
             self._progress.pop(report.job_id, None)
         self._kick.set()
@@ -100,11 +108,11 @@ class Claimer:
         try:
             while True:
                 fed = await self._exchange()
-                if self._stopped and not self._finished and not self.running:
+                if self._stopped and not self._filled:
                     return
                 if fed.more and self._free() > 0:
                     continue
-                if len(fed.leases) > 0 and self._free() > 0 and not self._finished:
+                if len(fed.leases) > 0 and self._free() > 0 and not self._ended:
                     await asyncio.sleep(0)  # Let what was claimed begin before asking for the rest.
                     continue
                 await self._pause(fed.next_due)
@@ -113,52 +121,63 @@ class Claimer:
 
     async def _exchange(self) -> Fed:
         """Make one exchange, again and again until the store answers."""
-        finished, self._finished = self._finished, []
-        slots, self._ended_slots = self._ended_slots, []
+        ended = self._hand_in()
+        reports = [report for report, _, _ in ended if report is not None]
         progress, self._progress = list(self._progress.values()), {}
         delay = 0.05
         while True:
             free = self._free()
             asked = time.monotonic()
             try:
-                taken = self.running if self._leave_free else self.running_below
+                taken = self._filled if self._leave_free else self._filled_below
                 fed = await self._feed.exchange(
-                    finished, progress, free=free, free_below=self._slots - self._reserved - taken
+                    reports, progress, free=free, free_below=self._slots - self._reserved - taken
                 )
             except StoreError as problem:
                 log.warning("the store did not take an exchange, trying again in %.1f s: %s", delay, problem)
                 await asyncio.sleep(delay * random.uniform(0.7, 1.3))
                 delay = min(BACKOFF_MAX, delay * 2)
                 continue
-            self._handed_in(slots)
+            self._handed_in([slot for _, slot, _ in ended if slot is not None])
             if fed.refused:
                 self._tell_refused(fed)
             if time.monotonic() - asked > self._confirm:
                 # The reply is so old that the store may have given these jobs back: they are not ours to start.
                 return fed._replace(leases=(), more=True)
-            self._begin(fed.leases)
+            if fed.leases:
+                self._begin(fed.leases)
             return fed
 
+    def _hand_in(self) -> list[_Ended]:
+        """Choose what goes with the next exchange, and count its slots as free.
+
+        Small jobs go together, which costs least. Long ones that ended together, as those do that began together,
+        go in parts: so the first slots need not wait until the store has dealt with all, and next time they do not
+        end together.
+        """
+        most = self._slots if self._usual < LONG else max(PART_MIN, self._slots // PARTS)
+        ended, self._ended = self._ended[:most], self._ended[most:]
+        self._filled -= len(ended)
+        self._filled_below -= sum(below for _, _, below in ended)
+        return ended
+
     def _begin(self, leases: Sequence[Lease]) -> None:
-        for lease in leases:
-            self._start(lease)
+        self._start(leases)
 
     def _free(self) -> int:
-        return self._slots - self.running if self.claiming and not self._stopped else 0
+        return self._slots - self._filled if self.claiming and not self._stopped else 0
 
     async def _pause(self, next_due: float | None) -> None:
-        """Wait for a reason to go on; then gather results for a moment if more are about to come."""
+        """Wait for a reason to go on."""
         timeout = SLOW_POLL if self._free() > 0 else 60.0
         if next_due is not None and self._free() > 0:
             timeout = min(timeout, next_due + 0.001)
-        if not self._finished:
+        if not self._ended:
             try:
                 async with asyncio.timeout(timeout):
                     await self._kick.wait()
             except TimeoutError:
                 pass
-        if self._finished and self.running and len(self._finished) < min(GATHERED, self._slots):
-            await asyncio.sleep(LINGER)
         self._kick.clear()
 
     async def _hear(self) -> None:

@@ -9,9 +9,8 @@ import logging
 import os
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from headway.client.app import Headway, Middleware
@@ -38,6 +37,7 @@ from headway.worker.executors.inline import InlineExecutor
 from headway.worker.executors.process import Encoded, ProcessExecutor
 from headway.worker.executors.thread import ThreadExecutor
 from headway.worker.running import Running
+from headway.worker.stints import Stints
 
 log = logging.getLogger("headway.worker")
 job_log = logging.getLogger("headway.jobs")
@@ -45,6 +45,7 @@ job_log = logging.getLogger("headway.jobs")
 PULSE = 0.25  # Seconds between signs that the loop turns.
 EXACT = 10.0  # Seconds; timeouts below it get a timer of their own.
 LEARN_EVERY = 5.0  # Seconds between publications of what jobs took.
+THREADED = frozenset({"thread"})  # Executors whose tasks speak from other threads.
 LAST_WORDS = 2.0  # Seconds that stopped jobs get to end before the runner leaves without them.
 
 
@@ -84,6 +85,7 @@ class Runner:
             "thread": ThreadExecutor(slots),
             "process": ProcessExecutor(app_path or "", self._settings.payload_max),
         }
+        self._threaded = THREADED
         self._app_path = app_path
         self._reserved_asked = reserved
         self._durations = Durations()
@@ -94,6 +96,7 @@ class Runner:
         self._loop: asyncio.AbstractEventLoop
         self._simple = False  # Nothing stands around a job: no middleware, no listener.
         self._claimer: Claimer | None = None
+        self._stints: Stints | None = None
         self._leaving = False
         self._idle = asyncio.Event()
         self._idle.set()
@@ -104,6 +107,7 @@ class Runner:
         """Run until stopped. ``ready`` is awaited once the app is up and the store knows this worker."""
         # Kept, since in Python 3.11 asking for the running loop is a system call.
         self._loop = asyncio.get_running_loop()
+        self._stints = Stints(self._attempt)
         self._simple = not self._middlewares and not any(self._app.signals.values())
         async with contextlib.AsyncExitStack() as stack:
             await self._begin_lifespan(stack)
@@ -224,41 +228,42 @@ class Runner:
 
     # ------------------------------------------------------------------ one job
 
-    def _start(self, lease: Lease) -> None:
-        """Give a leased job a slot and let it run."""
-        claimer = self._claimer
-        if claimer is None:
+    def _start(self, leases: Sequence[Lease]) -> None:
+        """Give leased jobs their slots and let them run."""
+        claimer, stints = self._claimer, self._stints
+        if claimer is None or stints is None:
             return
-        task = self._app.tasks.get(lease.task)
-        below = lease.lane not in self._app.policy.reserve.lanes
-        claimer.running += 1
-        claimer.running_below += below
-        if task is None:
-            log.warning("job.unknown_task", extra={"headway": {"job": lease.job_id, "task": lease.task}})
-            ending: Ending = Unknown()
-            claimer.ended(judge(ending, lease, self._app.policy), None, below=below)
-            return
-        slot = self._free_slots.pop()
-        job = Running(lease, task, slot, below=below)
-        job.context = Context(lease, self._state, partial(self._note, job))
-        self._jobs[lease.job_id] = job
-        self._idle.clear()
-        timeout = lease.limit_ms / 1_000
-        job.started = time.monotonic()
-        job.deadline = job.started + timeout
-        stop_by = job.deadline + self._settings.hard_grace
-        self._board.hold(slot, lease.job_id, lease.token, lease.task, task.executor, stop_by)
-        loop = self._loop
-        if timeout < EXACT:  # Longer ones are noticed by the beat: a timer for each job would cost more than the job.
-            job.timer = loop.call_later(timeout, self.stop, job, Stop.TIMEOUT)
-        job.handle = loop.create_task(self._attempt(job))
-        if job_log.isEnabledFor(logging.INFO):
-            self._log("job.started", job, args=read_payload(lease.payload) if self._settings.log_args else None)
+        tasks, board, policy = self._app.tasks, self._board, self._app.policy
+        hard_grace, logged = self._settings.hard_grace, job_log.isEnabledFor(logging.INFO)
+        now = time.monotonic()
+        for lease in leases:
+            task = tasks.get(lease.task)
+            below = lease.lane not in policy.reserve.lanes
+            claimer.began(below=below)
+            if task is None:
+                log.warning("job.unknown_task", extra={"headway": {"job": lease.job_id, "task": lease.task}})
+                claimer.ended(judge(Unknown(), lease, policy), None, below=below)
+                continue
+            slot = self._free_slots.pop()
+            timeout = lease.limit_ms / 1_000
+            context = Context(lease, self._state, self._note, now)
+            job = Running(lease, task, slot, context, started=now, deadline=now + timeout, below=below)
+            self._jobs[lease.job_id] = job
+            board.hold(slot, lease.job_id, lease.token, lease.task, task.executor, job.deadline + hard_grace)
+            if timeout < EXACT:  # Longer ones are noticed by the beat: a timer for each would cost more than the job.
+                job.timer = self._loop.call_later(timeout, self.stop, job, Stop.TIMEOUT)
+            stints.begin(job)
+            if logged:
+                self._log("job.started", job, args=read_payload(lease.payload) if self._settings.log_args else None)
+        if self._jobs:
+            self._idle.clear()
 
     async def _attempt(self, job: Running) -> None:
         """Run one attempt to its end and report it. Nothing a task raises leaves this function."""
         ending: Ending | None
         try:
+            if job.stop is not Stop.NO:  # It was told to stop before it could begin.
+                raise asyncio.CancelledError
             if self._simple:
                 value = await self._executors[job.task.executor].call(job)
                 ending = self._returned(job, value)
@@ -272,12 +277,12 @@ class Runner:
             ending = self._timed_out(job)
         if job.timer is not None:
             job.timer.cancel()
-        # A job points to its task and context and they point back: cut here, or a collector must find them all.
+        # A job points to its task, and that points back: cut here, or a collector must find them all.
         job.handle = None
-        job.context.end()
         self._board.ended(job.slot)
+        seconds = time.monotonic() - job.started
         if self._feed is not None:
-            self._feed.ended(job.lease, time.monotonic() - job.started)
+            self._feed.ended(job.lease, seconds)
         del self._jobs[job.lease.job_id]
         if not self._jobs:
             self._idle.set()
@@ -289,12 +294,11 @@ class Runner:
         if job_log.isEnabledFor(logging.INFO):
             self._log_end(job, ending, report)
         if self._claimer is not None:
-            self._claimer.ended(report, job.slot, below=job.below)
+            self._claimer.ended(report, job.slot, below=job.below, seconds=seconds)
 
     def _handed_in(self, slots: list[int]) -> None:
         """The store has taken the reports of these slots' jobs: the slots are free."""
-        for slot in slots:
-            self._board.free(slot)
+        self._board.free(slots)
         self._free_slots += slots
 
     async def _work(self, job: Running) -> Ending:
@@ -352,23 +356,21 @@ class Runner:
     async def _beat(self) -> None:
         """Show that the loop turns, and stop what has run out of time."""
         while True:
-            self._board.beat()
+            self._board.beat(0.0 if self._feed is None else self._feed.calm)
             now = time.monotonic()
             for job in list(self._jobs.values()):
                 if job.deadline <= now:
                     self.stop(job, Stop.TIMEOUT)
             await asyncio.sleep(PULSE)
 
-    def _note(self, job: Running, fraction: float, note: str | None) -> None:
-        """Called by tasks, perhaps from a thread."""
-        if self._claimer is None or not job.lease.persist:
+    def _note(self, lease: Lease, fraction: float, note: str | None) -> None:
+        """Called by tasks, perhaps from a thread. What is said when the attempt is over goes nowhere."""
+        job = self._jobs.get(lease.job_id)
+        if self._claimer is None or job is None or job.lease is not lease or not lease.persist:
             return
-        lease = job.lease
         progress = Progress(lease.job_id, lease.seq, lease.token, fraction, note)
-        if job.task.executor == "thread":
-            job_loop = job.handle.get_loop() if job.handle else None
-            if job_loop is not None:
-                job_loop.call_soon_threadsafe(self._claimer.note, progress)
+        if job.task.executor in self._threaded:
+            self._loop.call_soon_threadsafe(self._claimer.note, progress)
         else:
             self._claimer.note(progress)
 

@@ -12,18 +12,31 @@ from headway.worker.board import Stop
 
 
 class Running:
-    """A leased job while it runs: its context, and whether it has been told to stop."""
+    """A leased job while it runs: its context, and whether it has been told to stop.
+
+    ``started`` and ``deadline`` are on the monotonic clock; ``below``: it counts against the slots outside the reserve.
+    """
 
     __slots__ = ("below", "context", "deadline", "handle", "lease", "slot", "started", "stop", "task", "timer")
 
-    context: Context
-
-    def __init__(self, lease: Lease, task: Task[Any, Any, Any], slot: int, *, below: bool) -> None:
+    def __init__(
+        self,
+        lease: Lease,
+        task: Task[Any, Any, Any],
+        slot: int,
+        context: Context,
+        *,
+        started: float,
+        deadline: float,
+        below: bool,
+    ) -> None:
         self.lease = lease
         self.task = task
         self.slot = slot
-        self.below = below  # It counts against the slots outside the reserve.
+        self.context = context
+        self.started = started
+        self.deadline = deadline
+        self.below = below
         self.stop = Stop.NO
-        self.started = self.deadline = 0.0  # On the monotonic clock.
         self.handle: asyncio.Task[None] | None = None
         self.timer: asyncio.TimerHandle | None = None

@@ -92,8 +92,8 @@ def judge(ending: Ending, lease: Lease, policy: Policy, *, chance: float = 0.0) 
     if not lease.persist:
         return _transient(ending, lease)
     match ending:
-        case Returned(result, result_error):
-            return _end(lease, State.COMPLETED, result=result, result_error=result_error)
+        case Returned():  # The usual case, so it is asked for what it holds only here.
+            return _end(lease, State.COMPLETED, ending.result, ending.result_error)
         case Stopped(reason):
             return _end(lease, State.CANCELLED, reason=reason)
         case Raised(error, after_ms):
@@ -211,9 +211,9 @@ def _back(lease: Lease, *, reason: str, delay_ms: int = 0, front: bool = False, 
 def _end(
     lease: Lease,
     state: State,
-    *,
     result: bytes | None = None,
     result_error: str | None = None,
+    *,
     error: JobError | None = None,
     reason: str | None = None,
     crashes: int | None = None,

@@ -22,54 +22,43 @@ def finish(tx: Transaction, reports: Sequence[Report]) -> list[tuple[JobId, Answ
     held = {row[0]: row for row in tx.db.run("held", rows.json_list([report.seq for report in reports]))}
     answers: dict[int, Answer] = {}
     late: list[int] = []
-    outcomes: list[tuple[Any, ...]] = []
     counts: Counter[str] = Counter()
-    ended: list[tuple[int]] = []
-    any_ended = False
+    ended = _Ended(tx)
     for index, report in enumerate(reports):
-        if not report.token and not tx.db.first("is_kept", report.seq):
-            counts[f"transient_{report.state.value}"] += 1
+        seq = report.seq
+        if not report.token and not tx.db.first("is_kept", seq):
+            counts[f"transient_{report.state}"] += 1
             continue
-        lease = held.get(report.seq)
+        lease = held.get(seq)
         if lease is None or lease[1] != report.token:
             late.append(index)
             continue
-        (_, token, worker_id, class_id, started_at, eligible_at, epoch, number, unique_key, cancel_at, progress,
-         note, kept, parked_for, parked_ms) = lease  # fmt: skip
-        if report.expired_only and not _confirm_expired(tx, worker_id):
+        _, _, cancel_at, unique_key, kept = lease
+        if report.expired_only and not _confirm_expired(tx, seq):
             answers[index] = Answer.LOST
             continue
         if cancel_at is not None:
             report = heed_cancel(report)
-        check_move(State.EXECUTING, report.state)
-        del held[report.seq]  # A second report in the same batch finds no lease.
-        ended.append((report.seq,))
-        any_ended = True
+        state = report.state
+        check_move(State.EXECUTING, state)
+        del held[seq]  # A second report in the same batch finds no lease.
         if kept is not None and tx.parked:
             give_back(tx, kept)
-        error = rows.error_text(report.error)
-        if error is not None:
-            reason = report.reason or report.state.value
-            values = (report.seq, epoch, number, worker_id, started_at, tx.now_at, reason, error)
-            tx.db.run("finish_attempt", *values)
-        if report.state is State.QUEUED:
+        error = None
+        if report.error is not None:
+            error = rows.error_text(report.error)
+            tx.db.run("finish_attempt", tx.now_at, report.reason or state, error, seq)
+        if state is State.QUEUED:
             counts["retried"] += 1
-            tx.db.run_many("unlease", ended)  # A tenant's place hangs on what else of it runs.
-            ended.clear()
-            _requeue(tx, report, class_id, epoch, eligible_at, error)
+            _requeue(tx, report, error, ended)
             continue
-        counts[report.state.value] += 1
-        outcomes.append(
-            (report.seq, report.state.value, tx.now_at, worker_id, token, started_at, eligible_at, epoch,
-             report.attempts, report.crashes, report.timeout_ms, cancel_at, progress, note, report.reason, error,
-             report.result_error, report.result, parked_for, parked_ms)
-        )  # fmt: skip
+        counts[state] += 1
+        ended.keep(report, error)
         if unique_key is not None:
             tx.db.run("free_unique", tx.namespace_id, unique_key)
-    tx.db.run_many("unlease", ended)
-    if any_ended:
+    ended.settle()
+    if ended.any:
         tx.eligible += with_room(tx)
-    tx.db.run_many("finish_outcome", outcomes)
     tx.count(counts)
     # Only now, since a report may come twice in one batch.
     answers |= {index: _answer_late(tx, reports[index]) for index in late}
@@ -118,8 +107,9 @@ def _answer_late(tx: Transaction, report: Report) -> Answer:
     return answer_late(report, State(last[1])) if last is not None and last[0] == report.token else Answer.LOST
 
 
-def _confirm_expired(tx: Transaction, worker_id: str) -> bool:
-    """Check that a worker is past its deadline, and bury it: it may not speak again without registering."""
+def _confirm_expired(tx: Transaction, seq: int) -> bool:
+    """Check that a job's worker is past its deadline, and bury it: it may not speak again without registering."""
+    worker_id = tx.db.first("holder", seq)
     worker = tx.db.rows("worker", worker_id, tx.namespace_id)
     if worker and worker[0]["lease_ends_at"] > tx.now_at and worker[0]["state"] != WorkerState.DEAD:
         return False
@@ -127,10 +117,11 @@ def _confirm_expired(tx: Transaction, worker_id: str) -> bool:
     return True
 
 
-def _requeue(
-    tx: Transaction, report: Report, class_id: int, epoch: int, eligible_at: int, error: str | None
-) -> None:  # fmt: skip
-    """Put a job back whose lease has ended."""
+def _requeue(tx: Transaction, report: Report, error: str | None, ended: _Ended) -> None:
+    """Put a job back whose lease ends."""
+    class_id, epoch, eligible_at, task, tenant = tx.db.run("leased", report.seq).fetchone()
+    ended.drop(report.seq)
+    ended.settle()  # A tenant's place hangs on what else of it runs.
     if report.needs:
         key = tx.classes()[class_id]
         class_id = tx.class_id(key._replace(needs=tuple(sorted({*key.needs, *report.needs}))))
@@ -142,20 +133,47 @@ def _requeue(
         return
     number = report.seq if report.front else int(tx.db.first("advance", 1))
     since_at = eligible_at if report.front else tx.now_at
-    task, tenant = tx.db.run("whose", report.seq).fetchone()
     Lines(tx).put(class_id, report.seq, task, tenant, since_at, number, *counts, front=report.front)
+
+
+class _Ended:
+    """Gathers the leases that end, and writes them together."""
+
+    def __init__(self, tx: Transaction) -> None:
+        self._tx = tx
+        self._seqs: list[int] = []
+        self._outcomes: list[tuple[Any, ...]] = []
+        self.any = False
+
+    def keep(self, report: Report, error: str | None) -> None:
+        """A lease ends, and its job with it."""
+        self._seqs.append(report.seq)
+        self._outcomes.append(
+            (report.state, self._tx.now_at, report.attempts, report.crashes, report.timeout_ms, report.reason, error,
+             report.result_error, report.result, report.seq)
+        )  # fmt: skip
+
+    def drop(self, seq: int) -> None:
+        """A lease ends; its job goes back."""
+        self._seqs.append(seq)
+
+    def settle(self) -> None:
+        """Write what was gathered: how the jobs ended, and then, since that is read from the leases, their end."""
+        if self._seqs:
+            self._tx.db.run_many("finish_outcome", self._outcomes)
+            self._tx.db.run("unlease", rows.json_text(self._seqs))
+            self._seqs, self._outcomes, self.any = [], [], True
 
 
 def _end_queued(tx: Transaction, row: rows.Row, reason: str) -> None:
     check_move(State.QUEUED, State.CANCELLED)
     tx.db.run(
-        "finish_outcome", row["seq"], State.CANCELLED.value, tx.now_at, None, row["token"], None, row["eligible_at"],
-        row["epoch"], row["attempts"], row["crashes"], row["timeout_ms"], None, None, None, reason,
-        row["error"], None, None, None, None,
+        "cancel_queued", row["seq"], State.CANCELLED, tx.now_at, row["token"], row["eligible_at"], row["epoch"],
+        row["attempts"], row["crashes"], row["timeout_ms"], reason, row["error"],
     )  # fmt: skip
     if row["unique_key"] is not None:
         tx.db.run("free_unique", tx.namespace_id, row["unique_key"])
-    tx.count({State.CANCELLED.value: 1})
+    tx.count({State.CANCELLED: 1})
 
 
 def set_worker_state(tx: Transaction, worker_id: str, state: WorkerState) -> bool:

@@ -102,22 +102,23 @@ def _take(
     book, now_at = tx.book, tx.now_at
     on_ladder = rung_index(book.ladder, key.rung) is not None
     leases: list[Lease] = []
-    held_rows: list[tuple[Any, ...]] = []
+    terms: list[tuple[Any, ...]] = []  # Of those leases that have any.
     front: tuple[int, int] | None = None  # The last place taken from the line itself.
+    clock = -1  # The highest order key taken where tenants share.
     assigned: str | None = None
     budget_ms: int | None = None
     passed = 0
+    more = False
     for park, row in _waiting(tx, class_id, want):
         (
             order_key, seq, eligible_at, epoch, attempts, crashes, timeout_ms, job_id, task, payload, tenant, trace_id,
-            max_retries, asked_timeout_ms, retry, expires_at, unique_key, limits, sharer,
-            parked_at,
+            max_retries, asked_timeout_ms, retry, expires_at, limits, sharer, parked_at,
         ) = row  # fmt: skip
         if take.until_at is not None and eligible_at > take.until_at:
             break
         if passed == PASSED:
-            _keep_leases(tx, class_id, held_rows, front)
-            return leases, True
+            more = True
+            break
         if expires_at is not None and expires_at <= now_at:
             [found] = tx.db.rows("get_by_seq", rows.json_list([seq]))
             cancel(tx, found, "expired")
@@ -145,14 +146,14 @@ def _take(
             rule = book.rules.limits.get(park.partition("=")[0])
             parked_for = park_reason(park, is_rate=rule is not None and rule.concurrency is None)
             parked_ms = now_at - parked_at
-            tx.db.run("unready", class_id, park, order_key, seq)
+            _lease(tx, class_id, park, (order_key, seq), worker_id, token)
             left_park(tx, class_id, park)
         else:
             front = (order_key, seq)
-        held_rows.append(
-            (seq, class_id, worker_id, token, now_at, eligible_at, epoch + 1, attempts + 1, crashes, timeout_ms,
-             unique_key, order_key, sharer, held, assigned, parked_for, parked_ms)
-        )  # fmt: skip
+        if held is not None or assigned is not None or park:
+            terms.append((held, assigned, parked_for, parked_ms, seq))
+        if sharer is not None and order_key > clock:
+            clock = order_key
         leases.append(
             Lease(
                 job_id, seq, token, task, payload, key.lane, tenant, trace_id, epoch + 1, attempts + 1, crashes,
@@ -162,8 +163,12 @@ def _take(
         )  # fmt: skip
         if len(leases) == want:
             break
-    _keep_leases(tx, class_id, held_rows, front)
-    return leases, False
+    if front is not None:
+        _lease(tx, class_id, "", front, worker_id, token)
+    tx.db.run_many("claim_terms", terms)
+    if clock >= 0:
+        tx.db.run("class_clock", clock, class_id)
+    return leases, more
 
 
 def _waiting(tx: Transaction, class_id: int, count: int) -> Iterator[tuple[str, tuple[Any, ...]]]:
@@ -194,17 +199,10 @@ def _waiting(tx: Transaction, class_id: int, count: int) -> Iterator[tuple[str, 
             return
 
 
-def _keep_leases(
-    tx: Transaction, class_id: int, held_rows: Sequence[tuple[Any, ...]], front: tuple[int, int] | None
-) -> None:  # fmt: skip
-    """Write the leases of one take, and remove their jobs from the line."""
-    if not held_rows:
-        return
-    tx.db.run_many("claim_lease", held_rows)
-    if front is not None:
-        tx.db.run("claim_taken", class_id, *front)
-    if held_rows[-1][12] is not None:
-        tx.db.run("class_clock", max(row[11] for row in held_rows), class_id)
+def _lease(tx: Transaction, class_id: int, park: str, front: tuple[int, int], worker_id: str, token: bytes) -> None:
+    """Lease the front of a line, and remove it from there."""
+    tx.db.run("claim_lease", worker_id, token, tx.now_at, class_id, park, *front)
+    tx.db.run("claim_taken", class_id, park, *front)
 
 
 def _pump(tx: Transaction) -> None:

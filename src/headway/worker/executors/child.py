@@ -86,7 +86,7 @@ def _run(app: Headway, run: wire.Run, channel: _Channel, loop: asyncio.AbstractE
 
 
 def _call(task: Any, run: wire.Run, channel: _Channel, loop: asyncio.AbstractEventLoop) -> Any:
-    context = Context(run.lease(), {}, lambda fraction, note: channel.send(wire.Said(fraction, note)))
+    context = Context(run.lease(), {}, lambda _, fraction, note: channel.send(wire.Said(fraction, note)))
     current.set(context)
     args, kwargs = task.signature.decode(run.payload)
     if task.options.context:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from headway.client.context import current
 from headway.client.invoke import invoke_async
 from headway.worker.running import Running
 
@@ -17,7 +16,6 @@ class InlineExecutor:
         args, kwargs = task.signature.decode(job.lease.payload)
         if task.options.context:
             args.insert(0, job.context)
-        current.set(job.context)
         dependencies = task.signature.dependencies
         if not dependencies:
             return await task.fn(*args, **kwargs)

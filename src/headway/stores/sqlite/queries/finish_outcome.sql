@@ -1,6 +1,7 @@
--- finish_outcome: keep how a job ended.
--- params  seq, state, finished_at, worker_id, token, started_at, eligible_at, epoch, attempts, crashes, timeout_ms, cancel_at, progress, note, reason, error, result_error, result, parked_for, parked_ms
+-- finish_outcome: keep how a leased job ended; its lease tells the rest.
+-- params  state, finished_at, attempts, crashes, timeout_ms, reason, error, result_error, result, seq
 INSERT INTO outcome (seq, state, finished_at, worker_id, token, started_at, eligible_at, epoch, attempts, crashes, timeout_ms,
                      cancel_at, progress, note, reason, error, result_error, result, parked_for, parked_ms)
-VALUES (:seq, :state, :finished_at, :worker_id, :token, :started_at, :eligible_at, :epoch, :attempts, :crashes, :timeout_ms,
-        :cancel_at, :progress, :note, :reason, :error, :result_error, :result, :parked_for, :parked_ms);
+SELECT seq, :state, :finished_at, worker_id, token, started_at, eligible_at, epoch, :attempts, :crashes, :timeout_ms,
+       cancel_at, progress, note, :reason, :error, :result_error, :result, parked_for, parked_ms
+  FROM lease WHERE seq = :seq;

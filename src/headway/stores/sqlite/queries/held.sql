@@ -1,4 +1,3 @@
--- held: the leases that a batch of reports speaks of.
+-- held: the leases that a batch of reports speaks of, with what may change how they end.
 -- params  seqs
-SELECT seq, token, worker_id, class_id, started_at, eligible_at, epoch, attempts, unique_key, cancel_at, progress, note, held, parked_for, parked_ms
-  FROM lease WHERE seq IN (SELECT value FROM json_each(:seqs));
+SELECT seq, token, cancel_at, unique_key, held FROM lease WHERE seq IN (SELECT value FROM json_each(:seqs));

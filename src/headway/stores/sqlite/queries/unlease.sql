@@ -1,3 +1,3 @@
--- unlease: end a lease.
--- params  seq
-DELETE FROM lease WHERE seq = :seq;
+-- unlease: end leases.
+-- params  seqs
+DELETE FROM lease WHERE seq IN (SELECT value FROM json_each(:seqs));

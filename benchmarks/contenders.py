@@ -1,0 +1,43 @@
+"""Who is measured, and where."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A task queue on a store. ``jobs``: how many last for a few seconds in a drain."""
+
+    name: str
+    module: str
+    store: str
+    jobs: int
+    variant: str = ""
+
+    @property
+    def ours(self) -> bool:
+        return self.module == "benchmarks.ours"
+
+
+OURS = (
+    Contender("headway (redis)", "benchmarks.ours", "redis", 100_000),
+    Contender("headway (postgres)", "benchmarks.ours", "postgres", 100_000),
+    Contender("headway (sqlite)", "benchmarks.ours", "sqlite", 100_000),
+)
+PEERS = (
+    Contender("celery", "benchmarks.peers.celery", "redis", 4_000),
+    Contender("dramatiq", "benchmarks.peers.dramatiq", "redis", 12_000),
+    Contender("rq", "benchmarks.peers.rq", "redis", 1_500),
+    Contender("huey", "benchmarks.peers.huey", "redis", 12_000),
+    Contender("arq", "benchmarks.peers.arq", "redis", 5_000),
+    Contender("saq", "benchmarks.peers.saq", "redis", 5_000),
+    Contender("taskiq (list)", "benchmarks.peers.taskiq", "redis", 10_000, "list"),
+    Contender("taskiq (stream)", "benchmarks.peers.taskiq", "redis", 10_000, "stream"),
+    Contender("procrastinate", "benchmarks.peers.procrastinate", "postgres", 3_000),
+    Contender("pgqueuer", "benchmarks.peers.pgqueuer", "postgres", 40_000),
+    # With the durability that Headway has on SQLite, and with none.
+    Contender("huey (sqlite, fsync)", "benchmarks.peers.huey", "sqlite", 6_000, "fsync"),
+    Contender("huey (sqlite)", "benchmarks.peers.huey", "sqlite", 12_000),
+)
+STORES = ("redis", "postgres", "sqlite")

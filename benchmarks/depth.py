@@ -1,0 +1,89 @@
+"""Whether what waits slows what runs: deep queues against shallow ones, the last tenth of a drain against the first."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+
+from benchmarks.contenders import Contender
+from benchmarks.drain import timed
+from benchmarks.places import PostgresPlace
+from benchmarks.run import Run
+from benchmarks.stand import Stand
+
+SHALLOW = 1_000
+CHUNK = 50_000
+
+
+def measure_depth(run: Run) -> None:
+    """Hold a queue at a depth by submitting what is done, and drain it meanwhile; the same for both depths."""
+    for contender in _ours(run):
+        with run.trying(contender, "deep"):
+            for name, waiting in (("shallow", SHALLOW), ("deep", run.deep)):
+                with run.stand(contender) as stand:
+                    run.note(stand)
+                    run.keep(contender, name, _steady(run, stand, waiting))
+
+
+def _steady(run: Run, stand: Stand, waiting: int) -> float:
+    _fill(run, stand, waiting)
+    stand.start_worker("drain")
+    stand.need(stand.all_at_work, "the worker runs jobs")
+    submitted, began, first, done = waiting, time.perf_counter(), stand.done(), 0
+    lasted = 0.0
+    while lasted < (2 if run.quick else 5):
+        done = stand.done()
+        if missing := (done - (submitted - waiting)) // 100 * 100:
+            stand.ask("fill", count=missing)
+            submitted += missing
+        else:
+            time.sleep(0.002)
+        lasted = time.perf_counter() - began
+    return (done - first) / lasted
+
+
+def measure_tenths(run: Run) -> None:
+    """Drain a deep queue to its end on PostgreSQL, alone and beside a session that is idle in a transaction."""
+    for contender in _ours(run):
+        if contender.store == "postgres":
+            for name, beside in (("alone", False), ("idle_in_transaction", True)):
+                with run.trying(contender, f"tenths, {name}"), run.stand(contender) as stand:
+                    run.note(stand)
+                    _fill(run, stand, run.deep)
+                    with _idle_transaction(stand) if beside else contextlib.nullcontext():
+                        first, last = _tenths(stand, run.deep)
+                    run.keep(contender, f"tenths_{name}", last / first)
+                    run.keep(contender, f"tenths_{name}_first", first)
+                    run.keep(contender, f"tenths_{name}_last", last)
+
+
+def _tenths(stand: Stand, waiting: int) -> tuple[float, float]:
+    stand.start_worker("drain")
+    stand.need(stand.all_at_work, "the worker runs jobs")
+    rates = [timed(stand, upto=waiting * tenth // 10, seconds=30)["per_second"] for tenth in range(1, 11)]
+    return rates[0], rates[-1]
+
+
+@contextlib.contextmanager
+def _idle_transaction(stand: Stand) -> Iterator[None]:
+    """Hold a transaction open that keeps every row deleted meanwhile from being cleaned away."""
+    import psycopg
+
+    assert isinstance(stand.place, PostgresPlace)
+    with psycopg.connect(stand.url) as connection:
+        connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        connection.execute("SELECT txid_current()")
+        yield
+        connection.rollback()
+
+
+def _fill(run: Run, stand: Stand, waiting: int) -> None:
+    for start in range(0, waiting, CHUNK):
+        stand.ask("fill", count=min(CHUNK, waiting - start))
+        if start:
+            run.say(f"  {start + CHUNK:,} submitted")
+
+
+def _ours(run: Run) -> list[Contender]:
+    return [contender for contender in run.contenders if contender.ours]

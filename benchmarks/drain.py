@@ -1,0 +1,78 @@
+"""How fast workers run jobs that do nothing, and what such a job costs the worker and the store."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from benchmarks.contenders import Contender
+from benchmarks.machine import busy_seconds, cpu_seconds
+from benchmarks.run import Figures, Run
+from benchmarks.stand import Stand
+
+PART = "drain"
+
+
+def measure_drain(run: Run) -> None:
+    for _ in range(1 if run.quick else 2):
+        for store in run.places:
+            for contender in run.on(store):
+                with run.trying(contender, PART):
+                    _keep(run, contender, drain(run, contender, workers=1), "drain")
+                if PART in run.rows[contender.name]["failed"]:
+                    continue
+                if run.quick and not contender.ours:
+                    continue
+                with run.trying(contender, "two workers"):
+                    _keep(run, contender, drain(run, contender, workers=2), "two")
+                if contender.ours:
+                    with run.trying(contender, "five slots"):
+                        _keep(run, contender, drain(run, contender, workers=1, slots=5), "five")
+
+
+def _keep(run: Run, contender: Contender, found: Figures, name: str) -> None:
+    row = run.rows[contender.name]
+    if found["per_second"] > row.get(name, 0.0):
+        row[name] = found["per_second"]
+        row |= {f"{name}_{key}": value for key, value in found.items() if key != "per_second"}
+
+
+def drain(run: Run, contender: Contender, *, workers: int, slots: int = 100) -> Figures:
+    """Fill a queue, start workers, and time what they run once all are at work, for some seconds at most."""
+    jobs = contender.jobs * workers // (4 if run.quick else 1)
+    with run.stand(contender) as stand:
+        run.note(stand)
+        stand.ask("fill", count=jobs, patience=120)
+        operations = stand.place.operations()
+        for _ in range(workers):
+            stand.start_worker("drain", HEADWAY_SLOTS=str(slots))
+        stand.need(stand.all_at_work, "the workers run jobs")
+        found = timed(stand, upto=jobs, seconds=3 if run.quick else 6)
+        stand.stop_workers()
+        # A PostgreSQL session tells what it did when it ends.
+        time.sleep(0.2)
+        found["store_ops"] = (stand.place.operations() - operations) / stand.done()
+    return found
+
+
+def timed(stand: Stand, *, upto: int, seconds: float) -> Figures:
+    """Watch the workers until so many jobs are done in all, or for so long."""
+    first, began = stand.done(), time.perf_counter()
+    if first >= upto:
+        raise RuntimeError("all jobs had run before the measurement began")
+    cpu = sum(map(cpu_seconds, stand.pids))
+    store_cpu, busy = stand.place.cpu(), busy_seconds()
+    stand.wait(lambda: stand.done() >= upto, seconds)
+    done, lasted = stand.done() - first, time.perf_counter() - began
+    if not done:
+        raise RuntimeError(f"no job was done within {lasted:.0f} s")
+    store_cpu = stand.place.cpu() - store_cpu
+    return {
+        "per_second": done / lasted,
+        "jobs": done,
+        "worker_us": (sum(map(cpu_seconds, stand.pids)) - cpu) / done * 1e6,
+        "store_us": store_cpu / done * 1e6,
+        # How much of a core the store used, and of all cores everything did.
+        "store_share": store_cpu / lasted,
+        "machine_share": (busy_seconds() - busy) / lasted / (os.cpu_count() or 1),
+    }

@@ -1,0 +1,24 @@
+"""How well 100 slots are kept busy: 2,000 jobs that sleep for 50 ms take a second at best."""
+
+from __future__ import annotations
+
+from benchmarks.jobs import NAP
+from benchmarks.run import Run
+
+PART = "naps"
+NAPS, SLOTS = 2_000, 100
+
+
+def measure_naps(run: Run) -> None:
+    for _ in range(1 if run.quick else 2):
+        for store in run.places:
+            for contender in run.on(store):
+                if contender.module == "benchmarks.peers.rq":
+                    continue  # It runs one job at a time.
+                with run.trying(contender, PART), run.stand(contender) as stand:
+                    run.note(stand)
+                    stand.ask("naps", count=NAPS, patience=120)
+                    stand.start_worker("naps")
+                    stand.need(stand.all_at_work, "the worker runs jobs")
+                    stand.wait(lambda stand=stand: stand.done() >= NAPS, 15)
+                    run.keep(contender, "naps", stand.done() * NAP / SLOTS / stand.nap_seconds())

@@ -1,0 +1,41 @@
+"""Headway, by the interface of its peers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from benchmarks import jobs
+from headway import Headway
+
+PACKAGES = ("headway", "uvloop")
+ENVIRONMENT = {"HEADWAY_SLOTS": "100"}
+CONFIGURATION = "100 slots, the default policy, results kept; naps without reserved slots"
+
+app = Headway(os.environ["BENCH_STORE"])
+noop = app.task(name="bench.noop")(jobs.async_noop)
+TASKS: dict[str, Any] = {
+    "noop": noop,
+    "nap": app.task(name="bench.nap")(jobs.async_nap),
+    "stamp": app.task(name="bench.stamp")(jobs.async_stamp),
+}
+
+
+def command(test: str) -> list[str]:
+    options = ["--log-level", "warning"]
+    if test == "naps":  # The reserve would leave 99 of the 100 slots to them.
+        options += ["--reserved", "0"]
+    return ["-m", "headway", "worker", "benchmarks.ours:app", *options]
+
+
+async def setup() -> None:
+    await app.client.store()
+
+
+async def submit(task: str, *arguments: Any) -> None:
+    await TASKS[task].aenqueue(*arguments)
+
+
+async def submit_many(batch: Sequence[tuple[int, str]]) -> None:
+    await app.aenqueue_many(noop.call(*arguments) for arguments in batch)

@@ -1,0 +1,142 @@
+"""What a run found, laid out: one table of contenders, what they were set to, the limits, and the verdicts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from benchmarks.verdicts import Verdict, best_peer
+
+Row = dict[str, Any]
+
+# Title, figure, how it is shown, whether less is better.
+COLUMNS: tuple[tuple[str, str, Callable[[float], str], bool], ...] = (
+    ("bulk/s", "bulk", "{:,.0f}".format, False),
+    ("one/s", "enqueue", "{:,.0f}".format, False),
+    ("drain/s", "drain", "{:,.0f}".format, False),
+    ("two/s", "two", "{:,.0f}".format, False),
+    ("worker µs", "drain_worker_us", "{:,.1f}".format, True),
+    ("store µs", "drain_store_us", "{:,.1f}".format, True),
+    ("ops/job", "drain_store_ops", "{:.3g}".format, True),
+    ("p50 ms", "p50_ms", "{:.2f}".format, True),
+    ("p99 ms", "p99_ms", "{:.2f}".format, True),
+    ("naps", "naps", "{:.1%}".format, False),
+    ("MiB", "idle_mib", "{:.0f}".format, True),
+    ("idle CPU", "idle_cpu", "{:.2%}".format, True),
+    ("ops/s", "idle_ops", "{:.1f}".format, True),
+)
+LEGEND = """\
+bulk/s, one/s: jobs submitted a second by the bulk call, and one by one. drain/s, two/s: no-op jobs run a second by one
+worker process, and by two. worker µs, store µs, ops/job: CPU and store operations (Redis commands, those in scripts
+included; PostgreSQL commits) of a job in that drain by one. p50, p99: from the call that submits to the start, idle
+worker. naps: 2,000 jobs of 50 ms with 100 slots, as a share of the ideal rate. MiB, idle CPU, ops/s: an idle worker,
+all its processes. ×: how many times as good as the best peer on the same store."""
+
+
+def report(figures: dict[str, Any], verdicts: list[Verdict]) -> str:
+    parts = [_machine(figures), *_table(figures["contenders"]), *_failures(figures["contenders"])]
+    parts += [*_ours(figures["contenders"]), *_limits(figures), *_setups(figures["contenders"])]
+    if any(verdict.outcome != "not measured" for verdict in verdicts):
+        parts += _verdicts(verdicts)
+    return "\n".join(parts)
+
+
+def _machine(figures: dict[str, Any]) -> str:
+    facts = figures["machine"]
+    stores = "; ".join(facts["stores"])
+    spin = f"spin {facts['spin_ms']:.1f} ms before, {facts['spin_after_ms']:.1f} after"
+    return f"{facts['processor']}, {facts['cores']} cores, Python {facts['python']}; {spin}\n{stores}"
+
+
+def _table(rows: dict[str, Row]) -> Iterator[str]:
+    shown = [column for column in COLUMNS if any(column[1] in row for row in rows.values())]
+    if not shown:
+        return
+    yield ""
+    lines: list[list[str]] = [["", *(title for title, *_ in shown)]]
+    for store in dict.fromkeys(row["store"] for row in rows.values()):
+        peers = {name: row for name, row in rows.items() if row["store"] == store and not row["ours"]}
+        for name, row in rows.items():
+            if row["store"] != store:
+                continue
+            lines.append([name, *(_cell(row, figure, show) for _, figure, show, _ in shown)])
+            if row["ours"] and peers:
+                lines.append(["  × the best peer", *(_ratio(row, peers, figure, less) for _, figure, _, less in shown)])
+    yield from _aligned(lines)
+    yield LEGEND
+
+
+def _cell(row: Row, figure: str, show: Callable[[float], str]) -> str:
+    if figure in row:
+        return show(row[figure])
+    return "failed" if _part_of(figure) in row["failed"] else "—"
+
+
+def _part_of(figure: str) -> str:
+    if figure.startswith(("idle_", "p50", "p99")):
+        return "latency"
+    return {"two": "two workers"}.get(figure, figure.partition("_")[0])
+
+
+def _ratio(row: Row, peers: dict[str, Row], figure: str, less: bool) -> str:
+    best = best_peer(peers, figure, min if less else max)
+    if best is None or not row.get(figure) or not peers[best][figure]:
+        return ""
+    found = peers[best][figure] / row[figure] if less else row[figure] / peers[best][figure]
+    return f"{found:.2g}×" if found < 10 else f"{found:,.0f}×"
+
+
+def _failures(rows: dict[str, Row]) -> Iterator[str]:
+    reasons = [(name, part, reason) for name, row in rows.items() for part, reason in row["failed"].items()]
+    if reasons:
+        yield "\nFailed"
+        yield from (f"  {name}, {part}: {reason}" for name, part, reason in reasons)
+
+
+def _ours(rows: dict[str, Row]) -> Iterator[str]:
+    """Give what only Headway was measured for."""
+    lines = [
+        ["", "5 slots/s", "2,000 at once/s", "shallow/s", "deep/s", "first tenth/s", "last tenth/s", "beside idle"]
+    ]
+    for name, row in rows.items():
+        if row["ours"]:
+            figures = ("five", "together", "shallow", "deep", "tenths_alone_first", "tenths_alone_last")
+            cells = [f"{row[figure]:,.0f}" if figure in row else "—" for figure in figures]
+            first, last = row.get("tenths_idle_in_transaction_first"), row.get("tenths_idle_in_transaction_last")
+            lines.append([name, *cells, f"{first:,.0f} → {last:,.0f}" if first and last else "—"])
+    if any(cell != "—" for line in lines[1:] for cell in line[1:]):
+        yield "\nHeadway alone (drains; 2,000 at once: submitted by as many callers)"
+        yield from _aligned(lines)
+
+
+def _limits(figures: dict[str, Any]) -> Iterator[str]:
+    if limits := figures.get("limits"):
+        yield "\nLimits of this machine, each a second"
+        yield from (f"  {title:<58}{rate:>12,.0f}" for title, rate in limits.items())
+
+
+def _setups(rows: dict[str, Row]) -> Iterator[str]:
+    yield "\nSet up as"
+    for name, row in rows.items():
+        if "versions" in row:
+            versions = ", ".join(f"{package} {version}" for package, version in row["versions"].items())
+            yield f"  {name}: {row['configuration']} ({versions})"
+
+
+def _verdicts(verdicts: list[Verdict]) -> Iterator[str]:
+    yield "\nTargets (above 1.00 is better than asked)"
+    lines = [["", "asked", "measured", "ratio", "outcome"]]
+    for verdict in verdicts:
+        ratio = "—" if verdict.ratio is None else f"{verdict.ratio:.2f}"
+        lines.append([verdict.target, verdict.asked, verdict.measured, ratio, verdict.outcome])
+    yield from _aligned(lines, left=frozenset({0, 1, 4}))
+
+
+def _aligned(lines: list[list[str]], left: frozenset[int] = frozenset({0})) -> Iterator[str]:
+    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
+    for line in lines:
+        cells = [
+            cell.ljust(width) if column in left else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ]
+        yield "  ".join(cells).rstrip()

@@ -1,0 +1,81 @@
+"""The address of a PostgreSQL store: what it may say, and the store it makes."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from urllib.parse import parse_qsl, quote, urlsplit, urlunsplit
+
+from headway.core.errors import ConfigError
+from headway.stores.base import Clock
+from headway.stores.postgres.store import PostgresStore
+
+OPTIONS = ("schema", "pool", "pgbouncer", "listen")
+# What libpq understands and asyncpg reads from an address by itself.
+PASSED_ON = (
+    "sslmode", "sslcert", "sslkey", "sslrootcert", "sslcrl", "sslpassword", "sslnegotiation", "ssl_min_protocol_version",
+    "ssl_max_protocol_version", "host", "port", "user", "password", "passfile", "dbname", "target_session_attrs",
+    "krbsrvname", "gsslib", "service", "servicefile",
+)  # fmt: skip
+_SCHEMA = re.compile(r"[A-Za-z_][A-Za-z0-9_$-]{0,62}")
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """An address taken apart. ``listen`` is where to listen for wake-ups, None where that is not possible."""
+
+    url: str
+    shown: str
+    schema: str = "headway"
+    pool: int = 4
+    pgbouncer: bool = False
+    listen: str | None = None
+
+
+def make_store(url: str, namespace: str, clock: Clock | None) -> PostgresStore:
+    """Make the store an address names. Raises ``ConfigError`` for one that cannot be read."""
+    address = read_address(url)
+    return PostgresStore(address, namespace, clock=clock)
+
+
+def read_address(url: str) -> Address:
+    """Take an address apart."""
+    parts = urlsplit(url)
+    shown = _mask(url)
+    given: dict[str, str] = {}
+    passed: list[tuple[str, str]] = []
+    for name, value in parse_qsl(parts.query, keep_blank_values=True):
+        if name in OPTIONS:
+            given[name] = value
+        elif name in PASSED_ON:
+            passed.append((name, value))
+        else:
+            known = ", ".join(OPTIONS)
+            raise ConfigError(
+                f"store address {shown!r}: unknown option {name!r}; known are {known}, and sslmode and the like",
+                url=shown,
+            )
+    schema = given.get("schema", "headway")
+    if not _SCHEMA.fullmatch(schema):
+        raise ConfigError(
+            f"store address {shown!r}: schema is a name of letters, digits and underscores, not {schema!r}", url=shown
+        )
+    pool = given.get("pool", "4")
+    if not pool.isdecimal() or not 1 <= int(pool) <= 1_000:
+        raise ConfigError(f"store address {shown!r}: pool is a number of connections from 1 on, not {pool!r}", url=shown)
+    pgbouncer = given.get("pgbouncer", "0")
+    if pgbouncer not in ("0", "1"):
+        raise ConfigError(f"store address {shown!r}: pgbouncer is 0 or 1, not {pgbouncer!r}", url=shown)
+    listen = given.get("listen")
+    if listen is not None and urlsplit(listen).scheme not in ("postgresql", "postgres"):
+        raise ConfigError(f"store address {shown!r}: listen is an address that begins with postgresql://", url=shown)
+    query = "&".join(f"{name}={quote(value, safe='/')}" for name, value in passed)
+    plain = urlunsplit((parts.scheme, parts.netloc, parts.path, query, ""))
+    direct = listen or (None if pgbouncer == "1" else plain)
+    return Address(plain, shown, schema, int(pool), pgbouncer == "1", direct)
+
+
+def _mask(url: str) -> str:
+    """Show an address without any password in it."""
+    shown = re.sub(r"(://[^/@\s]*?):[^@/]*@", r"\1:***@", url)
+    return re.sub(r"([?&](?:ssl)?password=)[^&]*", r"\1***", shown)

@@ -1,0 +1,187 @@
+"""Connections to one server: a few of them, made when needed and made anew when lost; what goes wrong gets its name."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import socket
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import asyncpg
+from asyncpg import exceptions as pg
+
+from headway.core.errors import (
+    HeadwayError,
+    NotAStore,
+    StoreBusy,
+    StoreCorrupt,
+    StoreError,
+    StoreFull,
+    StoreUnavailable,
+)
+
+if TYPE_CHECKING:
+    from headway.stores.postgres.address import Address
+
+T = TypeVar("T")
+Connection = asyncpg.Connection[Any]
+
+CONNECT_WITHIN = 10.0  # Seconds for one connection to be made.
+ANSWER_WITHIN = 20.0  # Seconds for one statement.
+PATIENCE = 8.0  # Seconds over which a verb is repeated while the server is away.
+CONTESTED = 5  # Times that a verb is repeated after others got in its way.
+
+# What a connection says of itself at the start. Plans are made for few rows, which is what these statements touch.
+SETTINGS = {
+    "application_name": "headway",
+    "default_transaction_isolation": "read committed",
+    "default_transaction_read_only": "off",
+    "idle_in_transaction_session_timeout": "60000",
+    "jit": "off",
+    "tcp_keepalives_idle": "15",
+    "tcp_keepalives_interval": "5",
+    "tcp_keepalives_count": "3",
+}
+
+_LOST = (
+    OSError, TimeoutError, EOFError, pg.PostgresConnectionError, pg.InterfaceError, pg.InternalClientError,
+    pg.AdminShutdownError, pg.CrashShutdownError, pg.CannotConnectNowError, pg.IdleInTransactionSessionTimeoutError,
+    pg.IdleSessionTimeoutError, pg.ReadOnlySQLTransactionError,
+)  # fmt: skip
+_CONTESTED = (pg.SerializationError, pg.DeadlockDetectedError, pg.UniqueViolationError, pg.LockNotAvailableError)
+
+
+async def connect(url: str, *, pgbouncer: bool = False) -> Connection:
+    """Make one connection. Raises what the driver raises."""
+    connection: Connection = await asyncpg.connect(
+        url,
+        timeout=CONNECT_WITHIN,
+        command_timeout=ANSWER_WITHIN,
+        # A pooler between hands each transaction to another session: nothing prepared may be expected there.
+        statement_cache_size=0 if pgbouncer else 256,
+        server_settings=None if pgbouncer else SETTINGS,
+    )
+    _keep_alive(connection)
+    return connection
+
+
+class Connections:
+    """At most so many connections. The one given back last is taken first, so that an idle store keeps few busy."""
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self._idle: list[Connection] = []
+        self._room = asyncio.Semaphore(address.pool)
+        self._closed = True
+
+    def open(self) -> None:
+        self._closed = False
+
+    async def close(self) -> None:
+        self._closed = True
+        while self._idle:
+            with contextlib.suppress(Exception):
+                await self._idle.pop().close(timeout=2)
+
+    async def run(self, work: Callable[[Connection], Awaitable[T]], *, explicit: bool = False) -> T:
+        """Do some work on a connection, and again while the server is away or others get in the way, for a while.
+
+        ``explicit``: in a transaction of its own; otherwise it is one statement. Work must be safe to repeat.
+        """
+        if self._closed:
+            raise StoreError(f"the store {self._address.shown} is not open")
+        deadline = time.monotonic() + PATIENCE
+        contested = 0
+        delay = 0.05
+        while True:
+            try:
+                with naming(self._address.shown):
+                    async with self._room:
+                        return await self._run_once(work, explicit or self._address.pgbouncer)
+            except StoreUnavailable as problem:
+                if isinstance(problem, StoreBusy):
+                    contested += 1
+                    if contested > CONTESTED:
+                        raise
+                elif time.monotonic() + delay > deadline or self._closed:
+                    raise
+                await asyncio.sleep(delay * random.uniform(0.5, 1.0))
+                delay = min(1.0, delay * 2)
+
+    async def _run_once(self, work: Callable[[Connection], Awaitable[T]], explicit: bool) -> T:
+        connection = self._idle.pop() if self._idle else None
+        if connection is None or connection.is_closed():
+            connection = await connect(self._address.url, pgbouncer=self._address.pgbouncer)
+        try:
+            if explicit:
+                async with connection.transaction(isolation="read_committed"):
+                    value = await work(connection)
+            else:
+                value = await work(connection)
+        except (HeadwayError, pg.PostgresError) as problem:
+            self._give_back(connection, lost=isinstance(problem, _LOST))
+            raise
+        except BaseException:
+            connection.terminate()  # It may be in the middle of something.
+            raise
+        self._give_back(connection, lost=False)
+        return value
+
+    def _give_back(self, connection: Connection, *, lost: bool) -> None:
+        if lost or self._closed or connection.is_closed() or connection.is_in_transaction():
+            connection.terminate()
+        else:
+            self._idle.append(connection)
+
+
+@contextlib.contextmanager
+def naming(shown: str) -> Iterator[None]:
+    """Turn what the driver reports into Headway's errors, each with what to do."""
+    facts = {"url": shown}
+    try:
+        yield
+    except HeadwayError:
+        raise
+    except _CONTESTED as problem:
+        raise StoreBusy(f"{shown}: others kept getting in the way: {problem}", **facts) from problem
+    except pg.QueryCanceledError as problem:
+        raise StoreBusy(f"{shown}: the server ended a statement that took too long: {problem}", **facts) from problem
+    except pg.TooManyConnectionsError as problem:
+        raise StoreUnavailable(
+            f"{shown} has no connection left ({problem}); raise its max_connections, or lower pool in the address",
+            **facts,
+        ) from problem
+    except pg.InsufficientResourcesError as problem:
+        raise StoreFull(f"{shown} has no room left ({problem}); free some and try again", **facts) from problem
+    except (pg.InvalidCatalogNameError, pg.InvalidAuthorizationSpecificationError) as problem:
+        raise StoreError(f"{shown} lets us not in: {problem}; check the address in HEADWAY_STORE", **facts) from problem
+    except pg.InsufficientPrivilegeError as problem:
+        raise StoreError(
+            f"{shown}: {problem}; grant the role the rights to its schema, or let its owner run `headway migrate`",
+            **facts,
+        ) from problem
+    except (pg.UndefinedTableError, pg.UndefinedFunctionError, pg.InvalidSchemaNameError) as problem:
+        raise NotAStore(f"{shown} is not the store it was: {problem}; run `headway migrate`", **facts) from problem
+    except (pg.DataCorruptedError, pg.IndexCorruptedError) as problem:
+        raise StoreCorrupt(f"{shown} is damaged ({problem}); restore a backup", **facts) from problem
+    except _LOST as problem:
+        what = str(problem) or type(problem).__name__
+        raise StoreUnavailable(f"{shown} cannot be reached just now: {what}", **facts) from problem
+    except pg.PostgresError as problem:
+        raise StoreError(f"{shown}: {problem}", **facts) from problem
+
+
+def _keep_alive(connection: Connection) -> None:
+    """Let the system find out within half a minute that the other side is gone."""
+    transport = getattr(connection, "_transport", None)
+    wire = transport.get_extra_info("socket") if transport is not None else None
+    if wire is None or wire.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    wire.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    options = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 30_000}
+    for name, value in options.items():
+        if hasattr(socket, name):
+            wire.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

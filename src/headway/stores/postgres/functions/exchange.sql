@@ -1,0 +1,283 @@
+-- exchange: end leases, note progress, claim by the plan and picture what waits, in one step. For a namespace in which nothing
+--         holds jobs back but their order: no limits, ladder or reserve, no park, nothing that has fallen due.
+-- gives   a status: ok, or, with nothing done, stale (other rules are in force) or else (it must be done statement by
+--         statement); whether this claim was made before; the leases, take by take and each in order; and for every take how far it reached
+-- holds   a report counts only on an equal token; never more leases than the totals, nor than the worker has slots;
+--         a repeated call waits for its first try, since both lock the worker
+-- plan    walks ready by its primary key from the floor of each class on: rows that are gone lie before it
+CREATE OR REPLACE FUNCTION {schema}.exchange_{version}(
+  ns int, at bigint, rules bigint, asker text, claim bytea,
+  f_ids text[], f_seqs bigint[], f_tokens bytea[], f_states text[], f_results bytea[], f_attempts int[], f_crashes int[],
+  f_timeouts bigint[], f_problems text[], f_errors text[], f_reasons text[],
+  p_ids text[], p_seqs bigint[], p_tokens bytea[], p_fractions double precision[], p_notes text[],
+  claims boolean, free int, free_below int, leave_free boolean, classes int,
+  t_class int[], t_most int[], t_below boolean[], t_until bigint[], t_label text[], t_floor bigint[], t_rewound int[], look int,
+  waits boolean, lanes text[], pictured boolean, bound int, passed_max int,
+  OUT status text, OUT now_at bigint, OUT state text, OUT again boolean, OUT more boolean, OUT refused int[], OUT answers text[],
+  OUT l_take int[], OUT l_seq bigint[], OUT l_id text[], OUT l_task text[], OUT l_payload bytea[], OUT l_tenant text[],
+  OUT l_trace text[], OUT l_epoch int[], OUT l_attempts int[], OUT l_crashes int[], OUT l_retries int[], OUT l_timeout bigint[],
+  OUT l_asked bigint[], OUT l_retry text[], OUT reached bigint[], OUT rewound int[], OUT looked_us bigint, OUT picture text)
+LANGUAGE plpgsql SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+DECLARE
+  me record;
+  others text[];
+  ended int := 0;
+  ended_own int := 0;
+  taken int[];
+  freed text[];
+  c_ids int[];
+  c_rewound int[];
+  c_fair boolean[];
+  c_persist boolean[];
+  kinds text[] := '{}';
+  counts bigint[] := '{}';
+  told text[] := f_ids || p_ids;
+  outdated boolean := false;
+  claimed int := 0;
+  tries int;
+  k int;
+  want int;
+  got int;
+  passed int;
+  asked int;
+  from_key bigint;
+  top bigint;
+  spots tid[];
+  any_expired boolean;
+  gone text[];
+  gone_keys text[];
+  began timestamptz;
+  b record;
+BEGIN
+  PERFORM pg_advisory_xact_lock_shared({lock}, ns);
+  now_at := {schema}.now_ms_{version}(at);
+  more := false;
+  again := false;
+  looked_us := 0;
+  IF rules IS DISTINCT FROM (SELECT n.rules FROM {schema}.namespace n WHERE n.namespace_id = ns) THEN
+    status := 'stale';
+    RETURN;
+  END IF;
+  IF EXISTS (SELECT FROM {schema}.park p WHERE p.namespace_id = ns)
+     OR EXISTS (SELECT FROM {schema}.delayed d WHERE d.namespace_id = ns AND d.due_at <= now_at) THEN
+    status := 'else';
+    RETURN;
+  END IF;
+  status := 'ok';
+  state := 'dead';
+  SELECT w.state, w.lease_ends_at, w.slots, w.running, w.claim_id, w.waiting, w.wait_lanes INTO me
+    FROM {schema}.worker w WHERE w.worker_id = asker AND w.namespace_id = ns FOR NO KEY UPDATE;
+  IF FOUND THEN
+    state := me.state;
+  END IF;
+
+  IF f_seqs IS NOT NULL THEN
+    WITH f AS MATERIALIZED (
+      SELECT * FROM unnest(f_seqs, f_tokens, f_states, f_results, f_attempts, f_crashes, f_timeouts, f_problems, f_errors, f_reasons)
+        WITH ORDINALITY f (seq, token, state, result, attempts, crashes, timeout_ms, problem, error, reason, o)),
+    d AS (
+      DELETE FROM {schema}.lease l USING f WHERE l.seq = f.seq AND l.token = f.token
+      RETURNING f.*, l.worker_id, l.started_at, l.eligible_at, l.epoch, l.attempts AS number, l.unique_key, l.cancel_at, l.progress, l.note,
+                l.parked_for, l.parked_ms),
+    e AS (
+      INSERT INTO {schema}.outcome (seq, finished_at, started_at, eligible_at, timeout_ms, cancel_at, parked_ms, progress, epoch,
+                                    attempts, crashes, state, worker_id, token, note, reason, error, result_error, result, parked_for)
+      SELECT d.seq, now_at, d.started_at, d.eligible_at, d.timeout_ms, d.cancel_at, d.parked_ms, d.progress, d.epoch, d.attempts, d.crashes,
+             d.state, d.worker_id, d.token, d.note, d.reason, d.error, d.problem, d.result, d.parked_for FROM d),
+    a AS (
+      INSERT INTO {schema}.attempt (seq, started_at, ended_at, epoch, number, worker_id, reason, error)
+      SELECT d.seq, d.started_at, now_at, d.epoch, d.number, d.worker_id, coalesce(d.reason, d.state), d.error FROM d WHERE d.error IS NOT NULL
+          ON CONFLICT (seq, epoch) DO NOTHING)
+    SELECT count(*), count(*) FILTER (WHERE d.worker_id = asker), array_agg(d.o),
+           array_agg(d.unique_key) FILTER (WHERE d.unique_key IS NOT NULL), array_agg(d.worker_id) FILTER (WHERE d.worker_id <> asker OR asker IS NULL),
+           array_agg(d.state), array_agg(1)
+      INTO ended, ended_own, taken, freed, others, kinds, counts FROM d;
+    kinds := coalesce(kinds, '{}');
+    counts := coalesce(counts, '{}');
+    IF freed IS NOT NULL THEN
+      DELETE FROM {schema}.unique_key u WHERE u.namespace_id = ns AND u.unique_key = ANY (freed);
+    END IF;
+    IF others IS NOT NULL THEN
+      UPDATE {schema}.worker w SET running = w.running - x.count
+        FROM (SELECT o.worker_id, count(*) AS count FROM unnest(others) o (worker_id) GROUP BY o.worker_id) x WHERE w.worker_id = x.worker_id;
+    END IF;
+    IF ended < cardinality(f_seqs) THEN
+      -- Told by itself from a report that was taken before, and from a transient job, of which nothing is kept.
+      SELECT array_agg((x.o - 1)::int ORDER BY x.o) FILTER (WHERE x.answer <> 'ok'), array_agg(x.answer ORDER BY x.o) FILTER (WHERE x.answer <> 'ok'),
+             kinds || coalesce(array_agg('transient_' || x.state) FILTER (WHERE x.answer = 'ok'), '{}'),
+             counts || coalesce(array_agg(1::bigint) FILTER (WHERE x.answer = 'ok'), '{}')
+        INTO refused, answers, kinds, counts
+        FROM (SELECT f.o, f.state,
+                     CASE WHEN f.token = '' AND NOT EXISTS (SELECT FROM {schema}.job j WHERE j.seq = f.seq) THEN 'ok'
+                          WHEN EXISTS (SELECT FROM {schema}.outcome o WHERE o.seq = f.seq AND o.token = f.token AND o.state = f.state) THEN 'same'
+                          ELSE 'lost' END AS answer
+                FROM unnest(f_seqs, f_tokens, f_states) WITH ORDINALITY f (seq, token, state, o)
+               WHERE f.o <> ALL (coalesce(taken, '{}'))) x;
+    END IF;
+  END IF;
+  IF p_seqs IS NOT NULL THEN
+    UPDATE {schema}.lease l SET progress = p.fraction, note = p.note
+      FROM unnest(p_seqs, p_tokens, p_fractions, p_notes) p (seq, token, fraction, note) WHERE l.seq = p.seq AND l.token = p.token;
+  END IF;
+
+  IF claims THEN
+    SELECT array_agg(c.class_id), array_agg(c.rewound), array_agg(c.fair), array_agg(c.persist) INTO c_ids, c_rewound, c_fair, c_persist
+      FROM {schema}.class c WHERE c.namespace_id = ns;
+    outdated := classes < coalesce(cardinality(c_ids), 0);
+    reached := t_floor;
+    rewound := t_rewound;
+  END IF;
+  IF claims AND NOT outdated AND me.state = 'active' AND me.lease_ends_at > now_at THEN
+    IF me.claim_id = claim THEN
+      again := true;
+    ELSE
+      free := least(free, me.slots - me.running + ended_own);
+      tries := 1;
+      LOOP
+        IF look = 2 THEN
+          began := clock_timestamp();
+        END IF;
+        FOR i IN 1 .. coalesce(cardinality(t_class), 0) LOOP
+          want := least(t_most[i], free, CASE WHEN t_below[i] THEN free_below ELSE free END);
+          CONTINUE WHEN want <= 0;
+          k := array_position(c_ids, t_class[i]);
+          CONTINUE WHEN k IS NULL;
+          got := 0;
+          passed := 0;
+          IF NOT c_persist[k] THEN
+            WITH t AS (
+              DELETE FROM {schema}.transient WHERE ctid = ANY (ARRAY(
+                SELECT t.ctid FROM {schema}.transient t WHERE t.class_id = t_class[i] ORDER BY t.class_id, t.seq LIMIT want FOR UPDATE SKIP LOCKED))
+              RETURNING *)
+            SELECT array_agg(s.seq) AS seqs, array_agg(s.job_id) AS ids, array_agg(s.task) AS tasks, array_agg(s.payload) AS payloads,
+                   array_agg(s.tenant) AS tenants, array_agg(s.trace_id) AS traces, array_agg(s.timeout_ms) AS timeouts, count(*)::int AS size
+              INTO b FROM (SELECT * FROM t ORDER BY t.seq) s;
+            IF b.size > 0 THEN
+              got := b.size;
+              l_seq := l_seq || b.seqs; l_id := l_id || b.ids; l_task := l_task || b.tasks; l_payload := l_payload || b.payloads;
+              l_tenant := l_tenant || b.tenants; l_trace := l_trace || b.traces; l_timeout := l_timeout || b.timeouts;
+              l_asked := l_asked || b.timeouts; l_epoch := l_epoch || array_fill(1, ARRAY[got]); l_attempts := l_attempts || array_fill(1, ARRAY[got]);
+              l_crashes := l_crashes || array_fill(0, ARRAY[got]); l_retries := l_retries || array_fill(0, ARRAY[got]);
+              l_retry := l_retry || array_fill(NULL::text, ARRAY[got]);
+            END IF;
+          ELSE
+            from_key := CASE WHEN look = 2 OR t_rewound[i] IS DISTINCT FROM c_rewound[k] THEN -9223372036854775808 ELSE t_floor[i] END;
+            rewound[i] := c_rewound[k];
+            LOOP
+              asked := CASE WHEN passed = 0 THEN want - got ELSE least(want - got, passed_max - passed) END;
+              IF t_until[i] IS NULL THEN
+                SELECT array_agg(x.ctid), coalesce(bool_or(x.expires_at <= now_at), false) INTO spots, any_expired
+                  FROM (SELECT r.ctid, r.expires_at FROM {schema}.ready r WHERE r.class_id = t_class[i] AND r.park = '' AND r.order_key >= from_key
+                         ORDER BY r.class_id, r.park, r.order_key, r.seq LIMIT asked FOR UPDATE SKIP LOCKED) x;
+              ELSE
+                SELECT array_agg(y.ctid), coalesce(bool_or(y.expires_at <= now_at), false) INTO spots, any_expired
+                  FROM (SELECT x.*, bool_and(x.eligible_at <= t_until[i]) OVER (ORDER BY x.order_key, x.seq) AS early
+                          FROM (SELECT r.ctid, r.expires_at, r.eligible_at, r.order_key, r.seq FROM {schema}.ready r
+                                 WHERE r.class_id = t_class[i] AND r.park = '' AND r.order_key >= from_key
+                                 ORDER BY r.class_id, r.park, r.order_key, r.seq LIMIT asked FOR UPDATE SKIP LOCKED) x) y WHERE y.early;
+              END IF;
+              EXIT WHEN spots IS NULL;
+              IF any_expired THEN
+                WITH c AS (DELETE FROM {schema}.ready r WHERE r.ctid = ANY (spots) AND r.expires_at <= now_at RETURNING *),
+                e AS (INSERT INTO {schema}.outcome (seq, finished_at, eligible_at, timeout_ms, epoch, attempts, crashes, state, token, error, reason)
+                      SELECT c.seq, now_at, c.eligible_at, c.timeout_ms, c.epoch, c.attempts, c.crashes, 'cancelled', c.token, c.error, 'expired' FROM c)
+                SELECT array_agg(j.job_id), array_agg(c.unique_key) FILTER (WHERE c.unique_key IS NOT NULL) INTO gone, gone_keys
+                  FROM c JOIN {schema}.job j ON j.seq = c.seq;
+                passed := passed + cardinality(gone);
+                told := told || gone;
+                kinds := kinds || 'cancelled'::text;
+                counts := counts || cardinality(gone)::bigint;
+                DELETE FROM {schema}.unique_key u WHERE u.namespace_id = ns AND u.unique_key = ANY (gone_keys);
+              END IF;
+              WITH c AS (DELETE FROM {schema}.ready r WHERE r.ctid = ANY (spots) RETURNING *),
+              l AS (
+                INSERT INTO {schema}.lease (seq, order_key, started_at, eligible_at, timeout_ms, class_id, epoch, attempts, crashes, token,
+                                            worker_id, tenant, unique_key)
+                SELECT c.seq, c.order_key, now_at, c.eligible_at, c.timeout_ms, c.class_id, c.epoch + 1, c.attempts + 1, c.crashes, claim, asker,
+                       CASE WHEN c_fair[k] THEN coalesce(c.tenant, '') END, c.unique_key FROM c)
+              SELECT count(*)::int AS size, max(s.order_key) AS top, array_agg(s.seq) AS seqs, array_agg(s.job_id) AS ids,
+                     array_agg(s.task) AS tasks, array_agg(s.payload) AS payloads, array_agg(s.tenant) AS tenants, array_agg(s.trace_id) AS traces,
+                     array_agg(s.epoch) AS epochs, array_agg(s.attempts) AS attempts, array_agg(s.crashes) AS crashes,
+                     array_agg(s.max_retries) AS retries, array_agg(s.timeout_ms) AS timeouts, array_agg(s.asked) AS asked, array_agg(s.retry) AS retry
+                INTO b
+                FROM (SELECT c.seq, c.order_key, c.epoch + 1 AS epoch, c.attempts + 1 AS attempts, c.crashes, j.job_id, j.task, j.payload, j.tenant,
+                             j.trace_id, j.max_retries, coalesce(c.timeout_ms, j.timeout_ms) AS timeout_ms, j.timeout_ms AS asked, j.retry
+                        FROM c JOIN {schema}.job j ON j.seq = c.seq ORDER BY c.order_key, c.seq) s;
+              IF b.size > 0 THEN
+                got := got + b.size;
+                reached[i] := b.top;
+                l_seq := l_seq || b.seqs; l_id := l_id || b.ids; l_task := l_task || b.tasks; l_payload := l_payload || b.payloads;
+                l_tenant := l_tenant || b.tenants; l_trace := l_trace || b.traces; l_timeout := l_timeout || b.timeouts;
+                l_asked := l_asked || b.asked; l_epoch := l_epoch || b.epochs; l_attempts := l_attempts || b.attempts;
+                l_crashes := l_crashes || b.crashes; l_retries := l_retries || b.retries; l_retry := l_retry || b.retry;
+              END IF;
+              EXIT WHEN got >= want OR cardinality(spots) < asked;
+              IF passed >= passed_max THEN
+                more := EXISTS (SELECT FROM {schema}.ready r WHERE r.class_id = t_class[i] AND r.park = '' AND r.order_key >= from_key
+                                   AND r.eligible_at <= coalesce(t_until[i], r.eligible_at));
+                EXIT;
+              END IF;
+            END LOOP;
+            IF got > 0 AND c_fair[k] THEN
+              UPDATE {schema}.class c SET clock = reached[i] WHERE c.class_id = t_class[i] AND c.clock < reached[i];
+            END IF;
+          END IF;
+          IF got > 0 THEN
+            l_take := l_take || array_fill(i - 1, ARRAY[got]);
+            claimed := claimed + got;
+            IF t_label[i] IS NOT NULL THEN
+              kinds := kinds || t_label[i];
+              counts := counts || got::bigint;
+            END IF;
+            free := free - got;
+            IF t_below[i] OR leave_free THEN
+              free_below := free_below - got;
+            END IF;
+          END IF;
+        END LOOP;
+        IF look = 2 THEN
+          looked_us := looked_us + 1 + (extract(epoch FROM clock_timestamp() - began) * 1000000)::bigint;
+        END IF;
+        EXIT WHEN claimed > 0 OR more;
+        IF look = 1 THEN
+          look := 2;  -- What was committed late, or given back by a transaction that failed, lies below the floors.
+          CONTINUE;
+        END IF;
+        EXIT WHEN tries = 2 OR NOT waits OR (me.waiting IS NOT NULL AND me.wait_lanes IS NOT DISTINCT FROM lanes);
+        -- Whoever submits from now on sees that this worker waits; what was submitted before, it sees now.
+        PERFORM pg_advisory_xact_lock({gate}, ns);
+        tries := 2;
+      END LOOP;
+      IF claimed > 0 THEN
+        kinds := kinds || 'claimed'::text;
+        counts := counts || claimed::bigint;
+        told := told || l_id;
+        IF l_id IS NOT NULL AND true = ANY (c_persist) THEN
+          SELECT count(*) INTO claimed FROM unnest(l_take) x (i) WHERE c_persist[array_position(c_ids, t_class[x.i + 1])];
+        END IF;
+        UPDATE {schema}.worker w SET claim_id = claim, waiting = NULL, running = w.running + claimed - ended_own WHERE w.worker_id = asker;
+      ELSIF waits AND NOT more THEN
+        IF me.waiting IS NULL OR me.wait_lanes IS DISTINCT FROM lanes THEN
+          UPDATE {schema}.worker w SET waiting = nextval('{schema}.turn'), wait_lanes = lanes, running = w.running - ended_own WHERE w.worker_id = asker;
+        ELSIF ended_own > 0 THEN
+          UPDATE {schema}.worker w SET running = w.running - ended_own WHERE w.worker_id = asker;
+        END IF;
+      ELSIF me.waiting IS NOT NULL OR ended_own > 0 THEN
+        UPDATE {schema}.worker w SET waiting = NULL, running = w.running - ended_own WHERE w.worker_id = asker;
+      END IF;
+      ended_own := 0;
+    END IF;
+  END IF;
+  IF ended_own > 0 THEN
+    UPDATE {schema}.worker w SET running = w.running - ended_own WHERE w.worker_id = asker;
+  END IF;
+  IF cardinality(kinds) > 0 THEN
+    PERFORM {schema}.count_up_{version}(ns, now_at, kinds, counts);
+  END IF;
+  IF cardinality(told) > 0 THEN
+    PERFORM {schema}.tell_{version}(ns, told);
+  END IF;
+  IF pictured OR outdated THEN
+    picture := {schema}.snapshot_{version}(ns, now_at, bound, CASE WHEN look = 0 THEN t_class END, CASE WHEN look = 0 THEN reached END);
+  END IF;
+END $$;

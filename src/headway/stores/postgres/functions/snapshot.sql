@@ -1,0 +1,35 @@
+-- snapshot: each class with how many wait, counted up to a bound, since when the longest, and its first one's key.
+-- gives   JSON: the classes in order, and when the next delayed job falls due or the next park opens
+-- holds   nothing is counted beyond the bound; of the classes named, what lies below their floors is not looked at
+CREATE OR REPLACE FUNCTION {schema}.snapshot_{version}(ns int, at bigint, bound int, f_class int[], f_floor bigint[])
+RETURNS text LANGUAGE sql STABLE SET enable_seqscan = off AS $$
+SELECT json_build_array(
+  (SELECT json_agg(json_build_array(c.class_id, c.lane, c.rung, c.needs, c.persist, c.fair, line.waiting, line.oldest_at, line.head_key,
+                                    parks.opened, parks.head_key) ORDER BY c.lane, c.needs, c.rung, c.persist)
+     FROM {schema}.class c
+    CROSS JOIN LATERAL (SELECT coalesce(f_floor[array_position(f_class, c.class_id)], -9223372036854775808) AS floor) f
+    CROSS JOIN LATERAL (
+      SELECT (SELECT count(*) FROM (SELECT FROM {schema}.ready r WHERE r.class_id = c.class_id AND r.park = ''
+                                       AND r.order_key >= f.floor LIMIT bound) x) AS waiting,
+             CASE WHEN c.fair
+                  THEN (SELECT r.eligible_at FROM {schema}.ready r WHERE r.class_id = c.class_id AND r.tenant IS NOT NULL AND r.park = ''
+                         ORDER BY r.eligible_at LIMIT 1)
+                  ELSE (SELECT r.eligible_at FROM {schema}.ready r WHERE r.class_id = c.class_id AND r.park = ''
+                           AND r.order_key >= f.floor ORDER BY r.class_id, r.park, r.order_key, r.seq LIMIT 1) END AS oldest_at,
+             (SELECT r.order_key FROM {schema}.ready r WHERE r.class_id = c.class_id AND r.park = '' AND r.order_key >= f.floor
+               ORDER BY r.class_id, r.park, r.order_key, r.seq LIMIT 1) AS head_key
+       WHERE c.persist
+      UNION ALL
+      SELECT (SELECT count(*) FROM (SELECT FROM {schema}.transient t WHERE t.class_id = c.class_id LIMIT bound) x),
+             CASE WHEN EXISTS (SELECT FROM {schema}.transient t WHERE t.class_id = c.class_id) THEN at END,
+             (SELECT t.seq FROM {schema}.transient t WHERE t.class_id = c.class_id ORDER BY t.class_id, t.seq LIMIT 1)
+       WHERE NOT c.persist) line
+    CROSS JOIN LATERAL (
+      SELECT count(*) AS opened, min(p.head_key) AS head_key FROM {schema}.park p
+       WHERE p.namespace_id = ns AND p.class_id = c.class_id AND (p.open OR p.open_at <= at)) parks
+    WHERE c.namespace_id = ns),
+  (SELECT min(soon) FROM (
+     SELECT (SELECT d.due_at FROM {schema}.delayed d WHERE d.namespace_id = ns ORDER BY d.namespace_id, d.due_at LIMIT 1)
+     UNION ALL
+     SELECT (SELECT p.open_at FROM {schema}.park p WHERE p.namespace_id = ns AND p.open_at > at ORDER BY p.open_at LIMIT 1)) x (soon)))
+$$;

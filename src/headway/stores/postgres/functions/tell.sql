@@ -1,0 +1,15 @@
+-- tell: tell every watcher which jobs have changed, if there is one.
+-- holds   nothing is sent while nobody watches: a transaction that notifies keeps others from committing beside it
+CREATE OR REPLACE FUNCTION {schema}.tell_{version}(ns int, job_ids text[]) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+  message text;
+BEGIN
+  IF NOT EXISTS (SELECT FROM {schema}.watcher w WHERE w.namespace_id = ns AND w.until_at > {schema}.now_ms_{version}(NULL)) THEN
+    RETURN;
+  END IF;
+  FOR first IN 1 .. coalesce(cardinality(job_ids), 0) BY 200 LOOP
+    message := 'j' || array_to_string(job_ids[first:first + 199], ',');
+    PERFORM pg_notify(n.channel, CASE WHEN octet_length(message) < 7990 THEN message ELSE 'j' END)
+       FROM {schema}.namespace n WHERE n.namespace_id = ns;
+  END LOOP;
+END $$;

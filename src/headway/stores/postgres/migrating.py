@@ -1,0 +1,89 @@
+"""Bringing a schema to this Headway's version, and telling whether it is there."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from headway.core.errors import NotAStore, StoreError, StoreTooNew
+from headway.stores.base import FORMAT, OLDEST_READER, OLDEST_WRITER
+from headway.stores.postgres.connections import Connection
+from headway.stores.postgres.statements import FUNCTIONS_VERSION, MIGRATIONS, fill, functions, lock_number, queries
+
+NEWEST = MIGRATIONS[-1][0]
+OLDEST_SERVER = 13
+
+
+class Found(NamedTuple):
+    """What a schema holds: its version and that of its functions; None where it is empty or missing."""
+
+    schema: int | None
+    functions: int | None
+
+    @property
+    def current(self) -> bool:
+        return self.schema == NEWEST and self.functions == FUNCTIONS_VERSION
+
+
+async def look(connection: Connection, schema: str, shown: str) -> Found:
+    """Read a schema's version without changing it. Raises ``NotAStore``, ``StoreTooNew``."""
+    if connection.get_server_version().major < OLDEST_SERVER:
+        raise StoreError(f"{shown} runs PostgreSQL {connection.get_server_version().major}; Headway needs 13 or newer")
+    tables = await connection.fetchrow(queries(schema)["tables"], schema)
+    assert tables is not None
+    if not tables["ours"]:
+        if tables["any"]:
+            raise NotAStore(
+                f"the schema {schema} of {shown} holds tables of another program; "
+                "give another one with ?schema=NAME in HEADWAY_STORE",
+                schema=schema,
+            )
+        return Found(None, None)
+    known = {row["name"]: row["value"] for row in await connection.fetch(queries(schema)["format_read"])}
+    if known.get("oldest_writer", 0) > FORMAT:
+        raise StoreTooNew(
+            f"the schema {schema} of {shown} was written by a newer Headway (format {known.get('format')}; "
+            f"this one writes {FORMAT}): upgrade Headway here",
+            schema=schema,
+        )
+    return Found(known.get("schema"), known.get("functions"))
+
+
+async def prepare(connection: Connection, schema: str, shown: str) -> None:
+    """See that a schema can be used. An empty one is filled; an older one is left to ``headway migrate``."""
+    found = await look(connection, schema, shown)
+    if found.schema is None:
+        await migrate(connection, schema, shown)
+    elif found.schema < NEWEST or (found.functions or 0) < FUNCTIONS_VERSION:
+        raise StoreError(
+            f"the schema {schema} of {shown} is of an older Headway (schema {found.schema}, this one needs {NEWEST}): "
+            "run `headway migrate`, at a moment you choose",
+            schema=schema,
+        )
+
+
+async def migrate(connection: Connection, schema: str, shown: str, *, to: int | None = None) -> list[int]:
+    """Bring a schema to the newest version, in one transaction; whoever comes at the same time waits.
+
+    Gives the numbers of the steps taken.
+    """
+    async with connection.transaction(isolation="read_committed"):
+        await connection.fetchval(queries(schema)["migrate_lock"], lock_number(schema, "migrate"))
+        found = await look(connection, schema, shown)
+        if found.schema is None and not await connection.fetchval(queries(schema)["schema_exists"], schema):
+            await connection.execute(fill("CREATE SCHEMA {schema}", schema))
+        steps = [
+            (number, text)
+            for number, text in MIGRATIONS
+            if number > (found.schema or 0) and (to is None or number <= to)
+        ]
+        for _number, text in steps:
+            await connection.execute(fill(text, schema))
+        written = {"format": FORMAT, "oldest_reader": OLDEST_READER, "oldest_writer": OLDEST_WRITER}
+        if steps:
+            written["schema"] = steps[-1][0]
+        if to is None and (found.functions or 0) < FUNCTIONS_VERSION:
+            for text in functions(schema):
+                await connection.execute(text)
+            written["functions"] = FUNCTIONS_VERSION
+        await connection.executemany(queries(schema)["format_write"], list(written.items()))
+    return [number for number, _ in steps]

@@ -1,0 +1,3 @@
+-- format_read: which versions a schema is of.
+-- params  none
+SELECT name, value FROM {schema}.format;

@@ -1,0 +1,3 @@
+-- now: the moment.
+-- params  now_at
+SELECT {schema}.now_ms_{version}(:now_at);

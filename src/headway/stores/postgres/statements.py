@@ -1,0 +1,76 @@
+"""The statements and functions of this store, by name, with the schema's name filled in."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from hashlib import blake2b
+from importlib.resources import files
+
+from headway.stores.assets import load_migrations, load_queries
+
+PACKAGE = "headway.stores.postgres"
+MIGRATIONS = load_migrations(PACKAGE)
+
+# Functions carry this number in their names: releases that share a schema each call their own.
+FUNCTIONS_VERSION = 1
+# In the order in which they are made: each calls only those before it.
+FUNCTIONS = (
+    "now_ms",
+    "count_up",
+    "ring",
+    "tell",
+    "wake",
+    "make_fair",
+    "last_key",
+    "snapshot",
+    "enter",
+    "submit",
+    "exchange",
+)
+
+_PARAMETER = re.compile(r"(?<![:\w]):([A-Za-z_]\w*)")
+
+
+@lru_cache(maxsize=64)
+def queries(schema: str) -> dict[str, str]:
+    """Give every statement, with its parameters numbered in the order in which it first names them."""
+    return {name: fill(_numbered(text), schema) for name, text in load_queries(PACKAGE).items()}
+
+
+def functions(schema: str) -> list[str]:
+    """Give the statements that make the functions."""
+    folder = files(PACKAGE) / "functions"
+    return [fill((folder / f"{name}.sql").read_text(), schema) for name in FUNCTIONS]
+
+
+def fill(text: str, schema: str) -> str:
+    """Put the schema's name, and the numbers that follow from it, where a text leaves room for them."""
+    for name, value in _values(schema).items():
+        text = text.replace(f"{{{name}}}", value)
+    return text
+
+
+def channel(schema: str, namespace: str) -> str:
+    """Name the channel on which a namespace's wake-ups are sent."""
+    return "headway_" + blake2b(f"{schema}\0{namespace}".encode(), digest_size=12).hexdigest()
+
+
+def lock_number(schema: str, what: str) -> int:
+    """Give the number of one of a schema's advisory locks."""
+    return int.from_bytes(blake2b(f"{schema}\0{what}".encode(), digest_size=4).digest(), "big", signed=True)
+
+
+@lru_cache(maxsize=64)
+def _values(schema: str) -> dict[str, str]:
+    return {
+        "schema": f'"{schema}"',
+        "version": str(FUNCTIONS_VERSION),
+        "lock": str(lock_number(schema, "lock")),
+        "gate": str(lock_number(schema, "gate")),
+    }
+
+
+def _numbered(text: str) -> str:
+    numbers: dict[str, int] = {}
+    return _PARAMETER.sub(lambda found: f"${numbers.setdefault(found[1], len(numbers) + 1)}", text)

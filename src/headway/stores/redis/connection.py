@@ -1,0 +1,157 @@
+"""One connection to a server: commands go out as they come, replies are matched in order, wake-ups arrive between them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from collections import deque
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import hiredis
+
+CONNECT_TIMEOUT = 5.0
+_PENDING = object()  # What the reader says when a reply is not complete yet.
+_KEEPALIVE = (("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 3), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 14_000))
+
+
+class Address(NamedTuple):
+    """Where a server listens: a host and port, or the path of a socket."""
+
+    host: str = "localhost"
+    port: int = 6379
+    path: str | None = None
+
+    def __str__(self) -> str:
+        return self.path or f"{self.host}:{self.port}"
+
+
+class Login(NamedTuple):
+    """Who we say we are, and which of a server's databases we want."""
+
+    username: str | None = None
+    password: str | None = None
+    database: int = 0
+    tls: ssl.SSLContext | None = None
+
+
+Hear = Callable[[bytes, bytes], None]
+
+
+class Connection(asyncio.Protocol):
+    """Speaks RESP3. ``hear`` gets the channel and text of each message that others publish."""
+
+    def __init__(self, address: Address, hear: Hear, lost: Callable[[Connection], None]) -> None:
+        self.address = address
+        self._hear = hear
+        self._lost = lost
+        self._reader = hiredis.Reader(notEnoughData=_PENDING)
+        self._waiting: deque[asyncio.Future[Any]] = deque()
+        self._transport: asyncio.Transport | None = None
+        self._loop = asyncio.get_running_loop()
+        self._gone = asyncio.Event()
+
+    @classmethod
+    async def open(
+        cls, address: Address, login: Login, hear: Hear, lost: Callable[[Connection], None]
+    ) -> Connection:  # fmt: skip
+        """Connect and log in. Raises ``OSError``, ``hiredis.ReplyError``."""
+        loop = asyncio.get_running_loop()
+
+        def make() -> Connection:
+            return cls(address, hear, lost)
+
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT):
+                if address.path is not None:
+                    _, made = await loop.create_unix_connection(make, address.path)
+                else:
+                    _, made = await loop.create_connection(make, address.host, address.port, ssl=login.tls)
+                await made._greet(login)
+        except TimeoutError as problem:
+            raise ConnectionError(f"{address} did not answer within {CONNECT_TIMEOUT:.0f} s") from problem
+        return made
+
+    async def _greet(self, login: Login) -> None:
+        words: list[str] = ["HELLO", "3"]
+        if login.password is not None:
+            words += ["AUTH", login.username or "default", login.password]
+        try:
+            await self.send(*words, "SETNAME", "headway")
+            if login.database:
+                await self.send("SELECT", login.database)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def open_(self) -> bool:
+        return self._transport is not None and not self._transport.is_closing()
+
+    def send(self, *words: bytes | str | int) -> asyncio.Future[Any]:
+        """Send a command; its reply comes later. A reply that is an error is raised."""
+        reply: asyncio.Future[Any] = self._loop.create_future()
+        if self._transport is None or self._transport.is_closing():
+            reply.set_exception(ConnectionError(f"the connection to {self.address} was lost"))
+            return reply
+        self._transport.write(hiredis.pack_command(words))
+        self._waiting.append(reply)
+        return reply
+
+    def tell(self, *words: bytes | str) -> None:
+        """Send a command that is answered by messages alone: to hear a channel, or no longer."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(hiredis.pack_command(words))
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    async def closed(self) -> None:
+        """Wait until the connection is gone."""
+        await self._gone.wait()
+
+    # ------------------------------------------------------------------ what the loop calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        plug = transport.get_extra_info("socket")
+        if plug is not None and self.address.path is None:
+            # A peer that is gone without a word is noticed within about 15 s.
+            plug.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for name, value in _KEEPALIVE:
+                with contextlib.suppress(OSError, AttributeError):
+                    plug.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+    def data_received(self, data: bytes) -> None:
+        reader, waiting = self._reader, self._waiting
+        try:
+            reader.feed(data)
+            while (reply := reader.gets()) is not _PENDING:
+                if isinstance(reply, hiredis.PushNotification):
+                    if reply[0] == b"message":
+                        self._hear(reply[1], reply[2])
+                    continue
+                future = waiting.popleft()
+                if future.done():  # Whoever asked has gone; the command was carried out all the same.
+                    continue
+                if isinstance(reply, hiredis.ReplyError):
+                    future.set_exception(reply)
+                else:
+                    future.set_result(reply)
+        except (hiredis.ProtocolError, IndexError):
+            self.close()
+
+    def connection_lost(self, problem: Exception | None) -> None:
+        self._transport = None
+        self._gone.set()
+        lost = ConnectionError(f"the connection to {self.address} was lost: {problem or 'closed'}")
+        while self._waiting:
+            future = self._waiting.popleft()
+            if not future.done():
+                future.set_exception(lost)
+        self._lost(self)
+

@@ -1,0 +1,519 @@
+"""Turns values into what the scripts keep, and back. ``common.lua`` and ``ending.lua`` say how records are laid out."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import msgspec
+
+from headway.core.errors import JobError, PayloadError
+from headway.core.job import Attempt, ClassKey, Job, JobId, NewJob, RetryRule, State
+from headway.core.lease import Lease, Report
+from headway.core.policy.document import Ladder
+from headway.core.policy.ladder import budget_of
+from headway.core.policy.retry import heed_cancel
+from headway.core.worker import Worker, WorkerState
+from headway.stores.base import Progress
+
+BASE = 10**15  # Added to sequence numbers and order keys, so that all have 16 digits.
+NO_TOKEN = bytes(16)
+ID_BYTES = 255
+
+_TENANT, _LIMITS, _EXPIRES, _UNIQUE, _KEYED, _TIMED, _TRACE, _TRANSIENT = 1, 2, 4, 8, 16, 32, 64, 128
+_HEAD = struct.Struct(">HBB")
+_SHORT = struct.Struct(">H")
+_LONG = struct.Struct(">I")
+_COUNTS = struct.Struct(">IHH")
+
+_pack = msgspec.msgpack.Encoder().encode
+_read_body = msgspec.msgpack.Decoder(tuple[int, int, RetryRule | None]).decode
+_read_ending = msgspec.msgpack.Decoder(
+    tuple[bytes | None, str | None, str | None, JobError | None, int, int]
+).decode  # fmt: skip
+_read_back = msgspec.msgpack.Decoder(tuple[JobError | None, str | None]).decode
+_read_attempt = msgspec.msgpack.Decoder(tuple[str, JobError | None]).decode
+_read_progress = msgspec.msgpack.Decoder(tuple[float, str | None]).decode
+_read_worker = msgspec.msgpack.Decoder(tuple[str, str, int, int, int, tuple[str, ...], str, int]).decode
+
+LETTERS: Mapping[State, str] = {
+    State.QUEUED: "Q",
+    State.EXECUTING: "E",
+    State.COMPLETED: "C",
+    State.FAILED: "F",
+    State.CANCELLED: "X",
+    State.DEAD_LETTER: "D",
+}
+STATES: Mapping[bytes, State] = {letter.encode(): state for state, letter in LETTERS.items()}
+
+
+def member(seq: int) -> bytes:
+    """Name a job as the scripts do."""
+    return b"%d" % (BASE + seq)
+
+
+# ---------------------------------------------------------------------- classes
+
+
+@lru_cache(maxsize=1_024)
+def class_text(key: ClassKey) -> bytes:
+    return "\0".join((key.lane, key.rung or "", "1" if key.persist else "0", *sorted(key.needs))).encode()
+
+
+@lru_cache(maxsize=1_024)
+def class_key(text: bytes) -> ClassKey:
+    lane, rung, persist, *needs = text.decode().split("\0")
+    return ClassKey(lane, tuple(needs), rung or None, persist == "1")
+
+
+# ---------------------------------------------------------------------- submitting
+
+
+@lru_cache(maxsize=1_024)
+def _body(max_retries: int, timeout_ms: int, retry: RetryRule | None) -> bytes:
+    return _pack((max_retries, timeout_ms, retry))
+
+
+@lru_cache(maxsize=1_024)
+def _name(text: str) -> bytes:
+    raw = text.encode()
+    return _SHORT.pack(len(raw)) + raw
+
+
+def _text(text: str) -> bytes:
+    return _raw(text.encode())
+
+
+def _raw(raw: bytes) -> bytes:
+    if len(raw) > 0xFFFF:
+        raise PayloadError("a name, key or limit is longer than 65,535 bytes")
+    return _SHORT.pack(len(raw)) + raw
+
+
+def pack_jobs(jobs: Sequence[NewJob]) -> list[bytes | str | int]:
+    """Write jobs as the arguments of ``submit``: the classes they are in, then a record for each."""
+    kinds: dict[tuple[Any, ...], int] = {}
+    texts: list[bytes] = []
+    packed: list[bytes] = []
+    for job in jobs:
+        (
+            job_id, task, payload, digest, lane, max_retries, timeout_ms, needs, rung, tenant, retry, delay_ms, due_at,
+            expires_ms, idempotency_key, idempotency_ms, unique_key, trace_id, persist, limits,
+        ) = job  # fmt: skip
+        kind = kinds.get((lane, needs, rung, persist))
+        if kind is None:
+            texts.append(class_text(job.class_key))
+            kind = kinds[lane, needs, rung, persist] = len(texts)
+        flags = 0
+        extras = b""
+        if tenant is not None:
+            flags, extras = _TENANT, _text(tenant)
+        if limits:
+            flags, extras = flags | _LIMITS, extras + _raw(b"".join(map(_text, limits)))
+        if expires_ms is not None:
+            flags, extras = flags | _EXPIRES, extras + b"%015d" % expires_ms
+        if unique_key is not None:
+            flags, extras = flags | _UNIQUE, extras + _text(unique_key)
+        if idempotency_key is not None:
+            flags |= _KEYED
+            extras += _text(idempotency_key) + _raw(digest) + b"%015d" % idempotency_ms
+        if delay_ms or due_at is not None:
+            flags, extras = flags | _TIMED, extras + b"%015d%015d" % (max(due_at or 0, 0), max(delay_ms, 0))
+        if trace_id is not None:
+            flags, extras = flags | _TRACE, extras + _text(trace_id)
+        if not persist:
+            flags |= _TRANSIENT
+        raw_id = job_id.encode()
+        if len(raw_id) > ID_BYTES:
+            raise PayloadError(f"a job's id has at most {ID_BYTES} bytes, this one has {len(raw_id)}")
+        name = _name(task)
+        body = _body(max_retries, timeout_ms, retry)
+        packed.append(
+            b"".join(
+                (
+                    _HEAD.pack(kind, flags, len(raw_id)), raw_id, _LONG.pack(len(name) + len(payload)), extras, body,
+                    name, payload,
+                )
+            )
+        )  # fmt: skip
+    return [len(texts), *texts, *packed]
+
+
+class Fixed(NamedTuple):
+    """What never changes about a job."""
+
+    submitted_at: int
+    job_id: JobId
+    task: str
+    payload: bytes
+    max_retries: int
+    timeout_ms: int
+    retry: RetryRule | None
+    tenant: str | None
+    trace_id: str | None
+    limits: tuple[str, ...]
+    expires_at: int | None
+    unique_key: str | None
+    idempotency_key: str | None
+
+
+@lru_cache(maxsize=1_024)
+def _known_body(raw: bytes) -> tuple[int, int, RetryRule | None]:
+    return _read_body(raw)
+
+
+@lru_cache(maxsize=1_024)
+def _known_name(raw: bytes) -> str:
+    return raw.decode()
+
+
+class _Cursor:
+    """Reads one piece of a record after another."""
+
+    def __init__(self, record: bytes, at: int) -> None:
+        self.record, self.at = record, at
+
+    def raw(self) -> bytes:
+        start = self.at + 2
+        self.at = start + int.from_bytes(self.record[self.at : start], "big")
+        return self.record[start : self.at]
+
+    def text(self) -> str:
+        return self.raw().decode()
+
+    def number(self) -> int:
+        self.at += 15
+        return int(self.record[self.at - 15 : self.at])
+
+
+def read_record(record: bytes) -> Fixed:
+    flags, stop = record[19], 21 + record[20]
+    submitted_at = int(record[:15])
+    job_id = JobId(record[21:stop].decode())
+    tail = len(record) - int.from_bytes(record[stop : stop + 4], "big")
+    start = stop + 4
+    tenant = trace_id = unique_key = idempotency_key = expires_at = None
+    limits: tuple[str, ...] = ()
+    if flags:
+        cursor = _Cursor(record, start)
+        if flags & _TENANT:
+            tenant = cursor.text()
+        if flags & _LIMITS:
+            limits = _texts(cursor.raw())
+        if flags & _EXPIRES:
+            expires_at = submitted_at + cursor.number()
+        if flags & _UNIQUE:
+            unique_key = cursor.text()
+        if flags & _KEYED:
+            idempotency_key = cursor.text()
+            cursor.raw()
+            cursor.at += 15
+        if flags & _TIMED:
+            cursor.at += 30
+        if flags & _TRACE:
+            trace_id = cursor.text()
+        start = cursor.at
+    max_retries, timeout_ms, retry = _known_body(record[start:tail])
+    name = tail + 2 + int.from_bytes(record[tail : tail + 2], "big")
+    return Fixed(
+        submitted_at, job_id, _known_name(record[tail + 2 : name]), record[name:], max_retries, timeout_ms, retry, tenant,
+        trace_id, limits, expires_at, unique_key, idempotency_key,
+    )  # fmt: skip
+
+
+def _texts(raw: bytes) -> tuple[str, ...]:
+    cursor, found = _Cursor(raw, 0), []
+    while cursor.at < len(raw):
+        found.append(cursor.text())
+    return tuple(found)
+
+
+# ---------------------------------------------------------------------- leases
+
+
+class Held(NamedTuple):
+    """A lease's record, read."""
+
+    token: bytes
+    epoch: int
+    attempts: int
+    crashes: int
+    started_at: int
+    eligible_at: int
+    timeout_ms: int
+    worker_id: str
+    assigned: str | None
+    parked_for: str | None
+    parked_ms: int
+    held: tuple[str, ...]
+
+
+def read_held(record: bytes) -> Held:
+    epoch, attempts, crashes = _COUNTS.unpack_from(record, 16)
+    flags, cursor = record[80], _Cursor(record, 81)
+    worker_id = cursor.text()
+    if flags & 2:
+        cursor.raw()
+    assigned = parked_for = None
+    parked_ms, held = 0, ()
+    if flags & 4:
+        assigned, parked_for = cursor.text() or None, cursor.text() or None
+        parked_ms = int(cursor.raw() or 0)
+        held = _texts(record[cursor.at :])
+    return Held(
+        record[:16], epoch, attempts, crashes, int(record[24:39]), int(record[39:54]),
+        int.from_bytes(record[74:80], "big"), worker_id, assigned, parked_for, parked_ms, held,
+    )  # fmt: skip
+
+
+def fresh_leases(
+    replies: Sequence[bytes], runs: Sequence[bytes], token: bytes, worker_id: str, now_at: int, ladder: Ladder
+) -> list[Lease]:
+    """Read the leases that an exchange gave: member, record and lease of each, classes with how many are theirs."""
+    leases: list[Lease] = []
+    at = 0
+    for run in range(0, len(runs), 2):
+        key = class_key(runs[run])
+        lane, needs, rung, persist = key
+        for _ in range(int(runs[run + 1])):
+            fixed = read_record(replies[at + 1])
+            seq = int(replies[at]) - BASE
+            held = replies[at + 2]
+            at += 3
+            asked_ms = fixed.timeout_ms
+            if not persist:
+                leases.append(
+                    Lease(
+                        fixed.job_id, seq, b"", fixed.task, fixed.payload, lane, fixed.tenant, fixed.trace_id, 1, 1, 0,
+                        0, asked_ms, asked_ms, None, now_at, False, needs, worker_id,
+                    )
+                )  # fmt: skip
+            elif not held:
+                leases.append(
+                    Lease(
+                        fixed.job_id, seq, token, fixed.task, fixed.payload, lane, fixed.tenant, fixed.trace_id, 1, 1,
+                        0, fixed.max_retries, asked_ms, asked_ms, fixed.retry, now_at, False, needs, worker_id, rung,
+                    )
+                )  # fmt: skip
+            else:
+                leases.append(make_lease(seq, fixed, read_held(held), key, ladder))
+    return leases
+
+
+def make_lease(
+    seq: int, fixed: Fixed, held: Held, key: ClassKey, ladder: Ladder, *, cancelled: bool = False
+) -> Lease:  # fmt: skip
+    return Lease(
+        fixed.job_id, seq, held.token, fixed.task, fixed.payload, key.lane, fixed.tenant, fixed.trace_id, held.epoch,
+        held.attempts, held.crashes, fixed.max_retries, held.timeout_ms or fixed.timeout_ms, fixed.timeout_ms,
+        fixed.retry, held.started_at, cancelled, key.needs, held.worker_id, key.rung, held.assigned,
+        budget_of(ladder, held.assigned),
+    )  # fmt: skip
+
+
+# ---------------------------------------------------------------------- reports
+
+
+def pack_reports(reports: Sequence[Report]) -> list[bytes | str | int]:
+    """Write reports as arguments of ``exchange``."""
+    packed: list[bytes | str | int] = []
+    for report in reports:
+        token = report.token or NO_TOKEN
+        if report.state is State.COMPLETED and report.error is None and not report.expired_only:
+            body = _pack(
+                (report.result, report.result_error, report.reason, None, report.attempts, report.crashes)
+            )  # fmt: skip
+            packed.append(member(report.seq))
+            packed.append(token + b"C" + body)
+            continue
+        attempt = b"" if report.error is None else _pack((report.reason or report.state.value, report.error))
+        packed += (
+            member(report.seq),
+            token + b"R",
+            LETTERS[report.state],
+            _ending(report),
+            _ending(heed_cancel(report)),
+            attempt,
+            _pack((report.error, report.reason)),
+            "\0".join(report.needs),
+            int(report.front),
+            int(report.expired_only),
+            report.delay_ms,
+            report.attempts,
+            report.crashes,
+            report.timeout_ms,
+        )
+    return packed
+
+
+def _ending(report: Report) -> bytes:
+    return _pack(
+        (report.result, report.result_error, report.reason, report.error, report.attempts, report.crashes)
+    )  # fmt: skip
+
+
+def pack_progress(progress: Sequence[Progress]) -> list[bytes | str | int]:
+    packed: list[bytes | str | int] = []
+    for note in progress:
+        packed += (member(note.seq), note.token, _pack((note.fraction, note.note)))
+    return packed
+
+
+# ---------------------------------------------------------------------- jobs
+
+
+def read_job(pieces: Sequence[bytes], now_at: int) -> Job:
+    """Put a job together from all there is of it."""
+    name, record, letter, where, tries, due, parked, cancel, progress, kind = pieces
+    fixed, state, key = read_record(record), STATES[letter], class_key(kind)
+    parts: dict[str, Any] = {
+        "timeout_ms": fixed.timeout_ms, "attempts": 0, "crashes": 0, "epoch": 0, "due_at": None,
+        "eligible_at": fixed.submitted_at, "started_at": None, "finished_at": None, "cancel_requested_at": None,
+        "worker_id": None, "progress": None, "note": None, "result": None, "result_error": None, "error": None,
+        "reason": None,
+    }  # fmt: skip
+    expires_at = fixed.expires_at
+    if state is State.QUEUED:
+        if where:
+            expires_at = None if where[80] & 1 else expires_at
+            parts |= _back(where, fixed)
+        if due:
+            parts["due_at"], parts["eligible_at"] = int(due), None
+        if parked:
+            parts["parked"] = parked[15:].decode()
+    elif state is State.EXECUTING:
+        parts |= _run(where, fixed)
+        expires_at = None if where[80] & 8 else expires_at
+        parts["assigned"] = read_held(where).assigned
+        parts["cancel_requested_at"] = int(cancel) if cancel else None
+        if progress:
+            parts["progress"], parts["note"] = _read_progress(progress)
+    else:
+        ended, void = _ended(where, fixed)
+        expires_at = None if void else expires_at
+        parts |= ended
+    return Job(
+        job_id=fixed.job_id,
+        seq=int(name) - BASE,
+        task=fixed.task,
+        payload=fixed.payload,
+        state=state,
+        lane=key.lane,
+        needs=key.needs,
+        rung=key.rung,
+        tenant=fixed.tenant,
+        max_retries=fixed.max_retries,
+        retry=fixed.retry,
+        submitted_at=fixed.submitted_at,
+        expires_at=expires_at,
+        idempotency_key=fixed.idempotency_key,
+        unique_key=fixed.unique_key,
+        trace_id=fixed.trace_id,
+        history=_history(tries),
+        limits=fixed.limits,
+        seen_at=now_at,
+        **parts,
+    )
+
+
+def _back(record: bytes, fixed: Fixed) -> dict[str, Any]:
+    epoch, attempts, crashes = _COUNTS.unpack_from(record, 16)
+    error, reason = _read_back(record[81:]) if len(record) > 81 else (None, None)
+    return {
+        "epoch": epoch,
+        "attempts": attempts,
+        "crashes": crashes,
+        "eligible_at": int(record[24:39]) or None,
+        "timeout_ms": int.from_bytes(record[74:80], "big") or fixed.timeout_ms,
+        "error": error,
+        "reason": reason,
+    }
+
+
+def _run(record: bytes, fixed: Fixed) -> dict[str, Any]:
+    held = read_held(record)
+    return {
+        "epoch": held.epoch,
+        "attempts": held.attempts,
+        "crashes": held.crashes,
+        "eligible_at": held.eligible_at,
+        "started_at": held.started_at,
+        "timeout_ms": held.timeout_ms or fixed.timeout_ms,
+        "worker_id": held.worker_id,
+        "parked_for": held.parked_for,
+        "parked_ms": held.parked_ms,
+    }
+
+
+def _ended(record: bytes, fixed: Fixed) -> tuple[dict[str, Any], bool]:
+    """Read an ending; tells also whether the job no longer expired."""
+    kind, length = record[16:17], int.from_bytes(record[17:19], "big")
+    what, rest = record[19 : 19 + length], record[19 + length :]
+    ended: dict[str, Any] = {"finished_at": int(record[1:16])}
+    if kind in (b"Q", b"-", b"~"):
+        if kind == b"Q":
+            ended |= _back(what, fixed)
+        elif kind == b"~":
+            ended["eligible_at"] = None
+        ended["reason"] = rest.decode()
+        return ended, kind == b"Q" and bool(what[80] & 1)
+    ended |= _run(what, fixed)
+    if kind == b"P":
+        cursor = _Cursor(rest, 15)
+        told = cursor.raw()
+        ended["cancel_requested_at"] = int(rest[:15]) or None
+        if told:
+            ended["progress"], ended["note"] = _read_progress(told)
+        rest = rest[cursor.at :]
+    result, result_error, reason, error, attempts, crashes = _read_ending(rest)
+    ended |= {
+        "result": result, "result_error": result_error, "reason": reason, "error": error, "attempts": attempts,
+        "crashes": crashes,
+    }  # fmt: skip
+    return ended, bool(what[80] & 8)
+
+
+def _history(tries: bytes) -> tuple[Attempt, ...]:
+    found, at = [], 0
+    while at < len(tries):
+        stop = at + 4 + int.from_bytes(tries[at : at + 4], "big")
+        entry = tries[at + 4 : stop]
+        cursor = _Cursor(entry, 36)
+        worker_id = cursor.text()
+        reason, error = _read_attempt(entry[cursor.at :])
+        epoch, number = int.from_bytes(entry[:4], "big"), int.from_bytes(entry[4:6], "big")
+        found.append(Attempt(number, epoch, worker_id, int(entry[6:21]), int(entry[21:36]), reason, error))
+        at = stop
+    return tuple(found)
+
+
+# ---------------------------------------------------------------------- workers
+
+
+def pack_worker(worker: Worker) -> bytes:
+    return _pack(
+        (worker.worker_id, worker.host, worker.pid, worker.slots, worker.reserved, worker.offers, worker.version,
+         worker.protocol)
+    )  # fmt: skip
+
+
+def read_worker(row: Sequence[bytes], now_at: int) -> Worker:
+    blob, state, started_at, heartbeat_at, lease_ends_at, running = row
+    worker_id, host, pid, slots, reserved, offers, version, protocol = _read_worker(blob)
+    return Worker(
+        worker_id=worker_id,
+        host=host,
+        pid=pid,
+        slots=slots,
+        reserved=reserved,
+        offers=offers,
+        version=version,
+        protocol=protocol,
+        state=WorkerState.DEAD if int(lease_ends_at) <= now_at else WorkerState(state.decode()),
+        started_at=int(started_at),
+        heartbeat_at=int(heartbeat_at),
+        lease_ends_at=int(lease_ends_at),
+        running=int(running),
+    )

@@ -1,0 +1,109 @@
+-- documents: small named values with a version; and what follows when the rules among them change.
+
+local function version_of(stored) return stored and tonumber(string.match(stored, '^%d+')) or 0 end
+
+-- read: args  kind, name ('' with 1 behind it: all).  returns  name, version and body behind a line break, ...
+local function read(keys, args)
+  begin(keys, args)
+  local key, found = P .. 'doc:' .. args[2], {}
+  if args[4] == '1' then
+    local names = call('HKEYS', key)
+    table.sort(names, before)
+    for _, name in ipairs(names) do push(found, name, call('HGET', key, name)) end
+  else
+    local stored = call('HGET', key, args[3])
+    if stored then push(found, args[3], stored) end
+  end
+  return found
+end
+
+local function clamp_rates(rules)  -- bring what was given away under other rules in line with these
+  local rates = call('HGETALL', P .. 'rates')
+  for i = 1, #rates, 2 do
+    local rule = rules.limits[string.match(rates[i], '^[^=]*')]
+    if not rule or not rule.interval then
+      call('HDEL', P .. 'rates', rates[i])
+    else
+      call('HSET', P .. 'rates', rates[i], num(math.min(tonumber(rates[i + 1]), now * 1000 + rule.burst * rule.interval)))
+    end
+  end
+end
+
+local function adopt()  -- count leases anew, and let all that was put aside try again
+  tx.book = nil
+  local rules, held = book.now(), call('HGETALL', P .. 'lease')
+  clamp_rates(rules)
+  for i = 1, #held, 2 do
+    for _, key in ipairs(lease.rest(held[i + 1]).held or {}) do call('SREM', P .. 'h:' .. key, held[i]) end
+  end
+  tx.room = {}
+  for i = 1, #held, 2 do
+    local member, was, rec = held[i], held[i + 1], record.of(held[i])
+    local extras, rest = record.extras(rec), lease.rest(was)
+    local holds = caps.hold(member, book.keys(record.task(rec), extras.tenant, extras.limits))
+    local bits = bit.bor(byte(was, 81), 4)
+    local tail = text(rest.worker) .. (rest.tenant and text(rest.tenant) or '')
+    tail = tail .. text(rest.assigned or '') .. text(rest.parked_for or '') .. text(rest.parked_ms or '')
+    for _, key in ipairs(holds) do tail = tail .. text(key) end
+    call('HSET', P .. 'lease', member, sub(was, 1, 80) .. string.char(bits) .. tail)
+  end
+  for number = 1, class.all() do
+    for _, park in ipairs(call('HKEYS', P .. 'parks:' .. num(number))) do parks.open(number, park) end
+  end
+  wake_all()
+end
+
+-- write: a document, or remove it.
+-- args     kind, name, body, 1 to write or 0 to remove, version it must have ('' for any), and of a part of the rules: the
+--          version of all rules it was compiled for, the rules as a whole (JSON), 1 if they may let more start
+-- returns  the new version; 0 if the document's version was another; -1 if the rules' was
+local function write(keys, args)
+  begin(keys, args)
+  local key, name = P .. 'doc:' .. args[2], args[3]
+  local version = version_of(call('HGET', key, name))
+  if args[6] ~= '' and tonumber(args[6]) ~= version then return 0 end
+  if args[7] and (call('HGET', P .. 'meta', 'rules') or '0') ~= args[7] then return -1 end
+  if args[5] == '1' then
+    call('HSET', key, name, num(version + 1) .. '\n' .. args[4])
+  else
+    call('HDEL', key, name)
+  end
+  if args[7] then
+    call('HSET', P .. 'meta', 'book', args[8])
+    call('HINCRBY', P .. 'meta', 'rules', 1)
+    if args[9] == '1' then adopt() end
+  end
+  return version + 1
+end
+
+-- rules: returns  their version, then name, version and body of each part
+local function rules_now(keys, args)
+  begin(keys, args)
+  local found = {call('HGET', P .. 'meta', 'rules') or '0'}
+  local names = call('HKEYS', P .. 'doc:rules')
+  table.sort(names, before)
+  for _, name in ipairs(names) do push(found, name, call('HGET', P .. 'doc:rules', name)) end
+  return found
+end
+
+-- witness: note what each class waits for now, if it is our turn.
+-- args     ms between turns, longest gap in ms, then class and reason of each
+local function witness(keys, args)
+  begin(keys, args)
+  local last = tonumber(call('HGET', P .. 'meta', 'witnessed') or nil)
+  if last and last > now - tonumber(args[2]) then return 0 end
+  call('HSET', P .. 'meta', 'witnessed', num(now))
+  for i = 4, #args, 2 do
+    local key = P .. 'stretch:' .. num(class.number(args[i]))
+    local entry = call('LINDEX', key, -1)
+    local until_at = entry and tonumber(sub(entry, 16, 30))
+    if not entry or until_at + tonumber(args[3]) < now then
+      call('RPUSH', key, now15 .. now15 .. args[i + 1])
+    elseif sub(entry, 31) == args[i + 1] then
+      call('LSET', key, -1, sub(entry, 1, 15) .. now15 .. args[i + 1])
+    else
+      call('RPUSH', key, sub(entry, 16, 30) .. now15 .. args[i + 1])
+    end
+  end
+  return 1
+end

@@ -1,0 +1,249 @@
+-- ending: every way a job leaves a state.
+--
+-- ending: state(1) moment(15) kind(1) length(2) what it was, then body.  kind: E a lease, P a lease behind which stand the
+-- moment a cancel was asked for (15) and progress, Q a back, - nothing, ~ nothing but a delay.  The body is a blob of the reporter, or of a job
+-- that never ran the reason in plain text.
+local ending = {}
+
+function ending.token(out) return i2(out, 18) >= 16 and sub(out, 20, 35) or NONE end
+
+local function keep(member, rec, state, out)  -- note how a job ended
+  call('HSET', P .. 'out', member, out)
+  if state ~= 'C' then
+    call('ZADD', P .. 'bad:' .. state, sub(member, 2), member)
+    call('ZADD', P .. 'old:' .. state, now15, member)
+  end
+  if byte(rec, 20) ~= 0 then
+    local extras = record.extras(rec)
+    if extras.unique then call('HDEL', P .. 'unique', extras.unique) end
+  end
+  count(STATES[state], 1)
+end
+
+function ending.cancel_queued(member, rec, reason)
+  local number, key, delayed, back = leave_queue(member, rec)
+  if not delayed then lines.forget(number, record.extras(rec).tenant, key, member) end
+  local what = back or ''
+  local kind = back and 'Q' or delayed and '~' or '-'
+  keep(member, rec, 'X', 'X' .. now15 .. kind .. pack('>I2', #what) .. what .. reason)
+  call('HDEL', P .. 'again', member)
+end
+
+function ending.queue_again(member, rec, out)  -- an operator's retry
+  local what = sub(out, 20, 19 + i2(out, 18))
+  local number, epoch = record.class(rec), 0
+  if #what > 0 then
+    epoch, number = i4(what, 17), i4(what, 55)
+  end
+  local extras, seq = record.extras(rec), call('HINCRBY', P .. 'meta', 'seq', 1)
+  local step = book.step(record.task(rec), extras.tenant or '')
+  local key = lines.put(number, member, member_of(seq), extras.tenant, now15, step)
+  call('HSET', P .. 'again', member, back_of(NONE, epoch, 0, 0, now, 0, number, key, 0, 1, ''))
+  lines.flush()
+  call('ZREM', P .. 'expiry', member)
+  if extras.unique then call('HSET', P .. 'unique', extras.unique, member) end
+  call('ZREM', P .. 'bad:' .. sub(out, 1, 1), member)
+  call('ZREM', P .. 'old:' .. sub(out, 1, 1), member)
+  call('HDEL', P .. 'out', member)
+end
+
+function ending.forget(members)  -- nothing is left of these
+  local ids = {}
+  each(members, 1000, function(...)
+    for _, rec in ipairs(call('HMGET', P .. 'job', ...)) do
+      if rec then push(ids, record.id(rec)) end
+    end
+    for _, name in ipairs({'out', 'tries', 'job'}) do call('HDEL', P .. name, ...) end
+    for _, name in ipairs({'expiry', 'bad:F', 'bad:X', 'bad:D', 'old:F', 'old:X', 'old:D'}) do
+      call('ZREM', P .. name, ...)
+    end
+  end)
+  each(ids, 1000, function(...) call('HDEL', P .. 'ids', ...) end)
+end
+
+local function bury(worker)
+  if call('EXISTS', P .. 'worker:' .. worker) == 1 then call('HSET', P .. 'worker:' .. worker, 'state', 'dead') end
+  call('ZREM', P .. 'wait', worker)
+end
+
+local function confirm_expired(worker)  -- a worker past its deadline may not speak again without registering
+  local row = call('HMGET', P .. 'worker:' .. worker, 'ends', 'state')
+  if row[1] and tonumber(row[1]) > now and row[2] ~= 'dead' then return false end
+  bury(worker)
+  return true
+end
+
+local function answer_late(member, token, state)
+  local out = call('HGET', P .. 'out', member)
+  local last, standing
+  if out then
+    last, standing = ending.token(out), sub(out, 1, 1)
+  elseif call('HEXISTS', P .. 'lease', member) == 1 then
+    return 'lost'
+  else
+    local back = call('HGET', P .. 'again', member)
+    if not back and call('HEXISTS', P .. 'job', member) == 0 then return 'lost' end
+    last, standing = back and sub(back, 1, 16) or NONE, 'Q'
+  end
+  if last ~= token then return 'lost' end
+  return (state == standing or state == 'Q') and 'same' or 'lost'
+end
+
+local function requeue(report, member, held, rest)  -- put a job back whose lease has ended
+  local number, rec = lease.class(held), record.of(member)
+  if report.needs ~= '' then
+    local key = class.parts(number)
+    local wanted, names = {}, {}
+    for _, need in ipairs(key.needs) do wanted[need] = true end
+    for need in string.gmatch(report.needs, '[^%z]+') do wanted[need] = true end
+    for need in pairs(wanted) do push(names, need) end
+    table.sort(names, before)
+    number = class.number(concat({key.lane, key.rung, '1', unpack(names)}, '\0'))
+  end
+  local extras, eligible, due, key = record.extras(rec), 0, 0, NONE
+  if report.delay > 0 then
+    due = now + report.delay
+    lines.delay(number, member, due)
+  else
+    eligible = report.front and tonumber(sub(held, 40, 54)) or now
+    local place = report.front and member or member_of(call('HINCRBY', P .. 'meta', 'seq', 1))
+    local step = book.step(record.task(rec), extras.tenant or '')
+    key = lines.put(number, member, place, extras.tenant, fmt('%015d', eligible), step, report.front)
+    lines.flush()
+  end
+  call('HSET', P .. 'again', member, back_of(sub(held, 1, 16), lease.epoch(held), report.attempts, report.crashes,
+    eligible, due, number, key, report.timeout, band(byte(held, 81), 8) ~= 0 and 1 or 0, report.back))
+  if extras.expires_ms and band(byte(held, 81), 8) == 0 then
+    call('ZADD', P .. 'expiry', num(tonumber(sub(rec, 1, 15)) + extras.expires_ms), member)
+  end
+end
+
+-- A report is a member and its token with a state and a body behind it, or with R: then nine more arguments follow, as
+-- ``read_report`` names them.
+local function read_report(args, at)
+  local report = {member = args[at], token = sub(args[at + 1], 1, 16), state = sub(args[at + 1], 17, 17)}
+  if report.state ~= 'R' then
+    report.body = sub(args[at + 1], 18)
+    return report, at + 2
+  end
+  report.state, report.body, report.heeded, report.attempt = args[at + 2], args[at + 3], args[at + 4], args[at + 5]
+  report.back, report.needs, report.front, report.expired = args[at + 6], args[at + 7], args[at + 8] == '1', args[at + 9] == '1'
+  report.delay, report.attempts = tonumber(args[at + 10]), tonumber(args[at + 11])
+  report.crashes, report.timeout = tonumber(args[at + 12]), tonumber(args[at + 13])
+  return report, at + 14
+end
+
+-- Carry out reports under the tokens of their leases. Gives where the next argument is, and those not newly taken.
+function ending.finish(args, at, n)
+  if n == 0 then return at, {} end
+  local reports, members = {}, {}
+  for i = 1, n do
+    reports[i], at = read_report(args, at)
+    members[i] = reports[i].member
+  end
+  local held, asked, told = {}, {}, {}
+  local i = 0
+  each(members, 4000, function(...)
+    for _, found in ipairs(call('HMGET', P .. 'lease', ...)) do i = i + 1; held[i] = found end
+  end)
+  if call('EXISTS', P .. 'cancel', P .. 'progress') > 0 then
+    for k, member in ipairs(members) do
+      asked[k] = call('HGET', P .. 'cancel', member)
+      told[k] = call('HGET', P .. 'progress', member)
+    end
+  end
+  local answers, late, gone, outs, done, left = {}, {}, {}, {}, {}, false
+  local workers, worker_order, lived, lived_order, completed = {}, {}, {}, {}, {}
+  local function unlive()  -- what has ended no longer counts for its tenant
+    for _, number in ipairs(lived_order) do
+      each(lived[number], 4000, function(...) call('ZREM', P .. 'live:' .. num(number), ...) end)
+    end
+    lived, lived_order = {}, {}
+  end
+  for k, report in ipairs(reports) do
+    local member, found = report.member, held[k]
+    if report.token == NONE and call('HEXISTS', P .. 'job', member) == 0 then
+      count('transient_' .. STATES[report.state], 1)
+    elseif not found or done[member] or sub(found, 1, 16) ~= report.token then
+      push(late, k)
+    else
+      local flags, worker, rest = byte(found, 81), sub(found, 84, 83 + i2(found, 82)), nil
+      if flags > 1 then rest = lease.rest(found) end
+      if report.expired and not confirm_expired(worker) then
+        answers[k] = 'lost'
+      else
+        local state, body, attempt = report.state, report.body, report.attempt
+        if asked[k] and state == 'Q' then state, body = 'X', report.heeded end
+        done[member], left = true, true
+        if not workers[worker] then
+          workers[worker] = {}
+          push(worker_order, worker)
+        end
+        push(workers[worker], member)
+        if attempt and attempt ~= '' then
+          local tries = call('HGET', P .. 'tries', member) or ''
+          local entry = pack('>I4I2', lease.epoch(found), i2(found, 21)) .. sub(found, 25, 39) .. now15 .. text(worker) .. attempt
+          call('HSET', P .. 'tries', member, tries .. pack('>I4', #entry) .. entry)
+        end
+        if rest and rest.held then caps.give_back(member, rest.held) end
+        if rest and rest.tenant then
+          local number, key = lease.class(found), lease.key(found)
+          if state == 'Q' then
+            lines.forget(number, rest.tenant, key, member)
+          else
+            if not lived[number] then
+              lived[number] = {}
+              push(lived_order, number)
+            end
+            push(lived[number], lines.live(rest.tenant, key, member))
+            if tx.last[number] then tx.last[number][rest.tenant] = nil end
+          end
+        end
+        if state == 'Q' then
+          count('retried', 1)
+          unlive()
+          requeue(report, member, found, rest)
+          push(gone, member)
+        else
+          local out = state .. now15
+          if asked[k] or told[k] then
+            out = out .. 'P' .. pack('>I2', #found) .. found .. (asked[k] or ZERO) .. text(told[k] or '') .. body
+          else
+            out = out .. 'E' .. pack('>I2', #found) .. found .. body
+          end
+          if state == 'C' and flags % 2 == 0 then
+            push(outs, member, out)
+            push(completed, member)
+            count('completed', 1)
+          else
+            keep(member, record.of(member), state, out)
+            if state == 'C' then push(completed, member) end
+          end
+          push(gone, member)
+        end
+        if asked[k] then call('HDEL', P .. 'cancel', member) end
+        if told[k] then call('HDEL', P .. 'progress', member) end
+      end
+    end
+  end
+  each(outs, 4000, function(...) call('HSET', P .. 'out', ...) end)
+  unlive()
+  each(gone, 4000, function(...) call('HDEL', P .. 'lease', ...) end)
+  for _, worker in ipairs(worker_order) do
+    each(workers[worker], 4000, function(...) call('SREM', P .. 'l:' .. worker, ...) end)
+  end
+  if #completed > 0 then call('RPUSH', P .. 'fin', now15 .. concat(completed)) end
+  if left then caps.with_room(book.now().rungs[1] ~= nil) end
+  for _, k in ipairs(late) do answers[k] = answer_late(reports[k].member, reports[k].token, reports[k].state) end
+  local refused = {}
+  for k = 1, n do
+    if answers[k] then push(refused, num(k - 1), answers[k]) end
+  end
+  if watched() then
+    for _, member in ipairs(members) do
+      local rec = record.of(member)
+      if rec then push(tx.changed, record.id(rec)) end
+    end
+  end
+  return at, refused
+end

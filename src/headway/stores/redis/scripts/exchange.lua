@@ -1,0 +1,109 @@
+-- exchange: end leases, note progress, make due jobs eligible, claim by the plan, picture what waits: one step.
+-- args     worker ('' for none), claim id, whether a snapshot is wanted, whether to wait, for which lanes (* for any), whether
+--          there is a plan, how many classes it knew (-1: any number), its totals free and free_below, leave_free,
+--          number of reports, reports, number of progress notes, member, token and blob of each, number of takes,
+--          class, most, below_reserve, over and until of each
+-- returns  now, state of the worker, more, refused (index, answer ...), leases (member, record, lease or '' if it is fresh,
+--          ...), their classes (text, how many leases in a row, ...), snapshot or false
+-- holds    never more leases than the plan's totals, the worker's slots or any cap in force allow
+local snapshot
+
+local function note_waiting(worker, waits, lanes)  -- one that looks again while it waits keeps its turn
+  local turn = call('ZSCORE', P .. 'wait', worker)
+  if turn and (not waits or call('HGET', P .. 'worker:' .. worker, 'lanes') ~= lanes) then
+    call('ZREM', P .. 'wait', worker)
+    turn = false
+  end
+  if waits and not turn then
+    call('HSET', P .. 'worker:' .. worker, 'lanes', lanes)
+    call('ZADD', P .. 'wait', num(call('HINCRBY', P .. 'meta', 'turn', 1)), worker)
+  end
+end
+
+local function leases_again(worker, token, out, runs)  -- the same claim again: the same leases, where still held
+  local members = call('SMEMBERS', P .. 'l:' .. worker)
+  table.sort(members)
+  for _, member in ipairs(members) do
+    local held = call('HGET', P .. 'lease', member)
+    if held and sub(held, 1, 16) == token then
+      push(out, member)
+      push(out, record.of(member), held)
+      push(runs, class.parts(lease.class(held)).name, '1')
+    end
+  end
+end
+
+local function claim_by(plan, takes, row, worker, token, out, runs)
+  if row.claim == token then
+    leases_again(worker, token, out, runs)
+    return false
+  end
+  local free = math.min(plan.free, row.slots - call('SCARD', P .. 'l:' .. worker))
+  local below, more = math.min(plan.below, caps.pool_room()), false
+  local claimed = 0
+  for _, take in ipairs(takes) do
+    local want = math.min(take.most, free)
+    if take.below then want = math.min(want, below) end
+    local number = tonumber(call('HGET', P .. 'classes', take.name) or nil)
+    if want > 0 and number and not book.shuts(class.parts(number).lane) then
+      take.number = number
+      local got, unseen = claim.take(take, want, worker, token, out)
+      more = more or unseen
+      claimed = claimed + got
+      if got > 0 then push(runs, take.name, num(got)) end
+      if take.over ~= '' then count('promoted.' .. class.parts(number).lane .. '.' .. take.over, got) end
+      free = free - got
+      if take.below or plan.leave_free then below = below - got end
+    end
+  end
+  count('claimed', claimed)
+  if claimed > 0 then call('HSET', P .. 'worker:' .. worker, 'claim', token) end
+  return more
+end
+
+local function exchange(keys, args)
+  begin(keys, args)
+  local worker, token, wants, waits, lanes = args[2], args[3], args[4] == '1', args[5] == '1', args[6]
+  local plan = args[7] == '1' and {
+    known = tonumber(args[8]), free = tonumber(args[9]), below = tonumber(args[10]), leave_free = args[11] == '1',
+  }
+  local at, refused = ending.finish(args, 13, tonumber(args[12]))
+  local notes = tonumber(args[at])
+  at = at + 1
+  for _ = 1, notes do
+    local held = call('HGET', P .. 'lease', args[at])
+    if held and sub(held, 1, 16) == args[at + 1] then
+      call('HSET', P .. 'progress', args[at], args[at + 2])
+      push(tx.changed, record.id(record.of(args[at])))
+    end
+    at = at + 3
+  end
+  parks.pump()
+  claim.pump()
+  local out, runs, more, state = {}, {}, false, 'dead'
+  local outdated = plan and plan.known >= 0 and plan.known < class.all()
+  if worker ~= '' then
+    local row = call('HMGET', P .. 'worker:' .. worker, 'state', 'ends', 'slots', 'claim')
+    state = row[1] or 'dead'
+    if row[1] and plan and not outdated and tonumber(row[2]) > now then
+      if state == 'active' then
+        local takes = {}
+        for _ = 1, tonumber(args[at]) do
+          push(takes, {
+            name = args[at + 1], most = tonumber(args[at + 2]), below = args[at + 3] == '1', over = args[at + 4],
+            until_at = tonumber(args[at + 5]),
+          })
+          at = at + 5
+        end
+        more = claim_by(plan, takes, {claim = row[4], slots = tonumber(row[3])}, worker, token, out, runs)
+      end
+      note_waiting(worker, waits and state == 'active' and #out == 0 and not more, lanes)
+    end
+  end
+  if #out > 0 and watched() then
+    for i = 1, #out, 3 do push(tx.changed, record.id(out[i + 1])) end
+  end
+  settle(worker)
+  tx.floor = nil
+  return {now, state, more and 1 or 0, refused, out, runs, (wants or outdated) and snapshot() or false}
+end

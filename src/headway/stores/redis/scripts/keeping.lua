@@ -1,0 +1,139 @@
+-- keeping: workers and their leases.
+
+-- renew: move a worker's deadline; say what it has lost and what it must stop.
+-- args     worker, lease ms, confirm ms, whether to register, blob, slots, offers, then id and token of each lease it holds
+-- returns  now, state, lost ids, ids to cancel, leases it does not name and that are overdue (member, record, lease, ...)
+local function renew(keys, args)
+  begin(keys, args)
+  local worker, lease_ms, confirm_ms, register = args[2], tonumber(args[3]), tonumber(args[4]), args[5] == '1'
+  local row, ids, tokens = P .. 'worker:' .. args[2], {}, {}
+  for i = 9, #args, 2 do
+    push(ids, args[i])
+    push(tokens, args[i + 1])
+  end
+  local state = call('HGET', row, 'state')
+  if not register and (not state or state == 'dead') then return {now, 'dead', ids, {}, {}} end
+  if register then
+    state = 'active'
+    call('ZREM', P .. 'wait', worker)
+    call('HSET', row, 'started', num(now))
+    call('HDEL', row, 'lanes')
+    call('SADD', P .. 'workers', worker)
+  end
+  call('HSET', row, 'blob', args[6], 'slots', args[7], 'offers', args[8], 'state', state, 'beat', num(now),
+    'ends', num(now + lease_ms))
+  local rules = book.now()
+  if register and (rules.rungs[1] or rules.reserve) then wake_all() end  -- more slots are more room
+  local lost, cancel, named, overdue = {}, {}, {}, {}
+  for i, member in ipairs(members_of(ids)) do
+    local held = member and call('HGET', P .. 'lease', member)
+    if held and sub(held, 1, 16) == tokens[i] and lease.rest(held).worker == worker then
+      named[member] = true
+      if call('HEXISTS', P .. 'cancel', member) == 1 then push(cancel, ids[i]) end
+    else
+      push(lost, ids[i])
+    end
+  end
+  for _, member in ipairs(call('SMEMBERS', P .. 'l:' .. worker)) do
+    local held = not named[member] and call('HGET', P .. 'lease', member)
+    if held and tonumber(sub(held, 25, 39)) + confirm_ms <= now then
+      push(overdue, member)
+      push(overdue, record.of(member), held)
+    end
+  end
+  return {now, state, lost, cancel, overdue}
+end
+
+-- leases: those of a worker, or ('') of workers that let their deadline pass.
+-- args     worker, how many at most
+-- returns  now, then member, record, lease, class, cancelled or not, of each
+local function leases(keys, args)
+  begin(keys, args)
+  local members, found = {}, {now}
+  if args[2] ~= '' then
+    members = call('SMEMBERS', P .. 'l:' .. args[2])
+  else
+    local gone, held = {}, call('HGETALL', P .. 'lease')
+    for i = 1, #held, 2 do
+      local worker = lease.rest(held[i + 1]).worker
+      if gone[worker] == nil then
+        local row = call('HMGET', P .. 'worker:' .. worker, 'state', 'ends')
+        gone[worker] = not row[1] or row[1] == 'dead' or tonumber(row[2]) <= now
+      end
+      if gone[worker] then push(members, held[i]) end
+    end
+  end
+  table.sort(members)
+  for i, member in ipairs(members) do
+    if i > tonumber(args[3]) then break end
+    local held = call('HGET', P .. 'lease', member)
+    push(found, {
+      member, record.of(member), held, class.parts(lease.class(held)).name, call('HEXISTS', P .. 'cancel', member),
+    })
+  end
+  return found
+end
+
+-- bury: a worker gets nothing more and must register anew.  args  worker.
+local function bury_worker(keys, args)
+  begin(keys, args)
+  bury(args[2])
+  return 1
+end
+
+-- drain: ask a worker to take nothing more.  args  worker.  returns  1, or 0 if no live worker has this id.
+local function drain(keys, args)
+  begin(keys, args)
+  local state = call('HGET', P .. 'worker:' .. args[2], 'state')
+  if not state or state == 'dead' then return 0 end
+  call('HSET', P .. 'worker:' .. args[2], 'state', 'draining')
+  call('ZREM', P .. 'wait', args[2])
+  ring(args[2] .. '.keeper')
+  return 1
+end
+
+-- cancel: queued jobs at once; executing ones are asked to stop.
+-- args     reason, ids
+-- returns  the state of each afterwards, '' if there is none
+local function cancel(keys, args)
+  begin(keys, args)
+  local ids, states = {unpack(args, 3)}, {}
+  for i, member in ipairs(members_of(ids)) do
+    local whole = member and pieces(member)
+    local state = whole and whole[3] or ''
+    if state == 'Q' then
+      ending.cancel_queued(member, whole[2], args[2])
+      state = 'X'
+    elseif state == 'E' and whole[8] == '' then
+      call('HSET', P .. 'cancel', member, now15)
+      ring(lease.rest(whole[4]).worker .. '.keeper')
+    end
+    states[i] = state
+  end
+  tx.changed = ids
+  settle()
+  return states
+end
+
+-- retry: queue ended jobs again with all counts reset.
+-- args     ids
+-- returns  the state of each afterwards, '' if there is none
+local function retry(keys, args)
+  begin(keys, args)
+  local ids, states = {unpack(args, 2)}, {}
+  for i, member in ipairs(members_of(ids)) do
+    local whole = member and pieces(member)
+    local state = whole and whole[3] or ''
+    if state == 'F' or state == 'X' or state == 'D' then
+      local unique = record.extras(whole[2]).unique
+      if not unique or call('HEXISTS', P .. 'unique', unique) == 0 then
+        ending.queue_again(member, whole[2], whole[4])
+        state = 'Q'
+      end
+    end
+    states[i] = state
+  end
+  tx.changed = ids
+  settle()
+  return states
+end

@@ -1,0 +1,119 @@
+-- pruning: bounded batches of what need not be kept.
+
+local function prune_completed(before_at, most)  -- the oldest entries of the list of completed jobs
+  local old = {}
+  while #old < most do
+    local entry = call('LINDEX', P .. 'fin', 0)
+    if not entry or tonumber(sub(entry, 1, 15)) > before_at then break end
+    local rest, taken = {}, 0
+    for at = 16, #entry, 16 do
+      local member = sub(entry, at, at + 15)
+      if #old < most then
+        taken = taken + 1
+        local out = call('HGET', P .. 'out', member)
+        if out and byte(out) == 67 and sub(out, 2, 16) == sub(entry, 1, 15) then push(old, member) end
+      else
+        push(rest, member)
+      end
+    end
+    if #rest == 0 then
+      call('LPOP', P .. 'fin')
+    else
+      call('LSET', P .. 'fin', 0, sub(entry, 1, 15) .. concat(rest))
+    end
+  end
+  return old
+end
+
+local function prune_workers(kept_ms)
+  for _, id in ipairs(call('SMEMBERS', P .. 'workers')) do
+    local row = call('HMGET', P .. 'worker:' .. id, 'state', 'ends')
+    local ends = tonumber(row[2] or 0)
+    if row[1] ~= 'dead' and ends <= now then bury(id) end
+    if ends + kept_ms <= now and call('EXISTS', P .. 'l:' .. id) == 0 then
+      call('SREM', P .. 'workers', id)
+      call('DEL', P .. 'worker:' .. id)
+    end
+  end
+end
+
+-- prune: cancel a batch of expired jobs, forget a batch of old ones and all that is stale.
+-- args     how many at most, how long to keep completed, failed, cancelled and dead-lettered jobs, workers and stretches (ms)
+-- returns  how many jobs it touched
+local function prune(keys, args)
+  begin(keys, args)
+  local most, touched = tonumber(args[2]), 0
+  local expired = call('ZRANGE', P .. 'expiry', '-inf', num(now), 'BYSCORE', 'LIMIT', 0, most)
+  for _, member in ipairs(expired) do
+    local whole = pieces(member)
+    if whole and whole[3] == 'Q' then
+      ending.cancel_queued(member, whole[2], 'expired')
+      push(tx.changed, record.id(whole[2]))
+      touched = touched + 1
+    end
+    call('ZREM', P .. 'expiry', member)  -- one that executes is entered again if it comes back
+  end
+  local old = prune_completed(now - tonumber(args[3]), most)
+  for i, letter in ipairs({'F', 'X', 'D'}) do
+    if #old < most then
+      local until_at = num(now - tonumber(args[3 + i]))
+      for _, member in ipairs(call('ZRANGE', P .. 'old:' .. letter, '-inf', until_at, 'BYSCORE', 'LIMIT', 0, most - #old)) do
+        push(old, member)
+      end
+    end
+  end
+  ending.forget(old)
+  local scopes = call('ZRANGE', P .. 'idem_until', '-inf', num(now), 'BYSCORE', 'LIMIT', 0, most)
+  for _, scope in ipairs(scopes) do
+    local kept = call('HGET', P .. 'idem', scope)
+    if kept and tonumber(sub(kept, 1, 15)) <= now then call('HDEL', P .. 'idem', scope) end
+    call('ZREM', P .. 'idem_until', scope)
+  end
+  prune_workers(tonumber(args[7]))
+  for number = 1, class.all() do
+    local key = P .. 'stretch:' .. num(number)
+    local entry = call('LINDEX', key, 0)
+    while entry and tonumber(sub(entry, 16, 30)) + tonumber(args[8]) <= now do
+      call('LPOP', key)
+      entry = call('LINDEX', key, 0)
+    end
+  end
+  local rates = call('HGETALL', P .. 'rates')
+  for i = 1, #rates, 2 do
+    if tonumber(rates[i + 1]) <= now * 1000 then call('HDEL', P .. 'rates', rates[i]) end
+  end
+  local bottom, top = tonumber(call('HGET', P .. 'meta', 'bottom') or 1), tonumber(call('HGET', P .. 'meta', 'seq') or 0)
+  for _ = 1, 5000 do  -- below it no number leads to a job
+    if bottom > top or call('HEXISTS', P .. 'job', member_of(bottom)) == 1 then break end
+    bottom = bottom + 1
+  end
+  call('HSET', P .. 'meta', 'bottom', num(bottom))
+  settle()
+  return touched + #old
+end
+
+-- purge: forget ended jobs now.
+-- args     states as letters, how many at most, 1 if ids follow, ids
+-- returns  how many
+local function purge(keys, args)
+  begin(keys, args)
+  local states, most, gone = args[2], tonumber(args[3]), {}
+  if args[4] == '1' then
+    for _, member in ipairs(members_of({unpack(args, 5)})) do
+      local out = member and call('HGET', P .. 'out', member)
+      if #gone < most and out and string.find(states, sub(out, 1, 1), 1, true) then push(gone, member) end
+    end
+  else
+    for _, letter in ipairs({'F', 'X', 'D'}) do
+      if string.find(states, letter, 1, true) then
+        for _, member in ipairs(call('ZRANGE', P .. 'bad:' .. letter, 0, most - #gone - 1)) do push(gone, member) end
+      end
+      if #gone == most then break end
+    end
+    if string.find(states, 'C', 1, true) then
+      for _, member in ipairs(prune_completed(now, most - #gone)) do push(gone, member) end
+    end
+  end
+  ending.forget(gone)
+  return #gone
+end

@@ -1,0 +1,239 @@
+-- reading: pictures of what waits and what runs.
+--
+-- snapshot: next due ('' for none), classes (text, waiting, oldest or '', head's order key or '', fair, blocked or ''),
+-- floor (slots, running, counts by rung, elastic jobs as id, rung and start) or false.
+snapshot = function()
+  parks.pump()
+  local rules, views, soon = book.now(), {}, nil
+  local ladder = rules.rungs[1] ~= nil
+  for number = 1, class.all() do
+    local key, name = class.parts(number), num(number)
+    local waiting, oldest, head, fair, blocked = 0, '', '', '0', ''
+    if book.shuts(key.lane) then blocked = 'paused'
+    elseif key.persist and ladder and not caps.fit(key.rung) then blocked = 'ladder' end
+    if key.persist then
+      local front = call('ZRANGE', P .. 'w:' .. name, 0, 0, 'WITHSCORES')
+      local open = call('ZRANGE', P .. 'open:' .. name, 0, 0, 'WITHSCORES')
+      waiting = call('ZCARD', P .. 'w:' .. name) + call('ZCARD', P .. 'open:' .. name)
+      if lines.clock(number) then
+        fair = '1'
+        local aged = call('ZRANGE', P .. 'a:' .. name, 0, 0, 'WITHSCORES')
+        oldest = front[1] and aged[2] or ''
+      elseif front[1] then
+        oldest = eligible_of(front[1])
+      end
+      head = front[2] or open[2] or ''
+      if front[2] and open[2] and tonumber(open[2]) < tonumber(front[2]) then head = open[2] end
+    else
+      local first = call('LRANGE', P .. 'tr:' .. name, 0, 0)[1]
+      waiting = call('LLEN', P .. 'tr:' .. name)
+      if first then oldest, head = now15, sub(first, 1, 16) end
+    end
+    for _, value in ipairs({key.name, num(math.min(waiting, COUNTED)), oldest, head, fair, blocked}) do push(views, value) end
+  end
+  local due = call('ZRANGE', P .. 'due', 0, 0, 'WITHSCORES')
+  local timed = call('ZRANGE', P .. 'timed', 0, 0, 'WITHSCORES')
+  if due[2] then soon = tonumber(due[2]) end
+  if timed[2] then soon = math.min(soon or math.huge, tonumber(timed[2])) end
+  local floor_ = false
+  if ladder then
+    local seen, counts, elastic = caps.floor(), {}, {}
+    for _, rung in ipairs(rules.rungs) do push(counts, seen.counts[rung.name] or 0) end
+    for _, entry in ipairs(seen.elastic) do
+      push(elastic, record.id(record.of(entry.member)))
+      push(elastic, entry.rung, num(entry.started))
+    end
+    floor_ = {seen.slots, seen.running, counts, elastic}
+  end
+  return {soon and num(soon) or '', views, floor_}
+end
+
+-- pieces: all there is of one job: member, record, state, lease / back / ending or '', tries, moment it is due or '',
+-- moment and park or '', moment a cancel was asked for or '', progress or '', text of its class.
+local function pieces(member)
+  local rec = call('HGET', P .. 'job', member)
+  if not rec then return false end
+  local tries = call('HGET', P .. 'tries', member) or ''
+  local out = call('HGET', P .. 'out', member)
+  if out then
+    local number = record.class(rec)
+    if i2(out, 18) > 0 then number = i4(out, 19 + 55) end
+    return {member, rec, sub(out, 1, 1), out, tries, '', '', '', '', class.parts(number).name}
+  end
+  local held = call('HGET', P .. 'lease', member)
+  if held then
+    return {
+      member, rec, 'E', held, tries, '', '', call('HGET', P .. 'cancel', member) or '',
+      call('HGET', P .. 'progress', member) or '', class.parts(lease.class(held)).name,
+    }
+  end
+  local back = call('HGET', P .. 'again', member)
+  return {
+    member, rec, 'Q', back or '', tries, call('ZSCORE', P .. 'due', member) or '', call('HGET', P .. 'parked', member) or '',
+    '', '', class.parts(back and i4(back, 55) or record.class(rec)).name,
+  }
+end
+
+local function members_of(ids)
+  local found = {}
+  each(ids, 2000, function(...)
+    for _, member in ipairs(call('HMGET', P .. 'ids', ...)) do push(found, member) end
+  end)
+  return found
+end
+
+-- get: read jobs.  args  ids.  returns  now, then pieces or false for each.
+local function get(keys, args)
+  begin(keys, args)
+  local found = {now}
+  for i, member in ipairs(members_of({unpack(args, 2)})) do found[i + 1] = member and pieces(member) end
+  return found
+end
+
+-- find: a stretch of jobs, newest first, of the states wanted.
+-- args     states as letters ('' for any), the number to begin below (0: the newest), how many to give, bytes to stop at
+-- returns  now, the number to go on below (0: there is no more), then pieces
+local function find(keys, args)
+  begin(keys, args)
+  local states, below, most, size = args[2], tonumber(args[3]), tonumber(args[4]), 0
+  local found, bottom = {}, tonumber(call('HGET', P .. 'meta', 'bottom') or 1)
+  if below == 0 then below = tonumber(call('HGET', P .. 'meta', 'seq') or 0) + 1 end
+  local members, go_on = {}, 0
+  if states ~= '' and not string.find(states, '[QC]') then  -- each of these states has a list of its own
+    for letter in string.gmatch(states, '.') do
+      if letter == 'E' then
+        for _, member in ipairs(call('HKEYS', P .. 'lease')) do push(members, member) end
+      else
+        local some = call('ZRANGE', P .. 'bad:' .. letter, '(' .. num(below), 0, 'BYSCORE', 'REV', 'LIMIT', 0, most)
+        for _, member in ipairs(some) do push(members, member) end
+      end
+    end
+    table.sort(members, function(a, b) return a > b end)
+  else
+    local lowest = math.max(bottom, below - 1000)
+    for seq = below - 1, lowest, -1 do push(members, member_of(seq)) end
+    if lowest > bottom then go_on = lowest end
+  end
+  local limit = member_of(below)
+  for _, member in ipairs(members) do
+    if member < limit then
+      if #found == most or size > tonumber(args[5]) then
+        go_on = tonumber(member) - BASE + 1
+        break
+      end
+      local whole = pieces(member)
+      if whole and (states == '' or string.find(states, whole[3], 1, true)) then
+        push(found, whole)
+        size = size + #whole[2] + #whole[4]
+      end
+    end
+  end
+  return {now, go_on, found}
+end
+
+local function workers_now()
+  local found = {}
+  local ids = call('SMEMBERS', P .. 'workers')
+  table.sort(ids, before)
+  for _, id in ipairs(ids) do
+    local row = call('HMGET', P .. 'worker:' .. id, 'blob', 'state', 'started', 'beat', 'ends')
+    push(found, {row[1], row[2], row[3], row[4], row[5], num(call('SCARD', P .. 'l:' .. id))})
+  end
+  return found
+end
+
+local function look(keys, args)
+  begin(keys, args)
+  return {now, snapshot()}
+end
+
+-- survey: the snapshot, workers (blob, state, started, beat, deadline, leases), what executes (record, lease, class) and
+-- the parts of the rules.
+local function survey()
+  local executing, held, parts = {}, call('HGETALL', P .. 'lease'), {}
+  for i = 1, #held, 2 do
+    push(executing, {held[i], call('HGET', P .. 'job', held[i]), held[i + 1], class.parts(lease.class(held[i + 1])).name})
+  end
+  table.sort(executing, function(a, b) return a[1] < b[1] end)
+  local names = call('HKEYS', P .. 'doc:rules')
+  table.sort(names, before)
+  for _, name in ipairs(names) do push(parts, call('HGET', P .. 'doc:rules', name)) end
+  return {snapshot(), workers_now(), executing, parts}
+end
+
+local function survey_now(keys, args)
+  begin(keys, args)
+  return {now, survey()}
+end
+
+-- standing: one job in the middle of all that.
+-- args     id, how many ahead to count, stretches to give
+-- returns  now, pieces or false, survey, fair, jobs ahead, those of its tenant, limits (key, used or '', conforms or '', ...),
+--          stretches of its class, last first
+local function standing(keys, args)
+  begin(keys, args)
+  local member = call('HGET', P .. 'ids', args[2])
+  if not member then return {now, false} end
+  local whole = pieces(member)
+  local seen, most = survey(), tonumber(args[3])
+  local rec, number = whole[2], class.number(whole[10])
+  local name, fair = num(number), lines.clock(number) and 1 or 0
+  if whole[3] ~= 'Q' or whole[6] ~= '' then
+    return {now, whole, seen, fair, 0, 0, {}, call('LRANGE', P .. 'stretch:' .. name, -tonumber(args[4]), -1)}
+  end
+  local park = whole[7] ~= '' and sub(whole[7], 16)
+  local place = park and P .. 'p:' .. name .. ':' .. park or P .. 'w:' .. name
+  local ahead, own, extras = call('ZRANK', place, member) or 0, 0, record.extras(rec)
+  if fair == 1 then
+    local from = text(extras.tenant or '')
+    local key, at = call('ZSCORE', place, member), '[' .. from
+    local stop = '(' .. from .. key .. member
+    while own < most do
+      local some = call('ZRANGE', P .. 'live:' .. name, at, stop, 'BYLEX', 'LIMIT', 0, 200)
+      for _, entry in ipairs(some) do
+        if call('ZSCORE', place, sub(entry, -16)) then own = own + 1 end
+      end
+      if #some < 200 then break end
+      at = '(' .. some[#some]
+    end
+  end
+  local limits = {}
+  for _, entry in ipairs(book.keys(record.task(rec), extras.tenant, extras.limits)) do
+    local rule = entry.rule
+    push(limits, entry.key)
+    push(limits, rule.most and num(call('SCARD', P .. 'h:' .. entry.key)) or '')
+    push(limits, rule.interval and num(caps.conforms(entry.key, rule)) or '')
+  end
+  return {now, whole, seen, fair, math.min(ahead, most), math.min(own, most), limits, {}}
+end
+
+-- stats: the store in numbers.
+-- returns  now, lanes (text of a class, waiting, delayed, oldest or '', ...), executing (text of a class ...), workers,
+--          totals, those of the last two minutes, kept by state
+local function stats(keys, args)
+  begin(keys, args)
+  local lanes, executing, recent = {}, {}, {}
+  for number = 1, class.all() do
+    local key, name = class.parts(number), num(number)
+    local waiting, oldest = call('LLEN', P .. 'tr:' .. name), ''
+    if key.persist then
+      waiting = call('ZCARD', P .. 'w:' .. name)
+      local front = call('ZRANGE', P .. 'w:' .. name, 0, 0)
+      if front[1] then
+        oldest = lines.clock(number) and call('ZRANGE', P .. 'a:' .. name, 0, 0, 'WITHSCORES')[2] or eligible_of(front[1])
+      end
+      for _, park in ipairs(call('HKEYS', P .. 'parks:' .. name)) do
+        waiting = waiting + call('ZCARD', P .. 'p:' .. name .. ':' .. park)
+      end
+    end
+    for _, value in ipairs({key.name, num(waiting), num(call('SCARD', P .. 'late:' .. name)), oldest}) do push(lanes, value) end
+  end
+  for _, held in ipairs(call('HVALS', P .. 'lease')) do push(executing, class.parts(lease.class(held)).name) end
+  local minute = floor(now / 60000)
+  for _, at in ipairs({minute, minute - 1}) do
+    for _, value in ipairs(call('HGETALL', P .. 'm:' .. num(at))) do push(recent, value) end
+  end
+  local kept = {}
+  for _, letter in ipairs({'F', 'X', 'D'}) do push(kept, letter, num(call('ZCARD', P .. 'bad:' .. letter))) end
+  return {now, lanes, executing, workers_now(), call('HGETALL', P .. 'tally'), recent, kept}
+end

@@ -1,0 +1,25 @@
+-- register: the functions, by the name of the library with their own behind it. All but submit run on a full server: what
+-- they write frees room in the end.
+local function register(name, callback)
+  redis.register_function{function_name = '@LIBRARY@_' .. name, callback = callback, flags = {'allow-oom'}}
+end
+redis.register_function('@LIBRARY@_submit', submit)
+register('exchange', exchange)
+register('renew', renew)
+register('leases', leases)
+register('bury', bury_worker)
+register('drain', drain)
+register('cancel', cancel)
+register('retry', retry)
+register('get', get)
+register('find', find)
+register('snapshot', look)
+register('stats', stats)
+register('survey', survey_now)
+register('standing', standing)
+register('witness', witness)
+register('prune', prune)
+register('purge', purge)
+register('read', read)
+register('write', write)
+register('rules', rules_now)

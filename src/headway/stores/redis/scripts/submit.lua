@@ -1,0 +1,120 @@
+-- submit: keep all the jobs, or none.
+-- args     number of classes, their texts, then a record a job: number of its class in that list (2), and the job's
+--          record from its flags on
+-- returns  an integer: all are kept under their own ids, or were before; or a list
+--            dup, then index and id of each job that another stands in for
+--            conflict, index, what
+-- holds    a job's id, unique key and idempotency key lead to it in the same step that lets it wait
+local function submit(keys, args)
+  begin(keys, args)
+  local kinds, names, first = tonumber(args[2]), {}, nil
+  for i = 1, kinds do names[i] = args[2 + i] end
+  first = 2 + kinds
+  local n, ids = #args - first, {}
+  for i = 1, n do
+    local rec = args[first + i]
+    ids[i] = sub(rec, 5, 4 + byte(rec, 4))
+  end
+  local known = call('HMGET', P .. 'ids', unpack(ids))
+  local seen, scopes, uniques, fresh, extras_of, answer = {}, {}, {}, {}, {}, {'dup'}
+  local answered = ids
+  for i = 1, n do
+    local id, flags = ids[i], byte(args[first + i], 3)
+    local twin = known[i] and (call('HGET', P .. 'job', known[i]) or '') or seen[id]
+    if twin then
+      if record.tail(twin) ~= record.tail(ZERO .. '\0\0' .. args[first + i]) then
+        return {'conflict', num(i - 1), 'job id'}
+      end
+    else
+      local extras, stands = nil, nil
+      if flags ~= 0 then
+        extras = record.extras(ZERO .. '\0\0' .. args[first + i])
+        extras_of[i] = extras
+        if extras.key then
+          local scope = text(extras.tenant or '') .. extras.key
+          local kept = scopes[scope]
+          if not kept then
+            kept = call('HGET', P .. 'idem', scope)
+            if kept and tonumber(sub(kept, 1, 15)) <= now then kept = nil end
+          end
+          if kept then
+            local digest = sub(kept, 18, 17 + i2(kept, 16))
+            if digest ~= extras.digest then return {'conflict', num(i - 1), 'idempotency key'} end
+            stands = sub(kept, 18 + #digest)
+          end
+        end
+        if not stands and extras.unique then
+          stands = uniques[extras.unique]
+          if not stands then
+            local member = call('HGET', P .. 'unique', extras.unique)
+            stands = member and record.id(record.of(member))
+          end
+        end
+        if not stands then
+          if extras.key then
+            scopes[text(extras.tenant or '') .. extras.key] = fmt('%015d', now + extras.key_ms) .. text(extras.digest) .. id
+          end
+          if extras.unique then uniques[extras.unique] = id end
+        end
+      end
+      if stands then
+        push(answer, num(i - 1), stands)
+        if answered == ids then answered = {unpack(ids)} end
+        answered[i] = stands
+      else
+        push(fresh, i)
+        if flags < TRANSIENT then seen[id] = ZERO .. '\0\0' .. args[first + i] end
+      end
+    end
+  end
+  if #fresh > 0 then
+    local seq = call('HINCRBY', P .. 'meta', 'seq', #fresh) - #fresh
+    local numbers, links, jobs = {}, {}, {}
+    for _, i in ipairs(fresh) do
+      local rec, extras = args[first + i], extras_of[i]
+      local kind = i2(rec, 1)
+      local number = numbers[kind]
+      if not number then
+        number = {class.number(names[kind])}
+        number[2] = pack('>I4', number[1])
+        number[3] = lines.clock(number[1])
+        numbers[kind] = number
+      end
+      seq = seq + 1
+      local member, whole = member_of(seq), now15 .. number[2] .. sub(rec, 3)
+      if extras and byte(rec, 3) >= TRANSIENT then
+        call('RPUSH', P .. 'tr:' .. num(number[1]), member .. whole)
+        push(tx.eligible, number[1])
+      else
+        local due = 0
+        if extras and extras.due then due = math.max(extras.due, now + extras.delay) end
+        if due > now then
+          lines.delay(number[1], member, due)
+        else
+          local tenant, step = extras and extras.tenant, 0
+          if tenant or lines.clock(number[1]) then step = book.step(record.task(whole), tenant or '') end
+          lines.put(number[1], member, member, tenant, now15, step)
+        end
+        push(links, ids[i], member)
+        push(jobs, member, whole)
+        if extras then
+          tx.record[member] = whole
+          if extras.key then
+            local scope = text(extras.tenant or '') .. extras.key
+            call('HSET', P .. 'idem', scope, scopes[scope])
+            call('ZADD', P .. 'idem_until', num(now + extras.key_ms), scope)
+          end
+          if extras.unique then call('HSET', P .. 'unique', extras.unique, member) end
+          if extras.expires_ms then call('ZADD', P .. 'expiry', num(now + extras.expires_ms), member) end
+        end
+      end
+    end
+    each(jobs, 2000, function(...) call('HSET', P .. 'job', ...) end)
+    each(links, 2000, function(...) call('HSET', P .. 'ids', ...) end)
+    lines.flush()
+    count('submitted', #fresh)
+    tx.changed = answered
+  end
+  settle()
+  return #answer > 1 and answer or #fresh
+end

@@ -1,0 +1,481 @@
+"""The verbs of a store, each one function call on a Redis or Valkey server."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from headway.core.errors import NotAStore, StoreError, StoreTooNew, StoreUnavailable
+from headway.core.job import ClassKey, Job, JobId, NewJob, State, Submitted
+from headway.core.lease import Answer, Lease
+from headway.core.policy.document import BUILT_IN, Keep
+from headway.core.policy.ladder import Elastic, Floor, rung_index
+from headway.core.policy.retry import Released, judge
+from headway.core.policy.rules import Rulebook, join, lets_start
+from headway.core.policy.waits import GAP_MS, Stretch, waited_ms
+from headway.core.snapshot import ClassView, Snapshot
+from headway.core.standing import AHEAD_COUNTED, Executing, LimitView, Standing, Survey
+from headway.core.worker import WorkerState
+from headway.stores.base import (
+    FORMAT,
+    RULES,
+    WITNESSED_MS,
+    Abilities,
+    Beat,
+    Clock,
+    Document,
+    Ear,
+    Exchange,
+    Exchanged,
+    JobQuery,
+    LaneStats,
+    Renewed,
+    Stats,
+    check_same,
+)
+from headway.stores.redis import records
+from headway.stores.redis.bell import Bell
+from headway.stores.redis.book import compile_rules
+from headway.stores.redis.connection import Connection, Login
+from headway.stores.redis.library import library
+from headway.stores.redis.link import Guide, Link
+from headway.stores.rulebook import read_rulebook, read_rules
+
+DEAD_WORKERS_KEPT_MS = 3_600_000
+STRETCHES_KEPT_MS = 24 * 3_600_000
+STRETCHES_READ = 2_000
+PAGE = 200  # Jobs that a look for jobs reads at once,
+PAGE_BYTES = 4_000_000  # and bytes after which it takes a breath.
+OLDEST_SERVER = (7, 0)
+
+
+class RedisStore:
+    """Jobs on a server that many machines share. How durable they are is the server's to say: see ``facts``."""
+
+    abilities = Abilities(durable=True, shared=True, any_loop=False)
+
+    def __init__(
+        self,
+        guide: Guide,
+        login: Login,
+        namespace: str = "default",
+        *,
+        shown: str,
+        prefix: str = "headway",
+        clock: Clock | None = None,
+        replicas: int = 0,
+        replicas_ms: int = 1_000,
+    ) -> None:
+        self.namespace = namespace
+        self._shown = shown
+        self._prefix = f"{{{prefix}:{namespace}}}:"
+        self._meta = f"{self._prefix}meta"
+        self._clock = clock
+        self._last_at = 0
+        self._replicas, self._replicas_ms = replicas, replicas_ms
+        self._bell = Bell(self._prefix, self._connect)
+        self._link = Link(guide, login, self._bell.hear, self._bell.joined)
+        self._link.lost = self._bell.lost
+        self._book = Rulebook()
+        self._book_version = b""
+
+    async def open(self) -> None:
+        try:
+            await self._check()
+            await self._call("rules")  # Loads the functions, if nobody has.
+            await self._link.ask("HSETNX", self._meta, "format", FORMAT)
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        await self._bell.close()
+        await self._link.close()
+
+    # ------------------------------------------------------------------ the way of a job
+
+    async def submit(self, jobs: Sequence[NewJob]) -> list[Submitted]:
+        if not jobs:
+            return []
+        reply = await self._call("submit", *records.pack_jobs(jobs))
+        answers = [Submitted(job.job_id) for job in jobs]
+        if isinstance(reply, list):
+            if reply[0] == b"conflict":
+                index = int(reply[1])
+                check_same(None, jobs[index].digest, jobs[index], index, reply[2].decode())
+            for at in range(1, len(reply), 2):
+                answers[int(reply[at])] = Submitted(JobId(reply[at + 1].decode()), deduplicated=True)
+        if self._replicas:
+            await self._wait_for_replicas()
+        return answers
+
+    async def exchange(self, request: Exchange) -> Exchanged:
+        plan = request.plan
+        takes: list[bytes | str | int] = [0]
+        if plan is not None:
+            takes = [len(plan.takes)]
+            for take in plan.takes:
+                until_at = "" if take.until_at is None else take.until_at
+                takes += (records.class_text(take.key), take.most, int(take.below_reserve), take.over or "", until_at)
+        lanes = "*" if request.wait_lanes is None else "\0".join(request.wait_lanes)
+        reply = await self._call(
+            "exchange", request.worker_id or "", request.claim_id, int(request.want_snapshot), int(request.wait), lanes,
+            *((1, -1 if plan.known is None else plan.known, plan.free, plan.free_below, int(plan.leave_free))
+              if plan is not None else (0, -1, 0, 0, 0)),
+            len(request.finished), *records.pack_reports(request.finished),
+            len(request.progress), *records.pack_progress(request.progress), *takes,
+        )  # fmt: skip
+        now_at, state, more, refused, leased, runs, seen = reply
+        leases: list[Lease] = []
+        if leased:
+            leases = records.fresh_leases(
+                leased, runs, request.claim_id, request.worker_id or "", now_at, self._book.ladder
+            )
+            if any(lease.assigned is not None for lease in leases):
+                ladder = (await self._rules()).ladder
+                leases = records.fresh_leases(leased, runs, request.claim_id, request.worker_id or "", now_at, ladder)
+        refusals = [
+            (request.finished[int(refused[at])].job_id, Answer(refused[at + 1].decode()))
+            for at in range(0, len(refused), 2)
+        ]
+        snapshot = None
+        if seen:
+            snapshot = _read_snapshot(now_at, seen, await self._rules() if seen[2] else self._book)
+        return Exchanged(now_at, leases, refusals, snapshot, bool(more), WorkerState(state.decode()))
+
+    # ------------------------------------------------------------------ workers and their leases
+
+    async def renew(self, beat: Beat) -> Renewed:
+        worker = beat.worker
+        held = [word for job_id, token in beat.held for word in (_typed(job_id), token)]
+        now_at, state, lost, cancel, overdue = await self._call(
+            "renew", worker.worker_id, beat.lease_ms, beat.confirm_ms, int(beat.register), records.pack_worker(worker),
+            worker.slots, "\0".join(worker.offers), *held,
+        )  # fmt: skip
+        if overdue:
+            await self._release(overdue)
+        return Renewed(
+            now_at,
+            WorkerState(state.decode()),
+            [JobId(job_id.decode()) for job_id in lost],
+            [JobId(job_id.decode()) for job_id in cancel],
+        )
+
+    async def _release(self, overdue: Sequence[bytes]) -> None:
+        """Give back leases that nobody names: under their tokens, so nothing is lost if they were reported meanwhile."""
+        reports = []
+        for at in range(0, len(overdue), 3):
+            name, record, held = overdue[at : at + 3]
+            lease = records.make_lease(
+                int(name) - records.BASE, records.read_record(record), records.read_held(held), ClassKey(""),
+                self._book.ladder,
+            )  # fmt: skip
+            reports.append(judge(Released("claim never started"), lease, BUILT_IN))
+        await self.exchange(Exchange(None, finished=reports))
+
+    async def leases(self, *, worker_id: str | None = None, limit: int = 1_000) -> list[Lease]:
+        _, *found = await self._call("leases", worker_id or "", limit)
+        ladder = (await self._rules()).ladder if found else self._book.ladder
+        return [
+            records.make_lease(
+                int(name) - records.BASE, records.read_record(record), records.read_held(held), records.class_key(kind),
+                ladder, cancelled=bool(cancelled),
+            )
+            for name, record, held, kind, cancelled in found
+        ]  # fmt: skip
+
+    async def bury(self, worker_id: str) -> None:
+        await self._call("bury", worker_id)
+
+    async def drain(self, worker_id: str) -> bool:
+        return bool(await self._call("drain", worker_id))
+
+    # ------------------------------------------------------------------ single jobs
+
+    async def cancel(self, job_ids: Sequence[JobId], reason: str = "cancelled") -> list[State | None]:
+        return _states(await self._call("cancel", reason, *map(_typed, job_ids))) if job_ids else []
+
+    async def retry(self, job_ids: Sequence[JobId]) -> list[State | None]:
+        return _states(await self._call("retry", *map(_typed, job_ids))) if job_ids else []
+
+    async def get(self, job_ids: Sequence[JobId]) -> list[Job | None]:
+        if not job_ids:
+            return []
+        now_at, *found = await self._call("get", *map(_typed, job_ids))
+        return [None if pieces is None else records.read_job(pieces, now_at) for pieces in found]
+
+    async def find(self, query: JobQuery) -> list[Job]:
+        letters = "".join(records.LETTERS[state] for state in query.states)
+        below, found = query.before or 0, []
+        if query.before is not None and query.before <= 1:
+            return []
+        while len(found) < query.limit:
+            page = min(PAGE, query.limit - len(found))
+            now_at, below, some = await self._call("find", letters, below, page, PAGE_BYTES)
+            jobs = (records.read_job(pieces, now_at) for pieces in some)
+            found += [job for job in jobs if _matches(job, query)]
+            if not below:
+                break
+        return found[: query.limit]
+
+    # ------------------------------------------------------------------ pictures
+
+    async def snapshot(self) -> Snapshot:
+        now_at, seen = await self._call("snapshot")
+        return _read_snapshot(now_at, seen, await self._rules() if seen[2] else self._book)
+
+    async def stats(self) -> Stats:
+        now_at, classes, executing, workers, totals, recent, kept = await self._call("stats")
+        lanes: dict[str, LaneStats] = {}
+        for at in range(0, len(classes), 4):
+            lane = records.class_key(classes[at]).lane
+            waiting, delayed = int(classes[at + 1]), int(classes[at + 2])
+            oldest_at = int(classes[at + 3]) if classes[at + 3] else None
+            known = lanes.get(lane, LaneStats())
+            lanes[lane] = LaneStats(
+                known.waiting + waiting, known.delayed + delayed, 0, _earlier(known.oldest_at, oldest_at)
+            )
+        for kind in executing:
+            lane = records.class_key(kind).lane
+            lanes[lane] = lanes[lane]._replace(executing=lanes[lane].executing + 1)
+        last_minute: dict[str, int] = {}
+        for what, count in _pairs(recent):
+            last_minute[what] = last_minute.get(what, 0) + count
+        states = {records.STATES[kept[at]].value: int(kept[at + 1]) for at in range(0, len(kept), 2)}
+        return Stats(
+            now_at,
+            lanes,
+            tuple(records.read_worker(row, now_at) for row in workers),
+            dict(_pairs(totals)),
+            last_minute,
+            {state: count for state, count in states.items() if count},
+        )
+
+    async def survey(self) -> Survey:
+        now_at, seen = await self._call("survey")
+        return _read_survey(now_at, seen)[0]
+
+    async def standing(self, job_id: JobId) -> Standing | None:
+        now_at, pieces, *rest = await self._call("standing", _typed(job_id), AHEAD_COUNTED, STRETCHES_READ)
+        if pieces is None:
+            return None
+        seen, fair, ahead, own, limits, stretches = rest
+        job = records.read_job(pieces, now_at)
+        survey, book = _read_survey(now_at, seen)
+        if job.state is not State.QUEUED or job.due_at is not None:
+            key = records.class_key(pieces[9])
+            near = [Stretch(key, int(s[:15]), int(s[15:30]), s[30:].decode()) for s in stretches]
+            return Standing(job, survey, bool(fair), waited_ms=waited_ms(job, near))
+        views = []
+        for at, (key, rule) in enumerate(book.keys(job.task, job.tenant, job.limits)):
+            _, used, conforms = limits[3 * at : 3 * at + 3]
+            views.append(LimitView(key, rule, int(used or 0), int(conforms) if conforms else None))
+        return Standing(job, survey, bool(fair), ahead, own, tuple(views))
+
+    async def witness(self, reasons: Mapping[ClassKey, str]) -> None:
+        if reasons:
+            words = [word for key, reason in reasons.items() for word in (records.class_text(key), reason)]
+            await self._call("witness", WITNESSED_MS, GAP_MS, *words)
+
+    # ------------------------------------------------------------------ retention
+
+    async def prune(self, keep: Keep, *, limit: int = 1_000) -> int:
+        return int(
+            await self._call(
+                "prune", limit, keep.completed_ms, keep.failed_ms, keep.cancelled_ms, keep.dead_letter_ms,
+                DEAD_WORKERS_KEPT_MS, STRETCHES_KEPT_MS,
+            )
+        )  # fmt: skip
+
+    async def purge(self, states: Sequence[State], job_ids: Sequence[JobId] | None, *, limit: int = 1_000) -> int:
+        letters = "".join(records.LETTERS[state] for state in states if state.ended)
+        named = () if job_ids is None else (1, *map(_typed, job_ids))
+        return int(await self._call("purge", letters, limit, *(named or (0,))))
+
+    # ------------------------------------------------------------------ documents
+
+    async def read(self, kind: str, name: str | None = None) -> list[Document]:
+        found = await self._call("read", kind, name or "", int(name is None))
+        return [_document(kind, found[at], found[at + 1]) for at in range(0, len(found), 2)]
+
+    async def write(self, kind: str, name: str, body: bytes | None, *, if_version: int | None = None) -> int | None:
+        version = "" if if_version is None else if_version
+        while True:
+            compiled = await self._compile(name, body) if kind == RULES else ()
+            written = int(
+                await self._call("write", kind, name, body or b"", int(body is not None), version, *compiled)
+            )  # fmt: skip
+            if written >= 0:
+                return written or None
+
+    async def _compile(self, name: str, body: bytes | None) -> tuple[bytes | str | int, ...]:
+        """Make what the scripts go by of all parts of the rules, as they are with this one written."""
+        version, *found = await self._call("rules")
+        parts = {found[at].decode(): _document(RULES, found[at], found[at + 1]).body for at in range(0, len(found), 2)}
+        before = join(read_rules(part) for _, part in sorted(parts.items()))
+        parts.pop(name, None)
+        if body is not None:
+            parts[name] = body
+        after = join(read_rules(part) for _, part in sorted(parts.items()))
+        return (version, compile_rules(after), int(lets_start(before, after)))
+
+    async def _rules(self) -> Rulebook:
+        """Read the rules in force, if they are not those we know."""
+        version, *found = await self._call("rules")
+        if version != self._book_version:
+            self._book = read_rulebook(_document(RULES, b"", part).body for part in found[1::2])
+            self._book_version = version
+        return self._book
+
+    # ------------------------------------------------------------------ the server
+
+    def listen(self, name: str) -> Ear:
+        return self._bell.listen(name)
+
+    async def schema(self) -> tuple[int | None, int]:
+        known = await self._check()
+        return known, FORMAT
+
+    async def facts(self) -> dict[str, str]:
+        info = await self._info()
+        persistence = "appendonly" if info.get("aof_enabled") == "1" else "none"
+        fsync = await self._setting("appendfsync")
+        policy = info.get("maxmemory_policy", "noeviction")
+        survives = {
+            "always": "process, system and power loss (appendfsync always)",
+            "everysec": "process loss; a system or power loss takes about the last second (appendfsync everysec)",
+            "no": "process loss; a system or power loss takes what was not yet written (appendfsync no)",
+        }
+        kept = survives.get(fsync, "as its settings say; we may not read them") if persistence == "appendonly" else (
+            "no restart: the server writes no append-only file; set appendonly yes"
+        )  # fmt: skip
+        if self._replicas:
+            kept += f"; a submit waits for {self._replicas} replica(s)"
+        facts = {
+            "store": f"{info.get('server_name', 'redis')}, {self._shown}",
+            "server": info.get("valkey_version") or info.get("redis_version", "unknown"),
+            "functions": library().name,
+            "durability": f"an accepted job survives {kept}",
+            "replicas": info.get("connected_slaves", "0"),
+        }
+        if policy != "noeviction":
+            facts["warning"] = f"maxmemory-policy is {policy}: a full server throws jobs away; set it to noeviction"
+        return facts
+
+    async def _check(self) -> int | None:
+        """Read which format the namespace has. Raises ``NotAStore``."""
+        kind = (await self._link.ask("TYPE", self._meta)).decode()
+        if kind == "none":
+            return None
+        if kind != "hash":
+            raise NotAStore(f"{self._shown}: the key {self._meta} is a {kind} of another program")
+        known = await self._link.ask("HGET", self._meta, "format")
+        if known is not None and int(known) > FORMAT:
+            raise StoreTooNew(f"{self._shown} was written by a newer Headway (format {int(known)}, ours is {FORMAT})")
+        return None if known is None else int(known)
+
+    async def _info(self) -> dict[str, str]:
+        text = await self._link.ask("INFO")
+        lines = text.decode().splitlines() if isinstance(text, bytes) else str(text).splitlines()
+        return dict(line.split(":", 1) for line in lines if ":" in line)
+
+    async def _setting(self, name: str) -> str:
+        try:
+            found = await self._link.ask("CONFIG", "GET", name)
+        except StoreError:  # Managed servers often keep their settings to themselves.
+            return ""
+        values = found.values() if isinstance(found, dict) else found[1:]
+        return next((value.decode() for value in values), "")
+
+    async def _wait_for_replicas(self) -> None:
+        heard = int(await self._link.ask("WAIT", self._replicas, self._replicas_ms))
+        if heard < self._replicas:
+            raise StoreUnavailable(
+                f"the jobs are kept, but only {heard} of {self._replicas} replicas had them within "
+                f"{self._replicas_ms} ms; the same submit may be repeated",
+                replicas=heard,
+            )
+
+    async def _connect(self) -> Connection:
+        return await self._link.connect()
+
+    async def _call(self, function: str, *args: bytes | str | int) -> Any:
+        at: str | int = ""
+        if self._clock is not None:
+            at = self._last_at = max(self._last_at, self._clock())
+        return await self._link.call(function, self._meta, at, *args)
+
+
+def _typed(job_id: JobId) -> bytes:
+    """Write an id that somebody may have typed."""
+    return job_id.encode(errors="surrogatepass")
+
+
+def _states(letters: Sequence[bytes]) -> list[State | None]:
+    return [records.STATES.get(letter) for letter in letters]
+
+
+def _document(kind: str, name: bytes, stored: bytes) -> Document:
+    version, _, body = stored.partition(b"\n")
+    return Document(kind, name.decode(), int(version), body)
+
+
+def _read_snapshot(now_at: int, seen: Sequence[Any], book: Rulebook) -> Snapshot:
+    due, views, floor = seen
+    classes = []
+    for at in range(0, len(views), 6):
+        text, waiting, oldest, head, fair, blocked = views[at : at + 6]
+        classes.append(
+            ClassView(
+                records.class_key(text),
+                int(waiting),
+                int(oldest) if oldest else None,
+                int(head) - records.BASE if head else 0,
+                fair == b"1",
+                blocked.decode() or None,
+            )
+        )
+    classes.sort(key=lambda view: (view.key.lane, view.key.needs, view.key.rung or "", view.key.persist))
+    return Snapshot(now_at, tuple(classes), int(due) if due else None, _read_floor(floor, book) if floor else None)
+
+
+def _read_floor(floor: Sequence[Any], book: Rulebook) -> Floor:
+    slots, running, counts, elastic = floor
+    found = [
+        Elastic(
+            JobId(elastic[at].decode()), rung_index(book.ladder, elastic[at + 1].decode()) or 0, int(elastic[at + 2])
+        )
+        for at in range(0, len(elastic), 3)
+    ]
+    return Floor(slots, slots - running, tuple(counts), tuple(found))
+
+
+def _read_survey(now_at: int, seen: Sequence[Any]) -> tuple[Survey, Rulebook]:
+    snapshot, workers, executing, parts = seen
+    book = read_rulebook(_document(RULES, b"", part).body for part in parts)
+    running = []
+    for _, record, held, kind in executing:
+        lease = records.read_held(held)
+        task = records.read_record(record).task
+        running.append(Executing(task, records.class_key(kind).lane, lease.worker_id, lease.started_at, lease.held))
+    known = tuple(records.read_worker(row, now_at) for row in workers)
+    return Survey(_read_snapshot(now_at, snapshot, book), known, tuple(running), book.rules), book
+
+
+def _matches(job: Job, query: JobQuery) -> bool:
+    return (
+        query.task in (None, job.task)
+        and query.lane in (None, job.lane)
+        and query.tenant in (None, job.tenant)
+        and query.worker_id in (None, job.worker_id)
+        and (query.submitted_before_at is None or job.submitted_at < query.submitted_before_at)
+        and (query.submitted_after_at is None or job.submitted_at >= query.submitted_after_at)
+    )
+
+
+def _pairs(flat: Sequence[bytes]) -> list[tuple[str, int]]:
+    return [(flat[at].decode(), int(flat[at + 1])) for at in range(0, len(flat), 2)]
+
+
+def _earlier(one: int | None, other: int | None) -> int | None:
+    return min((at for at in (one, other) if at is not None), default=None)

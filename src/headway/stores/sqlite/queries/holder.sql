@@ -1,0 +1,3 @@
+-- holder: the worker that holds a job.
+-- params  seq
+SELECT worker_id FROM lease WHERE seq = :seq;
