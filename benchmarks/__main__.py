@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.contenders import OURS, PEERS, STORES
+from benchmarks.contenders import OURS, PEERS, STORES, STRONG
 from benchmarks.depth import measure_depth, measure_tenths
 from benchmarks.drain import measure_drain
 from benchmarks.enqueue import measure_enqueue
@@ -65,8 +65,11 @@ def main() -> None:
     found = verdicts(run.rows)
     figures: dict[str, Any] = {"machine": machine, "contenders": run.rows, **run.others}
     if options.json:
-        print(json.dumps(figures | {"verdicts": [verdict.as_row() for verdict in found]}, indent=2))
-        return
+        text = json.dumps(figures | {"verdicts": [verdict.as_row() for verdict in found]}, indent=2)
+        if options.json == "-":
+            print(text)
+            return
+        Path(options.json).write_text(text + "\n")
     print(report(figures, found))
     if "policy" in figures:
         print("\nThe policy", *policy_lines(figures["policy"]), sep="\n")
@@ -76,16 +79,16 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make bench ARGS=…", description=__doc__)
     parser.add_argument("--only", type=_names(tuple(PARTS)), help=f"measure these parts: {','.join(PARTS)}")
     parser.add_argument("--stores", type=_names(STORES), default=STORES, help=f"measure on these: {','.join(STORES)}")
-    parser.add_argument("--peers", help="measure these peers beside Headway, by name; none for none, all by default")
+    parser.add_argument("--peers", help=f"measure these peers, or all, or none (all; quick: {','.join(STRONG)})")
     parser.add_argument("--quick", action="store_true", help="fewer jobs, one round, no long parts: a few minutes")
     parser.add_argument("--deep", type=int, help="jobs waiting in a deep queue (1000000; quick: 100000)")
     parser.add_argument("--aof", action="store_true", help="have Valkey keep an append-only file, synced each second")
-    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    parser.add_argument("--json", nargs="?", const="-", help="print the figures as JSON, or also write them to a file")
     options = parser.parse_args()
     options.deep = options.deep or (100_000 if options.quick else 1_000_000)
-    options.peers = None if options.peers is None else options.peers.split(",")
-    for peer in options.peers or ():
-        if peer != "none" and not any(_wanted(known.name, [peer]) for known in PEERS):
+    options.peers = (options.peers or (",".join(STRONG) if options.quick else "all")).split(",")
+    for peer in options.peers:
+        if peer not in ("all", "none") and not any(_wanted(known.name, [peer]) for known in PEERS):
             parser.error(f"no peer {peer!r}; there are {', '.join(dict.fromkeys(known.name for known in PEERS))}")
     return options
 
@@ -100,9 +103,9 @@ def _names(known: tuple[str, ...]) -> Callable[[str], tuple[str, ...]]:
     return read
 
 
-def _wanted(name: str, asked: list[str] | None) -> bool:
+def _wanted(name: str, asked: list[str]) -> bool:
     """Tell whether a peer was asked for, by its whole name or by that without the store or variant."""
-    return asked is None or name in asked or name.partition(" ")[0] in asked
+    return "all" in asked or name in asked or name.partition(" ")[0] in asked
 
 
 def _place(store: str, folder: Path, options: argparse.Namespace, stack: contextlib.ExitStack) -> Place:

@@ -40,4 +40,6 @@ PEERS = (
     Contender("huey (sqlite, fsync)", "benchmarks.peers.huey", "sqlite", 6_000, "fsync"),
     Contender("huey (sqlite)", "benchmarks.peers.huey", "sqlite", 12_000),
 )
+# The peers that are the best at something; a quick run measures these.
+STRONG = ("dramatiq", "rq", "huey", "taskiq", "pgqueuer")
 STORES = ("redis", "postgres", "sqlite")

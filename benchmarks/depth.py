@@ -14,6 +14,7 @@ from benchmarks.stand import Stand
 
 SHALLOW = 1_000
 CHUNK = 50_000
+PATIENCE = 20.0  # Seconds for a tenth.
 
 
 def measure_depth(run: Run) -> None:
@@ -23,24 +24,27 @@ def measure_depth(run: Run) -> None:
             for name, waiting in (("shallow", SHALLOW), ("deep", run.deep)):
                 with run.stand(contender) as stand:
                     run.note(stand)
+                    _fill(run, stand, waiting)
+                    stand.start_worker("drain")
+                    stand.need(stand.all_at_work, "the worker runs jobs")
                     run.keep(contender, name, _steady(run, stand, waiting))
+                    if name == "deep":
+                        # And with nobody submitting meanwhile, to compare with the drain of a queue of usual depth.
+                        found = timed(stand, upto=waiting, seconds=2 if run.quick else 4)
+                        run.keep(contender, "deep_drain", found["per_second"])
 
 
 def _steady(run: Run, stand: Stand, waiting: int) -> float:
-    _fill(run, stand, waiting)
-    stand.start_worker("drain")
-    stand.need(stand.all_at_work, "the worker runs jobs")
-    submitted, began, first, done = waiting, time.perf_counter(), stand.done(), 0
-    lasted = 0.0
+    first, began = stand.done(), time.perf_counter()
+    submitted, lasted = waiting, 0.0
     while lasted < (2 if run.quick else 5):
-        done = stand.done()
-        if missing := (done - (submitted - waiting)) // 100 * 100:
+        if missing := (stand.done() - (submitted - waiting)) // 100 * 100:
             stand.ask("fill", count=missing)
             submitted += missing
         else:
             time.sleep(0.002)
         lasted = time.perf_counter() - began
-    return (done - first) / lasted
+    return (stand.done() - first) / lasted
 
 
 def measure_tenths(run: Run) -> None:
@@ -61,7 +65,11 @@ def measure_tenths(run: Run) -> None:
 def _tenths(stand: Stand, waiting: int) -> tuple[float, float]:
     stand.start_worker("drain")
     stand.need(stand.all_at_work, "the worker runs jobs")
-    rates = [timed(stand, upto=waiting * tenth // 10, seconds=30)["per_second"] for tenth in range(1, 11)]
+    rates = []
+    for tenth in range(1, 11):
+        rates += [timed(stand, upto=waiting * tenth // 10, seconds=PATIENCE)["per_second"]]
+        if stand.done() < waiting * tenth // 10:
+            raise RuntimeError(f"tenth {tenth} took more than {PATIENCE:.0f} s")
     return rates[0], rates[-1]
 
 

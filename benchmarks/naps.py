@@ -20,5 +20,5 @@ def measure_naps(run: Run) -> None:
                     stand.ask("naps", count=NAPS, patience=120)
                     stand.start_worker("naps")
                     stand.need(stand.all_at_work, "the worker runs jobs")
-                    stand.wait(lambda stand=stand: stand.done() >= NAPS, 15)
+                    stand.wait(lambda stand=stand: stand.done() >= NAPS, 4 if run.quick else 12)
                     run.keep(contender, "naps", stand.done() * NAP / SLOTS / stand.nap_seconds())

@@ -24,13 +24,15 @@ COLUMNS: tuple[tuple[str, str, Callable[[float], str], bool], ...] = (
     ("MiB", "idle_mib", "{:.0f}".format, True),
     ("idle CPU", "idle_cpu", "{:.2%}".format, True),
     ("ops/s", "idle_ops", "{:.1f}".format, True),
+    ("asks/s", "idle_requests", "{:.1f}".format, True),
 )
 LEGEND = """\
 bulk/s, one/s: jobs submitted a second by the bulk call, and one by one. drain/s, two/s: no-op jobs run a second by one
 worker process, and by two. worker µs, store µs, ops/job: CPU and store operations (Redis commands, those in scripts
 included; PostgreSQL commits) of a job in that drain by one. p50, p99: from the call that submits to the start, idle
-worker. naps: 2,000 jobs of 50 ms with 100 slots, as a share of the ideal rate. MiB, idle CPU, ops/s: an idle worker,
-all its processes. ×: how many times as good as the best peer on the same store."""
+worker. naps: 2,000 jobs of 50 ms with 100 slots, as a share of the ideal rate. MiB, idle CPU, ops/s, asks/s: an idle
+worker with all its processes; asks are requests, however many operations each comes to. ×: how many times as good as
+the best peer on the same store."""
 
 
 def report(figures: dict[str, Any], verdicts: list[Verdict]) -> str:
@@ -87,23 +89,32 @@ def _ratio(row: Row, peers: dict[str, Row], figure: str, less: bool) -> str:
 
 
 def _failures(rows: dict[str, Row]) -> Iterator[str]:
-    reasons = [(name, part, reason) for name, row in rows.items() for part, reason in row["failed"].items()]
-    if reasons:
+    parts: dict[tuple[str, str], list[str]] = {}
+    for name, row in rows.items():
+        for part, reason in row["failed"].items():
+            parts.setdefault((name, reason), []).append(part)
+    if parts:
         yield "\nFailed"
-        yield from (f"  {name}, {part}: {reason}" for name, part, reason in reasons)
+        yield from (f"  {name} ({', '.join(found)}): {reason}" for (name, reason), found in parts.items())
 
 
 def _ours(rows: dict[str, Row]) -> Iterator[str]:
     """Give what only Headway was measured for."""
-    lines = [
-        ["", "5 slots/s", "2,000 at once/s", "shallow/s", "deep/s", "first tenth/s", "last tenth/s", "beside idle"]
-    ]
+    titles = {
+        "5 slots/s": "five",
+        "2,000 at once/s": "together",
+        "shallow/s": "shallow",
+        "deep/s": "deep",
+        "deep alone/s": "deep_drain",
+        "tenths: first/s": "tenths_alone_first",
+        "last/s": "tenths_alone_last",
+        "beside idle: first/s": "tenths_idle_in_transaction_first",
+        "last/s ": "tenths_idle_in_transaction_last",
+    }
+    lines = [["", *titles]]
     for name, row in rows.items():
         if row["ours"]:
-            figures = ("five", "together", "shallow", "deep", "tenths_alone_first", "tenths_alone_last")
-            cells = [f"{row[figure]:,.0f}" if figure in row else "—" for figure in figures]
-            first, last = row.get("tenths_idle_in_transaction_first"), row.get("tenths_idle_in_transaction_last")
-            lines.append([name, *cells, f"{first:,.0f} → {last:,.0f}" if first and last else "—"])
+            lines.append([name, *(f"{row[figure]:,.0f}" if figure in row else "—" for figure in titles.values())])
     if any(cell != "—" for line in lines[1:] for cell in line[1:]):
         yield "\nHeadway alone (drains; 2,000 at once: submitted by as many callers)"
         yield from _aligned(lines)

@@ -64,8 +64,8 @@ def _sqlite(rows: Rows) -> Iterator[Verdict]:
 def _everywhere(rows: Rows) -> Iterator[Verdict]:
     for store, title in (("redis", "Redis"), ("postgres", "PostgreSQL"), ("sqlite", "SQLite")):
         ours = _ours(rows, store)
-        deep = {"deep": ours["deep"] / ours["shallow"]} if ours.get("shallow") and "deep" in ours else {}
-        yield _at_least(f"{title}: deep queue against shallow", deep, "deep", 0.8)
+        yield _at_least(f"{title}: deep queue against shallow", _share(ours, "deep", "shallow"), "deep", 0.8)
+        yield _at_least(f"{title}: drain of a deep queue", _share(ours, "deep_drain", "drain"), "deep_drain", 0.8)
         yield _two_workers(f"{title}: two workers against one", ours)
         yield _at_most(f"{title}: idle worker, memory", ours, "idle_mib", 60, "MiB")
         yield _at_most(f"{title}: idle worker, CPU", _percent(ours, "idle_cpu"), "idle_cpu", 1, "%")
@@ -137,7 +137,13 @@ def _two_workers(target: str, ours: dict[str, Any]) -> Verdict:
         outcome = f"not judged: the store is the limit ({ours['two_store_share']:.0%} of its core)"
     elif found < 1.5 and ours["two_machine_share"] >= ENOUGH:
         outcome = f"not judged: the machine is the limit ({ours['two_machine_share']:.0%} busy)"
-    return Verdict(target, asked, f"{ours['two']:,.0f}/s against {ours['drain']:,.0f}/s", found / 1.5, outcome)
+    busy = f"machine {ours['two_machine_share']:.0%} busy"
+    measured = f"{ours['two']:,.0f}/s against {ours['drain']:,.0f}/s: {found:.2f} ×, {busy}"
+    return Verdict(target, asked, measured, found / 1.5, outcome)
+
+
+def _share(ours: dict[str, Any], figure: str, of: str) -> dict[str, Any]:
+    return {figure: ours[figure] / ours[of]} if figure in ours and of in ours else {}
 
 
 def _percent(ours: dict[str, Any], figure: str) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TypeVar
 
+import psycopg
 import pytest
 
 from headway.stores.base import Clock, Store
@@ -30,6 +31,24 @@ def _memory(_folder: Path, namespace: str, clock: Clock) -> Store:
 
 def _sqlite(folder: Path, namespace: str, clock: Clock) -> Store:
     return open_store(f"sqlite:///{folder}/headway.db", namespace, clock=clock)
+
+
+def _postgres(folder: Path, namespace: str, clock: Clock) -> Store:
+    _wipe_postgres(str(folder))
+    return open_store(postgres().url, namespace, clock=clock)
+
+
+@functools.lru_cache(maxsize=1)
+def _wipe_postgres(_folder: str) -> None:
+    """Empty the one schema for the next test: quicker than to make another one."""
+    with psycopg.connect(postgres().url, autocommit=True) as connection:
+        if connection.execute("SELECT to_regclass('headway.job')").fetchone() == (None,):
+            return
+        found = connection.execute(
+            "SELECT tablename FROM pg_tables WHERE schemaname = 'headway' AND tablename <> 'format'"
+        )
+        emptied = [f'DELETE FROM headway."{name}"' for (name,) in found]
+        connection.execute("; ".join([*emptied, "SELECT setval('headway.sequence', 1, false)"]))
 
 
 @functools.cache
@@ -68,6 +87,7 @@ STORES: dict[str, Callable[[Path, str, Clock], Store]] = {
     "memory": _memory,
     "sqlite": _sqlite,
     "redis": _redis,
+    "postgres": _postgres,
 }
 
 # The same for tests that write much: what is written need not survive a power cut.

@@ -323,3 +323,19 @@ def test_a_job_whose_task_one_worker_does_not_know_waits_for_one_that_does(yard:
     yard.start(app="other:app")
     assert job.result(timeout=20) == "found"
     assert job.info().attempts == 1
+
+
+def test_a_policy_applied_anywhere_reaches_a_running_worker_within_moments(yard: Yard) -> None:
+    # The parent looks, and tells its runner; the runner alone claims.
+    policy = yard.folder / "policy.toml"
+    policy.write_text("[reserve]\nslots = 2\n")
+    yard.start("--slots", "3")
+    command = [sys.executable, "-m", "headway", "policy", "apply", str(policy)]
+    environment = {**os.environ, "HEADWAY_STORE": f"sqlite:///{yard.store_path}"}
+    subprocess.run(command, cwd=yard.folder, env=environment, check=True, capture_output=True)
+    time.sleep(2.5)
+    for _ in range(3):
+        yard.submit("slow", 5, priority="low")
+    wait_until(lambda: yard.marks("slow starts"))
+    time.sleep(0.5)
+    assert len(yard.marks("slow starts")) == 1

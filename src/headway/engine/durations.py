@@ -27,12 +27,14 @@ class Durations:
         self._tasks: Noted = {}
         self._tenants: dict[tuple[str, str], tuple[int, float]] = {}
         self._known_us: Mapping[str, int] = {}
+        self.noted = False  # Whether any job has ended since the last publication.
 
     def expected(self, task: str) -> float:
         """Give the seconds that a job of this task is expected to take; 1 until something is known."""
         return self._known_us.get(task, SECOND_US) / SECOND_US
 
     def note(self, task: str, tenant: str | None, seconds: float) -> None:
+        self.noted = True
         count, total = self._tasks.get(task, (0, 0.0))
         self._tasks[task] = (count + 1, total + seconds)
         if tenant is not None:
@@ -43,6 +45,7 @@ class Durations:
 
     async def publish(self, store: Store) -> None:
         """Tell the store what was learned and is worth telling, and learn what others told it."""
+        self.noted = False
         known = await read_costs(store)
         tasks = {task: noted for task, noted in self._tasks.items() if worth_telling(known.get(task), noted)}
         tenants = {key: noted for key, noted in self._tenants.items() if noted[0] >= TENANT_JOBS}

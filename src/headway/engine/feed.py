@@ -16,7 +16,8 @@ from headway.engine.failpoints import reach
 from headway.engine.inforce import InForce
 from headway.stores.base import Exchange, Exchanged, Progress, Store
 
-SNAPSHOT_AGE = 0.02  # Seconds after which a snapshot is asked for again.
+SNAPSHOT_AGE = 0.02  # Seconds after which a snapshot is asked for again,
+SNAPSHOT_AGE_ALONE = 0.2  # and if there is only one class: then there is nothing to choose from.
 DEBT_MAX = 60.0  # Seconds beyond what was expected that one job may cost its lane.
 
 
@@ -54,6 +55,7 @@ class LocalFeed:
         self._offers = frozenset(offers)
         self._snapshot = Snapshot(0)
         self._seen = -1.0
+        self._dry = True  # The last exchange brought less than was asked for.
         self.calm = 0.0  # When the store was last seen, on the monotonic clock, if nothing waited there; else 0.
         self._request: Exchange | None = None
 
@@ -82,7 +84,7 @@ class LocalFeed:
                 takes._replace(known=len(self._snapshot.classes)) if free > 0 else None,
                 progress,
                 wait=free > 0,
-                want_snapshot=free > 0 and time.monotonic() - self._seen > SNAPSHOT_AGE,
+                want_snapshot=free > 0 and time.monotonic() - self._seen > self._age_max(free_below),
                 wait_lanes=None if free_below > 0 else tuple(sorted(policy.reserve.lanes)),
             )
         request = self._request
@@ -103,8 +105,16 @@ class LocalFeed:
             self._clocks.correct(self._in_force.policy, lease.class_key, min(over, DEBT_MAX))
         self._durations.note(lease.task, lease.tenant, seconds)
 
+    def _age_max(self, free_below: int) -> float:
+        """Give how old the picture may be before a plan is made from a new one."""
+        if self._dry or free_below <= 0:  # Whoever may get nothing must have looked before it may sleep.
+            return 0.0
+        return SNAPSHOT_AGE if len(self._snapshot.classes) > 1 else SNAPSHOT_AGE_ALONE
+
     def _read(self, request: Exchange, answer: Exchanged) -> Fed:
         more = answer.more
+        if request.plan is not None:
+            self._dry = len(answer.leases) < min(request.plan.free, request.plan.free_below)
         if answer.snapshot is not None:
             known = {view.key for view in self._snapshot.classes}
             # The store claimed nothing by a plan that was made before a class came up.

@@ -29,9 +29,13 @@ async def end_leases(
     return len(reports) - len(answer.refused)
 
 
-async def reap(store: Store, policy: Policy) -> int:
-    """Return a bounded batch of jobs whose workers let their deadline pass. Safe to do twice."""
-    leases = await store.leases(limit=BATCH)
+async def overdue(store: Store) -> list[Lease]:
+    """Read a bounded batch of the leases whose workers let their deadline pass."""
+    return await store.leases(limit=BATCH)
+
+
+async def reap(store: Store, leases: Sequence[Lease], policy: Policy) -> int:
+    """Return the jobs of leases that are overdue, unless their workers have renewed meanwhile. Safe to do twice."""
     return await end_leases(
         store,
         leases,

@@ -33,6 +33,8 @@ class Bench(Runner):
     What it keeps: the ``reports`` handed in, how many ``attempts`` were started, and the ``errors`` tasks raised.
     """
 
+    _threaded = frozenset({"thread", "process"})
+
     def __init__(
         self, app: Headway, store: Store, *, slots: int, attempts_max: int, raise_errors: bool, move_on: MoveOn
     ) -> None:
@@ -48,7 +50,6 @@ class Bench(Runner):
             app_path=None,
         )
         self._executors["process"] = _ThreadForProcess(slots)
-        self._threaded = frozenset({"thread", "process"})
         self._attempts_max = attempts_max
         self._raise_errors = raise_errors
         self._move_on = move_on

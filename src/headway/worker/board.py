@@ -25,13 +25,16 @@ _EXECUTORS = ("async", "thread", "process")
 
 
 class Stop(IntEnum):
-    """Why a running job should stop."""
+    """Why a running job should stop; false if it should not."""
 
     NO = 0
     TIMEOUT = 1
     CANCEL = 2
     LOST = 3
     DRAIN = 4
+
+
+_GO_ON = int(Stop.NO)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +71,7 @@ class Board:
         """Put a job on the board. The busy mark is written last, so a reader never sees half a slot."""
         offset = _HEADER.size + slot * _SLOT.size
         code = _EXECUTORS.index(executor)
-        _SLOT.pack_into(self._memory, offset, _FREE, code, Stop.NO, job_id.encode(), token, stop_by, task.encode()[:64])
+        _SLOT.pack_into(self._memory, offset, _FREE, code, _GO_ON, job_id.encode(), token, stop_by, task.encode()[:64])
         self._memory[offset] = _BUSY
 
     def stopping(self, slot: int, stop: Stop, stop_by: float) -> None:

@@ -15,7 +15,7 @@ from headway.client.app import Headway
 from headway.core.errors import HeadwayError, StoreUnavailable
 from headway.engine.logs import configure_logs
 from headway.worker.board import Board, Stop
-from headway.worker.control import Begin, Channel, Drain, Failed, Go, StopJobs, Up
+from headway.worker.control import Begin, Channel, Drain, Failed, Go, Governed, StopJobs, Up
 from headway.worker.loading import load_app
 from headway.worker.runner import Runner
 from headway.worker.system import calm_collector, die_with_parent
@@ -57,6 +57,7 @@ async def _serve(connection: socket.socket, board_descriptor: int) -> int:
         slots=settings.slots,
         reserved=app.reserved_asked,
         app_path=begin.app,
+        has_parent=True,
     )
 
     go = asyncio.Event()
@@ -92,6 +93,8 @@ async def _listen(channel: Channel, runner: Runner, go: asyncio.Event) -> None:
                 go.set()
                 if draining is None:
                     draining = asyncio.create_task(runner.drain(grace))
+            case Governed(version):
+                runner.governed(version)
             case StopJobs(job_ids, why):
                 runner.stop_jobs(job_ids, Stop(why))
             case None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -16,6 +17,7 @@ from headway.stores.base import Ear, Progress
 log = logging.getLogger("headway.worker")
 
 SLOW_POLL = 1.0  # Seconds; stands behind the wake-ups.
+RESERVE_POLL = 0.005  # Seconds after a claim that left only slots of the reserve free.
 PROGRESS_EVERY = 0.2
 BACKOFF_MAX = 5.0
 LONG = 0.01  # Seconds; of jobs that take longer only a part of the slots is handed in at once.
@@ -55,7 +57,7 @@ class Claimer:
         self._confirm = confirm
         self._kick = asyncio.Event()
         self._ended: list[_Ended] = []
-        self._usual = 0.0  # Seconds that jobs took of late.
+        self._shortest = math.inf  # Seconds that the shortest of them took.
         self._progress: dict[str, Progress] = {}
         self._progress_timer: asyncio.TimerHandle | None = None
         self._filled = 0
@@ -73,7 +75,7 @@ class Claimer:
     def ended(self, report: Report | None, slot: int | None, *, below: bool, seconds: float = 0.0) -> None:
         """A job has ended; its report, if there is one, goes with the next exchange, and then its slot is free."""
         self._ended.append((report, slot, below))
-        self._usual += (seconds - self._usual) / 10
+        self._shortest = min(self._shortest, seconds)
         if self._progress and report is not None:
             self._progress.pop(report.job_id, None)
         self._kick.set()
@@ -110,12 +112,13 @@ class Claimer:
                 fed = await self._exchange()
                 if self._stopped and not self._filled:
                     return
-                if fed.more and self._free() > 0:
-                    continue
-                if len(fed.leases) > 0 and self._free() > 0 and not self._ended:
-                    await asyncio.sleep(0)  # Let what was claimed begin before asking for the rest.
-                    continue
-                await self._pause(fed.next_due)
+                if self._free() > 0 and not self._ended:
+                    if fed.more:
+                        continue
+                    if fed.leases and not self._only_reserve_left():
+                        await asyncio.sleep(0)  # Let what was claimed begin before asking for the rest.
+                        continue
+                await self._pause(fed)
         finally:
             hearing.cancel()
 
@@ -129,10 +132,7 @@ class Claimer:
             free = self._free()
             asked = time.monotonic()
             try:
-                taken = self._filled if self._leave_free else self._filled_below
-                fed = await self._feed.exchange(
-                    reports, progress, free=free, free_below=self._slots - self._reserved - taken
-                )
+                fed = await self._feed.exchange(reports, progress, free=free, free_below=self._free_below())
             except StoreError as problem:
                 log.warning("the store did not take an exchange, trying again in %.1f s: %s", delay, problem)
                 await asyncio.sleep(delay * random.uniform(0.7, 1.3))
@@ -155,8 +155,10 @@ class Claimer:
         go in parts: so the first slots need not wait until the store has dealt with all, and next time they do not
         end together.
         """
-        most = self._slots if self._usual < LONG else max(PART_MIN, self._slots // PARTS)
+        most = self._slots if self._shortest < LONG else max(PART_MIN, self._slots // PARTS)
         ended, self._ended = self._ended[:most], self._ended[most:]
+        if not self._ended:
+            self._shortest = math.inf
         self._filled -= len(ended)
         self._filled_below -= sum(below for _, _, below in ended)
         return ended
@@ -167,11 +169,20 @@ class Claimer:
     def _free(self) -> int:
         return self._slots - self._filled if self.claiming and not self._stopped else 0
 
-    async def _pause(self, next_due: float | None) -> None:
+    def _free_below(self) -> int:
+        return self._slots - self._reserved - (self._filled if self._leave_free else self._filled_below)
+
+    def _only_reserve_left(self) -> bool:
+        return self._reserved > 0 and self._free_below() <= 0
+
+    async def _pause(self, fed: Fed) -> None:
         """Wait for a reason to go on."""
         timeout = SLOW_POLL if self._free() > 0 else 60.0
-        if next_due is not None and self._free() > 0:
-            timeout = min(timeout, next_due + 0.001)
+        if self._free() > 0:
+            if fed.leases:  # The store wakes only who came away with nothing: unless another job ends first, ask again.
+                timeout = RESERVE_POLL
+            if fed.next_due is not None:
+                timeout = min(timeout, fed.next_due + 0.001)
         if not self._ended:
             try:
                 async with asyncio.timeout(timeout):

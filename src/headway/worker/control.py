@@ -59,7 +59,13 @@ class StopJobs(msgspec.Struct, tag="stop"):
     why: int
 
 
-Message = Begin | Up | Go | Failed | Drain | StopJobs
+class Governed(msgspec.Struct, tag="governed"):
+    """This version of the policy is in force."""
+
+    version: int
+
+
+Message = Begin | Up | Go | Failed | Drain | StopJobs | Governed
 
 _encoder = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)

@@ -193,7 +193,7 @@ class Worker:
         upkeep = [
             asyncio.create_task(keeper.run()),
             asyncio.create_task(every(settings.heartbeat / 6, Reaper(own, in_force, settings.dead_after))),
-            asyncio.create_task(every(1.0, Witness(own, in_force))),
+            asyncio.create_task(every(1.0, Witness(own, in_force, board.calm))),
             asyncio.create_task(every(settings.heartbeat, Pruner(own, in_force))),
             asyncio.create_task(every(5.0, Ticker(own, self._app.tasks.__contains__))),
         ]

@@ -23,7 +23,7 @@ from headway.core.lease import Lease
 from headway.core.policy.document import reserved_slots
 from headway.core.policy.retry import Crashed, Ending, Released, Stopped, TimedOut
 from headway.core.worker import Worker, WorkerState
-from headway.engine.inforce import InForce
+from headway.engine.inforce import LOOK_EVERY, InForce
 from headway.engine.recovery import end_worker
 from headway.stores.base import Store
 from headway.stores.open import open_store
@@ -34,7 +34,7 @@ from headway.worker.chores.pruner import Pruner
 from headway.worker.chores.reaper import Reaper
 from headway.worker.chores.ticker import Ticker
 from headway.worker.chores.witness import Witness
-from headway.worker.control import Begin, Channel, Drain, Failed, Go, StopJobs, Up
+from headway.worker.control import Begin, Channel, Drain, Failed, Go, Governed, StopJobs, Up
 from headway.worker.keeper import Keeper
 from headway.worker.stopping import Signals
 from headway.worker.system import new_worker_id
@@ -44,7 +44,6 @@ log = logging.getLogger("headway.worker")
 WATCH = 0.25  # Seconds between looks at the boards.
 BLOCKED = 1.0  # Seconds after which a silent loop is worth a warning.
 FAREWELL = 5.0  # Seconds a runner has beyond the grace before it is killed.
-FOLLOW_EVERY = 3.0  # Seconds between looks at the policy; the runner looks by itself, and more often.
 RESTART_MAX = 5.0
 
 
@@ -77,16 +76,17 @@ class Parent:
         self._store: Store | None = None
         self._opening = asyncio.Lock()
         self._chores: list[asyncio.Task[None]] = []
+        self._runners: list[RunnerProcess] = []
         self.offers: set[str] = set()
         self.cut_off = False
 
     async def run(self) -> int:
         """Run until told to stop. Gives the exit code. Raises ``CannotStart`` if the app cannot be loaded."""
         self.signals.install(asyncio.get_running_loop())
-        runners = [RunnerProcess(self) for _ in range(self._processes)]
+        self._runners = [RunnerProcess(self) for _ in range(self._processes)]
         try:
             async with asyncio.TaskGroup() as group:
-                for runner in runners:
+                for runner in self._runners:
                     group.create_task(runner.supervise())
         except BaseExceptionGroup as problems:
             raise problems.exceptions[0] from None
@@ -108,9 +108,9 @@ class Parent:
                 self._store = store
                 await self.in_force.follow(store)
                 self._chores = [
-                    asyncio.create_task(every(FOLLOW_EVERY, lambda: self._follow_policy(store))),
+                    asyncio.create_task(every(LOOK_EVERY, lambda: self._follow_policy(store))),
                     asyncio.create_task(every(up.heartbeat / 6, Reaper(store, self.in_force, up.dead_after))),
-                    asyncio.create_task(every(1.0, Witness(store, self.in_force))),
+                    asyncio.create_task(every(1.0, Witness(store, self.in_force, self._calm))),
                     asyncio.create_task(every(up.heartbeat, Pruner(store, self.in_force))),
                     asyncio.create_task(every(5.0, Ticker(store, lambda task: f"task:{task}" in self.offers))),
                 ]
@@ -119,7 +119,13 @@ class Parent:
         return self._store
 
     async def _follow_policy(self, store: Store) -> None:
-        await self.in_force.follow(store, every=0)
+        """Look for all the runners, and tell them."""
+        if await self.in_force.follow(store, every=0):
+            for runner in self._runners:
+                runner.tell_policy()
+
+    def _calm(self) -> float:
+        return max(runner.calm() for runner in self._runners)
 
 
 class RunnerProcess:
@@ -183,6 +189,7 @@ class RunnerProcess:
                 parent.offers |= set(first.offers)
                 helpers += [asyncio.create_task(self._keep(first)), asyncio.create_task(self._watch())]
                 channel.say(Go())
+                self.tell_policy()  # It may have changed since the runner looked.
                 said = await channel.hear()
                 failed = said if isinstance(said, Failed) else None
             elif isinstance(first, Failed):
@@ -201,6 +208,15 @@ class RunnerProcess:
         await self._recover(code, held)
 
     # ------------------------------------------------------------------ while it lives
+
+    def tell_policy(self) -> None:
+        """Tell the runner which version of the policy is in force."""
+        if self._channel is not None:
+            self._channel.say(Governed(self._parent.in_force.version))
+
+    def calm(self) -> float:
+        """When the runner last saw that nothing waits; 0 if something did."""
+        return self._board.calm() if self._board is not None else 0.0
 
     async def _keep(self, up: Up) -> None:
         board, store = self._board, self._store

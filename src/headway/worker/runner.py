@@ -17,7 +17,7 @@ from headway.client.app import Headway, Middleware
 from headway.client.codec import read_payload
 from headway.client.context import Context, trace_of
 from headway.client.task import Task
-from headway.core.errors import JobError
+from headway.core.errors import JobError, StoreError
 from headway.core.lease import Lease, Report
 from headway.core.policy.document import reserved_slots
 from headway.core.policy.retry import Crashed, Ending, Raised, Released, Returned, Stopped, TimedOut, Unknown, judge
@@ -44,13 +44,15 @@ job_log = logging.getLogger("headway.jobs")
 
 PULSE = 0.25  # Seconds between signs that the loop turns.
 EXACT = 10.0  # Seconds; timeouts below it get a timer of their own.
-LEARN_EVERY = 5.0  # Seconds between publications of what jobs took.
-THREADED = frozenset({"thread"})  # Executors whose tasks speak from other threads.
+LEARN_EVERY = 5.0  # Seconds between publications of what jobs took,
+LEARN_IDLE = 60.0  # and, while none ends, between looks at what others have learned.
 LAST_WORDS = 2.0  # Seconds that stopped jobs get to end before the runner leaves without them.
 
 
 class Runner:
     """Claims and runs the jobs of one app in this process."""
+
+    _threaded = frozenset({"thread"})  # The executors whose tasks speak from other threads.
 
     def __init__(
         self,
@@ -63,6 +65,7 @@ class Runner:
         slots: int,
         reserved: int | None,
         app_path: str | None,
+        has_parent: bool = False,
     ) -> None:
         self._app = app
         self._store = store
@@ -85,10 +88,13 @@ class Runner:
             "thread": ThreadExecutor(slots),
             "process": ProcessExecutor(app_path or "", self._settings.payload_max),
         }
-        self._threaded = THREADED
         self._app_path = app_path
         self._reserved_asked = reserved
+        self._has_parent = has_parent  # Then it is that one which looks at the store's policy, and tells.
+        self._governed = asyncio.Event()
+        self._governed_version = 0
         self._durations = Durations()
+        self._learned = time.monotonic()
         self._feed: LocalFeed | None = None
         self._lease_ms = int(self._settings.dead_after * 1_000)
         self._state: dict[str, Any] = {}
@@ -126,7 +132,7 @@ class Runner:
             self._reserve()
             upkeep = [
                 asyncio.create_task(self._beat()),
-                asyncio.create_task(every(LOOK_EVERY, self._follow_policy)),
+                asyncio.create_task(self._heed_policy()),
                 asyncio.create_task(every(LEARN_EVERY, self._learn)),
             ]
             try:
@@ -169,6 +175,25 @@ class Runner:
         await app.in_force.follow(store, every=0)
         self._reserve()
 
+    def governed(self, version: int) -> None:
+        """Hear from the parent which version of the policy is in force."""
+        self._governed_version = version
+        self._governed.set()
+
+    async def _heed_policy(self) -> None:
+        """Follow the store's policy: woken by the parent's word, or without a parent every second; never ends."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_EVERY * random.uniform(0.7, 1.3)):
+                    await self._governed.wait()
+            self._governed.clear()
+            if self._has_parent and self._governed_version == self._app.in_force.version:
+                continue
+            try:
+                await self._follow_policy()
+            except StoreError as problem:
+                log.warning("the policy could not be looked at, later again: %s", problem)
+
     async def _follow_policy(self) -> None:
         if await self._app.in_force.follow(self._store, every=0):
             await govern(self._store, self._app.policy)  # Should whoever applied it have died in between.
@@ -184,7 +209,10 @@ class Runner:
             self._claimer.reserve(reserved, leave_free=policy.reserve.rule == "leave_free")
 
     async def _learn(self) -> None:
-        await self._durations.publish(self._store)
+        now = time.monotonic()
+        if self._durations.noted or now - self._learned > LEARN_IDLE:
+            await self._durations.publish(self._store)
+            self._learned = now
 
     async def drain(self, grace: float) -> None:
         """Take nothing more, give running jobs the grace, send the rest back unharmed, then end ``run``.
@@ -262,7 +290,7 @@ class Runner:
         """Run one attempt to its end and report it. Nothing a task raises leaves this function."""
         ending: Ending | None
         try:
-            if job.stop is not Stop.NO:  # It was told to stop before it could begin.
+            if job.stop:  # It was told to before it could begin.
                 raise asyncio.CancelledError
             if self._simple:
                 value = await self._executors[job.task.executor].call(job)
@@ -273,7 +301,7 @@ class Runner:
             ending = self._ending(job, error)
             if self._app.signals["fail"] and isinstance(ending, Raised):
                 await self._signal("fail", job.context, error)
-        if job.stop is Stop.TIMEOUT:
+        if job.stop and job.stop is Stop.TIMEOUT:
             ending = self._timed_out(job)
         if job.timer is not None:
             job.timer.cancel()
@@ -288,8 +316,9 @@ class Runner:
             self._idle.set()
         report = None
         if ending is not None:
-            cancelled = job.stop is Stop.CANCEL
-            lease = job.lease._replace(cancel_requested=True) if cancelled else job.lease
+            lease = job.lease
+            if job.stop and job.stop is Stop.CANCEL:
+                lease = lease._replace(cancel_requested=True)
             report = judge(ending, lease, self._app.policy, chance=random.random())
         if job_log.isEnabledFor(logging.INFO):
             self._log_end(job, ending, report)

@@ -10,6 +10,8 @@ from headway.client.task import Task
 from headway.core.lease import Lease
 from headway.worker.board import Stop
 
+_NO = Stop.NO  # Named once: Python 3.11 searches for an enum's member each time.
+
 
 class Running:
     """A leased job while it runs: its context, and whether it has been told to stop.
@@ -37,6 +39,6 @@ class Running:
         self.started = started
         self.deadline = deadline
         self.below = below
-        self.stop = Stop.NO
+        self.stop = _NO
         self.handle: asyncio.Task[None] | None = None
         self.timer: asyncio.TimerHandle | None = None

@@ -21,6 +21,7 @@ from headway.core.lease import Lease, Report
 from headway.core.policy.document import Policy
 
 _CANCELLED = "cancelled while executing"
+_COMPLETED = State.COMPLETED  # Named once: Python 3.11 searches for an enum's member each time.
 DELAY_MS_MAX = 366 * 24 * 3_600_000  # Odd values from tasks are clamped to a year.
 
 
@@ -93,7 +94,7 @@ def judge(ending: Ending, lease: Lease, policy: Policy, *, chance: float = 0.0) 
         return _transient(ending, lease)
     match ending:
         case Returned():  # The usual case, so it is asked for what it holds only here.
-            return _end(lease, State.COMPLETED, ending.result, ending.result_error)
+            return _end(lease, _COMPLETED, ending.result, ending.result_error)
         case Stopped(reason):
             return _end(lease, State.CANCELLED, reason=reason)
         case Raised(error, after_ms):

@@ -8,7 +8,7 @@ import random
 import socket
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import asyncpg
 from asyncpg import exceptions as pg
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from headway.stores.postgres.address import Address
 
 T = TypeVar("T")
-Connection = asyncpg.Connection[Any]
+Connection: TypeAlias = "asyncpg.Connection[Any]"
 
 CONNECT_WITHIN = 10.0  # Seconds for one connection to be made.
 ANSWER_WITHIN = 20.0  # Seconds for one statement.

@@ -34,7 +34,6 @@ async def finish(
     counts: Counter[str] = Counter()
     ended: list[int] = []
     any_ended = False
-    lines = Lines(tx)
     for index, report in enumerate(reports):
         if not report.token and report.seq in transient:
             counts[f"transient_{report.state.value}"] += 1
@@ -65,8 +64,7 @@ async def finish(
             counts["retried"] += 1
             await tx.db.run("unlease", ended)  # A tenant's place hangs on what else of it runs.
             ended = []
-            lines = Lines(tx)
-            await _requeue(tx, lines, report, lease, error, reason)
+            await _requeue(tx, report, lease, error, reason)
             continue
         counts[report.state.value] += 1
         outcomes.append(
@@ -168,7 +166,7 @@ async def _confirm_expired(tx: Transaction, worker_id: str, workers: dict[str, R
 
 
 async def _requeue(
-    tx: Transaction, lines: Lines, report: Report, lease: Row, error: str | None, reason: str | None
+    tx: Transaction, report: Report, lease: Row, error: str | None, reason: str | None
 ) -> None:  # fmt: skip
     """Put a job back whose lease has ended."""
     class_id = lease["class_id"]
@@ -186,6 +184,6 @@ async def _requeue(
             back.timeout_ms, back.token, back.error, back.reason,
         )  # fmt: skip
     elif report.front:
-        await lines.put(back, lease["eligible_at"], report.seq, front=True)
+        await Lines(tx).put(back, lease["eligible_at"], report.seq, front=True)
     else:
-        await lines.put(back, tx.now_at, int(await tx.db.first("advance", 1)))
+        await Lines(tx).put(back, tx.now_at, int(await tx.db.first("advance", 1)))

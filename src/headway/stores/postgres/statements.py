@@ -34,8 +34,19 @@ _PARAMETER = re.compile(r"(?<![:\w]):([A-Za-z_]\w*)")
 
 @lru_cache(maxsize=64)
 def queries(schema: str) -> dict[str, str]:
-    """Give every statement, with its parameters numbered in the order in which it first names them."""
-    return {name: fill(_numbered(text), schema) for name, text in load_queries(PACKAGE).items()}
+    """Give every statement, with its parameters numbered in the order of its header."""
+    folder = files(PACKAGE) / "queries"
+    return {
+        name: fill(_numbered(text, parameters((folder / f"{name}.sql").read_text())), schema)
+        for name, text in load_queries(PACKAGE).items()
+    }
+
+
+def parameters(text: str) -> list[str]:
+    """Give the parameters that the header of a statement names, in their order."""
+    found = re.search(r"^-- params  (.*)$", text, re.MULTILINE)
+    assert found is not None
+    return [] if found[1] == "none" else found[1].split(", ")
 
 
 def functions(schema: str) -> list[str]:
@@ -71,6 +82,5 @@ def _values(schema: str) -> dict[str, str]:
     }
 
 
-def _numbered(text: str) -> str:
-    numbers: dict[str, int] = {}
-    return _PARAMETER.sub(lambda found: f"${numbers.setdefault(found[1], len(numbers) + 1)}", text)
+def _numbered(text: str, names: list[str]) -> str:
+    return _PARAMETER.sub(lambda found: f"${names.index(found[1]) + 1}", text)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import asyncpg
@@ -44,7 +44,7 @@ class Database:
         self._queries = queries(schema)
 
     async def run(self, name: str, *values: Any) -> list[Row]:
-        """Execute a statement with its values in the order in which it first names them."""
+        """Execute a statement with its values in the order of its header."""
         return await self.raw.fetch(self._queries[name], *values)
 
     async def row(self, name: str, *values: Any) -> Row | None:
@@ -53,9 +53,6 @@ class Database:
     async def first(self, name: str, *values: Any) -> Any:
         """Give the first column of the first row, or None."""
         return await self.raw.fetchval(self._queries[name], *values)
-
-    async def named(self, name: str, values: Mapping[str, Any], order: Sequence[str]) -> list[Row]:
-        return await self.raw.fetch(self._queries[name], *(values[key] for key in order))
 
 
 class Transaction:

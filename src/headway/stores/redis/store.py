@@ -154,12 +154,10 @@ class RedisStore:
         )  # fmt: skip
         if overdue:
             await self._release(overdue)
-        return Renewed(
-            now_at,
-            WorkerState(state.decode()),
-            [JobId(job_id.decode()) for job_id in lost],
-            [JobId(job_id.decode()) for job_id in cancel],
-        )
+        gone = [JobId(job_id.decode()) for job_id in lost]
+        if state == b"dead":
+            return Renewed(now_at, WorkerState.DEAD, gone)
+        return Renewed(now_at, WorkerState(state.decode()), gone, [JobId(job_id.decode()) for job_id in cancel])
 
     async def _release(self, overdue: Sequence[bytes]) -> None:
         """Give back leases that nobody names: under their tokens, so nothing is lost if they were reported meanwhile."""

@@ -16,6 +16,9 @@ from headway.stores.sqlite.caps import give_back, left_park, with_room
 from headway.stores.sqlite.lines import Lines
 from headway.stores.sqlite.transaction import Transaction
 
+# Named once: Python 3.11 searches for an enum's member each time.
+_COMPLETED, _QUEUED = State.COMPLETED, State.QUEUED
+
 
 def finish(tx: Transaction, reports: Sequence[Report]) -> list[tuple[JobId, Answer]]:
     """Carry out reports under the tokens of their leases. Gives those that were not newly taken."""
@@ -40,7 +43,8 @@ def finish(tx: Transaction, reports: Sequence[Report]) -> list[tuple[JobId, Answ
         if cancel_at is not None:
             report = heed_cancel(report)
         state = report.state
-        check_move(State.EXECUTING, state)
+        if state is not _COMPLETED:
+            check_move(State.EXECUTING, state)
         del held[seq]  # A second report in the same batch finds no lease.
         if kept is not None and tx.parked:
             give_back(tx, kept)
@@ -48,7 +52,7 @@ def finish(tx: Transaction, reports: Sequence[Report]) -> list[tuple[JobId, Answ
         if report.error is not None:
             error = rows.error_text(report.error)
             tx.db.run("finish_attempt", tx.now_at, report.reason or state, error, seq)
-        if state is State.QUEUED:
+        if state is _QUEUED:
             counts["retried"] += 1
             _requeue(tx, report, error, ended)
             continue

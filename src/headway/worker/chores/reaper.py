@@ -7,12 +7,13 @@ import time
 from collections.abc import Callable
 
 from headway.engine.inforce import InForce
-from headway.engine.recovery import reap
+from headway.engine.recovery import overdue, reap
 from headway.stores.base import Store
 
 log = logging.getLogger("headway.worker")
 
 JUMP = 5.0  # Seconds by which the store's clock may part from ours before we distrust it.
+CLOCK_EVERY = 60.0  # Seconds between looks at that clock while nothing is overdue.
 
 
 class Reaper:
@@ -30,12 +31,14 @@ class Reaper:
         self.reaped = 0
 
     async def __call__(self) -> float | None:
-        if self._jumped((await self._store.snapshot()).now_at):
+        leases = await overdue(self._store)
+        known = self._seen is not None and self._monotonic() - self._seen[0] < CLOCK_EVERY
+        if (leases or not known) and self._jumped((await self._store.snapshot()).now_at):
             log.warning("the store's clock has jumped; nothing is reaped for %.0f s", self._dead_after)
             self._not_before = self._monotonic() + self._dead_after
-        if self._monotonic() < self._not_before:
+        if not leases or self._monotonic() < self._not_before:
             return None
-        count = await reap(self._store, self._in_force.policy)
+        count = await reap(self._store, leases, self._in_force.policy)
         if count:
             self.reaped += count
             log.warning("%d job(s) of workers that are gone were returned", count)

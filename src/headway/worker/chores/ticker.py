@@ -31,11 +31,12 @@ class Ticker:
         self._knows = knows
 
     async def __call__(self) -> float | None:
+        crons = [(cron, version) for cron, version in await read_crons(self._store) if self._knows(cron.task)]
+        if not crons:
+            return LOOK
         now_at = (await self._store.snapshot()).now_at
         soonest = LOOK
-        for cron, version in await read_crons(self._store):
-            if not self._knows(cron.task):
-                continue
+        for cron, version in crons:
             times = _times(cron.expression, cron.tz)
             passed = ticks_between(times, cron.ticked_at, now_at, limit=CAUGHT_UP)
             if passed:

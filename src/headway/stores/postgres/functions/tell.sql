@@ -7,8 +7,8 @@ BEGIN
   IF NOT EXISTS (SELECT FROM {schema}.watcher w WHERE w.namespace_id = ns AND w.until_at > {schema}.now_ms_{version}(NULL)) THEN
     RETURN;
   END IF;
-  FOR first IN 1 .. coalesce(cardinality(job_ids), 0) BY 200 LOOP
-    message := 'j' || array_to_string(job_ids[first:first + 199], ',');
+  FOR place IN 1 .. coalesce(cardinality(job_ids), 0) BY 200 LOOP
+    message := 'j' || array_to_string(job_ids[place:place + 199], ',');
     PERFORM pg_notify(n.channel, CASE WHEN octet_length(message) < 7990 THEN message ELSE 'j' END)
        FROM {schema}.namespace n WHERE n.namespace_id = ns;
   END LOOP;

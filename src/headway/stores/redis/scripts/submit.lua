@@ -69,36 +69,33 @@ local function submit(keys, args)
   end
   if #fresh > 0 then
     local seq = call('HINCRBY', P .. 'meta', 'seq', #fresh) - #fresh
-    local numbers, links, jobs = {}, {}, {}
-    for _, i in ipairs(fresh) do
-      local rec, extras = args[first + i], extras_of[i]
+    local numbers, links, jobs, members, wholes = {}, {}, {}, {}, {}
+    for k, i in ipairs(fresh) do
+      local rec = args[first + i]
       local kind = i2(rec, 1)
-      local number = numbers[kind]
-      if not number then
-        number = {class.number(names[kind])}
-        number[2] = pack('>I4', number[1])
-        number[3] = lines.clock(number[1])
-        numbers[kind] = number
+      if not numbers[kind] then
+        local number = class.number(names[kind])
+        numbers[kind] = {number, pack('>I4', number)}
       end
-      seq = seq + 1
-      local member, whole = member_of(seq), now15 .. number[2] .. sub(rec, 3)
-      if extras and byte(rec, 3) >= TRANSIENT then
-        call('RPUSH', P .. 'tr:' .. num(number[1]), member .. whole)
-        push(tx.eligible, number[1])
-      else
-        local due = 0
-        if extras and extras.due then due = math.max(extras.due, now + extras.delay) end
-        if due > now then
-          lines.delay(number[1], member, due)
-        else
-          local tenant, step = extras and extras.tenant, 0
-          if tenant or lines.clock(number[1]) then step = book.step(record.task(whole), tenant or '') end
-          lines.put(number[1], member, member, tenant, now15, step)
-        end
+      local member, whole = member_of(seq + k), now15 .. numbers[kind][2] .. sub(rec, 3)
+      members[k], wholes[k] = member, whole
+      if byte(rec, 3) < TRANSIENT then
         push(links, ids[i], member)
         push(jobs, member, whole)
+      end
+    end
+    each(jobs, 2000, function(...) call('HSET', P .. 'job', ...) end)
+    each(links, 2000, function(...) call('HSET', P .. 'ids', ...) end)
+    for k, i in ipairs(fresh) do  -- only now may it be found where jobs wait
+      local member, extras = members[k], extras_of[i]
+      local number = numbers[i2(args[first + i], 1)][1]
+      if byte(args[first + i], 3) >= TRANSIENT then
+        call('RPUSH', P .. 'tr:' .. num(number), member .. wholes[k])
+        push(tx.eligible, number)
+      else
+        local due = 0
         if extras then
-          tx.record[member] = whole
+          if extras.due then due = math.max(extras.due, now + extras.delay) end
           if extras.key then
             local scope = text(extras.tenant or '') .. extras.key
             call('HSET', P .. 'idem', scope, scopes[scope])
@@ -107,10 +104,15 @@ local function submit(keys, args)
           if extras.unique then call('HSET', P .. 'unique', extras.unique, member) end
           if extras.expires_ms then call('ZADD', P .. 'expiry', num(now + extras.expires_ms), member) end
         end
+        if due > now then
+          lines.delay(number, member, due)
+        else
+          local tenant, step = extras and extras.tenant, 0
+          if tenant or lines.clock(number) then step = book.step(record.task(wholes[k]), tenant or '') end
+          lines.put(number, member, member, tenant, now15, step)
+        end
       end
     end
-    each(jobs, 2000, function(...) call('HSET', P .. 'job', ...) end)
-    each(links, 2000, function(...) call('HSET', P .. 'ids', ...) end)
     lines.flush()
     count('submitted', #fresh)
     tx.changed = answered

@@ -1,0 +1,86 @@
+"""Pruning: bounded batches of what need not be kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from headway.core.job import JobId, State
+from headway.core.policy.document import Keep
+from headway.stores.postgres import rows
+from headway.stores.postgres.ending import cancel
+from headway.stores.postgres.transaction import MINUTE, Transaction
+
+DEAD_WORKERS_KEPT_MS = 3_600_000
+STRETCHES_KEPT_MS = 24 * 3_600_000
+SCANNED = 5_000  # Completed jobs that one pruning looks at.
+
+
+@dataclass(slots=True)
+class Round:
+    """How far this process has come in its round over the completed jobs."""
+
+    reached: int = 0
+
+
+async def prune(tx: Transaction, keep: Keep, limit: int, round_: Round) -> int:
+    """Cancel what has expired and forget what need not be kept. Gives how many jobs it touched."""
+    expired = [row["seq"] for row in await tx.db.run("prune_expiry", tx.namespace_id, tx.now_at, limit)]
+    cancelled: list[JobId] = []
+    for row in await tx.db.run("get_by_seq", expired) if expired else ():
+        if row["state"] == State.QUEUED and row["expires_at"] is not None and await cancel(tx, row, "expired"):
+            cancelled.append(row["job_id"])
+    tx.changed += cancelled
+    kept_ms = {
+        State.FAILED: keep.failed_ms,
+        State.CANCELLED: keep.cancelled_ms,
+        State.DEAD_LETTER: keep.dead_letter_ms,
+    }
+    old = await _old_completed(tx, tx.now_at - keep.completed_ms, limit, round_)
+    for state, ms in kept_ms.items():
+        found = await tx.db.run("prune_bad", state.value, tx.now_at - ms, tx.namespace_id, limit)
+        old += [row["seq"] for row in found]
+    if old:
+        await tx.db.run("forget", old[:limit])
+    await tx.db.run("prune_keys", tx.now_at, limit)
+    await tx.db.run("prune_workers_bury", tx.now_at)
+    await tx.db.run("prune_workers", tx.now_at - DEAD_WORKERS_KEPT_MS)
+    await tx.db.run("prune_stretches", tx.namespace_id, tx.now_at - STRETCHES_KEPT_MS)
+    await tx.db.run("prune_rates", tx.namespace_id, tx.now_at * 1_000)
+    await tx.db.run("prune_tally", tx.namespace_id, tx.now_at // MINUTE - 1_440)
+    return len(cancelled) + len(old[:limit])
+
+
+async def purge(tx: Transaction, states: Sequence[State], job_ids: Sequence[JobId] | None, limit: int) -> int:
+    """Forget ended jobs now: those named, or a batch of those in these states."""
+    wanted = [state.value for state in states]
+    if job_ids is None:
+        found = await tx.db.run("purge_states", tx.namespace_id, wanted, limit)
+    else:
+        found = await tx.db.run("purge_named", tx.namespace_id, wanted, rows.ids_list(job_ids), limit)
+    await tx.db.run("forget", [row["seq"] for row in found])
+    return len(found)
+
+
+async def _old_completed(tx: Transaction, before_at: int, limit: int, round_: Round) -> list[int]:
+    """Look at a stretch of completed jobs, going round and round."""
+    old: list[int] = []
+    start, looked = round_.reached, 0
+    while looked < SCANNED and len(old) < limit:
+        asked = SCANNED - looked
+        stretch = await tx.db.run("prune_scan", round_.reached, before_at, asked)
+        looked += len(stretch)
+        for row in stretch:
+            round_.reached = row["seq"]
+            if row["old"] and row["namespace_id"] == tx.namespace_id:
+                old.append(row["seq"])
+                if len(old) == limit:
+                    break
+        else:
+            if len(stretch) == asked:
+                break  # There is more; the next pruning goes on from here.
+            round_.reached = 0
+            if start == 0:
+                break
+            start = 0
+    return list(dict.fromkeys(old))

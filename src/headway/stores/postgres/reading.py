@@ -1,0 +1,85 @@
+"""Reads: jobs, the picture that plans are made from, numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from headway.core.job import Attempt, Job, JobId, State
+from headway.core.snapshot import Snapshot
+from headway.stores.base import WAITING_COUNTED, JobQuery, LaneStats, Stats
+from headway.stores.postgres import rows
+from headway.stores.postgres.caps import Caps
+from headway.stores.postgres.transaction import MINUTE, Row, Transaction
+
+NEWEST = 2**63 - 1  # Above every sequence number.
+
+
+async def find_rows(tx: Transaction, job_ids: Sequence[JobId]) -> dict[JobId, Row]:
+    """Give the rows of the jobs that exist."""
+    found = await tx.db.run("get", rows.ids_list(job_ids), tx.namespace_id)
+    return {row["job_id"]: row for row in found}
+
+
+async def get(tx: Transaction, job_ids: Sequence[JobId]) -> list[Job | None]:
+    """Give each job, or None."""
+    found = await find_rows(tx, job_ids)
+    history = await _history(tx, [row["seq"] for row in found.values()])
+    return [
+        rows.job(found[job_id], history.get(found[job_id]["seq"], ()), tx.now_at) if job_id in found else None
+        for job_id in job_ids
+    ]
+
+
+async def find(tx: Transaction, query: JobQuery) -> list[Job]:
+    """Find jobs, newest first: one statement for each state asked for, so that each walks its own index."""
+    before = NEWEST if query.before is None else query.before
+    wanted: list[Any] = [
+        query.worker_id, tx.namespace_id, rows.text(query.task), rows.text(query.lane), rows.text(query.tenant),
+        query.submitted_before_at, query.submitted_after_at, before, query.limit,
+    ]  # fmt: skip
+    statements = {State.QUEUED: "find_queued", State.EXECUTING: "find_executing", State.COMPLETED: "find_completed"}
+    found: list[Row] = []
+    for state in query.states:
+        if state in statements:
+            found += await tx.db.run(statements[state], *wanted)
+        else:
+            found += await tx.db.run("find_bad", state.value, *wanted)
+    if not query.states:
+        found = await tx.db.run("find_any", *wanted)
+    seqs = sorted({row["seq"] for row in found}, reverse=True)[: query.limit]
+    history = await _history(tx, seqs)
+    by_seq = {row["seq"]: row for row in await tx.db.run("get_by_seq", seqs)}
+    return [rows.job(by_seq[seq], history.get(seq, ()), tx.now_at) for seq in seqs if seq in by_seq]
+
+
+async def snapshot(tx: Transaction) -> Snapshot:
+    """Picture what waits."""
+    floor = await Caps(tx).floor() if tx.book.ladder.rungs else None
+    picture = await tx.db.first("snapshot", tx.namespace_id, tx.now_at, WAITING_COUNTED, None, None)
+    seen, numbers = rows.snapshot(picture, tx.now_at, tx.book, floor)
+    tx.memory.class_ids.update(numbers)
+    return seen
+
+
+async def stats(tx: Transaction) -> Stats:
+    """Count everything."""
+    lanes = {
+        row["lane"]: LaneStats(
+            waiting=row["waiting"], oldest_at=row["oldest_at"], delayed=row["delayed"], executing=row["executing"]
+        )
+        for row in await tx.db.run("stats_lanes", tx.namespace_id)
+    }
+    tally = await tx.db.run("stats_tally", tx.namespace_id, tx.now_at // MINUTE - 1)
+    totals = {row["what"]: row["total"] for row in tally}
+    recent = {row["what"]: row["recent"] for row in tally if row["recent"]}
+    workers = tuple(rows.worker(row, tx.now_at) for row in await tx.db.run("workers", tx.namespace_id))
+    kept = {row["state"]: row["count"] for row in await tx.db.run("stats_kept", tx.namespace_id)}
+    return Stats(tx.now_at, lanes, workers, totals, recent, kept)
+
+
+async def _history(tx: Transaction, seqs: Sequence[int]) -> dict[int, list[Attempt]]:
+    history: dict[int, list[Attempt]] = {}
+    for row in await tx.db.run("history", list(seqs)):
+        history.setdefault(row["seq"], []).append(rows.attempt(row))
+    return history

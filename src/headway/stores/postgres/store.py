@@ -1,0 +1,383 @@
+"""The verbs of a store, on a PostgreSQL database that any number of machines share."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+from headway.core.errors import HeadwayError
+from headway.core.job import ClassKey, Job, JobId, NewJob, State, Submitted
+from headway.core.lease import Lease
+from headway.core.policy.document import Keep
+from headway.core.policy.rules import Rulebook
+from headway.core.snapshot import Snapshot
+from headway.core.standing import Standing, Survey
+from headway.core.worker import WorkerState
+from headway.stores.base import (
+    RULES,
+    Abilities,
+    Beat,
+    Clock,
+    Document,
+    Ear,
+    Exchange,
+    Exchanged,
+    JobQuery,
+    Renewed,
+    Stats,
+)
+from headway.stores.postgres import (
+    ending,
+    exchanging,
+    keeping,
+    migrating,
+    pruning,
+    quick,
+    reading,
+    rows,
+    standing,
+    submitting,
+)
+from headway.stores.postgres.bell import WATCHED_MS, Bell
+from headway.stores.postgres.caps import adopt_rules
+from headway.stores.postgres.connections import Connection, Connections, connect, naming
+from headway.stores.postgres.statements import channel
+from headway.stores.postgres.transaction import Database, Memory, Row, Transaction, binding, read_rules
+
+if TYPE_CHECKING:
+    from headway.stores.postgres.address import Address
+
+T = TypeVar("T")
+
+
+class _Alone(HeadwayError):
+    """This has to be done with nobody else in the namespace."""
+
+
+class PostgresStore:
+    """Jobs in a schema of a database. One instance serves one event loop."""
+
+    abilities = Abilities(durable=True, shared=True, any_loop=False)
+
+    def __init__(self, address: Address, namespace: str = "default", *, clock: Clock | None = None) -> None:
+        self.address = address
+        self.namespace = namespace
+        self._clock = clock
+        self._last_at = 0
+        self._schema = address.schema
+        self._connections = Connections(address)
+        self._channel = channel(address.schema, namespace)
+        self._bell = Bell(address.listen, self._channel, self._watch)
+        self._memory = Memory()
+        self._looks = quick.Looks()
+        self._round = pruning.Round()
+
+    async def open(self) -> None:
+        with naming(self.address.shown):
+            connection = await connect(self.address.url, pgbouncer=self.address.pgbouncer)
+            try:
+                await migrating.prepare(connection, self._schema, self.address.shown)
+            finally:
+                await connection.close(timeout=5)
+        self._connections.open()
+
+    async def close(self) -> None:
+        await self._bell.close()
+        await self._connections.close()
+
+    async def migrate(self) -> list[int]:
+        """Bring the schema to this Headway's version. Gives the numbers of the steps taken."""
+        with naming(self.address.shown):
+            connection = await connect(self.address.url, pgbouncer=self.address.pgbouncer)
+            try:
+                return await migrating.migrate(connection, self._schema, self.address.shown)
+            finally:
+                await connection.close(timeout=5)
+
+    async def submit(self, jobs: Sequence[NewJob]) -> list[Submitted]:
+        if not jobs:
+            return []
+        await self._ready()
+        await self._know_classes({job.class_key for job in jobs})
+        while True:
+            careful, values = submitting.columns(jobs, self._memory.class_ids, self._memory.book)
+            row = await self._connections.run(
+                lambda raw, careful=careful, values=values: Database(raw, self._schema).row(  # type: ignore[misc]
+                    "submit", self._memory.namespace_id, self._now(), self._memory.rules_version, False, careful, *values
+                )
+            )
+            assert row is not None
+            if row["status"] != "stale":
+                return submitting.answers(jobs, row)
+            await self._follow_rules()
+
+    async def exchange(self, request: Exchange) -> Exchanged:
+        await self._ready()
+        memory = self._memory
+        for _ in range(3):  # Rules may change meanwhile.
+            if memory.rules_version < 0:
+                await self._follow_rules()
+            if binding(memory.book) or not quick.may_be_quick(request):
+                break
+            if request.plan is not None and any(take.key not in memory.class_ids for take in request.plan.takes):
+                await self._read(Transaction.classes)
+            answer = await self._connections.run(
+                lambda raw: quick.exchange(
+                    Database(raw, self._schema), memory, self._looks, request, self._now()
+                )
+            )
+            if answer is not None:
+                return answer
+            if memory.rules_version >= 0:
+                break
+        waits = request.wait and request.plan is not None
+        return await self._write(lambda tx: exchanging.exchange(tx, request), waits=waits, asker=request.worker_id)
+
+    async def renew(self, beat: Beat) -> Renewed:
+        return await self._write(lambda tx: keeping.renew(tx, beat))
+
+    async def leases(self, *, worker_id: str | None = None, limit: int = 1_000) -> list[Lease]:
+        async def read(tx: Transaction) -> list[Lease]:
+            if worker_id is not None:
+                found = await tx.db.run("leases_of", worker_id, tx.namespace_id, limit)
+            else:
+                found = await tx.db.run("leases_expired", tx.namespace_id, tx.now_at, limit)
+            return [rows.lease(row, tx.book.ladder) for row in found]
+
+        return await self._read(read)
+
+    async def bury(self, worker_id: str) -> None:
+        await self._write(lambda tx: ending.set_worker_state(tx, worker_id, WorkerState.DEAD))
+
+    async def drain(self, worker_id: str) -> bool:
+        async def write(tx: Transaction) -> bool:
+            tx.rung.append(worker_id)
+            return await ending.set_worker_state(tx, worker_id, WorkerState.DRAINING)
+
+        return await self._write(write)
+
+    async def cancel(self, job_ids: Sequence[JobId], reason: str = "cancelled") -> list[State | None]:
+        return await self._move(job_ids, lambda tx, row: ending.cancel(tx, row, reason))
+
+    async def retry(self, job_ids: Sequence[JobId]) -> list[State | None]:
+        return await self._move(job_ids, ending.retry)
+
+    async def get(self, job_ids: Sequence[JobId]) -> list[Job | None]:
+        return await self._read(lambda tx: reading.get(tx, job_ids))
+
+    async def find(self, query: JobQuery) -> list[Job]:
+        return await self._read(lambda tx: reading.find(tx, query))
+
+    async def snapshot(self) -> Snapshot:
+        return await self._read(reading.snapshot)
+
+    async def stats(self) -> Stats:
+        return await self._read(reading.stats)
+
+    async def survey(self) -> Survey:
+        return await self._read(standing.survey)
+
+    async def standing(self, job_id: JobId) -> Standing | None:
+        return await self._read(lambda tx: standing.standing(tx, job_id))
+
+    async def witness(self, reasons: Mapping[ClassKey, str]) -> None:
+        if reasons:
+            await self._write(lambda tx: standing.witness(tx, reasons))
+
+    async def prune(self, keep: Keep, *, limit: int = 1_000) -> int:
+        return await self._write(lambda tx: pruning.prune(tx, keep, limit, self._round))
+
+    async def purge(self, states: Sequence[State], job_ids: Sequence[JobId] | None, *, limit: int = 1_000) -> int:
+        return await self._write(lambda tx: pruning.purge(tx, states, job_ids, limit))
+
+    async def read(self, kind: str, name: str | None = None) -> list[Document]:
+        async def read(tx: Transaction) -> list[Document]:
+            return [Document(*row) for row in await tx.db.run("documents", tx.namespace_id, kind, name)]
+
+        return await self._read(read)
+
+    async def write(self, kind: str, name: str, body: bytes | None, *, if_version: int | None = None) -> int | None:
+        async def write(tx: Transaction) -> int | None:
+            while True:
+                version = await tx.db.first("document_version", tx.namespace_id, kind, name) or 0
+                if if_version is not None and if_version != version:
+                    return None
+                if body is None:
+                    await tx.db.run("document_remove", tx.namespace_id, kind, name)
+                    break
+                if await tx.db.first("document_write", tx.namespace_id, kind, name, version + 1, body) is not None:
+                    break
+            if kind == RULES:
+                before = tx.book.rules
+                await tx.db.run("rules_changed", tx.namespace_id)
+                await read_rules(tx.db, tx.memory)
+                await adopt_rules(tx, before)
+            return int(version) + 1
+
+        try:
+            return await self._write(write, alone=kind == RULES)
+        except BaseException:
+            self._memory.rules_version = -1  # What was read may have been undone.
+            raise
+
+    def listen(self, name: str) -> Ear:
+        return self._bell.listen(name)
+
+    async def schema(self) -> tuple[int | None, int]:
+        with naming(self.address.shown):
+            connection = await connect(self.address.url, pgbouncer=self.address.pgbouncer)
+            try:
+                found = await migrating.look(connection, self._schema, self.address.shown)
+            finally:
+                await connection.close(timeout=5)
+        return found.schema, migrating.NEWEST
+
+    async def facts(self) -> dict[str, str]:
+        row = await self._connections.run(lambda raw: Database(raw, self._schema).row("server_facts"))
+        assert row is not None
+        facts = {
+            "store": f"postgresql, {self.address.shown}",
+            "schema": f"{self._schema}, version {migrating.NEWEST}",
+            "server": f"PostgreSQL {row['version']}",
+            "durability": _durability(row),
+        }
+        if row["oldest"] is not None:
+            facts["oldest transaction"] = f"{row['oldest']}: while it lasts, rows that are gone cannot be cleared away"
+        return facts
+
+    # ------------------------------------------------------------------ transactions
+
+    async def _move(
+        self, job_ids: Sequence[JobId], move: Callable[[Transaction, Row], Awaitable[State | None]]
+    ) -> list[State | None]:
+        """Move each of the jobs that exist, once. Gives all their states afterwards."""
+
+        async def write(tx: Transaction) -> list[State | None]:
+            states: dict[JobId, State] = {}
+            left = list(dict.fromkeys(job_ids))
+            while left:  # Those that moved by themselves in the meantime are looked at again.
+                again = []
+                for job_id, row in sorted((await reading.find_rows(tx, left)).items(), key=lambda item: item[1]["seq"]):
+                    state = await move(tx, row)
+                    if state is None:
+                        again.append(job_id)
+                    else:
+                        states[job_id] = state
+                left = again
+            tx.changed += [job_id for job_id in job_ids if job_id in states]
+            return [states.get(job_id) for job_id in job_ids]
+
+        return await self._write(write)
+
+    async def _write(
+        self,
+        function: Callable[[Transaction], Awaitable[T]],
+        *,
+        alone: bool = False,
+        waits: bool = False,
+        asker: str | None = None,
+    ) -> T:
+        """Run a function in a transaction, with others in the namespace or, where its rules ask for that, alone."""
+        await self._ready()
+        while True:
+            chosen = alone or binding(self._memory.book)
+            try:
+                return await self._connections.run(
+                    lambda raw, chosen=chosen: self._transact(raw, function, chosen, waits, asker),  # type: ignore[misc]
+                    explicit=True,
+                )
+            except _Alone:
+                alone = True
+
+    async def _transact(
+        self,
+        raw: Connection,
+        function: Callable[[Transaction], Awaitable[T]],
+        alone: bool,
+        waits: bool,
+        asker: str | None,
+    ) -> T:
+        db, memory = Database(raw, self._schema), self._memory
+        entered = await db.row("enter", memory.namespace_id, self._now(), alone, waits)
+        assert entered is not None
+        if entered["rules"] != memory.rules_version:
+            await read_rules(db, memory)
+        if not alone and (entered["parked"] or binding(memory.book)):
+            raise _Alone
+        tx = Transaction(db, now_at=entered["now_at"], memory=memory, parked=entered["parked"], alone=alone)
+        value = await function(tx)
+        await tx.settle(but=asker)
+        return value
+
+    async def _read(self, function: Callable[[Transaction], Awaitable[T]]) -> T:
+        """Run a function that changes nothing; all it reads is of one moment."""
+        await self._bell.settled()
+
+        async def read(raw: Connection) -> T:
+            async with raw.transaction(isolation="repeatable_read", readonly=True):
+                db, memory = Database(raw, self._schema), self._memory
+                row = await db.row("moment", self._now(), self.namespace)
+                assert row is not None
+                if row["namespace_id"] is None:
+                    memory = Memory()
+                    memory.adopt(0, Rulebook())
+                else:
+                    memory.namespace_id = row["namespace_id"]
+                    if row["rules"] != memory.rules_version:
+                        await read_rules(db, memory)
+                return await function(Transaction(db, now_at=row["now_at"], memory=memory))
+
+        return await self._connections.run(read)
+
+    async def _follow_rules(self) -> None:
+        async def follow(raw: Connection) -> None:
+            await read_rules(Database(raw, self._schema), self._memory)
+
+        await self._connections.run(follow)
+
+    async def _ready(self) -> None:
+        """See that the namespace is known, and that those who listen here are heard of."""
+        await self._bell.settled()
+        if not self._memory.namespace_id:
+            self._memory.namespace_id = await self._connections.run(
+                lambda raw: Database(raw, self._schema).first("namespace_add", self.namespace, self._channel)
+            )
+
+    async def _know_classes(self, keys: set[ClassKey]) -> None:
+        new = [key for key in keys if key not in self._memory.class_ids]
+        for key in sorted(new, key=str):
+            values = (key.lane, key.rung or "", list(key.needs), key.persist)
+            self._memory.class_ids[key] = await self._connections.run(
+                lambda raw, values=values: Database(raw, self._schema).first(  # type: ignore[misc]
+                    "class_add", self._memory.namespace_id, *values
+                )
+            )
+
+    async def _watch(self, names: list[str], begins: bool) -> None:
+        if not self._memory.namespace_id:
+            self._memory.namespace_id = await self._connections.run(
+                lambda raw: Database(raw, self._schema).first("namespace_add", self.namespace, self._channel)
+            )
+        ns = self._memory.namespace_id
+        if begins:
+            await self._connections.run(lambda raw: Database(raw, self._schema).run("watch", ns, names, WATCHED_MS))
+        else:
+            await self._connections.run(lambda raw: Database(raw, self._schema).run("unwatch", ns, names))
+
+    def _now(self) -> int | None:
+        """The moment by the clock of tests; in real life there is none here, and the server's own is read."""
+        if self._clock is None:
+            return None
+        self._last_at = max(self._last_at, self._clock())
+        return self._last_at
+
+
+def _durability(row: Row) -> str:
+    level = row["synchronous_commit"]
+    if row["fsync"] != "on":
+        return "fsync=off: an accepted job may be lost whenever the server's machine goes down"
+    if level == "off":
+        return "synchronous_commit=off: an accepted job may be lost if the server crashes within about a second"
+    if row["standbys"] and level in ("on", "remote_apply", "remote_write"):
+        return f"synchronous_commit={level}: an accepted job survives the loss of the server, on a standby"
+    return f"synchronous_commit={level}: an accepted job survives process, system and power loss"
