@@ -26,19 +26,19 @@ OURS = (
     Contender("headway (sqlite)", "benchmarks.ours", "sqlite", 100_000),
 )
 PEERS = (
-    Contender("celery", "benchmarks.peers.celery", "redis", 4_000),
-    Contender("dramatiq", "benchmarks.peers.dramatiq", "redis", 12_000),
-    Contender("rq", "benchmarks.peers.rq", "redis", 1_500),
-    Contender("huey", "benchmarks.peers.huey", "redis", 12_000),
-    Contender("arq", "benchmarks.peers.arq", "redis", 5_000),
-    Contender("saq", "benchmarks.peers.saq", "redis", 5_000),
-    Contender("taskiq (list)", "benchmarks.peers.taskiq", "redis", 10_000, "list"),
-    Contender("taskiq (stream)", "benchmarks.peers.taskiq", "redis", 10_000, "stream"),
-    Contender("procrastinate", "benchmarks.peers.procrastinate", "postgres", 3_000),
+    Contender("celery", "benchmarks.peers.celery", "redis", 3_000),
+    Contender("dramatiq", "benchmarks.peers.dramatiq", "redis", 8_000),
+    Contender("rq", "benchmarks.peers.rq", "redis", 1_000),
+    Contender("huey", "benchmarks.peers.huey", "redis", 8_000),
+    Contender("arq", "benchmarks.peers.arq", "redis", 4_000),
+    Contender("saq", "benchmarks.peers.saq", "redis", 4_000),
+    Contender("taskiq (list)", "benchmarks.peers.taskiq", "redis", 7_000, "list"),
+    Contender("taskiq (stream)", "benchmarks.peers.taskiq", "redis", 7_000, "stream"),
+    Contender("procrastinate", "benchmarks.peers.procrastinate", "postgres", 2_000),
     Contender("pgqueuer", "benchmarks.peers.pgqueuer", "postgres", 40_000),
     # With the durability that Headway has on SQLite, and with none.
-    Contender("huey (sqlite, fsync)", "benchmarks.peers.huey", "sqlite", 6_000, "fsync"),
-    Contender("huey (sqlite)", "benchmarks.peers.huey", "sqlite", 12_000),
+    Contender("huey (sqlite, fsync)", "benchmarks.peers.huey", "sqlite", 5_000, "fsync"),
+    Contender("huey (sqlite)", "benchmarks.peers.huey", "sqlite", 10_000),
 )
 # The peers that are the best at something; a quick run measures these.
 STRONG = ("dramatiq", "rq", "huey", "taskiq", "pgqueuer")

@@ -19,6 +19,7 @@ from headway.core.job import JobId
 
 _HEADER = struct.Struct("=dd")  # When the runner's loop last turned; when it last saw that nothing waits.
 _SLOT = struct.Struct("=BBBx36s16sd64s")  # mark, executor, why it is being stopped, job, token, stop by, task
+_FIRST, _STEP = _HEADER.size, _SLOT.size  # Where the slots begin, and how far apart they are.
 SLOTS_MAX = 10_000  # Room on a board whose runner has not told its slots yet; untouched pages cost nothing.
 _FREE, _BUSY, _ENDED = 0, 1, 2
 _EXECUTORS = ("async", "thread", "process")
@@ -69,24 +70,24 @@ class Board:
 
     def hold(self, slot: int, job_id: JobId, token: bytes, task: str, executor: str, stop_by: float) -> None:
         """Put a job on the board. The busy mark is written last, so a reader never sees half a slot."""
-        offset = _HEADER.size + slot * _SLOT.size
+        offset = _FIRST + slot * _STEP
         code = _EXECUTORS.index(executor)
         _SLOT.pack_into(self._memory, offset, _FREE, code, _GO_ON, job_id.encode(), token, stop_by, task.encode()[:64])
         self._memory[offset] = _BUSY
 
     def stopping(self, slot: int, stop: Stop, stop_by: float) -> None:
         """Note that a job was told to stop, and when the parent should lose patience."""
-        offset = _HEADER.size + slot * _SLOT.size
+        offset = _FIRST + slot * _STEP
         struct.pack_into("=d", self._memory, offset + 56, stop_by)
         self._memory[offset + 2] = stop
 
     def ended(self, slot: int) -> None:
         """Note that a job has ended. Its lease stays ours to renew until the store has taken its report."""
-        self._memory[_HEADER.size + slot * _SLOT.size] = _ENDED
+        self._memory[_FIRST + slot * _STEP] = _ENDED
 
     def free(self, slots: Iterable[int]) -> None:
         for slot in slots:
-            self._memory[_HEADER.size + slot * _SLOT.size] = _FREE
+            self._memory[_FIRST + slot * _STEP] = _FREE
 
     def beat(self, calm: float = 0.0) -> None:
         """Note that the runner's loop still turns; ``calm``: when it saw that nothing waits, 0 if something does."""
@@ -111,7 +112,7 @@ class Board:
     def _read(self, *marks: int) -> list[Held]:
         found = []
         for slot in range(self.slots):
-            offset = _HEADER.size + slot * _SLOT.size
+            offset = _FIRST + slot * _STEP
             if self._memory[offset] not in marks:
                 continue
             _, executor, stop, job_id, token, stop_by, task = _SLOT.unpack_from(self._memory, offset)
@@ -127,4 +128,4 @@ class Board:
 
 
 def _size(slots: int) -> int:
-    return _HEADER.size + slots * _SLOT.size
+    return _FIRST + slots * _STEP

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
 import random
@@ -67,9 +68,9 @@ class Claimer:
 
     # ------------------------------------------------------------------ what the runner says
 
-    def began(self, *, below: bool) -> None:
-        """A job has begun; ``below``: it counts against the slots outside the reserve."""
-        self._filled += 1
+    def began(self, jobs: int, *, below: int) -> None:
+        """So many jobs have begun; ``below``: how many of them count against the slots outside the reserve."""
+        self._filled += jobs
         self._filled_below += below
 
     def ended(self, report: Report | None, slot: int | None, *, below: bool, seconds: float = 0.0) -> None:
@@ -183,12 +184,12 @@ class Claimer:
                 timeout = RESERVE_POLL
             if fed.next_due is not None:
                 timeout = min(timeout, fed.next_due + 0.001)
-        if not self._ended:
-            try:
+        if self._ended:
+            await asyncio.sleep(0)  # Let what was claimed begin.
+        else:
+            with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(timeout):
                     await self._kick.wait()
-            except TimeoutError:
-                pass
         self._kick.clear()
 
     async def _hear(self) -> None:

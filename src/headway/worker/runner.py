@@ -100,6 +100,7 @@ class Runner:
         self._state: dict[str, Any] = {}
         self._middlewares = app.middlewares
         self._loop: asyncio.AbstractEventLoop
+        self._logged = False  # Somebody wants to know of each job.
         self._simple = False  # Nothing stands around a job: no middleware, no listener.
         self._claimer: Claimer | None = None
         self._stints: Stints | None = None
@@ -262,26 +263,27 @@ class Runner:
         if claimer is None or stints is None:
             return
         tasks, board, policy = self._app.tasks, self._board, self._app.policy
-        hard_grace, logged = self._settings.hard_grace, job_log.isEnabledFor(logging.INFO)
+        reserved, hard_grace = policy.reserve.lanes, self._settings.hard_grace
+        self._logged = job_log.isEnabledFor(logging.INFO)
         now = time.monotonic()
+        claimer.began(len(leases), below=sum(lease.lane not in reserved for lease in leases))
         for lease in leases:
             task = tasks.get(lease.task)
-            below = lease.lane not in policy.reserve.lanes
-            claimer.began(below=below)
+            below = lease.lane not in reserved
             if task is None:
                 log.warning("job.unknown_task", extra={"headway": {"job": lease.job_id, "task": lease.task}})
                 claimer.ended(judge(Unknown(), lease, policy), None, below=below)
                 continue
             slot = self._free_slots.pop()
             timeout = lease.limit_ms / 1_000
-            context = Context(lease, self._state, self._note, now)
-            job = Running(lease, task, slot, context, started=now, deadline=now + timeout, below=below)
+            deadline = now + timeout
+            job = Running(lease, task, slot, Context(lease, self._state, self._note, now), now, deadline, below)
             self._jobs[lease.job_id] = job
-            board.hold(slot, lease.job_id, lease.token, lease.task, task.executor, job.deadline + hard_grace)
+            board.hold(slot, lease.job_id, lease.token, lease.task, task.executor, deadline + hard_grace)
             if timeout < EXACT:  # Longer ones are noticed by the beat: a timer for each would cost more than the job.
                 job.timer = self._loop.call_later(timeout, self.stop, job, Stop.TIMEOUT)
             stints.begin(job)
-            if logged:
+            if self._logged:
                 self._log("job.started", job, args=read_payload(lease.payload) if self._settings.log_args else None)
         if self._jobs:
             self._idle.clear()
@@ -320,7 +322,7 @@ class Runner:
             if job.stop and job.stop is Stop.CANCEL:
                 lease = lease._replace(cancel_requested=True)
             report = judge(ending, lease, self._app.policy, chance=random.random())
-        if job_log.isEnabledFor(logging.INFO):
+        if self._logged:
             self._log_end(job, ending, report)
         if self._claimer is not None:
             self._claimer.ended(report, job.slot, below=job.below, seconds=seconds)

@@ -27,7 +27,6 @@ class Running:
         task: Task[Any, Any, Any],
         slot: int,
         context: Context,
-        *,
         started: float,
         deadline: float,
         below: bool,

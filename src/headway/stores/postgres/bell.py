@@ -48,6 +48,7 @@ class Bell:
         self._settled = asyncio.Event()
         self._settled.set()
         self._watching: set[str] = set()  # Noted in the store.
+        self._late = False  # Whether something may have been sent that nobody heard.
 
     def listen(self, name: str) -> LocalEar:
         def leave(ear: LocalEar) -> None:
@@ -74,7 +75,9 @@ class Bell:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(FIRST_WITHIN):
                     await self._settled.wait()
-            self._settled.set()
+            if not self._settled.is_set():
+                self._late = True
+                self._settled.set()
 
     async def close(self) -> None:
         if self._task is not None:
@@ -114,8 +117,10 @@ class Bell:
             connection.terminate()
             raise
         self._connection = connection
+        if self._late:
+            self._ring_all()  # What was sent while nobody listened is gone.
+        self._late = True
         self._settled.set()
-        self._ring_all()  # What was sent while nobody listened is gone.
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(CHECK_EVERY):

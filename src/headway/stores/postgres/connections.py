@@ -53,6 +53,9 @@ _LOST = (
 )  # fmt: skip
 _CONTESTED = (pg.SerializationError, pg.DeadlockDetectedError, pg.UniqueViolationError, pg.LockNotAvailableError)
 
+# Texts that PostgreSQL cannot keep: those with NUL, or with half a character.
+UNKEPT = (pg.CharacterNotInRepertoireError, pg.UntranslatableCharacterError, asyncpg.DataError, UnicodeEncodeError)
+
 
 async def connect(url: str, *, pgbouncer: bool = False) -> Connection:
     """Make one connection. Raises what the driver raises."""

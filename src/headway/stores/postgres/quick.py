@@ -143,6 +143,8 @@ def _leases(row: Row, takes: Sequence[Take], request: Exchange) -> list[Lease]:
         row["l_retry"], strict=True,
     ):  # fmt: skip
         lane, needs, rung, persist = keys[take]
+        if task < "\x02" or (tenant is not None and tenant < "\x02") or (trace_id is not None and trace_id < "\x02"):
+            task, tenant, trace_id = rows.read_text(task) or "", rows.read_text(tenant), rows.read_text(trace_id)
         leases.append(
             Lease(
                 JobId(job_id), seq, claim_id if persist else b"", task, payload, lane, tenant, trace_id, epoch,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -11,14 +12,15 @@ from headway.core.errors import JobError
 from headway.core.job import Attempt, ClassKey, Job, JobId, RetryRule, State
 from headway.core.lease import Lease
 from headway.core.policy.document import Ladder
-from headway.core.policy.ladder import budget_of
+from headway.core.policy.ladder import Floor, budget_of
 from headway.core.policy.rules import Rulebook
-from headway.core.policy.ladder import Floor
 from headway.core.snapshot import ClassView, Snapshot
 from headway.core.worker import Worker, WorkerState
 from headway.stores.base import WAITING_COUNTED
 
 Row = Mapping[str, Any]
+
+_ESCAPED = "\x01"
 
 _json = msgspec.json.Encoder()
 _error = msgspec.json.Decoder(JobError)
@@ -38,17 +40,26 @@ _picture = msgspec.json.Decoder(
 
 
 def text(value: str | None) -> str | None:
-    """Write a text that people made: what PostgreSQL cannot keep in one becomes a question mark."""
-    if value is None or (value.isascii() and "\0" not in value):
+    """Write a text. What PostgreSQL cannot keep in one, NUL and lone surrogates, is escaped behind a mark."""
+    if value is None or (value.isascii() and "\0" not in value and not value.startswith(_ESCAPED)):
         return value
-    return value.replace("\0", "?").encode("utf-8", "replace").decode()
+    if "\0" in value or value.startswith(_ESCAPED) or any("\ud800" <= letter <= "\udfff" for letter in value):
+        return _ESCAPED + json.dumps(value)
+    return value
+
+
+def read_text(value: str | None) -> str | None:
+    return str(json.loads(value[1:])) if value is not None and value.startswith(_ESCAPED) else value
 
 
 def error_text(error: JobError | None) -> str | None:
     if error is None:
         return None
-    plain = JobError(*(text(part) or "" for part in (error.type, error.message, error.traceback)), error.retriable)
-    return _json.encode(plain).decode()
+    try:
+        return _json.encode(error).decode()  # Written in JSON, NUL does no harm.
+    except UnicodeEncodeError:
+        parts = [part.encode("utf-8", "replace").decode() for part in (error.type, error.message, error.traceback)]
+        return _json.encode(JobError(*parts, error.retriable)).decode()
 
 
 def retry_text(rule: RetryRule | None) -> str | None:
@@ -69,8 +80,8 @@ def read_strings(value: str | None) -> tuple[str, ...]:
 
 
 def ids_list(job_ids: Sequence[JobId]) -> list[str]:
-    """List ids that somebody typed; no job has one that is not even text."""
-    return [job_id for job_id in job_ids if "\0" not in job_id and text(job_id) == job_id]
+    """List ids that somebody typed."""
+    return [text(job_id) or "" for job_id in job_ids]
 
 
 def class_key(lane: str, rung: str, needs: Sequence[str], persist: bool) -> ClassKey:
@@ -101,14 +112,14 @@ def snapshot(picture: str, now_at: int, book: Rulebook, floor: Floor | None) -> 
 
 def lease(row: Row, ladder: Ladder) -> Lease:
     return Lease(
-        JobId(row["job_id"]),
+        JobId(read_text(row["job_id"]) or ""),
         row["seq"],
         row["token"],
-        row["task"],
+        read_text(row["task"]) or "",
         row["payload"],
         row["lane"],
-        row["tenant"],
-        row["trace_id"],
+        read_text(row["tenant"]),
+        read_text(row["trace_id"]),
         row["epoch"],
         row["attempts"],
         row["crashes"],
@@ -133,22 +144,22 @@ def attempt(row: Row) -> Attempt:
         row["worker_id"],
         row["started_at"],
         row["ended_at"],
-        row["reason"],
+        read_text(row["reason"]) or "",
         None if row["error"] is None else _error.decode(row["error"]),
     )
 
 
 def job(row: Row, history: Iterable[Attempt], now_at: int) -> Job:
     return Job(
-        job_id=JobId(row["job_id"]),
+        job_id=JobId(read_text(row["job_id"]) or ""),
         seq=row["seq"],
-        task=row["task"],
+        task=read_text(row["task"]) or "",
         payload=row["payload"],
         state=State(row["state"]),
         lane=row["lane"],
         needs=tuple(row["needs"]),
         rung=row["rung"] or None,
-        tenant=row["tenant"],
+        tenant=read_text(row["tenant"]),
         max_retries=row["max_retries"],
         timeout_ms=row["timeout_ms"],
         retry=read_retry(row["retry"]),
@@ -164,14 +175,14 @@ def job(row: Row, history: Iterable[Attempt], now_at: int) -> Job:
         cancel_requested_at=row["cancel_at"],
         worker_id=row["worker_id"],
         progress=row["progress"],
-        note=row["note"],
+        note=read_text(row["note"]),
         result=row["result"],
-        result_error=row["result_error"],
+        result_error=read_text(row["result_error"]),
         error=None if row["error"] is None else _error.decode(row["error"]),
-        reason=row["reason"],
-        idempotency_key=row["idempotency_key"],
-        unique_key=row["unique_key"],
-        trace_id=row["trace_id"],
+        reason=read_text(row["reason"]),
+        idempotency_key=read_text(row["idempotency_key"]),
+        unique_key=read_text(row["unique_key"]),
+        trace_id=read_text(row["trace_id"]),
         history=tuple(history),
         limits=read_strings(row["limits"]),
         parked=row["park"] or None,

@@ -36,12 +36,12 @@ from headway.stores.postgres import (
     reading,
     rows,
     standing,
-    submitting,
 )
 from headway.stores.postgres.bell import WATCHED_MS, Bell
 from headway.stores.postgres.caps import adopt_rules
-from headway.stores.postgres.connections import Connection, Connections, connect, naming
+from headway.stores.postgres.connections import UNKEPT, Connection, Connections, connect, naming
 from headway.stores.postgres.statements import channel
+from headway.stores.postgres.submitting import Batch
 from headway.stores.postgres.transaction import Database, Memory, Row, Transaction, binding, read_rules
 
 if TYPE_CHECKING:
@@ -98,18 +98,26 @@ class PostgresStore:
         if not jobs:
             return []
         await self._ready()
-        await self._know_classes({job.class_key for job in jobs})
+        memory = self._memory
+        batch = Batch(jobs, memory.class_ids, memory.book)
         while True:
-            careful, values = submitting.columns(jobs, self._memory.class_ids, self._memory.book)
-            row = await self._connections.run(
-                lambda raw, careful=careful, values=values: Database(raw, self._schema).row(  # type: ignore[misc]
-                    "submit", self._memory.namespace_id, self._now(), self._memory.rules_version, False, careful, *values
-                )
-            )
-            assert row is not None
+            row = await self._connections.run(lambda raw: self._submit(Database(raw, self._schema), batch))
             if row["status"] != "stale":
-                return submitting.answers(jobs, row)
+                memory.class_ids.update(batch.classes(row))
+                return batch.answers(row)
             await self._follow_rules()
+            batch = Batch(jobs, memory.class_ids, memory.book)
+
+    async def _submit(self, db: Database, batch: Batch) -> Row:
+        now_at, memory = self._now(), self._memory
+        values = (memory.namespace_id, now_at, memory.rules_version, False, batch.careful)
+        try:
+            row = await db.row("submit", *values, *batch.columns)
+        except UNKEPT:
+            batch.escape()
+            row = await db.row("submit", *values, *batch.columns)
+        assert row is not None
+        return row
 
     async def exchange(self, request: Exchange) -> Exchanged:
         await self._ready()
@@ -341,16 +349,6 @@ class PostgresStore:
         if not self._memory.namespace_id:
             self._memory.namespace_id = await self._connections.run(
                 lambda raw: Database(raw, self._schema).first("namespace_add", self.namespace, self._channel)
-            )
-
-    async def _know_classes(self, keys: set[ClassKey]) -> None:
-        new = [key for key in keys if key not in self._memory.class_ids]
-        for key in sorted(new, key=str):
-            values = (key.lane, key.rung or "", list(key.needs), key.persist)
-            self._memory.class_ids[key] = await self._connections.run(
-                lambda raw, values=values: Database(raw, self._schema).first(  # type: ignore[misc]
-                    "class_add", self._memory.namespace_id, *values
-                )
             )
 
     async def _watch(self, names: list[str], begins: bool) -> None:

@@ -11,45 +11,62 @@ from headway.stores.base import check_same
 from headway.stores.postgres import rows
 
 
-def columns(jobs: Sequence[NewJob], class_ids: Mapping[ClassKey, int], book: Rulebook) -> tuple[bool, list[Any]]:
-    """Give the columns of a batch, and whether any of its jobs might be known already by more than its id.
+class Batch:
+    """Jobs as the columns of a statement.
 
-    Jobs of one class and tenant are a group, numbered from 1; columns in which no job says anything are None.
+    Jobs of one class and tenant are a group, numbered from 1. Columns in which no job says anything are None.
+    ``careful``: some of the jobs might be known already by more than their ids.
     """
-    groups: dict[tuple[int, str | None, bool], int] = {}
-    numbers: list[int] = []
-    steps: list[int] = []
-    for job in jobs:
-        group = (class_ids[job.class_key], job.tenant, job.persist)
-        numbers.append(groups.setdefault(group, len(groups) + 1))
-        steps.append(book.step_us(job.task, job.tenant or ""))
-    (ids, tasks, payloads, digests, _, retries, timeouts, _, _, _, retry, delays, dues, expiries, keys, key_ms, uniques,
-     traces, _, limits) = zip(*jobs, strict=True)  # fmt: skip
-    careful = any(keys) or any(uniques) or len(set(ids)) < len(ids)
-    values = [
-        [class_id for class_id, _, _ in groups],
-        [tenant for _, tenant, _ in groups],
-        [persist for _, _, persist in groups],
-        list(ids), list(tasks), list(payloads), numbers, steps, list(timeouts), list(retries),
-        _said([rows.retry_text(rule) for rule in retry]),
-        list(delays) if any(delays) else None,
-        _said(dues), _said(expiries), _said(keys),
-        list(key_ms) if any(keys) else None,
-        list(digests) if any(keys) else None,
-        _said(uniques), _said([rows.text(trace) for trace in traces]),
-        _said([rows.strings_text(bound) for bound in limits]),
-    ]  # fmt: skip
-    return careful, values
 
+    def __init__(self, jobs: Sequence[NewJob], class_ids: Mapping[ClassKey, int], book: Rulebook) -> None:
+        self.jobs = jobs
+        groups: dict[tuple[ClassKey, str | None], int] = {}
+        numbers: list[int] = []
+        steps: list[int] = []
+        for job in jobs:
+            numbers.append(groups.setdefault((job.class_key, job.tenant), len(groups) + 1))
+            steps.append(book.step_us(job.task, job.tenant or ""))
+        self._keys = [key for key, _ in groups]
+        (ids, tasks, payloads, digests, _, retries, timeouts, _, _, _, retry, delays, dues, expiries, keys, key_ms,
+         uniques, traces, _, limits) = zip(*jobs, strict=True)  # fmt: skip
+        keyed = any(key is not None for key in keys)
+        self.careful = keyed or any(key is not None for key in uniques) or len(set(ids)) < len(ids)
+        self.columns: list[Any] = [
+            [class_ids.get(key) for key in self._keys],
+            [tenant for _, tenant in groups],
+            [key.persist for key in self._keys],
+            [key.lane for key in self._keys],
+            [key.rung or "" for key in self._keys],
+            [rows.strings_text(key.needs) or "[]" for key in self._keys],
+            list(ids), list(tasks), list(payloads), numbers, steps, list(timeouts), list(retries),
+            _said([rows.retry_text(rule) for rule in retry]),
+            list(delays) if any(delays) else None,
+            _said(dues), _said(expiries), _said(keys),
+            list(key_ms) if keyed else None,
+            list(digests) if keyed else None,
+            _said(uniques), _said(traces), _said([rows.strings_text(bound) for bound in limits]),
+        ]  # fmt: skip
 
-def answers(jobs: Sequence[NewJob], row: Mapping[str, Any]) -> list[Submitted]:
-    """Read what became of a batch. Raises ``IdempotencyConflict``."""
-    if row["status"] == "conflict":
-        check_same(None, row["what"], jobs[row["bad"]], row["bad"], row["what"])
-    found = [Submitted(job.job_id) for job in jobs]
-    for index, job_id in zip(row["known"], row["known_ids"], strict=True):
-        found[index] = Submitted(JobId(job_id), deduplicated=True)
-    return found
+    def escape(self) -> None:
+        """Write texts so that any of them can be kept; done only for a batch that was refused as it is."""
+        self.columns = [
+            [rows.text(value) if isinstance(value, str) else value for value in column] if column else column
+            for column in self.columns
+        ]
+
+    def classes(self, row: Mapping[str, Any]) -> dict[ClassKey, int]:
+        """Give the numbers of the classes that its jobs went into."""
+        found = zip(self._keys, row["classes"] or (), strict=False)
+        return {key: class_id for key, class_id in found if class_id is not None}
+
+    def answers(self, row: Mapping[str, Any]) -> list[Submitted]:
+        """Read what became of the jobs. Raises ``IdempotencyConflict``."""
+        if row["status"] == "conflict":
+            check_same(None, row["what"], self.jobs[row["bad"]], row["bad"], row["what"])
+        found = [Submitted(job.job_id) for job in self.jobs]
+        for index, job_id in zip(row["known"], row["known_ids"], strict=True):
+            found[index] = Submitted(JobId(rows.read_text(job_id) or ""), deduplicated=True)
+        return found
 
 
 def _said(values: Sequence[Any]) -> list[Any] | None:

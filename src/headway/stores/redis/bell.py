@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
 
 from headway.core.job import JobId
 from headway.stores.base import WATCHER
@@ -98,9 +99,8 @@ class Bell:
         if not ears and self._ears.pop(channel, None) is not None and self._connection is not None:
             self._connection.tell("UNSUBSCRIBE", channel)
 
-    def _start(self, coroutine: Awaitable[None]) -> asyncio.Task[None]:
-        chore = asyncio.ensure_future(coroutine)
-        assert isinstance(chore, asyncio.Task)
+    def _start(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        chore = asyncio.create_task(coroutine)
         self._chores.add(chore)
         chore.add_done_callback(self._chores.discard)
         return chore

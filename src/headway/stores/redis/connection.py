@@ -1,4 +1,4 @@
-"""One connection to a server: commands go out as they come, replies are matched in order, wake-ups arrive between them."""
+"""One connection to a server: commands go out as they come, replies match them in order, wake-ups come in between."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import socket
 import ssl
 from collections import deque
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import hiredis
 
@@ -37,6 +37,7 @@ class Login(NamedTuple):
     tls: ssl.SSLContext | None = None
 
 
+_pack: Callable[[tuple[bytes | str | int, ...]], bytes] = hiredis.pack_command  # type: ignore[assignment]
 Hear = Callable[[bytes, bytes], None]
 
 
@@ -96,14 +97,14 @@ class Connection(asyncio.Protocol):
         if self._transport is None or self._transport.is_closing():
             reply.set_exception(ConnectionError(f"the connection to {self.address} was lost"))
             return reply
-        self._transport.write(hiredis.pack_command(words))
+        self._transport.write(_pack(words))
         self._waiting.append(reply)
         return reply
 
     def tell(self, *words: bytes | str) -> None:
         """Send a command that is answered by messages alone: to hear a channel, or no longer."""
         if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(hiredis.pack_command(words))
+            self._transport.write(_pack(words))
 
     def close(self) -> None:
         if self._transport is not None:
@@ -116,8 +117,7 @@ class Connection(asyncio.Protocol):
     # ------------------------------------------------------------------ what the loop calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)
         plug = transport.get_extra_info("socket")
         if plug is not None and self.address.path is None:
             # A peer that is gone without a word is noticed within about 15 s.
@@ -145,13 +145,12 @@ class Connection(asyncio.Protocol):
         except (hiredis.ProtocolError, IndexError):
             self.close()
 
-    def connection_lost(self, problem: Exception | None) -> None:
+    def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         self._gone.set()
-        lost = ConnectionError(f"the connection to {self.address} was lost: {problem or 'closed'}")
+        lost = ConnectionError(f"the connection to {self.address} was lost: {exc or 'closed'}")
         while self._waiting:
             future = self._waiting.popleft()
             if not future.done():
                 future.set_exception(lost)
         self._lost(self)
-

@@ -25,7 +25,7 @@ class Library(NamedTuple):
 @cache
 def library() -> Library:
     """Join the scripts. Servers may hold the libraries of several versions beside each other."""
-    folder = files(__package__) / "scripts"
+    folder = files(__name__.rpartition(".")[0]) / "scripts"
     text = "\n".join((folder / f"{part}.lua").read_text() for part in _PARTS)
     name = f"headway_{FORMAT}_{hashlib.sha256(text.encode()).hexdigest()[:10]}"
     return Library(name, f"#!lua name={name}\n{text.replace('@LIBRARY@', name)}")

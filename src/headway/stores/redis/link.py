@@ -1,4 +1,4 @@
-"""The way to the server that holds a namespace: finds it, keeps a connection to it, and repeats a call until it is answered."""
+"""The way to the server that holds a namespace: finds it, stays connected, repeats a call until it is answered."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class Link:
         return await self.ask("FCALL", f"{library().name}_{function}", 1, key, *args)
 
     async def ask(self, *words: bytes | str | int) -> Any:
-        """Send a command until it is answered. Raises ``StoreUnavailable``, ``StoreBusy``, ``StoreFull``, ``StoreError``."""
+        """Send a command until it is answered. Raises ``StoreError`` and its kin."""
         connection = self._connection
         if connection is not None and connection.open_:  # The usual case: no timer, no task.
             try:

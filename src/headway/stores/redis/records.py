@@ -218,8 +218,8 @@ def read_record(record: bytes) -> Fixed:
     max_retries, timeout_ms, retry = _known_body(record[start:tail])
     name = tail + 2 + int.from_bytes(record[tail : tail + 2], "big")
     return Fixed(
-        submitted_at, job_id, _known_name(record[tail + 2 : name]), record[name:], max_retries, timeout_ms, retry, tenant,
-        trace_id, limits, expires_at, unique_key, idempotency_key,
+        submitted_at, job_id, _known_name(record[tail + 2 : name]), record[name:], max_retries, timeout_ms, retry,
+        tenant, trace_id, limits, expires_at, unique_key, idempotency_key,
     )  # fmt: skip
 
 
@@ -257,7 +257,8 @@ def read_held(record: bytes) -> Held:
     if flags & 2:
         cursor.raw()
     assigned = parked_for = None
-    parked_ms, held = 0, ()
+    parked_ms = 0
+    held: tuple[str, ...] = ()
     if flags & 4:
         assigned, parked_for = cursor.text() or None, cursor.text() or None
         parked_ms = int(cursor.raw() or 0)
@@ -328,14 +329,15 @@ def pack_reports(reports: Sequence[Report]) -> list[bytes | str | int]:
             packed.append(member(report.seq))
             packed.append(token + b"C" + body)
             continue
-        attempt = b"" if report.error is None else _pack((report.reason or report.state.value, report.error))
+        heeded = heed_cancel(report)
         packed += (
             member(report.seq),
             token + b"R",
             LETTERS[report.state],
             _ending(report),
-            _ending(heed_cancel(report)),
-            attempt,
+            _attempt(report),
+            _ending(heeded),
+            _attempt(heeded),
             _pack((report.error, report.reason)),
             "\0".join(report.needs),
             int(report.front),
@@ -346,6 +348,10 @@ def pack_reports(reports: Sequence[Report]) -> list[bytes | str | int]:
             report.timeout_ms,
         )
     return packed
+
+
+def _attempt(report: Report) -> bytes:
+    return b"" if report.error is None else _pack((report.reason or report.state.value, report.error))
 
 
 def _ending(report: Report) -> bytes:

@@ -147,20 +147,20 @@ class RedisStore:
 
     async def renew(self, beat: Beat) -> Renewed:
         worker = beat.worker
-        held = [word for job_id, token in beat.held for word in (_typed(job_id), token)]
+        held = [word for job_id, token in dict(beat.held).items() for word in (_typed(job_id), token)]
         now_at, state, lost, cancel, overdue = await self._call(
             "renew", worker.worker_id, beat.lease_ms, beat.confirm_ms, int(beat.register), records.pack_worker(worker),
             worker.slots, "\0".join(worker.offers), *held,
         )  # fmt: skip
         if overdue:
             await self._release(overdue)
-        gone = [JobId(job_id.decode()) for job_id in lost]
         if state == b"dead":
-            return Renewed(now_at, WorkerState.DEAD, gone)
-        return Renewed(now_at, WorkerState(state.decode()), gone, [JobId(job_id.decode()) for job_id in cancel])
+            return Renewed(now_at, WorkerState.DEAD, [job_id for job_id, _ in beat.held])
+        gone, stop = ([JobId(job_id.decode()) for job_id in ids] for ids in (lost, cancel))
+        return Renewed(now_at, WorkerState(state.decode()), gone, stop)
 
     async def _release(self, overdue: Sequence[bytes]) -> None:
-        """Give back leases that nobody names: under their tokens, so nothing is lost if they were reported meanwhile."""
+        """Give back leases that nobody names: under their tokens, in case they were reported meanwhile."""
         reports = []
         for at in range(0, len(overdue), 3):
             name, record, held = overdue[at : at + 3]
@@ -204,7 +204,8 @@ class RedisStore:
 
     async def find(self, query: JobQuery) -> list[Job]:
         letters = "".join(records.LETTERS[state] for state in query.states)
-        below, found = query.before or 0, []
+        below = query.before or 0
+        found: list[Job] = []
         if query.before is not None and query.before <= 1:
             return []
         while len(found) < query.limit:
@@ -261,8 +262,8 @@ class RedisStore:
         job = records.read_job(pieces, now_at)
         survey, book = _read_survey(now_at, seen)
         if job.state is not State.QUEUED or job.due_at is not None:
-            key = records.class_key(pieces[9])
-            near = [Stretch(key, int(s[:15]), int(s[15:30]), s[30:].decode()) for s in stretches]
+            kind = records.class_key(pieces[9])
+            near = [Stretch(kind, int(s[:15]), int(s[15:30]), s[30:].decode()) for s in stretches]
             return Standing(job, survey, bool(fair), waited_ms=waited_ms(job, near))
         views = []
         for at, (key, rule) in enumerate(book.keys(job.task, job.tenant, job.limits)):
@@ -287,8 +288,8 @@ class RedisStore:
 
     async def purge(self, states: Sequence[State], job_ids: Sequence[JobId] | None, *, limit: int = 1_000) -> int:
         letters = "".join(records.LETTERS[state] for state in states if state.ended)
-        named = () if job_ids is None else (1, *map(_typed, job_ids))
-        return int(await self._call("purge", letters, limit, *(named or (0,))))
+        named: list[bytes | str | int] = [0] if job_ids is None else [1, *map(_typed, job_ids)]
+        return int(await self._call("purge", letters, limit, *named))
 
     # ------------------------------------------------------------------ documents
 

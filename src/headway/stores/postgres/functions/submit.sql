@@ -1,19 +1,20 @@
 -- submit: keep jobs that are new, recognise those that are known, wake who can run them. All of them, or none.
--- gives   a status: ok; stale if other rules are in force than those the steps were made by; or conflict, with the index
+-- gives   the numbers of the groups' classes, and a status: ok; stale if other rules are in force than those the steps were made by; or conflict, with the index
 --         of the job and which of its keys stands for another one; and for duplicates the jobs that stand in for them
 -- holds   a job id, an idempotency key or a unique key stands for one job, whoever submits at the same time;
 --         while this runs no worker begins to wait unseen, except inside a caller's transaction (own): that one always rings
 CREATE OR REPLACE FUNCTION {schema}.submit_{version}(
   ns int, at bigint, rules bigint, own boolean, careful boolean,
-  g_class int[], g_tenant text[], g_persist boolean[],
+  g_class int[], g_tenant text[], g_persist boolean[], g_lane text[], g_rung text[], g_needs text[],
   ids text[], tasks text[], payloads bytea[], groups int[], steps bigint[], timeouts bigint[], retries int[], retry text[],
   delays bigint[], dues bigint[], expiries bigint[], keys text[], key_ms bigint[], digests bytea[], uniques text[], traces text[],
   limits text[],
-  OUT status text, OUT bad int, OUT what text, OUT known int[], OUT known_ids text[])
+  OUT status text, OUT bad int, OUT what text, OUT known int[], OUT known_ids text[], OUT classes int[])
 LANGUAGE plpgsql AS $$
 DECLARE
   now_at bigint := {schema}.now_ms_{version}(at);
   size int := cardinality(ids);
+  given int[];
   skip boolean[];
   numbers bigint[];
   places bigint[];
@@ -34,10 +35,17 @@ BEGIN
   IF NOT own THEN
     PERFORM pg_advisory_xact_lock_shared({gate}, ns);
   END IF;
-  SELECT array_agg(c.fair ORDER BY x.o), array_agg(c.clock ORDER BY x.o),
-         bool_or(c.persist AND (c.fair OR x.tenant IS NOT NULL))
+  IF array_position(g_class, NULL) IS NOT NULL THEN
+    SELECT array_agg(coalesce(x.class, c.class_id) ORDER BY x.o) INTO g_class
+      FROM unnest(g_class, g_lane, g_rung, g_needs, g_persist) WITH ORDINALITY x (class, lane, rung, needs, persist, o)
+      LEFT JOIN {schema}.class c ON c.namespace_id = ns AND c.lane = x.lane AND c.rung = x.rung AND c.persist = x.persist
+            AND c.needs = ARRAY(SELECT json_array_elements_text(x.needs::json)) COLLATE "C";
+  END IF;
+  given := g_class;
+  SELECT array_agg(coalesce(c.fair, false) ORDER BY x.o), array_agg(coalesce(c.clock, 0) ORDER BY x.o),
+         bool_or(x.persist AND (c.fair OR x.tenant IS NOT NULL))
     INTO g_fair, g_clock, shared
-    FROM unnest(g_class, g_tenant) WITH ORDINALITY x (class, tenant, o) JOIN {schema}.class c ON c.class_id = x.class;
+    FROM unnest(g_class, g_tenant, g_persist) WITH ORDINALITY x (class, tenant, persist, o) LEFT JOIN {schema}.class c ON c.class_id = x.class;
   IF shared AND rules IS DISTINCT FROM (SELECT n.rules FROM {schema}.namespace n WHERE n.namespace_id = ns) THEN
     status := 'stale';
     RETURN;
@@ -53,6 +61,7 @@ BEGIN
       known := '{}';
       known_ids := '{}';
       fresh := size;
+      g_class := given;
       IF careful OR EXISTS (SELECT FROM {schema}.job j WHERE j.job_id = ANY (ids) AND j.namespace_id = ns) THEN
         skip := array_fill(false, ARRAY[size]);
         FOR i IN 1 .. size LOOP
@@ -128,6 +137,16 @@ BEGIN
         numbers := ARRAY(SELECT nextval('{schema}.sequence') FROM generate_series(1, size));
       END IF;
 
+      IF array_position(g_class, NULL) IS NOT NULL THEN
+        FOR h IN 1 .. cardinality(g_class) LOOP
+          CONTINUE WHEN g_class[h] IS NOT NULL
+            OR NOT EXISTS (SELECT FROM unnest(groups) WITH ORDINALITY x (g, o) WHERE x.g = h AND skip[x.o] IS NOT TRUE);
+          INSERT INTO {schema}.class (namespace_id, lane, rung, needs, persist)
+          VALUES (ns, g_lane[h], g_rung[h], ARRAY(SELECT json_array_elements_text(g_needs[h]::json)), g_persist[h])
+              ON CONFLICT (namespace_id, lane, rung, needs, persist) DO UPDATE SET persist = excluded.persist RETURNING class_id INTO g;
+          g_class[h] := g;
+        END LOOP;
+      END IF;
       places := numbers;
       IF shared THEN
         -- The order key, as core's order_key gives it.
@@ -218,5 +237,6 @@ BEGIN
     PERFORM {schema}.wake_{version}(ns, now_at, eligible, NULL);
   END IF;
   PERFORM {schema}.tell_{version}(ns, ids || known_ids);
+  classes := g_class;
   status := 'ok';
 END $$;

@@ -118,19 +118,20 @@ local function requeue(report, member, held, rest)  -- put a job back whose leas
   end
 end
 
--- A report is a member and its token with a state and a body behind it, or with R: then nine more arguments follow, as
--- ``read_report`` names them.
+-- A report is a member and its token with a state and a body behind it, or with R: then more arguments follow, as
+-- ``read_report`` names them; what is heeded stands for it if somebody has asked for the job to be cancelled.
 local function read_report(args, at)
   local report = {member = args[at], token = sub(args[at + 1], 1, 16), state = sub(args[at + 1], 17, 17)}
   if report.state ~= 'R' then
     report.body = sub(args[at + 1], 18)
     return report, at + 2
   end
-  report.state, report.body, report.heeded, report.attempt = args[at + 2], args[at + 3], args[at + 4], args[at + 5]
-  report.back, report.needs, report.front, report.expired = args[at + 6], args[at + 7], args[at + 8] == '1', args[at + 9] == '1'
-  report.delay, report.attempts = tonumber(args[at + 10]), tonumber(args[at + 11])
-  report.crashes, report.timeout = tonumber(args[at + 12]), tonumber(args[at + 13])
-  return report, at + 14
+  report.state, report.body, report.attempt = args[at + 2], args[at + 3], args[at + 4]
+  report.heeded, report.heeded_attempt, report.back = args[at + 5], args[at + 6], args[at + 7]
+  report.needs, report.front, report.expired = args[at + 8], args[at + 9] == '1', args[at + 10] == '1'
+  report.delay, report.attempts = tonumber(args[at + 11]), tonumber(args[at + 12])
+  report.crashes, report.timeout = tonumber(args[at + 13]), tonumber(args[at + 14])
+  return report, at + 15
 end
 
 -- Carry out reports under the tokens of their leases. Gives where the next argument is, and those not newly taken.
@@ -173,7 +174,7 @@ function ending.finish(args, at, n)
         answers[k] = 'lost'
       else
         local state, body, attempt = report.state, report.body, report.attempt
-        if asked[k] and state == 'Q' then state, body = 'X', report.heeded end
+        if asked[k] and state == 'Q' then state, body, attempt = 'X', report.heeded, report.heeded_attempt end
         done[member], left = true, true
         if not workers[worker] then
           workers[worker] = {}

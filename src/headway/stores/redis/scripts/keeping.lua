@@ -12,7 +12,7 @@ local function renew(keys, args)
     push(tokens, args[i + 1])
   end
   local state = call('HGET', row, 'state')
-  if not register and (not state or state == 'dead') then return {now, 'dead', ids, {}, {}} end
+  if not register and (not state or state == 'dead') then return {now, 'dead', {}, {}, {}} end
   if register then
     state = 'active'
     call('ZREM', P .. 'wait', worker)
