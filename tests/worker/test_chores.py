@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime
 
 import pytest
 
+from headway.core.snapshot import Snapshot
 from headway.engine.catalogue import CronDocument, publish_crons, read_crons
 from headway.engine.inforce import InForce
 from headway.stores.base import JobQuery, Store
@@ -13,6 +15,7 @@ from headway.stores.memory import MemoryStore
 from headway.testing.clock import ManualClock
 from headway.worker.chores.reaper import Reaper
 from headway.worker.chores.ticker import Ticker
+from headway.worker.chores.witness import Witness
 from tests.conformance.builders import LEASE_MS, a_job, claim, register
 
 
@@ -159,3 +162,30 @@ async def test_a_jump_of_the_stores_clock_reaps_nobody(clock: ManualClock) -> No
     clock.advance(91)
     await reaper()
     assert reaper.reaped == 1
+
+
+class WatchedStore(MemoryStore):
+    """Counts how often somebody looks at what waits."""
+
+    looked = 0
+
+    async def snapshot(self) -> Snapshot:
+        self.looked += 1
+        return await super().snapshot()
+
+
+@pytest.mark.parametrize("ago, looked", [(0.5, 0), (5.0, 1)])
+async def test_a_witness_believes_a_runner_that_has_just_seen_nothing_wait(ago: float, looked: int) -> None:
+    store = WatchedStore(clock=ManualClock())
+    await Witness(store, InForce(), lambda: time.monotonic() - ago)()
+    assert store.looked == looked
+
+
+async def test_a_reaper_reads_the_stores_clock_seldom_while_nothing_is_overdue() -> None:
+    store = WatchedStore(clock=ManualClock())
+    mine = 100.0
+    reaper = Reaper(store, InForce(), 90, monotonic=lambda: mine)
+    for _ in range(24):
+        await reaper()
+        mine += 5
+    assert store.looked == 2

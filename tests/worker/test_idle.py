@@ -47,7 +47,6 @@ async def test_an_idle_worker_asks_little_of_its_store(monkeypatch: pytest.Monke
     async def nothing() -> None: ...
 
     async with Worker(app):
-        await (await nothing.aenqueue()).aresult(10)
         await asyncio.sleep(1.5)  # Until all that begins with it has been done once.
         store.asked.clear()
         await asyncio.sleep(SECONDS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import apsw
 import pytest
 
 from headway.stores.sqlite.database import QUERIES, Connection, migrate
@@ -88,3 +89,19 @@ def test_a_statement_begins_with_the_index_it_was_made_for(connection: Connectio
 @pytest.mark.parametrize("name", ["claim_head", "due", "next_due", "find_any", "find_completed", "find_executing"])
 def test_a_statement_in_the_order_of_its_index_sorts_nothing(connection: Connection, name: str) -> None:
     assert not [step for step in plan_of(connection, name) if "TEMP B-TREE" in step]
+
+
+def test_a_statement_is_planned_once_whatever_its_values(connection: Connection) -> None:
+    # Otherwise those whose values could matter to the planner are planned at every execution.
+    planned: list[object] = []
+
+    def note(action: int, *_: object) -> int:
+        planned.append(action)
+        return apsw.SQLITE_OK
+
+    connection.raw.authorizer = note  # It is asked whenever a statement is planned.
+    connection.run("due", 1, 0, 200).fetchall()
+    planned.clear()
+    for moment in range(1, 4):
+        connection.run("due", 1, moment, 200).fetchall()
+    assert planned == []

@@ -23,7 +23,7 @@ NO_TOKEN = bytes(16)
 ID_BYTES = 255
 
 _TENANT, _LIMITS, _EXPIRES, _UNIQUE, _KEYED, _TIMED, _TRACE, _TRANSIENT = 1, 2, 4, 8, 16, 32, 64, 128
-_HEAD = struct.Struct(">HBB")
+_HEAD = struct.Struct("BB")
 _SHORT = struct.Struct(">H")
 _LONG = struct.Struct(">I")
 _COUNTS = struct.Struct(">IHH")
@@ -96,6 +96,7 @@ def pack_jobs(jobs: Sequence[NewJob]) -> list[bytes | str | int]:
     """Write jobs as the arguments of ``submit``: the classes they are in, then a record for each."""
     kinds: dict[tuple[Any, ...], int] = {}
     texts: list[bytes] = []
+    places: list[int] = []
     packed: list[bytes] = []
     for job in jobs:
         (
@@ -106,6 +107,7 @@ def pack_jobs(jobs: Sequence[NewJob]) -> list[bytes | str | int]:
         if kind is None:
             texts.append(class_text(job.class_key))
             kind = kinds[lane, needs, rung, persist] = len(texts)
+        places.append(kind)
         flags = 0
         extras = b""
         if tenant is not None:
@@ -133,12 +135,12 @@ def pack_jobs(jobs: Sequence[NewJob]) -> list[bytes | str | int]:
         packed.append(
             b"".join(
                 (
-                    _HEAD.pack(kind, flags, len(raw_id)), raw_id, _LONG.pack(len(name) + len(payload)), extras, body,
+                    _HEAD.pack(flags, len(raw_id)), raw_id, _LONG.pack(len(name) + len(payload)), extras, body,
                     name, payload,
                 )
             )
         )  # fmt: skip
-    return [len(texts), *texts, *packed]
+    return [len(texts), *texts, struct.pack(f">{len(places)}H", *places), *packed]
 
 
 class Fixed(NamedTuple):
@@ -270,19 +272,21 @@ def read_held(record: bytes) -> Held:
 
 
 def fresh_leases(
-    replies: Sequence[bytes], runs: Sequence[bytes], token: bytes, worker_id: str, now_at: int, ladder: Ladder
-) -> list[Lease]:
-    """Read the leases that an exchange gave: member, record and lease of each, classes with how many are theirs."""
+    replies: Sequence[bytes], members: bytes, others: Sequence[bytes], runs: Sequence[bytes], token: bytes,
+    worker_id: str, now_at: int, ladder: Ladder,
+) -> list[Lease]:  # fmt: skip
+    """Read the leases that an exchange gave: records, members, those that are not fresh, classes with how many of each."""
     leases: list[Lease] = []
+    held_at = {int(others[at]): others[at + 1] for at in range(0, len(others), 2)}
     at = 0
     for run in range(0, len(runs), 2):
         key = class_key(runs[run])
         lane, needs, rung, persist = key
         for _ in range(int(runs[run + 1])):
-            fixed = read_record(replies[at + 1])
-            seq = int(replies[at]) - BASE
-            held = replies[at + 2]
-            at += 3
+            fixed = read_record(replies[at])
+            seq = int(members[16 * at : 16 * at + 16]) - BASE
+            held = held_at.get(at)
+            at += 1
             asked_ms = fixed.timeout_ms
             if not persist:
                 leases.append(
@@ -291,7 +295,7 @@ def fresh_leases(
                         0, asked_ms, asked_ms, None, now_at, False, needs, worker_id,
                     )
                 )  # fmt: skip
-            elif not held:
+            elif held is None:
                 leases.append(
                     Lease(
                         fixed.job_id, seq, token, fixed.task, fixed.payload, lane, fixed.tenant, fixed.trace_id, 1, 1,

@@ -125,15 +125,12 @@ class RedisStore:
             len(request.finished), *records.pack_reports(request.finished),
             len(request.progress), *records.pack_progress(request.progress), *takes,
         )  # fmt: skip
-        now_at, state, more, refused, leased, runs, seen = reply
+        now_at, state, more, refused, *leased, seen = reply
         leases: list[Lease] = []
-        if leased:
-            leases = records.fresh_leases(
-                leased, runs, request.claim_id, request.worker_id or "", now_at, self._book.ladder
-            )
-            if any(lease.assigned is not None for lease in leases):
-                ladder = (await self._rules()).ladder
-                leases = records.fresh_leases(leased, runs, request.claim_id, request.worker_id or "", now_at, ladder)
+        if leased[0]:
+            # Only a job that was assigned a rung has a budget, and then its lease is among those given in full.
+            ladder = (await self._rules()).ladder if leased[2] else self._book.ladder
+            leases = records.fresh_leases(*leased, request.claim_id, request.worker_id or "", now_at, ladder)
         refusals = [
             (request.finished[int(refused[at])].job_id, Answer(refused[at + 1].decode()))
             for at in range(0, len(refused), 2)

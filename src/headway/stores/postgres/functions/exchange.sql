@@ -17,7 +17,8 @@ CREATE OR REPLACE FUNCTION {schema}.exchange_{version}(
   OUT l_take int[], OUT l_seq bigint[], OUT l_id text[], OUT l_task text[], OUT l_payload bytea[], OUT l_tenant text[],
   OUT l_trace text[], OUT l_epoch int[], OUT l_attempts int[], OUT l_crashes int[], OUT l_retries int[], OUT l_timeout bigint[],
   OUT l_asked bigint[], OUT l_retry text[], OUT reached bigint[], OUT rewound int[], OUT looked_us bigint, OUT picture text)
-LANGUAGE plpgsql SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off
+  SET enable_mergejoin = off AS $$
 DECLARE
   me record;
   others text[];

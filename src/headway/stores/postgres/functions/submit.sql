@@ -10,7 +10,7 @@ CREATE OR REPLACE FUNCTION {schema}.submit_{version}(
   delays bigint[], dues bigint[], expiries bigint[], keys text[], key_ms bigint[], digests bytea[], uniques text[], traces text[],
   limits text[],
   OUT status text, OUT bad int, OUT what text, OUT known int[], OUT known_ids text[], OUT classes int[])
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
 DECLARE
   now_at bigint := {schema}.now_ms_{version}(at);
   size int := cardinality(ids);

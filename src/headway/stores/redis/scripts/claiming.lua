@@ -1,6 +1,12 @@
 -- claiming: leases by a plan, every cap checked. Records are read and leases written before a job leaves its line.
 local claim = {}
 
+function claim.give(out, member, rec, held)  -- into what an exchange answers; a fresh lease follows from the rest
+  local n = out.n + 1
+  out.n, out.members[n], out.records[n] = n, member, rec
+  if held then push(out.held, num(n - 1), held) end
+end
+
 local function transient(number, want, into)  -- from the list, but for tasks that are paused
   local key, taken, tasks = P .. 'tr:' .. num(number), 0, book.now().tasks
   local paused = next(tasks) ~= nil
@@ -8,8 +14,7 @@ local function transient(number, want, into)  -- from the list, but for tasks th
   for _, entry in ipairs(entries) do
     if taken == want then break end
     if not paused or not tasks[record.task(sub(entry, 17))] then
-      push(into, sub(entry, 1, 16))
-      push(into, sub(entry, 17), '')
+      claim.give(into, sub(entry, 1, 16), sub(entry, 17))
       if paused then call('LREM', key, 1, entry) end
       taken = taken + 1
     end
@@ -33,7 +38,8 @@ function claim.take(take, want, worker, token, out)
   local rules, line = book.now(), P .. 'w:' .. num(number)
   local clock, has_parks, climbs = lines.clock(number), parks.any(number), caps.on_ladder(key.rung)
   local fresh, asker = token .. '\0\0\0\1\0\1\0\0' .. now15, text(worker)
-  local class4, plain = pack('>I4', number), string.rep('\0', 6)
+  local class4, plain = pack('>I4', number), '\0\0\0\0\0\0'
+  local usual = plain .. '\0' .. asker
   local front, scores, recs, backs, at, base = {}, {}, {}, {}, 0, 0
   local leases, mine, aged, again, got, passed, more, highest = {}, {}, {}, {}, 0, 0, false, clock
   while got < want do
@@ -109,8 +115,7 @@ function claim.take(take, want, worker, token, out)
           end
           passed = passed + 1
         else
-          local bits, tail = flags >= 8 and band(flags, UNIQUE) ~= 0 and 1 or 0, asker
-          local head = fresh
+          local bits, tail, head = extras and extras.unique and 1 or 0, asker, fresh
           if back then
             head = token .. pack('>I4I2I2', i4(back, 17) + 1, i2(back, 21) + 1, i2(back, 23)) .. now15
             if byte(back, 81) % 2 == 1 then bits = bits + 8 end
@@ -119,20 +124,23 @@ function claim.take(take, want, worker, token, out)
           if clock then
             bits, tail = bits + 2, tail .. text(extras and extras.tenant or '')
           end
-          local held = keys and caps.hold(member, keys) or {}
+          local held = keys and caps.hold(member, keys)
           if keys then caps.start(keys) end
-          if park or assigned ~= '' or #held > 0 then
+          if park or assigned ~= '' or (held and #held > 0) then
             bits = bits + 4
             local waited = park and num(now - tonumber(sub(since, 1, 15))) or ''
             tail = tail .. text(assigned) .. text(park and park_reason(park) or '') .. text(waited)
-            for _, limit in ipairs(held) do tail = tail .. text(limit) end
+            for _, limit in ipairs(held or {}) do tail = tail .. text(limit) end
           end
-          local timeout = back and sub(back, 75, 80) or plain
-          local held_as = head .. eligible .. class4 .. order .. timeout .. string.char(bits) .. tail
-          push(leases, member, held_as)
-          push(mine, member)
-          push(out, member)
-          push(out, rec, (back or bits > 3) and held_as or '')
+          local held_as
+          if bits == 0 and not back then
+            held_as = head .. eligible .. class4 .. order .. usual
+          else
+            held_as = head .. eligible .. class4 .. order .. (back and sub(back, 75, 80) or plain) .. string.char(bits) .. tail
+          end
+          local n = #mine + 1
+          mine[n], leases[2 * n - 1], leases[2 * n] = member, member, held_as
+          claim.give(out, member, rec, (back or bits > 3) and held_as)
           got = got + 1
           if clock and tonumber(order) > highest then highest = tonumber(order) end
           if assigned ~= '' then

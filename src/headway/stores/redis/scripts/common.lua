@@ -26,9 +26,9 @@
 -- q:X       set   classes with a park X                     h:X  set  leases that count against limit X
 -- rates     hash  limit -> how far ahead its starts were given away, in microseconds
 -- unique    hash  key -> member;  idem  hash  scope -> until, digest, id;  idem_until  zset;  expiry  zset
--- workers   set   ids;  worker:W  hash;  l:W  set  leases;  wait  zset  workers by turn
+-- workers   set   ids;  worker:W  hash, with lanes while it waits for jobs of these;  l:W  set  leases;  wait  zset  workers by turn
 -- fin       list  completed jobs in the order they ended    bad:S, old:S  zset  other endings by number / by moment
--- doc:K     hash  name -> version and body;  tally, m:M  hash  totals, and those of a minute
+-- doc:K     hash  name -> version and body;  m:M  hash  totals of a minute;  minutes  set  those;  tally  hash  all before
 -- stretch:C list  what a class waited for;  watched  string  exists while somebody watches
 local fmt, sub, byte, floor, concat, band, pack  -- set by the first call: a library is loaded without Lua's own
 local BASE, NONE, ZERO = 1e15, '\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0', '000000000000000'
@@ -227,7 +227,10 @@ end
 -- Telling: workers that wait, whoever watches jobs, totals.
 local function ring(name) call('PUBLISH', P .. 'ear:' .. name, '') end
 
-local function watched() return call('EXISTS', P .. 'watched') == 1 end
+local function watched()
+  if tx.watched == nil then tx.watched = call('EXISTS', P .. 'watched') == 1 end
+  return tx.watched
+end
 
 local function tell(ids)
   if #ids > 0 then call('PUBLISH', P .. 'watch', concat(ids, '\n')) end
@@ -244,6 +247,11 @@ local function split(joined)
   local found = {}
   for part in string.gmatch(joined, '[^%z]+') do found[part] = true end
   return found
+end
+
+local function no_wait(worker)
+  call('ZREM', P .. 'wait', worker)
+  call('HDEL', P .. 'worker:' .. worker, 'lanes')
 end
 
 local function wake(but)  -- a waiting worker for each job that became eligible, as far as one can serve it
@@ -266,7 +274,7 @@ local function wake(but)  -- a waiting worker for each job that became eligible,
             facts[id] = fact
           end
           if fact.live and (not fact.lanes or fact.lanes[key.lane]) and serves(key.needs, fact.offers) then
-            call('ZREM', P .. 'wait', id)
+            no_wait(id)
             ring(id)
             waiting[i] = false
             found = true
@@ -283,20 +291,17 @@ local function wake_all()
   for _, id in ipairs(call('ZRANGE', P .. 'wait', 0, -1)) do
     local ends = call('HGET', P .. 'worker:' .. id, 'ends')
     if ends and tonumber(ends) > now then
-      call('ZREM', P .. 'wait', id)
+      no_wait(id)
       ring(id)
     end
   end
 end
 
 local function settle(but)  -- the last step of whatever changed something
-  local minute = P .. 'm:' .. num(floor(now / 60000))
-  local fresh = false
+  local minute = num(floor(now / 60000))
   for what, n in pairs(tx.counts) do
-    call('HINCRBY', P .. 'tally', what, num(n))
-    fresh = call('HINCRBY', minute, what, num(n)) == n or fresh
+    if call('HINCRBY', P .. 'm:' .. minute, what, num(n)) == n then call('SADD', P .. 'minutes', minute) end
   end
-  if fresh then call('PEXPIRE', minute, '180000') end
   wake(but)
   if #tx.changed > 0 and watched() then tell(tx.changed) end
 end

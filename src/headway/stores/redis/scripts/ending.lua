@@ -63,7 +63,7 @@ end
 
 local function bury(worker)
   if call('EXISTS', P .. 'worker:' .. worker) == 1 then call('HSET', P .. 'worker:' .. worker, 'state', 'dead') end
-  call('ZREM', P .. 'wait', worker)
+  no_wait(worker)
 end
 
 local function confirm_expired(worker)  -- a worker past its deadline may not speak again without registering
@@ -124,121 +124,142 @@ local function read_report(args, at)
   local report = {member = args[at], token = sub(args[at + 1], 1, 16), state = sub(args[at + 1], 17, 17)}
   if report.state ~= 'R' then
     report.body = sub(args[at + 1], 18)
-    return report, at + 2
+    return report
   end
   report.state, report.body, report.attempt = args[at + 2], args[at + 3], args[at + 4]
   report.heeded, report.heeded_attempt, report.back = args[at + 5], args[at + 6], args[at + 7]
   report.needs, report.front, report.expired = args[at + 8], args[at + 9] == '1', args[at + 10] == '1'
   report.delay, report.attempts = tonumber(args[at + 11]), tonumber(args[at + 12])
   report.crashes, report.timeout = tonumber(args[at + 13]), tonumber(args[at + 14])
-  return report, at + 15
+  return report
+end
+
+-- A round of reports. What many of them share is gathered and written with one command for all.
+local round = {}
+
+function round.begin()
+  return {
+    answers = {}, late = {}, outs = {}, ended = {}, done = {}, leases = {}, completed = {}, workers = {}, lived = {},
+  }
+end
+
+function round.leave(r, worker, member)  -- a lease ends
+  r.done[member] = true
+  push(r.ended, member)
+  local mine = r.workers[worker]
+  if not mine then
+    mine = {}
+    r.workers[worker] = mine
+  end
+  push(mine, member)
+end
+
+function round.unlive(r)  -- what has ended no longer counts for its tenant
+  for number, gone in pairs(r.lived) do
+    each(gone, 4000, function(...) call('ZREM', P .. 'live:' .. num(number), ...) end)
+  end
+  r.lived = {}
+end
+
+function round.forget(r, state, member, found, tenant)
+  local number, key = lease.class(found), lease.key(found)
+  if state == 'Q' then
+    lines.forget(number, tenant, key, member)
+    return
+  end
+  r.lived[number] = r.lived[number] or {}
+  push(r.lived[number], lines.live(tenant, key, member))
+  if tx.last[number] then tx.last[number][tenant] = nil end
+end
+
+function round.take(r, k, report, found)  -- carry out any report
+  local member = report.member
+  if report.token == NONE and call('HEXISTS', P .. 'job', member) == 0 then
+    count('transient_' .. STATES[report.state], 1)
+    return
+  end
+  if not found or r.done[member] or sub(found, 1, 16) ~= report.token then
+    push(r.late, {k, report})
+    return
+  end
+  local flags, rest = byte(found, 81), lease.rest(found)
+  if report.expired and not confirm_expired(rest.worker) then
+    r.answers[k] = 'lost'
+    return
+  end
+  local state, body, attempt = report.state, report.body, report.attempt
+  local asked, told = call('HGET', P .. 'cancel', member), call('HGET', P .. 'progress', member)
+  if asked and state == 'Q' then state, body, attempt = 'X', report.heeded, report.heeded_attempt end
+  round.leave(r, rest.worker, member)
+  if attempt and attempt ~= '' then
+    local entry = pack('>I4I2', lease.epoch(found), i2(found, 21)) .. sub(found, 25, 39) .. now15 .. text(rest.worker) .. attempt
+    call('HSET', P .. 'tries', member, (call('HGET', P .. 'tries', member) or '') .. pack('>I4', #entry) .. entry)
+  end
+  if rest.held then caps.give_back(member, rest.held) end
+  if rest.tenant then round.forget(r, state, member, found, rest.tenant) end
+  if state == 'Q' then
+    count('retried', 1)
+    round.unlive(r)
+    requeue(report, member, found, rest)
+  else
+    local out = state .. now15 .. 'E' .. pack('>I2', #found) .. found .. body
+    if asked or told then
+      out = state .. now15 .. 'P' .. pack('>I2', #found) .. found .. (asked or ZERO) .. text(told or '') .. body
+    end
+    keep(member, record.of(member), state, out)
+    if state == 'C' then push(r.completed, member) end
+  end
+  if asked then call('HDEL', P .. 'cancel', member) end
+  if told then call('HDEL', P .. 'progress', member) end
+end
+
+function round.settle(r)
+  each(r.outs, 4000, function(...) call('HSET', P .. 'out', ...) end)
+  round.unlive(r)
+  each(r.ended, 4000, function(...) call('HDEL', P .. 'lease', ...) end)
+  for worker, mine in pairs(r.workers) do
+    each(mine, 4000, function(...) call('SREM', P .. 'l:' .. worker, ...) end)
+  end
+  if #r.completed > 0 then call('RPUSH', P .. 'fin', now15 .. concat(r.completed)) end
+  if #r.ended > 0 then caps.with_room(book.now().rungs[1] ~= nil) end
+  for _, entry in ipairs(r.late) do  -- only now, since a report may come twice
+    r.answers[entry[1]] = answer_late(entry[2].member, entry[2].token, entry[2].state)
+  end
 end
 
 -- Carry out reports under the tokens of their leases. Gives where the next argument is, and those not newly taken.
 function ending.finish(args, at, n)
   if n == 0 then return at, {} end
-  local reports, members = {}, {}
-  for i = 1, n do
-    reports[i], at = read_report(args, at)
-    members[i] = reports[i].member
+  local members, starts, held = {}, {}, {}
+  for k = 1, n do
+    members[k], starts[k] = args[at], at
+    at = at + (byte(args[at + 1], 17) == 82 and 15 or 2)
   end
-  local held, asked, told = {}, {}, {}
-  local i = 0
   each(members, 4000, function(...)
-    for _, found in ipairs(call('HMGET', P .. 'lease', ...)) do i = i + 1; held[i] = found end
+    for _, found in ipairs(call('HMGET', P .. 'lease', ...)) do push(held, found) end
   end)
-  if call('EXISTS', P .. 'cancel', P .. 'progress') > 0 then
-    for k, member in ipairs(members) do
-      asked[k] = call('HGET', P .. 'cancel', member)
-      told[k] = call('HGET', P .. 'progress', member)
-    end
-  end
-  local answers, late, gone, outs, done, left = {}, {}, {}, {}, {}, false
-  local workers, worker_order, lived, lived_order, completed = {}, {}, {}, {}, {}
-  local function unlive()  -- what has ended no longer counts for its tenant
-    for _, number in ipairs(lived_order) do
-      each(lived[number], 4000, function(...) call('ZREM', P .. 'live:' .. num(number), ...) end)
-    end
-    lived, lived_order = {}, {}
-  end
-  for k, report in ipairs(reports) do
-    local member, found = report.member, held[k]
-    if report.token == NONE and call('HEXISTS', P .. 'job', member) == 0 then
-      count('transient_' .. STATES[report.state], 1)
-    elseif not found or done[member] or sub(found, 1, 16) ~= report.token then
-      push(late, k)
+  local r, sizes = round.begin(), {}
+  local outs, completed, done = r.outs, r.completed, r.done
+  local plain, usual = call('EXISTS', P .. 'cancel', P .. 'progress') == 0, 0
+  for k = 1, n do
+    local member, said, found = members[k], args[starts[k] + 1], held[k]
+    if plain and found and byte(said, 17) == 67 and byte(found, 81) == 0 and not done[member]
+      and sub(found, 1, 16) == sub(said, 1, 16) then  -- the usual case: it completed, and nothing hangs on it
+      local size = #found
+      if not sizes[size] then sizes[size] = 'C' .. now15 .. 'E' .. pack('>I2', size) end
+      usual = usual + 1
+      outs[2 * usual - 1], outs[2 * usual] = member, sizes[size] .. found .. sub(said, 18)
+      completed[#completed + 1] = member
+      round.leave(r, sub(found, 84), member)
     else
-      local flags, worker, rest = byte(found, 81), sub(found, 84, 83 + i2(found, 82)), nil
-      if flags > 1 then rest = lease.rest(found) end
-      if report.expired and not confirm_expired(worker) then
-        answers[k] = 'lost'
-      else
-        local state, body, attempt = report.state, report.body, report.attempt
-        if asked[k] and state == 'Q' then state, body, attempt = 'X', report.heeded, report.heeded_attempt end
-        done[member], left = true, true
-        if not workers[worker] then
-          workers[worker] = {}
-          push(worker_order, worker)
-        end
-        push(workers[worker], member)
-        if attempt and attempt ~= '' then
-          local tries = call('HGET', P .. 'tries', member) or ''
-          local entry = pack('>I4I2', lease.epoch(found), i2(found, 21)) .. sub(found, 25, 39) .. now15 .. text(worker) .. attempt
-          call('HSET', P .. 'tries', member, tries .. pack('>I4', #entry) .. entry)
-        end
-        if rest and rest.held then caps.give_back(member, rest.held) end
-        if rest and rest.tenant then
-          local number, key = lease.class(found), lease.key(found)
-          if state == 'Q' then
-            lines.forget(number, rest.tenant, key, member)
-          else
-            if not lived[number] then
-              lived[number] = {}
-              push(lived_order, number)
-            end
-            push(lived[number], lines.live(rest.tenant, key, member))
-            if tx.last[number] then tx.last[number][rest.tenant] = nil end
-          end
-        end
-        if state == 'Q' then
-          count('retried', 1)
-          unlive()
-          requeue(report, member, found, rest)
-          push(gone, member)
-        else
-          local out = state .. now15
-          if asked[k] or told[k] then
-            out = out .. 'P' .. pack('>I2', #found) .. found .. (asked[k] or ZERO) .. text(told[k] or '') .. body
-          else
-            out = out .. 'E' .. pack('>I2', #found) .. found .. body
-          end
-          if state == 'C' and flags % 2 == 0 then
-            push(outs, member, out)
-            push(completed, member)
-            count('completed', 1)
-          else
-            keep(member, record.of(member), state, out)
-            if state == 'C' then push(completed, member) end
-          end
-          push(gone, member)
-        end
-        if asked[k] then call('HDEL', P .. 'cancel', member) end
-        if told[k] then call('HDEL', P .. 'progress', member) end
-      end
+      round.take(r, k, read_report(args, starts[k]), found)
     end
   end
-  each(outs, 4000, function(...) call('HSET', P .. 'out', ...) end)
-  unlive()
-  each(gone, 4000, function(...) call('HDEL', P .. 'lease', ...) end)
-  for _, worker in ipairs(worker_order) do
-    each(workers[worker], 4000, function(...) call('SREM', P .. 'l:' .. worker, ...) end)
-  end
-  if #completed > 0 then call('RPUSH', P .. 'fin', now15 .. concat(completed)) end
-  if left then caps.with_room(book.now().rungs[1] ~= nil) end
-  for _, k in ipairs(late) do answers[k] = answer_late(reports[k].member, reports[k].token, reports[k].state) end
+  count('completed', usual)
+  round.settle(r)
   local refused = {}
   for k = 1, n do
-    if answers[k] then push(refused, num(k - 1), answers[k]) end
+    if r.answers[k] then push(refused, num(k - 1), r.answers[k]) end
   end
   if watched() then
     for _, member in ipairs(members) do

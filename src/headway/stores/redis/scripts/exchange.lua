@@ -3,18 +3,18 @@
 --          there is a plan, how many classes it knew (-1: any number), its totals free and free_below, leave_free,
 --          number of reports, reports, number of progress notes, member, token and blob of each, number of takes,
 --          class, most, below_reserve, over and until of each
--- returns  now, state of the worker, more, refused (index, answer ...), leases (member, record, lease or '' if it is fresh,
---          ...), their classes (text, how many leases in a row, ...), snapshot or false
+-- returns  now, state of the worker, more, refused (index, answer ...), of the leases: their records, their members in one
+--          text, those that are not fresh (index, lease ...) and their classes (text, how many in a row, ...); snapshot or
+--          false
 -- holds    never more leases than the plan's totals, the worker's slots or any cap in force allow
 local snapshot
 
-local function note_waiting(worker, waits, lanes)  -- one that looks again while it waits keeps its turn
-  local turn = call('ZSCORE', P .. 'wait', worker)
-  if turn and (not waits or call('HGET', P .. 'worker:' .. worker, 'lanes') ~= lanes) then
-    call('ZREM', P .. 'wait', worker)
-    turn = false
+local function note_waiting(worker, waits, lanes, before_)  -- one that looks again while it waits keeps its turn
+  if before_ and (not waits or before_ ~= lanes) then
+    no_wait(worker)
+    before_ = false
   end
-  if waits and not turn then
+  if waits and not before_ then
     call('HSET', P .. 'worker:' .. worker, 'lanes', lanes)
     call('ZADD', P .. 'wait', num(call('HINCRBY', P .. 'meta', 'turn', 1)), worker)
   end
@@ -26,8 +26,7 @@ local function leases_again(worker, token, out, runs)  -- the same claim again: 
   for _, member in ipairs(members) do
     local held = call('HGET', P .. 'lease', member)
     if held and sub(held, 1, 16) == token then
-      push(out, member)
-      push(out, record.of(member), held)
+      claim.give(out, member, record.of(member), held)
       push(runs, class.parts(lease.class(held)).name, '1')
     end
   end
@@ -80,10 +79,10 @@ local function exchange(keys, args)
   end
   parks.pump()
   claim.pump()
-  local out, runs, more, state = {}, {}, false, 'dead'
+  local out, runs, more, state = {n = 0, members = {}, records = {}, held = {}}, {}, false, 'dead'
   local outdated = plan and plan.known >= 0 and plan.known < class.all()
   if worker ~= '' then
-    local row = call('HMGET', P .. 'worker:' .. worker, 'state', 'ends', 'slots', 'claim')
+    local row = call('HMGET', P .. 'worker:' .. worker, 'state', 'ends', 'slots', 'claim', 'lanes')
     state = row[1] or 'dead'
     if row[1] and plan and not outdated and tonumber(row[2]) > now then
       if state == 'active' then
@@ -97,13 +96,13 @@ local function exchange(keys, args)
         end
         more = claim_by(plan, takes, {claim = row[4], slots = tonumber(row[3])}, worker, token, out, runs)
       end
-      note_waiting(worker, waits and state == 'active' and #out == 0 and not more, lanes)
+      note_waiting(worker, waits and state == 'active' and out.n == 0 and not more, lanes, row[5])
     end
   end
-  if #out > 0 and watched() then
-    for i = 1, #out, 3 do push(tx.changed, record.id(out[i + 1])) end
+  if out.n > 0 and watched() then
+    for i = 1, out.n do push(tx.changed, record.id(out.records[i])) end
   end
   settle(worker)
   tx.floor = nil
-  return {now, state, more and 1 or 0, refused, out, runs, (wants or outdated) and snapshot() or false}
+  return {now, state, more and 1 or 0, refused, out.records, concat(out.members), out.held, runs, (wants or outdated) and snapshot() or false}
 end

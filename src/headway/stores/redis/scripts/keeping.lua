@@ -15,9 +15,8 @@ local function renew(keys, args)
   if not register and (not state or state == 'dead') then return {now, 'dead', {}, {}, {}} end
   if register then
     state = 'active'
-    call('ZREM', P .. 'wait', worker)
+    no_wait(worker)
     call('HSET', row, 'started', num(now))
-    call('HDEL', row, 'lanes')
     call('SADD', P .. 'workers', worker)
   end
   call('HSET', row, 'blob', args[6], 'slots', args[7], 'offers', args[8], 'state', state, 'beat', num(now),
@@ -87,7 +86,7 @@ local function drain(keys, args)
   local state = call('HGET', P .. 'worker:' .. args[2], 'state')
   if not state or state == 'dead' then return 0 end
   call('HSET', P .. 'worker:' .. args[2], 'state', 'draining')
-  call('ZREM', P .. 'wait', args[2])
+  no_wait(args[2])
   ring(args[2] .. '.keeper')
   return 1
 end

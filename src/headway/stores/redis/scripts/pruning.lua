@@ -78,6 +78,14 @@ local function prune(keys, args)
       entry = call('LINDEX', key, 0)
     end
   end
+  for _, minute in ipairs(call('SMEMBERS', P .. 'minutes')) do  -- old minutes are folded together
+    if tonumber(minute) < floor(now / 60000) - 1440 then
+      local counts = call('HGETALL', P .. 'm:' .. minute)
+      for i = 1, #counts, 2 do call('HINCRBY', P .. 'tally', counts[i], counts[i + 1]) end
+      call('DEL', P .. 'm:' .. minute)
+      call('SREM', P .. 'minutes', minute)
+    end
+  end
   local rates = call('HGETALL', P .. 'rates')
   for i = 1, #rates, 2 do
     if tonumber(rates[i + 1]) <= now * 1000 then call('HDEL', P .. 'rates', rates[i]) end

@@ -229,11 +229,14 @@ local function stats(keys, args)
     for _, value in ipairs({key.name, num(waiting), num(call('SCARD', P .. 'late:' .. name)), oldest}) do push(lanes, value) end
   end
   for _, held in ipairs(call('HVALS', P .. 'lease')) do push(executing, class.parts(lease.class(held)).name) end
-  local minute = floor(now / 60000)
-  for _, at in ipairs({minute, minute - 1}) do
-    for _, value in ipairs(call('HGETALL', P .. 'm:' .. num(at))) do push(recent, value) end
+  local totals = call('HGETALL', P .. 'tally')
+  for _, minute in ipairs(call('SMEMBERS', P .. 'minutes')) do
+    for _, value in ipairs(call('HGETALL', P .. 'm:' .. minute)) do
+      push(totals, value)
+      if tonumber(minute) >= floor(now / 60000) - 1 then push(recent, value) end
+    end
   end
   local kept = {}
   for _, letter in ipairs({'F', 'X', 'D'}) do push(kept, letter, num(call('ZCARD', P .. 'bad:' .. letter))) end
-  return {now, lanes, executing, workers_now(), call('HGETALL', P .. 'tally'), recent, kept}
+  return {now, lanes, executing, workers_now(), totals, recent, kept}
 end

@@ -1,6 +1,6 @@
 -- submit: keep all the jobs, or none.
--- args     number of classes, their texts, then a record a job: number of its class in that list (2), and the job's
---          record from its flags on
+-- args     number of classes, their texts, the number of each job's class in that list (2 bytes a job), then a record a
+--          job, from its flags on
 -- returns  an integer: all are kept under their own ids, or were before; or a list
 --            dup, then index and id of each job that another stands in for
 --            conflict, index, what
@@ -9,26 +9,27 @@ local function submit(keys, args)
   begin(keys, args)
   local kinds, names, first = tonumber(args[2]), {}, nil
   for i = 1, kinds do names[i] = args[2 + i] end
-  first = 2 + kinds
+  first = 3 + kinds
+  local kind_of, blank = args[first], ZERO .. '\0\0\0\0'
   local n, ids = #args - first, {}
   for i = 1, n do
     local rec = args[first + i]
-    ids[i] = sub(rec, 5, 4 + byte(rec, 4))
+    ids[i] = sub(rec, 3, 2 + byte(rec, 2))
   end
   local known = call('HMGET', P .. 'ids', unpack(ids))
   local seen, scopes, uniques, fresh, extras_of, answer = {}, {}, {}, {}, {}, {'dup'}
   local answered = ids
   for i = 1, n do
-    local id, flags = ids[i], byte(args[first + i], 3)
-    local twin = known[i] and (call('HGET', P .. 'job', known[i]) or '') or seen[id]
+    local id, flags = ids[i], byte(args[first + i])
+    local twin = known[i] and (call('HGET', P .. 'job', known[i]) or '') or seen[id] and blank .. args[first + seen[id]]
     if twin then
-      if record.tail(twin) ~= record.tail(ZERO .. '\0\0' .. args[first + i]) then
+      if record.tail(twin) ~= record.tail(blank .. args[first + i]) then
         return {'conflict', num(i - 1), 'job id'}
       end
     else
       local extras, stands = nil, nil
       if flags ~= 0 then
-        extras = record.extras(ZERO .. '\0\0' .. args[first + i])
+        extras = record.extras(blank .. args[first + i])
         extras_of[i] = extras
         if extras.key then
           local scope = text(extras.tenant or '') .. extras.key
@@ -63,7 +64,7 @@ local function submit(keys, args)
         answered[i] = stands
       else
         push(fresh, i)
-        if flags < TRANSIENT then seen[id] = ZERO .. '\0\0' .. args[first + i] end
+        if flags < TRANSIENT then seen[id] = i end
       end
     end
   end
@@ -72,14 +73,14 @@ local function submit(keys, args)
     local numbers, links, jobs, members, wholes = {}, {}, {}, {}, {}
     for k, i in ipairs(fresh) do
       local rec = args[first + i]
-      local kind = i2(rec, 1)
+      local kind = i2(kind_of, 2 * i - 1)
       if not numbers[kind] then
         local number = class.number(names[kind])
         numbers[kind] = {number, pack('>I4', number)}
       end
-      local member, whole = member_of(seq + k), now15 .. numbers[kind][2] .. sub(rec, 3)
+      local member, whole = member_of(seq + k), now15 .. numbers[kind][2] .. rec
       members[k], wholes[k] = member, whole
-      if byte(rec, 3) < TRANSIENT then
+      if byte(rec) < TRANSIENT then
         push(links, ids[i], member)
         push(jobs, member, whole)
       end
@@ -88,8 +89,8 @@ local function submit(keys, args)
     each(links, 2000, function(...) call('HSET', P .. 'ids', ...) end)
     for k, i in ipairs(fresh) do  -- only now may it be found where jobs wait
       local member, extras = members[k], extras_of[i]
-      local number = numbers[i2(args[first + i], 1)][1]
-      if byte(args[first + i], 3) >= TRANSIENT then
+      local number = numbers[i2(kind_of, 2 * i - 1)][1]
+      if byte(args[first + i]) >= TRANSIENT then
         call('RPUSH', P .. 'tr:' .. num(number), member .. wholes[k])
         push(tx.eligible, number)
       else

@@ -1,0 +1,97 @@
+"""The loop between a runner and its feed: what goes with which exchange, and when the next one comes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from headway.core.job import JobId, State
+from headway.core.lease import Lease, Report
+from headway.core.worker import WorkerState
+from headway.engine.feed import Fed, LocalFeed
+from headway.stores.base import Progress
+from headway.worker.claimer import PARTS, Claimer
+
+SLOTS = 80
+
+
+class Deaf:
+    """An ear that hears nothing."""
+
+    async def wait(self, timeout: float) -> Sequence[JobId] | None:
+        await asyncio.sleep(timeout)
+        return None
+
+    def close(self) -> None: ...
+
+
+class Ledger(LocalFeed):
+    """A feed that gives nothing, or once what it was made with, and notes what it was asked."""
+
+    def __init__(self, leases: Sequence[Lease] = ()) -> None:
+        self._leases = leases
+        self.asked: list[tuple[int, int, int]] = []  # How many reports, slots free, and of them below the reserve.
+
+    async def exchange(
+        self, finished: Sequence[Report], progress: Sequence[Progress], *, free: int, free_below: int
+    ) -> Fed:
+        self.asked.append((len(finished), free, free_below))
+        given, self._leases = self._leases, ()
+        return Fed(given, (), False, WorkerState.ACTIVE, None)
+
+
+class Desk:
+    """A claimer, and the slots it has handed back."""
+
+    def __init__(self, feed: Ledger) -> None:
+        self.feed = feed
+        self.freed: list[int] = []
+        self.claimer = Claimer(
+            feed, Deaf(), slots=SLOTS, start=self._start, handed_in=self.freed.extend, confirm=60.0
+        )  # fmt: skip
+
+    def _start(self, leases: Sequence[Lease]) -> None:
+        self.claimer.began(len(leases), below=len(leases))
+
+    def fill(self, *, seconds: float) -> None:
+        """Let all slots be filled by jobs that end at once, after so long."""
+        self.claimer.began(SLOTS, below=SLOTS)
+        for slot in range(SLOTS):
+            report = Report(JobId(str(slot)), slot, b"t", State.COMPLETED)
+            self.claimer.ended(report, slot, below=True, seconds=seconds)
+
+
+def a_lease(number: int) -> Lease:
+    return Lease(JobId(str(number)), number, b"t", "t", b"", "low", None, None, 1, 1, 0, 0, 1, 1, None, 0)
+
+
+@pytest.mark.parametrize("seconds, batches", [(0.0, [SLOTS]), (0.05, [SLOTS // PARTS] * PARTS)])
+async def test_long_jobs_that_end_together_are_handed_in_by_parts(seconds: float, batches: list[int]) -> None:
+    desk = Desk(Ledger())
+    desk.fill(seconds=seconds)
+    desk.claimer.stop()
+    await desk.claimer.run()
+    assert [finished for finished, _, _ in desk.feed.asked] == batches
+    assert sorted(desk.freed) == list(range(SLOTS))
+
+
+async def test_a_job_that_is_not_handed_in_fills_its_slot() -> None:
+    desk = Desk(Ledger())
+    desk.fill(seconds=0.05)
+    running = asyncio.create_task(desk.claimer.run())
+    while len(desk.freed) < SLOTS:  # noqa: ASYNC110  (it depends on the claimer)
+        await asyncio.sleep(0)
+    part = SLOTS // PARTS
+    assert [free for _, free, _ in desk.feed.asked] == [part * number for number in range(1, PARTS + 1)]
+    running.cancel()
+
+
+async def test_only_the_reserve_left_is_asked_for_a_moment_later_and_not_again_and_again() -> None:
+    desk = Desk(Ledger([a_lease(number) for number in range(SLOTS - 1)]))
+    desk.claimer.reserve(1, leave_free=False)
+    running = asyncio.create_task(desk.claimer.run())
+    await asyncio.sleep(0.3)
+    assert desk.feed.asked == [(0, SLOTS, SLOTS - 1), (0, 1, 0)]
+    running.cancel()
