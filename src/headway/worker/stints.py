@@ -24,9 +24,14 @@ class Stints:
         self._loop = asyncio.get_running_loop()
         self._line: deque[Running] = deque()
         self._stint: asyncio.Task[None] | None = None  # The task that takes the next job of the line.
+        self._job: Running | None = None  # The job it is at.
+        self._patient: set[str] = set()  # The tasks that were seen to wait; each of their jobs begins by itself.
 
     def begin(self, job: Running) -> None:
         """Let a job begin as soon as the loop turns."""
+        if job.task.name in self._patient:
+            self._loop.create_task(self._run_alone(job))
+            return
         self._line.append(job)
         if self._stint is None:
             self._next_stint()
@@ -34,20 +39,33 @@ class Stints:
     def _next_stint(self) -> None:
         """Called when the stint before has come to its end, or to a job that waits."""
         self._stint = None
-        if self._line:
+        if self._job is not None:
+            self._patient.add(self._job.task.name)
+            self._job = None
+            line, self._line = self._line, deque()
+            for job in line:
+                self.begin(job)
+        elif self._line:
             self._stint = self._loop.create_task(self._run())
             self._loop.call_soon(self._next_stint)  # So, right after the task's first step.
 
     async def _run(self) -> None:
         task = self._stint
         while self._line and self._stint is task and task is not None:
-            job = self._line.popleft()
+            self._job = job = self._line.popleft()
             job.handle = task
             current.set(job.context)
             before = copy_context()
             await self._attempt(job)
+            if self._job is job:
+                self._job = None
             if task.cancelling() or _touched(before):
                 return
+
+    async def _run_alone(self, job: Running) -> None:
+        job.handle = asyncio.current_task()
+        current.set(job.context)
+        await self._attempt(job)
 
 
 def _touched(before: Context) -> bool:

@@ -53,6 +53,22 @@ async def _claim(tx: Transaction, request: Exchange, plan: Plan, worker: Row) ->
     if worker["claim_id"] == request.claim_id:
         again = await tx.db.run("leases_of", worker_id, tx.namespace_id, ALL)
         return [rows.lease(row, tx.book.ladder) for row in again if row["token"] == request.claim_id], False
+    lanes = None if request.wait_lanes is None else list(request.wait_lanes)
+    leases, more = await _take_all(tx, request, plan, worker)
+    if not leases and not more and request.wait and not (worker["waiting"] and lanes == worker["wait_lanes"]):
+        # Whoever submits from now on sees that this worker waits; what was submitted before, it sees now.
+        await tx.db.run("gate", tx.namespace_id)
+        leases, more = await _take_all(tx, request, plan, worker)
+        if not leases and not more:
+            await tx.db.run("await", lanes, worker_id)
+    elif not leases and worker["waiting"] and (more or not request.wait):
+        await tx.db.run("awake", worker_id)
+    return leases, more
+
+
+async def _take_all(tx: Transaction, request: Exchange, plan: Plan, worker: Row) -> tuple[list[Lease], bool]:
+    """Go through the takes of a plan."""
+    worker_id = request.worker_id or ""
     caps = Caps(tx)
     free = min(plan.free, worker["slots"] - worker["running"])
     below = min(plan.free_below, await caps.pool_room())
@@ -75,15 +91,8 @@ async def _claim(tx: Transaction, request: Exchange, plan: Plan, worker: Row) ->
         below -= len(got) if take.below_reserve or plan.leave_free else 0
     await caps.settle()
     if leases:
-        kept = sum(lease.persist for lease in leases)
-        await tx.db.run("claimed", request.claim_id, kept, worker_id)
+        await tx.db.run("claimed", request.claim_id, sum(lease.persist for lease in leases), worker_id)
         tx.count(counts | {"claimed": len(leases)})
-    elif request.wait and not more:
-        lanes = None if request.wait_lanes is None else list(request.wait_lanes)
-        if not worker["waiting"] or lanes != worker["wait_lanes"]:
-            await tx.db.run("await", lanes, worker_id)  # A worker that looks again while it waits writes nothing.
-    elif worker["waiting"]:
-        await tx.db.run("awake", worker_id)
     return leases, more
 
 

@@ -138,8 +138,7 @@ class PostgresStore:
                 return answer
             if memory.rules_version >= 0:
                 break
-        waits = request.wait and request.plan is not None
-        return await self._write(lambda tx: exchanging.exchange(tx, request), waits=waits, asker=request.worker_id)
+        return await self._write(lambda tx: exchanging.exchange(tx, request), asker=request.worker_id)
 
     async def renew(self, beat: Beat) -> Renewed:
         return await self._write(lambda tx: keeping.renew(tx, beat))
@@ -282,7 +281,6 @@ class PostgresStore:
         function: Callable[[Transaction], Awaitable[T]],
         *,
         alone: bool = False,
-        waits: bool = False,
         asker: str | None = None,
     ) -> T:
         """Run a function in a transaction, with others in the namespace or, where its rules ask for that, alone."""
@@ -291,7 +289,7 @@ class PostgresStore:
             chosen = alone or binding(self._memory.book)
             try:
                 return await self._connections.run(
-                    lambda raw, chosen=chosen: self._transact(raw, function, chosen, waits, asker),  # type: ignore[misc]
+                    lambda raw, chosen=chosen: self._transact(raw, function, chosen, asker),  # type: ignore[misc]
                     explicit=True,
                 )
             except _Alone:
@@ -302,11 +300,10 @@ class PostgresStore:
         raw: Connection,
         function: Callable[[Transaction], Awaitable[T]],
         alone: bool,
-        waits: bool,
         asker: str | None,
     ) -> T:
         db, memory = Database(raw, self._schema), self._memory
-        entered = await db.row("enter", memory.namespace_id, self._now(), alone, waits)
+        entered = await db.row("enter", memory.namespace_id, self._now(), alone)
         assert entered is not None
         if entered["rules"] != memory.rules_version:
             await read_rules(db, memory)

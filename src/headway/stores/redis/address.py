@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+from binascii import crc_hqx
 from collections.abc import Sequence
 from urllib.parse import parse_qsl, unquote
 
@@ -12,6 +13,8 @@ from headway.stores.redis.connection import Address, Login
 from headway.stores.redis.link import Cluster, Fixed, Guide, Sentinel
 from headway.stores.redis.store import RedisStore
 
+SLOTS = 16_384
+REPLICAS_MS_MAX = 4_000  # Less than a call is waited for.
 _OPTIONS = {
     "prefix": "headway",
     "replicas": "0",
@@ -32,11 +35,15 @@ def make_store(url: str, namespace: str, clock: Clock | None) -> RedisStore:
     """
     scheme, _, rest = url.partition("://")
     rest, _, query = rest.partition("?")
+    if "@" in query:
+        raise ConfigError("store address: in a password write ? as %3F and @ as %40")
     options = _read_options(query)
+    prefix = _prefix(options["prefix"])
     credentials, _, place = rest.rpartition("@")
     name, _, password = credentials.partition(":")
-    database = options["db"]
+    database = _number(options["db"], "db")
     tls = _tls(options) if scheme.startswith(("rediss", "valkeys")) else None
+    login = Login(unquote(name) or None, unquote(password) or None, database, tls)
     guide: Guide
     if scheme == "unix":
         guide, shown = Fixed(Address(path=unquote(place))), f"unix://{place}"
@@ -46,29 +53,30 @@ def make_store(url: str, namespace: str, clock: Clock | None) -> RedisStore:
         if scheme.endswith("+sentinel"):
             if not path:
                 raise ConfigError("a Sentinel's address ends with its master's name: redis+sentinel://host,host/master")
-            login = Login(options["sentinel_username"] or None, options["sentinel_password"] or None, 0, tls)
-            guide = Sentinel(_addresses(hosts, 26379), path, login)
+            watch = Login(options["sentinel_username"] or None, options["sentinel_password"] or None, 0, tls)
+            guide = Sentinel(_addresses(hosts, 26379), path, watch)
         elif scheme.endswith("+cluster"):
-            guide = Cluster(_addresses(hosts, 6379))
-            if _number(database, "db") != 0 or path.strip("/") not in ("", "0"):
+            if database or path.strip("/") not in ("", "0"):
                 raise ConfigError("a cluster has one database, 0")
+            slot = crc_hqx(f"{prefix}:{namespace}".encode(), 0) % SLOTS  # What servers make of a key's hash tag.
+            guide = Cluster(_addresses(hosts, 6379), slot, login)
         else:
             [address, *others] = _addresses(hosts, 6379)
             if others:
                 raise ConfigError("several hosts: write redis+sentinel://host,host/master or redis+cluster://host,host")
             guide = Fixed(address)
-            database = path or database
+            if path:
+                login = login._replace(database=_number(path, "the database"))
         shown = f"{scheme}://{place}"
-    login = Login(unquote(name) or None, unquote(password) or None, _number(database, "the database"), tls)
     return RedisStore(
         guide,
         login,
         namespace,
         shown=shown,
-        prefix=_prefix(options["prefix"]),
+        prefix=prefix,
         clock=clock,
         replicas=_number(options["replicas"], "replicas"),
-        replicas_ms=_number(options["replicas_ms"], "replicas_ms"),
+        replicas_ms=_replicas_ms(options["replicas_ms"]),
     )
 
 
@@ -87,7 +95,9 @@ def _addresses(hosts: str, port: int) -> Sequence[Address]:
         name, colon, number = host.rpartition(":")
         if not colon or host.endswith("]"):
             name, number = host, str(port)
-        found.append(Address(name.strip("[]") or "localhost", _number(number, "a port")))
+        if not number.isdecimal():  # It may be a password whose host was forgotten.
+            raise ConfigError("store address: what follows the host's colon is a port, so a number")
+        found.append(Address(name.strip("[]") or "localhost", int(number)))
     return found
 
 
@@ -97,6 +107,13 @@ def _number(text: str, what: str) -> int:
     return int(text)
 
 
+def _replicas_ms(text: str) -> int:
+    value = _number(text, "replicas_ms")
+    if not 0 < value <= REPLICAS_MS_MAX:
+        raise ConfigError(f"store address: replicas_ms is from 1 to {REPLICAS_MS_MAX}, not {value}")
+    return value
+
+
 def _prefix(text: str) -> str:
     if not text or set(text) & set("{} "):
         raise ConfigError("store address: a prefix has no braces or spaces, since it is part of every key's hash tag")
@@ -104,7 +121,12 @@ def _prefix(text: str) -> str:
 
 
 def _tls(options: dict[str, str]) -> ssl.SSLContext:
-    context = ssl.create_default_context(cafile=options["ca"] or None)
+    try:
+        context = ssl.create_default_context(cafile=options["ca"] or None)
+    except (OSError, ssl.SSLError) as problem:
+        raise ConfigError(
+            f"store address: the certificates in {options['ca']!r} cannot be read: {problem}"
+        ) from problem
     if options["insecure"] == "1":
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE

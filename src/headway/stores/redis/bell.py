@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
+
+import hiredis
 
 from headway.core.job import JobId
 from headway.stores.base import WATCHER
 from headway.stores.ears import LocalEar
 from headway.stores.redis.connection import Connection
+
+log = logging.getLogger("headway.redis")
 
 WATCHED_MS = 30_000  # How long servers tell of changes after the last word of a watcher.
 _REFRESH = 10.0
@@ -35,8 +40,8 @@ class Bell:
         ear = LocalEar(lambda closed: self._forget(channel, closed))
         ears = self._ears.setdefault(channel, [])
         ears.append(ear)
-        if len(ears) == 1 and self._connection is not None:
-            self._connection.tell("SUBSCRIBE", channel)
+        if len(ears) == 1:
+            self._subscribe(channel)
         if watches and self._watching is None:
             self._say_watched()
             self._watching = self._start(self._keep_watching())
@@ -51,10 +56,10 @@ class Bell:
     def joined(self, connection: Connection) -> None:
         """A connection was made: hear all channels on it. What was said before is lost, so look."""
         self._connection = connection
-        if self._ears:
-            connection.tell("SUBSCRIBE", *self._ears)
-            if self._watching is not None:
-                self._say_watched()
+        for channel in self._ears:
+            self._subscribe(channel)
+        if self._watching is not None:
+            self._say_watched()
         if self._was_joined:
             for ears in self._ears.values():
                 for ear in ears:
@@ -81,6 +86,12 @@ class Bell:
             with contextlib.suppress(Exception):
                 await self._reconnect()
 
+    def _subscribe(self, channel: bytes) -> None:
+        if self._connection is not None:
+            self._connection.send("SUBSCRIBE", channel).add_done_callback(_complain)
+        elif self._was_joined and len(self._ears) == 1:  # Nobody waited for another connection until now.
+            self._start(self._join_again())
+
     async def _keep_watching(self) -> None:
         while any(channel.endswith(b"}:watch") for channel in self._ears):
             await asyncio.sleep(_REFRESH)
@@ -97,13 +108,18 @@ class Bell:
         if ear in ears:
             ears.remove(ear)
         if not ears and self._ears.pop(channel, None) is not None and self._connection is not None:
-            self._connection.tell("UNSUBSCRIBE", channel)
+            self._connection.send("UNSUBSCRIBE", channel).add_done_callback(_seen)
 
     def _start(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         chore = asyncio.create_task(coroutine)
         self._chores.add(chore)
         chore.add_done_callback(self._chores.discard)
         return chore
+
+
+def _complain(reply: asyncio.Future[object]) -> None:
+    if not reply.cancelled() and isinstance(problem := reply.exception(), hiredis.ReplyError):
+        log.warning("no wake-ups will be heard, only looked for: %s", problem)
 
 
 def _seen(reply: asyncio.Future[object]) -> None:

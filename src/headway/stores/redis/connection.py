@@ -14,6 +14,7 @@ import hiredis
 
 CONNECT_TIMEOUT = 5.0
 _PENDING = object()  # What the reader says when a reply is not complete yet.
+_CONFIRMED = (b"subscribe", b"unsubscribe")  # Messages that are replies.
 _KEEPALIVE = (("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 3), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 14_000))
 
 
@@ -25,7 +26,7 @@ class Address(NamedTuple):
     path: str | None = None
 
     def __str__(self) -> str:
-        return self.path or f"{self.host}:{self.port}"
+        return self.path or f"{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
 
 
 class Login(NamedTuple):
@@ -37,6 +38,10 @@ class Login(NamedTuple):
     tls: ssl.SSLContext | None = None
 
 
+class Unanswered(ConnectionError):
+    """No reply came to what was sent: it may have been carried out, or not."""
+
+
 _pack: Callable[[tuple[bytes | str | int, ...]], bytes] = hiredis.pack_command  # type: ignore[assignment]
 Hear = Callable[[bytes, bytes], None]
 
@@ -46,6 +51,7 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, address: Address, hear: Hear, lost: Callable[[Connection], None]) -> None:
         self.address = address
+        self.role, self.version = "", ""  # As the server says.
         self._hear = hear
         self._lost = lost
         self._reader = hiredis.Reader(notEnoughData=_PENDING)
@@ -53,6 +59,7 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
         self._gone = asyncio.Event()
+        self._heard_at = 0.0  # When the server last said something, or was last asked after it had said all.
 
     @classmethod
     async def open(
@@ -80,7 +87,8 @@ class Connection(asyncio.Protocol):
         if login.password is not None:
             words += ["AUTH", login.username or "default", login.password]
         try:
-            await self.send(*words, "SETNAME", "headway")
+            said: dict[bytes, Any] = await self.send(*words, "SETNAME", "headway")
+            self.role, self.version = said.get(b"role", b"").decode(), said.get(b"version", b"").decode()
             if login.database:
                 await self.send("SELECT", login.database)
         except BaseException:
@@ -91,20 +99,25 @@ class Connection(asyncio.Protocol):
     def open_(self) -> bool:
         return self._transport is not None and not self._transport.is_closing()
 
+    @property
+    def silent(self) -> float:
+        """For how many seconds the server has owed us a reply and has said nothing."""
+        return self._loop.time() - self._heard_at if self._waiting else 0.0
+
     def send(self, *words: bytes | str | int) -> asyncio.Future[Any]:
-        """Send a command; its reply comes later. A reply that is an error is raised."""
+        """Send a command; its reply comes later. A reply that is an error is raised.
+
+        To hear a channel, or no longer, is a command too, if it names only one.
+        """
         reply: asyncio.Future[Any] = self._loop.create_future()
         if self._transport is None or self._transport.is_closing():
             reply.set_exception(ConnectionError(f"the connection to {self.address} was lost"))
             return reply
         self._transport.write(_pack(words))
+        if not self._waiting:
+            self._heard_at = self._loop.time()
         self._waiting.append(reply)
         return reply
-
-    def tell(self, *words: bytes | str) -> None:
-        """Send a command that is answered by messages alone: to hear a channel, or no longer."""
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(_pack(words))
 
     def close(self) -> None:
         if self._transport is not None:
@@ -128,10 +141,11 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         reader, waiting = self._reader, self._waiting
+        self._heard_at = self._loop.time()
         try:
             reader.feed(data)
             while (reply := reader.gets()) is not _PENDING:
-                if isinstance(reply, hiredis.PushNotification):
+                if isinstance(reply, hiredis.PushNotification) and reply[0] not in _CONFIRMED:
                     if reply[0] == b"message":
                         self._hear(reply[1], reply[2])
                     continue
@@ -148,7 +162,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         self._gone.set()
-        lost = ConnectionError(f"the connection to {self.address} was lost: {exc or 'closed'}")
+        lost = Unanswered(f"the connection to {self.address} was lost: {exc or 'closed'}")
         while self._waiting:
             future = self._waiting.popleft()
             if not future.done():

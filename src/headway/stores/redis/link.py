@@ -5,33 +5,45 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable, Sequence
+import ssl
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn, Protocol
 
 import hiredis
 
 from headway.core.errors import StoreBusy, StoreError, StoreFull, StoreUnavailable
-from headway.stores.redis.connection import Address, Connection, Hear, Login
+from headway.stores.redis.connection import CONNECT_TIMEOUT, Address, Connection, Hear, Login, Unanswered
 from headway.stores.redis.library import library
 
 PATIENCE = 5.0  # Seconds that a call is repeated before it is given up.
 BACKOFF = 0.02
 BACKOFF_MAX = 1.0
-# What a server says that will serve again in a moment, and whether another one may by then.
-_SOON = ("LOADING", "BUSY", "TRYAGAIN", "NOREPLICAS", "MASTERDOWN", "CLUSTERDOWN", "READONLY", "UNBLOCKED")
+OLDEST_SERVER = 7
+# What a server says that will serve again in a moment, and whether another one may by then. While a slot moves to
+# another node, the old one answers with ASK or TRYAGAIN: see ``Cluster.keys``.
+_SOON = (
+    "LOADING", "BUSY", "ASK", "TRYAGAIN", "NOREPLICAS", "MASTERDOWN", "CLUSTERDOWN", "READONLY", "UNBLOCKED",
+    "MISCONF", "ERR max number of clients",
+)  # fmt: skip
 _ELSEWHERE = ("READONLY", "MASTERDOWN", "CLUSTERDOWN")
 _REFUSED = ("NOAUTH", "WRONGPASS", "NOPERM")
+
+Words = Sequence[bytes | str | int]
 
 
 class Guide(Protocol):
     """Knows where the server is that may be written to."""
 
-    async def find(self) -> Sequence[Address]:
-        """Give the addresses to try, best first. Raises ``OSError``."""
+    async def find(self) -> Address:
+        """Give its address. Raises ``OSError``."""
         ...
 
     def moved(self, address: Address) -> None:
         """A server said that another one holds the namespace."""
+        ...
+
+    def keys(self, key: str) -> Words:
+        """Give what a call of a function declares: how many keys, and which."""
         ...
 
 
@@ -41,11 +53,14 @@ class Fixed:
     def __init__(self, address: Address) -> None:
         self._address = address
 
-    async def find(self) -> Sequence[Address]:
-        return [self._address]
+    async def find(self) -> Address:
+        return self._address
 
     def moved(self, address: Address) -> None:
         raise StoreError(f"{self._address} is a node of a cluster; write redis+cluster://{self._address}")
+
+    def keys(self, key: str) -> Words:
+        return 1, key
 
 
 class Sentinel:
@@ -56,40 +71,61 @@ class Sentinel:
         self._master = master
         self._login = login
 
-    async def find(self) -> Sequence[Address]:
+    async def find(self) -> Address:
         problem: Exception | None = None
-        for sentinel in list(self._sentinels):
+        for sentinel in self._sentinels:
             try:
-                link = await Connection.open(sentinel, self._login, _deaf, _unmourned)
-                try:
-                    found = await link.send("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._master)
-                finally:
-                    link.close()
-                    await link.closed()
+                found = await _ask_once(sentinel, self._login, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._master)
             except (OSError, hiredis.ReplyError) as failed:
                 problem = failed
                 continue
             if found is not None:
-                self._sentinels.remove(sentinel)
-                self._sentinels.insert(0, sentinel)  # It answered: ask it first next time.
-                return [Address(found[0].decode(), int(found[1]))]
+                self._sentinels = _first(sentinel, self._sentinels)  # It answered: ask it first next time.
+                return Address(found[0].decode(), int(found[1]))
         raise ConnectionError(f"no Sentinel knows the master {self._master!r}: {problem or 'it is watched by none'}")
 
     def moved(self, address: Address) -> None:
         raise StoreError("the master is a node of a cluster; write redis+cluster://")
 
+    def keys(self, key: str) -> Words:
+        return 1, key
+
 
 class Cluster:
-    """The node that holds a namespace's slot: learned from those that do not."""
+    """The node that holds a slot, as told by any node that was ever heard of."""
 
-    def __init__(self, seeds: Sequence[Address]) -> None:
+    def __init__(self, seeds: Sequence[Address], slot: int, login: Login) -> None:
         self._nodes = list(seeds)
+        self._slot = slot
+        self._login = login._replace(database=0)
 
-    async def find(self) -> Sequence[Address]:
-        return list(self._nodes)
+    async def find(self) -> Address:
+        problem: Exception | None = None
+        for node in self._nodes:
+            try:
+                ranges = await _ask_once(node, self._login, "CLUSTER", "SLOTS")
+            except (OSError, hiredis.ReplyError) as failed:
+                problem = failed
+                continue
+            held = [(first, last, [_node(each, node) for each in nodes]) for first, last, *nodes in ranges]
+            for address in (address for *_, addresses in held for address in addresses):
+                if address not in self._nodes:
+                    self._nodes.append(address)
+            self._nodes = _first(node, self._nodes)
+            for first, last, [master, *_] in held:
+                if first <= self._slot <= last:
+                    return master
+            problem = ConnectionError(f"it knows no node that holds slot {self._slot}")
+        raise ConnectionError(f"no node of the cluster helps: {problem}")
 
     def moved(self, address: Address) -> None:
-        self._nodes = [address, *(node for node in self._nodes if node != address)]
+        self._nodes = _first(address, self._nodes)
+
+    def keys(self, key: str) -> Words:
+        """Declare a key that never exists too: while a slot's keys go to another node one by one, functions would find
+        some of theirs and miss others, so they must not run at all. Servers run none that declares a missing key then.
+        """
+        return 2, key, f"{key}.never"
 
 
 class Link:
@@ -112,38 +148,50 @@ class Link:
 
     async def call(self, function: str, key: str, *args: bytes | str | int) -> Any:
         """Call a function of the library. It is repeated if its reply is lost, so it must be safe to repeat."""
-        return await self.ask("FCALL", f"{library().name}_{function}", 1, key, *args)
+        return await self.ask(*self.words_of(function, key, *args))
 
-    async def ask(self, *words: bytes | str | int) -> Any:
-        """Send a command until it is answered. Raises ``StoreError`` and its kin."""
+    def words_of(self, function: str, key: str, *args: bytes | str | int) -> Words:
+        """Give the command that calls a function of the library."""
+        return ("FCALL", f"{library().name}_{function}", *self._guide.keys(key), *args)
+
+    async def ask(self, *words: bytes | str | int, then: Sequence[Words] = (), once: bool = False) -> Any:
+        """Send a command until it is answered. Raises ``StoreError`` and its kin.
+
+        With commands to send right behind it on the same connection, gives all their replies. What must be done
+        ``once`` is not sent again after no reply has come: that raises ``Unanswered``.
+        """
         connection = self._connection
-        if connection is not None and connection.open_:  # The usual case: no timer, no task.
+        if connection is not None and connection.open_:  # The usual case: no task.
             try:
-                return await self._answer(connection, words)
+                return await self._answer(connection, words, then)
             except (OSError, hiredis.ReplyError) as problem:
-                await self._heed(problem, words)
+                await self._heed(problem, words, once=once)
         until = asyncio.get_running_loop().time() + PATIENCE
         delay = BACKOFF
         while True:
             try:
-                return await self._answer(await self.connect(), words)
+                return await self._answer(await self.connect(), words, then)
             except (OSError, hiredis.ReplyError) as problem:
                 if self._closed:
                     raise StoreUnavailable("the store was closed") from problem
-                again_at_once = await self._heed(problem, words)
+                again_at_once = await self._heed(problem, words, once=once)
                 if asyncio.get_running_loop().time() > until:
                     self._give_up(problem)
             if not again_at_once:
                 await asyncio.sleep(delay * random.uniform(0.5, 1.5))
                 delay = min(BACKOFF_MAX, delay * 2)
 
-    async def _answer(self, connection: Connection, words: Sequence[bytes | str | int]) -> Any:
+    async def _answer(self, connection: Connection, words: Words, then: Sequence[Words] = ()) -> Any:
+        if connection.silent > PATIENCE:  # Its callers may all have been less patient than we are.
+            connection.close()
         try:
             async with asyncio.timeout(PATIENCE):
+                if then:
+                    return await asyncio.gather(*(connection.send(*each) for each in (words, *then)))
                 return await connection.send(*words)
         except TimeoutError:
             connection.close()  # Whatever comes late would be taken for the reply to something else.
-            raise ConnectionError(f"{connection.address} did not answer within {PATIENCE:.0f} s") from None
+            raise Unanswered(f"{connection.address} did not answer within {PATIENCE:.0f} s") from None
 
     async def connect(self) -> Connection:
         """Give the connection; make one if there is none. Callers that come meanwhile wait for the same one."""
@@ -174,23 +222,26 @@ class Link:
             task.exception()  # Seen: whoever waited for it was told.
 
     async def _connect(self) -> Connection:
-        problem: Exception = ConnectionError("there is no address to try")
-        for address in await self._guide.find():
-            try:
-                made = await Connection.open(address, self._login, self._hear, self._left)
-                role = await made.send("ROLE")
-                if role[0] != b"master":
-                    made.close()
-                    raise ConnectionError(f"{address} is a replica")
-            except (OSError, hiredis.ReplyError) as failed:
-                if str(failed).startswith(_REFUSED):
-                    raise
-                problem = failed
-                continue
-            self._connection = made
-            self._joined(made)
-            return made
-        raise problem
+        address = await self._guide.find()
+        try:
+            made = await Connection.open(address, self._login, self._hear, self._left)
+        except ssl.SSLCertVerificationError as problem:
+            raise StoreError(
+                f"{address} shows a certificate we do not trust; name its maker with ?ca=: {problem}"
+            ) from problem
+        except hiredis.ReplyError as problem:
+            if str(problem).startswith(_SOON):
+                raise
+            raise StoreError(f"{address} refuses us: {problem}") from problem
+        if int(made.version.partition(".")[0] or 0) < OLDEST_SERVER:
+            made.close()
+            raise StoreError(f"{address} is version {made.version}; Redis {OLDEST_SERVER} or any Valkey is needed")
+        if made.role != "master":
+            made.close()
+            raise ConnectionError(f"{address} is a replica")
+        self._connection = made
+        self._joined(made)
+        return made
 
     def _left(self, connection: Connection) -> None:
         if connection is self._connection:
@@ -201,13 +252,14 @@ class Link:
     def _leave(self) -> None:
         if self._connection is not None:
             self._connection.close()
-            self._connection = None
 
     # ------------------------------------------------------------------ what goes wrong
 
-    async def _heed(self, problem: Exception, words: Sequence[bytes | str | int]) -> bool:
+    async def _heed(self, problem: Exception, words: Words, *, once: bool = False) -> bool:
         """Do what a problem calls for. Tells whether to try again at once; raises what will not pass."""
         if not isinstance(problem, hiredis.ReplyError):
+            if once and isinstance(problem, Unanswered):
+                raise problem
             return False
         said = str(problem)
         if "Function not found" in said:
@@ -217,10 +269,10 @@ class Link:
             host, _, port = said.split()[2].rpartition(":")
             self._guide.moved(Address(host or (self._connection.address.host if self._connection else ""), int(port)))
             self._leave()
-            return True
+            return False
         if said.startswith(_ELSEWHERE):
             self._leave()
-        if said.startswith((*_SOON, "ASK")):
+        if said.startswith(_SOON):
             return False
         if said.startswith("OOM"):
             raise StoreFull(f"the server has reached its maxmemory and takes no more jobs: {said}") from problem
@@ -233,8 +285,10 @@ class Link:
         with contextlib.suppress(OSError):
             connection = await self.connect()
             try:
-                await connection.send("FUNCTION", "LOAD", "REPLACE", library().text)
+                await self._answer(connection, ("FUNCTION", "LOAD", "REPLACE", library().text))
             except hiredis.ReplyError as problem:
+                if str(problem).startswith("OOM"):
+                    raise StoreFull(f"the server has no room left for Headway's functions: {problem}") from problem
                 if not str(problem).startswith(_SOON):
                     raise StoreError(f"the server did not take Headway's functions: {problem}") from problem
 
@@ -242,6 +296,27 @@ class Link:
         if str(problem).startswith("BUSY"):
             raise StoreBusy(f"another script holds the server: {problem}") from problem
         raise StoreUnavailable(f"the store does not answer: {problem}") from problem
+
+
+async def _ask_once(address: Address, login: Login, *words: str) -> Any:
+    """Ask a server that only knows the way. Raises ``OSError``, ``hiredis.ReplyError``."""
+    connection = await Connection.open(address, login, _deaf, _unmourned)
+    try:
+        async with asyncio.timeout(CONNECT_TIMEOUT):
+            return await connection.send(*words)
+    finally:
+        connection.close()
+        await connection.closed()
+
+
+def _node(said: Sequence[Any], teller: Address) -> Address:
+    """Read a node's address; one that does not know its own host is where we found it."""
+    host, port = said[:2]
+    return Address(host.decode() if host else teller.host, int(port))
+
+
+def _first(address: Address, addresses: Iterable[Address]) -> list[Address]:
+    return [address, *(each for each in addresses if each != address)]
 
 
 def _deaf(_channel: bytes, _text: bytes) -> None: ...

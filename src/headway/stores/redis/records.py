@@ -27,6 +27,9 @@ _HEAD = struct.Struct("BB")
 _SHORT = struct.Struct(">H")
 _LONG = struct.Struct(">I")
 _COUNTS = struct.Struct(">IHH")
+_read_long = _LONG.unpack_from
+_read_short = _SHORT.unpack_from
+_as_lease = Lease._make
 
 _pack = msgspec.msgpack.Encoder().encode
 _read_body = msgspec.msgpack.Decoder(tuple[int, int, RetryRule | None]).decode
@@ -275,7 +278,7 @@ def fresh_leases(
     replies: Sequence[bytes], members: bytes, others: Sequence[bytes], runs: Sequence[bytes], token: bytes,
     worker_id: str, now_at: int, ladder: Ladder,
 ) -> list[Lease]:  # fmt: skip
-    """Read the leases that an exchange gave: records, members, those that are not fresh, classes with how many of each."""
+    """Read the leases an exchange gave: records, members, those that are not fresh, classes with how many of each."""
     leases: list[Lease] = []
     held_at = {int(others[at]): others[at + 1] for at in range(0, len(others), 2)}
     at = 0
@@ -283,27 +286,39 @@ def fresh_leases(
         key = class_key(runs[run])
         lane, needs, rung, persist = key
         for _ in range(int(runs[run + 1])):
-            fixed = read_record(replies[at])
+            record = replies[at]
             seq = int(members[16 * at : 16 * at + 16]) - BASE
             held = held_at.get(at)
             at += 1
-            asked_ms = fixed.timeout_ms
+            if held is not None:
+                leases.append(make_lease(seq, read_record(record), read_held(held), key, ladder))
+                continue
+            tenant = trace_id = None
+            if record[19]:
+                fixed = read_record(record)
+                job_id, task, payload, tenant, trace_id = fixed[1:4] + fixed[7:9]
+                max_retries, asked_ms, retry = fixed[4:7]
+            else:  # As ``read_record`` does, for a job that has nothing but a task and a payload.
+                stop = 21 + record[20]
+                job_id = record[21:stop].decode()
+                tail = len(record) - _read_long(record, stop)[0]
+                max_retries, asked_ms, retry = _known_body(record[stop + 4 : tail])
+                name = tail + 2 + _read_short(record, tail)[0]
+                task, payload = _known_name(record[tail + 2 : name]), record[name:]
             if not persist:
                 leases.append(
                     Lease(
-                        fixed.job_id, seq, b"", fixed.task, fixed.payload, lane, fixed.tenant, fixed.trace_id, 1, 1, 0,
-                        0, asked_ms, asked_ms, None, now_at, False, needs, worker_id,
-                    )
-                )  # fmt: skip
-            elif held is None:
-                leases.append(
-                    Lease(
-                        fixed.job_id, seq, token, fixed.task, fixed.payload, lane, fixed.tenant, fixed.trace_id, 1, 1,
-                        0, fixed.max_retries, asked_ms, asked_ms, fixed.retry, now_at, False, needs, worker_id, rung,
+                        job_id, seq, b"", task, payload, lane, tenant, trace_id, 1, 1, 0, 0, asked_ms, asked_ms, None,
+                        now_at, False, needs, worker_id,
                     )
                 )  # fmt: skip
             else:
-                leases.append(make_lease(seq, fixed, read_held(held), key, ladder))
+                leases.append(
+                    _as_lease(
+                        (job_id, seq, token, task, payload, lane, tenant, trace_id, 1, 1, 0, max_retries, asked_ms,
+                         asked_ms, retry, now_at, False, needs, worker_id, rung, None, None)
+                    )
+                )  # fmt: skip
     return leases
 
 

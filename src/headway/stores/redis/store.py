@@ -36,7 +36,7 @@ from headway.stores.base import (
 from headway.stores.redis import records
 from headway.stores.redis.bell import Bell
 from headway.stores.redis.book import compile_rules
-from headway.stores.redis.connection import Connection, Login
+from headway.stores.redis.connection import Connection, Login, Unanswered
 from headway.stores.redis.library import library
 from headway.stores.redis.link import Guide, Link
 from headway.stores.rulebook import read_rulebook, read_rules
@@ -46,7 +46,6 @@ STRETCHES_KEPT_MS = 24 * 3_600_000
 STRETCHES_READ = 2_000
 PAGE = 200  # Jobs that a look for jobs reads at once,
 PAGE_BYTES = 4_000_000  # and bytes after which it takes a breath.
-OLDEST_SERVER = (7, 0)
 
 
 class RedisStore:
@@ -76,14 +75,18 @@ class RedisStore:
         self._bell = Bell(self._prefix, self._connect)
         self._link = Link(guide, login, self._bell.hear, self._bell.joined)
         self._link.lost = self._bell.lost
+        # Whoever waits for replicas holds up all that is sent behind it, so it does so on a connection of its own.
+        self._slow_link = Link(guide, login, self._bell.hear, lambda _: None) if replicas else self._link
         self._book = Rulebook()
         self._book_version = b""
 
     async def open(self) -> None:
         try:
-            await self._check()
+            known = await self._check()
+            await self._link.ask("PUBLISH", f"{self._prefix}open", "")  # If we may not, no function can end well.
             await self._call("rules")  # Loads the functions, if nobody has.
-            await self._link.ask("HSETNX", self._meta, "format", FORMAT)
+            if known is None:  # A full server would take no word, and still serves what it has.
+                await self._link.ask("HSETNX", self._meta, "format", FORMAT)
         except BaseException:
             await self.close()
             raise
@@ -91,13 +94,18 @@ class RedisStore:
     async def close(self) -> None:
         await self._bell.close()
         await self._link.close()
+        await self._slow_link.close()
 
     # ------------------------------------------------------------------ the way of a job
 
     async def submit(self, jobs: Sequence[NewJob]) -> list[Submitted]:
         if not jobs:
             return []
-        reply = await self._call("submit", *records.pack_jobs(jobs))
+        once = not all(job.persist for job in jobs)  # No trace is left of others, so they cannot be told again.
+        try:
+            reply = await self._submit(records.pack_jobs(jobs), once=once)
+        except Unanswered as problem:
+            raise StoreUnavailable(f"it is not known whether the jobs were taken: {problem}") from problem
         answers = [Submitted(job.job_id) for job in jobs]
         if isinstance(reply, list):
             if reply[0] == b"conflict":
@@ -105,9 +113,23 @@ class RedisStore:
                 check_same(None, jobs[index].digest, jobs[index], index, reply[2].decode())
             for at in range(1, len(reply), 2):
                 answers[int(reply[at])] = Submitted(JobId(reply[at + 1].decode()), deduplicated=True)
-        if self._replicas:
-            await self._wait_for_replicas()
         return answers
+
+    async def _submit(self, jobs: Sequence[bytes | str | int], *, once: bool) -> Any:
+        words = self._link.words_of("submit", self._meta, self._now(), *jobs)
+        if not self._replicas:
+            return await self._link.ask(*words, once=once)
+        # Replicas are waited for as far as the last write of the same connection, so there must be one: jobs that the
+        # server knew already were written by another.
+        behind = ("HINCRBY", self._meta, "awaited", 1), ("WAIT", self._replicas, self._replicas_ms)
+        reply, _, heard = await self._slow_link.ask(*words, then=behind, once=once)
+        if heard < self._replicas:
+            raise StoreUnavailable(
+                f"the jobs are kept, but only {heard} of {self._replicas} replicas had them within "
+                f"{self._replicas_ms} ms; the same submit may be repeated",
+                replicas=heard,
+            )
+        return reply
 
     async def exchange(self, request: Exchange) -> Exchanged:
         plan = request.plan
@@ -296,13 +318,26 @@ class RedisStore:
 
     async def write(self, kind: str, name: str, body: bytes | None, *, if_version: int | None = None) -> int | None:
         version = "" if if_version is None else if_version
+        unsure = False
         while True:
             compiled = await self._compile(name, body) if kind == RULES else ()
-            written = int(
-                await self._call("write", kind, name, body or b"", int(body is not None), version, *compiled)
-            )  # fmt: skip
+            words = self._link.words_of(
+                "write", self._meta, self._now(), kind, name, body or b"", int(body is not None), version, *compiled
+            )
+            try:
+                written = await self._link.ask(*words, once=if_version is not None and not unsure)
+            except Unanswered:
+                unsure = True
+                continue
+            if written == 0 and unsure and if_version is not None:
+                return if_version + 1 if await self._is_written(kind, name, body, if_version) else None
             if written >= 0:
                 return written or None
+
+    async def _is_written(self, kind: str, name: str, body: bytes | None, over: int) -> bool:
+        """Tell whether a document is as we wrote it over a version, if nobody told us that we had."""
+        found = await self.read(kind, name)
+        return (not found) if body is None else found == [Document(kind, name, over + 1, body)]
 
     async def _compile(self, name: str, body: bytes | None) -> tuple[bytes | str | int, ...]:
         """Make what the scripts go by of all parts of the rules, as they are with this one written."""
@@ -383,23 +418,18 @@ class RedisStore:
         values = found.values() if isinstance(found, dict) else found[1:]
         return next((value.decode() for value in values), "")
 
-    async def _wait_for_replicas(self) -> None:
-        heard = int(await self._link.ask("WAIT", self._replicas, self._replicas_ms))
-        if heard < self._replicas:
-            raise StoreUnavailable(
-                f"the jobs are kept, but only {heard} of {self._replicas} replicas had them within "
-                f"{self._replicas_ms} ms; the same submit may be repeated",
-                replicas=heard,
-            )
-
     async def _connect(self) -> Connection:
         return await self._link.connect()
 
     async def _call(self, function: str, *args: bytes | str | int) -> Any:
-        at: str | int = ""
-        if self._clock is not None:
-            at = self._last_at = max(self._last_at, self._clock())
-        return await self._link.call(function, self._meta, at, *args)
+        return await self._link.call(function, self._meta, self._now(), *args)
+
+    def _now(self) -> str | int:
+        """Give the moment to go by: none, unless we were given a clock. The server has its own."""
+        if self._clock is None:
+            return ""
+        self._last_at = max(self._last_at, self._clock())
+        return self._last_at
 
 
 def _typed(job_id: JobId) -> bytes:

@@ -1,8 +1,7 @@
 -- enter: begin a transaction on a namespace: with others, or alone where what is checked spans jobs of several workers.
 -- gives   the moment, the version of the rules, and whether any job waits for a limit of its own
--- holds   nobody holds the namespace alone while another is in it; who may come to wait sees all that was submitted before,
---         and whoever submits afterwards sees that it waits
-CREATE OR REPLACE FUNCTION {schema}.enter_{version}(ns int, at bigint, alone boolean, waits boolean, OUT now_at bigint, OUT rules bigint, OUT parked boolean)
+-- holds   nobody holds the namespace alone while another is in it
+CREATE OR REPLACE FUNCTION {schema}.enter_{version}(ns int, at bigint, alone boolean, OUT now_at bigint, OUT rules bigint, OUT parked boolean)
 LANGUAGE plpgsql AS $$
 BEGIN
   PERFORM set_config('idle_in_transaction_session_timeout', '30s', true);
@@ -10,11 +9,6 @@ BEGIN
     PERFORM pg_advisory_xact_lock({lock}, ns);
   ELSE
     PERFORM pg_advisory_xact_lock_shared({lock}, ns);
-  END IF;
-  IF waits THEN
-    PERFORM pg_advisory_xact_lock({gate}, ns);
-  ELSE
-    PERFORM pg_advisory_xact_lock_shared({gate}, ns);
   END IF;
   now_at := {schema}.now_ms_{version}(at);
   SELECT n.rules, EXISTS (SELECT FROM {schema}.park p WHERE p.namespace_id = ns) INTO rules, parked

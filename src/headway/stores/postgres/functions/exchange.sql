@@ -35,6 +35,8 @@ DECLARE
   told text[] := f_ids || p_ids;
   outdated boolean := false;
   claimed int := 0;
+  kept int := 0;        -- Of those claimed: how many are kept, so that they hold a lease.
+  watched boolean;
   tries int;
   k int;
   want int;
@@ -55,16 +57,15 @@ BEGIN
   more := false;
   again := false;
   looked_us := 0;
-  IF rules IS DISTINCT FROM (SELECT n.rules FROM {schema}.namespace n WHERE n.namespace_id = ns) THEN
-    status := 'stale';
+  SELECT CASE WHEN n.rules IS DISTINCT FROM exchange_{version}.rules THEN 'stale'
+              WHEN EXISTS (SELECT FROM {schema}.park p WHERE p.namespace_id = ns)
+                OR EXISTS (SELECT FROM {schema}.delayed d WHERE d.namespace_id = ns AND d.due_at <= exchange_{version}.now_at) THEN 'else'
+              ELSE 'ok' END,
+         EXISTS (SELECT FROM {schema}.watcher w WHERE w.namespace_id = ns)
+    INTO status, watched FROM {schema}.namespace n WHERE n.namespace_id = ns;
+  IF status <> 'ok' THEN
     RETURN;
   END IF;
-  IF EXISTS (SELECT FROM {schema}.park p WHERE p.namespace_id = ns)
-     OR EXISTS (SELECT FROM {schema}.delayed d WHERE d.namespace_id = ns AND d.due_at <= now_at) THEN
-    status := 'else';
-    RETURN;
-  END IF;
-  status := 'ok';
   state := 'dead';
   SELECT w.state, w.lease_ends_at, w.slots, w.running, w.claim_id, w.waiting, w.wait_lanes INTO me
     FROM {schema}.worker w WHERE w.worker_id = asker AND w.namespace_id = ns FOR NO KEY UPDATE;
@@ -219,6 +220,7 @@ BEGIN
                 EXIT;
               END IF;
             END LOOP;
+            kept := kept + got;
             IF got > 0 AND c_fair[k] THEN
               UPDATE {schema}.class c SET clock = reached[i] WHERE c.class_id = t_class[i] AND c.clock < reached[i];
             END IF;
@@ -253,10 +255,7 @@ BEGIN
         kinds := kinds || 'claimed'::text;
         counts := counts || claimed::bigint;
         told := told || l_id;
-        IF l_id IS NOT NULL AND true = ANY (c_persist) THEN
-          SELECT count(*) INTO claimed FROM unnest(l_take) x (i) WHERE c_persist[array_position(c_ids, t_class[x.i + 1])];
-        END IF;
-        UPDATE {schema}.worker w SET claim_id = claim, waiting = NULL, running = w.running + claimed - ended_own WHERE w.worker_id = asker;
+        UPDATE {schema}.worker w SET claim_id = claim, waiting = NULL, running = w.running + kept - ended_own WHERE w.worker_id = asker;
       ELSIF waits AND NOT more THEN
         IF me.waiting IS NULL OR me.wait_lanes IS DISTINCT FROM lanes THEN
           UPDATE {schema}.worker w SET waiting = nextval('{schema}.turn'), wait_lanes = lanes, running = w.running - ended_own WHERE w.worker_id = asker;
@@ -275,7 +274,7 @@ BEGIN
   IF cardinality(kinds) > 0 THEN
     PERFORM {schema}.count_up_{version}(ns, now_at, kinds, counts);
   END IF;
-  IF cardinality(told) > 0 THEN
+  IF watched AND cardinality(told) > 0 THEN
     PERFORM {schema}.tell_{version}(ns, told);
   END IF;
   IF pictured OR outdated THEN

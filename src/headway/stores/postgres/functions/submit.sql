@@ -2,7 +2,7 @@
 -- gives   the numbers of the groups' classes, and a status: ok; stale if other rules are in force than those the steps were made by; or conflict, with the index
 --         of the job and which of its keys stands for another one; and for duplicates the jobs that stand in for them
 -- holds   a job id, an idempotency key or a unique key stands for one job, whoever submits at the same time;
---         while this runs no worker begins to wait unseen, except inside a caller's transaction (own): that one always rings
+--         inside a caller's transaction (own) every worker is woken, since who begins to wait before its commit is not seen
 CREATE OR REPLACE FUNCTION {schema}.submit_{version}(
   ns int, at bigint, rules bigint, own boolean, careful boolean,
   g_class int[], g_tenant text[], g_persist boolean[], g_lane text[], g_rung text[], g_needs text[],
@@ -32,9 +32,6 @@ DECLARE
   g int;
   kept record;
 BEGIN
-  IF NOT own THEN
-    PERFORM pg_advisory_xact_lock_shared({gate}, ns);
-  END IF;
   IF array_position(g_class, NULL) IS NOT NULL THEN
     SELECT array_agg(coalesce(x.class, c.class_id) ORDER BY x.o) INTO g_class
       FROM unnest(g_class, g_lane, g_rung, g_needs, g_persist) WITH ORDINALITY x (class, lane, rung, needs, persist, o)
@@ -231,9 +228,13 @@ BEGIN
   IF own THEN
     -- Who begins to wait before the caller commits would not be seen from here.
     PERFORM pg_notify(n.channel, '*') FROM {schema}.namespace n WHERE n.namespace_id = ns;
-  ELSIF EXISTS (SELECT FROM {schema}.worker w WHERE w.namespace_id = ns AND w.waiting IS NOT NULL) THEN
-    SELECT array_agg(g_class[x.g] ORDER BY x.o) INTO eligible FROM unnest(groups, dues) WITH ORDINALITY x (g, due, o)
-     WHERE x.due IS NULL AND skip[x.o] IS NOT TRUE;
+  ELSE
+    IF size = 1 THEN
+      eligible := CASE WHEN dues[1] IS NULL THEN ARRAY[g_class[1]] END;
+    ELSE
+      SELECT array_agg(g_class[x.g] ORDER BY x.o) INTO eligible FROM unnest(groups, dues) WITH ORDINALITY x (g, due, o)
+       WHERE x.due IS NULL AND skip[x.o] IS NOT TRUE;
+    END IF;
     PERFORM {schema}.wake_{version}(ns, now_at, eligible, NULL);
   END IF;
   PERFORM {schema}.tell_{version}(ns, ids || known_ids);

@@ -7,6 +7,8 @@ DECLARE
   woken text[] := '{}';
   served_out int[] := '{}';
 BEGIN
+  -- A worker that begins to wait now does so after this is committed, and sees it; one that waits already is seen here.
+  PERFORM pg_advisory_xact_lock_shared({gate}, ns);
   IF NOT EXISTS (SELECT FROM {schema}.worker w WHERE w.namespace_id = ns AND w.waiting IS NOT NULL) THEN
     RETURN;
   END IF;

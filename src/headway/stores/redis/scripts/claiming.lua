@@ -159,14 +159,14 @@ function claim.take(take, want, worker, token, out)
       end
     end
   end
-  each(leases, 4000, function(...) call('HSET', P .. 'lease', ...) end)
-  each(mine, 4000, function(...) call('SADD', P .. 'l:' .. worker, ...) end)
-  each(again, 4000, function(...) call('HDEL', P .. 'again', ...) end)
+  bulk('HSET', P .. 'lease', leases)
+  bulk('SADD', P .. 'l:' .. worker, mine)
+  bulk('HDEL', P .. 'again', again)
   if clock and highest > clock then
     call('HSET', P .. 'clock', name, num(highest))
     tx.clock[number] = highest
   end
-  each(aged, 4000, function(...) call('ZREM', P .. 'a:' .. name, ...) end)
+  bulk('ZREM', P .. 'a:' .. name, aged)
   if base + at > 0 then call('ZREMRANGEBYRANK', line, 0, base + at - 1) end  -- last: nothing is popped before it is kept
   return got, more
 end

@@ -38,9 +38,11 @@ local STATES = {C = 'completed', F = 'failed', X = 'cancelled', D = 'dead_letter
 local call, P, now, now15, tx
 
 local function begin(keys, args)
-  fmt, sub, byte, floor, concat = string.format, string.sub, string.byte, math.floor, table.concat
-  band, pack = bit.band, struct.pack
-  call, P = redis.call, sub(keys[1], 1, -5)
+  if not call then
+    fmt, sub, byte, floor, concat = string.format, string.sub, string.byte, math.floor, table.concat
+    band, pack, call = bit.band, struct.pack, redis.call
+  end
+  P = sub(keys[1], 1, -5)
   if args[1] == '' then
     local t = call('TIME')
     now = t[1] * 1000 + floor(t[2] / 1000)
@@ -73,8 +75,20 @@ local function push(list, a, b)
   if b ~= nil then list[#list + 1] = b end
 end
 
-local function each(list, size, act)  -- call act with slices: a command takes a bounded number of arguments
-  for i = 1, #list, size do act(unpack(list, i, math.min(i + size - 1, #list))) end
+local MOST = 4000  -- arguments that a command is given at once
+
+local function each(list, act)  -- call act with slices
+  for i = 1, #list, MOST do act(unpack(list, i, math.min(i + MOST - 1, #list))) end
+end
+
+local function bulk(command, key, list)  -- one command for all, if there are any
+  local n = #list
+  if n == 0 then return end
+  if n <= MOST then
+    call(command, key, unpack(list))
+  else
+    each(list, function(...) call(command, key, ...) end)
+  end
 end
 
 local function texts(packed)  -- a list of texts, each behind its length

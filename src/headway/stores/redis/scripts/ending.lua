@@ -49,7 +49,7 @@ end
 
 function ending.forget(members)  -- nothing is left of these
   local ids = {}
-  each(members, 1000, function(...)
+  each(members, function(...)
     for _, rec in ipairs(call('HMGET', P .. 'job', ...)) do
       if rec then push(ids, record.id(rec)) end
     end
@@ -58,7 +58,7 @@ function ending.forget(members)  -- nothing is left of these
       call('ZREM', P .. name, ...)
     end
   end)
-  each(ids, 1000, function(...) call('HDEL', P .. 'ids', ...) end)
+  bulk('HDEL', P .. 'ids', ids)
 end
 
 local function bury(worker)
@@ -156,7 +156,7 @@ end
 
 function round.unlive(r)  -- what has ended no longer counts for its tenant
   for number, gone in pairs(r.lived) do
-    each(gone, 4000, function(...) call('ZREM', P .. 'live:' .. num(number), ...) end)
+    bulk('ZREM', P .. 'live:' .. num(number), gone)
   end
   r.lived = {}
 end
@@ -214,11 +214,11 @@ function round.take(r, k, report, found)  -- carry out any report
 end
 
 function round.settle(r)
-  each(r.outs, 4000, function(...) call('HSET', P .. 'out', ...) end)
+  bulk('HSET', P .. 'out', r.outs)
   round.unlive(r)
-  each(r.ended, 4000, function(...) call('HDEL', P .. 'lease', ...) end)
+  bulk('HDEL', P .. 'lease', r.ended)
   for worker, mine in pairs(r.workers) do
-    each(mine, 4000, function(...) call('SREM', P .. 'l:' .. worker, ...) end)
+    bulk('SREM', P .. 'l:' .. worker, mine)
   end
   if #r.completed > 0 then call('RPUSH', P .. 'fin', now15 .. concat(r.completed)) end
   if #r.ended > 0 then caps.with_room(book.now().rungs[1] ~= nil) end
@@ -235,7 +235,7 @@ function ending.finish(args, at, n)
     members[k], starts[k] = args[at], at
     at = at + (byte(args[at + 1], 17) == 82 and 15 or 2)
   end
-  each(members, 4000, function(...)
+  each(members, function(...)
     for _, found in ipairs(call('HMGET', P .. 'lease', ...)) do push(held, found) end
   end)
   local r, sizes = round.begin(), {}

@@ -31,10 +31,10 @@ end
 function lines.flush()  -- write the places that were given
   for _, number in ipairs(tx.order) do
     local add, name = tx.adds[number], num(number)
-    each(add.places, 2000, function(...) call('ZADD', P .. 'w:' .. name, ...) end)
+    bulk('ZADD', P .. 'w:' .. name, add.places)
     if add.ages then
-      each(add.ages, 2000, function(...) call('ZADD', P .. 'a:' .. name, ...) end)
-      each(add.live, 2000, function(...) call('ZADD', P .. 'live:' .. name, ...) end)
+      bulk('ZADD', P .. 'a:' .. name, add.ages)
+      bulk('ZADD', P .. 'live:' .. name, add.live)
     end
   end
   tx.adds, tx.order = {}, {}
@@ -68,8 +68,8 @@ local function become_fair(number, place)  -- what waits or runs here already is
         sub(held, 1, 80) .. string.char(flags) .. sub(held, 82, stop) .. text('') .. sub(held, stop + 1))
     end
   end
-  each(ages, 2000, function(...) call('ZADD', P .. 'a:' .. name, ...) end)
-  each(live, 2000, function(...) call('ZADD', P .. 'live:' .. name, ...) end)
+  bulk('ZADD', P .. 'a:' .. name, ages)
+  bulk('ZADD', P .. 'live:' .. name, live)
   local clock = front[2] and tonumber(front[2]) or place
   tx.clock[number], tx.last[number] = clock, nil
   call('HSET', P .. 'clock', name, num(clock))

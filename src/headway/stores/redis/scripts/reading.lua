@@ -76,7 +76,7 @@ end
 
 local function members_of(ids)
   local found = {}
-  each(ids, 2000, function(...)
+  each(ids, function(...)
     for _, member in ipairs(call('HMGET', P .. 'ids', ...)) do push(found, member) end
   end)
   return found

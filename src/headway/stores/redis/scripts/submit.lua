@@ -5,8 +5,24 @@
 --            dup, then index and id of each job that another stands in for
 --            conflict, index, what
 -- holds    a job's id, unique key and idempotency key lead to it in the same step that lets it wait
+local function submit_one(name, rec)  -- the usual case of a single job; gives false if it is another
+  local id, number = sub(rec, 3, 2 + byte(rec, 2)), call('HGET', P .. 'classes', name)
+  if not number or call('HEXISTS', P .. 'ids', id) == 1 or call('HEXISTS', P .. 'clock', number) == 1 then return false end
+  local member = member_of(call('HINCRBY', P .. 'meta', 'seq', 1))
+  call('HSET', P .. 'job', member, now15 .. pack('>I4', number) .. rec)
+  call('HSET', P .. 'ids', id, member)
+  call('ZADD', P .. 'w:' .. number, member, member)
+  tx.eligible, tx.counts.submitted, tx.changed = {tonumber(number)}, 1, {id}
+  settle()
+  return 1
+end
+
 local function submit(keys, args)
   begin(keys, args)
+  if #args == 5 and args[2] == '1' and byte(args[5]) == 0 then
+    local kept = submit_one(args[3], args[5])
+    if kept then return kept end
+  end
   local kinds, names, first = tonumber(args[2]), {}, nil
   for i = 1, kinds do names[i] = args[2 + i] end
   first = 3 + kinds
@@ -85,8 +101,8 @@ local function submit(keys, args)
         push(jobs, member, whole)
       end
     end
-    each(jobs, 2000, function(...) call('HSET', P .. 'job', ...) end)
-    each(links, 2000, function(...) call('HSET', P .. 'ids', ...) end)
+    bulk('HSET', P .. 'job', jobs)
+    bulk('HSET', P .. 'ids', links)
     for k, i in ipairs(fresh) do  -- only now may it be found where jobs wait
       local member, extras = members[k], extras_of[i]
       local number = numbers[i2(kind_of, 2 * i - 1)][1]

@@ -1,0 +1,472 @@
+"""Many clients at once on one store: what each of them does, at random, and an exact record of what it was told."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from itertools import count
+from random import Random
+from typing import Any, NamedTuple, cast
+from uuid import UUID
+
+from headway.core.errors import JobError, StoreUnavailable
+from headway.core.job import JobId, NewJob, RetryRule, State
+from headway.core.lease import Lease, Report
+from headway.core.policy.document import BUILT_IN, Keep, LimitRule, Reserve, Rung
+from headway.core.policy.lanes import plan
+from headway.core.policy.retry import (
+    Crashed,
+    Ending,
+    Raised,
+    Released,
+    Returned,
+    Snoozed,
+    Stopped,
+    TimedOut,
+    Unknown,
+    judge,
+)
+from headway.core.policy.rules import TENANT, Paused, Rules
+from headway.core.snapshot import Snapshot
+from headway.core.worker import Worker, WorkerState
+from headway.engine.recovery import end_worker, overdue, reap
+from headway.stores.base import RULES, Beat, Exchange, JobQuery, Progress, Renewed, Store
+from headway.stores.open import open_store
+from headway.stores.rulebook import rules_body
+from tests.conformance.builders import a_job, a_worker
+
+FOREVER = 1 << 62
+DAY = 86_400_000
+
+# Whatever is held back comes again within a moment, so that a short history sees it come.
+POLICY = replace(BUILT_IN, retry=RetryRule(base_ms=5, cap_ms=40, jitter=0.5))
+KEEP = Keep(completed_ms=DAY, failed_ms=DAY, cancelled_ms=150, dead_letter_ms=DAY)  # Only what was cancelled goes.
+
+ACCOUNT, OFTEN = LimitRule(concurrency=2, by="account_id"), LimitRule(count=30, period_ms=500, burst=3, tasks=("resize",))
+STANDING = Rules(
+    limits={"account": ACCOUNT, "each": LimitRule(concurrency=1, by=TENANT, tasks=("exp*",)), "often": OFTEN}
+)
+RUNGS = (Rung("fast", 3_000, limit=4), Rung("slow", 30_000, limit=2))
+WIDE_MAX = 3
+CHANGING = (
+    Rules(),
+    Rules(rungs=RUNGS),
+    Rules(rungs=RUNGS, limits={"wide": LimitRule(concurrency=1, tasks=("export",))}),
+    Rules(limits={"wide": LimitRule(concurrency=WIDE_MAX, tasks=("export",))}, weights={"acme": 3.0}),
+    Rules(pool_reserve=Reserve(frozenset({"high"}), 2, "pool"), costs_us={"export": 7_000_000}),
+)
+PAUSES = (Paused(), Paused(lanes=("low",)), Paused(tasks=("export",)), Paused(tenants=("acme",)), Paused(True))
+OFFERS = ("gpu", "plain", "task:export", "task:plain", "task:resize")
+TENANTS = (None, "acme", "zeta")
+UNIQUE_KEYS = tuple(f"u{number}" for number in range(4))
+
+
+class Scene(NamedTuple):
+    """What a history is about. ``loss``: the part of all calls whose reply is lost, most of which are repeated."""
+
+    name: str
+    standing: Rules = Rules()  # In force from the beginning to the end.
+    changing: bool = False  # Whether an operator puts other rules in force meanwhile.
+    loss: float = 0.0
+    meddling: bool = True  # Whether jobs are cancelled, workers buried, and leases reported that are others'.
+
+
+SCENES = (
+    Scene("in order", meddling=False),
+    Scene("nothing holds back", loss=0.08),
+    Scene("limits", STANDING, loss=0.05),
+    Scene("rules come and go", changing=True, loss=0.05),
+    Scene("limits and rules", STANDING, changing=True, loss=0.05),
+)
+
+
+class Entry(NamedTuple):
+    """One try of one call. A call that is repeated keeps its number; a reply that was lost has no moment."""
+
+    client: str
+    number: int
+    verb: str
+    given: tuple[Any, ...]
+    invoked: int  # By the machine's monotonic clock, which its processes share.
+    returned: int | None
+    answer: Any = None
+
+
+class Orders(NamedTuple):
+    """All that a process needs to know to join in."""
+
+    address: str
+    namespace: str
+    scene: Scene
+    seed: int
+    clients: int
+    steps: int
+
+
+class ReplyLost(Exception):
+    """Whether the call had any effect will never be known."""
+
+
+class Recorder:
+    """The verbs of a store for one client: writes down each call, and loses some replies."""
+
+    def __init__(self, store: Store, client: str, rng: Random, loss: float, entries: list[Entry]) -> None:
+        self._store, self._client, self._rng, self._loss, self._entries = store, client, rng, loss, entries
+        self._numbers = count(1)
+
+    def __getattr__(self, verb: str) -> Callable[..., Awaitable[Any]]:
+        async def call(*given: Any, **named: Any) -> Any:
+            number = next(self._numbers)
+            while True:
+                invoked = time.monotonic_ns()
+                try:
+                    answer = await self._try(lambda: getattr(self._store, verb)(*given, **named))
+                except (ReplyLost, StoreUnavailable):
+                    self._entries.append(Entry(self._client, number, verb, (*given, *named.values()), invoked, None))
+                    if self._rng.random() < 0.25:
+                        raise ReplyLost from None
+                else:
+                    returned = time.monotonic_ns()
+                    values = (*given, *named.values())
+                    self._entries.append(Entry(self._client, number, verb, values, invoked, returned, answer))
+                    return answer
+
+        return call
+
+    async def _try(self, call: Callable[[], Awaitable[Any]]) -> Any:
+        if self._rng.random() >= self._loss:
+            return await call()
+        task = asyncio.ensure_future(call())
+        if self._rng.random() < 0.7:  # Else it comes to its end, and only its reply is lost.
+            for _ in range(self._rng.choice((0, 1, 2, 5, 20))):
+                await asyncio.sleep(0)
+            task.cancel()
+        await asyncio.wait([task])
+        if not task.cancelled() and isinstance(problem := task.exception(), Exception):
+            raise problem
+        raise ReplyLost
+
+
+def recorded(store: Store, client: str, rng: Random, loss: float, entries: list[Entry]) -> Store:
+    return cast(Store, Recorder(store, client, rng, loss, entries))
+
+
+class Company:
+    """What the clients of one process know of each other."""
+
+    def __init__(self) -> None:
+        self.job_ids: list[JobId] = []
+        self.leases: list[Lease] = []
+        self.worker_ids: list[str] = []
+
+
+class Client:
+    """Submits, works and meddles. Its worker dies now and then, and another one comes in its place."""
+
+    def __init__(self, store: Store, name: str, rng: Random, scene: Scene, company: Company) -> None:
+        self._store, self._name, self._rng, self._scene, self._company = store, name, rng, scene, company
+        self._held: dict[JobId, Lease] = {}
+        self._stop: set[JobId] = set()
+        self._mine: list[JobId] = []
+        self._snapshot: Snapshot | None = None
+        self._incarnation = 0
+        self._worker = a_worker(name)
+
+    async def play(self, steps: int) -> None:
+        await self._come()
+        usual = [self._submit] * 4 + [self._work] * 10 + [self._beat] * 3 + [self._look] * 2 + [self._reap]
+        if self._scene.meddling:
+            usual += [self._cancel, self._retry, self._report_any, self._prune, self._reap]
+            usual += [self._rng.choice((self._die, self._bury, self._leave))]
+        for _ in range(steps):
+            with contextlib.suppress(ReplyLost):
+                await self._rng.choice(usual)()
+        while self._held:  # Whoever goes, goes in order, but for those who do not.
+            with contextlib.suppress(ReplyLost):
+                if self._rng.random() < 0.3:
+                    break
+                await self._work()
+
+    # ------------------------------------------------------------------ submitting
+
+    async def _submit(self) -> None:
+        jobs = [self._new_job() for _ in range(self._rng.choice((1, 1, 2, 4)))]
+        answers = await self._store.submit(jobs)
+        for job, answer in zip(jobs, answers, strict=True):
+            if job.persist and job.task != "plain" or self._scene.meddling:
+                self._company.job_ids.append(answer.job_id)
+            if not answer.deduplicated:
+                self._mine.append(answer.job_id)
+
+    def _new_job(self) -> NewJob:
+        choice, some = self._rng.choice, self._rng.random
+        job_id = str(UUID(int=self._rng.getrandbits(128)))
+        kind = self._rng.randrange(12)
+        if kind < 4:  # The jobs of one line that nothing holds back and nobody shares.
+            return a_job(job_id, task="plain", needs=("plain",))
+        if kind == 4:
+            return a_job(job_id, task="plain", lane="high", persist=False)
+        return a_job(
+            job_id,
+            task=choice(("export", "resize")),
+            lane=choice(("high", "medium", "low")),
+            tenant=choice(TENANTS),
+            needs=choice(((), (), ("gpu",))),
+            rung=choice((None, "fast", "slow", "default")),
+            max_retries=choice((0, 2, 5)),
+            delay_ms=choice((0, 0, 0, 5, 30)),
+            expires_ms=choice((None, None, None, None, 30)) if self._scene.meddling else None,
+            limits=choice(((), ("account=7",), ("account=8",))),
+            unique_key=choice(UNIQUE_KEYS) if kind == 5 else None,
+            idempotency_key=f"k{self._rng.randrange(6)}" if kind == 6 else None,
+            payload=b"[]" if kind == 6 or some() < 0.5 else b"[1]",
+            retry=choice((None, RetryRule("fixed", 3, 3))),
+        )._replace(**({"task": "export"} if kind == 6 else {}))
+
+    # ------------------------------------------------------------------ working
+
+    async def _come(self) -> None:
+        """Begin as a new worker."""
+        self._incarnation += 1
+        self._worker = a_worker(
+            f"{self._name}.{self._incarnation}", slots=self._rng.choice((1, 2, 4)), reserved=0, offers=OFFERS
+        )
+        self._company.worker_ids.append(self._worker.worker_id)
+        while True:
+            with contextlib.suppress(ReplyLost):
+                await self._renew(register=True)
+                return
+
+    async def _work(self) -> None:
+        """One exchange: hand in some of what it holds, note how far the rest has come, claim for what is free."""
+        rng = self._rng
+        ended = [lease for lease in self._held.values() if rng.random() < 0.5]
+        free = self._worker.slots - len(self._held) + len(ended)
+        if self._snapshot is None or rng.random() < 0.5:
+            self._snapshot = await self._store.snapshot()
+        seen = self._snapshot
+        chosen = plan(seen, free=free, free_below=max(0, free - rng.choice((0, 0, 1))), offers=frozenset(OFFERS),
+                      policy=POLICY)  # fmt: skip
+        answer = await self._store.exchange(
+            Exchange(
+                self._worker.worker_id,
+                rng.randbytes(16),
+                [self._report(lease) for lease in ended],
+                chosen._replace(known=len(seen.classes)) if rng.random() < 0.5 else chosen,
+                [self._progress(lease) for lease in self._held.values() if lease not in ended and rng.random() < 0.2],
+                wait=rng.random() < 0.3,
+                want_snapshot=rng.random() < 0.5,
+            )
+        )
+        self._snapshot = answer.snapshot
+        for lease in ended:
+            self._held.pop(lease.job_id, None)
+        for lease in answer.leases:
+            if lease.persist:
+                self._held[lease.job_id] = lease
+                self._company.leases.append(lease)
+        if answer.worker_state is not WorkerState.ACTIVE:
+            await self._start_over(answer.worker_state)
+
+    async def _start_over(self, state: WorkerState) -> None:
+        """The dead register anew; those who were asked to leave do so once their hands are empty."""
+        if state is WorkerState.DRAINING and self._held:
+            return
+        if state is WorkerState.DEAD and self._rng.random() < 0.5:
+            await self._renew(register=True)
+        else:
+            await self._die()
+
+    async def _beat(self) -> None:
+        await self._renew(register=False)
+
+    async def _renew(self, *, register: bool) -> None:
+        rng = self._rng
+        held = [(lease.job_id, lease.token) for lease in self._held.values()]
+        answer: Renewed = await self._store.renew(
+            Beat(self._worker, rng.choice((40, 300, 3_000)), rng.choice((0, 20, 500)), held, register)
+        )
+        if answer.state is WorkerState.DEAD:
+            await self._start_over(answer.state)
+            return
+        for job_id in answer.lost:
+            self._held.pop(job_id, None)
+        self._stop.update(answer.cancel)
+
+    async def _die(self) -> None:
+        """Leave all behind, as a crash does: others will find it."""
+        self._held.clear()
+        await self._come()
+
+    def _report(self, lease: Lease) -> Report:
+        return judge(self._ending(lease), lease, POLICY, chance=self._rng.random())
+
+    def _ending(self, lease: Lease) -> Ending:
+        rng = self._rng
+        if lease.job_id in self._stop and rng.random() < 0.7:
+            return Stopped()
+        if rng.random() < 0.55:
+            return Returned(rng.randbytes(8))  # No two outcomes are alike.
+        return rng.choice(
+            (
+                Raised(JobError("ValueError", "no such account")),
+                Raised(JobError("ValueError", "no such account"), after_ms=0),
+                Raised(JobError("ValueError", "bad", retriable=False)),
+                TimedOut(JobError("TimedOut", "too slow")),
+                Snoozed(0),
+                Snoozed(10),
+                Released(),
+                Released(),
+                Crashed("signal 9"),
+                Unknown(),
+            )
+        )
+
+    def _progress(self, lease: Lease) -> Progress:
+        return Progress(lease.job_id, lease.seq, lease.token, round(self._rng.random(), 2), None)
+
+    # ------------------------------------------------------------------ meddling
+
+    async def _report_any(self) -> None:
+        """Report on a lease that may be anybody's, or long gone."""
+        if self._company.leases:
+            lease = self._rng.choice(self._company.leases[-30:])
+            await self._store.exchange(Exchange(None, finished=[self._report(lease)]))
+
+    async def _cancel(self) -> None:
+        if self._company.job_ids:
+            await self._store.cancel([self._any_job()])
+
+    async def _retry(self) -> None:
+        if self._company.job_ids:
+            await self._store.retry([self._any_job()])
+
+    async def _look(self) -> None:
+        rng = self._rng
+        match rng.randrange(3):
+            case 0 if self._company.job_ids:
+                await self._store.get([self._any_job(), self._any_job()])
+            case 1:
+                await self._store.leases(worker_id=self._worker.worker_id)
+            case _:
+                states = rng.choice(((), (State.EXECUTING,), (State.QUEUED,), (State.CANCELLED, State.FAILED)))
+                await self._store.find(JobQuery(states, limit=20))
+
+    def _any_job(self) -> JobId:
+        return self._rng.choice(self._company.job_ids[-self._rng.choice((5, 40)) :])
+
+    async def _reap(self) -> None:
+        await reap(self._store, await overdue(self._store), POLICY)
+
+    async def _bury(self) -> None:
+        """Take a worker for gone that may be well and working."""
+        gone = self._rng.choice(self._company.worker_ids[-4:])
+        await end_worker(self._store, gone, POLICY, lambda _: Crashed("gone"))
+
+    async def _leave(self) -> None:
+        await self._store.drain(self._worker.worker_id)
+
+    async def _prune(self) -> None:
+        await self._store.prune(KEEP)
+
+
+class Operator:
+    """Puts other rules in force, one after the other."""
+
+    def __init__(self, store: Store, rng: Random) -> None:
+        self._store, self._rng = store, rng
+
+    async def play(self, until: asyncio.Event) -> None:
+        while not until.is_set():
+            with contextlib.suppress(ReplyLost):
+                if self._rng.random() < 0.5:
+                    await self._store.write(RULES, "policy", rules_body(self._rng.choice(CHANGING)))
+                else:
+                    paused = self._rng.choice((Paused(), *PAUSES))
+                    await self._store.write(RULES, "pauses", rules_body(Rules(paused=paused)))
+            await _until(until, self._rng.choice((0.002, 0.02, 0.1)))
+
+
+class Watcher:
+    """Looks at the whole, again and again."""
+
+    def __init__(self, store: Store, rng: Random) -> None:
+        self._store, self._rng = store, rng
+
+    async def play(self, until: asyncio.Event) -> None:
+        while not until.is_set():
+            with contextlib.suppress(ReplyLost):
+                match self._rng.randrange(4):
+                    case 0:
+                        await self._store.stats()
+                    case 1:
+                        await self._store.find(JobQuery((State.EXECUTING,), limit=100))
+                    case _:
+                        await self._store.survey()
+            await _until(until, 0.005)
+
+
+async def _until(event: asyncio.Event, seconds: float) -> None:
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(event.wait(), seconds)
+
+
+async def join_in(orders: Orders, stores: Sequence[Store], name: str) -> list[Entry]:
+    """Let clients play on these stores, some on each. Gives all that they wrote down."""
+    entries: list[Entry] = []
+    company = Company()
+    scene, ended = orders.scene, asyncio.Event()
+
+    def on(index: int, called: str) -> tuple[Store, Random]:
+        rng = Random(f"{orders.seed} {name} {called}")
+        return recorded(stores[index % len(stores)], f"{name}.{called}", rng, scene.loss, entries), rng
+
+    async with asyncio.TaskGroup() as group:
+        if name == "main":
+            group.create_task(Watcher(*on(0, "watcher")).play(ended))
+            if scene.changing:
+                group.create_task(Operator(*on(1, "operator")).play(ended))
+        clients = []
+        for index in range(orders.clients):
+            store, rng = on(index, f"c{index}")
+            clients.append(Client(store, f"{name}.c{index}", rng, scene, company))
+        players = [group.create_task(client.play(orders.steps)) for client in clients]
+        await asyncio.wait(players)
+        ended.set()
+    return entries
+
+
+async def open_stores(address: str, namespace: str, many: int) -> list[Store]:
+    """Open instances beside each other; of a store that lives in one instance there is but one."""
+    stores = [open_store(address, namespace)]
+    if stores[0].abilities.shared:
+        stores += [open_store(address, namespace) for _ in range(many - 1)]
+    await asyncio.gather(*(store.open() for store in stores))
+    return stores
+
+
+def join_from_afar(orders: Orders, name: str) -> list[Entry]:
+    """Play in this process, which is not the test's own."""
+
+    async def play() -> list[Entry]:
+        stores = await open_stores(orders.address, orders.namespace, 1)
+        try:
+            return await join_in(orders, stores, name)
+        finally:
+            for store in stores:
+                await store.close()
+
+    return asyncio.run(play())
+
+
+def worker_slots(entries: Sequence[Entry]) -> dict[str, int]:
+    """Give how many slots each worker has said it has."""
+    found: dict[str, int] = {}
+    for entry in entries:
+        if entry.verb == "renew":
+            worker: Worker = entry.given[0].worker
+            found[worker.worker_id] = worker.slots
+    return found
