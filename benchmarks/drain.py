@@ -17,6 +17,8 @@ def measure_drain(run: Run) -> None:
     for number in range(1 if run.quick else 2):
         for store in run.places:
             for contender in run.on(store):
+                if run.out_of_the_running(contender, "drain"):
+                    continue
                 with run.trying(contender, PART):
                     _keep(run, contender, drain(run, contender, workers=1), "drain")
                 if PART in run.rows[contender.name]["failed"]:

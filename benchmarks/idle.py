@@ -20,6 +20,8 @@ def measure_idle(run: Run) -> None:
     for store in run.places:
         for number in range(rounds):
             for contender in run.on(store):
+                if run.out_of_the_running(contender, "p50_ms", less=True):
+                    continue
                 with run.trying(contender, PART), run.stand(contender) as stand:
                     run.note(stand)
                     stand.start_worker("idle")

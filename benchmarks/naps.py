@@ -15,6 +15,8 @@ def measure_naps(run: Run) -> None:
             for contender in run.on(store):
                 if contender.module == "benchmarks.peers.rq":
                     continue  # It runs one job at a time.
+                if run.out_of_the_running(contender, "naps"):
+                    continue
                 with run.trying(contender, PART), run.stand(contender) as stand:
                     run.note(stand)
                     stand.ask("naps", count=NAPS, patience=120)

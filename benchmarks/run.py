@@ -67,6 +67,15 @@ class Run:
         row = self.rows[contender.name]
         row[name] = best(row[name], value) if name in row else value
 
+    def out_of_the_running(self, contender: Contender, figure: str, *, less: bool = False) -> bool:
+        """Tell whether another round could not matter: a peer that is three times worse than the best on its store."""
+        peers = [row for row in self.rows.values() if row["store"] == contender.store and not row["ours"]]
+        found = [row[figure] for row in peers if figure in row]
+        mine = self.rows[contender.name].get(figure)
+        if contender.ours or mine is None:
+            return False
+        return mine > 3 * min(found) if less else mine * 3 < max(found)
+
     def note(self, stand: Stand) -> None:
         """Keep how the contender was set up."""
         facts = {name: stand.facts[name] for name in ("configuration", "versions")}

@@ -78,8 +78,17 @@ def _started(server: AnyServer) -> AnyServer:
 
 
 def _redis(folder: Path, namespace: str, clock: Clock) -> Store:
+    return open_store(_redis_address(folder), namespace, clock=clock)
+
+
+def _redis_address(folder: Path) -> str:
     prefix = hashlib.sha256(str(folder).encode()).hexdigest()[:16]
-    return open_store(f"{valkey().url}?prefix={prefix}", namespace, clock=clock)
+    return f"{valkey().url}?prefix={prefix}"
+
+
+def _postgres_address(folder: Path) -> str:
+    _wipe_postgres(str(folder))
+    return postgres().url
 
 
 # A store joins the conformance tests with one line here: a folder of its own, a namespace and a clock make it.
@@ -95,6 +104,14 @@ HASTY_STORES = STORES | {
     "sqlite": lambda folder, namespace, clock: open_store(
         f"sqlite:///{folder}/headway.db?synchronous=normal", namespace, clock=clock
     )
+}
+
+# Where other processes find the same store. What is written there need not survive a power cut either.
+ADDRESSES: dict[str, Callable[[Path], str]] = {
+    "memory": lambda _folder: "memory://",
+    "sqlite": lambda folder: f"sqlite:///{folder}/headway.db?synchronous=normal",
+    "redis": _redis_address,
+    "postgres": _postgres_address,
 }
 
 

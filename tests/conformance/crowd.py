@@ -45,17 +45,19 @@ DAY = 86_400_000
 POLICY = replace(BUILT_IN, retry=RetryRule(base_ms=5, cap_ms=40, jitter=0.5))
 KEEP = Keep(completed_ms=DAY, failed_ms=DAY, cancelled_ms=150, dead_letter_ms=DAY)  # Only what was cancelled goes.
 
-ACCOUNT, OFTEN = LimitRule(concurrency=2, by="account_id"), LimitRule(count=30, period_ms=500, burst=3, tasks=("resize",))
 STANDING = Rules(
-    limits={"account": ACCOUNT, "each": LimitRule(concurrency=1, by=TENANT, tasks=("exp*",)), "often": OFTEN}
+    limits={
+        "account": LimitRule(concurrency=2, by="account_id"),
+        "each": LimitRule(concurrency=1, by=TENANT, tasks=("exp*",)),
+        "often": LimitRule(count=30, period_ms=500, burst=3, tasks=("resize",)),
+    }
 )
 RUNGS = (Rung("fast", 3_000, limit=4), Rung("slow", 30_000, limit=2))
-WIDE_MAX = 3
 CHANGING = (
     Rules(),
     Rules(rungs=RUNGS),
     Rules(rungs=RUNGS, limits={"wide": LimitRule(concurrency=1, tasks=("export",))}),
-    Rules(limits={"wide": LimitRule(concurrency=WIDE_MAX, tasks=("export",))}, weights={"acme": 3.0}),
+    Rules(limits={"wide": LimitRule(concurrency=3, tasks=("export",))}, weights={"acme": 3.0}),
     Rules(pool_reserve=Reserve(frozenset({"high"}), 2, "pool"), costs_us={"export": 7_000_000}),
 )
 PAUSES = (Paused(), Paused(lanes=("low",)), Paused(tasks=("export",)), Paused(tenants=("acme",)), Paused(True))
@@ -84,7 +86,10 @@ SCENES = (
 
 
 class Entry(NamedTuple):
-    """One try of one call. A call that is repeated keeps its number; a reply that was lost has no moment."""
+    """One try of one call. A call that is repeated keeps its number.
+
+    A reply that was lost has no moment; ``settled`` is when the call had come to its end all the same, if it has.
+    """
 
     client: str
     number: int
@@ -93,6 +98,7 @@ class Entry(NamedTuple):
     invoked: int  # By the machine's monotonic clock, which its processes share.
     returned: int | None
     answer: Any = None
+    settled: int | None = None
 
 
 class Orders(NamedTuple):
@@ -119,31 +125,35 @@ class Recorder:
 
     def __getattr__(self, verb: str) -> Callable[..., Awaitable[Any]]:
         async def call(*given: Any, **named: Any) -> Any:
-            number = next(self._numbers)
+            values, number = (*given, *named.values()), next(self._numbers)
             while True:
-                invoked = time.monotonic_ns()
+                await asyncio.sleep(0)  # Not every store lets others go first by itself.
+                lost = self._rng.random() < self._loss
+                # Else it comes to its end, and only its reply is lost.
+                cut = lost and self._rng.random() < (0.1 if verb == "renew" else 0.7)
+                entry = Entry(self._client, number, verb, values, time.monotonic_ns(), None)
                 try:
-                    answer = await self._try(lambda: getattr(self._store, verb)(*given, **named))
+                    called = getattr(self._store, verb)(*given, **named)
+                    answer = await (self._cut_off(called) if cut else called)
                 except (ReplyLost, StoreUnavailable):
-                    self._entries.append(Entry(self._client, number, verb, (*given, *named.values()), invoked, None))
-                    if self._rng.random() < 0.25:
-                        raise ReplyLost from None
+                    self._entries.append(entry)
                 else:
-                    returned = time.monotonic_ns()
-                    values = (*given, *named.values())
-                    self._entries.append(Entry(self._client, number, verb, values, invoked, returned, answer))
-                    return answer
+                    now = time.monotonic_ns()
+                    if not lost:
+                        self._entries.append(entry._replace(returned=now, answer=answer))
+                        return answer
+                    self._entries.append(entry._replace(settled=now))
+                if self._rng.random() < 0.25:
+                    raise ReplyLost
 
         return call
 
-    async def _try(self, call: Callable[[], Awaitable[Any]]) -> Any:
-        if self._rng.random() >= self._loss:
-            return await call()
-        task = asyncio.ensure_future(call())
-        if self._rng.random() < 0.7:  # Else it comes to its end, and only its reply is lost.
-            for _ in range(self._rng.choice((0, 1, 2, 5, 20))):
-                await asyncio.sleep(0)
-            task.cancel()
+    async def _cut_off(self, called: Awaitable[Any]) -> None:
+        """Stop waiting for a call somewhere on its way."""
+        task = asyncio.ensure_future(called)
+        for _ in range(self._rng.choice((0, 1, 2, 5, 20))):
+            await asyncio.sleep(0)
+        task.cancel()
         await asyncio.wait([task])
         if not task.cancelled() and isinstance(problem := task.exception(), Exception):
             raise problem
@@ -196,7 +206,7 @@ class Client:
         jobs = [self._new_job() for _ in range(self._rng.choice((1, 1, 2, 4)))]
         answers = await self._store.submit(jobs)
         for job, answer in zip(jobs, answers, strict=True):
-            if job.persist and job.task != "plain" or self._scene.meddling:
+            if (job.persist and job.task != "plain") or self._scene.meddling:
                 self._company.job_ids.append(answer.job_id)
             if not answer.deduplicated:
                 self._mine.append(answer.job_id)
@@ -211,7 +221,7 @@ class Client:
             return a_job(job_id, task="plain", lane="high", persist=False)
         return a_job(
             job_id,
-            task=choice(("export", "resize")),
+            task="export" if kind == 6 else choice(("export", "resize")),
             lane=choice(("high", "medium", "low")),
             tenant=choice(TENANTS),
             needs=choice(((), (), ("gpu",))),
@@ -224,7 +234,7 @@ class Client:
             idempotency_key=f"k{self._rng.randrange(6)}" if kind == 6 else None,
             payload=b"[]" if kind == 6 or some() < 0.5 else b"[1]",
             retry=choice((None, RetryRule("fixed", 3, 3))),
-        )._replace(**({"task": "export"} if kind == 6 else {}))
+        )
 
     # ------------------------------------------------------------------ working
 

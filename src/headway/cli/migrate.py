@@ -8,7 +8,7 @@ from cyclopts import Parameter
 
 from headway.cli import show
 from headway.cli.opening import HERE, Place, make_store, path_of, run
-from headway.stores.base import Store
+from headway.stores.base import Migrates, Store
 
 
 def migrate(
@@ -20,19 +20,22 @@ def migrate(
 
     An SQLite store does this by itself whenever it is opened; this command does
     it at a moment you choose, before workers start, and says what it did. A
-    store that does not exist yet is made.
+    PostgreSQL store is changed by this command only. A store that does not
+    exist yet is made.
     """
     store = make_store(place.settings(), create=True)
     before, newest = run(store.schema())
     name = show.clean(str(path_of(store) or "the store"))
     if before == newest:
+        if isinstance(store, Migrates) and not dry_run:
+            run(store.migrate())  # The functions may be of an older release.
         print(f"{name}: schema {before}, nothing to do")
         return 0
     was = "no store yet" if before is None else f"schema {before}"
     if dry_run:
         print(f"{name}: {was}; would become schema {newest}")
         return 0
-    run(_open(store))
+    run(store.migrate() if isinstance(store, Migrates) else _open(store))
     print(f"{name}: {was}, now schema {newest}")
     return 0
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, fields
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, ParamSpec, TypeVar, overload
@@ -22,7 +22,7 @@ from headway.client.settings import Settings, gather, load_settings, nearest
 from headway.client.task import Call, ContextTaskDecorator, Task, TaskDecorator, check_text
 from headway.core.cron import parse_cron
 from headway.core.errors import BadCron, ConfigError, UnknownOption, UnknownTask
-from headway.core.job import JobId, NewJob, State
+from headway.core.job import JobId, NewJob, State, Submitted
 from headway.core.policy.document import BUILT_IN, Policy
 from headway.core.policy.rules import Paused, pausing, resuming
 from headway.engine.inforce import InForce
@@ -260,28 +260,64 @@ class Headway:
 
     async def submit_call(self, call: Call[R]) -> Job[R]:
         """Submit one call."""
-        (answer,) = await self.client.submit(await self._prepare([call]))
-        if not answer.deduplicated:
-            _log_queued(call)
-        return self._handle(call, answer.job_id, answer.deduplicated)
+        jobs = await self._prepare([call])
+        (answer,) = await self._submit(jobs, call.task.connection)
+        return self._submitted(call, answer)
 
-    async def aenqueue_many(self, calls: Iterable[Call[Any]]) -> list[Job[Any]]:
-        """Submit many jobs in one round trip for every thousand; each thousand is kept whole or not at all."""
+    def submit_call_blocking(self, call: Call[R]) -> Job[R]:
+        """Blocking twin of ``submit_call``."""
+        if call.task.connection is None:
+            return self.portal.run(self.submit_call(call))
+        (answer,) = self._submit_blocking([call], call.task.connection)
+        return self._submitted(call, answer)
+
+    async def aenqueue_many(self, calls: Iterable[Call[Any]], *, connection: object | None = None) -> list[Job[Any]]:
+        """Submit many jobs in one round trip for every thousand; each thousand is kept whole or not at all.
+
+        ``connection``: inside the transaction that this connection is in; then all of them are.
+        """
         jobs: list[Job[Any]] = []
         remaining = iter(calls)
         # An endless supply of calls never lies in memory whole. One batch after the other: making the next one while
         # the store writes would have two threads fight for the interpreter, at two thirds of the speed.
         while batch := list(islice(remaining, BATCH)):
-            answers = await self.client.submit(await self._prepare(batch))
-            for call, answer in zip(batch, answers, strict=True):
-                jobs.append(self._handle(call, answer.job_id, answer.deduplicated))
-                if not answer.deduplicated:
-                    _log_queued(call)
+            answers = await self._submit(await self._prepare(batch), one_connection(batch, connection))
+            jobs += [self._submitted(call, answer) for call, answer in zip(batch, answers, strict=True)]
         return jobs
 
-    def enqueue_many(self, calls: Iterable[Call[Any]]) -> list[Job[Any]]:
+    def enqueue_many(self, calls: Iterable[Call[Any]], *, connection: object | None = None) -> list[Job[Any]]:
         """Blocking twin of ``aenqueue_many``."""
-        return self.portal.run(self.aenqueue_many(calls))
+        calls = iter(calls)
+        first = list(islice(calls, BATCH))
+        if one_connection(first, connection) is None:
+            return self.portal.run(self.aenqueue_many(chain(first, calls)))
+        jobs: list[Job[Any]] = []
+        while first:
+            answers = self._submit_blocking(first, one_connection(first, connection))
+            jobs += [self._submitted(call, answer) for call, answer in zip(first, answers, strict=True)]
+            first = list(islice(calls, BATCH))
+        return jobs
+
+    async def _submit(self, jobs: Sequence[NewJob], connection: object | None) -> list[Submitted]:
+        if connection is None:
+            return await self.client.submit(jobs)
+        while True:
+            submission = await self.client.prepare_submit(jobs)
+            if (answers := await submission.arun(connection)) is not None:
+                return answers
+
+    def _submit_blocking(self, calls: Sequence[Call[Any]], connection: object) -> list[Submitted]:
+        """Submit on a caller's connection, in the caller's thread: only what precedes it is done elsewhere."""
+        jobs = self.portal.run(self._prepare(calls))
+        while True:
+            submission = self.portal.run(self.client.prepare_submit(jobs))
+            if (answers := submission.run(connection)) is not None:
+                return answers
+
+    def _submitted(self, call: Call[R], answer: Submitted) -> Job[R]:
+        if not answer.deduplicated:
+            _log_queued(call)
+        return self._handle(call, answer.job_id, answer.deduplicated)
 
     def job(self, job_id: str) -> Job[Any]:
         """Give a handle on a job; asks nothing of the store."""
@@ -406,6 +442,15 @@ def _check_release(settings: Settings) -> Settings:
         if getattr(settings, name) is not None:
             raise ConfigError(f"{name} is not in this release yet; remove it from the settings", setting=name)
     return settings
+
+
+def one_connection(calls: Sequence[Call[Any]], connection: object | None) -> object | None:
+    """Give the caller's connection that a batch is submitted on. Raises ``ConfigError`` if there are several."""
+    found = {id(mine): mine for mine in (connection, *(call.task.connection for call in calls)) if mine is not None}
+    plain = connection is None and any(call.task.connection is None for call in calls)
+    if len(found) > 1 or (found and plain):
+        raise ConfigError("jobs that are submitted together must name the same connection")
+    return next(iter(found.values()), None)
 
 
 def _task_name(task: str | Task[Any, Any, Any] | None) -> str | None:

@@ -12,12 +12,12 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import timedelta
 
 from headway.client.settings import seconds
-from headway.core.errors import JobNotFound, ResultTimeout
+from headway.core.errors import ConfigError, JobNotFound, ResultTimeout
 from headway.core.event import Event
 from headway.core.job import Job, JobId, NewJob, State, Submitted
 from headway.core.standing import Standing
 from headway.engine.watch import Watcher
-from headway.stores.base import JobQuery, Stats, Store
+from headway.stores.base import JobQuery, Stats, Store, Submission, SubmitsWithin
 
 BATCH = 1_000  # Jobs in one round trip.
 
@@ -42,6 +42,13 @@ class Client:
     async def submit(self, jobs: Sequence[NewJob]) -> list[Submitted]:
         """Submit jobs, all or none; one round trip."""
         return await (await self.store()).submit(jobs)
+
+    async def prepare_submit(self, jobs: Sequence[NewJob]) -> Submission:
+        """Prepare a submit for a caller's own connection. Raises ``ConfigError`` where the store cannot do that."""
+        store = await self.store()
+        if not isinstance(store, SubmitsWithin):
+            raise ConfigError("connection= needs a store in PostgreSQL: others cannot join a transaction of yours")
+        return await store.prepare_submit(jobs)
 
     async def get(self, job_id: JobId) -> Job:
         """Read a job. Raises ``JobNotFound``."""

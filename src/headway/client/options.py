@@ -185,6 +185,7 @@ class CallOptions:
     unique: Unique | None = None
     trace_id: str | None = None
     duration: str | None = None
+    connection: Any = None  # The caller's own, in whose transaction the job is submitted.
 
 
 def milliseconds(value: object, what: str) -> int:

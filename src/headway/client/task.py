@@ -77,7 +77,7 @@ class Task(Generic[P, R, C]):
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Submit a job; blocks until the store has it."""
-        return self.app.portal.run(self.app.submit_call(self.call(*args, **kwargs)))
+        return self.app.submit_call_blocking(self.call(*args, **kwargs))
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Submit a job; done when the store has it."""
@@ -110,9 +110,13 @@ class Task(Generic[P, R, C]):
         unique: Unique | None = None,
         trace_id: str | None = None,
         duration: str | None = None,
+        connection: object | None = None,
         **unknown: Never,
     ) -> Task[P, R, C]:
-        """Give the same task with options for the calls made through it, over those of an earlier ``using``."""
+        """Give the same task with options for the calls made through it, over those of an earlier ``using``.
+
+        ``connection``: submit inside the transaction that this connection is in, to the store's own database.
+        """
         if unknown:
             known = [name for name in inspect.signature(Task.using).parameters if name not in ("self", "unknown")]
             name = next(iter(unknown))
@@ -130,12 +134,18 @@ class Task(Generic[P, R, C]):
             "unique": unique,
             "trace_id": trace_id,
             "duration": duration,
+            "connection": connection,
         }
         same: Task[P, R, C] = object.__new__(type(self))
         same.__dict__.update(self.__dict__)
         same._asked = replace(self._asked, **{name: value for name, value in asked.items() if value is not None})
         same._terms = _Terms.of(self, same._asked)
         return same
+
+    @property
+    def connection(self) -> Any:
+        """The caller's connection that ``using`` named."""
+        return self._asked.connection
 
     @property
     def terms(self) -> _Terms:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from headway.core.errors import IdempotencyConflict
 from headway.core.job import ClassKey, Job, JobId, NewJob, State, Submitted
@@ -271,6 +271,36 @@ class Store(Protocol):
 
     async def facts(self) -> dict[str, str]:
         """What an operator wants to know of this store: address, versions, durability."""
+        ...
+
+
+class Submission(Protocol):
+    """A submit that waits to be executed on a caller's connection. The answer None means: prepare another one."""
+
+    def run(self, connection: Any) -> list[Submitted] | None:
+        """Execute it on a connection that blocks."""
+        ...
+
+    async def arun(self, connection: Any) -> list[Submitted] | None:
+        """Execute it on a connection that is awaited."""
+        ...
+
+
+@runtime_checkable
+class SubmitsWithin(Protocol):
+    """A store that can submit inside a caller's own transaction."""
+
+    async def prepare_submit(self, jobs: Sequence[NewJob]) -> Submission:
+        """Prepare to keep all the jobs or none, with the caller's transaction: rolled back means never there."""
+        ...
+
+
+@runtime_checkable
+class Migrates(Protocol):
+    """A store whose schema changes only when somebody asks for it, not when it is opened."""
+
+    async def migrate(self) -> list[int]:
+        """Bring the schema to this Headway's version. Gives the numbers of the steps taken."""
         ...
 
 

@@ -80,7 +80,8 @@ class Connections:
         self._room = asyncio.Semaphore(address.pool)
         self._closed = True
 
-    def open(self) -> None:
+    def open(self, first: Connection) -> None:
+        self._idle.append(first)
         self._closed = False
 
     async def close(self) -> None:

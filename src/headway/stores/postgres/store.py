@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from headway.core.errors import HeadwayError
 from headway.core.job import ClassKey, Job, JobId, NewJob, State, Submitted
@@ -40,9 +40,10 @@ from headway.stores.postgres import (
 from headway.stores.postgres.bell import WATCHED_MS, Bell
 from headway.stores.postgres.caps import adopt_rules
 from headway.stores.postgres.connections import UNKEPT, Connection, Connections, connect, naming
-from headway.stores.postgres.statements import channel
+from headway.stores.postgres.statements import channel, queries
 from headway.stores.postgres.submitting import Batch
 from headway.stores.postgres.transaction import Database, Memory, Row, Transaction, binding, read_rules
+from headway.stores.postgres.within import Submission
 
 if TYPE_CHECKING:
     from headway.stores.postgres.address import Address
@@ -77,9 +78,10 @@ class PostgresStore:
             connection = await connect(self.address.url, pgbouncer=self.address.pgbouncer)
             try:
                 await migrating.prepare(connection, self._schema, self.address.shown)
-            finally:
-                await connection.close(timeout=5)
-        self._connections.open()
+            except BaseException:
+                connection.terminate()
+                raise
+        self._connections.open(connection)
 
     async def close(self) -> None:
         await self._bell.close()
@@ -118,6 +120,20 @@ class PostgresStore:
             row = await db.row("submit", *values, *batch.columns)
         assert row is not None
         return row
+
+    async def prepare_submit(self, jobs: Sequence[NewJob]) -> Submission:
+        """Prepare a submit for a connection of the caller's, to the same database."""
+        await self._ready()
+        memory = self._memory
+        await self._follow_rules()
+        for key in {job.class_key for job in jobs} - memory.class_ids.keys():  # Others must not wait for the caller.
+            values = (key.lane, key.rung or "", list(key.needs), key.persist)
+            memory.class_ids[key] = await self._first("class_add", memory.namespace_id, *values)
+        batch = Batch(jobs, memory.class_ids, memory.book)
+        batch.escape()
+        # Careful, so that a job that is known already does not end the caller's transaction.
+        start = (memory.namespace_id, self._now(), memory.rules_version, True, True)
+        return Submission(batch, queries(self._schema)["submit"], (*start, *batch.columns))
 
     async def exchange(self, request: Exchange) -> Exchanged:
         await self._ready()
@@ -344,20 +360,27 @@ class PostgresStore:
         """See that the namespace is known, and that those who listen here are heard of."""
         await self._bell.settled()
         if not self._memory.namespace_id:
-            self._memory.namespace_id = await self._connections.run(
-                lambda raw: Database(raw, self._schema).first("namespace_add", self.namespace, self._channel)
-            )
+            self._memory.namespace_id = await self._first("namespace_add", self.namespace, self._channel)
+
+    async def _first(self, name: str, *values: object) -> Any:
+        """Execute one statement by itself; give the first column of its first row."""
+        return await self._connections.run(lambda raw: Database(raw, self._schema).first(name, *values))
 
     async def _watch(self, names: list[str], begins: bool) -> None:
         if not self._memory.namespace_id:
-            self._memory.namespace_id = await self._connections.run(
-                lambda raw: Database(raw, self._schema).first("namespace_add", self.namespace, self._channel)
-            )
+            self._memory.namespace_id = await self._first("namespace_add", self.namespace, self._channel)
         ns = self._memory.namespace_id
+
+        async def begin(raw: Connection) -> None:
+            # Alone: an exchange that has looked for watchers, and found none, is committed before this one comes.
+            db = Database(raw, self._schema)
+            await db.row("enter", ns, self._now(), True)
+            await db.run("watch", ns, names, WATCHED_MS)
+
         if begins:
-            await self._connections.run(lambda raw: Database(raw, self._schema).run("watch", ns, names, WATCHED_MS))
+            await self._connections.run(begin, explicit=True)
         else:
-            await self._connections.run(lambda raw: Database(raw, self._schema).run("unwatch", ns, names))
+            await self._first("unwatch", ns, names)
 
     def _now(self) -> int | None:
         """The moment by the clock of tests; in real life there is none here, and the server's own is read."""

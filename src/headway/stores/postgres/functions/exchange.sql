@@ -272,7 +272,7 @@ BEGIN
     UPDATE {schema}.worker w SET running = w.running - ended_own WHERE w.worker_id = asker;
   END IF;
   IF cardinality(kinds) > 0 THEN
-    PERFORM {schema}.count_up_{version}(ns, now_at, kinds, counts);
+    PERFORM {schema}.count_up_{version}(ns, now_at, kinds, counts, false);
   END IF;
   IF watched AND cardinality(told) > 0 THEN
     PERFORM {schema}.tell_{version}(ns, told);

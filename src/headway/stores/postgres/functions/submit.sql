@@ -52,6 +52,11 @@ BEGIN
                               THEN greatest(coalesce(x.due, 0), now_at + coalesce(x.delay, 0)) END
                     FROM unnest(dues, delays) WITH ORDINALITY x (due, delay, o) ORDER BY x.o);
   END IF;
+  IF own AND shared THEN
+    -- A place among tenants is not given before the caller commits: the next exchange does that.
+    dues := ARRAY(SELECT coalesce(x.due, now_at) FROM unnest(ids, dues) WITH ORDINALITY x (id, due, o) ORDER BY x.o);
+    shared := false;
+  END IF;
 
   FOR round IN 1 .. 100 LOOP
     BEGIN
@@ -211,7 +216,7 @@ BEGIN
   IF dues IS NOT NULL THEN
     INSERT INTO {schema}.delayed (due_at, seq, namespace_id, class_id)
     SELECT x.due, x.n, ns, g_class[x.g] FROM unnest(numbers, groups, dues) WITH ORDINALITY x (n, g, due, o)
-     WHERE x.due IS NOT NULL AND skip[x.o] IS NOT TRUE;
+     WHERE x.due IS NOT NULL AND g_persist[x.g] AND skip[x.o] IS NOT TRUE;
   END IF;
   IF expiries IS NOT NULL THEN
     INSERT INTO {schema}.expiry (namespace_id, expires_at, seq)
@@ -224,7 +229,7 @@ BEGIN
       FROM unnest(numbers, groups, timeouts, ids, tasks, traces, payloads) WITH ORDINALITY x (n, g, timeout, id, task, trace, payload, o)
      WHERE NOT g_persist[x.g] AND skip[x.o] IS NOT TRUE;
   END IF;
-  PERFORM {schema}.count_up_{version}(ns, now_at, ARRAY['submitted'], ARRAY[fresh]::bigint[]);
+  PERFORM {schema}.count_up_{version}(ns, now_at, ARRAY['submitted'], ARRAY[fresh]::bigint[], own);
   IF own THEN
     -- Who begins to wait before the caller commits would not be seen from here.
     PERFORM pg_notify(n.channel, '*') FROM {schema}.namespace n WHERE n.namespace_id = ns;

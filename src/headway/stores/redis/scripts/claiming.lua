@@ -56,7 +56,7 @@ function claim.take(take, want, worker, token, out)
       end
       if #front > 0 then
         recs = call('HMGET', P .. 'job', unpack(front))
-        backs = call('EXISTS', P .. 'again') == 1 and call('HMGET', P .. 'again', unpack(front)) or {}
+        backs = not quiet() and call('EXISTS', P .. 'again') == 1 and call('HMGET', P .. 'again', unpack(front)) or {}
       end
     end
     local member, order, rec, back, park, since = front[at + 1], scores[at + 1], recs[at + 1], backs[at + 1], nil, nil
@@ -173,6 +173,7 @@ end
 
 -- Make a bounded batch of due jobs eligible.
 function claim.pump()
+  if quiet() then return end
   local due = call('ZRANGE', P .. 'due', '-inf', num(now), 'BYSCORE', 'LIMIT', 0, PUMPED)
   for _, member in ipairs(due) do
     local rec, back = record.of(member), call('HGET', P .. 'again', member)

@@ -15,7 +15,7 @@
 -- out       hash  member -> ending
 -- tries     hash  member -> entries: attempts that did not complete
 -- cancel, progress  hash  member -> moment / blob, of executing jobs
--- classes   hash  text -> number;  names  hash  number -> text;  clock  hash  number -> clock, of fair classes alone
+-- classes   hash  text -> number, with an f behind it if it is fair;  names  hash  number -> text;  clock  hash  number -> clock, of fair classes alone
 -- w:C       zset  the line of class C by order key          a:C  zset  the same by age, if fair
 -- live:C    zset  if fair: tenant, order key and member of all that wait or run, in the order of text
 -- tr:C      list  transient jobs
@@ -112,6 +112,20 @@ local function before(a, b)  -- by bytes, whatever the server's locale says
   return #a < #b
 end
 
+-- Most of the time nothing is delayed, parked, retried, cancelled or in progress, and then one look shows it.
+local RARE = {'again', 'cancel', 'due', 'parked', 'progress', 'timed'}
+
+local function quiet()
+  if tx.quiet == nil then
+    local keys = {}
+    for i, name in ipairs(RARE) do keys[i] = P .. name end
+    tx.quiet = call('EXISTS', unpack(keys)) == 0
+  end
+  return tx.quiet
+end
+
+local function stir() tx.quiet = false end  -- something of the kind was written
+
 local function count(what, n)
   if n ~= 0 then tx.counts[what] = (tx.counts[what] or 0) + n end
 end
@@ -203,20 +217,29 @@ end
 -- Classes.  text: lane, rung ('' for none), 1 if persistent, needs; behind one another with a NUL between.
 local class = {}
 
-function class.number(name)  -- a new one becomes known
+function class.known(name)  -- the number of a class, or nil
   local known = call('HGET', P .. 'classes', name)
-  if not known then
-    known = num(call('HLEN', P .. 'classes') + 1)
-    call('HSET', P .. 'classes', name, known)
-    call('HSET', P .. 'names', known, name)
-  end
-  return tonumber(known)
+  if not known then return nil end
+  if byte(known, -1) == 102 then return tonumber(sub(known, 1, -2)) end
+  local number = tonumber(known)
+  tx.clock[number] = tx.clock[number] or false  -- nobody shares it, so it has no clock to look for
+  return number
 end
 
-function class.parts(number)
+function class.number(name)  -- a new one becomes known
+  local number = class.known(name)
+  if not number then
+    number = call('HLEN', P .. 'classes') + 1
+    call('HSET', P .. 'classes', name, num(number))
+    call('HSET', P .. 'names', num(number), name)
+  end
+  return number
+end
+
+function class.parts(number, text_)
   local found = tx.names[number]
   if not found then
-    local name = call('HGET', P .. 'names', num(number))
+    local name = text_ or call('HGET', P .. 'names', num(number))
     found = {name = name, needs = {}}
     local at, place = 1, 0
     while at <= #name + 1 do
@@ -269,7 +292,6 @@ local function no_wait(worker)
 end
 
 local function wake(but)  -- a waiting worker for each job that became eligible, as far as one can serve it
-  if #tx.eligible == 0 then return end
   local waiting = call('ZRANGE', P .. 'wait', 0, -1)
   if #waiting == 0 then return end
   local facts, nobody = {}, {}
@@ -316,6 +338,8 @@ local function settle(but)  -- the last step of whatever changed something
   for what, n in pairs(tx.counts) do
     if call('HINCRBY', P .. 'm:' .. minute, what, num(n)) == n then call('SADD', P .. 'minutes', minute) end
   end
-  wake(but)
-  if #tx.changed > 0 and watched() then tell(tx.changed) end
+  if #tx.eligible + #tx.changed > 0 and call('EXISTS', P .. 'wait', P .. 'watched') > 0 then
+    if #tx.eligible > 0 then wake(but) end
+    if #tx.changed > 0 and watched() then tell(tx.changed) end
+  end
 end

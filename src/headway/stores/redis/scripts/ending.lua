@@ -38,6 +38,7 @@ function ending.queue_again(member, rec, out)  -- an operator's retry
   local extras, seq = record.extras(rec), call('HINCRBY', P .. 'meta', 'seq', 1)
   local step = book.step(record.task(rec), extras.tenant or '')
   local key = lines.put(number, member, member_of(seq), extras.tenant, now15, step)
+  stir()
   call('HSET', P .. 'again', member, back_of(NONE, epoch, 0, 0, now, 0, number, key, 0, 1, ''))
   lines.flush()
   call('ZREM', P .. 'expiry', member)
@@ -111,6 +112,7 @@ local function requeue(report, member, held, rest)  -- put a job back whose leas
     key = lines.put(number, member, place, extras.tenant, fmt('%015d', eligible), step, report.front)
     lines.flush()
   end
+  stir()
   call('HSET', P .. 'again', member, back_of(sub(held, 1, 16), lease.epoch(held), report.attempts, report.crashes,
     eligible, due, number, key, report.timeout, band(byte(held, 81), 8) ~= 0 and 1 or 0, report.back))
   if extras.expires_ms and band(byte(held, 81), 8) == 0 then
@@ -240,7 +242,8 @@ function ending.finish(args, at, n)
   end)
   local r, sizes = round.begin(), {}
   local outs, completed, done = r.outs, r.completed, r.done
-  local plain, usual = call('EXISTS', P .. 'cancel', P .. 'progress') == 0, 0
+  local plain = quiet() or call('EXISTS', P .. 'cancel', P .. 'progress') == 0
+  local usual = 0
   for k = 1, n do
     local member, said, found = members[k], args[starts[k] + 1], held[k]
     if plain and found and byte(said, 17) == 67 and byte(found, 81) == 0 and not done[member]

@@ -43,8 +43,8 @@ local function claim_by(plan, takes, row, worker, token, out, runs)
   for _, take in ipairs(takes) do
     local want = math.min(take.most, free)
     if take.below then want = math.min(want, below) end
-    local number = tonumber(call('HGET', P .. 'classes', take.name) or nil)
-    if want > 0 and number and not book.shuts(class.parts(number).lane) then
+    local number = want > 0 and class.known(take.name)
+    if number and not book.shuts(class.parts(number, take.name).lane) then
       take.number = number
       local got, unseen = claim.take(take, want, worker, token, out)
       more = more or unseen
@@ -73,6 +73,7 @@ local function exchange(keys, args)
     local held = call('HGET', P .. 'lease', args[at])
     if held and sub(held, 1, 16) == args[at + 1] then
       call('HSET', P .. 'progress', args[at], args[at + 2])
+      stir()
       push(tx.changed, record.id(record.of(args[at])))
     end
     at = at + 3

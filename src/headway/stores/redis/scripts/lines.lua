@@ -73,6 +73,7 @@ local function become_fair(number, place)  -- what waits or runs here already is
   local clock = front[2] and tonumber(front[2]) or place
   tx.clock[number], tx.last[number] = clock, nil
   call('HSET', P .. 'clock', name, num(clock))
+  call('HSET', P .. 'classes', class.parts(number).name, name .. 'f')
   return clock
 end
 
@@ -110,6 +111,7 @@ function lines.forget(number, tenant, key, member)  -- it neither waits nor runs
 end
 
 function lines.delay(number, member, due)
+  stir()
   call('ZADD', P .. 'due', num(due), member)
   call('SADD', P .. 'late:' .. num(number), member)
 end
@@ -122,7 +124,7 @@ local function unopen(name, park, status)
   if byte(status) == 84 then call('ZREM', P .. 'timed', name .. ':' .. park) end
 end
 
-function parks.any(number) return call('EXISTS', P .. 'parks:' .. num(number)) == 1 end
+function parks.any(number) return not quiet() and call('EXISTS', P .. 'parks:' .. num(number)) == 1 end
 
 function parks.open(number, park)  -- let it be served by its first job's place
   local name = num(number)
@@ -143,6 +145,7 @@ end
 
 function parks.enter(number, member, key, park, since, open_at)
   local name = num(number)
+  stir()
   call('ZADD', P .. 'p:' .. name .. ':' .. park, key, member)
   call('SADD', P .. 'q:' .. park, name)
   call('HSET', P .. 'parked', member, since .. park)
@@ -173,6 +176,7 @@ function parks.release(park)  -- a key was given back: what waits for it may try
 end
 
 function parks.pump()  -- open those whose moment has come
+  if quiet() then return end
   local due = call('ZRANGE', P .. 'timed', '-inf', num(now), 'BYSCORE')
   for _, entry in ipairs(due) do
     local colon = string.find(entry, ':', 1, true)

@@ -6,13 +6,16 @@
 --            conflict, index, what
 -- holds    a job's id, unique key and idempotency key lead to it in the same step that lets it wait
 local function submit_one(name, rec)  -- the usual case of a single job; gives false if it is another
-  local id, number = sub(rec, 3, 2 + byte(rec, 2)), call('HGET', P .. 'classes', name)
-  if not number or call('HEXISTS', P .. 'ids', id) == 1 or call('HEXISTS', P .. 'clock', number) == 1 then return false end
+  local id, number = sub(rec, 3, 2 + byte(rec, 2)), class.known(name)
+  if not number or tx.clock[number] ~= false then return false end
   local member = member_of(call('HINCRBY', P .. 'meta', 'seq', 1))
+  if call('HSETNX', P .. 'ids', id, member) == 0 then
+    call('HINCRBY', P .. 'meta', 'seq', -1)
+    return false
+  end
   call('HSET', P .. 'job', member, now15 .. pack('>I4', number) .. rec)
-  call('HSET', P .. 'ids', id, member)
-  call('ZADD', P .. 'w:' .. number, member, member)
-  tx.eligible, tx.counts.submitted, tx.changed = {tonumber(number)}, 1, {id}
+  call('ZADD', P .. 'w:' .. num(number), member, member)
+  tx.eligible, tx.counts.submitted, tx.changed = {number}, 1, {id}
   settle()
   return 1
 end

@@ -1,0 +1,94 @@
+"""Submit inside a caller's transaction: one statement, executed on whatever connection the caller has."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from headway.core.errors import ConfigError
+from headway.core.job import Submitted
+from headway.stores.postgres.submitting import Batch
+
+_KNOWN = "an asyncpg connection, a psycopg Connection or AsyncConnection, or an SQLAlchemy Session or Connection"
+
+
+class Submission:
+    """A submit that waits to be executed. The answer None means that the rules have changed: make another one."""
+
+    def __init__(self, batch: Batch, statement: str, values: tuple[Any, ...]) -> None:
+        self._batch = batch
+        self._statement = statement
+        self._values = values
+
+    def run(self, connection: Any) -> list[Submitted] | None:
+        """Execute it on a connection that blocks. Raises ``ConfigError`` for an object that is none."""
+        if _is(connection, "psycopg", "Connection"):
+            with connection.cursor(row_factory=sys.modules["psycopg.rows"].dict_row) as cursor:
+                return self._read(cursor.execute(self._percent(), self._values).fetchone())
+        if _is(connection, "sqlalchemy.orm", "Session", "scoped_session"):
+            connection = connection.connection()
+        if _is(connection, "sqlalchemy", "Connection"):
+            result = connection.exec_driver_sql(self._for(connection), self._values)
+            return self._read(result.mappings().one())
+        raise self._unfit(connection, "aenqueue", _waits(connection))
+
+    async def arun(self, connection: Any) -> list[Submitted] | None:
+        """Execute it on a connection that is awaited. Raises ``ConfigError`` for an object that is none."""
+        if _is(connection, "asyncpg", "Connection") or _is(connection, "asyncpg.pool", "PoolConnectionProxy"):
+            return self._read(await connection.fetchrow(self._statement, *self._values))
+        if _is(connection, "psycopg", "AsyncConnection"):
+            async with connection.cursor(row_factory=sys.modules["psycopg.rows"].dict_row) as cursor:
+                await cursor.execute(self._percent(), self._values)
+                return self._read(await cursor.fetchone())
+        if _is(connection, "sqlalchemy.ext.asyncio", "AsyncSession", "async_scoped_session"):
+            connection = await connection.connection()
+        if _is(connection, "sqlalchemy.ext.asyncio", "AsyncConnection"):
+            result = await connection.exec_driver_sql(self._for(connection), self._values)
+            return self._read(result.mappings().one())
+        raise self._unfit(connection, "enqueue", _blocks(connection))
+
+    def _read(self, row: Mapping[str, Any] | None) -> list[Submitted] | None:
+        assert row is not None
+        return None if row["status"] == "stale" else self._batch.answers(row)
+
+    def _percent(self) -> str:
+        return re.sub(r"\$\d+", "%s", self._statement)
+
+    def _for(self, connection: Any) -> str:
+        """Give the statement as the driver below SQLAlchemy wants it."""
+        dialect = connection.dialect
+        if dialect.name != "postgresql":
+            raise ConfigError(f"connection= leads to {dialect.name}, and the jobs are kept in PostgreSQL")
+        return self._statement if dialect.driver == "asyncpg" else self._percent()
+
+    def _unfit(self, connection: Any, other: str, fits_there: bool) -> ConfigError:
+        kind = f"{type(connection).__module__}.{type(connection).__qualname__}"
+        if fits_there:
+            return ConfigError(f"connection= is a {kind}: submit through it with {other}() instead")
+        return ConfigError(f"connection= is a {kind}; known are {_KNOWN}")
+
+
+def _is(value: object, module: str, *names: str) -> bool:
+    """Tell whether a value is of one of a driver's classes; a driver that was never imported made nothing."""
+    loaded = sys.modules.get(module)
+    kinds = tuple(kind for name in names if isinstance(kind := getattr(loaded, name, None), type))
+    return isinstance(value, kinds)
+
+
+def _blocks(value: object) -> bool:
+    return (
+        _is(value, "psycopg", "Connection")
+        or _is(value, "sqlalchemy", "Connection")
+        or _is(value, "sqlalchemy.orm", "Session", "scoped_session")
+    )
+
+
+def _waits(value: object) -> bool:
+    return (
+        _is(value, "asyncpg", "Connection")
+        or _is(value, "asyncpg.pool", "PoolConnectionProxy")
+        or _is(value, "psycopg", "AsyncConnection")
+        or _is(value, "sqlalchemy.ext.asyncio", "AsyncConnection", "AsyncSession", "async_scoped_session")
+    )

@@ -1,0 +1,843 @@
+"""Concurrent histories: many clients at once on one store, some in other processes; then invariants, and a search.
+
+Every client writes down when it asked what, and when it was told what; some replies are lost. Afterwards everything
+is drained, and the record is judged. For each job there must be an order of all calls that concern it, in which no
+call comes before one that had returned before it was made, and in which every answer is the right one: then the
+store could as well have done one thing at a time. What spans jobs (limits, slots, unique keys, order) is judged by
+what must have been true between the answer to a claim and the first call that can have ended it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from itertools import pairwise
+from multiprocessing import get_context
+from pathlib import Path
+from random import Random
+from typing import NamedTuple
+
+import pytest
+
+from headway.core.job import ClassKey, Job, JobId, NewJob, State, Submitted
+from headway.core.lease import Answer, Lease, Report, answer_late
+from headway.core.policy.lanes import plan
+from headway.core.policy.retry import Released, Returned, heed_cancel, judge
+from headway.core.policy.rules import Paused, Rulebook, Rules
+from headway.core.snapshot import Plan
+from headway.core.standing import Survey
+from headway.core.worker import WorkerState, serves
+from headway.engine.recovery import end_worker
+from headway.stores.base import RULES, Beat, Exchange, Exchanged, JobQuery, LaneStats, Renewed, Stats, Store
+from headway.stores.open import open_store
+from headway.stores.rulebook import read_rules, rules_body
+from tests.conformance.builders import a_claim_id, a_job, a_worker
+from tests.conformance.crowd import (
+    FOREVER,
+    OFFERS,
+    POLICY,
+    RUNGS,
+    SCENES,
+    UNIQUE_KEYS,
+    Entry,
+    Orders,
+    Scene,
+    join_from_afar,
+    join_in,
+    open_stores,
+    recorded,
+    worker_slots,
+)
+from tests.conftest import ADDRESSES
+
+EVERYTHING = JobQuery(limit=100_000)
+BAD = (State.FAILED, State.CANCELLED, State.DEAD_LETTER)
+LAST = "last"  # The worker that takes all that is left.
+PATIENCE = 30.0  # Seconds within which all that waits must have come out.
+
+
+# ---------------------------------------------------------------------- one job, as if one thing happened at a time
+
+
+class Where(NamedTuple):
+    """A job as the model knows it; without a state there is none."""
+
+    state: State | None = None
+    epoch: int = 0
+    token: bytes = b""
+    worker_id: str = ""
+    stopping: bool = False
+    attempts: int = 0
+    crashes: int = 0
+    result: bytes | None = None
+
+
+Step = Callable[[Where], Iterable[Where]]  # What a job may be afterwards; nothing, if the answer cannot be.
+
+
+class Call(NamedTuple):
+    """A call as far as it concerns one job. Its effect came in between; if it need not have come, ``sure`` is false."""
+
+    invoked: int
+    returned: int
+    sure: bool
+    text: str
+    step: Step
+
+
+def created(where: Where) -> Iterator[Where]:
+    yield where if where.state else Where(State.QUEUED)
+
+
+def claimed(token: bytes, worker_id: str, lease: Lease | None) -> Step:
+    def step(where: Where) -> Iterator[Where]:
+        if where.state is State.QUEUED:
+            after = where._replace(
+                state=State.EXECUTING, epoch=where.epoch + 1, token=token, worker_id=worker_id,
+                attempts=where.attempts + 1,
+            )  # fmt: skip
+            if lease is None or (lease.epoch, lease.attempts, lease.crashes) == (
+                after.epoch, after.attempts, after.crashes,
+            ):  # fmt: skip
+                yield after
+
+    return step
+
+
+def reported(report: Report, answer: Answer | None) -> Step:
+    def step(where: Where) -> Iterator[Where]:
+        last = where.state is not None and where.token == report.token
+        if last and where.state is State.EXECUTING:
+            if answer in (None, Answer.OK):
+                yield _moved(where, report)
+            elif answer is Answer.LOST and report.expired_only:  # Its worker has renewed.
+                yield where
+        elif answer is (answer_late(report, where.state) if last and where.state else Answer.LOST):
+            yield where
+
+    return step
+
+
+def released(worker_id: str, named: bytes | None) -> Step:
+    """A heartbeat gives back what it does not name."""
+
+    def step(where: Where) -> Iterator[Where]:
+        if where.state is State.EXECUTING and where.worker_id == worker_id and where.token != named:
+            yield where._replace(
+                state=State.CANCELLED if where.stopping else State.QUEUED, stopping=False, attempts=where.attempts - 1
+            )
+            if where.stopping:
+                yield where._replace(state=State.CANCELLED, stopping=False)
+
+    return step
+
+
+def renewed(worker_id: str, token: bytes, lost: bool, stop: bool) -> Step:
+    def step(where: Where) -> Iterator[Where]:
+        mine = where.state is State.EXECUTING and where.token == token and where.worker_id == worker_id
+        if lost != mine and (lost or where.stopping == stop):
+            yield where
+
+    return step
+
+
+def cancelled(answer: State | None, known: bool) -> Step:
+    def step(where: Where) -> Iterator[Where]:
+        after = where
+        if where.state is State.QUEUED:
+            after = where._replace(state=State.CANCELLED)
+        elif where.state is State.EXECUTING:
+            after = where._replace(stopping=True)
+        if not known or after.state is answer:
+            yield after
+
+    return step
+
+
+def retried(answer: State | None, known: bool, unique: bool) -> Step:
+    def step(where: Where) -> Iterator[Where]:
+        after = where
+        if where.state in BAD:
+            after = Where(State.QUEUED, where.epoch)
+        if not known or after.state is answer:
+            yield after
+        if unique and where.state is answer and after != where:  # Another job holds its key.
+            yield where
+
+    return step
+
+
+def seen(job: Job | None) -> Step:
+    def step(where: Where) -> Iterator[Where]:
+        if (None if job is None else job.state) is not where.state:
+            return
+        if job is not None:
+            same = (job.epoch, job.attempts, job.crashes, job.result) == (
+                where.epoch, where.attempts, where.crashes, where.result,
+            )  # fmt: skip
+            if job.state is State.EXECUTING:
+                stopping = job.cancel_requested_at is not None
+                same = same and (job.worker_id, stopping) == (where.worker_id, where.stopping)
+            if not same:
+                return
+        yield where
+
+    return step
+
+
+def seen_leased(lease: Lease) -> Step:
+    def step(where: Where) -> Iterator[Where]:
+        held = (where.state, where.token, where.epoch, where.worker_id, where.stopping)
+        if held == (State.EXECUTING, lease.token, lease.epoch, lease.worker_id, lease.cancel_requested):
+            yield where
+
+    return step
+
+
+def seen_alive(where: Where) -> Iterator[Where]:
+    if where.state in (State.QUEUED, State.EXECUTING):
+        yield where
+
+
+def _moved(where: Where, report: Report) -> Where:
+    report = heed_cancel(report) if where.stopping else report
+    result = report.result if report.state is State.COMPLETED else None
+    return where._replace(
+        state=report.state, stopping=False, attempts=report.attempts, crashes=report.crashes, result=result
+    )
+
+
+def find_order(calls: Sequence[Call], expires: bool) -> bool:
+    """Tell whether the calls could have come one at a time. Searches depth first; a dead end is entered once.
+
+    Of itself a job may only expire, and go once it was cancelled.
+    """
+    calls = sorted(calls, key=lambda call: call.invoked)
+    sure = sum(1 << index for index, call in enumerate(calls) if call.sure)
+    stack: list[tuple[int, int, Where]] = [(0, 0, Where())]  # What is done, the latest that was asked of it, and where.
+    known = {(0, Where())}
+    while stack:
+        done, latest, where = stack.pop()
+        if done & sure == sure:
+            return True
+        variants = [where]
+        if expires and where.state is State.QUEUED:
+            variants.append(where._replace(state=State.CANCELLED))
+        if variants[-1].state is State.CANCELLED:
+            variants.append(Where())
+        until = min(call.returned for index, call in enumerate(calls) if call.sure and not done >> index & 1)
+        for index, call in enumerate(calls):
+            if call.invoked > until:
+                break
+            if done >> index & 1 or call.returned < latest:
+                continue
+            for variant in variants:
+                for after in call.step(variant):
+                    config = (done | 1 << index, after)
+                    if (call.sure or after != variant) and config not in known:
+                        known.add(config)
+                        stack.append((config[0], max(latest, call.invoked), after))
+    return False
+
+
+# ---------------------------------------------------------------------- the record, job by job
+
+
+class Held(NamedTuple):
+    """A lease, and from when until when it was certainly held."""
+
+    lease: Lease
+    from_: int
+    until: int
+    asked: int
+
+
+class Record:
+    """What all clients wrote down, put in order."""
+
+    def __init__(self, entries: Sequence[Entry]) -> None:
+        self.entries = sorted(entries, key=lambda entry: entry.invoked)
+        self.jobs: dict[JobId, NewJob] = {}
+        self.calls: dict[JobId, list[Call]] = defaultdict(list)
+        self.claims: list[Held] = []
+        self.first_asked: dict[tuple[str, int], int] = {}
+        self._lost_claims: list[Entry] = []
+        self._ends: dict[tuple[JobId, bytes], list[int]] = defaultdict(list)
+        for entry in self.entries:
+            self.first_asked.setdefault((entry.client, entry.number), entry.invoked)
+            match entry.verb:
+                case "submit":
+                    self._read_submit(entry)
+                case "exchange":
+                    self._read_exchange(entry)
+                case "cancel" | "retry":
+                    self._read_move(entry)
+                case "get" if entry.answer is not None:
+                    for job_id, job in zip(entry.given[0], entry.answer, strict=True):
+                        self._note(job_id, entry, f"get {_shown(job)}", seen(job))
+                case "find" if entry.answer is not None:
+                    for job in entry.answer:
+                        self._note(job.job_id, entry, f"find {_shown(job)}", seen(job))
+                case "leases" if entry.answer is not None:
+                    for lease in entry.answer:
+                        self._note(lease.job_id, entry, f"lease {lease.epoch}", seen_leased(lease))
+                case _:
+                    pass
+        self._add_renewals()
+        self.claims = [held._replace(until=self._ended(held)) for held in self.claims]
+
+    def _note(self, job_id: JobId, entry: Entry, text: str, step: Step, *, asked: int | None = None) -> None:
+        invoked = entry.invoked if asked is None else asked
+        returned = entry.returned or entry.settled or FOREVER
+        called = f"{entry.client} {text}" if entry.returned else f"{entry.client} {text} (reply lost)"
+        self.calls[job_id].append(Call(invoked, returned, entry.returned is not None, called, step))
+
+    def _read_submit(self, entry: Entry) -> None:
+        jobs: Sequence[NewJob] = entry.given[0]
+        answers: Sequence[Submitted | None] = entry.answer or [None] * len(jobs)
+        for job, answer in zip(jobs, answers, strict=True):
+            self.jobs[job.job_id] = job
+            if not job.persist:
+                continue
+            if answer is None or not answer.deduplicated:
+                self._note(job.job_id, entry, "submit", created)
+            elif job.unique_key is not None:
+                self._note(answer.job_id, entry, f"submit of {job.unique_key} elsewhere", seen_alive)
+
+    def _read_exchange(self, entry: Entry) -> None:
+        request: Exchange = entry.given[0]
+        answer: Exchanged | None = entry.answer
+        refused = dict(answer.refused) if answer is not None else {}
+        for report in request.finished:
+            if not report.token:
+                continue
+            said = None if answer is None else refused.get(report.job_id, Answer.OK)
+            text = f"report {report.state} under {report.token.hex()[:6]}: {said}"
+            self._note(report.job_id, entry, text, reported(report, said))
+            if said in (None, Answer.OK):
+                self._ends[report.job_id, report.token].append(entry.invoked)
+        if answer is None:
+            if request.plan is not None and request.plan.free > 0:
+                self._lost_claims.append(entry)
+            return
+        asked = self.first_asked[entry.client, entry.number]
+        for lease in answer.leases:
+            if lease.persist:
+                text = f"claim {lease.epoch} as {lease.token.hex()[:6]} by {lease.worker_id}"
+                step = claimed(lease.token, lease.worker_id, lease)
+                self._note(lease.job_id, entry, text, step, asked=asked)
+                assert entry.returned is not None
+                self.claims.append(Held(lease, entry.returned, FOREVER, asked))
+
+    def _read_move(self, entry: Entry) -> None:
+        answered = entry.returned is not None
+        for job_id, state in zip(entry.given[0], entry.answer or [None] * len(entry.given[0]), strict=True):
+            if entry.verb == "cancel":
+                step = cancelled(state, answered)
+            else:
+                new = self.jobs.get(job_id)
+                step = retried(state, answered, new is None or new.unique_key is not None)
+            self._note(job_id, entry, f"{entry.verb}: {state}", step)
+
+    def _add_renewals(self) -> None:
+        """Heartbeats say of leases that they stand or are lost, and give back what they do not name."""
+        by_worker: dict[str, list[Entry]] = defaultdict(list)
+        for entry in self.entries:
+            if entry.verb == "renew":
+                beat: Beat = entry.given[0]
+                by_worker[beat.worker.worker_id].append(entry)
+                self._read_beat(entry, beat, entry.answer)
+        claims = [(held.lease.job_id, held.lease.worker_id, held.asked) for held in self.claims]
+        claims += list(self._add_phantoms())
+        for job_id, worker_id, asked in dict.fromkeys(claims):
+            for entry in by_worker[worker_id]:
+                if (entry.returned or entry.settled or FOREVER) > asked:
+                    self._note_release(job_id, worker_id, entry)
+
+    def _read_beat(self, entry: Entry, beat: Beat, answer: Renewed | None) -> None:
+        if answer is None or answer.state is WorkerState.DEAD:
+            return
+        for job_id, token in beat.held:
+            lost, stop = job_id in answer.lost, job_id in answer.cancel
+            text = f"renew {token.hex()[:6]}: {'lost' if lost else 'stop' if stop else 'held'}"
+            self._note(job_id, entry, text, renewed(beat.worker.worker_id, token, lost, stop))
+
+    def _note_release(self, job_id: JobId, worker_id: str, entry: Entry) -> None:
+        token = dict(entry.given[0].held).get(job_id)
+        returned = entry.returned or entry.settled or FOREVER
+        text = f"{entry.client} renew without it" if token is None else f"{entry.client} renew of {token.hex()[:6]}"
+        call = Call(entry.invoked, returned, False, text, released(worker_id, token))
+        if call not in self.calls[job_id]:
+            self.calls[job_id].append(call)
+
+    def _add_phantoms(self) -> Iterator[tuple[JobId, str, int]]:
+        """Claims whose answer never came may have claimed whatever lacks a claim. Gives job, worker and moment."""
+        told: dict[JobId, set[int]] = defaultdict(set)
+        for held in self.claims:
+            told[held.lease.job_id].add(held.lease.epoch)
+        highest: dict[JobId, int] = defaultdict(int)
+        gone: set[JobId] = set()
+        for entry in self.entries:
+            if entry.verb in ("find", "get", "leases", "exchange") and entry.answer is not None:
+                for found in entry.answer.leases if entry.verb == "exchange" else entry.answer:
+                    if found is not None:
+                        highest[found.job_id] = max(highest[found.job_id], found.epoch)
+            if entry.verb == "get" and entry.answer is not None:
+                gone |= {job_id for job_id, job in zip(entry.given[0], entry.answer, strict=True) if job is None}
+        for job_id in list(self.calls):
+            if len(told[job_id]) == highest[job_id] and job_id not in gone:
+                continue
+            for entry in self._lost_claims:
+                request: Exchange = entry.given[0]
+                worker_id = request.worker_id or ""
+                text = f"claim as {request.claim_id.hex()[:6]} by {worker_id}"
+                self._note(job_id, entry, text, claimed(request.claim_id, worker_id, None))
+                yield job_id, worker_id, entry.invoked
+
+    def _ended(self, held: Held) -> int:
+        """Give the first moment at which a lease may have ended."""
+        lease = held.lease
+        moments = self._ends[lease.job_id, lease.token].copy()
+        for entry in self.entries:
+            if entry.verb == "renew" and entry.given[0].worker.worker_id == lease.worker_id:
+                named = dict(entry.given[0].held).get(lease.job_id) == lease.token
+                if not named and (entry.returned or entry.settled or FOREVER) > held.asked:
+                    moments.append(entry.invoked)
+        return min(moments, default=FOREVER)
+
+
+def _shown(job: Job | None) -> str:
+    if job is None:
+        return "nothing"
+    stopping = " stopping" if job.state is State.EXECUTING and job.cancel_requested_at is not None else ""
+    return f"{job.state}{stopping}, epoch {job.epoch}, attempts {job.attempts}, crashes {job.crashes}"
+
+
+# ---------------------------------------------------------------------- what the record must show
+
+
+def check_record(record: Record, scene: Scene) -> None:
+    check_each_job(record)
+    check_outcomes(record)
+    check_epochs(record)
+    check_grants(record)
+    check_slots(record)
+    check_limits(record, scene)
+    check_pauses(record)
+    check_samples(record, scene)
+    check_keys(record)
+    if not scene.loss and not scene.meddling:
+        check_line(record)
+
+
+def check_each_job(record: Record) -> None:
+    """I1 to I4: all that was ever said of a job could have been said of one job, moved by one thing at a time."""
+    for job_id, calls in record.calls.items():
+        new = record.jobs.get(job_id)
+        if not find_order(calls, new is None or new.expires_ms is not None):
+            start = record.entries[0].invoked
+            told = "\n".join(
+                f"  {(call.invoked - start) / 1e6:9.3f} … "
+                f"{(call.returned - start) / 1e6 if call.returned < FOREVER else float('inf'):9.3f} ms  {call.text}"
+                for call in sorted(calls, key=lambda call: call.invoked)
+                if call.sure or "renew" not in call.text
+            )
+            raise AssertionError(f"no order of calls explains what was said of {new or job_id}:\n{told}")
+
+
+def check_outcomes(record: Record) -> None:
+    """I2: a token leads to one outcome."""
+    taken: Counter[tuple[JobId, bytes]] = Counter()
+    for entry in record.entries:
+        if entry.verb == "exchange" and entry.answer is not None:
+            refused = dict(entry.answer.refused)
+            taken.update((r.job_id, r.token) for r in entry.given[0].finished if r.token and r.job_id not in refused)
+    assert [pair for pair, times in taken.items() if times > 1] == []
+
+
+def check_epochs(record: Record) -> None:
+    """Leases of a job never overlap: each was given after the one before could have ended, with a higher epoch."""
+    by_job: dict[JobId, list[Held]] = defaultdict(list)
+    for held in record.claims:
+        by_job[held.lease.job_id].append(held)
+    for leases in by_job.values():
+        for one, other in pairwise(sorted(leases, key=lambda held: held.lease.epoch)):
+            assert one.lease.epoch < other.lease.epoch, (one, other)
+            assert one.until <= other.from_, (one, other)
+            assert one.lease.started_at <= other.lease.started_at, (one, other)
+
+
+def check_grants(record: Record) -> None:
+    """A claim gives no more than was asked for, to nobody who cannot run it."""
+    given: Counter[JobId] = Counter()
+    for entry in record.entries:
+        if entry.verb == "exchange" and entry.answer is not None and entry.answer.leases:
+            asked: Plan = entry.given[0].plan
+            leases: Sequence[Lease] = entry.answer.leases
+            assert len(leases) <= asked.free
+            assert sum(lease.lane not in POLICY.reserve.lanes for lease in leases) <= asked.free_below
+            assert all(serves(lease.needs, frozenset(OFFERS)) for lease in leases)
+            given.update(lease.job_id for lease in leases if not lease.persist)
+    assert all(times == 1 for times in given.values())  # A transient job comes once, or not at all.
+
+
+def check_slots(record: Record) -> None:
+    """I6: at no moment did a worker certainly hold more leases than it has slots."""
+    slots = worker_slots(record.entries)
+    by_worker: dict[str, list[Held]] = defaultdict(list)
+    for held in record.claims:
+        by_worker[held.lease.worker_id].append(held)
+    for worker_id, leases in by_worker.items():
+        assert most_at_once(leases) <= slots[worker_id], worker_id
+
+
+def check_limits(record: Record, scene: Scene) -> None:
+    """I6: nor were there more leases under the key of a limit that stood, or more starts in its period."""
+    book = Rulebook(scene.standing)
+    by_key: dict[str, list[Held]] = defaultdict(list)
+    rules = {}
+    for held in record.claims:
+        if held.lease.worker_id == LAST:  # By then the limits were lifted.
+            continue
+        new = record.jobs[held.lease.job_id]
+        for key, rule in book.keys(new.task, new.tenant, new.limits):
+            by_key[key].append(held)
+            rules[key] = rule
+    for key, leases in by_key.items():
+        rule = rules[key]
+        if rule.concurrency is not None:
+            assert most_at_once(leases) <= rule.concurrency, key
+        if rule.count is not None:
+            starts = sorted(held.lease.started_at for held in leases)
+            most = rule.count + rule.burst - 1
+            for first, beyond in zip(starts, starts[most:], strict=False):
+                assert beyond - first >= rule.period_ms, (key, first, beyond)
+
+
+def check_pauses(record: Record) -> None:
+    """Nothing starts between the answer to a pause and the first word of another one."""
+    writes = [entry for entry in record.entries if entry.verb == "write" and entry.given[:2] == (RULES, "pauses")]
+    for entry, after in pairwise(writes):
+        paused: Paused = read_rules(entry.given[2]).paused
+        if entry.returned is None or paused == Paused():
+            continue
+        for held in record.claims:
+            if held.asked > entry.returned and held.from_ < after.invoked:
+                lease = held.lease
+                stopped = lease.lane in paused.lanes or lease.task in paused.tasks or lease.tenant in paused.tenants
+                stopped = stopped or paused.everything
+                assert not stopped, (paused, lease)
+
+
+def check_samples(record: Record, scene: Scene) -> None:
+    """I6 at moments: what a survey shows at once keeps to limits, slots and ladder, and its sums are right."""
+    slots = worker_slots(record.entries)
+    standing = scene.standing.limits
+    for entry in record.entries:
+        if entry.answer is None:
+            continue
+        if entry.verb == "survey":
+            survey: Survey = entry.answer
+            held = Counter(key for job in survey.executing for key in job.held)
+            for key, leases in held.items():
+                name = key.partition("=")[0]
+                if name in standing:
+                    assert leases <= (standing[name].concurrency or 0), (key, survey.executing)
+            running = Counter(job.worker_id for job in survey.executing)
+            assert all(leases <= slots.get(worker_id, 99) for worker_id, leases in running.items()), running
+            assert {worker.worker_id: worker.running for worker in survey.workers if worker.running} == running
+        elif entry.verb == "stats":
+            stats: Stats = entry.answer
+            executing = sum(lane.executing for lane in stats.lanes.values())
+            assert executing == sum(worker.running for worker in stats.workers)
+        elif entry.verb == "find" and entry.given[0].states == (State.EXECUTING,):
+            assigned = Counter(job.assigned for job in entry.answer)
+            assert assigned["slow"] <= (RUNGS[1].limit or 0), assigned
+            assert assigned["slow"] + assigned["fast"] <= (RUNGS[0].limit or 0), assigned
+
+
+def check_keys(record: Record) -> None:
+    """One job for an idempotency key; never two live ones for a unique key."""
+    by_key: dict[tuple[str | None, str], set[JobId]] = defaultdict(set)
+    alive: dict[str, list[tuple[int, int, JobId]]] = defaultdict(list)
+    for entry in record.entries:
+        if entry.verb == "submit" and entry.answer is not None:
+            for job, answer in zip(entry.given[0], entry.answer, strict=True):
+                if job.idempotency_key is not None:
+                    by_key[job.tenant, job.idempotency_key].add(answer.job_id)
+                if job.unique_key is not None and not answer.deduplicated:
+                    alive[job.unique_key].append((entry.returned or 0, _may_end(record, job.job_id, 0), job.job_id))
+        if entry.verb == "retry" and entry.answer is not None:
+            for job_id, state in zip(entry.given[0], entry.answer, strict=True):
+                new = record.jobs.get(job_id)
+                if state is State.QUEUED and new is not None and new.unique_key is not None:
+                    until = _may_end(record, job_id, entry.invoked)
+                    alive[new.unique_key].append((entry.returned or 0, until, job_id))
+    assert {key: ids for key, ids in by_key.items() if len(ids) > 1} == {}
+    for key, spans in alive.items():
+        spans = [span for span in spans if span[0] < span[1]]
+        for (_, until, one), (since, _, other) in pairwise(sorted(spans)):
+            assert one == other or until <= since, (key, one, other)
+
+
+def _may_end(record: Record, job_id: JobId, after: int) -> int:
+    """Give the first moment from which a job may have ended."""
+    new = record.jobs[job_id]
+    if new.expires_ms is not None:
+        return 0
+    words = ("report completed", "report failed", "report cancelled", "report dead_letter", "report queued", "cancel")
+    calls = record.calls[job_id]
+    ends = [c.invoked for c in calls if c.returned > after and any(word in c.text for word in words)]
+    return min(ends, default=FOREVER)
+
+
+def check_line(record: Record) -> None:
+    """R1.37 R5.11: of two jobs of a line that nothing holds back, the later one does not start before the earlier."""
+    submitted: dict[JobId, tuple[int, int]] = {}
+    for entry in record.entries:
+        if entry.verb == "submit" and entry.returned is not None:
+            for job in entry.given[0]:
+                if job.task == "plain" and job.persist:
+                    submitted[job.job_id] = (entry.invoked, entry.returned)
+    first = {held.lease.job_id: held for held in record.claims if held.lease.epoch == 1}
+    latest: tuple[int, str] = (0, "")  # Of all that had been claimed by then: when the submit was asked for that came last.
+    for held in sorted((held for job_id, held in first.items() if job_id in submitted), key=lambda held: held.from_):
+        latest = max(latest, (submitted[held.lease.job_id][0], held.lease.job_id))
+        for other in first.values():
+            if other.asked > held.from_ and other.lease.job_id in submitted:
+                assert submitted[other.lease.job_id][1] >= latest[0], (other.lease.job_id, latest[1])
+
+
+def most_at_once(leases: Iterable[Held]) -> int:
+    moments = [(held.from_, 1) for held in leases if held.from_ < held.until]
+    moments += [(held.until, -1) for held in leases if held.from_ < held.until]
+    most = at_once = 0
+    for _, change in sorted(moments):
+        at_once += change
+        most = max(most, at_once)
+    return most
+
+
+# ---------------------------------------------------------------------- at rest
+
+
+async def check_at_rest(store: Store) -> dict[JobId, Job]:
+    """I5: every number is what counting again gives. Gives all jobs."""
+    before = await store.stats()
+    while True:  # What was cut off on its way to a server may still arrive there.
+        jobs = {job.job_id: job for job in await store.find(EVERYTHING)}
+        stats = await store.stats()
+        if replace(stats, now_at=0, workers=()) == replace(before, now_at=0, workers=()):
+            break
+        before = stats
+    lanes: dict[str, LaneStats] = defaultdict(LaneStats)
+    for job in jobs.values():
+        lane = lanes[job.lane]
+        if job.state is State.EXECUTING:
+            lanes[job.lane] = lane._replace(executing=lane.executing + 1)
+        elif job.state is State.QUEUED and job.due_at is not None:
+            lanes[job.lane] = lane._replace(delayed=lane.delayed + 1)
+        elif job.state is State.QUEUED:
+            lanes[job.lane] = lane._replace(waiting=lane.waiting + 1)
+    for name, lane in stats.lanes.items():
+        transient = lane.waiting - lanes[name].waiting if name == "high" else 0
+        assert transient >= 0
+        assert lane._replace(oldest_at=None) == lanes[name]._replace(waiting=lanes[name].waiting + transient), name
+    assert stats.kept == Counter(job.state.value for job in jobs.values() if job.state in BAD)
+    running = Counter(job.worker_id for job in jobs.values() if job.state is State.EXECUTING)
+    assert {worker.worker_id: worker.running for worker in stats.workers if worker.running} == running
+    assert stats.totals.get("completed", 0) == sum(job.state is State.COMPLETED for job in jobs.values())
+    live = Counter(job.unique_key for job in jobs.values() if job.unique_key and not job.state.ended)
+    assert all(holders == 1 for holders in live.values()), live
+    return jobs
+
+
+async def drain(store: Store, jobs: dict[JobId, Job], record: dict[JobId, NewJob]) -> None:
+    """Lift all rules, bring home what workers hold, and let one claimer take everything: each job once, in order."""
+    for document in await store.read(RULES):
+        await store.write(RULES, document.name, rules_body(Rules()))
+    for worker in (await store.stats()).workers:
+        await end_worker(store, worker.worker_id, POLICY, lambda _: Released())
+    last = a_worker(LAST, slots=8, reserved=0, offers=OFFERS)
+    await store.renew(Beat(last, 600_000, 600_000, register=True))
+    waiting = {job_id for job_id, job in jobs.items() if not job.state.ended}
+    heads: dict[ClassKey, tuple[int, int]] = {}
+    lines: dict[tuple[ClassKey, str | None], int] = {}
+    deadline = time.monotonic() + PATIENCE
+    leases: Sequence[Lease] = ()
+    while waiting or any(view.waiting for view in (await store.snapshot()).classes):
+        snapshot = await store.snapshot()
+        chosen = plan(snapshot, free=8, free_below=8, offers=frozenset(OFFERS), policy=POLICY)
+        finished = [judge(Returned(b"last"), lease, POLICY) for lease in leases if lease.persist]
+        answer = await store.exchange(Exchange(LAST, a_claim_id(), finished, chosen))
+        assert not answer.refused
+        leases = answer.leases
+        keys = {view.key: view.head_key for view in snapshot.classes if view.waiting}
+        for lease in leases:
+            if not lease.persist:
+                continue
+            assert lease.job_id in waiting, f"{lease.job_id} came twice, or should not have come"
+            waiting.remove(lease.job_id)
+            key, job = lease.class_key, jobs[lease.job_id]
+            if key in keys:  # The first that came of this class.
+                head = (keys.pop(key), lease.seq)
+                assert heads.get(key, (0, 0)) <= head, (key, heads[key], head)
+                heads[key] = head
+            if job.epoch == 0 and job.due_at is None and not record[lease.job_id].delay_ms and not _moved_on(job):
+                line = (key, lease.tenant)
+                assert lines.get(line, 0) < lease.seq, f"{lease.job_id} came after one submitted later"
+                lines[line] = lease.seq
+        if not leases:
+            gone = await store.find(JobQuery((State.CANCELLED,), limit=100_000))  # They expired meanwhile.
+            waiting -= {job.job_id for job in gone}
+            assert time.monotonic() < deadline, f"these never came out: {waiting}"
+            await asyncio.sleep(0.002)
+    finished = [judge(Returned(b"last"), lease, POLICY) for lease in leases if lease.persist]
+    assert not (await store.exchange(Exchange(LAST, b"", finished))).refused
+
+
+def _moved_on(job: Job) -> bool:
+    """Whether an operator has queued it again, at the end of its line."""
+    return job.eligible_at is not None and job.eligible_at > job.submitted_at
+
+
+async def check_drained(store: Store, record: Record, scene: Scene) -> None:
+    """Nothing is left behind: no lease, no key of a limit that somebody holds, no unique key without its job."""
+    jobs = await check_at_rest(store)
+    assert all(job.state.ended for job in jobs.values())
+    survey = await store.survey()
+    assert survey.executing == ()
+    assert await store.leases() == []
+    stats = await store.stats()
+    check_totals(stats, jobs, record)
+    await store.write(RULES, "last", rules_body(scene.standing))
+    fresh = [a_job(str(JobId(f"00000000-0000-4000-8000-{n:012}")), unique_key=key) for n, key in enumerate(UNIQUE_KEYS)]
+    assert not any(answer.deduplicated for answer in await store.submit(fresh))
+    again = [
+        a_job(f"00000000-0000-4000-9000-{n:012}", task="export", limits=(f"account={n}",), tenant=tenant)
+        for n, tenant in ((7, "acme"), (8, "zeta"))
+    ]
+    await store.submit(again)
+    asked = plan(await store.snapshot(), free=8, free_below=8, offers=frozenset(OFFERS), policy=POLICY)
+    answer = await store.exchange(Exchange(LAST, a_claim_id(), (), asked))
+    assert {lease.job_id for lease in answer.leases} == {job.job_id for job in fresh + again}
+
+
+def check_totals(stats: Stats, jobs: dict[JobId, Job], record: Record) -> None:
+    """I5: what was counted all along is what the jobs and the record say. Pruned jobs leave a little room."""
+    sent = {job.job_id for job in record.jobs.values() if not job.persist}
+    submits = [entry for entry in record.entries if entry.verb == "submit"]
+    lost = sum(len(entry.given[0]) for entry in submits if entry.returned is None)
+    made = {
+        answer.job_id
+        for entry in submits
+        if entry.answer is not None
+        for answer in entry.answer
+        if not answer.deduplicated
+    } | jobs.keys()
+    totals = Counter(stats.totals)
+    assert len(made) <= totals["submitted"] <= len(made) + lost
+    pruned = len([job_id for job_id in made - jobs.keys() if job_id not in sent])
+    epochs = sum(job.epoch for job in jobs.values())
+    told = {(held.lease.job_id, held.lease.epoch) for held in record.claims}
+    epochs += sum(job_id not in jobs for job_id, _ in told)
+    transient = len(made & sent)
+    claims_lost = sum(entry.verb == "exchange" and entry.returned is None for entry in record.entries)
+    room = lost + 8 * claims_lost if pruned or lost else 0
+    assert epochs + transient <= totals["claimed"] <= epochs + transient + room
+    ended = sum(totals[state.value] for state in (State.COMPLETED, *BAD))
+    retries = [entry for entry in record.entries if entry.verb == "retry"]
+    moved = sum(entry.answer == [State.QUEUED] for entry in retries)
+    unsure = sum(entry.returned is None for entry in retries)
+    persisted = len(made - sent)
+    assert persisted <= ended <= persisted + moved + unsure + lost
+    # Every lease ended once: it went back, or its job ended. What ended in the queue was cancelled there.
+    leased = totals["claimed"] - transient
+    assert leased <= totals["retried"] + ended
+    assert totals["retried"] + totals["completed"] + totals["failed"] + totals["dead_letter"] <= leased + room
+
+
+# ---------------------------------------------------------------------- the tests
+
+
+async def play(orders: Orders, apart: int, pool: ProcessPoolExecutor) -> None:
+    """Play one history, drain the store and judge both."""
+    scene = orders.scene
+    stores = await open_stores(orders.address, orders.namespace, 3)
+    loop = asyncio.get_running_loop()
+    try:
+        await stores[0].write(RULES, "declared.standing", rules_body(scene.standing))
+        others = [loop.run_in_executor(pool, join_from_afar, orders, f"p{n}") for n in range(apart)]
+        played = [join_in(orders, stores, "main"), *others]
+        entries = [entry for part in await _all(played) for entry in part]
+        for store in stores[1:]:
+            await store.close()
+        plain = recorded(stores[0], "last", Random(0), 0.0, entries)
+        jobs = await check_at_rest(plain)
+        await drain(plain, jobs, Record(entries).jobs)
+        record = Record(entries)
+        await plain.get(sorted(record.calls))
+        record = Record(entries)
+        check_record(record, scene)
+        await check_drained(plain, record, scene)
+    finally:
+        for store in stores:
+            await store.close()
+
+
+async def _all(parts: Sequence[Awaitable[list[Entry]]]) -> list[list[Entry]]:
+    return list(await asyncio.gather(*parts))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.name)
+async def test_clients_on_one_loop_leave_a_history_that_one_at_a_time_explains(
+    store_name: str, tmp_path: Path, scene: Scene, seed: int
+) -> None:
+    # R1.7, R1.22, R1.37, R2.50, R2.56, R2.61, R4.38, R5.11, R5.22, R5.43, R5.50, R5.51, R5.57, R5.60, R5.76, R5.81
+    await play_scene(store_name, tmp_path, scene, [seed], clients=6, steps=50)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.name)
+async def test_clients_in_many_processes_leave_such_a_history_too(
+    store_name: str, tmp_path: Path, scene: Scene, seed: int
+) -> None:
+    # R1.2, R1.22, R2.50, R5.51, R5.57, R5.60, R5.81, R5.108
+    await play_scene(store_name, tmp_path, scene, [seed], clients=3, steps=40, apart=2)
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.name)
+async def test_many_long_concurrent_histories_hold(store_name: str, tmp_path: Path, scene: Scene, seed: int) -> None:
+    seeds = range(seed * 1_000, seed * 1_000 + 20)
+    await play_scene(store_name, tmp_path, scene, seeds, clients=8, steps=150)
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.name)
+async def test_many_long_histories_of_many_processes_hold(
+    store_name: str, tmp_path: Path, scene: Scene, seed: int
+) -> None:
+    seeds = range(seed * 1_000, seed * 1_000 + 20)
+    await play_scene(store_name, tmp_path, scene, seeds, clients=4, steps=120, apart=3)
+
+
+async def play_scene(
+    store_name: str, folder: Path, scene: Scene, seeds: Iterable[int], *, clients: int, steps: int, apart: int = 0
+) -> None:
+    """Play histories of one scene, each in a namespace of its own, with so many processes beside this one."""
+    address = ADDRESSES[store_name](folder)
+    if apart and not open_store(address).abilities.shared:
+        pytest.skip("this store lives in one process")
+    with ProcessPoolExecutor(max(1, apart), mp_context=get_context("spawn")) as pool:
+        for seed in seeds:
+            try:
+                await play(Orders(address, f"n{seed}", scene, seed, clients, steps), apart, pool)
+            except BaseException as problem:
+                problem.add_note(f"to play it again: --seed {seed}, {scene.name!r}, {apart} processes beside this one")
+                raise

@@ -1,0 +1,152 @@
+"""Submit inside a caller's transaction: what is rolled back never was, what is committed runs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+
+import asyncpg
+import psycopg
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.orm import Session
+
+from headway import Headway
+from headway.core.errors import ConfigError
+from tests.conftest import postgres
+from tests.stores.postgres.conftest import Outside
+
+
+class Undo(Exception):
+    """Ends a caller's transaction."""
+
+
+@pytest.fixture
+async def app(url: str) -> AsyncIterator[Headway]:
+    made = Headway(store=url)
+    made.task(name="add")(_add)
+    made.task(name="bill", fair_by="customer")(_bill)
+    yield made
+    await made.aclose()
+    await asyncio.to_thread(made.close)
+
+
+async def _add(left: int, right: int) -> int:
+    return left + right
+
+
+async def _bill(customer: str) -> None: ...
+
+
+@pytest.fixture
+def engine() -> Iterator[sa.Engine]:
+    made = sa.create_engine(postgres().url.replace("postgresql://", "postgresql+psycopg://"))
+    yield made
+    made.dispose()
+
+
+async def kept(outside: Outside, url: str) -> int:
+    schema = url.partition("schema=")[2]
+    return int(await outside.fetchval(f"SELECT count(*) FROM {schema}.job"))
+
+
+async def test_an_asyncpg_transaction_takes_its_jobs_with_it(app: Headway, url: str, outside: Outside) -> None:
+    add = app.find_task("add")
+    connection = await asyncpg.connect(postgres().url)
+    with pytest.raises(Undo):
+        async with connection.transaction():
+            await add.using(connection=connection).aenqueue(1, 2)
+            raise Undo
+    assert await kept(outside, url) == 0
+    async with connection.transaction():
+        job = await add.using(connection=connection).aenqueue(1, 2)
+        assert await kept(outside, url) == 0
+    assert await job.astatus() == "queued"
+    await connection.close()
+
+
+@pytest.mark.parametrize("driver", ["psycopg", "asyncpg"])
+async def test_an_sqlalchemy_session_does(app: Headway, url: str, outside: Outside, driver: str) -> None:
+    made = create_async_engine(postgres().url.replace("postgresql://", f"postgresql+{driver}://"))
+    add = app.find_task("add")
+    async with AsyncSession(made) as session:
+        await add.using(connection=session).aenqueue(1, 2)
+        await session.rollback()
+        assert await kept(outside, url) == 0
+        jobs = await app.aenqueue_many((add.call(1, n) for n in range(3)), connection=session)
+        await session.commit()
+    async with made.begin() as connection:
+        await add.using(connection=connection).aenqueue(1, 2)
+    assert len(jobs) == 3
+    assert await kept(outside, url) == 4
+    await made.dispose()
+
+
+async def test_a_psycopg_connection_does(app: Headway, url: str, outside: Outside) -> None:
+    add = app.find_task("add")
+    async with await psycopg.AsyncConnection.connect(postgres().url) as connection:
+        await add.using(connection=connection).aenqueue(1, 2)
+        await connection.rollback()
+        await add.using(connection=connection).aenqueue(1, 2)
+        assert await kept(outside, url) == 0
+    assert await kept(outside, url) == 1
+
+
+async def test_code_without_a_loop_does_too(app: Headway, url: str, outside: Outside, engine: sa.Engine) -> None:
+    add = app.find_task("add")
+
+    def work() -> None:
+        with psycopg.connect(postgres().url) as connection:
+            add.using(connection=connection).enqueue(1, 2)
+            connection.rollback()
+            add.using(connection=connection).enqueue(1, 2)
+        with Session(engine) as session:
+            app.enqueue_many([add.call(1, 2), add.call(3, 4)], connection=session)
+            session.rollback()
+            app.enqueue_many([add.using(connection=session).call(1, 2), add.using(connection=session).call(3, 4)])
+            session.commit()
+        with engine.begin() as plain:
+            add.using(connection=plain).enqueue(5, 6)
+
+    await asyncio.to_thread(work)
+    assert await kept(outside, url) == 4
+
+
+async def test_a_key_that_is_known_does_not_end_the_callers_transaction(
+    app: Headway, url: str, outside: Outside
+) -> None:
+    add = app.find_task("add").using(idempotency_key="once")
+    first = await add.aenqueue(1, 2)
+    async with outside.transaction():
+        again = await add.using(connection=outside).aenqueue(1, 2)
+        assert await outside.fetchval("SELECT 1") == 1
+    assert again.id == first.id
+    assert again.deduplicated
+    assert await kept(outside, url) == 1
+
+
+async def test_jobs_of_tenants_get_their_places_once_they_are_committed(app: Headway, outside: Outside) -> None:
+    bill = app.find_task("bill")
+    async with outside.transaction():
+        await bill.using(connection=outside).aenqueue("acme")
+        other = await asyncio.wait_for(bill.aenqueue("zeta"), 5)  # Waits for nobody.
+    assert await other.astatus() == "queued"
+
+
+async def test_what_is_no_connection_is_refused(app: Headway, engine: sa.Engine) -> None:
+    add = app.find_task("add")
+    with pytest.raises(ConfigError, match="known are an asyncpg connection"):
+        await add.using(connection=object()).aenqueue(1, 2)
+    with psycopg.connect(postgres().url) as connection, pytest.raises(ConfigError, match=r"with enqueue\(\)"):
+        await add.using(connection=connection).aenqueue(1, 2)
+    with pytest.raises(ConfigError, match="the same connection"):
+        await app.aenqueue_many([add.call(1, 2), add.using(connection=engine).call(1, 2)])
+
+
+async def test_other_stores_refuse_a_connection() -> None:
+    app = Headway(store="memory://")
+    add = app.task(name="add")(_add)
+    with pytest.raises(ConfigError, match="PostgreSQL"):
+        await add.using(connection=object()).aenqueue(1, 2)
+    await app.aclose()
