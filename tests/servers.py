@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import pwd
 import signal
 import socket
+import ssl
 import subprocess
 import time
 from collections.abc import Callable
@@ -122,6 +124,180 @@ class Valkey(Server):
 
     def _answers(self) -> bool:
         return self.ask("PING").startswith(b"+PONG")
+
+
+class ValkeyCluster:
+    """Three masters that share all slots."""
+
+    SLOTS = 16_384
+
+    def __init__(self, folder: Path, *options: str) -> None:
+        settings = ("cluster-enabled yes", "cluster-node-timeout 2000", 'save ""', *options)
+        self._buses = [free_port() for _ in range(3)]
+        self.nodes = [
+            Valkey(folder / f"node-{number}", *settings, f"cluster-port {bus}")
+            for number, bus in enumerate(self._buses)
+        ]
+
+    def start(self) -> None:
+        """Start, and wait until every node knows which one holds which slot."""
+        for node in self.nodes:
+            node.start()
+        share = self.SLOTS // len(self.nodes)
+        for number, node in enumerate(self.nodes):
+            last = self.SLOTS if node is self.nodes[-1] else (number + 1) * share
+            node.ask("CLUSTER", "ADDSLOTSRANGE", str(number * share), str(last - 1))
+            node.ask("CLUSTER", "SET-CONFIG-EPOCH", str(number + 1))
+        for node, bus in zip(self.nodes[1:], self._buses[1:], strict=True):
+            self.nodes[0].ask("CLUSTER", "MEET", HOST, str(node.port), str(bus))
+        for node in self.nodes:
+            wait_for(lambda node=node: self._agrees(node), "an agreement of all nodes", node)  # type: ignore[misc]
+
+    def stop(self) -> None:
+        for node in self.nodes:
+            node.kill()
+
+    def id_of(self, node: Valkey) -> str:
+        return node.ask("CLUSTER", "MYID").split()[1].decode()
+
+    def slot_of(self, key: str) -> int:
+        return int(self.nodes[0].ask("CLUSTER", "KEYSLOT", key)[1:])
+
+    def holder(self, slot: int) -> Valkey:
+        """Give the node that takes a slot for its own."""
+        [found] = [node for node in self.nodes if node.running and slot in self._slots(node)]
+        return found
+
+    def _slots(self, node: Valkey) -> set[int]:
+        [mine] = [line for line in node.ask("CLUSTER", "NODES").decode().splitlines() if "myself" in line]
+        found: set[int] = set()
+        for part in mine.split()[8:]:
+            if not part.startswith("["):
+                first, _, last = part.partition("-")
+                found |= set(range(int(first), int(last or first) + 1))
+        return found
+
+    def _agrees(self, node: Valkey) -> bool:
+        said = node.ask("CLUSTER", "INFO").decode()
+        listed = node.ask("CLUSTER", "NODES").decode()
+        return (
+            "cluster_state:ok" in said
+            and f"cluster_slots_assigned:{self.SLOTS}" in said
+            and all(f":{each.port}@" in listed for each in self.nodes)
+        )
+
+
+class Sentinels:
+    """A master, its replica, and three Sentinels that agree on who is who."""
+
+    MASTER = "main"
+
+    def __init__(self, folder: Path, *options: str) -> None:
+        self.master = Valkey(folder / "master", 'save ""', "repl-diskless-sync-delay 0", *options)
+        self.replica = Valkey(
+            folder / "replica", 'save ""', f"replicaof {HOST} {self.master.port}", "repl-diskless-sync-delay 0", *options
+        )
+        watched = (
+            f"sentinel monitor {self.MASTER} {HOST} {self.master.port} 2",
+            f"sentinel down-after-milliseconds {self.MASTER} 1000",
+            f"sentinel failover-timeout {self.MASTER} 10000",
+        )
+        self.sentinels = [Valkey(folder / f"sentinel-{n}", *watched, sentinel=True) for n in range(3)]
+
+    @property
+    def url(self) -> str:
+        hosts = ",".join(f"{HOST}:{sentinel.port}" for sentinel in self.sentinels)
+        return f"redis+sentinel://{hosts}/{self.MASTER}"
+
+    def start(self) -> None:
+        """Start, and wait until the replica follows and all Sentinels know each other and it."""
+        self.master.start()
+        self.replica.start()
+        wait_for(lambda: b"master_link_status:up" in self.replica.ask("INFO", "replication"), "replication")
+        for sentinel in self.sentinels:
+            sentinel.start()
+        for sentinel in self.sentinels:
+            wait_for(lambda sentinel=sentinel: self._is_ready(sentinel), "an agreement of Sentinels")  # type: ignore[misc]
+
+    def stop(self) -> None:
+        for server in (*self.sentinels, self.replica, self.master):
+            server.kill()
+
+    def _is_ready(self, sentinel: Valkey) -> bool:
+        said = sentinel.ask("INFO", "sentinel")
+        return b"status=ok" in said and b"slaves=1" in said and b"sentinels=3" in said
+
+
+class Proxy:
+    """Stands between a client and a server on this machine, and can spoil what passes. Belongs to one loop."""
+
+    def __init__(self, port: int, tls: ssl.SSLContext | None = None) -> None:
+        self.port = 0
+        self.lost = 0  # Replies that were lost so far.
+        self._losing = 0
+        self._deaf: set[asyncio.StreamWriter] = set()
+        self._to = port
+        self._tls = tls
+        self._server: asyncio.Server | None = None
+        self._ends: set[asyncio.StreamWriter] = set()
+
+    async def __aenter__(self) -> Proxy:
+        self._server = await asyncio.start_server(self._serve, HOST, 0, ssl=self._tls)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._server is not None
+        self._server.close()
+        self.cut()
+        await asyncio.sleep(0)
+
+    def cut(self) -> None:
+        """Cut all connections at once."""
+        for end in list(self._ends):
+            end.transport.abort()
+
+    def lose_replies(self, count: int = 1) -> None:
+        """Let requests pass and cut the connection instead of the next replies."""
+        self._losing = count
+
+    def swallow_replies(self) -> None:
+        """Let requests pass and say nothing more on the connections there are; new ones are whole."""
+        self._deaf = set(self._ends)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            answers, requests = await asyncio.open_connection(HOST, self._to)
+        except OSError:
+            writer.transport.abort()
+            return
+        ends = {writer, requests}
+        self._ends |= ends
+        try:
+            await asyncio.gather(self._pass_on(reader, requests), self._pass_back(answers, writer))
+        except (OSError, EOFError):
+            pass
+        finally:
+            self._ends -= ends
+            for end in ends:
+                end.transport.abort()
+
+    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(1 << 16):
+            writer.write(data)
+        raise EOFError
+
+    async def _pass_back(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(1 << 16):
+            if self._losing:
+                self._losing -= 1
+                self.lost += 1
+                raise EOFError
+            if writer in self._deaf:
+                self.lost += 1
+            else:
+                writer.write(data)
+        raise EOFError
 
 
 class Postgres(Server):

@@ -31,23 +31,27 @@ from tests.conformance.builders import (
     submit,
     submit_one,
 )
-
 from tests.servers import Postgres
 from tests.stores.postgres.conftest import OpenStore, Outside
 
 SOON = 5.0
 
 
-async def drain(store: PostgresStore, worker_id: str, seen: Counter[str], *, most: int = 7) -> None:
-    """Claim and finish until nothing is left."""
+async def drain(
+    store: PostgresStore, worker_id: str, seen: Counter[str], *, most: int = 7, rounds: int = 10_000
+) -> None:
+    """Claim and finish until nothing is left, or for so many rounds."""
     await register(store, worker_id, slots=most)
     held: list[Lease] = []
-    while True:
+    for left in reversed(range(rounds)):
         chosen = plan(await store.snapshot(), free=most, free_below=most, offers=frozenset(), policy=BUILT_IN)
         reports = [judge(Returned(b"null"), lease, BUILT_IN) for lease in held]
         answer = await store.exchange(Exchange(worker_id, a_claim_id(), reports, chosen))
         assert not answer.refused
         held = list(answer.leases)
+        if not left:
+            await asyncio.gather(*(end(store, lease) for lease in held))
+            held = []
         seen.update(lease.job_id for lease in held)
         if not held and not answer.more:
             return
@@ -176,7 +180,7 @@ async def test_a_database_with_other_defaults_keeps_its_promises(url: str, outsi
         for store in stores:
             await store.close()
     finally:
-        await outside.execute(f"REASSIGN OWNED BY odd TO postgres; DROP OWNED BY odd; DROP ROLE odd")
+        await outside.execute("REASSIGN OWNED BY odd TO postgres; DROP OWNED BY odd; DROP ROLE odd")
 
 
 async def test_texts_that_postgresql_cannot_keep_do_not_stop_an_ending(open_url: OpenStore, url: str) -> None:
@@ -207,10 +211,10 @@ async def test_a_server_that_stops_at_once_in_the_middle_of_work_loses_nothing(t
 
         seen: Counter[str] = Counter()
         producing = [asyncio.create_task(produce()) for _ in range(2)]
-        await drain(store, "w1", seen)
+        await drain(store, "w1", seen, rounds=5)
         await asyncio.to_thread(server.stop_immediately)
         await asyncio.to_thread(server.start)
-        await drain(store, "w1", seen)
+        await drain(store, "w1", seen, rounds=5)
         stopped = True
         await asyncio.gather(*producing)
         await drain(store, "w1", seen)
@@ -222,5 +226,3 @@ async def test_a_server_that_stops_at_once_in_the_middle_of_work_loses_nothing(t
         await store.close()
     finally:
         server.stop()
-
-

@@ -62,7 +62,9 @@ def read_address(url: str) -> Address:
         )
     pool = given.get("pool", "4")
     if not pool.isdecimal() or not 1 <= int(pool) <= 1_000:
-        raise ConfigError(f"store address {shown!r}: pool is a number of connections from 1 on, not {pool!r}", url=shown)
+        raise ConfigError(
+            f"store address {shown!r}: pool is a number of connections from 1 on, not {pool!r}", url=shown
+        )
     pgbouncer = given.get("pgbouncer", "0")
     if pgbouncer not in ("0", "1"):
         raise ConfigError(f"store address {shown!r}: pgbouncer is 0 or 1, not {pgbouncer!r}", url=shown)

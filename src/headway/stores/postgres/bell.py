@@ -110,6 +110,7 @@ class Bell:
         assert self._url is not None
         connection = await connect(self._url)
         try:
+            connection.add_termination_listener(lambda _: self._changed.set())
             await connection.add_listener(self._channel, self._hear)
             self._watching = set()
             await self._note_watchers()
@@ -125,6 +126,8 @@ class Bell:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(CHECK_EVERY):
                     await self._changed.wait()
+            if connection.is_closed():
+                raise ConnectionError("the connection was cut")
             if self._changed.is_set():
                 self._changed.clear()
                 await self._note_watchers()
@@ -175,5 +178,3 @@ class Bell:
     def _ring_all(self) -> None:
         for name in list(self._ears):
             self._ring(name)
-
-

@@ -8,7 +8,7 @@ import random
 import socket
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 import asyncpg
 from asyncpg import exceptions as pg
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Connection: TypeAlias = "asyncpg.Connection[Any]"
+Isolation = Literal["read_committed", "repeatable_read"]
 
 CONNECT_WITHIN = 10.0  # Seconds for one connection to be made.
 ANSWER_WITHIN = 20.0  # Seconds for one statement.
@@ -90,10 +91,10 @@ class Connections:
             with contextlib.suppress(Exception):
                 await self._idle.pop().close(timeout=2)
 
-    async def run(self, work: Callable[[Connection], Awaitable[T]], *, explicit: bool = False) -> T:
+    async def run(self, work: Callable[[Connection], Awaitable[T]], isolation: Isolation | None = None) -> T:
         """Do some work on a connection, and again while the server is away or others get in the way, for a while.
 
-        ``explicit``: in a transaction of its own; otherwise it is one statement. Work must be safe to repeat.
+        ``isolation``: in a transaction of its own; without it the work is one statement. It must be safe to repeat.
         """
         if self._closed:
             raise StoreError(f"the store {self._address.shown} is not open")
@@ -104,7 +105,7 @@ class Connections:
             try:
                 with naming(self._address.shown):
                     async with self._room:
-                        return await self._run_once(work, explicit or self._address.pgbouncer)
+                        return await self._run_once(work, isolation)
             except StoreUnavailable as problem:
                 if isinstance(problem, StoreBusy):
                     contested += 1
@@ -115,13 +116,15 @@ class Connections:
                 await asyncio.sleep(delay * random.uniform(0.5, 1.0))
                 delay = min(1.0, delay * 2)
 
-    async def _run_once(self, work: Callable[[Connection], Awaitable[T]], explicit: bool) -> T:
+    async def _run_once(self, work: Callable[[Connection], Awaitable[T]], isolation: Isolation | None) -> T:
         connection = self._idle.pop() if self._idle else None
         if connection is None or connection.is_closed():
             connection = await connect(self._address.url, pgbouncer=self._address.pgbouncer)
         try:
-            if explicit:
-                async with connection.transaction(isolation="read_committed"):
+            if self._address.pgbouncer and isolation is None:
+                isolation = "read_committed"  # Said each time: nothing that a session was told stays with it.
+            if isolation is not None:
+                async with connection.transaction(isolation=isolation):
                     value = await work(connection)
             else:
                 value = await work(connection)

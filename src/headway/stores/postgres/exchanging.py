@@ -99,9 +99,7 @@ async def _take_all(tx: Transaction, request: Exchange, plan: Plan, worker: Row)
 class _Taking:
     """One take of a plan, under all caps."""
 
-    def __init__(
-        self, tx: Transaction, caps: Caps, take: Take, class_id: int, worker_id: str, token: bytes
-    ) -> None:
+    def __init__(self, tx: Transaction, caps: Caps, take: Take, class_id: int, worker_id: str, token: bytes) -> None:
         self._tx = tx
         self._caps = caps
         self._take = take

@@ -146,9 +146,7 @@ class PostgresStore:
             if request.plan is not None and any(take.key not in memory.class_ids for take in request.plan.takes):
                 await self._read(Transaction.classes)
             answer = await self._connections.run(
-                lambda raw: quick.exchange(
-                    Database(raw, self._schema), memory, self._looks, request, self._now()
-                )
+                lambda raw: quick.exchange(Database(raw, self._schema), memory, self._looks, request, self._now())
             )
             if answer is not None:
                 return answer
@@ -306,7 +304,7 @@ class PostgresStore:
             try:
                 return await self._connections.run(
                     lambda raw, chosen=chosen: self._transact(raw, function, chosen, asker),  # type: ignore[misc]
-                    explicit=True,
+                    "read_committed",
                 )
             except _Alone:
                 alone = True
@@ -335,20 +333,19 @@ class PostgresStore:
         await self._bell.settled()
 
         async def read(raw: Connection) -> T:
-            async with raw.transaction(isolation="repeatable_read", readonly=True):
-                db, memory = Database(raw, self._schema), self._memory
-                row = await db.row("moment", self._now(), self.namespace)
-                assert row is not None
-                if row["namespace_id"] is None:
-                    memory = Memory()
-                    memory.adopt(0, Rulebook())
-                else:
-                    memory.namespace_id = row["namespace_id"]
-                    if row["rules"] != memory.rules_version:
-                        await read_rules(db, memory)
-                return await function(Transaction(db, now_at=row["now_at"], memory=memory))
+            db, memory = Database(raw, self._schema), self._memory
+            row = await db.row("moment", self._now(), self.namespace)
+            assert row is not None
+            if row["namespace_id"] is None:
+                memory = Memory()
+                memory.adopt(0, Rulebook())
+            else:
+                memory.namespace_id = row["namespace_id"]
+                if row["rules"] != memory.rules_version:
+                    await read_rules(db, memory)
+            return await function(Transaction(db, now_at=row["now_at"], memory=memory))
 
-        return await self._connections.run(read)
+        return await self._connections.run(read, "repeatable_read")
 
     async def _follow_rules(self) -> None:
         async def follow(raw: Connection) -> None:
@@ -378,7 +375,7 @@ class PostgresStore:
             await db.run("watch", ns, names, WATCHED_MS)
 
         if begins:
-            await self._connections.run(begin, explicit=True)
+            await self._connections.run(begin, "read_committed")
         else:
             await self._first("unwatch", ns, names)
 

@@ -256,16 +256,13 @@ class RedisStore:
         for kind in executing:
             lane = records.class_key(kind).lane
             lanes[lane] = lanes[lane]._replace(executing=lanes[lane].executing + 1)
-        last_minute: dict[str, int] = {}
-        for what, count in _pairs(recent):
-            last_minute[what] = last_minute.get(what, 0) + count
         states = {records.STATES[kept[at]].value: int(kept[at + 1]) for at in range(0, len(kept), 2)}
         return Stats(
             now_at,
             lanes,
             tuple(records.read_worker(row, now_at) for row in workers),
-            dict(_pairs(totals)),
-            last_minute,
+            _sums(totals),
+            _sums(recent),
             {state: count for state, count in states.items() if count},
         )
 
@@ -499,8 +496,13 @@ def _matches(job: Job, query: JobQuery) -> bool:
     )
 
 
-def _pairs(flat: Sequence[bytes]) -> list[tuple[str, int]]:
-    return [(flat[at].decode(), int(flat[at + 1])) for at in range(0, len(flat), 2)]
+def _sums(flat: Sequence[bytes]) -> dict[str, int]:
+    """Add up counts that come by minutes."""
+    sums: dict[str, int] = {}
+    for at in range(0, len(flat), 2):
+        what = flat[at].decode()
+        sums[what] = sums.get(what, 0) + int(flat[at + 1])
+    return sums
 
 
 def _earlier(one: int | None, other: int | None) -> int | None:

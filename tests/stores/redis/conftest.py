@@ -1,0 +1,117 @@
+"""Servers of a test's own, and ways to look at what a store keeps there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from headway.core.job import JobId, State
+from headway.stores.base import Clock, JobQuery, Store
+from headway.stores.open import open_store
+from headway.stores.redis import link
+from headway.stores.redis.store import RedisStore
+from tests.conformance.builders import claim, end, register
+from tests.servers import Proxy, Valkey
+
+StartServer = Callable[..., Valkey]
+OpenStore = Callable[..., Awaitable[RedisStore]]
+
+
+@pytest.fixture
+def start_server(tmp_path: Path) -> Iterator[StartServer]:
+    """Start servers with options of their own; without any they keep nothing on disk."""
+    started: list[Valkey] = []
+
+    def start(*options: str) -> Valkey:
+        server = Valkey(tmp_path / f"server-{len(started)}", 'save ""', *options)
+        started.append(server)
+        server.start()
+        return server
+
+    yield start
+    for server in started:
+        server.kill()
+
+
+@pytest.fixture
+def server(start_server: StartServer) -> Valkey:
+    return start_server()
+
+
+@pytest.fixture
+async def open_url() -> AsyncIterator[OpenStore]:
+    """Open stores by their address; they are closed by themselves."""
+    async with AsyncExitStack() as stack:
+
+        async def open_one(url: str, namespace: str = "default", clock: Clock | None = None) -> RedisStore:
+            store = open_store(url, namespace, clock=clock)
+            assert isinstance(store, RedisStore)
+            await store.open()
+            stack.push_async_callback(store.close)
+            return store
+
+        yield open_one
+
+
+@pytest.fixture
+async def store(server: Valkey, open_url: OpenStore) -> RedisStore:
+    return await open_url(server.url)
+
+
+@pytest.fixture
+async def proxy(server: Valkey) -> AsyncIterator[Proxy]:
+    async with Proxy(server.port) as made:
+        yield made
+
+
+@pytest.fixture
+async def behind(proxy: Proxy, open_url: OpenStore) -> RedisStore:
+    """A store that reaches the server through the proxy."""
+    return await open_url(f"redis://127.0.0.1:{proxy.port}")
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let calls be given up soon, for tests of what happens then."""
+    monkeypatch.setattr(link, "PATIENCE", 0.3)
+
+
+async def until(what: Callable[[], Awaitable[bool]], within: float = 30.0) -> None:
+    async with asyncio.timeout(within):
+        while not await what():
+            await asyncio.sleep(0.01)
+
+
+async def recount(store: Store) -> Counter[State]:
+    """Count the jobs by state, and hold every total that the store keeps against it."""
+    jobs = await store.find(JobQuery(limit=100_000))
+    by_state = Counter(job.state for job in jobs)
+    stats, snapshot = await store.stats(), await store.snapshot()
+    lanes = stats.lanes.values()
+    delayed = sum(1 for job in jobs if job.state is State.QUEUED and job.due_at is not None)
+    assert sum(lane.delayed for lane in lanes) == delayed
+    assert sum(lane.waiting for lane in lanes) == by_state[State.QUEUED] - delayed
+    assert sum(view.waiting for view in snapshot.classes) == by_state[State.QUEUED] - delayed
+    assert sum(lane.executing for lane in lanes) == by_state[State.EXECUTING]
+    held = [lease for worker in stats.workers for lease in await store.leases(worker_id=worker.worker_id)]
+    assert {lease.job_id for lease in held} == {job.job_id for job in jobs if job.state is State.EXECUTING}
+    assert len(held) == by_state[State.EXECUTING]
+    for state in (State.FAILED, State.CANCELLED, State.DEAD_LETTER):
+        assert stats.kept.get(state.value, 0) == by_state[state]
+    return by_state
+
+
+async def drain(store: Store, worker_id: str = "drain") -> list[JobId]:
+    """Run all that waits; give it in the order it was claimed."""
+    await register(store, worker_id, slots=1_000, reserved=0)
+    ran: list[JobId] = []
+    while leases := await claim(store, worker_id, free=1_000):
+        for lease in leases:
+            await end(store, lease)
+        ran += [lease.job_id for lease in leases]
+    return ran
