@@ -122,7 +122,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "store_name" in metafunc.fixturenames:
+    named = any(mark.args[0] == "store_name" for mark in metafunc.definition.iter_markers("parametrize"))
+    if "store_name" in metafunc.fixturenames and not named:
         wanted: str | None = metafunc.config.getoption("--store")
         metafunc.parametrize("store_name", [wanted] if wanted else list(STORES))
 

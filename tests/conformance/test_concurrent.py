@@ -10,6 +10,8 @@ what must have been true between the answer to a claim and the first call that c
 from __future__ import annotations
 
 import asyncio
+import atexit
+import functools
 import time
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
@@ -473,8 +475,11 @@ def check_epochs(record: Record) -> None:
 
 def check_grants(record: Record) -> None:
     """A claim gives no more than was asked for, to nobody who cannot run it."""
+    sent: Counter[JobId] = Counter()
     given: Counter[JobId] = Counter()
     for entry in record.entries:
+        if entry.verb == "submit":
+            sent.update(job.job_id for job in entry.given[0] if not job.persist)
         if entry.verb == "exchange" and entry.answer is not None and entry.answer.leases:
             asked: Plan = entry.given[0].plan
             leases: Sequence[Lease] = entry.answer.leases
@@ -482,7 +487,8 @@ def check_grants(record: Record) -> None:
             assert sum(lease.lane not in POLICY.reserve.lanes for lease in leases) <= asked.free_below
             assert all(serves(lease.needs, frozenset(OFFERS)) for lease in leases)
             given.update(lease.job_id for lease in leases if not lease.persist)
-    assert all(times == 1 for times in given.values())  # A transient job comes once, or not at all.
+    # A transient job comes at most as often as it was sent: nothing is known of it by which to tell.
+    assert all(times <= sent[job_id] for job_id, times in given.items())
 
 
 def check_slots(record: Record) -> None:
@@ -747,7 +753,7 @@ def check_totals(stats: Stats, jobs: dict[JobId, Job], record: Record) -> None:
     epochs += sum(job_id not in jobs for job_id, _ in told)
     transient = len(made & sent)
     claims_lost = sum(entry.verb == "exchange" and entry.returned is None for entry in record.entries)
-    room = lost + 8 * claims_lost if pruned or lost else 0
+    room = lost + 8 * claims_lost if pruned or lost else 0  # Eight slots at most.
     assert epochs + transient <= totals["claimed"] <= epochs + transient + room
     ended = sum(totals[state.value] for state in (State.COMPLETED, *BAD))
     retries = [entry for entry in record.entries if entry.verb == "retry"]
@@ -764,14 +770,14 @@ def check_totals(stats: Stats, jobs: dict[JobId, Job], record: Record) -> None:
 # ---------------------------------------------------------------------- the tests
 
 
-async def play(orders: Orders, apart: int, pool: ProcessPoolExecutor) -> None:
+async def play(orders: Orders, apart: int) -> None:
     """Play one history, drain the store and judge both."""
     scene = orders.scene
     stores = await open_stores(orders.address, orders.namespace, 3)
     loop = asyncio.get_running_loop()
     try:
         await stores[0].write(RULES, "declared.standing", rules_body(scene.standing))
-        others = [loop.run_in_executor(pool, join_from_afar, orders, f"p{n}") for n in range(apart)]
+        others = [loop.run_in_executor(processes(), join_from_afar, orders, f"p{n}") for n in range(apart)]
         played = [join_in(orders, stores, "main"), *others]
         entries = [entry for part in await _all(played) for entry in part]
         for store in stores[1:]:
@@ -799,7 +805,7 @@ async def test_clients_on_one_loop_leave_a_history_that_one_at_a_time_explains(
     store_name: str, tmp_path: Path, scene: Scene, seed: int
 ) -> None:
     # R1.7, R1.22, R1.37, R2.50, R2.56, R2.61, R4.38, R5.11, R5.22, R5.43, R5.50, R5.51, R5.57, R5.60, R5.76, R5.81
-    await play_scene(store_name, tmp_path, scene, [seed], clients=6, steps=50)
+    await play_scene(store_name, tmp_path, scene, [seed], clients=6, steps=25)
 
 
 @pytest.mark.slow
@@ -808,7 +814,7 @@ async def test_clients_in_many_processes_leave_such_a_history_too(
     store_name: str, tmp_path: Path, scene: Scene, seed: int
 ) -> None:
     # R1.2, R1.22, R2.50, R5.51, R5.57, R5.60, R5.81, R5.108
-    await play_scene(store_name, tmp_path, scene, [seed], clients=3, steps=40, apart=2)
+    await play_scene(store_name, tmp_path, scene, [seed], clients=2, steps=25, apart=2)
 
 
 @pytest.mark.proof
@@ -834,10 +840,17 @@ async def play_scene(
     address = ADDRESSES[store_name](folder)
     if apart and not open_store(address).abilities.shared:
         pytest.skip("this store lives in one process")
-    with ProcessPoolExecutor(max(1, apart), mp_context=get_context("spawn")) as pool:
-        for seed in seeds:
-            try:
-                await play(Orders(address, f"n{seed}", scene, seed, clients, steps), apart, pool)
-            except BaseException as problem:
-                problem.add_note(f"to play it again: --seed {seed}, {scene.name!r}, {apart} processes beside this one")
-                raise
+    for seed in seeds:
+        try:
+            await play(Orders(address, f"n{seed}", scene, seed, clients, steps), apart)
+        except BaseException as problem:
+            problem.add_note(f"to play it again: --seed {seed}, {scene.name!r}, {apart} processes beside this one")
+            raise
+
+
+@functools.cache
+def processes() -> ProcessPoolExecutor:
+    """Processes that were started afresh, not forked from this one."""
+    pool = ProcessPoolExecutor(3, mp_context=get_context("spawn"))
+    atexit.register(pool.shutdown)
+    return pool

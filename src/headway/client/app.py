@@ -264,10 +264,8 @@ class Headway:
         (answer,) = await self._submit(jobs, call.task.connection)
         return self._submitted(call, answer)
 
-    def submit_call_blocking(self, call: Call[R]) -> Job[R]:
-        """Blocking twin of ``submit_call``."""
-        if call.task.connection is None:
-            return self.portal.run(self.submit_call(call))
+    def submit_call_within(self, call: Call[R]) -> Job[R]:
+        """Submit one call on the caller's connection; blocks."""
         (answer,) = self._submit_blocking([call], call.task.connection)
         return self._submitted(call, answer)
 
@@ -438,9 +436,18 @@ class Headway:
 
 def _check_release(settings: Settings) -> Settings:
     """Refuse settings whose meaning comes with a later release: to take one and ignore it would be worse."""
-    for name in ("transient_store", "history"):
-        if getattr(settings, name) is not None:
-            raise ConfigError(f"{name} is not in this release yet; remove it from the settings", setting=name)
+    if settings.transient_store is not None:
+        raise ConfigError(
+            "transient_store is not in this release yet; remove it from the settings", setting="transient_store"
+        )
+    if settings.history is not None:
+        if not settings.history.startswith(("postgresql://", "postgres://")):
+            raise ConfigError("history is a database's address: postgresql://user@host/name", setting="history")
+        if not settings.store.startswith(("redis", "valkey", "unix")):
+            raise ConfigError(
+                "history is for jobs on Redis; this store keeps ended jobs itself, as long as keep says",
+                setting="history",
+            )
     return settings
 
 

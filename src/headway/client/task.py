@@ -77,7 +77,10 @@ class Task(Generic[P, R, C]):
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Submit a job; blocks until the store has it."""
-        return self.app.submit_call_blocking(self.call(*args, **kwargs))
+        call = self.call(*args, **kwargs)
+        if self.connection is not None:
+            return self.app.submit_call_within(call)
+        return self.app.portal.run(self.app.submit_call(call))
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Submit a job; done when the store has it."""

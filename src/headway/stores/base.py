@@ -296,6 +296,19 @@ class SubmitsWithin(Protocol):
 
 
 @runtime_checkable
+class Archival(Protocol):
+    """A store that holds ended jobs until somebody has taken them to an archive."""
+
+    async def unarchived(self, limit: int) -> list[Job]:
+        """Give the oldest ended jobs that no archive has yet. From the first call on, none is forgotten before."""
+        ...
+
+    async def archived(self, jobs: Sequence[Job]) -> None:
+        """These are safe in an archive."""
+        ...
+
+
+@runtime_checkable
 class Migrates(Protocol):
     """A store whose schema changes only when somebody asks for it, not when it is opened."""
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import time
 from importlib.util import find_spec
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from headway.core.errors import ConfigError
 from headway.stores.base import Clock, Store
@@ -42,14 +43,14 @@ def open_store(url: str, namespace: str = "default", *, clock: Clock | None = No
             return MemoryStore(namespace, clock=clock or host_ms)
         case "postgresql" | "postgres":
             _need("asyncpg", "postgres", scheme)
-            from headway.stores.postgres.address import make_store
+            from headway.stores.postgres import address as postgres
 
-            return make_store(url, namespace, clock)
+            return postgres.make_store(url, namespace, clock)
         case _ if scheme in _REDIS:
-            _need("redis", "redis", scheme)
-            from headway.stores.redis.address import make_store
+            _need("hiredis", "redis", scheme)
+            from headway.stores.redis import address as redis
 
-            return make_store(url, namespace, clock)
+            return redis.make_store(url, namespace, clock)
         case _:
             raise ConfigError(f"unknown store {scheme!r}; known are {', '.join(_SCHEMES)}", url=mask(url))
 
@@ -60,11 +61,8 @@ def _need(module: str, extra: str, scheme: str) -> None:
 
 
 def mask(url: str) -> str:
-    """Show an address without its password."""
-    parts = urlsplit(url)
-    if parts.password is None:
-        return url
-    return url.replace(f":{parts.password}@", ":***@", 1)
+    """Show an address without its passwords, however wrongly they are written."""
+    return re.sub(r"(password=)[^&]*", r"\1***", re.sub(r"(://[^:/@?]*):[^?]*@", r"\1:***@", url, count=1))
 
 
 def _sqlite_path(url: str, path: str) -> Path:

@@ -116,6 +116,7 @@ def _up(app: Headway, runner: Runner) -> Up:
         confirm=settings.confirm,
         grace=settings.grace,
         pid=os.getpid(),
+        history=settings.history,
     )
 
 

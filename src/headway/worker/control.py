@@ -33,6 +33,7 @@ class Up(msgspec.Struct, tag="up"):
     confirm: float
     grace: float
     pid: int
+    history: str | None = None
 
 
 class Go(msgspec.Struct, tag="go"):

@@ -23,6 +23,8 @@ from headway.core.worker import WorkerState
 from headway.engine.recovery import end_worker
 from headway.stores.base import Store
 from headway.worker.board import Board, Stop
+from headway.worker.chores.archivist import EVERY as ARCHIVE_EVERY
+from headway.worker.chores.archivist import archivist
 from headway.worker.chores.chore import every
 from headway.worker.chores.pruner import Pruner
 from headway.worker.chores.reaper import Reaper
@@ -197,6 +199,8 @@ class Worker:
             asyncio.create_task(every(settings.heartbeat, Pruner(own, in_force))),
             asyncio.create_task(every(5.0, Ticker(own, self._app.tasks.__contains__))),
         ]
+        if settings.history is not None:
+            upkeep.append(asyncio.create_task(every(ARCHIVE_EVERY, archivist(own, settings.history))))
         try:
             await asyncio.get_running_loop().run_in_executor(None, stop.wait)
         finally:

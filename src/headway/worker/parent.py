@@ -29,6 +29,8 @@ from headway.stores.base import Store
 from headway.stores.open import open_store
 from headway.version import __version__
 from headway.worker.board import SLOTS_MAX, Board, Held, Stop
+from headway.worker.chores.archivist import EVERY as ARCHIVE_EVERY
+from headway.worker.chores.archivist import archivist
 from headway.worker.chores.chore import every
 from headway.worker.chores.pruner import Pruner
 from headway.worker.chores.reaper import Reaper
@@ -114,6 +116,8 @@ class Parent:
                     asyncio.create_task(every(up.heartbeat, Pruner(store, self.in_force))),
                     asyncio.create_task(every(5.0, Ticker(store, lambda task: f"task:{task}" in self.offers))),
                 ]
+                if up.history is not None:
+                    self._chores.append(asyncio.create_task(every(ARCHIVE_EVERY, archivist(store, up.history))))
                 if self._on_up is not None:
                     self._on_up(up, store)
         return self._store

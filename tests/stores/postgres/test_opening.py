@@ -77,7 +77,7 @@ async def test_a_schema_of_another_program_is_left_alone(url: str, schema: str, 
         await open_store(url).open()
 
 
-async def test_two_processes_may_migrate_at_once(url: str, tmp_path: Path) -> None:
+def test_two_processes_may_migrate_at_once(url: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "headway", "migrate", "--store", url]
     started = [
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=tmp_path, text=True)
@@ -86,8 +86,6 @@ async def test_two_processes_may_migrate_at_once(url: str, tmp_path: Path) -> No
     for process in started:
         output, _ = process.communicate(timeout=50)
         assert process.returncode == 0, output
-    store = open_store(url)
-    assert await store.schema() == (NEWEST, NEWEST)
     dry = subprocess.run([*command, "--dry-run"], capture_output=True, text=True, cwd=tmp_path, check=True)
     assert "nothing to do" in dry.stdout
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 
-import asyncpg
+import asyncpg  # type: ignore[import-untyped]
 import psycopg
 import pytest
 import sqlalchemy as sa
@@ -16,10 +16,6 @@ from headway import Headway
 from headway.core.errors import ConfigError
 from tests.conftest import postgres
 from tests.stores.postgres.conftest import Outside
-
-
-class Undo(Exception):
-    """Ends a caller's transaction."""
 
 
 @pytest.fixture
@@ -54,10 +50,10 @@ async def kept(outside: Outside, url: str) -> int:
 async def test_an_asyncpg_transaction_takes_its_jobs_with_it(app: Headway, url: str, outside: Outside) -> None:
     add = app.find_task("add")
     connection = await asyncpg.connect(postgres().url)
-    with pytest.raises(Undo):
-        async with connection.transaction():
-            await add.using(connection=connection).aenqueue(1, 2)
-            raise Undo
+    undone = connection.transaction()
+    await undone.start()
+    await add.using(connection=connection).aenqueue(1, 2)
+    await undone.rollback()
     assert await kept(outside, url) == 0
     async with connection.transaction():
         job = await add.using(connection=connection).aenqueue(1, 2)

@@ -13,7 +13,7 @@ import pytest
 from headway.core.job import JobId, State
 from headway.stores.base import Clock, JobQuery, Store
 from headway.stores.open import open_store
-from headway.stores.redis import link
+from headway.stores.redis import connection, link
 from headway.stores.redis.store import RedisStore
 from tests.conformance.builders import claim, end, register
 from tests.servers import Proxy, Valkey
@@ -79,6 +79,7 @@ async def behind(proxy: Proxy, open_url: OpenStore) -> RedisStore:
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let calls be given up soon, for tests of what happens then."""
     monkeypatch.setattr(link, "PATIENCE", 0.3)
+    monkeypatch.setattr(connection, "CONNECT_TIMEOUT", 0.3)
 
 
 async def until(what: Callable[[], Awaitable[bool]], within: float = 30.0) -> None:

@@ -13,9 +13,9 @@ from headway.stores.postgres.store import PostgresStore
 OPTIONS = ("schema", "pool", "pgbouncer", "listen")
 # What libpq understands and asyncpg reads from an address by itself.
 PASSED_ON = (
-    "sslmode", "sslcert", "sslkey", "sslrootcert", "sslcrl", "sslpassword", "sslnegotiation", "ssl_min_protocol_version",
-    "ssl_max_protocol_version", "host", "port", "user", "password", "passfile", "dbname", "target_session_attrs",
-    "krbsrvname", "gsslib", "service", "servicefile",
+    "sslmode", "sslcert", "sslkey", "sslrootcert", "sslcrl", "sslpassword", "sslnegotiation",
+    "ssl_min_protocol_version", "ssl_max_protocol_version", "host", "port", "user", "password", "passfile", "dbname",
+    "target_session_attrs", "krbsrvname", "gsslib", "service", "servicefile",
 )  # fmt: skip
 _SCHEMA = re.compile(r"[A-Za-z_][A-Za-z0-9_$-]{0,62}")
 
@@ -62,9 +62,7 @@ def read_address(url: str) -> Address:
         )
     pool = given.get("pool", "4")
     if not pool.isdecimal() or not 1 <= int(pool) <= 1_000:
-        raise ConfigError(
-            f"store address {shown!r}: pool is a number of connections from 1 on, not {pool!r}", url=shown
-        )
+        raise ConfigError(f"store address {shown!r}: pool is a number from 1 on, not {pool!r}", url=shown)
     pgbouncer = given.get("pgbouncer", "0")
     if pgbouncer not in ("0", "1"):
         raise ConfigError(f"store address {shown!r}: pgbouncer is 0 or 1, not {pgbouncer!r}", url=shown)

@@ -14,12 +14,11 @@ import secrets
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
-from asyncpg import exceptions as pg
-
+from headway.core.errors import StoreError
 from headway.core.job import JobId
 from headway.stores.base import KEEPER, WATCHER
 from headway.stores.ears import LocalEar
-from headway.stores.postgres.connections import Connection, connect
+from headway.stores.postgres.connections import CUT, Connection, connect
 
 log = logging.getLogger("headway.postgres")
 
@@ -96,8 +95,8 @@ class Bell:
         while True:
             try:
                 await self._listen()
-            except (OSError, TimeoutError, EOFError, pg.PostgresError, pg.InterfaceError, pg.InternalClientError) as e:
-                log.warning("wake-ups from PostgreSQL are interrupted, listening again in %.1f s: %s", delay, e)
+            except (*CUT, StoreError) as problem:
+                log.warning("wake-ups from PostgreSQL are interrupted, listening again in %.1f s: %s", delay, problem)
                 heard = self._connection is not None
                 delay = 0.1 if heard else min(BACKOFF_MAX, delay * 2)
             finally:
@@ -107,8 +106,7 @@ class Bell:
             await asyncio.sleep(delay * random.uniform(0.5, 1.0))
 
     async def _listen(self) -> None:
-        assert self._url is not None
-        connection = await connect(self._url)
+        connection = await connect(self._url or "")
         try:
             connection.add_termination_listener(lambda _: self._changed.set())
             await connection.add_listener(self._channel, self._hear)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
-import asyncpg
+import asyncpg  # type: ignore[import-untyped]
 from asyncpg import exceptions as pg
 
 from headway.core.errors import (
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from headway.stores.postgres.address import Address
 
 T = TypeVar("T")
-Connection: TypeAlias = "asyncpg.Connection[Any]"
+Connection: TypeAlias = Any  # An asyncpg.Connection, which has no types.
 Isolation = Literal["read_committed", "repeatable_read"]
 
-CONNECT_WITHIN = 10.0  # Seconds for one connection to be made.
-ANSWER_WITHIN = 20.0  # Seconds for one statement.
+CONNECT_WITHIN = 10  # Seconds for one connection to be made.
+ANSWER_WITHIN = 20  # Seconds for one statement.
 PATIENCE = 8.0  # Seconds over which a verb is repeated while the server is away.
 CONTESTED = 5  # Times that a verb is repeated after others got in its way.
 
@@ -53,6 +53,9 @@ _LOST = (
     pg.IdleSessionTimeoutError, pg.ReadOnlySQLTransactionError,
 )  # fmt: skip
 _CONTESTED = (pg.SerializationError, pg.DeadlockDetectedError, pg.UniqueViolationError, pg.LockNotAvailableError)
+
+# Whatever may end a listener.
+CUT = (OSError, TimeoutError, EOFError, pg.PostgresError, pg.InterfaceError, pg.InternalClientError)
 
 # Texts that PostgreSQL cannot keep: those with NUL, or with half a character.
 UNKEPT = (pg.CharacterNotInRepertoireError, pg.UntranslatableCharacterError, asyncpg.DataError, UnicodeEncodeError)

@@ -167,8 +167,9 @@ class _Taking:
         timeout_ms = row["timeout_ms"] if row["grown_timeout_ms"] is None else row["grown_timeout_ms"]
         self._leases.append(
             Lease(
-                JobId(row["job_id"]), row["seq"], self._token, rows.read_text(row["task"]) or "", row["payload"], key.lane,
-                rows.read_text(row["tenant"]), rows.read_text(row["trace_id"]), epoch, attempts, row["crashes"], row["max_retries"], timeout_ms, row["timeout_ms"],
+                JobId(row["job_id"]), row["seq"], self._token, rows.read_text(row["task"]) or "", row["payload"],
+                key.lane, rows.read_text(row["tenant"]), rows.read_text(row["trace_id"]), epoch, attempts,
+                row["crashes"], row["max_retries"], timeout_ms, row["timeout_ms"],
                 rows.read_retry(row["retry"]), tx.now_at, False, key.needs, self._worker_id, key.rung, assigned,
                 budget_of(tx.book.ladder, assigned),
             )
@@ -253,5 +254,6 @@ async def _pump(tx: Transaction) -> None:
 def transient_lease(row: Row, key: ClassKey, worker_id: str, now_at: int) -> Lease:
     return Lease(
         JobId(row["job_id"]), row["seq"], b"", rows.read_text(row["task"]) or "", row["payload"], key.lane,
-        rows.read_text(row["tenant"]), rows.read_text(row["trace_id"]), 1, 1, 0, 0, row["timeout_ms"], row["timeout_ms"], None, now_at, False, key.needs, worker_id,
+        rows.read_text(row["tenant"]), rows.read_text(row["trace_id"]), 1, 1, 0, 0, row["timeout_ms"],
+        row["timeout_ms"], None, now_at, False, key.needs, worker_id,
     )  # fmt: skip

@@ -64,7 +64,6 @@ class Lines:
         """Give the clock of a class, or None if nobody shares it."""
         if class_id not in self._clocks:
             row = await self._tx.db.row("class_state", class_id)
-            assert row is not None
             self._clocks[class_id] = row["clock"] if row["fair"] else None
         return self._clocks[class_id]
 

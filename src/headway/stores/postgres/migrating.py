@@ -29,7 +29,6 @@ async def look(connection: Connection, schema: str, shown: str) -> Found:
     if connection.get_server_version().major < OLDEST_SERVER:
         raise StoreError(f"{shown} runs PostgreSQL {connection.get_server_version().major}; Headway needs 13 or newer")
     tables = await connection.fetchrow(queries(schema)["tables"], schema)
-    assert tables is not None
     if not tables["ours"]:
         if tables["any"]:
             raise NotAStore(

@@ -79,7 +79,6 @@ async def exchange(
         WAITING_COUNTED,
         PASSED,
     )
-    assert row is not None
     if row["status"] != "ok":
         if row["status"] == "stale":
             memory.rules_version = -1
@@ -137,18 +136,18 @@ def _leases(row: Row, takes: Sequence[Take], request: Exchange) -> list[Lease]:
     worker_id, claim_id, now_at = request.worker_id or "", request.claim_id, row["now_at"]
     keys = [take.key for take in takes]
     leases = []
-    for take, seq, job_id, task, payload, tenant, trace_id, epoch, attempts, crashes, retries, timeout, asked, retry in zip(
+    for place, seq, job_id, task, payload, tenant, trace, epoch, attempts, crashes, most, length, asked, retry in zip(
         row["l_take"], row["l_seq"], row["l_id"], row["l_task"], row["l_payload"], row["l_tenant"], row["l_trace"],
         row["l_epoch"], row["l_attempts"], row["l_crashes"], row["l_retries"], row["l_timeout"], row["l_asked"],
         row["l_retry"], strict=True,
     ):  # fmt: skip
-        lane, needs, rung, persist = keys[take]
-        if task < "\x02" or (tenant is not None and tenant < "\x02") or (trace_id is not None and trace_id < "\x02"):
-            task, tenant, trace_id = rows.read_text(task) or "", rows.read_text(tenant), rows.read_text(trace_id)
+        lane, needs, rung, persist = keys[place]
+        if task < "\x02" or (tenant is not None and tenant < "\x02") or (trace is not None and trace < "\x02"):
+            task, tenant, trace = rows.read_text(task) or "", rows.read_text(tenant), rows.read_text(trace)
         leases.append(
             Lease(
-                JobId(job_id), seq, claim_id if persist else b"", task, payload, lane, tenant, trace_id, epoch,
-                attempts, crashes, retries, timeout, asked, None if retry is None else rows.read_retry(retry), now_at,
+                JobId(job_id), seq, claim_id if persist else b"", task, payload, lane, tenant, trace, epoch,
+                attempts, crashes, most, length, asked, None if retry is None else rows.read_retry(retry), now_at,
                 False, needs, worker_id, rung if persist else None,
             )
         )  # fmt: skip

@@ -58,8 +58,10 @@ def error_text(error: JobError | None) -> str | None:
     try:
         return _json.encode(error).decode()  # Written in JSON, NUL does no harm.
     except UnicodeEncodeError:
-        parts = [part.encode("utf-8", "replace").decode() for part in (error.type, error.message, error.traceback)]
-        return _json.encode(JobError(*parts, error.retriable)).decode()
+        kind, message, traceback = (
+            part.encode("utf-8", "replace").decode() for part in (error.type, error.message, error.traceback)
+        )
+        return _json.encode(JobError(kind, message, traceback, error.retriable)).decode()
 
 
 def retry_text(rule: RetryRule | None) -> str | None:

@@ -44,9 +44,8 @@ def queries(schema: str) -> dict[str, str]:
 
 def parameters(text: str) -> list[str]:
     """Give the parameters that the header of a statement names, in their order."""
-    found = re.search(r"^-- params  (.*)$", text, re.MULTILINE)
-    assert found is not None
-    return [] if found[1] == "none" else found[1].split(", ")
+    [found] = re.findall(r"^-- params  (.*)$", text, re.MULTILINE)
+    return [] if found == "none" else found.split(", ")
 
 
 def functions(schema: str) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from headway.core.errors import HeadwayError
@@ -103,22 +104,21 @@ class PostgresStore:
         memory = self._memory
         batch = Batch(jobs, memory.class_ids, memory.book)
         while True:
-            row = await self._connections.run(lambda raw: self._submit(Database(raw, self._schema), batch))
+            row = await self._connections.run(partial(self._submit, batch))
             if row["status"] != "stale":
                 memory.class_ids.update(batch.classes(row))
                 return batch.answers(row)
             await self._follow_rules()
             batch = Batch(jobs, memory.class_ids, memory.book)
 
-    async def _submit(self, db: Database, batch: Batch) -> Row:
-        now_at, memory = self._now(), self._memory
+    async def _submit(self, batch: Batch, raw: Connection) -> Row:
+        db, now_at, memory = Database(raw, self._schema), self._now(), self._memory
         values = (memory.namespace_id, now_at, memory.rules_version, False, batch.careful)
         try:
             row = await db.row("submit", *values, *batch.columns)
         except UNKEPT:
             batch.escape()
             row = await db.row("submit", *values, *batch.columns)
-        assert row is not None
         return row
 
     async def prepare_submit(self, jobs: Sequence[NewJob]) -> Submission:
@@ -255,7 +255,6 @@ class PostgresStore:
 
     async def facts(self) -> dict[str, str]:
         row = await self._connections.run(lambda raw: Database(raw, self._schema).row("server_facts"))
-        assert row is not None
         facts = {
             "store": f"postgresql, {self.address.shown}",
             "schema": f"{self._schema}, version {migrating.NEWEST}",
@@ -318,7 +317,6 @@ class PostgresStore:
     ) -> T:
         db, memory = Database(raw, self._schema), self._memory
         entered = await db.row("enter", memory.namespace_id, self._now(), alone)
-        assert entered is not None
         if entered["rules"] != memory.rules_version:
             await read_rules(db, memory)
         if not alone and (entered["parked"] or binding(memory.book)):
@@ -335,7 +333,6 @@ class PostgresStore:
         async def read(raw: Connection) -> T:
             db, memory = Database(raw, self._schema), self._memory
             row = await db.row("moment", self._now(), self.namespace)
-            assert row is not None
             if row["namespace_id"] is None:
                 memory = Memory()
                 memory.adopt(0, Rulebook())

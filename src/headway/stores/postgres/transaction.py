@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
-
-import asyncpg
+from typing import Any, TypeAlias
 
 from headway.core.job import ClassKey, JobId
 from headway.core.policy.rules import Rulebook
@@ -19,7 +17,7 @@ MINUTE = 60_000
 ALL = 1_000_000  # More rows than there can be leases.
 LOWEST = -(2**63)
 
-Row = asyncpg.Record
+Row: TypeAlias = Any  # A record of asyncpg, which has no types.
 
 
 class Memory:
@@ -45,9 +43,11 @@ class Database:
 
     async def run(self, name: str, *values: Any) -> list[Row]:
         """Execute a statement with its values in the order of its header."""
-        return await self.raw.fetch(self._queries[name], *values)
+        found: list[Row] = await self.raw.fetch(self._queries[name], *values)
+        return found
 
-    async def row(self, name: str, *values: Any) -> Row | None:
+    async def row(self, name: str, *values: Any) -> Row:
+        """Give the first row, or None."""
         return await self.raw.fetchrow(self._queries[name], *values)
 
     async def first(self, name: str, *values: Any) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping
 from typing import Any
 
 from headway.core.errors import ConfigError
@@ -49,8 +48,7 @@ class Submission:
             return self._read(result.mappings().one())
         raise self._unfit(connection, "enqueue", _blocks(connection))
 
-    def _read(self, row: Mapping[str, Any] | None) -> list[Submitted] | None:
-        assert row is not None
+    def _read(self, row: Any) -> list[Submitted] | None:
         return None if row["status"] == "stale" else self._batch.answers(row)
 
     def _percent(self) -> str:

@@ -300,7 +300,7 @@ def fresh_leases(
                 max_retries, asked_ms, retry = fixed[4:7]
             else:  # As ``read_record`` does, for a job that has nothing but a task and a payload.
                 stop = 21 + record[20]
-                job_id = record[21:stop].decode()
+                job_id = JobId(record[21:stop].decode())
                 tail = len(record) - _read_long(record, stop)[0]
                 max_retries, asked_ms, retry = _known_body(record[stop + 4 : tail])
                 name = tail + 2 + _read_short(record, tail)[0]

@@ -44,6 +44,7 @@ from headway.stores.rulebook import read_rulebook, read_rules
 DEAD_WORKERS_KEPT_MS = 3_600_000
 STRETCHES_KEPT_MS = 24 * 3_600_000
 STRETCHES_READ = 2_000
+ARCHIVER_MISSED_MS = 7 * 24 * 3_600_000  # So long ended jobs are held for an archiver that is away.
 PAGE = 200  # Jobs that a look for jobs reads at once,
 PAGE_BYTES = 4_000_000  # and bytes after which it takes a breath.
 
@@ -152,7 +153,10 @@ class RedisStore:
         if leased[0]:
             # Only a job that was assigned a rung has a budget, and then its lease is among those given in full.
             ladder = (await self._rules()).ladder if leased[2] else self._book.ladder
-            leases = records.fresh_leases(*leased, request.claim_id, request.worker_id or "", now_at, ladder)
+            given, members, others, runs = leased
+            leases = records.fresh_leases(
+                given, members, others, runs, request.claim_id, request.worker_id or "", now_at, ladder
+            )
         refusals = [
             (request.finished[int(refused[at])].job_id, Answer(refused[at + 1].decode()))
             for at in range(0, len(refused), 2)
@@ -306,6 +310,14 @@ class RedisStore:
         letters = "".join(records.LETTERS[state] for state in states if state.ended)
         named: list[bytes | str | int] = [0] if job_ids is None else [1, *map(_typed, job_ids)]
         return int(await self._call("purge", letters, limit, *named))
+
+    async def unarchived(self, limit: int) -> list[Job]:
+        now_at, *found = await self._call("unarchived", ARCHIVER_MISSED_MS, limit)
+        return [records.read_job(pieces, now_at) for pieces in found]
+
+    async def archived(self, jobs: Sequence[Job]) -> None:
+        words = [word for job in jobs for word in (records.member(job.seq), job.finished_at or 0)]
+        await self._call("archived", *words)
 
     # ------------------------------------------------------------------ documents
 

@@ -29,6 +29,7 @@
 -- workers   set   ids;  worker:W  hash, with lanes while it waits for jobs of these;  l:W  set  leases;  wait  zset  workers by turn
 -- fin       list  completed jobs in the order they ended    bad:S, old:S  zset  other endings by number / by moment
 -- doc:K     hash  name -> version and body;  m:M  hash  totals of a minute;  minutes  set  those;  tally  hash  all before
+-- archive   string  exists while somebody archives;  arch  zset  ended jobs to be archived, by the moment they ended
 -- stretch:C list  what a class waited for;  watched  string  exists while somebody watches
 local fmt, sub, byte, floor, concat, band, pack  -- set by the first call: a library is loaded without Lua's own
 local BASE, NONE, ZERO = 1e15, '\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0', '000000000000000'
@@ -112,8 +113,8 @@ local function before(a, b)  -- by bytes, whatever the server's locale says
   return #a < #b
 end
 
--- Most of the time nothing is delayed, parked, retried, cancelled or in progress, and then one look shows it.
-local RARE = {'again', 'cancel', 'due', 'parked', 'progress', 'timed'}
+-- Most of the time nothing is delayed, parked, retried, archived, cancelled or in progress; one look shows it.
+local RARE = {'again', 'archive', 'cancel', 'due', 'parked', 'progress', 'timed'}
 
 local function quiet()
   if tx.quiet == nil then

@@ -7,11 +7,19 @@ local ending = {}
 
 function ending.token(out) return i2(out, 18) >= 16 and sub(out, 20, 35) or NONE end
 
+function ending.archive(members)  -- somebody wants these before they are forgotten
+  if #members == 0 or quiet() or call('EXISTS', P .. 'archive') == 0 then return end
+  local entries = {}
+  for _, member in ipairs(members) do push(entries, now15, member) end
+  bulk('ZADD', P .. 'arch', entries)
+end
+
 local function keep(member, rec, state, out)  -- note how a job ended
   call('HSET', P .. 'out', member, out)
   if state ~= 'C' then
     call('ZADD', P .. 'bad:' .. state, sub(member, 2), member)
     call('ZADD', P .. 'old:' .. state, now15, member)
+    ending.archive({member})
   end
   if byte(rec, 20) ~= 0 then
     local extras = record.extras(rec)
@@ -45,6 +53,7 @@ function ending.queue_again(member, rec, out)  -- an operator's retry
   if extras.unique then call('HSET', P .. 'unique', extras.unique, member) end
   call('ZREM', P .. 'bad:' .. sub(out, 1, 1), member)
   call('ZREM', P .. 'old:' .. sub(out, 1, 1), member)
+  call('ZREM', P .. 'arch', member)
   call('HDEL', P .. 'out', member)
 end
 
@@ -55,7 +64,7 @@ function ending.forget(members)  -- nothing is left of these
       if rec then push(ids, record.id(rec)) end
     end
     for _, name in ipairs({'out', 'tries', 'job'}) do call('HDEL', P .. name, ...) end
-    for _, name in ipairs({'expiry', 'bad:F', 'bad:X', 'bad:D', 'old:F', 'old:X', 'old:D'}) do
+    for _, name in ipairs({'arch', 'expiry', 'bad:F', 'bad:X', 'bad:D', 'old:F', 'old:X', 'old:D'}) do
       call('ZREM', P .. name, ...)
     end
   end)
@@ -222,7 +231,10 @@ function round.settle(r)
   for worker, mine in pairs(r.workers) do
     bulk('SREM', P .. 'l:' .. worker, mine)
   end
-  if #r.completed > 0 then call('RPUSH', P .. 'fin', now15 .. concat(r.completed)) end
+  if #r.completed > 0 then
+    call('RPUSH', P .. 'fin', now15 .. concat(r.completed))
+    ending.archive(r.completed)
+  end
   if #r.ended > 0 then caps.with_room(book.now().rungs[1] ~= nil) end
   for _, entry in ipairs(r.late) do  -- only now, since a report may come twice
     r.answers[entry[1]] = answer_late(entry[2].member, entry[2].token, entry[2].state)

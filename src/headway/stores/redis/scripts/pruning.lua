@@ -37,6 +37,13 @@ local function prune_workers(kept_ms)
   end
 end
 
+-- What is to be archived is not forgotten before. Gives the moment up to which endings may go.
+local function archived_until(moment)
+  if call('EXISTS', P .. 'archive') == 0 then return moment end
+  local first = call('ZRANGE', P .. 'arch', 0, 0, 'WITHSCORES')
+  return first[2] and math.min(moment, tonumber(first[2]) - 1) or moment
+end
+
 -- prune: cancel a batch of expired jobs, forget a batch of old ones and all that is stale.
 -- args     how many at most, how long to keep completed, failed, cancelled and dead-lettered jobs, workers and stretches (ms)
 -- returns  how many jobs it touched
@@ -53,10 +60,10 @@ local function prune(keys, args)
     end
     call('ZREM', P .. 'expiry', member)  -- one that executes is entered again if it comes back
   end
-  local old = prune_completed(now - tonumber(args[3]), most)
+  local old = prune_completed(archived_until(now - tonumber(args[3])), most)
   for i, letter in ipairs({'F', 'X', 'D'}) do
     if #old < most then
-      local until_at = num(now - tonumber(args[3 + i]))
+      local until_at = num(archived_until(now - tonumber(args[3 + i])))
       for _, member in ipairs(call('ZRANGE', P .. 'old:' .. letter, '-inf', until_at, 'BYSCORE', 'LIMIT', 0, most - #old)) do
         push(old, member)
       end
@@ -98,6 +105,31 @@ local function prune(keys, args)
   call('HSET', P .. 'meta', 'bottom', num(bottom))
   settle()
   return touched + #old
+end
+
+-- unarchived: begin or go on to archive; gives the oldest ended jobs that are to be.
+-- args     for how long ended jobs wait for an archiver that does not come back (ms), how many at most
+-- returns  now, pieces of each
+local function unarchived(keys, args)
+  begin(keys, args)
+  call('SET', P .. 'archive', '1', 'PX', args[2])
+  local found = {now}
+  for _, member in ipairs(call('ZRANGE', P .. 'arch', 0, tonumber(args[3]) - 1)) do
+    local whole = pieces(member)
+    if whole then push(found, whole) else call('ZREM', P .. 'arch', member) end
+  end
+  return found
+end
+
+-- archived: these are safe elsewhere.
+-- args     member and moment it ended, of each: one that has ended anew since stays
+local function archived(keys, args)
+  begin(keys, args)
+  for i = 2, #args, 2 do
+    local ended = call('ZSCORE', P .. 'arch', args[i])
+    if ended and tonumber(ended) == tonumber(args[i + 1]) then call('ZREM', P .. 'arch', args[i]) end
+  end
+  return 1
 end
 
 -- purge: forget ended jobs now.

@@ -1,0 +1,387 @@
+"""What a store makes of a server that forgets, restarts, is busy, full or no longer the master."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from headway.core.errors import StoreBusy, StoreFull, StoreUnavailable
+from headway.core.job import NewJob, State
+from headway.core.lease import Answer
+from headway.core.worker import WorkerState
+from headway.stores.base import KEEPER
+from headway.stores.redis.store import RedisStore
+from tests.conformance.builders import (
+    a_job,
+    beat,
+    claim,
+    claim_one,
+    end,
+    register,
+    state_of,
+    submit,
+    submit_one,
+)
+from tests.servers import Valkey, free_port
+from tests.stores.redis.conftest import OpenStore, StartServer, drain, recount, until
+
+
+async def keep_submitting(store: RedisStore, jobs: list[NewJob]) -> None:
+    """Submit for ever, one after another; what is in the list was acknowledged."""
+    while True:
+        job = a_job()
+        await submit(store, job)
+        jobs.append(job)
+
+
+@asynccontextmanager
+async def submitting(store: RedisStore, count: int = 3) -> AsyncIterator[list[NewJob]]:
+    """Submit from several tasks at once meanwhile. Whatever they raise is raised at the end."""
+    jobs: list[NewJob] = []
+    tasks = [asyncio.create_task(keep_submitting(store, jobs)) for _ in range(count)]
+    yield jobs
+    for task in tasks:
+        task.cancel()
+    for outcome in await asyncio.gather(*tasks, return_exceptions=True):
+        assert isinstance(outcome, asyncio.CancelledError), outcome
+
+
+async def more(jobs: list[NewJob], by: int = 20) -> None:
+    """Wait until so many more have been acknowledged."""
+    enough = len(jobs) + by
+
+    async def there() -> bool:
+        return len(jobs) >= enough
+
+    await until(there)
+
+
+# ---------------------------------------------------------------------- a server that forgets
+
+
+@pytest.mark.parametrize("what", ["FUNCTION", "SCRIPT"])
+async def test_functions_that_were_flushed_are_loaded_again(store: RedisStore, server: Valkey, what: str) -> None:
+    # R10
+    async with submitting(store) as jobs:
+        for _ in range(5):
+            await more(jobs)
+            assert server.ask(what, "FLUSH") == b"+OK\r\n"
+        await more(jobs)
+    kept = await recount(store)
+    assert kept == {State.QUEUED: kept.total()}
+    assert set(await drain(store)) >= {job.job_id for job in jobs}
+
+
+async def test_functions_flushed_in_mid_attempt_cost_nothing(store: RedisStore, server: Valkey) -> None:
+    job_id = await submit_one(store)
+    await register(store)
+    lease = await claim_one(store)
+    server.ask("FUNCTION", "FLUSH")
+    assert (await beat(store, held=[lease])).lost == []
+    server.ask("FUNCTION", "FLUSH")
+    assert await end(store, lease) is Answer.OK
+    assert await state_of(store, job_id) is State.COMPLETED
+
+
+async def test_nothing_acknowledged_is_lost_if_a_server_with_an_append_only_file_is_killed(
+    start_server: StartServer, open_url: OpenStore
+) -> None:
+    # R2, I1
+    server = start_server("appendonly yes", "appendfsync everysec")
+    store = await open_url(server.url)
+    held_id = await submit_one(store)
+    await register(store)
+    lease = await claim_one(store)
+    async with submitting(store) as jobs:
+        await more(jobs, 50)
+        for _ in range(2):
+            server.kill()
+            await asyncio.to_thread(server.start)
+            await more(jobs)
+    assert await end(store, lease) is Answer.OK  # Leases and workers are there too.
+    await recount(store)
+    assert set(await drain(store)) >= {job.job_id for job in jobs}
+    assert await state_of(store, held_id) is State.COMPLETED
+
+
+async def test_a_server_that_lost_everything_serves_again(store: RedisStore, server: Valkey) -> None:
+    # R1, R4: whatever was known of workers and leases is void, and nothing is finished that is not there.
+    await submit(store, a_job(), a_job())
+    worker = await register(store)
+    [lease, _] = await claim(store)
+    server.kill()
+    await asyncio.to_thread(server.start)
+    answer = await beat(store, worker, held=[lease])
+    assert (answer.state, answer.lost) == (WorkerState.DEAD, [lease.job_id])
+    assert await end(store, lease) is not Answer.OK
+    assert await recount(store) == {}
+    await register(store, "w1")
+    job_id = await submit_one(store)
+    assert (await claim_one(store)).job_id == job_id
+
+
+async def test_a_server_that_still_reads_its_file_is_waited_for(
+    start_server: StartServer, open_url: OpenStore
+) -> None:
+    # R13
+    server = start_server("key-load-delay 3000", "loading-process-events-interval-bytes 1024")
+    store = await open_url(server.url)
+    job_ids = await submit(store, a_job(), a_job())
+    server.ask("EVAL", "for i = 1, 300 do redis.call('SET', 'filler' .. i, string.rep('x', 100)) end", "0")
+    assert server.ask("SAVE") == b"+OK\r\n"
+    server.kill()
+    starting = asyncio.create_task(asyncio.to_thread(server.start))
+
+    async def loading() -> bool:
+        try:
+            return (await asyncio.to_thread(server.ask, "GET", "x")).startswith(b"-LOADING")
+        except OSError:
+            return False
+
+    await until(loading)
+    assert [job.job_id for job in await store.get(job_ids) if job] == job_ids
+    await starting
+
+
+# ---------------------------------------------------------------------- connections
+
+
+async def test_connections_killed_all_the_time_lose_and_double_nothing(store: RedisStore, server: Valkey) -> None:
+    # R17
+    async with submitting(store) as jobs:
+        for _ in range(15):
+            await more(jobs, 5)
+            server.ask("CLIENT", "KILL", "TYPE", "normal")
+            server.ask("CLIENT", "KILL", "TYPE", "pubsub")
+    known = len(jobs)
+    ran = await drain(store)
+    assert len(ran) == len(set(ran))
+    assert {job.job_id for job in jobs} <= set(ran)
+    assert len(ran) <= known + 3  # Each task may have had one under way.
+    assert (await store.stats()).totals["submitted"] == len(ran)
+
+
+async def test_an_ear_that_lost_its_connection_looks_at_everything_and_hears_again(
+    store: RedisStore, server: Valkey, open_url: OpenStore
+) -> None:
+    # R12: nobody but the ears themselves uses the connection meanwhile.
+    other = await open_url(server.url)
+    ears = [store.listen("watch.me"), store.listen(f"w1{KEEPER}")]
+    assert [await ear.wait(0) for ear in ears] == [None, None]
+    server.ask("CLIENT", "KILL", "TYPE", "pubsub")
+    assert [await ear.wait(10) for ear in ears] == [(), ()]
+    job_id = await submit_one(other)
+    assert await ears[0].wait(10) == (job_id,)
+    await register(other)
+    await other.drain("w1")
+    assert await ears[1].wait(10) == ()
+
+
+async def test_an_ear_hears_again_after_a_restart(store: RedisStore, server: Valkey, open_url: OpenStore) -> None:
+    ear = store.listen("watch.me")
+    assert await ear.wait(0) is None
+    server.kill()
+    await asyncio.to_thread(server.start)
+    assert await ear.wait(20) == ()
+    job_id = await submit_one(await open_url(server.url))
+    assert await ear.wait(10) == (job_id,)
+
+
+async def test_an_ear_opened_while_there_is_no_connection_finds_one(
+    store: RedisStore, server: Valkey, open_url: OpenStore
+) -> None:
+    server.ask("CLIENT", "KILL", "TYPE", "normal")
+
+    async def gone() -> bool:
+        return store._link.connection is None
+
+    await until(gone)
+    ear = store.listen("watch.me")
+    assert await ear.wait(10) == ()
+    job_id = await submit_one(await open_url(server.url))
+    assert await ear.wait(10) == (job_id,)
+
+
+@pytest.mark.usefixtures("hasty")
+async def test_a_server_that_is_away_for_long_is_said_to_be(store: RedisStore, server: Valkey) -> None:
+    server.kill()
+    with pytest.raises(StoreUnavailable, match="does not answer"):
+        await submit(store, a_job())
+    await asyncio.to_thread(server.start)
+    await submit(store, a_job())
+
+
+@pytest.mark.usefixtures("hasty")
+async def test_a_frozen_server_is_given_up_and_found_again(store: RedisStore, server: Valkey) -> None:
+    # R11: whoever asks for less long than a connection may be silent does not keep a dead one alive.
+    job = a_job()
+    server.freeze()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.1):
+            await store.stats()
+    with pytest.raises(StoreUnavailable):
+        await submit(store, job)
+    server.thaw()
+    await submit(store, job)
+    assert await recount(store) == {State.QUEUED: 1}
+
+
+async def test_new_clients_are_told_that_there_are_too_many(
+    start_server: StartServer, open_url: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # R14
+    server = start_server()
+    store = await open_url(server.url)
+    server.ask("CONFIG", "SET", "maxclients", "1")
+    monkeypatch.setattr("headway.stores.redis.link.PATIENCE", 0.3)
+    with pytest.raises(StoreUnavailable, match="max number of clients"):
+        await open_url(server.url)
+    await submit(store, a_job())
+
+
+# ---------------------------------------------------------------------- a busy server
+
+
+@asynccontextmanager
+async def busy(server: Valkey) -> AsyncIterator[None]:
+    """Let a script of somebody else run for ever, and kill it at the end."""
+    script = asyncio.create_task(asyncio.to_thread(server.ask, "EVAL", "while true do end", "0"))
+
+    async def is_busy() -> bool:
+        return (await asyncio.to_thread(server.ask, "GET", "x")).startswith(b"-BUSY")
+
+    await until(is_busy)
+    try:
+        yield
+    finally:
+        server.ask("SCRIPT", "KILL")
+        assert b"script" in await script
+
+
+async def test_a_busy_server_is_waited_for(start_server: StartServer, open_url: OpenStore) -> None:
+    # R11
+    server = start_server("busy-reply-threshold 20")
+    store = await open_url(server.url)
+    job = a_job()
+    async with busy(server):
+        submitted = asyncio.create_task(store.submit([job]))
+        done, _ = await asyncio.wait([submitted], timeout=0.3)
+        assert not done
+    assert [answer.job_id for answer in await submitted] == [job.job_id]
+    assert await recount(store) == {State.QUEUED: 1}
+
+
+@pytest.mark.usefixtures("hasty")
+async def test_a_server_that_stays_busy_is_said_to_be(start_server: StartServer, open_url: OpenStore) -> None:
+    server = start_server("busy-reply-threshold 20")
+    store = await open_url(server.url)
+    async with busy(server):
+        with pytest.raises(StoreBusy, match="BUSY"):
+            await submit(store, a_job())
+    await submit(store, a_job())
+    assert await recount(store) == {State.QUEUED: 1}
+
+
+# ---------------------------------------------------------------------- a full server
+
+
+async def test_a_full_server_takes_no_jobs_and_lets_work_end(server: Valkey, open_url: OpenStore) -> None:
+    # R8, F6
+    store = await open_url(server.url)
+    worker = await register(store)
+    job_ids = await submit(store, *(a_job(payload=bytes(2_000)) for _ in range(4)))
+    first = await claim_one(store)
+    before = server.ask("DBSIZE"), await recount(store), (await store.stats()).totals
+    server.ask("CONFIG", "SET", "maxmemory", "1000000")
+    for _ in range(3):
+        with pytest.raises(StoreFull, match="maxmemory"):
+            await submit(store, a_job(), a_job(lane="other", unique_key="u", idempotency_key="k", expires_ms=1_000))
+    assert (server.ask("DBSIZE"), await recount(store), (await store.stats()).totals) == before
+
+    assert (await beat(store, worker, held=[first])).lost == []
+    assert await end(store, first) is Answer.OK
+    second, third, fourth = await claim(store, free=3)
+    assert await end(store, second) is Answer.OK
+    assert await store.cancel([third.job_id]) == [State.EXECUTING]
+    assert await store.write("policies", "x", b"1") == 1
+    newcomer = await open_url(server.url)  # Who comes to help must get in.
+    await register(newcomer, "w2")
+    assert (await beat(newcomer, "w2")).state is WorkerState.ACTIVE
+    assert await end(newcomer, third) is Answer.OK
+    assert await end(newcomer, fourth) is Answer.OK
+    assert await recount(store) == {State.COMPLETED: 4}
+    assert {job.job_id for job in await store.get(job_ids) if job} == set(job_ids)
+
+    server.ask("CONFIG", "SET", "maxmemory", "0")
+    await submit(store, a_job())
+
+
+async def test_a_full_server_without_our_functions_says_so(server: Valkey, open_url: OpenStore) -> None:
+    server.ask("CONFIG", "SET", "maxmemory", "1000000")
+    with pytest.raises(StoreFull, match="no room left for Headway's functions"):
+        await open_url(server.url)
+
+
+# ---------------------------------------------------------------------- no longer the master
+
+
+async def test_a_master_that_became_a_replica_is_waited_for(store: RedisStore, server: Valkey) -> None:
+    # R7: no busy loop meanwhile.
+    job = a_job()
+    ear = store.listen("watch.me")
+    server.ask("REPLICAOF", "127.0.0.1", str(free_port()))
+    connected = _connections(server)
+    submitted = asyncio.create_task(store.submit([job]))
+    done, _ = await asyncio.wait([submitted], timeout=0.5)
+    assert not done
+    assert 1 <= _connections(server) - connected <= 15
+    server.ask("REPLICAOF", "NO", "ONE")
+    assert [answer.job_id for answer in await submitted] == [job.job_id]
+    assert await ear.wait(10) == ()
+    assert await recount(store) == {State.QUEUED: 1}
+
+
+@pytest.mark.usefixtures("hasty")
+async def test_a_server_that_stays_a_replica_is_said_to_be_and_ears_come_back(
+    store: RedisStore, server: Valkey, open_url: OpenStore
+) -> None:
+    ear = store.listen("watch.me")
+    server.ask("REPLICAOF", "127.0.0.1", str(free_port()))
+    with pytest.raises(StoreUnavailable, match="is a replica"):
+        await submit(store, a_job())
+    server.ask("REPLICAOF", "NO", "ONE")
+    assert await ear.wait(20) == ()
+    job_id = await submit_one(await open_url(server.url))
+    assert await ear.wait(10) == (job_id,)
+
+
+async def test_a_server_that_cannot_write_its_file_is_waited_for_and_named(
+    server: Valkey, store: RedisStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # R13: its last snapshot failed, and it takes no more writes.
+    server.ask("CONFIG", "SET", "save", "3600 1")
+    server.ask("SET", "x", "1")
+    server.folder.chmod(0o500)
+    try:
+        server.ask("BGSAVE")
+
+        async def failed() -> bool:
+            return b"rdb_last_bgsave_status:err" in await asyncio.to_thread(server.ask, "INFO", "persistence")
+
+        await until(failed)
+        monkeypatch.setattr("headway.stores.redis.link.PATIENCE", 0.3)
+        with pytest.raises(StoreUnavailable, match="MISCONF"):
+            await submit(store, a_job())
+    finally:
+        server.folder.chmod(0o700)
+    server.ask("CONFIG", "SET", "save", "")
+    await submit(store, a_job())
+    assert await recount(store) == {State.QUEUED: 1}
+
+
+def _connections(server: Valkey) -> int:
+    [line] = [line for line in server.ask("INFO", "stats").split() if line.startswith(b"total_connections_received")]
+    return int(line.partition(b":")[2])
