@@ -274,12 +274,23 @@ def read_held(record: bytes) -> Held:
     )  # fmt: skip
 
 
+class Given(NamedTuple):
+    """Leases as an exchange gives them: records, their members in one text, those that are not fresh (index, lease, ...),
+    and the classes they are of (text, how many in a row, ...).
+    """
+
+    records: Sequence[bytes]
+    members: bytes
+    others: Sequence[bytes]
+    runs: Sequence[bytes]
+
+
 def fresh_leases(
-    replies: Sequence[bytes], members: bytes, others: Sequence[bytes], runs: Sequence[bytes], token: bytes,
-    worker_id: str, now_at: int, ladder: Ladder,
+    given: Given, token: bytes, worker_id: str, now_at: int, ladder: Ladder
 ) -> list[Lease]:  # fmt: skip
-    """Read the leases an exchange gave: records, members, those that are not fresh, classes with how many of each."""
+    """Read the leases that an exchange gave."""
     leases: list[Lease] = []
+    replies, members, others, runs = given
     held_at = {int(others[at]): others[at + 1] for at in range(0, len(others), 2)}
     at = 0
     for run in range(0, len(runs), 2):

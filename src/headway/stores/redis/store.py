@@ -153,10 +153,8 @@ class RedisStore:
         if leased[0]:
             # Only a job that was assigned a rung has a budget, and then its lease is among those given in full.
             ladder = (await self._rules()).ladder if leased[2] else self._book.ladder
-            given, members, others, runs = leased
-            leases = records.fresh_leases(
-                given, members, others, runs, request.claim_id, request.worker_id or "", now_at, ladder
-            )
+            worker_id = request.worker_id or ""
+            leases = records.fresh_leases(records.Given(*leased), request.claim_id, worker_id, now_at, ladder)
         refusals = [
             (request.finished[int(refused[at])].job_id, Answer(refused[at + 1].decode()))
             for at in range(0, len(refused), 2)
