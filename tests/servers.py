@@ -165,10 +165,10 @@ class ValkeyCluster:
 
     def holder(self, slot: int) -> Valkey:
         """Give the node that takes a slot for its own."""
-        [found] = [node for node in self.nodes if node.running and slot in self._slots(node)]
+        [found] = [node for node in self.nodes if node.running and slot in self.slots_of(node)]
         return found
 
-    def _slots(self, node: Valkey) -> set[int]:
+    def slots_of(self, node: Valkey) -> set[int]:
         [mine] = [line for line in node.ask("CLUSTER", "NODES").decode().splitlines() if "myself" in line]
         found: set[int] = set()
         for part in mine.split()[8:]:

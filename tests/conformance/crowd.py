@@ -122,6 +122,7 @@ class Recorder:
     def __init__(self, store: Store, client: str, rng: Random, loss: float, entries: list[Entry]) -> None:
         self._store, self._client, self._rng, self._loss, self._entries = store, client, rng, loss, entries
         self._numbers = count(1)
+        self.namespace = store.namespace
 
     def __getattr__(self, verb: str) -> Callable[..., Awaitable[Any]]:
         async def call(*given: Any, **named: Any) -> Any:
@@ -158,6 +159,10 @@ class Recorder:
         if not task.cancelled() and isinstance(problem := task.exception(), Exception):
             raise problem
         raise ReplyLost
+
+
+def a_random_id(rng: Random) -> JobId:
+    return JobId(str(UUID(int=rng.getrandbits(128))))
 
 
 def recorded(store: Store, client: str, rng: Random, loss: float, entries: list[Entry]) -> Store:
@@ -213,7 +218,7 @@ class Client:
 
     def _new_job(self) -> NewJob:
         choice, some = self._rng.choice, self._rng.random
-        job_id = str(UUID(int=self._rng.getrandbits(128)))
+        job_id = a_random_id(self._rng)
         kind = self._rng.randrange(12)
         if kind < 4:  # The jobs of one line that nothing holds back and nobody shares.
             return a_job(job_id, task="plain", needs=("plain",))
@@ -431,7 +436,7 @@ async def join_in(orders: Orders, stores: Sequence[Store], name: str) -> list[En
     scene, ended = orders.scene, asyncio.Event()
 
     def on(index: int, called: str) -> tuple[Store, Random]:
-        rng = Random(f"{orders.seed} {name} {called}")
+        rng = Random(f"{orders.seed} {orders.namespace} {name} {called}")
         return recorded(stores[index % len(stores)], f"{name}.{called}", rng, scene.loss, entries), rng
 
     async with asyncio.TaskGroup() as group:
@@ -442,7 +447,7 @@ async def join_in(orders: Orders, stores: Sequence[Store], name: str) -> list[En
         clients = []
         for index in range(orders.clients):
             store, rng = on(index, f"c{index}")
-            clients.append(Client(store, f"{name}.c{index}", rng, scene, company))
+            clients.append(Client(store, f"{orders.namespace}.{name}.c{index}", rng, scene, company))
         players = [group.create_task(client.play(orders.steps)) for client in clients]
         await asyncio.wait(players)
         ended.set()

@@ -48,6 +48,7 @@ from tests.conformance.crowd import (
     Entry,
     Orders,
     Scene,
+    a_random_id,
     join_from_afar,
     join_in,
     open_stores,
@@ -58,7 +59,7 @@ from tests.conftest import ADDRESSES
 
 EVERYTHING = JobQuery(limit=100_000)
 BAD = (State.FAILED, State.CANCELLED, State.DEAD_LETTER)
-LAST = "last"  # The worker that takes all that is left.
+LAST = "the last"  # How the worker is called that takes all that is left.
 PATIENCE = 30.0  # Seconds within which all that waits must have come out.
 
 
@@ -507,7 +508,7 @@ def check_limits(record: Record, scene: Scene) -> None:
     by_key: dict[str, list[Held]] = defaultdict(list)
     rules = {}
     for held in record.claims:
-        if held.lease.worker_id == LAST:  # By then the limits were lifted.
+        if held.lease.worker_id.startswith(LAST):  # By then the limits were lifted.
             continue
         new = record.jobs[held.lease.job_id]
         for key, rule in book.keys(new.task, new.tenant, new.limits):
@@ -668,7 +669,7 @@ async def drain(store: Store, jobs: dict[JobId, Job], record: dict[JobId, NewJob
         await store.write(RULES, document.name, rules_body(Rules()))
     for worker in (await store.stats()).workers:
         await end_worker(store, worker.worker_id, POLICY, lambda _: Released())
-    last = a_worker(LAST, slots=8, reserved=0, offers=OFFERS)
+    last = a_worker(f"{LAST} of {store.namespace}", slots=8, reserved=0, offers=OFFERS)
     await store.renew(Beat(last, 600_000, 600_000, register=True))
     waiting = {job_id for job_id, job in jobs.items() if not job.state.ended}
     heads: dict[ClassKey, tuple[int, int]] = {}
@@ -679,7 +680,7 @@ async def drain(store: Store, jobs: dict[JobId, Job], record: dict[JobId, NewJob
         snapshot = await store.snapshot()
         chosen = plan(snapshot, free=8, free_below=8, offers=frozenset(OFFERS), policy=POLICY)
         finished = [judge(Returned(b"last"), lease, POLICY) for lease in leases if lease.persist]
-        answer = await store.exchange(Exchange(LAST, a_claim_id(), finished, chosen))
+        answer = await store.exchange(Exchange(last.worker_id, a_claim_id(), finished, chosen))
         assert not answer.refused
         leases = answer.leases
         keys = {view.key: view.head_key for view in snapshot.classes if view.waiting}
@@ -703,7 +704,7 @@ async def drain(store: Store, jobs: dict[JobId, Job], record: dict[JobId, NewJob
             assert time.monotonic() < deadline, f"these never came out: {waiting}"
             await asyncio.sleep(0.002)
     finished = [judge(Returned(b"last"), lease, POLICY) for lease in leases if lease.persist]
-    assert not (await store.exchange(Exchange(LAST, b"", finished))).refused
+    assert not (await store.exchange(Exchange(None, finished=finished))).refused
 
 
 def _moved_on(job: Job) -> bool:
@@ -721,15 +722,16 @@ async def check_drained(store: Store, record: Record, scene: Scene) -> None:
     stats = await store.stats()
     check_totals(stats, jobs, record)
     await store.write(RULES, "last", rules_body(scene.standing))
-    fresh = [a_job(str(JobId(f"00000000-0000-4000-8000-{n:012}")), unique_key=key) for n, key in enumerate(UNIQUE_KEYS)]
+    rng = Random(store.namespace)
+    fresh = [a_job(a_random_id(rng), unique_key=key) for key in UNIQUE_KEYS]
     assert not any(answer.deduplicated for answer in await store.submit(fresh))
     again = [
-        a_job(f"00000000-0000-4000-9000-{n:012}", task="export", limits=(f"account={n}",), tenant=tenant)
+        a_job(a_random_id(rng), task="export", limits=(f"account={n}",), tenant=tenant)
         for n, tenant in ((7, "acme"), (8, "zeta"))
     ]
     await store.submit(again)
     asked = plan(await store.snapshot(), free=8, free_below=8, offers=frozenset(OFFERS), policy=POLICY)
-    answer = await store.exchange(Exchange(LAST, a_claim_id(), (), asked))
+    answer = await store.exchange(Exchange(f"{LAST} of {store.namespace}", a_claim_id(), (), asked))
     assert {lease.job_id for lease in answer.leases} == {job.job_id for job in fresh + again}
 
 

@@ -65,7 +65,7 @@ async def test_what_has_ended_is_archived_with_all_that_is_known_of_it(store: St
     bad = await ended(store, Raised(BOOM), max_retries=0)
     await chore()
     [first, second] = await rows()
-    assert (first["job_id"], first["state"], first["tenant"], first["result"]) == (good, "completed", "acme", b"42")
+    assert (first["job_id"], first["state"], first["tenant"], first["result"]) == (good, "completed", "acme", "42")
     assert (second["job_id"], second["state"], second["error_type"]) == (bad, "dead_letter", BOOM.type)
     assert first["finished_at"] >= first["started_at"] >= first["submitted_at"]
     assert '"reason"' in second["attempt_log"]

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from headway.core.errors import StoreBusy, StoreFull, StoreUnavailable
-from headway.core.job import NewJob, State
+from headway.core.job import State
 from headway.core.lease import Answer
 from headway.core.worker import WorkerState
 from headway.stores.base import KEEPER
@@ -26,37 +26,7 @@ from tests.conformance.builders import (
     submit_one,
 )
 from tests.servers import Valkey, free_port
-from tests.stores.redis.conftest import OpenStore, StartServer, drain, recount, until
-
-
-async def keep_submitting(store: RedisStore, jobs: list[NewJob]) -> None:
-    """Submit for ever, one after another; what is in the list was acknowledged."""
-    while True:
-        job = a_job()
-        await submit(store, job)
-        jobs.append(job)
-
-
-@asynccontextmanager
-async def submitting(store: RedisStore, count: int = 3) -> AsyncIterator[list[NewJob]]:
-    """Submit from several tasks at once meanwhile. Whatever they raise is raised at the end."""
-    jobs: list[NewJob] = []
-    tasks = [asyncio.create_task(keep_submitting(store, jobs)) for _ in range(count)]
-    yield jobs
-    for task in tasks:
-        task.cancel()
-    for outcome in await asyncio.gather(*tasks, return_exceptions=True):
-        assert isinstance(outcome, asyncio.CancelledError), outcome
-
-
-async def more(jobs: list[NewJob], by: int = 20) -> None:
-    """Wait until so many more have been acknowledged."""
-    enough = len(jobs) + by
-
-    async def there() -> bool:
-        return len(jobs) >= enough
-
-    await until(there)
+from tests.stores.redis.conftest import OpenStore, StartServer, drain, more, recount, submitting, until
 
 
 # ---------------------------------------------------------------------- a server that forgets

@@ -23,9 +23,10 @@ def _load(name: str) -> str:
 class Archive:
     """One table in a PostgreSQL database. Adding a job twice is adding it once."""
 
-    def __init__(self, url: str, namespace: str) -> None:
+    def __init__(self, url: str, namespace: str, *, mark: bytes = b"") -> None:
         self._url = url
         self._namespace = namespace
+        self._mark = mark  # What stands before the JSON in payloads and results.
         self._connection: Any = None  # An asyncpg.Connection, which has no types.
         self._add = _load("add.sql")
 
@@ -33,7 +34,7 @@ class Archive:
         """Keep ended jobs, all or none. Raises ``StoreUnavailable``."""
         # Whatever came twice in a batch would be refused; the latest word stands.
         latest = {job.job_id: job for job in jobs}
-        columns = [list(column) for column in zip(*(_row(job) for job in latest.values()), strict=True)]
+        columns = [list(column) for column in zip(*(_row(job, self._mark) for job in latest.values()), strict=True)]
         try:
             connection = await self._connect()
             await connection.execute(self._add, self._namespace, *columns, timeout=30)
@@ -53,7 +54,7 @@ class Archive:
         return self._connection
 
 
-def _row(job: Job) -> tuple[Any, ...]:
+def _row(job: Job, mark: bytes) -> tuple[Any, ...]:
     error = job.error or JobError("", "")
     log = [
         {
@@ -71,9 +72,14 @@ def _row(job: Job) -> tuple[Any, ...]:
         job.attempts, _moment(job.submitted_at), _moment(job.eligible_at), _moment(job.started_at),
         _moment(job.finished_at),
         _clean(job.reason), _clean(error.type) or None, _clean(error.message) or None, _clean(error.traceback) or None,
-        _clean(job.trace_id), _clean(job.idempotency_key), _clean(job.unique_key), job.payload, job.result,
+        _clean(job.trace_id), _clean(job.idempotency_key), _clean(job.unique_key), _json_text(job.payload, mark),
+        None if job.result is None else _json_text(job.result, mark),
         _json.encode(log).decode().replace("\\u0000", "\\ufffd"),
     )  # fmt: skip
+
+
+def _json_text(raw: bytes, mark: bytes) -> str:
+    return raw.removeprefix(mark).decode()
 
 
 def _moment(at: int | None) -> datetime | None:

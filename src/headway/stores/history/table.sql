@@ -1,4 +1,4 @@
--- table: one row for each job that has ended, for as long as its owner likes. Payload and result are JSON as bytes.
+-- table: one row for each job that has ended, for as long as its owner likes.
 CREATE TABLE IF NOT EXISTS headway_history (
   namespace text NOT NULL,
   job_id text NOT NULL,
@@ -19,8 +19,8 @@ CREATE TABLE IF NOT EXISTS headway_history (
   trace_id text,
   idempotency_key text,
   unique_key text,
-  payload bytea NOT NULL,
-  result bytea,
+  payload json NOT NULL,  -- its arguments
+  result json,
   attempt_log jsonb NOT NULL,
   PRIMARY KEY (namespace, job_id)
 );

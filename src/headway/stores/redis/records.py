@@ -275,8 +275,8 @@ def read_held(record: bytes) -> Held:
 
 
 class Given(NamedTuple):
-    """Leases as an exchange gives them: records, their members in one text, those that are not fresh (index, lease, ...),
-    and the classes they are of (text, how many in a row, ...).
+    """Leases as an exchange gives them: records, their members in one text, those that are not fresh (index, lease),
+    and the classes they are of (text, how many in a row).
     """
 
     records: Sequence[bytes]

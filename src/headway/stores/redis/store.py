@@ -152,7 +152,8 @@ class RedisStore:
         leases: list[Lease] = []
         if leased[0]:
             # Only a job that was assigned a rung has a budget, and then its lease is among those given in full.
-            ladder = (await self._rules()).ladder if leased[2] else self._book.ladder
+            on_ladder = any(held[80] & 4 for held in leased[2][1::2])
+            ladder = (await self._rules()).ladder if on_ladder else self._book.ladder
             worker_id = request.worker_id or ""
             leases = records.fresh_leases(records.Given(*leased), request.claim_id, worker_id, now_at, ladder)
         refusals = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from headway.client.codec import VERSION
 from headway.core.errors import ConfigError
 from headway.stores.base import Archival, Store
 
@@ -20,7 +21,7 @@ def archivist(store: Store, url: str) -> Archivist:
         raise ConfigError("history is for jobs on Redis; this store keeps ended jobs itself, as long as keep says")
     from headway.stores.history.archive import Archive
 
-    return Archivist(store, Archive(url, store.namespace))
+    return Archivist(store, Archive(url, store.namespace, mark=VERSION))
 
 
 class Archivist:

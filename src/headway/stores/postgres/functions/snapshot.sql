@@ -2,8 +2,9 @@
 -- gives   JSON: the classes in order, and when the next delayed job falls due or the next park opens
 -- holds   nothing is counted beyond the bound; of the classes named, what lies below their floors is not looked at
 CREATE OR REPLACE FUNCTION {schema}.snapshot_{version}(ns int, at bigint, bound int, f_class int[], f_floor bigint[])
-RETURNS text LANGUAGE sql STABLE SET enable_seqscan = off AS $$
-SELECT json_build_array(
+RETURNS text LANGUAGE plpgsql STABLE SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
+BEGIN
+RETURN json_build_array(
   (SELECT json_agg(json_build_array(c.class_id, c.lane, c.rung, c.needs, c.persist, c.fair, line.waiting, line.oldest_at, line.head_key,
                                     parks.opened, parks.head_key) ORDER BY c.lane, c.needs, c.rung, c.persist)
      FROM {schema}.class c
@@ -31,5 +32,5 @@ SELECT json_build_array(
   (SELECT min(soon) FROM (
      SELECT (SELECT d.due_at FROM {schema}.delayed d WHERE d.namespace_id = ns ORDER BY d.namespace_id, d.due_at LIMIT 1)
      UNION ALL
-     SELECT (SELECT p.open_at FROM {schema}.park p WHERE p.namespace_id = ns AND p.open_at > at ORDER BY p.open_at LIMIT 1)) x (soon)))
-$$;
+     SELECT (SELECT p.open_at FROM {schema}.park p WHERE p.namespace_id = ns AND p.open_at > at ORDER BY p.open_at LIMIT 1)) x (soon)));
+END $$;
