@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,14 +14,23 @@ from headway.stores.postgres.transaction import MINUTE, Transaction
 
 DEAD_WORKERS_KEPT_MS = 3_600_000
 STRETCHES_KEPT_MS = 24 * 3_600_000
+DAYS_EVERY = 600.0  # Seconds.
 SCANNED = 5_000  # Completed jobs that one pruning looks at.
 
 
 @dataclass(slots=True)
 class Round:
-    """How far this process has come in its round over the completed jobs."""
+    """How far this process has come in its round over the completed jobs, and when it last saw to their tables."""
 
     reached: int = 0
+    turned: float = 0.0
+
+    def days_are_due(self) -> bool:
+        """Tell whether it is time to make tables for the days to come."""
+        if self.turned and time.monotonic() - self.turned < DAYS_EVERY:
+            return False
+        self.turned = time.monotonic()
+        return True
 
 
 async def prune(tx: Transaction, keep: Keep, limit: int, round_: Round) -> int:

@@ -25,6 +25,7 @@ FUNCTIONS = (
     "last_key",
     "snapshot",
     "enter",
+    "turn_days",
     "submit",
     "exchange",
 )
@@ -78,6 +79,7 @@ def _values(schema: str) -> dict[str, str]:
         "version": str(FUNCTIONS_VERSION),
         "lock": str(lock_number(schema, "lock")),
         "gate": str(lock_number(schema, "gate")),
+        "days": str(lock_number(schema, "days")),
     }
 
 

@@ -206,7 +206,11 @@ class PostgresStore:
             await self._write(lambda tx: standing.witness(tx, reasons))
 
     async def prune(self, keep: Keep, *, limit: int = 1_000) -> int:
-        return await self._write(lambda tx: pruning.prune(tx, keep, limit, self._round))
+        touched = await self._write(lambda tx: pruning.prune(tx, keep, limit, self._round))
+        if self._round.days_are_due():
+            await self._ready()
+            await self._first("turn_days", self._now())
+        return touched
 
     async def purge(self, states: Sequence[State], job_ids: Sequence[JobId] | None, *, limit: int = 1_000) -> int:
         return await self._write(lambda tx: pruning.purge(tx, states, job_ids, limit))

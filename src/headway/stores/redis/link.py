@@ -125,7 +125,7 @@ class Cluster:
         """Declare a key that never exists too: while a slot's keys go to another node one by one, functions would find
         some of theirs and miss others, so they must not run at all. Servers run none that declares a missing key then.
         """
-        return 1, key
+        return 2, key, f"{key}.never"
 
 
 class Link:
