@@ -88,7 +88,8 @@ SCENES = (
 class Entry(NamedTuple):
     """One try of one call. A call that is repeated keeps its number.
 
-    A reply that was lost has no moment; ``settled`` is when the call had come to its end all the same, if it has.
+    A reply that was lost has no moment; if the call came to its end all the same, ``settled`` says when, and
+    ``unheard`` what it answered.
     """
 
     client: str
@@ -99,6 +100,7 @@ class Entry(NamedTuple):
     returned: int | None
     answer: Any = None
     settled: int | None = None
+    unheard: Any = None
 
 
 class Orders(NamedTuple):
@@ -143,7 +145,7 @@ class Recorder:
                     if not lost:
                         self._entries.append(entry._replace(returned=now, answer=answer))
                         return answer
-                    self._entries.append(entry._replace(settled=now))
+                    self._entries.append(entry._replace(settled=now, unheard=answer))
                 if self._rng.random() < 0.25:
                     raise ReplyLost
 

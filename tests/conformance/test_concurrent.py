@@ -428,6 +428,8 @@ def check_record(record: Record, scene: Scene) -> None:
     check_outcomes(record)
     check_epochs(record)
     check_grants(record)
+    check_repeats(record)
+    check_reaping(record)
     check_slots(record)
     check_limits(record, scene)
     check_pauses(record)
@@ -490,6 +492,46 @@ def check_grants(record: Record) -> None:
             given.update(lease.job_id for lease in leases if not lease.persist)
     # A transient job comes at most as often as it was sent: nothing is known of it by which to tell.
     assert all(times <= sent[job_id] for job_id, times in given.items())
+
+
+def check_repeats(record: Record) -> None:
+    """A claim that is repeated gives leases that it gave before, and no others."""
+    unheard: dict[tuple[str, int], set[tuple[JobId, int]]] = {}
+    for entry in record.entries:
+        if entry.verb == "exchange":
+            call = (entry.client, entry.number)
+            if entry.unheard is not None and (given := _leases(entry.unheard)):
+                assert given <= unheard.get(call, given), call
+                unheard[call] = given
+            elif entry.answer is not None and call in unheard:
+                assert _leases(entry.answer) <= unheard[call], call
+
+
+def _leases(answer: Exchanged) -> set[tuple[JobId, int]]:
+    return {(lease.job_id, lease.epoch) for lease in answer.leases if lease.persist}
+
+
+def check_reaping(record: Record) -> None:
+    """No lease is taken from a worker that has renewed in time, unless somebody buried it."""
+    beats: dict[str, list[Entry]] = defaultdict(list)
+    for entry in record.entries:
+        if entry.verb == "renew":
+            beats[entry.given[0].worker.worker_id].append(entry)
+    buried = {entry.given[0] for entry in record.entries if entry.verb == "bury"}
+    holders = {(held.lease.job_id, held.lease.token): held.lease.worker_id for held in record.claims}
+    for entry in record.entries:
+        if entry.verb != "exchange" or entry.returned is None:
+            continue
+        refused = dict(entry.answer.refused)
+        for report in entry.given[0].finished:
+            worker_id = holders.get((report.job_id, report.token))
+            if not report.expired_only or report.job_id in refused or worker_id is None or worker_id in buried:
+                continue
+            last = [beat for beat in beats[worker_id] if beat.invoked < entry.returned][-1]
+            if last.returned is None or last.returned > entry.invoked:
+                continue
+            if last.answer.state is not WorkerState.DEAD:
+                assert entry.returned - last.invoked >= last.given[0].lease_ms * 1_000_000, (report, worker_id)
 
 
 def check_slots(record: Record) -> None:
@@ -611,7 +653,10 @@ def check_line(record: Record) -> None:
                 if job.task == "plain" and job.persist:
                     submitted[job.job_id] = (entry.invoked, entry.returned)
     first = {held.lease.job_id: held for held in record.claims if held.lease.epoch == 1}
-    latest: tuple[int, str] = (0, "")  # Of all that had been claimed by then: when the submit was asked for that came last.
+    latest: tuple[int, str] = (
+        0,
+        "",
+    )  # Of all that had been claimed by then: when the submit was asked for that came last.
     for held in sorted((held for job_id, held in first.items() if job_id in submitted), key=lambda held: held.from_):
         latest = max(latest, (submitted[held.lease.job_id][0], held.lease.job_id))
         for other in first.values():

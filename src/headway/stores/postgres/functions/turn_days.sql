@@ -15,7 +15,7 @@ BEGIN
     CONTINUE WHEN to_regclass('{schema}.' || name) IS NOT NULL;
     BEGIN
       EXECUTE format('CREATE TABLE {schema}.%I PARTITION OF {schema}.outcome_completed FOR VALUES FROM (%s) TO (%s)',
-                     name, day * 86400000, (day + 1) * 86400000);
+                     name, day * 86400000::bigint, (day + 1) * 86400000::bigint);
     EXCEPTION
       -- Jobs of that day lie in the table for any day already, or it is in use.
       WHEN check_violation OR lock_not_available OR duplicate_table THEN NULL;
