@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 
 from benchmarks.contenders import Contender
-from benchmarks.drain import timed
+from benchmarks.drain import drain, timed
 from benchmarks.places import PostgresPlace
 from benchmarks.run import Run
 from benchmarks.stand import Failed, Stand
@@ -29,9 +29,10 @@ def measure_depth(run: Run) -> None:
                     stand.need(stand.all_at_work, "the worker runs jobs")
                     run.keep(contender, name, _steady(run, stand, waiting))
                     if name == "deep":
-                        # And with nobody submitting meanwhile, to compare with the drain of a queue of usual depth.
                         found = timed(stand, upto=waiting, seconds=2 if run.quick else 4)
                         run.keep(contender, "deep_drain", found["per_second"])
+            # Nobody submitted during that last one, so it compares with a plain drain made right after it.
+            run.keep(contender, "usual_drain", drain(run, contender, workers=1)["per_second"])
 
 
 def _steady(run: Run, stand: Stand, waiting: int) -> float:

@@ -106,6 +106,7 @@ def _ours(rows: dict[str, Row]) -> Iterator[str]:
         "shallow/s": "shallow",
         "deep/s": "deep",
         "deep alone/s": "deep_drain",
+        "usual/s": "usual_drain",
         "tenths: first/s": "tenths_alone_first",
         "last/s": "tenths_alone_last",
         "beside idle: first/s": "tenths_idle_in_transaction_first",

@@ -70,14 +70,15 @@ class WorkerProcess:
 
 
 class Yard:
-    """A folder with a store, the tasks, and workers that come and go."""
+    """A folder with the tasks, a store, and workers that come and go. The store is a file in it unless it is named."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, store: str | None = None) -> None:
         self.folder = folder
         self._workers: list[WorkerProcess] = []
         shutil.copy(Path(__file__).with_name("jobs.py"), folder / "jobs.py")
         self.store_path = folder / "headway.db"
-        self.app = Headway(f"sqlite:///{self.store_path}")
+        self.store = store or f"sqlite:///{self.store_path}"
+        self.app = Headway(self.store)
         for name, task in jobs.app.tasks.items():
             options = {field.name: getattr(task.options, field.name) for field in fields(task.options)}
             self.app.task(name=name, **options)(task.fn)
@@ -91,7 +92,7 @@ class Yard:
         process = subprocess.Popen(
             [sys.executable, "-m", "headway", "worker", app, "--log-level", "warning", *options],
             cwd=self.folder,
-            env={**os.environ, "HEADWAY_STORE": f"sqlite:///{self.store_path}", **(environment or {})},
+            env={**os.environ, "HEADWAY_STORE": self.store, **(environment or {})},
         )
         worker = WorkerProcess(process)
         self._workers.append(worker)
@@ -103,6 +104,8 @@ class Yard:
         """Stop a worker's processes at a moment when none of them holds the file's lock."""
         while True:
             worker.send(signal.SIGSTOP, whole_tree=True)
+            if not self.store.startswith("sqlite"):
+                return
             probe = apsw.Connection(str(self.store_path))
             try:
                 probe.set_busy_timeout(300)

@@ -95,7 +95,7 @@ def _produce(yard: Yard, log: Path, start: int) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [sys.executable, "producer.py", str(log), str(start)],
         cwd=yard.folder,
-        env={**os.environ, "HEADWAY_STORE": f"sqlite:///{yard.store_path}"},
+        env={**os.environ, "HEADWAY_STORE": yard.store},
     )
 
 

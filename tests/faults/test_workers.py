@@ -285,7 +285,7 @@ def test_a_producer_killed_at_any_moment_leaves_whole_jobs_or_none(yard: Yard) -
         producer = subprocess.Popen(
             [sys.executable, "-c", script],
             cwd=yard.folder,
-            env={**os.environ, "HEADWAY_STORE": f"sqlite:///{yard.store_path}"},
+            env={**os.environ, "HEADWAY_STORE": yard.store},
             stdout=subprocess.PIPE,
             text=True,
         )
@@ -331,7 +331,7 @@ def test_a_policy_applied_anywhere_reaches_a_running_worker_within_moments(yard:
     policy.write_text("[reserve]\nslots = 2\n")
     yard.start("--slots", "3")
     command = [sys.executable, "-m", "headway", "policy", "apply", str(policy)]
-    environment = {**os.environ, "HEADWAY_STORE": f"sqlite:///{yard.store_path}"}
+    environment = {**os.environ, "HEADWAY_STORE": yard.store}
     subprocess.run(command, cwd=yard.folder, env=environment, check=True, capture_output=True)
     time.sleep(2.5)
     for _ in range(3):

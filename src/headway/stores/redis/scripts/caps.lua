@@ -16,6 +16,7 @@ function book.now()
     known.limits, known.rungs, known.costs, known.weights =
       known.limits or {}, known.rungs or {}, known.costs or {}, known.weights or {}
     known.lanes, known.tasks, known.tenants = known.lanes or {}, known.tasks or {}, known.tenants or {}
+    known.learned = next(known.costs) ~= nil
     known.binds = next(known.limits) ~= nil or next(known.tasks) ~= nil or next(known.tenants) ~= nil
     books[P] = known
   end
@@ -69,7 +70,8 @@ end
 
 function book.step(task, tenant)  -- how far apart two jobs of a task and tenant are in virtual time
   local rules = book.now()
-  local cost = rules.costs[string.gsub(task, '=', '%%3D') .. '=' .. tenant] or rules.costs[task] or 1000000
+  local cost = 1000000
+  if rules.learned then cost = rules.costs[string.gsub(task, '=', '%%3D') .. '=' .. tenant] or rules.costs[task] or cost end
   return math.max(1, floor(cost / (rules.weights[tenant] or rules.default_weight or 1)))
 end
 

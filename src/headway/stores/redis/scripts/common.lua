@@ -145,13 +145,17 @@ function record.tail(rec)
 end
 
 function record.task(rec)
-  local tail = record.tail(rec)
-  return sub(tail, 3, 2 + i2(tail, 1))
+  local at = #rec - i4(rec, 22 + byte(rec, 21)) + 1
+  return sub(rec, at + 2, at + 1 + i2(rec, at))
 end
 
 function record.extras(rec)
   local flags, at, found = byte(rec, 20), 26 + byte(rec, 21), {}
   if flags == 0 then return found end
+  if flags == TENANT then  -- the usual one, and there are many
+    found.tenant = sub(rec, at + 2, at + 1 + i2(rec, at))
+    return found
+  end
   local function take()
     local n = i2(rec, at)
     at = at + 2 + n

@@ -199,7 +199,8 @@ function round.take(r, k, report, found)  -- carry out any report
     return
   end
   local state, body, attempt = report.state, report.body, report.attempt
-  local asked, told = call('HGET', P .. 'cancel', member), call('HGET', P .. 'progress', member)
+  local asked, told = false, false
+  if not r.plain then asked, told = call('HGET', P .. 'cancel', member), call('HGET', P .. 'progress', member) end
   if asked and state == 'Q' then state, body, attempt = 'X', report.heeded, report.heeded_attempt end
   round.leave(r, rest.worker, member)
   if attempt and attempt ~= '' then
@@ -254,18 +255,29 @@ function ending.finish(args, at, n)
   end)
   local r, sizes = round.begin(), {}
   local outs, completed, done = r.outs, r.completed, r.done
-  local plain = quiet() or call('EXISTS', P .. 'cancel', P .. 'progress') == 0
-  local usual = 0
+  local plain, usual = quiet() or call('EXISTS', P .. 'cancel', P .. 'progress') == 0, 0
+  r.plain = plain
   for k = 1, n do
     local member, said, found = members[k], args[starts[k] + 1], held[k]
-    if plain and found and byte(said, 17) == 67 and byte(found, 81) == 0 and not done[member]
-      and sub(found, 1, 16) == sub(said, 1, 16) then  -- the usual case: it completed, and nothing hangs on it
-      local size = #found
+    local flags = found and byte(found, 81)
+    if plain and (flags == 0 or flags == 2) and byte(said, 17) == 67 and not done[member]
+      and sub(found, 1, 16) == sub(said, 1, 16) then  -- the usual case: it completed, and nothing but a tenant hangs on it
+      local size, worker = #found, 83 + i2(found, 82)
       if not sizes[size] then sizes[size] = 'C' .. now15 .. 'E' .. pack('>I2', size) end
       usual = usual + 1
       outs[2 * usual - 1], outs[2 * usual] = member, sizes[size] .. found .. sub(said, 18)
       completed[#completed + 1] = member
-      round.leave(r, sub(found, 84), member)
+      round.leave(r, sub(found, 84, worker), member)
+      if flags == 2 then
+        local number = i4(found, 55)
+        local lived = r.lived[number]
+        if not lived then
+          lived = {}
+          r.lived[number] = lived
+        end
+        lived[#lived + 1] = sub(found, worker + 1) .. sub(found, 59, 74) .. member
+        if tx.last[number] then tx.last[number] = nil end
+      end
     else
       round.take(r, k, read_report(args, starts[k]), found)
     end

@@ -1,0 +1,200 @@
+"""Real workers on a Redis or Valkey server that is killed, emptied, flushed and cut off."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headway import HeadwayError
+from headway.core.errors import StoreUnavailable
+from tests.conftest import valkey
+from tests.faults.conftest import Yard, alive, tree, wait_until
+from tests.faults.test_limits_live import (
+    test_limits_hold_over_two_workers_of_which_one_is_killed as test_limits_hold_over_two_workers_of_which_one_is_killed,
+)
+from tests.faults.test_workers import (
+    test_a_crash_around_an_exchange_loses_nothing as test_a_crash_around_an_exchange_loses_nothing,
+)
+from tests.faults.test_workers import (
+    test_a_worker_killed_in_mid_job_loses_nothing as test_a_worker_killed_in_mid_job_loses_nothing,
+)
+from tests.faults.test_workers import (
+    test_sigterm_gives_running_jobs_the_grace_and_returns_the_rest as test_sigterm_gives_running_jobs_the_grace,
+)
+from tests.faults.test_workers import (
+    test_the_late_result_of_a_frozen_worker_is_refused as test_the_late_result_of_a_frozen_worker_is_refused,
+)
+from tests.servers import Sentinels, Valkey
+
+# The tests that are imported run here on Redis, by this file's own yard.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+
+
+@pytest.fixture
+def yard(tmp_path: Path) -> Iterator[Yard]:
+    found = Yard(tmp_path, f"{valkey().url}?prefix={tmp_path.name}")
+    yield found
+    found.close()
+
+
+class OwnYard(Yard):
+    """A yard whose server is its own, so that it may suffer."""
+
+    def __init__(self, folder: Path, *options: str) -> None:
+        self.server = Valkey(folder / "server", 'save ""', *options)
+        self.server.start()
+        super().__init__(folder, self.server.url)
+
+    def close(self) -> None:
+        super().close()
+        self.server.kill()
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Iterator[OwnYard]:
+    found = OwnYard(tmp_path, "appendonly yes", "appendfsync everysec")
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def forgetful(tmp_path: Path) -> Iterator[OwnYard]:
+    found = OwnYard(tmp_path)
+    yield found
+    found.close()
+
+
+def test_a_worker_goes_on_after_its_server_was_killed_and_nothing_is_lost(own: OwnYard) -> None:
+    # R2, R17: jobs wait, run and come in while the server is killed again and again.
+    own.start()
+    running = own.submit("slow", 1.5)
+    own.until(running, "executing")
+    jobs = [own.submit("quick", number) for number in range(20)]
+    for number in range(3):
+        own.server.kill()
+        own.server.start()
+        jobs += [own.submit("quick", 100 * (number + 1) + more) for more in range(20)]
+    for job in jobs:
+        assert own.until(job, "completed").attempts == 1
+    assert own.until(running, "completed").attempts == 1
+
+
+def test_a_worker_registers_anew_at_a_server_that_lost_everything(forgetful: OwnYard) -> None:
+    # R1, R4: it does not go on with leases that nobody knows of.
+    forgetful.start()
+    lost = forgetful.submit("slow", 60.0)
+    forgetful.until(lost, "executing")
+    forgetful.server.kill()
+    forgetful.server.start()
+    wait_until(lambda: [worker for worker in forgetful.app.stats().workers if worker.state == "active"])
+    job = forgetful.submit("quick", 7)
+    assert job.result(timeout=30) == 7
+    with pytest.raises(HeadwayError):
+        lost.info()
+
+
+def test_limits_hold_at_a_server_that_lost_everything(forgetful: OwnYard) -> None:
+    # The rules were lost too: they are told again.
+    forgetful.start()
+    forgetful.submit("quick", 1).result(timeout=30)
+    forgetful.server.ask("FLUSHALL")
+    wait_until(lambda: [worker for worker in forgetful.app.stats().workers if worker.state == "active"])
+    jobs = [forgetful.submit("capped", number, number, 0.2) for number in range(12)]
+    for job in jobs:
+        forgetful.until(job, "completed")
+    running = most = 0
+    for line in sorted(forgetful.marks("capped "), key=lambda line: int(line.split()[-1])):
+        running += 1 if line.startswith("capped start") else -1
+        most = max(most, running)
+    assert most == 2
+
+
+def test_functions_flushed_and_connections_killed_under_a_worker(own: OwnYard) -> None:
+    # R10, R12, R17
+    own.start()
+    jobs = []
+    for number in range(10):
+        jobs += [own.submit("quick", 10 * number + more) for more in range(5)]
+        own.server.ask("FUNCTION", "FLUSH")
+        own.server.ask("CLIENT", "KILL", "TYPE", "normal")
+        own.server.ask("CLIENT", "KILL", "TYPE", "pubsub")
+    for number, job in enumerate(jobs):
+        assert job.result(timeout=30) == number
+        assert job.info().attempts == 1
+    assert len(own.marks("quick")) == 50
+
+
+def test_a_worker_on_a_full_server_ends_what_it_has(own: OwnYard) -> None:
+    # R8
+    own.start()
+    running = own.submit("slow", 1.5)
+    own.until(running, "executing")
+    waiting = [own.submit("quick", number) for number in range(5)]
+    own.server.ask("CONFIG", "SET", "maxmemory", "1000000")
+    with pytest.raises(HeadwayError, match="maxmemory"):
+        own.submit("quick", 99)
+    for job in (running, *waiting):
+        assert own.until(job, "completed").attempts == 1
+    own.server.ask("CONFIG", "SET", "maxmemory", "0")
+    assert own.submit("quick", 100).result(timeout=20) == 100
+
+
+def test_a_worker_cut_off_from_its_server_ends_its_work_in_time(own: OwnYard) -> None:
+    # W20
+    job = own.submit("slow", 60.0)
+    worker = own.start()
+    own.until(job, "executing")
+    processes = tree(worker.pid)
+    own.server.freeze()
+    wait_until(lambda: not alive(processes[-1]), within=10)
+    own.server.thaw()
+    wait_until(lambda: job.status() != "executing" or job.info().epoch > 1)
+
+
+# ---------------------------------------------------------------------- Sentinel
+
+
+@pytest.fixture
+def sentinels(tmp_path: Path) -> Iterator[Sentinels]:
+    made = Sentinels(tmp_path / "servers")
+    made.start()
+    yield made
+    made.stop()
+
+
+def test_a_worker_follows_a_failover_and_nothing_acknowledged_is_lost(sentinels: Sentinels, tmp_path: Path) -> None:
+    # R5.102, R5: jobs are submitted until the master is killed, each acknowledged once the replica has it.
+    folder = tmp_path / "yard"
+    folder.mkdir()
+    yard = Yard(folder, f"{sentinels.url}?replicas=1&replicas_ms=1000")
+    plain = Yard(folder, sentinels.url)
+    try:
+        worker = yard.start("--slots", "4")
+        running = yard.submit("slow", 2.0)
+        yard.until(running, "executing")
+        jobs = [yard.submit("quick", number) for number in range(50)]
+        sentinels.master.kill()
+        tried = time.monotonic()
+        while time.monotonic() - tried < 60:
+            try:
+                jobs.append(plain.submit("quick", 1_000))
+                break
+            except StoreUnavailable:
+                continue
+        for job in jobs:
+            plain.until(job, "completed")
+        plain.until(running, "completed")
+        assert b"role:master" in sentinels.replica.ask("INFO", "replication")
+        assert plain.submit("quick", 1_001).result(timeout=30) == 1_001
+        assert alive(worker.pid)
+        worker.send(signal.SIGTERM)
+        assert worker.wait(20) == 0
+        with pytest.raises(StoreUnavailable, match="0 of 1 replicas"):
+            yard.submit("quick", 1_002)
+    finally:
+        yard.close()
+        plain.close()
