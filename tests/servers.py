@@ -195,7 +195,11 @@ class Sentinels:
     def __init__(self, folder: Path, *options: str) -> None:
         self.master = Valkey(folder / "master", 'save ""', "repl-diskless-sync-delay 0", *options)
         self.replica = Valkey(
-            folder / "replica", 'save ""', f"replicaof {HOST} {self.master.port}", "repl-diskless-sync-delay 0", *options
+            folder / "replica",
+            'save ""',
+            f"replicaof {HOST} {self.master.port}",
+            "repl-diskless-sync-delay 0",
+            *options,
         )
         watched = (
             f"sentinel monitor {self.MASTER} {HOST} {self.master.port} 2",

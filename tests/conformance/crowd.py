@@ -39,6 +39,7 @@ from headway.stores.rulebook import rules_body
 from tests.conformance.builders import a_job, a_worker
 
 FOREVER = 1 << 62
+CUT = {"renew": 0.1, "exchange": 0.5}  # The part of lost calls that are cut off on their way.
 DAY = 86_400_000
 
 # Whatever is held back comes again within a moment, so that a short history sees it come.
@@ -49,7 +50,7 @@ STANDING = Rules(
     limits={
         "account": LimitRule(concurrency=2, by="account_id"),
         "each": LimitRule(concurrency=1, by=TENANT, tasks=("exp*",)),
-        "often": LimitRule(count=30, period_ms=500, burst=3, tasks=("resize",)),
+        "often": LimitRule(count=8, period_ms=100, burst=2, tasks=("resize",)),
     }
 )
 RUNGS = (Rung("fast", 3_000, limit=4), Rung("slow", 30_000, limit=2))
@@ -74,12 +75,13 @@ class Scene(NamedTuple):
     changing: bool = False  # Whether an operator puts other rules in force meanwhile.
     loss: float = 0.0
     meddling: bool = True  # Whether jobs are cancelled, workers buried, and leases reported that are others'.
+    lifted: bool = True  # Whether all rules are lifted at the end; else what waits must come out under them.
 
 
 SCENES = (
     Scene("in order", meddling=False),
     Scene("nothing holds back", loss=0.08),
-    Scene("limits", STANDING, loss=0.05),
+    Scene("limits", STANDING, loss=0.05, lifted=False),
     Scene("rules come and go", changing=True, loss=0.05),
     Scene("limits and rules", STANDING, changing=True, loss=0.05),
 )
@@ -133,7 +135,7 @@ class Recorder:
                 await asyncio.sleep(0)  # Not every store lets others go first by itself.
                 lost = self._rng.random() < self._loss
                 # Else it comes to its end, and only its reply is lost.
-                cut = lost and self._rng.random() < (0.1 if verb == "renew" else 0.7)
+                cut = lost and self._rng.random() < CUT.get(verb, 0.7)
                 entry = Entry(self._client, number, verb, values, time.monotonic_ns(), None)
                 try:
                     called = getattr(self._store, verb)(*given, **named)
@@ -261,7 +263,7 @@ class Client:
         """One exchange: hand in some of what it holds, note how far the rest has come, claim for what is free."""
         rng = self._rng
         ended = [lease for lease in self._held.values() if rng.random() < 0.5]
-        free = self._worker.slots - len(self._held) + len(ended)
+        free = self._worker.slots - len(self._held) + len(ended) + rng.choice((0, 0, 0, 3))  # Some ask for too much.
         if self._snapshot is None or rng.random() < 0.5:
             self._snapshot = await self._store.snapshot()
         seen = self._snapshot
@@ -376,7 +378,10 @@ class Client:
         return self._rng.choice(self._company.job_ids[-self._rng.choice((5, 40)) :])
 
     async def _reap(self) -> None:
-        await reap(self._store, await overdue(self._store), POLICY)
+        found = await overdue(self._store)
+        if found:  # Those who are late may come back before they are given up.
+            await asyncio.sleep(self._rng.choice((0, 0.005, 0.03)))
+        await reap(self._store, found, POLICY)
 
     async def _bury(self) -> None:
         """Take a worker for gone that may be well and working."""

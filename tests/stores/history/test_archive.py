@@ -14,7 +14,7 @@ from headway.core.job import JobId, State
 from headway.core.policy.document import Keep
 from headway.core.policy.retry import Raised, Returned
 from headway.stores.base import Archival, Store
-from headway.stores.history.archive import Archive
+from headway.stores.postgres.history.archive import Archive
 from headway.testing.clock import ManualClock
 from headway.worker.chores.archivist import Archivist, archivist
 from tests.conformance.builders import BOOM, a_job, claim_one, end, register, submit_one

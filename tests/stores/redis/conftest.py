@@ -84,7 +84,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def until(what: Callable[[], Awaitable[bool]], within: float = 30.0) -> None:
     async with asyncio.timeout(within):
-        while not await what():
+        while not await what():  # noqa: ASYNC110  (it is another process that we wait for)
             await asyncio.sleep(0.01)
 
 

@@ -7,7 +7,6 @@ import shutil
 import ssl
 import subprocess
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
@@ -23,8 +22,8 @@ from tests.stores.redis.conftest import OpenStore, StartServer
 SECRET = "s3cret:/?#[@]%"
 # What a user needs: names of this prefix, and no command that tells of or changes anything else.
 RIGHTS = (
-    "on", f">{SECRET}", "resetkeys", "~{headway:*", "resetchannels", "&{headway:*", "-@all", "+hello", "+select", "+fcall",
-    "+function|load", "+type", "+info", "+wait", "+subscribe", "+unsubscribe", "+publish", "+time", "+@hash", "+@set",
+    "on", f">{SECRET}", "resetkeys", "~{headway:*", "resetchannels", "&{headway:*", "-@all", "+hello", "+select",
+    "+fcall", "+function|load", "+type", "+info", "+wait", "+subscribe", "+unsubscribe", "+publish", "+time", "+@hash", "+@set",
     "+@sortedset", "+@list", "+@string", "+del", "+exists", "+pexpire", "+rename", "+unlink",
 )  # fmt: skip
 
@@ -96,7 +95,7 @@ async def test_a_user_with_few_rights_is_enough(server: Valkey, open_url: OpenSt
 async def test_rights_to_keys_alone_are_refused_at_once(server: Valkey, open_url: OpenStore) -> None:
     # Without channels every function would fail at its last step, after it has written.
     server.ask("ACL", "SETUSER", "mute", "on", ">pass", "~*", "+@all", "resetchannels")
-    with pytest.raises(StoreError, match="NOPERM.*channel"):
+    with pytest.raises(StoreError, match=r"NOPERM.*channel"):
         await open_url(f"redis://mute:pass@127.0.0.1:{server.port}")
 
 
@@ -215,8 +214,8 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("tls") / "server.pem"
     subprocess.run(
         [
-            openssl, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
-            "-subj", "/CN=headway", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", path, "-out", f"{path}.crt",
+            openssl, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days",
+            "2", "-subj", "/CN=headway", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", path, "-out", f"{path}.crt",
         ],
         check=True, capture_output=True,
     )  # fmt: skip
@@ -225,10 +224,10 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def served(certificate: Path) -> Iterator[ssl.SSLContext]:
+def served(certificate: Path) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate)
-    yield context
+    return context
 
 
 @pytest.mark.parametrize("scheme", ["rediss", "valkeys"])

@@ -16,7 +16,7 @@ from tests.stores.redis.conftest import OpenStore
     "settings, said",
     [
         ({"appendonly": "yes", "appendfsync": "always"}, "process, system and power loss (appendfsync always)"),
-        ({"appendonly": "yes", "appendfsync": "everysec"}, "takes about the last second (appendfsync everysec)"),
+        ({"appendonly": "yes", "appendfsync": "everysec"}, "once about two seconds have passed (appendfsync everysec)"),
         ({"appendonly": "yes", "appendfsync": "no"}, "takes what was not yet written (appendfsync no)"),
         ({"appendonly": "no", "appendfsync": "always"}, "no restart: the server writes no append-only file"),
     ],

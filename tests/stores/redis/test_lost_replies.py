@@ -28,7 +28,7 @@ from tests.conformance.builders import (
     submit_one,
 )
 from tests.servers import Proxy, Valkey
-from tests.stores.redis.conftest import OpenStore, drain, recount
+from tests.stores.redis.conftest import OpenStore, drain, recount, until
 
 # P4 for Redis: the request arrives, its reply does not.
 
@@ -52,9 +52,7 @@ async def test_a_claim_gives_the_same_leases_again(behind: RedisStore, proxy: Pr
     answer = await behind.exchange(Exchange("w1", a_claim_id(), plan=takes))
     assert proxy.lost == 1
     assert len(answer.leases) == 3
-    assert {lease.job_id for lease in answer.leases} == {
-        lease.job_id for lease in await behind.leases(worker_id="w1")
-    }
+    assert {lease.job_id for lease in answer.leases} == {lease.job_id for lease in await behind.leases(worker_id="w1")}
     for lease in answer.leases:
         assert await end(behind, lease) is Answer.OK
     assert {job.attempts for job in await behind.get([lease.job_id for lease in answer.leases]) if job} == {1}
@@ -116,10 +114,12 @@ async def test_a_transient_job_is_not_submitted_twice(behind: RedisStore, proxy:
     with pytest.raises(StoreUnavailable, match="not known whether"):
         await submit(behind, a_job(persist=False))
     assert (await behind.stats()).lanes["medium"].waiting == 1
-    proxy.cut()  # What never got through is sent again all the same.
-    await asyncio.sleep(0)
-    while behind._link.connection is not None:
-        await asyncio.sleep(0.01)
+    proxy.cut()  # What never got through is sent all the same.
+
+    async def is_cut() -> bool:
+        return behind._link.connection is None
+
+    await until(is_cut)
     await submit(behind, a_job(persist=False))
     assert (await behind.stats()).lanes["medium"].waiting == 2
 
@@ -137,9 +137,7 @@ async def test_a_swallowed_reply_is_asked_for_on_another_connection(behind: Redi
 
 
 @pytest.mark.usefixtures("hasty")
-async def test_callers_less_patient_than_we_are_get_another_connection_too(
-    behind: RedisStore, proxy: Proxy
-) -> None:
+async def test_callers_less_patient_than_we_are_get_another_connection_too(behind: RedisStore, proxy: Proxy) -> None:
     # A heartbeat gives up after a second; the connection that does not answer must not outlive that.
     job_id = await submit_one(behind)
     proxy.swallow_replies()

@@ -28,7 +28,6 @@ from tests.conformance.builders import (
 from tests.servers import Valkey, free_port
 from tests.stores.redis.conftest import OpenStore, StartServer, drain, more, recount, submitting, until
 
-
 # ---------------------------------------------------------------------- a server that forgets
 
 
@@ -60,7 +59,7 @@ async def test_nothing_acknowledged_is_lost_if_a_server_with_an_append_only_file
     start_server: StartServer, open_url: OpenStore
 ) -> None:
     # R2, I1
-    server = start_server("appendonly yes", "appendfsync everysec")
+    server = start_server("appendonly yes", "appendfsync always")
     store = await open_url(server.url)
     held_id = await submit_one(store)
     await register(store)
@@ -93,9 +92,7 @@ async def test_a_server_that_lost_everything_serves_again(store: RedisStore, ser
     assert (await claim_one(store)).job_id == job_id
 
 
-async def test_a_server_that_still_reads_its_file_is_waited_for(
-    start_server: StartServer, open_url: OpenStore
-) -> None:
+async def test_a_server_that_still_reads_its_file_is_waited_for(start_server: StartServer, open_url: OpenStore) -> None:
     # R13
     server = start_server("key-load-delay 3000", "loading-process-events-interval-bytes 1024")
     store = await open_url(server.url)

@@ -14,7 +14,7 @@ from headway.stores.postgres import rows
 from headway.stores.postgres.transaction import ALL, LOWEST, Database, Memory, Row
 
 LOOK_EVERY = 0.25  # Seconds after which a claim looks below the floors, whatever it finds above.
-LOOK_SHARE = 20  # It looks there, having found nothing above, at most for one part in so many of the time.
+LOOK_SHARE = 20  # It looks there for at most one part in so many of the time: dead rows may make that slow.
 
 NEVER, IF_NOTHING, AT_ONCE = 0, 1, 2
 
@@ -29,9 +29,9 @@ class Looks:
     def next(self) -> int:
         """Say whether the next claim looks there."""
         since = time.monotonic() - self._last
-        if since >= LOOK_EVERY:
-            return AT_ONCE
-        return IF_NOTHING if since >= LOOK_SHARE * self._cost else NEVER
+        if since < LOOK_SHARE * self._cost:
+            return NEVER
+        return AT_ONCE if since >= LOOK_EVERY else IF_NOTHING
 
     def note(self, looked_us: int) -> None:
         if looked_us:

@@ -382,7 +382,8 @@ class RedisStore:
         policy = info.get("maxmemory_policy", "noeviction")
         survives = {
             "always": "process, system and power loss (appendfsync always)",
-            "everysec": "process loss; a system or power loss takes about the last second (appendfsync everysec)",
+            # Servers put even the writing off for up to two seconds while their disk is busy.
+            "everysec": "process, system and power loss once about two seconds have passed (appendfsync everysec)",
             "no": "process loss; a system or power loss takes what was not yet written (appendfsync no)",
         }
         kept = survives.get(fsync, "as its settings say; we may not read them") if persistence == "appendonly" else (

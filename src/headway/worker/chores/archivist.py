@@ -9,7 +9,7 @@ from headway.core.errors import ConfigError
 from headway.stores.base import Archival, Store
 
 if TYPE_CHECKING:
-    from headway.stores.history.archive import Archive
+    from headway.stores.postgres.history.archive import Archive
 
 BATCH = 500
 EVERY = 2.0  # Seconds between looks.
@@ -19,7 +19,7 @@ def archivist(store: Store, url: str) -> Archivist:
     """Make the chore that archives what ends in a store. Raises ``ConfigError`` if the store keeps all of it itself."""
     if not isinstance(store, Archival):
         raise ConfigError("history is for jobs on Redis; this store keeps ended jobs itself, as long as keep says")
-    from headway.stores.history.archive import Archive
+    from headway.stores.postgres.history.archive import Archive
 
     return Archivist(store, Archive(url, store.namespace, mark=VERSION))
 

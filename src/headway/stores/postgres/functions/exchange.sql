@@ -126,8 +126,15 @@ BEGIN
     SELECT array_agg(c.class_id), array_agg(c.rewound), array_agg(c.fair), array_agg(c.persist) INTO c_ids, c_rewound, c_fair, c_persist
       FROM {schema}.class c WHERE c.namespace_id = ns;
     outdated := classes < coalesce(cardinality(c_ids), 0);
-    reached := t_floor;
     rewound := t_rewound;
+    FOR i IN 1 .. coalesce(cardinality(t_class), 0) LOOP
+      k := array_position(c_ids, t_class[i]);
+      IF t_rewound[i] IS DISTINCT FROM c_rewound[k] THEN
+        rewound[i] := c_rewound[k];
+        t_floor[i] := -9223372036854775808;
+      END IF;
+    END LOOP;
+    reached := t_floor;
   END IF;
   IF claims AND NOT outdated AND me.state = 'active' AND me.lease_ends_at > now_at THEN
     IF me.claim_id = claim THEN
@@ -163,8 +170,7 @@ BEGIN
               l_retry := l_retry || array_fill(NULL::text, ARRAY[got]);
             END IF;
           ELSE
-            from_key := CASE WHEN look = 2 OR t_rewound[i] IS DISTINCT FROM c_rewound[k] THEN -9223372036854775808 ELSE t_floor[i] END;
-            rewound[i] := c_rewound[k];
+            from_key := CASE WHEN look = 2 THEN -9223372036854775808 ELSE t_floor[i] END;
             LOOP
               asked := CASE WHEN passed = 0 THEN want - got ELSE least(want - got, passed_max - passed) END;
               IF t_until[i] IS NULL THEN
@@ -278,6 +284,6 @@ BEGIN
     PERFORM {schema}.tell_{version}(ns, told);
   END IF;
   IF pictured OR outdated THEN
-    picture := {schema}.snapshot_{version}(ns, now_at, bound, CASE WHEN look = 0 THEN t_class END, CASE WHEN look = 0 THEN reached END);
+    picture := {schema}.snapshot_{version}(ns, now_at, bound, t_class, reached);
   END IF;
 END $$;
