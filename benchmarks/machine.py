@@ -66,4 +66,5 @@ def describe() -> dict[str, object]:
                 break
         else:
             model = platform.machine()
-    return {"processor": model, "cores": os.cpu_count(), "python": platform.python_version(), "spin_ms": spin_ms()}
+    facts = {"processor": model, "cores": os.cpu_count(), "python": platform.python_version()}
+    return facts | {"spin_ms": spin_ms(), "load": os.getloadavg()[0]}

@@ -46,7 +46,7 @@ def report(figures: dict[str, Any], verdicts: list[Verdict]) -> str:
 def _machine(figures: dict[str, Any]) -> str:
     facts = figures["machine"]
     stores = "; ".join(facts["stores"])
-    spin = f"spin {facts['spin_ms']:.1f} ms before, {facts['spin_after_ms']:.1f} after"
+    spin = f"spin {facts['spin_ms']:.1f} ms before, {facts['spin_after_ms']:.1f} after; load {facts['load']:.1f} before"
     return f"{facts['processor']}, {facts['cores']} cores, Python {facts['python']}; {spin}\n{stores}"
 
 

@@ -50,7 +50,7 @@ class Server:
         self._prepare()
         with (self.folder / "server.log").open("ab") as log:
             self._process = subprocess.Popen(
-                self._command(), stdout=log, stderr=log, stdin=subprocess.DEVNULL, **_unprivileged()
+                self._command(), stdout=log, stderr=log, stdin=subprocess.DEVNULL, text=False, **_unprivileged()
             )
         wait_for(self._answers, f"{type(self).__name__} on port {self.port}", self)
 

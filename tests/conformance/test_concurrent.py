@@ -699,7 +699,7 @@ async def check_at_rest(store: Store) -> dict[JobId, Job]:
         transient = lane.waiting - lanes[name].waiting if name == "high" else 0
         assert transient >= 0
         counted = lanes[name]._replace(waiting=lanes[name].waiting + transient)
-        assert lane._replace(oldest_at=None) == counted, name
+        assert lane._replace(oldest_at=None) == counted, (name, lane, counted)
     assert stats.kept == Counter(job.state.value for job in jobs.values() if job.state in BAD)
     running = Counter(job.worker_id for job in jobs.values() if job.state is State.EXECUTING)
     assert {worker.worker_id: worker.running for worker in stats.workers if worker.running} == running
@@ -767,7 +767,7 @@ async def check_drained(store: Store, record: Record, scene: Scene) -> None:
     jobs = await check_at_rest(store)
     assert all(job.state.ended for job in jobs.values())
     survey = await store.survey()
-    assert survey.executing == ()
+    assert survey.executing == (), survey.executing
     assert await store.leases() == []
     stats = await store.stats()
     check_totals(stats, jobs, record)

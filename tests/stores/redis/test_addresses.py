@@ -23,8 +23,8 @@ SECRET = "s3cret:/?#[@]%"
 # What a user needs: names of this prefix, and no command that tells of or changes anything else.
 RIGHTS = (
     "on", f">{SECRET}", "resetkeys", "~{headway:*", "resetchannels", "&{headway:*", "-@all", "+hello", "+select",
-    "+fcall", "+function|load", "+type", "+info", "+wait", "+subscribe", "+unsubscribe", "+publish", "+time", "+@hash", "+@set",
-    "+@sortedset", "+@list", "+@string", "+del", "+exists", "+pexpire", "+rename", "+unlink",
+    "+fcall", "+function|load", "+type", "+info", "+wait", "+subscribe", "+unsubscribe", "+publish", "+time", "+@hash",
+    "+@set", "+@sortedset", "+@list", "+@string", "+del", "+exists", "+pexpire", "+rename", "+unlink",
 )  # fmt: skip
 
 
@@ -215,7 +215,8 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     subprocess.run(
         [
             openssl, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days",
-            "2", "-subj", "/CN=headway", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", path, "-out", f"{path}.crt",
+            "2", "-subj", "/CN=headway", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", path, "-out",
+            f"{path}.crt",
         ],
         check=True, capture_output=True,
     )  # fmt: skip
