@@ -50,7 +50,7 @@ STANDING = Rules(
     limits={
         "account": LimitRule(concurrency=2, by="account_id"),
         "each": LimitRule(concurrency=1, by=TENANT, tasks=("exp*",)),
-        "often": LimitRule(count=8, period_ms=100, burst=2, tasks=("resize",)),
+        "often": LimitRule(count=4, period_ms=100, burst=2, tasks=("resize",)),
     }
 )
 RUNGS = (Rung("fast", 3_000, limit=4), Rung("slow", 30_000, limit=2))

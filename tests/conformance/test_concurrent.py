@@ -27,6 +27,7 @@ import pytest
 
 from headway.core.job import ClassKey, Job, JobId, NewJob, State, Submitted
 from headway.core.lease import Answer, Lease, Report, answer_late
+from headway.core.policy.document import Keep
 from headway.core.policy.lanes import plan
 from headway.core.policy.retry import Released, Returned, heed_cancel, judge
 from headway.core.policy.rules import Paused, Rulebook, Rules
@@ -37,7 +38,7 @@ from headway.engine.recovery import end_worker
 from headway.stores.base import RULES, Beat, Exchange, Exchanged, JobQuery, LaneStats, Renewed, Stats, Store
 from headway.stores.open import open_store
 from headway.stores.rulebook import read_rules, rules_body
-from tests.conformance.builders import a_claim_id, a_job, a_worker
+from tests.conformance.builders import a_claim_id, a_job, a_worker, claimed_ids, register, submit_one
 from tests.conformance.crowd import (
     FOREVER,
     OFFERS,
@@ -55,7 +56,7 @@ from tests.conformance.crowd import (
     recorded,
     worker_slots,
 )
-from tests.conftest import ADDRESSES
+from tests.conftest import ADDRESSES, OpenStore
 
 EVERYTHING = JobQuery(limit=100_000)
 BAD = (State.FAILED, State.CANCELLED, State.DEAD_LETTER)
@@ -805,7 +806,8 @@ def check_totals(stats: Stats, jobs: dict[JobId, Job], record: Record) -> None:
     epochs += sum(job_id not in jobs for job_id, _ in told)
     transient = len(made & sent)
     claims_lost = sum(entry.verb == "exchange" and entry.returned is None for entry in record.entries)
-    room = lost + 8 * claims_lost if pruned or lost else 0  # Eight slots at most.
+    resent = sum(not job.persist for entry in submits if entry.returned is None for job in entry.given[0])
+    room = resent + (8 * claims_lost if pruned or lost else 0)  # No claim gives more than eight.
     assert epochs + transient <= totals["claimed"] <= epochs + transient + room
     ended = sum(totals[state.value] for state in (State.COMPLETED, *BAD))
     retries = [entry for entry in record.entries if entry.verb == "retry"]
@@ -815,7 +817,7 @@ def check_totals(stats: Stats, jobs: dict[JobId, Job], record: Record) -> None:
     assert persisted <= ended <= persisted + moved + unsure + lost
     # Every lease ended once: it went back, or its job ended. What ended in the queue was cancelled there.
     leased = totals["claimed"] - transient
-    assert leased <= totals["retried"] + ended
+    assert leased <= totals["retried"] + ended + resent
     assert totals["retried"] + totals["completed"] + totals["failed"] + totals["dead_letter"] <= leased + room
 
 
@@ -883,6 +885,31 @@ async def test_many_long_histories_of_many_processes_hold(
 ) -> None:
     seeds = range(seed * 1_000, seed * 1_000 + 20)
     await play_scene(store_name, tmp_path, scene, seeds, clients=4, steps=120, apart=3)
+
+
+@pytest.mark.slow
+async def test_a_job_queued_again_while_old_ones_are_removed_stays_or_goes_as_a_whole(
+    store: Store, open_namespace: OpenStore
+) -> None:
+    other = await open_namespace("default") if store.abilities.shared else store
+    worker = await register(store, slots=100)
+    job_ids = [await submit_one(store, a_job(unique_key=f"round {number}")) for number in range(40)]
+    await store.cancel(job_ids)
+
+    async def retry_all() -> None:
+        for job_id in job_ids:
+            await other.retry([job_id])
+
+    async def prune_all() -> None:
+        for _ in job_ids:
+            await store.prune(Keep(cancelled_ms=0), limit=1)
+
+    await asyncio.gather(retry_all(), prune_all())
+    kept = {job_id for job_id, job in zip(job_ids, await store.get(job_ids), strict=True) if job is not None}
+    assert (await store.stats()).lanes["medium"].waiting == len(kept)
+    assert set(await claimed_ids(store, worker.worker_id, free=100)) == kept
+    again = await store.submit([a_job(unique_key=f"round {number}") for number in range(40)])
+    assert {answer.job_id for answer in again if answer.deduplicated} == kept
 
 
 async def play_scene(

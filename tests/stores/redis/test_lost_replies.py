@@ -171,7 +171,7 @@ async def test_random_cuts_under_load_lose_and_double_nothing(
     ended: list[JobId] = []
 
     async def submitter() -> None:
-        for _ in range(60):
+        while proxy.lost < 10:
             acknowledged.extend(await submit(behind, *(a_job() for _ in range(chance.randrange(1, 6)))))
 
     async def worker(name: str) -> None:
@@ -196,7 +196,6 @@ async def test_random_cuts_under_load_lose_and_double_nothing(
         trouble.cancel()
     direct = await open_url(server.url)
     assert await recount(direct) == {State.QUEUED: len(acknowledged) - len(ended), State.COMPLETED: len(ended)}
-    assert proxy.lost > 0, "nothing was lost, so nothing was shown"
     ended += await drain(direct)
     assert sorted(ended) == sorted(set(acknowledged)), "a job was lost, or ran twice"
     assert {job.attempts for job in await direct.get(acknowledged) if job} == {1}
