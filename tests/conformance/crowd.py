@@ -39,7 +39,7 @@ from headway.stores.rulebook import rules_body
 from tests.conformance.builders import a_job, a_worker
 
 FOREVER = 1 << 62
-CUT = {"renew": 0.1, "exchange": 0.5}  # The part of lost calls that are cut off on their way.
+CUT = {"renew": 0.1, "exchange": 0.3}  # The part of lost calls that are cut off on their way.
 DAY = 86_400_000
 
 # Whatever is held back comes again within a moment, so that a short history sees it come.
@@ -133,7 +133,7 @@ class Recorder:
             values, number = (*given, *named.values()), next(self._numbers)
             while True:
                 await asyncio.sleep(0)  # Not every store lets others go first by itself.
-                lost = self._rng.random() < self._loss
+                lost = self._rng.random() < self._loss * (2 if verb == "exchange" else 1)
                 # Else it comes to its end, and only its reply is lost.
                 cut = lost and self._rng.random() < CUT.get(verb, 0.7)
                 entry = Entry(self._client, number, verb, values, time.monotonic_ns(), None)

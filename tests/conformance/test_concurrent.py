@@ -518,7 +518,7 @@ def check_reaping(record: Record) -> None:
     for entry in record.entries:
         if entry.verb == "renew":
             beats[entry.given[0].worker.worker_id].append(entry)
-    buried = {entry.given[0] for entry in record.entries if entry.verb == "bury"}
+    buried = {entry.given[0]: entry.invoked for entry in reversed(record.entries) if entry.verb == "bury"}
     holders = {(held.lease.job_id, held.lease.token): held.lease.worker_id for held in record.claims}
     for entry in record.entries:
         if entry.verb != "exchange" or entry.returned is None:
@@ -526,7 +526,9 @@ def check_reaping(record: Record) -> None:
         refused = dict(entry.answer.refused)
         for report in entry.given[0].finished:
             worker_id = holders.get((report.job_id, report.token))
-            if not report.expired_only or report.job_id in refused or worker_id is None or worker_id in buried:
+            if not report.expired_only or report.job_id in refused or worker_id is None:
+                continue
+            if buried.get(worker_id, FOREVER) < entry.returned:
                 continue
             last = [beat for beat in beats[worker_id] if beat.invoked < entry.returned][-1]
             if last.returned is None or last.returned > entry.invoked:
@@ -859,16 +861,16 @@ async def test_clients_on_one_loop_leave_a_history_that_one_at_a_time_explains(
     store_name: str, tmp_path: Path, scene: Scene, seed: int
 ) -> None:
     # R1.7, R1.22, R1.37, R2.50, R2.56, R2.61, R4.38, R5.11, R5.22, R5.43, R5.50, R5.51, R5.57, R5.60, R5.76, R5.81
-    await play_scene(store_name, tmp_path, scene, [seed], clients=6, steps=25)
+    await play_scene(store_name, tmp_path, scene, [seed], clients=5, steps=20)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.name)
+@pytest.mark.parametrize("scene", [SCENES[1], SCENES[-1]], ids=lambda scene: scene.name)
 async def test_clients_in_many_processes_leave_such_a_history_too(
     store_name: str, tmp_path: Path, scene: Scene, seed: int
 ) -> None:
     # R1.2, R1.22, R2.50, R5.51, R5.57, R5.60, R5.81, R5.108
-    await play_scene(store_name, tmp_path, scene, [seed], clients=2, steps=25, apart=2)
+    await play_scene(store_name, tmp_path, scene, [seed], clients=2, steps=20, apart=2)
 
 
 @pytest.mark.proof

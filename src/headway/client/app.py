@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
 import sys
@@ -250,11 +251,12 @@ class Headway:
     async def _prepare(self, calls: Sequence[Call[Any]]) -> list[NewJob]:
         """Make jobs of calls under the policy in force, and see that the limits their tasks declare are known."""
         await self.follow_policy()
-        for task in {call.task.name: call.task for call in calls}.values():
+        tasks = {id(call.task): call.task for call in calls}.values()
+        for task in tasks:
             if task.limits and task.name not in self._declared:
                 await declare_limits(await self.client.store(), task.name, task.limits)
                 self._declared.add(task.name)
-        if any(call.task.terms.problem for call in calls):
+        if any(task.terms.problem for task in tasks):
             await self.in_force.follow(await self.client.store(), every=0)  # It may have been put right just now.
         return [call.job() for call in calls]
 
@@ -276,12 +278,25 @@ class Headway:
         """
         jobs: list[Job[Any]] = []
         remaining = iter(calls)
-        # An endless supply of calls never lies in memory whole. One batch after the other: making the next one while
-        # the store writes would have two threads fight for the interpreter, at two thirds of the speed.
-        while batch := list(islice(remaining, BATCH)):
-            answers = await self._submit(await self._prepare(batch), one_connection(batch, connection))
-            jobs += [self._submitted(call, answer) for call, answer in zip(batch, answers, strict=True)]
-        return jobs
+        remote = (await self.client.store()).abilities.remote
+        sent: asyncio.Task[list[Job[Any]]] | None = None
+        # An endless supply of calls never lies in memory whole. While a server keeps one batch the next is made; with a
+        # thread of ours at work, the two would fight for the interpreter, at two thirds of the speed.
+        try:
+            while batch := list(islice(remaining, BATCH)):
+                made = await self._prepare(batch)
+                jobs += [] if sent is None else await sent
+                sent = asyncio.create_task(self._send(batch, made, one_connection(batch, connection)))
+                await asyncio.sleep(0) if remote else await asyncio.wait([sent])
+            return jobs if sent is None else jobs + await sent
+        except Exception:
+            if sent is not None:
+                await asyncio.wait([sent])  # What was begun before a call that cannot be made is kept.
+            raise
+
+    async def _send(self, calls: Sequence[Call[Any]], made: list[NewJob], connection: object | None) -> list[Job[Any]]:
+        answers = await self._submit(made, connection)
+        return [self._submitted(call, answer) for call, answer in zip(calls, answers, strict=True)]
 
     def enqueue_many(self, calls: Iterable[Call[Any]], *, connection: object | None = None) -> list[Job[Any]]:
         """Blocking twin of ``aenqueue_many``."""

@@ -147,6 +147,7 @@ class Abilities:
     durable: bool
     shared: bool  # Other processes may open it.
     any_loop: bool  # One instance serves several event loops.
+    remote: bool = False  # A server does its work: we have the processor to ourselves meanwhile.
 
 
 class Ear(Protocol):

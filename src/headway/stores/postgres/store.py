@@ -59,7 +59,7 @@ class _Alone(HeadwayError):
 class PostgresStore:
     """Jobs in a schema of a database. One instance serves one event loop."""
 
-    abilities = Abilities(durable=True, shared=True, any_loop=False)
+    abilities = Abilities(durable=True, shared=True, any_loop=False, remote=True)
 
     def __init__(self, address: Address, namespace: str = "default", *, clock: Clock | None = None) -> None:
         self.address = address

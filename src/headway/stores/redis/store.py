@@ -52,7 +52,7 @@ PAGE_BYTES = 4_000_000  # and bytes after which it takes a breath.
 class RedisStore:
     """Jobs on a server that many machines share. How durable they are is the server's to say: see ``facts``."""
 
-    abilities = Abilities(durable=True, shared=True, any_loop=False)
+    abilities = Abilities(durable=True, shared=True, any_loop=False, remote=True)
 
     def __init__(
         self,
