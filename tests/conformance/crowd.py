@@ -112,8 +112,9 @@ class Orders(NamedTuple):
     namespace: str
     scene: Scene
     seed: int
-    clients: int
+    clients: int  # In each process.
     steps: int
+    apart: int = 0  # How many processes there are beside the test's own.
 
 
 class ReplyLost(Exception):
@@ -431,6 +432,14 @@ class Watcher:
             await _until(until, 0.005)
 
 
+async def _meet(store: Store, name: str, parties: int) -> None:
+    """Wait for the others: a process takes its time to start, and by then the rest would be over."""
+    await store.write("meeting", name, b"here")
+    async with asyncio.timeout(60):
+        while len(await store.read("meeting")) < parties:  # noqa: ASYNC110  (they are in other processes)
+            await asyncio.sleep(0.002)
+
+
 async def _until(event: asyncio.Event, seconds: float) -> None:
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(event.wait(), seconds)
@@ -446,6 +455,7 @@ async def join_in(orders: Orders, stores: Sequence[Store], name: str) -> list[En
         rng = Random(f"{orders.seed} {orders.namespace} {name} {called}")
         return recorded(stores[index % len(stores)], f"{name}.{called}", rng, scene.loss, entries), rng
 
+    await _meet(stores[0], name, 1 + orders.apart)
     async with asyncio.TaskGroup() as group:
         if name == "main":
             group.create_task(Watcher(*on(0, "watcher")).play(ended))

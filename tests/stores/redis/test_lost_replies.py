@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -183,11 +184,18 @@ async def test_random_cuts_under_load_lose_and_double_nothing(
 
     async def nemesis() -> None:
         while True:
-            await asyncio.sleep(chance.uniform(0.01, 0.06))
+            enough = len(acknowledged) + len(ended) + chance.randrange(1, 20)  # Cut by progress, not by time.
+            await until(is_done(enough))
             if chance.random() < 0.5:
                 proxy.lose_replies()
             else:
                 proxy.cut()
+
+    def is_done(enough: int) -> Callable[[], Awaitable[bool]]:
+        async def done() -> bool:
+            return len(acknowledged) + len(ended) >= enough
+
+        return done
 
     async with asyncio.TaskGroup() as group:
         trouble = group.create_task(nemesis())

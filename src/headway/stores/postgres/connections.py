@@ -60,6 +60,9 @@ CUT = (OSError, TimeoutError, EOFError, pg.PostgresError, pg.InterfaceError, pg.
 # Texts that PostgreSQL cannot keep: those with NUL, or with half a character.
 UNKEPT = (pg.CharacterNotInRepertoireError, pg.UntranslatableCharacterError, asyncpg.DataError, UnicodeEncodeError)
 
+# Why a plain job cannot be submitted the short way: its id is known, or it has such texts.
+UNPLAIN = (pg.UniqueViolationError, *UNKEPT)
+
 
 async def connect(url: str, *, pgbouncer: bool = False) -> Connection:
     """Make one connection. Raises what the driver raises."""

@@ -27,6 +27,8 @@ FUNCTIONS = (
     "enter",
     "turn_days",
     "submit",
+    "submit_one",
+    "submit_many",
     "exchange",
 )
 

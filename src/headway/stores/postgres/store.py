@@ -40,9 +40,9 @@ from headway.stores.postgres import (
 )
 from headway.stores.postgres.bell import WATCHED_MS, Bell
 from headway.stores.postgres.caps import adopt_rules
-from headway.stores.postgres.connections import UNKEPT, Connection, Connections, connect, naming
+from headway.stores.postgres.connections import UNKEPT, UNPLAIN, Connection, Connections, connect, naming
 from headway.stores.postgres.statements import channel, queries
-from headway.stores.postgres.submitting import Batch
+from headway.stores.postgres.submitting import Batch, Plain, as_plain
 from headway.stores.postgres.transaction import Database, Memory, Row, Transaction, binding, read_rules
 from headway.stores.postgres.within import Submission
 
@@ -54,6 +54,10 @@ T = TypeVar("T")
 
 class _Alone(HeadwayError):
     """This has to be done with nobody else in the namespace."""
+
+
+class _Unplain(HeadwayError):
+    """A job is known already, or its texts have to be escaped."""
 
 
 class PostgresStore:
@@ -102,6 +106,9 @@ class PostgresStore:
             return []
         await self._ready()
         memory = self._memory
+        plain = as_plain(jobs, memory.class_ids)
+        if plain is not None and await self._submit_plain(plain):
+            return plain.answers()
         batch = Batch(jobs, memory.class_ids, memory.book)
         while True:
             row = await self._connections.run(partial(self._submit, batch))
@@ -110,6 +117,21 @@ class PostgresStore:
                 return batch.answers(row)
             await self._follow_rules()
             batch = Batch(jobs, memory.class_ids, memory.book)
+
+    async def _submit_plain(self, plain: Plain) -> bool:
+        """Submit jobs the short way; gives whether that was possible, else nothing was done."""
+        start = (self._memory.namespace_id, self._now())
+
+        async def submit(raw: Connection) -> bool:
+            try:
+                return bool(await Database(raw, self._schema).first(plain.statement, *start, *plain.values))
+            except UNPLAIN as problem:
+                raise _Unplain from problem
+
+        try:
+            return await self._connections.run(submit)
+        except _Unplain:
+            return False
 
     async def _submit(self, batch: Batch, raw: Connection) -> Row:
         db, now_at, memory = Database(raw, self._schema), self._now(), self._memory

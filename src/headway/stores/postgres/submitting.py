@@ -69,5 +69,73 @@ class Batch:
         return found
 
 
+class Plain:
+    """One statement for jobs that ask for nothing but to be run: no key, no tenant, no delay, no end of their time.
+
+    What all jobs of a batch have in common is given once: the driver encodes arrays value by value.
+    """
+
+    def __init__(self, jobs: Sequence[NewJob], statement: str, values: Sequence[Any]) -> None:
+        self._jobs = jobs
+        self.statement = statement
+        self.values = values
+
+    def answers(self) -> list[Submitted]:
+        return [Submitted(job.job_id) for job in self._jobs]
+
+
+def as_plain(jobs: Sequence[NewJob], class_ids: Mapping[ClassKey, int]) -> Plain | None:
+    """Give the short way for a batch of jobs, if there is one: all of them plain, all their classes known."""
+    if len(jobs) == 1:
+        return _one(jobs, class_ids)
+    (ids, tasks, payloads, _, lanes, retries, timeouts, needs, rungs, tenants, retry, delays, dues, expiries, keys, _,
+     uniques, traces, persists, limits) = zip(*jobs, strict=True)  # fmt: skip
+    if any(delays) or not all(persists) or not all(map(_is_blank, (tenants, dues, expiries, keys, uniques))):
+        return None
+    groups: list[int | None] | None = None
+    if _is_same(lanes) and _is_same(needs) and _is_same(rungs):
+        classes = [class_ids.get(jobs[0].class_key)]
+    else:
+        groups = [class_ids.get(job.class_key) for job in jobs]
+        classes = list(set(groups))
+    if None in classes:
+        return None
+    values = [
+        classes, classes[0], tasks[0], timeouts[0], retries[0], ids, payloads, groups,
+        None if _is_same(tasks) else tasks,
+        None if _is_same(timeouts) else timeouts,
+        None if _is_same(retries) else retries,
+        None if _is_blank(retry) else [rows.retry_text(rule) for rule in retry],
+        None if _is_blank(traces) else traces,
+        [rows.strings_text(bound) for bound in limits] if any(limits) else None,
+    ]  # fmt: skip
+    return Plain(jobs, "submit_many", values)
+
+
+def _one(jobs: Sequence[NewJob], class_ids: Mapping[ClassKey, int]) -> Plain | None:
+    [job] = jobs
+    class_id = class_ids.get(job.class_key)
+    if (
+        class_id is None
+        or not job.persist
+        or job.delay_ms
+        or not _is_blank((job.tenant, job.due_at, job.expires_ms, job.idempotency_key, job.unique_key))
+    ):
+        return None
+    values = (
+        class_id, job.job_id, job.task, job.payload, job.timeout_ms, job.max_retries, rows.retry_text(job.retry),
+        job.trace_id, rows.strings_text(job.limits),
+    )  # fmt: skip
+    return Plain(jobs, "submit_one", values)
+
+
+def _is_same(values: Sequence[Any]) -> bool:
+    return values.count(values[0]) == len(values)
+
+
+def _is_blank(values: Sequence[Any]) -> bool:
+    return values.count(None) == len(values)
+
+
 def _said(values: Sequence[Any]) -> list[Any] | None:
     return list(values) if any(value is not None for value in values) else None

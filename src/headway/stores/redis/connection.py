@@ -91,6 +91,8 @@ class Connection(asyncio.Protocol):
             self.role, self.version = said.get(b"role", b"").decode(), said.get(b"version", b"").decode()
             if login.database:
                 await self.send("SELECT", login.database)
+        except Unanswered as problem:  # Nothing that matters was asked yet.
+            raise ConnectionError(str(problem)) from problem
         except BaseException:
             self.close()
             raise
