@@ -294,6 +294,15 @@ class Record:
         self._add_renewals()
         self.claims = [held._replace(until=self._ended(held)) for held in self.claims]
 
+    def submitted(self) -> dict[JobId, tuple[int, int]]:
+        """Give from when until when each job was submitted that was acknowledged."""
+        found: dict[JobId, tuple[int, int]] = {}
+        for entry in self.entries:
+            if entry.verb == "submit" and entry.returned is not None:
+                span = (self.first_asked[entry.client, entry.number], entry.returned)
+                found |= {job.job_id: span for job in entry.given[0] if job.persist}
+        return found
+
     def _note(self, job_id: JobId, entry: Entry, text: str, step: Step, *, asked: int | None = None) -> None:
         invoked = entry.invoked if asked is None else asked
         returned = entry.returned or entry.settled or FOREVER
@@ -648,12 +657,7 @@ def _may_end(record: Record, job_id: JobId, after: int) -> int:
 
 def check_line(record: Record) -> None:
     """R1.37 R5.11: of two jobs of a line that nothing holds back, the later one does not start before the earlier."""
-    submitted: dict[JobId, tuple[int, int]] = {}
-    for entry in record.entries:
-        if entry.verb == "submit" and entry.returned is not None:
-            for job in entry.given[0]:
-                if job.task == "plain" and job.persist:
-                    submitted[job.job_id] = (entry.invoked, entry.returned)
+    submitted = {job_id: span for job_id, span in record.submitted().items() if record.jobs[job_id].task == "plain"}
     first = {held.lease.job_id: held for held in record.claims if held.lease.epoch == 1}
     latest: tuple[int, str] = (
         0,
@@ -711,7 +715,7 @@ async def check_at_rest(store: Store) -> dict[JobId, Job]:
     return jobs
 
 
-async def drain(store: Store, jobs: dict[JobId, Job], record: dict[JobId, NewJob], *, lifted: bool) -> None:
+async def drain(store: Store, jobs: dict[JobId, Job], record: Record, *, lifted: bool) -> None:
     """Bring home what workers hold, and let one claimer take everything: each job once, and in order, if all rules are
     lifted; else whatever waits for room must come by itself.
     """
@@ -723,7 +727,8 @@ async def drain(store: Store, jobs: dict[JobId, Job], record: dict[JobId, NewJob
     await store.renew(Beat(last, 600_000, 600_000, register=True))
     waiting = {job_id for job_id, job in jobs.items() if not job.state.ended}
     heads: dict[ClassKey, tuple[int, int]] = {}
-    lines: dict[tuple[ClassKey, str | None], int] = {}
+    lines: dict[tuple[ClassKey, str | None], int] = {}  # When the latest was asked for that has come.
+    submitted = record.submitted()
     deadline = time.monotonic() + PATIENCE
     leases: Sequence[Lease] = ()
     while waiting or any(view.waiting for view in (await store.snapshot()).classes):
@@ -746,10 +751,10 @@ async def drain(store: Store, jobs: dict[JobId, Job], record: dict[JobId, NewJob
                 head = (keys.pop(key), lease.seq)
                 assert heads.get(key, (0, 0)) <= head, (key, heads[key], head)
                 heads[key] = head
-            if job.epoch == 0 and job.due_at is None and not record[lease.job_id].delay_ms and not _moved_on(job):
-                line = (key, lease.tenant)
-                assert lines.get(line, 0) < lease.seq, f"{lease.job_id} came after one submitted later"
-                lines[line] = lease.seq
+            if job.epoch == 0 and job.due_at is None and not record.jobs[lease.job_id].delay_ms and not _moved_on(job):
+                line, (asked, answered) = (key, lease.tenant), submitted.get(lease.job_id, (0, FOREVER))
+                assert lines.get(line, 0) <= answered, f"{lease.job_id} came after one submitted later"
+                lines[line] = max(lines.get(line, 0), asked)
         if not leases:
             gone = await store.find(JobQuery((State.CANCELLED,), limit=100_000))  # They expired meanwhile.
             waiting -= {job.job_id for job in gone}
@@ -839,7 +844,7 @@ async def play(orders: Orders) -> None:
             await store.close()
         plain = recorded(stores[0], "last", Random(0), 0.0, entries)
         jobs = await check_at_rest(plain)
-        await drain(plain, jobs, Record(entries).jobs, lifted=scene.lifted)
+        await drain(plain, jobs, Record(entries), lifted=scene.lifted)
         record = Record(entries)
         await plain.get(sorted(record.calls))
         record = Record(entries)

@@ -65,5 +65,8 @@ class LocalEar:
 
 
 def _call_on(loop: asyncio.AbstractEventLoop, function: Callable[[], None]) -> None:
+    if asyncio._get_running_loop() is loop:  # Rung on the loop itself: to go round by its pipe would cost a turn.
+        function()
+        return
     with contextlib.suppress(RuntimeError):  # The loop was closed while its ear was still open; nobody waits there.
         loop.call_soon_threadsafe(function)

@@ -115,7 +115,8 @@ def _reports(reports: Sequence[Report]) -> list[list[object] | None]:
         *reports, strict=True
     )
     return [
-        list(ids), list(seqs), list(tokens), list(states), list(results), list(attempts), list(crashes), list(timeouts),
+        list(ids) if b"" in tokens else None, list(seqs), _short(tokens), _short(states),
+        list(results) if any(results) else None, _short(attempts), _short(crashes), _short(timeouts),
         _said([rows.text(problem) for problem in problems]), _said([rows.error_text(error) for error in errors]),
         _said([rows.text(reason) for reason in reasons]),
     ]  # fmt: skip
@@ -128,6 +129,11 @@ def _progress(request: Exchange) -> list[list[object] | None]:
     return [list(ids), list(seqs), list(tokens), list(fractions), [rows.text(note) for note in notes]]
 
 
+def _short(values: Sequence[object]) -> list[object]:
+    """Give a column; of one that says the same for every report, its first value."""
+    return list(values[:1]) if values.count(values[0]) == len(values) else list(values)
+
+
 def _said(values: list[str | None]) -> list[object] | None:
     return list(values) if any(value is not None for value in values) else None
 
@@ -136,14 +142,14 @@ def _leases(row: Row, takes: Sequence[Take], request: Exchange) -> list[Lease]:
     worker_id, claim_id, now_at = request.worker_id or "", request.claim_id, row["now_at"]
     keys = [take.key for take in takes]
     leases = []
-    for place, seq, job_id, task, payload, tenant, trace, epoch, attempts, crashes, most, length, asked, retry in zip(
+    for place, seq, job_id, task, payload, tenant, trace, most, asked, more in zip(
         row["l_take"], row["l_seq"], row["l_id"], row["l_task"], row["l_payload"], row["l_tenant"], row["l_trace"],
-        row["l_epoch"], row["l_attempts"], row["l_crashes"], row["l_retries"], row["l_timeout"], row["l_asked"],
-        row["l_retry"], strict=True,
+        row["l_retries"], row["l_asked"], row["l_more"], strict=True,
     ):  # fmt: skip
         lane, needs, rung, persist = keys[place]
         if task < "\x02" or (tenant is not None and tenant < "\x02") or (trace is not None and trace < "\x02"):
             task, tenant, trace = rows.read_text(task) or "", rows.read_text(tenant), rows.read_text(trace)
+        epoch, attempts, crashes, length, retry = (1, 1, 0, asked, None) if more is None else rows.read_more(more)
         leases.append(
             Lease(
                 JobId(job_id), seq, claim_id if persist else b"", task, payload, lane, tenant, trace, epoch,

@@ -25,6 +25,7 @@ _ESCAPED = "\x01"
 _json = msgspec.json.Encoder()
 _error = msgspec.json.Decoder(JobError)
 _retry = msgspec.json.Decoder(RetryRule)
+_more = msgspec.json.Decoder(tuple[int, int, int, int, str | None])
 _strings = msgspec.json.Decoder(tuple[str, ...])
 _picture = msgspec.json.Decoder(
     tuple[
@@ -70,6 +71,11 @@ def retry_text(rule: RetryRule | None) -> str | None:
 
 def read_retry(value: str | None) -> RetryRule | None:
     return None if value is None else _retry.decode(value)
+
+
+def read_more(value: str) -> tuple[int, int, int, int, str | None]:
+    """Read what is said of a claimed job that is not at its first attempt, or has a rule of its own for retries."""
+    return _more.decode(value)
 
 
 def strings_text(values: Sequence[str]) -> str | None:

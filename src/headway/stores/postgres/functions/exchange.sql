@@ -4,6 +4,7 @@
 --         statement); whether this claim was made before; the leases, take by take and each in order; and for every take how far it reached
 -- holds   a report counts only on an equal token; never more leases than the totals, nor than the worker has slots;
 --         a repeated call waits for its first try, since both lock the worker
+-- takes   columns of the reports; one with a single value stands for all of them. Their ids only where transient ones are among them
 -- plan    walks ready by its primary key from the floor of each class on: rows that are gone lie before it
 CREATE OR REPLACE FUNCTION {schema}.exchange_{version}(
   ns int, at bigint, rules bigint, asker text, claim bytea,
@@ -15,8 +16,7 @@ CREATE OR REPLACE FUNCTION {schema}.exchange_{version}(
   waits boolean, lanes text[], pictured boolean, bound int, passed_max int,
   OUT status text, OUT now_at bigint, OUT state text, OUT again boolean, OUT more boolean, OUT refused int[], OUT answers text[],
   OUT l_take int[], OUT l_seq bigint[], OUT l_id text[], OUT l_task text[], OUT l_payload bytea[], OUT l_tenant text[],
-  OUT l_trace text[], OUT l_epoch int[], OUT l_attempts int[], OUT l_crashes int[], OUT l_retries int[], OUT l_timeout bigint[],
-  OUT l_asked bigint[], OUT l_retry text[], OUT reached bigint[], OUT rewound int[], OUT looked_us bigint, OUT picture text)
+  OUT l_trace text[], OUT l_retries int[], OUT l_asked bigint[], OUT l_more text[], OUT reached bigint[], OUT rewound int[], OUT looked_us bigint, OUT picture text)
 LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off
   SET enable_mergejoin = off AS $$
 DECLARE
@@ -32,11 +32,13 @@ DECLARE
   c_persist boolean[];
   kinds text[] := '{}';
   counts bigint[] := '{}';
-  told text[] := f_ids || p_ids;
+  told text[] := p_ids;
   outdated boolean := false;
   claimed int := 0;
   kept int := 0;        -- Of those claimed: how many are kept, so that they hold a lease.
   watched boolean;
+  expiring boolean;     -- Some job's time is over.
+  well int;             -- How many have completed.
   tries int;
   k int;
   want int;
@@ -61,8 +63,9 @@ BEGIN
               WHEN EXISTS (SELECT FROM {schema}.park p WHERE p.namespace_id = ns)
                 OR EXISTS (SELECT FROM {schema}.delayed d WHERE d.namespace_id = ns AND d.due_at <= exchange_{version}.now_at) THEN 'else'
               ELSE 'ok' END,
-         EXISTS (SELECT FROM {schema}.watcher w WHERE w.namespace_id = ns)
-    INTO status, watched FROM {schema}.namespace n WHERE n.namespace_id = ns;
+         EXISTS (SELECT FROM {schema}.watcher w WHERE w.namespace_id = ns),
+         EXISTS (SELECT FROM {schema}.expiry e WHERE e.namespace_id = ns AND e.expires_at <= exchange_{version}.now_at)
+    INTO status, watched, expiring FROM {schema}.namespace n WHERE n.namespace_id = ns;
   IF status <> 'ok' THEN
     RETURN;
   END IF;
@@ -74,11 +77,14 @@ BEGIN
   END IF;
 
   IF f_seqs IS NOT NULL THEN
-    WITH f AS MATERIALIZED (
-      SELECT * FROM unnest(f_seqs, f_tokens, f_states, f_results, f_attempts, f_crashes, f_timeouts, f_problems, f_errors, f_reasons)
-        WITH ORDINALITY f (seq, token, state, result, attempts, crashes, timeout_ms, problem, error, reason, o)),
-    d AS (
-      DELETE FROM {schema}.lease l USING f WHERE l.seq = f.seq AND l.token = f.token
+    WITH d AS (
+      DELETE FROM {schema}.lease l
+       USING (SELECT f.seq, coalesce(f.token, f_tokens[1]) AS token, coalesce(f.state, f_states[1]) AS state, f.result,
+                     coalesce(f.attempts, f_attempts[1]) AS attempts, coalesce(f.crashes, f_crashes[1]) AS crashes,
+                     coalesce(f.timeout_ms, f_timeouts[1]) AS timeout_ms, f.problem, f.error, f.reason, f.o
+                FROM unnest(f_seqs, f_tokens, f_states, f_results, f_attempts, f_crashes, f_timeouts, f_problems, f_errors, f_reasons)
+                     WITH ORDINALITY f (seq, token, state, result, attempts, crashes, timeout_ms, problem, error, reason, o)) f
+       WHERE l.seq = f.seq AND l.token = f.token
       RETURNING f.*, l.worker_id, l.started_at, l.eligible_at, l.epoch, l.attempts AS number, l.unique_key, l.cancel_at, l.progress, l.note,
                 l.parked_for, l.parked_ms),
     e AS (
@@ -90,12 +96,12 @@ BEGIN
       INSERT INTO {schema}.attempt (seq, started_at, ended_at, epoch, number, worker_id, reason, error)
       SELECT d.seq, d.started_at, now_at, d.epoch, d.number, d.worker_id, coalesce(d.reason, d.state), d.error FROM d WHERE d.error IS NOT NULL
           ON CONFLICT (seq, epoch) DO NOTHING)
-    SELECT count(*), count(*) FILTER (WHERE d.worker_id = asker), array_agg(d.o),
+    SELECT count(*), count(*) FILTER (WHERE d.worker_id = asker), count(*) FILTER (WHERE d.state = 'completed'), array_agg(d.o),
            array_agg(d.unique_key) FILTER (WHERE d.unique_key IS NOT NULL), array_agg(d.worker_id) FILTER (WHERE d.worker_id <> asker OR asker IS NULL),
-           array_agg(d.state), array_agg(1)
-      INTO ended, ended_own, taken, freed, others, kinds, counts FROM d;
-    kinds := coalesce(kinds, '{}');
-    counts := coalesce(counts, '{}');
+           array_agg(d.state) FILTER (WHERE d.state <> 'completed')
+      INTO ended, ended_own, well, taken, freed, others, kinds FROM d;
+    counts := array_fill(1::bigint, ARRAY[coalesce(cardinality(kinds), 0)]) || well::bigint;
+    kinds := kinds || 'completed'::text;
     IF freed IS NOT NULL THEN
       DELETE FROM {schema}.unique_key u WHERE u.namespace_id = ns AND u.unique_key = ANY (freed);
     END IF;
@@ -113,7 +119,8 @@ BEGIN
                      CASE WHEN f.token = '' AND NOT EXISTS (SELECT FROM {schema}.job j WHERE j.seq = f.seq) THEN 'ok'
                           WHEN EXISTS (SELECT FROM {schema}.outcome o WHERE o.seq = f.seq AND o.token = f.token AND o.state = f.state) THEN 'same'
                           ELSE 'lost' END AS answer
-                FROM unnest(f_seqs, f_tokens, f_states) WITH ORDINALITY f (seq, token, state, o)
+                FROM (SELECT u.seq, coalesce(u.token, f_tokens[1]) AS token, coalesce(u.state, f_states[1]) AS state, u.o
+                        FROM unnest(f_seqs, f_tokens, f_states) WITH ORDINALITY u (seq, token, state, o)) f
                WHERE f.o <> ALL (coalesce(taken, '{}'))) x;
     END IF;
   END IF;
@@ -164,16 +171,16 @@ BEGIN
             IF b.size > 0 THEN
               got := b.size;
               l_seq := l_seq || b.seqs; l_id := l_id || b.ids; l_task := l_task || b.tasks; l_payload := l_payload || b.payloads;
-              l_tenant := l_tenant || b.tenants; l_trace := l_trace || b.traces; l_timeout := l_timeout || b.timeouts;
-              l_asked := l_asked || b.timeouts; l_epoch := l_epoch || array_fill(1, ARRAY[got]); l_attempts := l_attempts || array_fill(1, ARRAY[got]);
-              l_crashes := l_crashes || array_fill(0, ARRAY[got]); l_retries := l_retries || array_fill(0, ARRAY[got]);
-              l_retry := l_retry || array_fill(NULL::text, ARRAY[got]);
+              l_tenant := l_tenant || b.tenants; l_trace := l_trace || b.traces; l_asked := l_asked || b.timeouts;
+              l_retries := l_retries || array_fill(0, ARRAY[got]); l_more := l_more || array_fill(NULL::text, ARRAY[got]);
             END IF;
           ELSE
             from_key := CASE WHEN look = 2 THEN -9223372036854775808 ELSE t_floor[i] END;
             LOOP
               asked := CASE WHEN passed = 0 THEN want - got ELSE least(want - got, passed_max - passed) END;
-              IF t_until[i] IS NULL THEN
+              IF t_until[i] IS NULL AND NOT expiring THEN
+                spots := NULL;
+              ELSIF t_until[i] IS NULL THEN
                 SELECT array_agg(x.ctid), coalesce(bool_or(x.expires_at <= now_at), false) INTO spots, any_expired
                   FROM (SELECT r.ctid, r.expires_at FROM {schema}.ready r WHERE r.class_id = t_class[i] AND r.park = '' AND r.order_key >= from_key
                          ORDER BY r.class_id, r.park, r.order_key, r.seq LIMIT asked FOR UPDATE SKIP LOCKED) x;
@@ -184,7 +191,7 @@ BEGIN
                                  WHERE r.class_id = t_class[i] AND r.park = '' AND r.order_key >= from_key
                                  ORDER BY r.class_id, r.park, r.order_key, r.seq LIMIT asked FOR UPDATE SKIP LOCKED) x) y WHERE y.early;
               END IF;
-              EXIT WHEN spots IS NULL;
+              EXIT WHEN spots IS NULL AND (expiring OR t_until[i] IS NOT NULL);
               IF any_expired THEN
                 WITH c AS (DELETE FROM {schema}.ready r WHERE r.ctid = ANY (spots) AND r.expires_at <= now_at RETURNING *),
                 e AS (INSERT INTO {schema}.outcome (seq, finished_at, eligible_at, timeout_ms, epoch, attempts, crashes, state, token, error, reason)
@@ -197,29 +204,49 @@ BEGIN
                 counts := counts || cardinality(gone)::bigint;
                 DELETE FROM {schema}.unique_key u WHERE u.namespace_id = ns AND u.unique_key = ANY (gone_keys);
               END IF;
-              WITH c AS (DELETE FROM {schema}.ready r WHERE r.ctid = ANY (spots) RETURNING *),
-              l AS (
-                INSERT INTO {schema}.lease (seq, order_key, started_at, eligible_at, timeout_ms, class_id, epoch, attempts, crashes, token,
-                                            worker_id, tenant, unique_key)
-                SELECT c.seq, c.order_key, now_at, c.eligible_at, c.timeout_ms, c.class_id, c.epoch + 1, c.attempts + 1, c.crashes, claim, asker,
-                       CASE WHEN c_fair[k] THEN coalesce(c.tenant, '') END, c.unique_key FROM c)
-              SELECT count(*)::int AS size, max(s.order_key) AS top, array_agg(s.seq) AS seqs, array_agg(s.job_id) AS ids,
-                     array_agg(s.task) AS tasks, array_agg(s.payload) AS payloads, array_agg(s.tenant) AS tenants, array_agg(s.trace_id) AS traces,
-                     array_agg(s.epoch) AS epochs, array_agg(s.attempts) AS attempts, array_agg(s.crashes) AS crashes,
-                     array_agg(s.max_retries) AS retries, array_agg(s.timeout_ms) AS timeouts, array_agg(s.asked) AS asked, array_agg(s.retry) AS retry
-                INTO b
-                FROM (SELECT c.seq, c.order_key, c.epoch + 1 AS epoch, c.attempts + 1 AS attempts, c.crashes, j.job_id, j.task, j.payload, j.tenant,
-                             j.trace_id, j.max_retries, coalesce(c.timeout_ms, j.timeout_ms) AS timeout_ms, j.timeout_ms AS asked, j.retry
-                        FROM c JOIN {schema}.job j ON j.seq = c.seq ORDER BY c.order_key, c.seq) s;
+              IF spots IS NULL THEN  -- Nothing can be in the way.
+                WITH c AS (DELETE FROM {schema}.ready WHERE ctid = ANY (ARRAY(
+                  SELECT r.ctid FROM {schema}.ready r WHERE r.class_id = t_class[i] AND r.park = '' AND r.order_key >= from_key
+                   ORDER BY r.class_id, r.park, r.order_key, r.seq LIMIT asked FOR UPDATE SKIP LOCKED)) RETURNING *),
+                l AS (
+                  INSERT INTO {schema}.lease (seq, order_key, started_at, eligible_at, timeout_ms, class_id, epoch, attempts, crashes, token,
+                                              worker_id, tenant, unique_key)
+                  SELECT c.seq, c.order_key, now_at, c.eligible_at, c.timeout_ms, c.class_id, c.epoch + 1, c.attempts + 1, c.crashes, claim, asker,
+                         CASE WHEN c_fair[k] THEN coalesce(c.tenant, '') END, c.unique_key FROM c)
+                SELECT count(*)::int AS size, max(s.order_key) AS top, array_agg(s.seq) AS seqs, array_agg(s.job_id) AS ids,
+                       array_agg(s.task) AS tasks, array_agg(s.payload) AS payloads, array_agg(s.tenant) AS tenants, array_agg(s.trace_id) AS traces,
+                       array_agg(s.max_retries) AS retries, array_agg(s.asked) AS asked, array_agg(s.more) AS more
+                  INTO b
+                  FROM (SELECT c.seq, c.order_key, j.job_id, j.task, j.payload, j.tenant, j.trace_id, j.max_retries, j.timeout_ms AS asked,
+                               CASE WHEN c.epoch > 0 OR c.timeout_ms IS NOT NULL OR j.retry IS NOT NULL
+                                    THEN json_build_array(c.epoch + 1, c.attempts + 1, c.crashes, coalesce(c.timeout_ms, j.timeout_ms), j.retry)::text
+                                END AS more
+                          FROM c JOIN {schema}.job j ON j.seq = c.seq ORDER BY c.order_key, c.seq) s;
+              ELSE
+                WITH c AS (DELETE FROM {schema}.ready r WHERE r.ctid = ANY (spots) RETURNING *),
+                l AS (
+                  INSERT INTO {schema}.lease (seq, order_key, started_at, eligible_at, timeout_ms, class_id, epoch, attempts, crashes, token,
+                                              worker_id, tenant, unique_key)
+                  SELECT c.seq, c.order_key, now_at, c.eligible_at, c.timeout_ms, c.class_id, c.epoch + 1, c.attempts + 1, c.crashes, claim, asker,
+                         CASE WHEN c_fair[k] THEN coalesce(c.tenant, '') END, c.unique_key FROM c)
+                SELECT count(*)::int AS size, max(s.order_key) AS top, array_agg(s.seq) AS seqs, array_agg(s.job_id) AS ids,
+                       array_agg(s.task) AS tasks, array_agg(s.payload) AS payloads, array_agg(s.tenant) AS tenants, array_agg(s.trace_id) AS traces,
+                       array_agg(s.max_retries) AS retries, array_agg(s.asked) AS asked, array_agg(s.more) AS more
+                  INTO b
+                  FROM (SELECT c.seq, c.order_key, j.job_id, j.task, j.payload, j.tenant, j.trace_id, j.max_retries, j.timeout_ms AS asked,
+                               CASE WHEN c.epoch > 0 OR c.timeout_ms IS NOT NULL OR j.retry IS NOT NULL
+                                    THEN json_build_array(c.epoch + 1, c.attempts + 1, c.crashes, coalesce(c.timeout_ms, j.timeout_ms), j.retry)::text
+                                END AS more
+                          FROM c JOIN {schema}.job j ON j.seq = c.seq ORDER BY c.order_key, c.seq) s;
+              END IF;
               IF b.size > 0 THEN
                 got := got + b.size;
                 reached[i] := b.top;
                 l_seq := l_seq || b.seqs; l_id := l_id || b.ids; l_task := l_task || b.tasks; l_payload := l_payload || b.payloads;
-                l_tenant := l_tenant || b.tenants; l_trace := l_trace || b.traces; l_timeout := l_timeout || b.timeouts;
-                l_asked := l_asked || b.asked; l_epoch := l_epoch || b.epochs; l_attempts := l_attempts || b.attempts;
-                l_crashes := l_crashes || b.crashes; l_retries := l_retries || b.retries; l_retry := l_retry || b.retry;
+                l_tenant := l_tenant || b.tenants; l_trace := l_trace || b.traces; l_asked := l_asked || b.asked;
+                l_retries := l_retries || b.retries; l_more := l_more || b.more;
               END IF;
-              EXIT WHEN got >= want OR cardinality(spots) < asked;
+              EXIT WHEN spots IS NULL OR got >= want OR cardinality(spots) < asked;
               IF passed >= passed_max THEN
                 more := EXISTS (SELECT FROM {schema}.ready r WHERE r.class_id = t_class[i] AND r.park = '' AND r.order_key >= from_key
                                    AND r.eligible_at <= coalesce(t_until[i], r.eligible_at));
@@ -260,7 +287,6 @@ BEGIN
       IF claimed > 0 THEN
         kinds := kinds || 'claimed'::text;
         counts := counts || claimed::bigint;
-        told := told || l_id;
         UPDATE {schema}.worker w SET claim_id = claim, waiting = NULL, running = w.running + kept - ended_own WHERE w.worker_id = asker;
       ELSIF waits AND NOT more THEN
         IF me.waiting IS NULL OR me.wait_lanes IS DISTINCT FROM lanes THEN
@@ -280,8 +306,11 @@ BEGIN
   IF cardinality(kinds) > 0 THEN
     PERFORM {schema}.count_up_{version}(ns, now_at, kinds, counts, false);
   END IF;
-  IF watched AND cardinality(told) > 0 THEN
-    PERFORM {schema}.tell_{version}(ns, told);
+  IF watched THEN
+    IF f_ids IS NULL AND f_seqs IS NOT NULL THEN
+      f_ids := ARRAY(SELECT j.job_id FROM {schema}.job j WHERE j.seq = ANY (f_seqs));
+    END IF;
+    PERFORM {schema}.tell_{version}(ns, f_ids || told || l_id);
   END IF;
   IF pictured OR outdated THEN
     picture := {schema}.snapshot_{version}(ns, now_at, bound, t_class, reached);

@@ -12,13 +12,15 @@ snapshot = function()
     if book.shuts(key.lane) then blocked = 'paused'
     elseif key.persist and ladder and not caps.fit(key.rung) then blocked = 'ladder' end
     if key.persist then
-      local front = call('ZRANGE', P .. 'w:' .. name, 0, 0, 'WITHSCORES')
-      local open = call('ZRANGE', P .. 'open:' .. name, 0, 0, 'WITHSCORES')
-      waiting = call('ZCARD', P .. 'w:' .. name) + call('ZCARD', P .. 'open:' .. name)
+      local front, open = call('ZRANGE', P .. 'w:' .. name, 0, 0, 'WITHSCORES'), {}
+      if front[1] then waiting = call('ZCARD', P .. 'w:' .. name) end
+      if parks.any(number) then
+        open = call('ZRANGE', P .. 'open:' .. name, 0, 0, 'WITHSCORES')
+        waiting = waiting + call('ZCARD', P .. 'open:' .. name)
+      end
       if lines.clock(number) then
         fair = '1'
-        local aged = call('ZRANGE', P .. 'a:' .. name, 0, 0, 'WITHSCORES')
-        oldest = front[1] and aged[2] or ''
+        oldest = front[1] and call('ZRANGE', P .. 'a:' .. name, 0, 0, 'WITHSCORES')[2] or ''
       elseif front[1] then
         oldest = eligible_of(front[1])
       end
@@ -26,15 +28,19 @@ snapshot = function()
       if front[2] and open[2] and tonumber(open[2]) < tonumber(front[2]) then head = open[2] end
     else
       local first = call('LRANGE', P .. 'tr:' .. name, 0, 0)[1]
-      waiting = call('LLEN', P .. 'tr:' .. name)
-      if first then oldest, head = now15, sub(first, 1, 16) end
+      if first then
+        waiting = call('LLEN', P .. 'tr:' .. name)
+        oldest, head = now15, sub(first, 1, 16)
+      end
     end
     for _, value in ipairs({key.name, num(math.min(waiting, COUNTED)), oldest, head, fair, blocked}) do push(views, value) end
   end
-  local due = call('ZRANGE', P .. 'due', 0, 0, 'WITHSCORES')
-  local timed = call('ZRANGE', P .. 'timed', 0, 0, 'WITHSCORES')
-  if due[2] then soon = tonumber(due[2]) end
-  if timed[2] then soon = math.min(soon or math.huge, tonumber(timed[2])) end
+  if not quiet() then
+    local due = call('ZRANGE', P .. 'due', 0, 0, 'WITHSCORES')
+    local timed = call('ZRANGE', P .. 'timed', 0, 0, 'WITHSCORES')
+    if due[2] then soon = tonumber(due[2]) end
+    if timed[2] then soon = math.min(soon or math.huge, tonumber(timed[2])) end
+  end
   local floor_ = false
   if ladder then
     local seen, counts, elastic = caps.floor(), {}, {}
