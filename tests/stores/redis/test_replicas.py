@@ -8,9 +8,10 @@ import pytest
 
 from headway.core.errors import StoreUnavailable
 from headway.core.job import State
+from headway.stores.redis.store import RedisStore
 from tests.conformance.builders import a_job, beat, register, submit
-from tests.servers import HOST, Valkey, wait_for
-from tests.stores.redis.conftest import OpenStore, StartServer, recount
+from tests.servers import HOST, Proxy, Valkey, wait_for
+from tests.stores.redis.conftest import OpenStore, StartServer, recount, until
 
 # R5.102, and R5 of the faults.
 
@@ -62,3 +63,21 @@ async def test_heartbeats_do_not_wait_for_replicas(server: Valkey, replica: Valk
     assert not waiting.done()
     replica.thaw()
     await waiting
+
+
+async def test_a_connection_cut_while_replicas_are_waited_for_acknowledges_nothing(
+    server: Valkey, replica: Valkey, proxy: Proxy, store: RedisStore, open_url: OpenStore
+) -> None:
+    # A server counts replicas as of the last write of the connection that asks, so on a new one all of them count.
+    waiter = await open_url(f"redis://{HOST}:{proxy.port}?replicas=1&replicas_ms=1000")
+    replica.freeze()
+    job = a_job()
+    submitted = asyncio.create_task(submit(waiter, job))
+
+    async def is_kept() -> bool:
+        return await store.get([job.job_id]) != [None]
+
+    await until(is_kept)
+    proxy.cut()
+    with pytest.raises(StoreUnavailable, match="only 0 of 1 replicas"):
+        await submitted

@@ -131,10 +131,11 @@ async def retry(tx: Transaction, row: Row) -> State | None:
     if row["unique_key"] is not None:
         if await tx.db.first("known_unique", tx.namespace_id, row["unique_key"]) is not None:
             return state
-        await tx.db.run("hold_unique", tx.namespace_id, row["unique_key"], row["job_id"])
     check_move(state, State.QUEUED)
     if not await tx.db.run("unfinish", row["seq"]):
         return None
+    if row["unique_key"] is not None:
+        await tx.db.run("hold_unique", tx.namespace_id, row["unique_key"], row["job_id"])
     await tx.db.run("retry_job", row["seq"])
     number = int(await tx.db.first("advance", 1))
     back = Comeback(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from headway.core.job import JobId, State
-from headway.core.policy.document import Keep
+from headway.core.policy.document import DAY, Keep
 from headway.stores.postgres import rows
 from headway.stores.postgres.ending import cancel
 from headway.stores.postgres.transaction import MINUTE, Transaction
@@ -47,18 +47,18 @@ async def prune(tx: Transaction, keep: Keep, limit: int, round_: Round) -> int:
         State.DEAD_LETTER: keep.dead_letter_ms,
     }
     old = await _old_completed(tx, tx.now_at - keep.completed_ms, limit, round_)
+    bad: list[int] = []
     for state, ms in kept_ms.items():
         found = await tx.db.run("prune_bad", state.value, tx.now_at - ms, tx.namespace_id, limit)
-        old += [row["seq"] for row in found]
-    if old:
-        await tx.db.run("forget", old[:limit])
+        bad += [row["seq"] for row in found]
+    forgotten = await _forget(tx, old, bad[: limit - len(old)])
     await tx.db.run("prune_keys", tx.now_at, limit)
     await tx.db.run("prune_workers_bury", tx.now_at)
     await tx.db.run("prune_workers", tx.now_at - DEAD_WORKERS_KEPT_MS)
     await tx.db.run("prune_stretches", tx.namespace_id, tx.now_at - STRETCHES_KEPT_MS)
     await tx.db.run("prune_rates", tx.namespace_id, tx.now_at * 1_000)
     await tx.db.run("prune_tally", tx.namespace_id, tx.now_at // MINUTE - 1_440)
-    return len(cancelled) + len(old[:limit])
+    return len(cancelled) + forgotten
 
 
 async def purge(tx: Transaction, states: Sequence[State], job_ids: Sequence[JobId] | None, limit: int) -> int:
@@ -68,8 +68,12 @@ async def purge(tx: Transaction, states: Sequence[State], job_ids: Sequence[JobI
         found = await tx.db.run("purge_states", tx.namespace_id, wanted, limit)
     else:
         found = await tx.db.run("purge_named", tx.namespace_id, wanted, rows.ids_list(job_ids), limit)
-    await tx.db.run("forget", [row["seq"] for row in found])
-    return len(found)
+    completed = [row["seq"] for row in found if row["state"] == State.COMPLETED]
+    return await _forget(tx, completed, [row["seq"] for row in found if row["state"] != State.COMPLETED])
+
+
+async def _forget(tx: Transaction, completed: list[int], bad: list[int]) -> int:
+    return len(await tx.db.run("forget", completed, bad)) if completed or bad else 0
 
 
 async def _old_completed(tx: Transaction, before_at: int, limit: int, round_: Round) -> list[int]:
@@ -78,7 +82,7 @@ async def _old_completed(tx: Transaction, before_at: int, limit: int, round_: Ro
     start, looked = round_.reached, 0
     while looked < SCANNED and len(old) < limit:
         asked = SCANNED - looked
-        stretch = await tx.db.run("prune_scan", round_.reached, before_at, asked)
+        stretch = await tx.db.run("prune_scan", round_.reached, before_at, (before_at // DAY + 1) * DAY, asked)
         looked += len(stretch)
         for row in stretch:
             round_.reached = row["seq"]

@@ -116,7 +116,7 @@ def _reports(reports: Sequence[Report]) -> list[list[object] | None]:
     )
     return [
         list(ids) if b"" in tokens else None, list(seqs), _short(tokens), _short(states),
-        list(results) if any(results) else None, _short(attempts), _short(crashes), _short(timeouts),
+        None if results.count(None) == len(results) else list(results), _short(attempts), _short(crashes), _short(timeouts),
         _said([rows.text(problem) for problem in problems]), _said([rows.error_text(error) for error in errors]),
         _said([rows.text(reason) for reason in reasons]),
     ]  # fmt: skip

@@ -1,4 +1,5 @@
--- turn_days: make the tables that the next days' completed jobs will lie in, and drop those of old days that are empty.
+-- turn_days: make the tables that the next days' completed jobs will lie in, and drop those of old days whose jobs are all forgotten.
+-- plan    jobs are forgotten by their numbers, upwards: if any of a day is left, its last one is
 -- holds   one session at a time does this; if a table is in use for longer than a moment, it is left for the next time
 CREATE OR REPLACE FUNCTION {schema}.turn_days_{version}(at bigint) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
@@ -27,8 +28,8 @@ BEGIN
        AND c.relname < 'outcome_' || to_char(to_timestamp((today - 1) * 86400) AT TIME ZONE 'UTC', 'YYYYMMDD')
      ORDER BY c.relname
   LOOP
-    EXECUTE format('SELECT EXISTS (SELECT FROM {schema}.%I)', name) INTO filled;
-    EXIT WHEN filled;
+    EXECUTE format('SELECT EXISTS (SELECT FROM {schema}.%I o JOIN {schema}.job j ON j.seq = o.seq ORDER BY o.seq DESC LIMIT 1)', name) INTO filled;
+    CONTINUE WHEN filled;
     BEGIN
       EXECUTE format('DROP TABLE {schema}.%I', name);
     EXCEPTION
