@@ -48,7 +48,7 @@ def _wipe_postgres(_folder: str) -> None:
             "SELECT tablename FROM pg_tables WHERE schemaname = 'headway' AND tablename <> 'format'"
         )
         emptied = [f'DELETE FROM headway."{name}"' for (name,) in found]
-        connection.execute("; ".join([*emptied, "SELECT setval('headway.sequence', 1, false)"]))
+        connection.execute("; ".join([*emptied, "SELECT setval('headway.sequence', 1, false)"]).encode())
 
 
 @functools.cache

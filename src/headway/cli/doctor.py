@@ -91,6 +91,8 @@ async def _examine(settings: Settings, facts: dict[str, str]) -> AsyncIterator[C
         yield await _check_writing(store)
         if "sqlite" in facts:
             yield _check_sqlite(facts["sqlite"])
+        if "warning" in facts:
+            yield Check("server", "fail", facts["warning"], "accepted jobs may be lost until this is mended")
         path = path_of(store)
         if path is not None:
             yield _check_disk(path)

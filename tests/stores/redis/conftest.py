@@ -79,6 +79,7 @@ async def behind(proxy: Proxy, open_url: OpenStore) -> RedisStore:
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let calls be given up soon, for tests of what happens then."""
     monkeypatch.setattr(link, "PATIENCE", 0.3)
+    monkeypatch.setattr("headway.stores.redis.connection.ANSWER_TIMEOUT", 0.3)
     monkeypatch.setattr(connection, "CONNECT_TIMEOUT", 0.3)
 
 

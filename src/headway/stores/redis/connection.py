@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, cast
 import hiredis
 
 CONNECT_TIMEOUT = 5.0
+ANSWER_TIMEOUT = 5.0
 _PENDING = object()  # What the reader says when a reply is not complete yet.
 _CONFIRMED = (b"subscribe", b"unsubscribe")  # Messages that are replies.
 _KEEPALIVE = (("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 3), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 14_000))
@@ -59,6 +60,8 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
         self._gone = asyncio.Event()
+        self._guard: asyncio.TimerHandle | None = None
+        self._mute = False
         self._heard_at = 0.0  # When the server last said something, or was last asked after it had said all.
 
     @classmethod
@@ -119,7 +122,22 @@ class Connection(asyncio.Protocol):
         if not self._waiting:
             self._heard_at = self._loop.time()
         self._waiting.append(reply)
+        if self._guard is None:
+            self._guard = self._loop.call_later(ANSWER_TIMEOUT, self._check)
         return reply
+
+    def _check(self) -> None:
+        """Leave a server that owes us a reply and says nothing. One timer does for all that wait.
+
+        Whatever came late would otherwise be taken for the reply to something else.
+        """
+        self._guard = None
+        left = ANSWER_TIMEOUT - self.silent
+        if left <= 0:
+            self._mute = True
+            self.close()
+        elif self._waiting:
+            self._guard = self._loop.call_later(left, self._check)
 
     def close(self) -> None:
         if self._transport is not None:
@@ -164,7 +182,10 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         self._gone.set()
-        lost = Unanswered(f"the connection to {self.address} was lost: {exc or 'closed'}")
+        if self._guard is not None:
+            self._guard.cancel()
+        why = f"no answer within {ANSWER_TIMEOUT:.0f} s" if self._mute else exc or "closed"
+        lost = Unanswered(f"the connection to {self.address} was lost: {why}")
         while self._waiting:
             future = self._waiting.popleft()
             if not future.done():

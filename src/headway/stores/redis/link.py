@@ -182,16 +182,9 @@ class Link:
                 delay = min(BACKOFF_MAX, delay * 2)
 
     async def _answer(self, connection: Connection, words: Words, then: Sequence[Words] = ()) -> Any:
-        if connection.silent > PATIENCE:  # Its callers may all have been less patient than we are.
-            connection.close()
-        try:
-            async with asyncio.timeout(PATIENCE):
-                if then:
-                    return await asyncio.gather(*(connection.send(*each) for each in (words, *then)))
-                return await connection.send(*words)
-        except TimeoutError:
-            connection.close()  # Whatever comes late would be taken for the reply to something else.
-            raise Unanswered(f"{connection.address} did not answer within {PATIENCE:.0f} s") from None
+        if then:
+            return await asyncio.gather(*(connection.send(*each) for each in (words, *then)))
+        return await connection.send(*words)
 
     async def connect(self) -> Connection:
         """Give the connection; make one if there is none. Callers that come meanwhile wait for the same one."""
