@@ -24,7 +24,7 @@ class Portal:
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine to its end; interrupting the caller cancels it."""
-        self._warn_on_loop()
+        self.warn_on_loop()
         future = asyncio.run_coroutine_threadsafe(coroutine, self.loop())
         try:
             return future.result()
@@ -72,7 +72,8 @@ class Portal:
                 self._loop.close()
             self._loop = self._thread = None
 
-    def _warn_on_loop(self) -> None:
+    def warn_on_loop(self) -> None:
+        """Say, once, if a loop runs here that a blocking verb will stop."""
         if self._warned:
             return
         try:

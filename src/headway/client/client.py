@@ -39,6 +39,11 @@ class Client:
         """Give the store of the running loop, opened."""
         return (await self._link()).store
 
+    def opened(self, loop: asyncio.AbstractEventLoop) -> Store | None:
+        """Give the store of a loop, if it was opened already; for other threads than the loop's."""
+        link = self._links.get(loop) if self._pid == os.getpid() else None
+        return None if link is None else link.store
+
     async def submit(self, jobs: Sequence[NewJob]) -> list[Submitted]:
         """Submit jobs, all or none; one round trip."""
         return await (await self.store()).submit(jobs)

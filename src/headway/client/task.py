@@ -80,7 +80,7 @@ class Task(Generic[P, R, C]):
         call = self.call(*args, **kwargs)
         if self.connection is not None:
             return self.app.submit_call_within(call)
-        return self.app.portal.run(self.app.submit_call(call))
+        return self.app.submit_call_blocking(call)
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Submit a job; done when the store has it."""

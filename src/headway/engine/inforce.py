@@ -31,12 +31,16 @@ class InForce:
         self._looked = -math.inf
         self._unreadable = 0
 
+    def looked_within(self, seconds: float) -> bool:
+        """Tell whether the store was asked so lately."""
+        return time.monotonic() - self._looked < seconds
+
     async def follow(self, store: Store, *, every: float = LOOK_EVERY) -> bool:
         """Look at the store unless that was done a moment ago. Gives whether the policy has changed.
 
         One that cannot be read changes nothing: the last that could stays in force here.
         """
-        if time.monotonic() - self._looked < every:
+        if self.looked_within(every):
             return False
         version = await current_version(store)
         self._looked = time.monotonic()

@@ -309,6 +309,11 @@ class Archival(Protocol):
         ...
 
 
+# What a store with a short way for threads that have no event loop calls ``submit_blocking``: it submits as ``submit``
+# does. None: that did not work out, the same jobs are to be submitted the long way.
+SubmitBlocking = Callable[[Sequence[NewJob]], list[Submitted] | None]
+
+
 @runtime_checkable
 class Migrates(Protocol):
     """A store whose schema changes only when somebody asks for it, not when it is opened."""

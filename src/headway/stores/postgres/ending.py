@@ -128,14 +128,14 @@ async def retry(tx: Transaction, row: Row) -> State | None:
     state = State(row["state"])
     if not state.ended or state is State.COMPLETED:
         return state
-    if row["unique_key"] is not None:
-        if await tx.db.first("known_unique", tx.namespace_id, row["unique_key"]) is not None:
-            return state
+    key = row["unique_key"]
+    if key is not None and await tx.db.first("known_unique", tx.namespace_id, key) is not None:
+        return state
     check_move(state, State.QUEUED)
     if not await tx.db.run("unfinish", row["seq"]):
         return None
-    if row["unique_key"] is not None:
-        await tx.db.run("hold_unique", tx.namespace_id, row["unique_key"], row["job_id"])
+    if key is not None:
+        await tx.db.run("hold_unique", tx.namespace_id, key, row["job_id"])
     await tx.db.run("retry_job", row["seq"])
     number = int(await tx.db.first("advance", 1))
     back = Comeback(

@@ -7,13 +7,13 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from headway.core.job import ClassKey, JobId
-from headway.core.lease import Lease
+from headway.core.lease import Answer, Lease
 from headway.core.policy.ladder import budget_of, fit_rung, rung_index
 from headway.core.policy.waits import park_reason
 from headway.core.snapshot import Plan, Take
 from headway.core.worker import WorkerState
 from headway.stores.base import PASSED, PUMPED, Exchange, Exchanged
-from headway.stores.postgres import rows
+from headway.stores.postgres import quick, rows
 from headway.stores.postgres.caps import Caps, left_park, put_aside
 from headway.stores.postgres.ending import cancel, finish
 from headway.stores.postgres.lines import Comeback, Lines
@@ -23,7 +23,7 @@ from headway.stores.postgres.transaction import ALL, LOWEST, Row, Transaction
 
 async def exchange(tx: Transaction, request: Exchange) -> Exchanged:
     """End leases, note progress, make due jobs eligible, claim by the plan."""
-    refused = await finish(tx, request.finished, request.worker_id) if request.finished else []
+    refused = await _finish(tx, request) if request.finished else []
     if request.progress:
         notes = [(note.seq, note.token, note.fraction, rows.text(note.note)) for note in request.progress]
         await tx.db.run("progress", *map(list, zip(*notes, strict=True)))
@@ -46,6 +46,15 @@ async def exchange(tx: Transaction, request: Exchange) -> Exchanged:
     tx.changed += [note.job_id for note in request.progress]
     picture = await snapshot(tx) if request.want_snapshot or outdated else None
     return Exchanged(tx.now_at, leases, refused, picture, more, state)
+
+
+async def _finish(tx: Transaction, request: Exchange) -> list[tuple[JobId, Answer]]:
+    """Carry out reports: in one step if nobody waits for what their jobs held."""
+    if not tx.parked and not tx.book.rules.rungs and tx.book.rules.pool_reserve is None and quick.may_be_quick(request):
+        refused = await quick.finish(tx.db, tx.memory, request, tx.now_at)
+        if refused is not None:
+            return refused
+    return await finish(tx, request.finished, request.worker_id)
 
 
 async def _claim(tx: Transaction, request: Exchange, plan: Plan, worker: Row) -> tuple[list[Lease], bool]:
@@ -108,6 +117,7 @@ class _Taking:
         self._token = token
         self._leases: list[Lease] = []
         self._taken: list[tuple[Any, ...]] = []  # The columns of the new leases.
+        self._reached = LOWEST  # Where tenants share: the highest key among them.
 
     async def run(self, want: int) -> tuple[list[Lease], bool]:
         """Lease up to ``want`` jobs of a class. Expired ones are cancelled on the way, and those that their own limits
@@ -160,10 +170,9 @@ class _Taking:
             parked_for = park_reason(park, is_rate=rule is not None and rule.concurrency is None)
             parked_ms = tx.now_at - row["parked_at"]
         epoch, attempts = row["epoch"] + 1, row["attempts"] + 1
-        self._taken.append(
-            (row["seq"], row["order_key"], park, row["eligible_at"], epoch, attempts, row["crashes"],
-             row["grown_timeout_ms"], row["unique_key"], row["sharer"], held, assigned, parked_for, parked_ms)
-        )  # fmt: skip
+        self._taken.append((row["spot"], row["seq"], held, assigned, parked_for, parked_ms))
+        if row["sharer"] is not None:
+            self._reached = max(self._reached, row["order_key"])
         timeout_ms = row["timeout_ms"] if row["grown_timeout_ms"] is None else row["grown_timeout_ms"]
         self._leases.append(
             Lease(
@@ -183,10 +192,10 @@ class _Taking:
         if not self._taken:
             return
         tx = self._tx
-        columns = [list(column) for column in zip(*self._taken, strict=True)]
-        await tx.db.run("claim_leases", self._class_id, self._worker_id, self._token, tx.now_at, *columns)
-        if self._taken[-1][9] is not None:
-            await tx.db.run("class_clock", max(row[1] for row in self._taken), self._class_id)
+        columns = [column if any(column) else None for column in zip(*self._taken, strict=True)]
+        await tx.db.run("claim_leases", self._worker_id, self._token, tx.now_at, *columns)
+        if self._reached > LOWEST:
+            await tx.db.run("class_clock", self._reached, self._class_id)
         self._taken = []
 
     async def _expire(self, seq: int) -> None:

@@ -47,6 +47,40 @@ async def exchange(
     db: Database, memory: Memory, looks: Looks, request: Exchange, now_at: int | None
 ) -> Exchanged | None:  # fmt: skip
     """Do an exchange in one step. None: it has to be done statement by statement, or with other rules."""
+    row, takes, classes = await _call(db, memory, request, now_at, looks.next())
+    if row["status"] != "ok":
+        if row["status"] == "stale":
+            memory.rules_version = -1
+        return None
+    looks.note(row["looked_us"])
+    for class_id, floor, rewound in zip(classes, row["reached"] or (), row["rewound"] or (), strict=False):
+        memory.floors[class_id] = (floor, rewound)
+    picture = None
+    if row["picture"] is not None:
+        picture, numbers = rows.snapshot(row["picture"], row["now_at"], memory.book, None)
+        memory.class_ids.update(numbers)
+    if row["again"]:
+        found = await db.run("leases_of", request.worker_id, memory.namespace_id, ALL)
+        leases = [rows.lease(lease, memory.book.ladder) for lease in found if lease["token"] == request.claim_id]
+    else:
+        leases = _leases(row, takes, request) if row["l_take"] is not None else []
+    refused = _refused(row, request)
+    return Exchanged(row["now_at"], leases, refused, picture, row["more"], WorkerState(row["state"]))
+
+
+async def finish(
+    db: Database, memory: Memory, request: Exchange, now_at: int | None
+) -> list[tuple[JobId, Answer]] | None:  # fmt: skip
+    """Carry out the reports of an exchange alone, in one step. None: it has to be done statement by statement."""
+    alone = Exchange(request.worker_id, finished=request.finished)
+    row, _, _ = await _call(db, memory, alone, now_at, NEVER)
+    return _refused(row, alone) if row["status"] == "ok" else None
+
+
+async def _call(
+    db: Database, memory: Memory, request: Exchange, now_at: int | None, look: int
+) -> tuple[Row, list[Take], list[int]]:  # fmt: skip
+    """Call the function. Gives also the takes it was told of, and their classes."""
     plan = request.plan
     takes = [] if plan is None else _able(plan, memory)
     classes = [memory.class_ids[take.key] for take in takes]
@@ -72,34 +106,21 @@ async def exchange(
         [None if take.over is None else f"promoted.{take.key.lane}.{take.over}" for take in takes],
         [floor for floor, _ in floors],
         [rewound for _, rewound in floors],
-        looks.next(),
+        look,
         request.wait,
         None if request.wait_lanes is None else list(request.wait_lanes),
         request.want_snapshot,
         WAITING_COUNTED,
         PASSED,
     )
-    if row["status"] != "ok":
-        if row["status"] == "stale":
-            memory.rules_version = -1
-        return None
-    looks.note(row["looked_us"])
-    for class_id, floor, rewound in zip(classes, row["reached"] or (), row["rewound"] or (), strict=False):
-        memory.floors[class_id] = (floor, rewound)
-    picture = None
-    if row["picture"] is not None:
-        picture, numbers = rows.snapshot(row["picture"], row["now_at"], memory.book, None)
-        memory.class_ids.update(numbers)
-    if row["again"]:
-        found = await db.run("leases_of", request.worker_id, memory.namespace_id, ALL)
-        leases = [rows.lease(lease, memory.book.ladder) for lease in found if lease["token"] == request.claim_id]
-    else:
-        leases = _leases(row, takes, request) if row["l_take"] is not None else []
-    refused = [
+    return row, takes, classes
+
+
+def _refused(row: Row, request: Exchange) -> list[tuple[JobId, Answer]]:
+    return [
         (request.finished[index].job_id, Answer(answer))
         for index, answer in zip(row["refused"] or (), row["answers"] or (), strict=True)
     ]
-    return Exchanged(row["now_at"], leases, refused, picture, row["more"], WorkerState(row["state"]))
 
 
 def _able(plan: Plan, memory: Memory) -> list[Take]:
@@ -116,7 +137,8 @@ def _reports(reports: Sequence[Report]) -> list[list[object] | None]:
     )
     return [
         list(ids) if b"" in tokens else None, list(seqs), _short(tokens), _short(states),
-        None if results.count(None) == len(results) else list(results), _short(attempts), _short(crashes), _short(timeouts),
+        None if results.count(None) == len(results) else list(results),
+        _short(attempts), _short(crashes), _short(timeouts),
         _said([rows.text(problem) for problem in problems]), _said([rows.error_text(error) for error in errors]),
         _said([rows.text(reason) for reason in reasons]),
     ]  # fmt: skip

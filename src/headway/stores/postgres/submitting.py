@@ -90,7 +90,12 @@ def as_plain(jobs: Sequence[NewJob], class_ids: Mapping[ClassKey, int]) -> Plain
         return _one(jobs, class_ids)
     (ids, tasks, payloads, _, lanes, retries, timeouts, needs, rungs, tenants, retry, delays, dues, expiries, keys, _,
      uniques, traces, persists, limits) = zip(*jobs, strict=True)  # fmt: skip
-    if any(delays) or not all(persists) or len(set(ids)) < len(ids) or not all(map(_is_blank, (tenants, dues, expiries, keys, uniques))):
+    if (
+        any(delays)
+        or not all(persists)
+        or len(set(ids)) < len(ids)
+        or not all(map(_is_blank, (tenants, dues, expiries, keys, uniques)))
+    ):
         return None
     groups: list[int | None] | None = None
     if _is_same(lanes) and _is_same(needs) and _is_same(rungs):

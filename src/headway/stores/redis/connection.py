@@ -43,7 +43,7 @@ class Unanswered(ConnectionError):
     """No reply came to what was sent: it may have been carried out, or not."""
 
 
-_pack: Callable[[tuple[bytes | str | int, ...]], bytes] = hiredis.pack_command  # type: ignore[assignment]
+pack: Callable[[tuple[bytes | str | int, ...]], bytes] = hiredis.pack_command  # type: ignore[assignment]
 Hear = Callable[[bytes, bytes], None]
 
 
@@ -118,7 +118,7 @@ class Connection(asyncio.Protocol):
         if self._transport is None or self._transport.is_closing():
             reply.set_exception(ConnectionError(f"the connection to {self.address} was lost"))
             return reply
-        self._transport.write(_pack(words))
+        self._transport.write(pack(words))
         if not self._waiting:
             self._heard_at = self._loop.time()
         self._waiting.append(reply)

@@ -39,6 +39,7 @@ from headway.stores.redis.book import compile_rules
 from headway.stores.redis.connection import Connection, Login, Unanswered
 from headway.stores.redis.library import library
 from headway.stores.redis.link import Guide, Link
+from headway.stores.redis.shortcut import Shortcut
 from headway.stores.rulebook import read_rulebook, read_rules
 
 DEAD_WORKERS_KEPT_MS = 3_600_000
@@ -78,6 +79,7 @@ class RedisStore:
         self._link.lost = self._bell.lost
         # Whoever waits for replicas holds up all that is sent behind it, so it does so on a connection of its own.
         self._slow_link = Link(guide, login, self._bell.hear, lambda _: None) if replicas else self._link
+        self._shortcut = Shortcut(login)
         self._book = Rulebook()
         self._book_version = b""
 
@@ -94,6 +96,7 @@ class RedisStore:
 
     async def close(self) -> None:
         await self._bell.close()
+        self._shortcut.close()
         await self._link.close()
         await self._slow_link.close()
 
@@ -107,14 +110,15 @@ class RedisStore:
             reply = await self._submit(records.pack_jobs(jobs), once=once)
         except Unanswered as problem:
             raise StoreUnavailable(f"it is not known whether the jobs were taken: {problem}") from problem
-        answers = [Submitted(job.job_id) for job in jobs]
-        if isinstance(reply, list):
-            if reply[0] == b"conflict":
-                index = int(reply[1])
-                check_same(None, jobs[index].digest, jobs[index], index, reply[2].decode())
-            for at in range(1, len(reply), 2):
-                answers[int(reply[at])] = Submitted(JobId(reply[at + 1].decode()), deduplicated=True)
-        return answers
+        return _read_submitted(jobs, reply)
+
+    def submit_blocking(self, jobs: Sequence[NewJob]) -> list[Submitted] | None:
+        connection = self._link.connection
+        if connection is None or self._replicas or not all(job.persist for job in jobs):
+            return None
+        words = self._link.words_of("submit", self._meta, self._now(), *records.pack_jobs(jobs))
+        reply = self._shortcut.ask(connection.address, *words)
+        return None if reply is None else _read_submitted(jobs, reply)
 
     async def _submit(self, jobs: Sequence[bytes | str | int], *, once: bool) -> Any:
         words = self._link.words_of("submit", self._meta, self._now(), *jobs)
@@ -444,6 +448,17 @@ class RedisStore:
 def _typed(job_id: JobId) -> bytes:
     """Write an id that somebody may have typed."""
     return job_id.encode(errors="surrogatepass")
+
+
+def _read_submitted(jobs: Sequence[NewJob], reply: Any) -> list[Submitted]:
+    answers = [Submitted(job.job_id) for job in jobs]
+    if isinstance(reply, list):
+        if reply[0] == b"conflict":
+            index = int(reply[1])
+            check_same(None, jobs[index].digest, jobs[index], index, reply[2].decode())
+        for at in range(1, len(reply), 2):
+            answers[int(reply[at])] = Submitted(JobId(reply[at + 1].decode()), deduplicated=True)
+    return answers
 
 
 def _states(letters: Sequence[bytes]) -> list[State | None]:

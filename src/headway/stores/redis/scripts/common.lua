@@ -36,7 +36,11 @@ local BASE, NONE, ZERO = 1e15, '\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0', '000000000000
 local TENANT, LIMITS, EXPIRES, UNIQUE, KEYED, TIMED, TRACE, TRANSIENT = 1, 2, 4, 8, 16, 32, 64, 128
 local PASSED, PUMPED, COUNTED = 100, 200, 1000
 local STATES = {C = 'completed', F = 'failed', X = 'cancelled', D = 'dead_letter', Q = 'queued', E = 'executing'}
-local call, P, now, now15, tx
+local call, P, now, now15
+local tx = {  -- what a call has read and gathered
+  adds = {}, order = {}, clock = {}, last = {}, eligible = {}, counts = {}, changed = {}, names = {}, room = {}, reached = {},
+  record = {},
+}
 
 local function begin(keys, args)
   if not call then
@@ -51,10 +55,10 @@ local function begin(keys, args)
     now = tonumber(args[1])
   end
   now15 = fmt('%015d', now)
-  tx = {
-    adds = {}, order = {}, clock = {}, last = {}, eligible = {}, counts = {}, changed = {}, names = {}, room = {},
-    reached = {}, record = {},
-  }
+  for name, kept in pairs(tx) do  -- a table that the last call left empty serves again: garbage is what costs most
+    if type(kept) ~= 'table' or name == 'book' or name == 'floor' then tx[name] = nil
+    elseif next(kept) ~= nil then tx[name] = {} end
+  end
 end
 
 local function num(n) return fmt('%d', n) end
