@@ -33,7 +33,7 @@ async def setup() -> None:
     await app.client.store()
 
 
-async def _submit(task: str, *arguments: Any) -> None:
+async def submit_async(task: str, *arguments: Any) -> None:
     await TASKS[task].aenqueue(*arguments)
 
 
@@ -42,7 +42,7 @@ def _submit_blocking(task: str, *arguments: Any) -> None:
 
 
 # On Redis a thread has a connection of its own, as it has with most peers.
-submit = _submit_blocking if os.environ["BENCH_STORE"].startswith("redis") else _submit
+submit = _submit_blocking if os.environ["BENCH_STORE"].startswith("redis") else submit_async
 
 
 async def submit_many(batch: Sequence[tuple[int, str]]) -> None:

@@ -28,7 +28,7 @@ from typing import Any
 
 from benchmarks.jobs import TEXT
 
-BATCH = 1_000
+BATCH = 5_000  # Jobs that a bulk call is given.
 AT_ONCE = 50
 
 
@@ -59,7 +59,8 @@ class Submitter:
 
     async def together(self, count: int) -> None:
         """Submit from as many callers at once."""
-        await asyncio.gather(*(self._module.submit("noop", number, TEXT) for number in range(count)))
+        submit = getattr(self._module, "submit_async", self._module.submit)
+        await asyncio.gather(*(submit("noop", number, TEXT) for number in range(count)))
 
     async def bulk(self, count: int) -> None:
         for start in range(0, count, BATCH):

@@ -41,14 +41,26 @@ def _postgres(folder: Path, namespace: str, clock: Clock) -> Store:
 @functools.lru_cache(maxsize=1)
 def _wipe_postgres(_folder: str) -> None:
     """Empty the one schema for the next test: quicker than to make another one."""
-    with psycopg.connect(postgres().url, autocommit=True) as connection:
-        if connection.execute("SELECT to_regclass('headway.job')").fetchone() == (None,):
-            return
-        found = connection.execute(
-            "SELECT tablename FROM pg_tables WHERE schemaname = 'headway' AND tablename <> 'format'"
-        )
+    try:
+        _empty_schema(_wiper())
+    except psycopg.OperationalError:  # A test has ended its session.
+        _wiper.cache_clear()
+        _empty_schema(_wiper())
+
+
+@functools.cache
+def _wiper() -> psycopg.Connection:
+    return psycopg.connect(postgres().url, autocommit=True)
+
+
+def _empty_schema(connection: psycopg.Connection) -> None:
+    found = connection.execute(
+        "SELECT c.relname FROM pg_class c WHERE c.relnamespace = to_regnamespace('headway') AND c.relkind IN ('r', 'p')"
+        " AND NOT c.relispartition AND c.relname <> 'format'"
+    ).fetchall()
+    if found:
         emptied = [f'DELETE FROM headway."{name}"' for (name,) in found]
-        connection.execute("; ".join([*emptied, "SELECT setval('headway.sequence', 1, false)"]).encode())
+        connection.execute("; ".join([*emptied, "SELECT setval('headway.sequence', 1, false)"]))
 
 
 @functools.cache
