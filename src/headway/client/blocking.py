@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import threading
 import warnings
 from collections.abc import AsyncIterator, Coroutine, Iterator
+from pathlib import Path
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+_PACKAGE = Path(__file__).parent.parent
 
 
 class Portal:
@@ -85,8 +89,16 @@ class Portal:
             "a blocking Headway verb was called on a running event loop and stops it meanwhile; "
             "await the verb with an `a` in front (aenqueue, aresult, …) instead",
             RuntimeWarning,
-            stacklevel=4,
+            stacklevel=_depth_of_caller(),
         )
+
+
+def _depth_of_caller() -> int:
+    """Tell how far up the first frame is that is none of ours, as ``warnings.warn`` counts."""
+    depth, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and Path(frame.f_code.co_filename).is_relative_to(_PACKAGE):
+        depth, frame = depth + 1, frame.f_back
+    return depth
 
 
 async def _end_tasks() -> None:

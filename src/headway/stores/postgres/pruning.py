@@ -15,6 +15,7 @@ from headway.stores.postgres.transaction import MINUTE, Transaction
 DEAD_WORKERS_KEPT_MS = 3_600_000
 STRETCHES_KEPT_MS = 24 * 3_600_000
 DAYS_EVERY = 600.0  # Seconds.
+TALLY_MINUTES = 60  # Those before are counted together.
 SCANNED = 5_000  # Completed jobs that one pruning looks at.
 
 
@@ -57,7 +58,7 @@ async def prune(tx: Transaction, keep: Keep, limit: int, round_: Round) -> int:
     await tx.db.run("prune_workers", tx.now_at - DEAD_WORKERS_KEPT_MS)
     await tx.db.run("prune_stretches", tx.namespace_id, tx.now_at - STRETCHES_KEPT_MS)
     await tx.db.run("prune_rates", tx.namespace_id, tx.now_at * 1_000)
-    await tx.db.run("prune_tally", tx.namespace_id, tx.now_at // MINUTE - 1_440)
+    await tx.db.run("prune_tally", tx.namespace_id, tx.now_at // MINUTE - TALLY_MINUTES)
     return len(cancelled) + forgotten
 
 

@@ -91,6 +91,7 @@ async def _call(
         now_at,
         memory.rules_version,
         request.worker_id,
+        memory.spots.get(request.worker_id),
         request.claim_id,
         *_reports(request.finished),
         *_progress(request),
@@ -113,6 +114,8 @@ async def _call(
         WAITING_COUNTED,
         PASSED,
     )
+    if row["spot"] is not None:
+        memory.spots[request.worker_id] = row["spot"]
     return row, takes, classes
 
 

@@ -27,6 +27,7 @@ class Memory:
         self.namespace_id = 0
         self.class_ids: dict[ClassKey, int] = {}
         self.floors: dict[int, tuple[int, int]] = {}  # By class: how far claims have come, and after which rewind.
+        self.spots: dict[str | None, tuple[int, int]] = {}  # By worker: where its row was last.
         self.rules_version = -1
         self.book = Rulebook()
 

@@ -75,9 +75,10 @@ class Shortcut:
 
     def _leave(self) -> None:
         here = self._here
-        plug, pid = getattr(here, "plug", None), getattr(here, "place", (None, None))[1]
+        plug, place = getattr(here, "plug", None), getattr(here, "place", None)
         here.plug = here.place = None
-        self._plugs.discard(plug)
-        if plug is not None and pid == os.getpid():  # After a fork it is the parent's: not ours to end.
-            with contextlib.suppress(OSError):
-                plug.close()
+        if plug is not None and place is not None:
+            self._plugs.discard(plug)
+            if place[1] == os.getpid():  # After a fork it is the parent's: not ours to end.
+                with contextlib.suppress(OSError):
+                    plug.close()

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from urllib.parse import quote
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from headway.core.job import JobId
 from headway.stores.base import WATCHER
@@ -70,11 +70,12 @@ class PipeEar:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        with contextlib.suppress(FileNotFoundError):
-            path.unlink()
-        os.mkfifo(path, 0o600)
+        # A pipe that is found without a reader is taken for a dead one's and removed, so it has one before it is found.
+        unborn = path.with_name(f".{uuid4().hex}")
+        os.mkfifo(unborn, 0o600)
         # Opened for writing too, so that the pipe never reports its end when a ringer closes it.
-        self._descriptor = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        self._descriptor = os.open(unborn, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        unborn.rename(path)
 
     async def wait(self, timeout: float) -> Sequence[JobId] | None:
         heard = self._read()
@@ -131,6 +132,8 @@ def _write(path: Path, message: bytes) -> None:
         return
     try:
         os.write(descriptor, message)
+    except BrokenPipeError:
+        pass  # Its reader has just left.
     except BlockingIOError:
         pass  # Full, so its reader has plenty to wake up for; what it misses, its slow look finds.
     finally:

@@ -5,9 +5,10 @@
 -- holds   a report counts only on an equal token; never more leases than the totals, nor than the worker has slots;
 --         a repeated call waits for its first try, since both lock the worker
 -- takes   columns of the reports; one with a single value stands for all of them. Their ids only where transient ones are among them
--- plan    walks ready by its primary key from the floor of each class on: rows that are gone lie before it
+-- plan    the worker's row is looked for where this process left it: while old versions cannot be cleared away, its index
+--         leads to all of them. Walks ready by its primary key from the floor of each class on: rows that are gone lie before it
 CREATE OR REPLACE FUNCTION {schema}.exchange_{version}(
-  ns int, at bigint, rules bigint, asker text, claim bytea,
+  ns int, at bigint, rules bigint, asker text, known_spot tid, claim bytea,
   f_ids text[], f_seqs bigint[], f_tokens bytea[], f_states text[], f_results bytea[], f_attempts int[], f_crashes int[],
   f_timeouts bigint[], f_problems text[], f_errors text[], f_reasons text[],
   p_ids text[], p_seqs bigint[], p_tokens bytea[], p_fractions double precision[], p_notes text[],
@@ -16,7 +17,7 @@ CREATE OR REPLACE FUNCTION {schema}.exchange_{version}(
   waits boolean, lanes text[], pictured boolean, bound int, passed_max int,
   OUT status text, OUT now_at bigint, OUT state text, OUT again boolean, OUT more boolean, OUT refused int[], OUT answers text[],
   OUT l_take int[], OUT l_seq bigint[], OUT l_id text[], OUT l_task text[], OUT l_payload bytea[], OUT l_tenant text[],
-  OUT l_trace text[], OUT l_retries int[], OUT l_asked bigint[], OUT l_more text[], OUT reached bigint[], OUT rewound int[], OUT looked_us bigint, OUT picture text)
+  OUT l_trace text[], OUT l_retries int[], OUT l_asked bigint[], OUT l_more text[], OUT reached bigint[], OUT rewound int[], OUT looked_us bigint, OUT spot tid, OUT picture text)
 LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off
   SET enable_mergejoin = off AS $$
 DECLARE
@@ -70,10 +71,15 @@ BEGIN
     RETURN;
   END IF;
   state := 'dead';
-  SELECT w.state, w.lease_ends_at, w.slots, w.running, w.claim_id, w.waiting, w.wait_lanes INTO me
-    FROM {schema}.worker w WHERE w.worker_id = asker AND w.namespace_id = ns FOR NO KEY UPDATE;
+  SELECT w.state, w.lease_ends_at, w.slots, w.running, w.claim_id, w.waiting, w.wait_lanes, w.ctid INTO me
+    FROM {schema}.worker w WHERE w.ctid = known_spot AND w.worker_id = asker AND w.namespace_id = ns FOR NO KEY UPDATE;
+  IF NOT FOUND THEN
+    SELECT w.state, w.lease_ends_at, w.slots, w.running, w.claim_id, w.waiting, w.wait_lanes, w.ctid INTO me
+      FROM {schema}.worker w WHERE w.worker_id = asker AND w.namespace_id = ns FOR NO KEY UPDATE;
+  END IF;
   IF FOUND THEN
     state := me.state;
+    spot := me.ctid;
   END IF;
 
   IF f_seqs IS NOT NULL THEN
@@ -287,21 +293,21 @@ BEGIN
       IF claimed > 0 THEN
         kinds := kinds || 'claimed'::text;
         counts := counts || claimed::bigint;
-        UPDATE {schema}.worker w SET claim_id = claim, waiting = NULL, running = w.running + kept - ended_own WHERE w.worker_id = asker;
+        UPDATE {schema}.worker w SET claim_id = claim, waiting = NULL, running = w.running + kept - ended_own WHERE w.ctid = me.ctid RETURNING w.ctid INTO spot;
       ELSIF waits AND NOT more THEN
         IF me.waiting IS NULL OR me.wait_lanes IS DISTINCT FROM lanes THEN
-          UPDATE {schema}.worker w SET waiting = nextval('{schema}.turn'), wait_lanes = lanes, running = w.running - ended_own WHERE w.worker_id = asker;
+          UPDATE {schema}.worker w SET waiting = nextval('{schema}.turn'), wait_lanes = lanes, running = w.running - ended_own WHERE w.ctid = me.ctid RETURNING w.ctid INTO spot;
         ELSIF ended_own > 0 THEN
-          UPDATE {schema}.worker w SET running = w.running - ended_own WHERE w.worker_id = asker;
+          UPDATE {schema}.worker w SET running = w.running - ended_own WHERE w.ctid = me.ctid RETURNING w.ctid INTO spot;
         END IF;
       ELSIF me.waiting IS NOT NULL OR ended_own > 0 THEN
-        UPDATE {schema}.worker w SET waiting = NULL, running = w.running - ended_own WHERE w.worker_id = asker;
+        UPDATE {schema}.worker w SET waiting = NULL, running = w.running - ended_own WHERE w.ctid = me.ctid RETURNING w.ctid INTO spot;
       END IF;
       ended_own := 0;
     END IF;
   END IF;
   IF ended_own > 0 THEN
-    UPDATE {schema}.worker w SET running = w.running - ended_own WHERE w.worker_id = asker;
+    UPDATE {schema}.worker w SET running = w.running - ended_own WHERE w.ctid = me.ctid RETURNING w.ctid INTO spot;
   END IF;
   IF cardinality(kinds) > 0 THEN
     PERFORM {schema}.count_up_{version}(ns, now_at, kinds, counts, false);
