@@ -50,7 +50,9 @@ def _wipe_postgres(_folder: str) -> None:
 
 @functools.cache
 def _wiper() -> psycopg.Connection:
-    return psycopg.connect(postgres().url, autocommit=True)
+    connection = psycopg.connect(postgres().url, autocommit=True)
+    atexit.register(connection.close)
+    return connection
 
 
 def _empty_schema(connection: psycopg.Connection) -> None:
@@ -60,7 +62,7 @@ def _empty_schema(connection: psycopg.Connection) -> None:
     ).fetchall()
     if found:
         emptied = [f'DELETE FROM headway."{name}"' for (name,) in found]
-        connection.execute("; ".join([*emptied, "SELECT setval('headway.sequence', 1, false)"]))
+        connection.execute("; ".join([*emptied, "SELECT setval('headway.sequence', 1, false)"]).encode())
 
 
 @functools.cache
