@@ -48,6 +48,7 @@ async def kept(outside: Outside, url: str) -> int:
 
 
 async def test_an_asyncpg_transaction_takes_its_jobs_with_it(app: Headway, url: str, outside: Outside) -> None:
+    # R2.72
     add = app.find_task("add")
     connection = await asyncpg.connect(postgres().url)
     undone = connection.transaction()
