@@ -35,7 +35,13 @@ class Ledger(LocalFeed):
         self.asked: list[tuple[int, int, int]] = []  # How many reports, slots free, and of them below the reserve.
 
     async def exchange(
-        self, finished: Sequence[Report], progress: Sequence[Progress], *, free: int, free_below: int
+        self,
+        finished: Sequence[Report],
+        progress: Sequence[Progress],
+        *,
+        free: int,
+        free_below: int,
+        woken: bool = False,
     ) -> Fed:
         self.asked.append((len(finished), free, free_below))
         given, self._leases = self._leases, ()

@@ -60,9 +60,17 @@ class LocalFeed:
         self._request: Exchange | None = None
 
     async def exchange(
-        self, finished: Sequence[Report], progress: Sequence[Progress], *, free: int, free_below: int
+        self,
+        finished: Sequence[Report],
+        progress: Sequence[Progress],
+        *,
+        free: int,
+        free_below: int,
+        woken: bool = False,
     ) -> Fed:
         """Hand in what has ended and claim for the free slots.
+
+        ``woken``: the store has called, so there is something: it is claimed first and looked at afterwards.
 
         After an error the same call, claim and all, is made again first: a reply may have been lost
         after its effect, and repeating it gives the same leases.
@@ -84,7 +92,7 @@ class LocalFeed:
                 takes._replace(known=len(self._snapshot.classes)) if free > 0 else None,
                 progress,
                 wait=free > 0,
-                want_snapshot=free > 0 and time.monotonic() - self._seen > self._age_max(free_below),
+                want_snapshot=free > 0 and not woken and time.monotonic() - self._seen > self._age_max(free_below),
                 wait_lanes=None if free_below > 0 else tuple(sorted(policy.reserve.lanes)),
             )
         request = self._request

@@ -161,7 +161,13 @@ class _FreshFeed(LocalFeed):
     """
 
     async def exchange(
-        self, finished: Sequence[Report], progress: Sequence[Progress], *, free: int, free_below: int
+        self,
+        finished: Sequence[Report],
+        progress: Sequence[Progress],
+        *,
+        free: int,
+        free_below: int,
+        woken: bool = False,
     ) -> Fed:
         told = Exchange(self._worker_id, finished=finished, progress=progress, want_snapshot=True)
         answer = await self._store.exchange(told)

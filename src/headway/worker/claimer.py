@@ -17,7 +17,7 @@ from headway.stores.base import Ear, Progress
 
 log = logging.getLogger("headway.worker")
 
-SLOW_POLL = 1.0  # Seconds; stands behind the wake-ups.
+SLOW_POLL = 1.25  # Seconds; stands behind the wake-ups.
 RESERVE_POLL = 0.005  # Seconds after a claim that left only slots of the reserve free.
 PROGRESS_EVERY = 0.2
 BACKOFF_MAX = 5.0
@@ -57,6 +57,7 @@ class Claimer:
         self._handed_in = handed_in
         self._confirm = confirm
         self._kick = asyncio.Event()
+        self._woken = False  # By the store, since the last exchange.
         self._ended: list[_Ended] = []
         self._shortest = math.inf  # Seconds that the shortest of them took.
         self._progress: dict[str, Progress] = {}
@@ -128,12 +129,15 @@ class Claimer:
         ended = self._hand_in()
         reports = [report for report, _, _ in ended if report is not None]
         progress, self._progress = list(self._progress.values()), {}
+        woken, self._woken = self._woken, False
         delay = 0.05
         while True:
             free = self._free()
             asked = time.monotonic()
             try:
-                fed = await self._feed.exchange(reports, progress, free=free, free_below=self._free_below())
+                fed = await self._feed.exchange(
+                    reports, progress, free=free, free_below=self._free_below(), woken=woken
+                )
             except StoreError as problem:
                 log.warning("the store did not take an exchange, trying again in %.1f s: %s", delay, problem)
                 await asyncio.sleep(delay * random.uniform(0.7, 1.3))
@@ -196,6 +200,7 @@ class Claimer:
         """Woken by the store when something this worker can serve was submitted."""
         while True:
             if await self._ear.wait(60.0) is not None:
+                self._woken = True
                 self._kick.set()
 
     def _flush_progress(self) -> None:

@@ -9,7 +9,7 @@ from headway.core.policy.why import class_reasons
 from headway.engine.inforce import InForce
 from headway.stores.base import Store
 
-FRESH = 1.5  # Seconds for which the word of a runner counts that it saw nothing wait; an idle one looks every second.
+FRESH = 1.5  # Seconds for which the word of a runner counts that it saw nothing wait; an idle one looks more often.
 
 
 class Witness:
