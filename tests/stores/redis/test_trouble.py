@@ -11,9 +11,12 @@ import pytest
 from headway.core.errors import StoreBusy, StoreFull, StoreUnavailable
 from headway.core.job import State
 from headway.core.lease import Answer
+from headway.core.policy.document import LimitRule
+from headway.core.policy.rules import Rules
 from headway.core.worker import WorkerState
-from headway.stores.base import KEEPER
+from headway.stores.base import KEEPER, RULES
 from headway.stores.redis.store import RedisStore
+from headway.stores.rulebook import rules_body
 from tests.conformance.builders import (
     a_job,
     beat,
@@ -352,3 +355,15 @@ async def test_a_server_that_cannot_write_its_file_is_waited_for_and_named(
 def _connections(server: Valkey) -> int:
     [line] = [line for line in server.ask("INFO", "stats").split() if line.startswith(b"total_connections_received")]
     return int(line.partition(b":")[2])
+
+
+async def test_rules_written_after_a_flush_are_not_taken_for_those_before(store: RedisStore, server: Valkey) -> None:
+    await store.write(RULES, "policy", rules_body(Rules(limits={"all": LimitRule(concurrency=1)})))
+    await register(store, slots=5)
+    await submit(store, *(a_job() for _ in range(3)))
+    assert len(await claim(store, free=3)) == 1
+    server.ask("FLUSHALL")
+    await store.write(RULES, "policy", rules_body(Rules(limits={"all": LimitRule(concurrency=2)})))
+    await register(store, slots=5)
+    await submit(store, *(a_job() for _ in range(3)))
+    assert len(await claim(store, free=3)) == 2

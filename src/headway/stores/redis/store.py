@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
+from uuid import uuid4
 
 from headway.core.errors import NotAStore, StoreError, StoreTooNew, StoreUnavailable
 from headway.core.job import ClassKey, Job, JobId, NewJob, State, Submitted
@@ -360,7 +361,7 @@ class RedisStore:
         if body is not None:
             parts[name] = body
         after = join(read_rules(part) for _, part in sorted(parts.items()))
-        return (version, compile_rules(after), int(lets_start(before, after)))
+        return (version, compile_rules(after), int(lets_start(before, after)), uuid4().hex)
 
     async def _rules(self) -> Rulebook:
         """Read the rules in force, if they are not those we know."""

@@ -194,8 +194,6 @@ end
 -- flag 1: it no longer expires.  A timeout of 0 is the one that was asked for.
 local lease = {}
 
-function lease.token(held) return sub(held, 1, 16) end
-
 function lease.epoch(held) return i4(held, 17) end
 
 function lease.class(held) return i4(held, 55) end

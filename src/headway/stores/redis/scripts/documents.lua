@@ -55,7 +55,8 @@ end
 
 -- write: a document, or remove it.
 -- args     kind, name, body, 1 to write or 0 to remove, version it must have ('' for any), and of a part of the rules: the
---          version of all rules it was compiled for, the rules as a whole (JSON), 1 if they may let more start
+--          version of all rules it was compiled for, the rules as a whole (JSON), 1 if they may let more start,
+--          their new version: a random text, so that servers never take other rules for those they remember
 -- returns  the new version; 0 if the document's version was another; -1 if the rules' was
 local function write(keys, args)
   begin(keys, args)
@@ -70,7 +71,7 @@ local function write(keys, args)
   end
   if args[7] then
     call('HSET', P .. 'meta', 'book', args[8])
-    call('HINCRBY', P .. 'meta', 'rules', 1)
+    call('HSET', P .. 'meta', 'rules', args[10])
     if args[9] == '1' then adopt() end
   end
   return version + 1

@@ -99,7 +99,7 @@ local function answer_late(member, token, state)
   return (state == standing or state == 'Q') and 'same' or 'lost'
 end
 
-local function requeue(report, member, held, rest)  -- put a job back whose lease has ended
+local function requeue(report, member, held)  -- put a job back whose lease has ended
   local number, rec = lease.class(held), record.of(member)
   if report.needs ~= '' then
     local key = class.parts(number)
@@ -150,7 +150,7 @@ local round = {}
 
 function round.begin()
   return {
-    answers = {}, late = {}, outs = {}, ended = {}, done = {}, leases = {}, completed = {}, workers = {}, lived = {},
+    answers = {}, late = {}, outs = {}, ended = {}, done = {}, completed = {}, workers = {}, lived = {},
   }
 end
 
@@ -212,7 +212,7 @@ function round.take(r, k, report, found)  -- carry out any report
   if state == 'Q' then
     count('retried', 1)
     round.unlive(r)
-    requeue(report, member, found, rest)
+    requeue(report, member, found)
   else
     local out = state .. now15 .. 'E' .. pack('>I2', #found) .. found .. body
     if asked or told then

@@ -91,27 +91,31 @@ local function drain(keys, args)
   return 1
 end
 
+local function move(ids, act)  -- each of these jobs, as act says; gives the state of each afterwards, '' if there is none
+  local states = {}
+  for i, member in ipairs(members_of(ids)) do
+    local whole = member and pieces(member)
+    states[i] = whole and (act(member, whole) or whole[3]) or ''
+  end
+  tx.changed = ids
+  settle()
+  return states
+end
+
 -- cancel: queued jobs at once; executing ones are asked to stop.
 -- args     reason, ids
 -- returns  the state of each afterwards, '' if there is none
 local function cancel(keys, args)
   begin(keys, args)
-  local ids, states = {unpack(args, 3)}, {}
-  for i, member in ipairs(members_of(ids)) do
-    local whole = member and pieces(member)
-    local state = whole and whole[3] or ''
-    if state == 'Q' then
+  return move({unpack(args, 3)}, function(member, whole)
+    if whole[3] == 'Q' then
       ending.cancel_queued(member, whole[2], args[2])
-      state = 'X'
-    elseif state == 'E' and whole[8] == '' then
+      return 'X'
+    elseif whole[3] == 'E' and whole[8] == '' then
       call('HSET', P .. 'cancel', member, now15)
       ring(lease.rest(whole[4]).worker .. '.keeper')
     end
-    states[i] = state
-  end
-  tx.changed = ids
-  settle()
-  return states
+  end)
 end
 
 -- retry: queue ended jobs again with all counts reset.
@@ -119,20 +123,12 @@ end
 -- returns  the state of each afterwards, '' if there is none
 local function retry(keys, args)
   begin(keys, args)
-  local ids, states = {unpack(args, 2)}, {}
-  for i, member in ipairs(members_of(ids)) do
-    local whole = member and pieces(member)
-    local state = whole and whole[3] or ''
-    if state == 'F' or state == 'X' or state == 'D' then
-      local unique = record.extras(whole[2]).unique
-      if not unique or call('HEXISTS', P .. 'unique', unique) == 0 then
-        ending.queue_again(member, whole[2], whole[4])
-        state = 'Q'
-      end
+  return move({unpack(args, 2)}, function(member, whole)
+    local unique = record.extras(whole[2]).unique
+    local free = not unique or call('HEXISTS', P .. 'unique', unique) == 0
+    if free and string.find('FXD', whole[3], 1, true) then
+      ending.queue_again(member, whole[2], whole[4])
+      return 'Q'
     end
-    states[i] = state
-  end
-  tx.changed = ids
-  settle()
-  return states
+  end)
 end
