@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from headway.core.errors import JobError, PayloadError
 from headway.core.event import Event
 from headway.core.job import Attempt, Job
+from headway.core.moments import write_moment
 from headway.core.policy.document import BUILT_IN, Policy
 from headway.core.worker import Worker
 from headway.stores.base import Stats
@@ -92,9 +93,7 @@ def _safe_json(text: str) -> str:
 
 def moment(at: int | None) -> str | None:
     """Write a moment as RFC 3339 in UTC."""
-    if at is None:
-        return None
-    return datetime.fromtimestamp(at / 1_000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return None if at is None else write_moment(at)
 
 
 def local(at: int) -> str:

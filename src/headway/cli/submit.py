@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json as json_module
 import sys
 from collections.abc import Iterable
@@ -14,15 +13,13 @@ from cyclopts import Parameter
 
 from headway.cli import show
 from headway.cli.opening import HERE, JsonFlag, Place, check_shared, load, path_of, run
-from headway.client.options import Limit, Retry, Unique
 from headway.client.settings import nearest
-from headway.core.errors import BadArguments, ConfigError, NotStored, UnknownTask
+from headway.core.errors import ConfigError, NotStored, UnknownTask
 from headway.core.job import Job, State
 
 if TYPE_CHECKING:
     from headway.client.app import Headway
     from headway.client.task import Task
-    from headway.engine.catalogue import TaskEntry
 
 DEMO = "demo."
 
@@ -127,7 +124,6 @@ async def _submit(
         file = path_of(app.make_store())
         if file is not None and not file.exists():
             app.in_force.settled = True  # A store that is yet to be made has no policy of its own.
-        _check_names(task, values)
         call = task.using(**options).call_named(values)
         if wait and not call.new.persist:
             raise NotStored(f"task {name} is transient: its jobs keep no result to wait for")
@@ -148,6 +144,7 @@ async def _submit(
 
 async def _look_up(app: Headway, name: str, place: Place) -> Task[Any, Any, Any]:
     """Find a task in the store's catalogue, or among the demo tasks."""
+    from headway.client.stand_in import stand_in
     from headway.engine.catalogue import read_tasks
 
     file = path_of(app.make_store())
@@ -155,7 +152,7 @@ async def _look_up(app: Headway, name: str, place: Place) -> Task[Any, Any, Any]
     known = [] if file is not None and not file.exists() else await read_tasks(await app.client.store())
     for entry in known:
         if entry.name == name:
-            return _declare(app, entry)
+            return stand_in(app, entry)
     if name.startswith(DEMO):
         from headway.cli.demo import app as demo
 
@@ -170,61 +167,6 @@ def _blank_app(place: Place) -> Headway:
     from headway.client.app import Headway
 
     return Headway(place.store, namespace=place.namespace)
-
-
-def _declare(app: Headway, entry: TaskEntry) -> Task[Any, Any, Any]:
-    """Declare a task as the catalogue describes it, so that a call to it is checked and built as anywhere else."""
-    properties, required = entry.parameters.get("properties", {}), entry.parameters.get("required", ())
-
-    def stand_in(**_: Any) -> None:
-        raise AssertionError("a task of the catalogue runs in a worker")
-
-    stand_in.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [
-            inspect.Parameter(
-                parameter,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=inspect.Parameter.empty if parameter in required else None,
-                annotation=_kind(schema),
-            )
-            for parameter, schema in properties.items()
-        ]
-    )
-    rule = entry.retry
-    return app.task(
-        name=entry.name,
-        priority=entry.lane,
-        fair_by=entry.fair_by,
-        max_retries=entry.max_retries,
-        timeout=None if entry.timeout_ms is None else entry.timeout_ms / 1_000,
-        retry=None if rule is None else Retry.of(rule),
-        unique=Unique(by=entry.unique_by) if entry.unique else None,
-        needs=entry.needs,
-        persist=entry.persist,
-        duration=entry.duration,
-        limits=[Limit.of(rule) for rule in entry.limits],
-    )(stand_in)
-
-
-_KINDS: dict[str, Any] = {"string": str, "integer": int, "number": float, "boolean": bool}
-
-
-def _kind(schema: dict[str, Any]) -> Any:
-    """Give the type of a parameter whose schema is a plain one; others are checked by the worker."""
-    plain = schema.keys() <= {"type", "default", "title", "description"}
-    return _KINDS.get(str(schema.get("type")), Any) if plain else Any
-
-
-def _check_names(task: Task[Any, Any, Any], values: Iterable[str]) -> None:
-    """Refuse an argument that the task does not have, suggesting the nearest."""
-    parameters = task.signature.parameters
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
-        return
-    for name in values:
-        if name not in parameters:
-            known = ", ".join(parameters) or "none"
-            hint = nearest(name, list(parameters))
-            raise BadArguments(f"task {task.name} has no parameter {name!r}{hint} (parameters: {known})")
 
 
 # ---------------------------------------------------------------------- reading the command line

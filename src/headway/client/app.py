@@ -266,6 +266,14 @@ class Headway:
         (answer,) = await self._submit(jobs, call.task.connection)
         return self._submitted(call, answer)
 
+    async def submit_calls(self, calls: Sequence[Call[Any]]) -> list[Submitted]:
+        """Submit calls in one round trip, all or none. Gives what became of each."""
+        answers = await self._submit(await self._prepare(calls), None)
+        for call, answer in zip(calls, answers, strict=True):
+            if not answer.deduplicated:
+                _log_queued(call)
+        return answers
+
     def submit_call_blocking(self, call: Call[R]) -> Job[R]:
         """Submit one call from a thread: the short way, where the store has one and nothing must be looked up first."""
         task, store = call.task, self.client.opened(self.portal.loop())

@@ -19,6 +19,7 @@ import msgspec
 
 from headway.client.options import Dependency
 from headway.core.errors import BadArguments, PayloadError, PayloadTooLarge
+from headway.core.words import nearest
 
 VERSION = b"\x01"  # The first byte of every payload and result.
 DEPTH_MAX = 64
@@ -58,7 +59,7 @@ class Signature:
     ``**kwargs`` an object under its own.
     """
 
-    def __init__(self, name: str, function: Callable[..., Any], *, context: bool) -> None:
+    def __init__(self, name: str, function: Callable[..., Any], *, context: bool = False) -> None:
         self._name = name
         self.signature = _signature(function)
         parameters = list(self.signature.parameters.values())
@@ -148,7 +149,16 @@ class Signature:
         return self._spread(values)
 
     def check_named(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Bind arguments that arrive by name only, as from the command line or over HTTP."""
+        """Bind arguments that arrive by name only, as from the command line or over HTTP.
+
+        Raises ``BadArguments`` for one that the task does not have, suggesting the nearest.
+        """
+        if not self._odd:
+            for name in values:
+                if name not in self._names:
+                    known = ", ".join(self.parameters) or "none"
+                    hint = nearest(name, list(self.parameters))
+                    raise BadArguments(f"task {self._name} has no parameter {name!r}{hint} (parameters: {known})")
         return self.bind((), values)
 
     def schema(self) -> dict[str, Any]:

@@ -59,13 +59,21 @@ class Task(Generic[P, R, C]):
     Calling the task runs the function here and now, with dependencies resolved; ``fn`` is the bare function.
     """
 
-    def __init__(self, app: Headway, function: Callable[..., Any], name: str, options: TaskOptions) -> None:
+    def __init__(
+        self,
+        app: Headway,
+        function: Callable[..., Any],
+        name: str,
+        options: TaskOptions,
+        *,
+        signature: Signature | None = None,
+    ) -> None:
         self.app = app
         self.fn = function
         self.name = name
         self.options = options
         self.is_async = inspect.iscoroutinefunction(function)
-        self.signature = Signature(name, function, context=options.context)
+        self.signature = signature or Signature(name, function, context=options.context)
         self.result_kind = result_type(function)
         self.executor = _check_options(self)
         self.limits: dict[str, LimitRule] = {limit.name(name): limit.rule(name) for limit in options.limits}

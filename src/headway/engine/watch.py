@@ -3,48 +3,55 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 import uuid
 from collections.abc import AsyncIterator
+from itertools import islice
 
-from headway.core.errors import JobNotFound
+from headway.core.errors import HeadwayError, JobNotFound
 from headway.core.event import Event, events_between
 from headway.core.job import Job, JobId
 from headway.stores.base import WATCHER, Ear, Store
 
 LINGER = 2.0  # Seconds an ear stays open after its last watcher: another often follows.
 SLOW_LOOK = 1.0  # Seconds; covers a wake-up that was lost.
+SLOW_LOOKS = 1_000  # Jobs that are looked at without a reason in a second, at most.
+BATCH = 250  # Jobs in one look.
 
 
 class Watcher:
-    """Waits for changes of any number of jobs with one ear. Belongs to one loop."""
+    """Watches any number of jobs with one ear and one look at a time. Belongs to one loop."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._changed: dict[JobId, set[asyncio.Event]] = {}
+        self._watched: dict[JobId, _Watched] = {}
+        self._dirty: dict[JobId, None] = {}  # Jobs to look at, in the order in which that was asked for.
+        self._asked = asyncio.Event()
         self._ear: Ear | None = None
-        self._listening: asyncio.Task[None] | None = None
+        self._upkeep: list[asyncio.Task[None]] = []
 
     async def looks(self, job_id: JobId) -> AsyncIterator[Job | None]:
         """Give the job now, and again each time it may have changed. Ends only when the caller stops."""
-        changed = asyncio.Event()
-        self._changed.setdefault(job_id, set()).add(changed)
+        watched = self._watched.setdefault(job_id, _Watched())
+        news = asyncio.Event()
+        watched.watchers.add(news)
         self._listen()
         try:
+            (job,) = await self._store.get([job_id])
+            watched.begin(job)
+            yield job
             while True:
-                changed.clear()
-                yield (await self._store.get([job_id]))[0]
-                try:
-                    async with asyncio.timeout(SLOW_LOOK):
-                        await changed.wait()
-                except TimeoutError:
-                    pass
+                await news.wait()
+                news.clear()
+                if watched.problem is not None:
+                    raise watched.problem
+                yield watched.job
         finally:
-            waiting = self._changed[job_id]
-            waiting.discard(changed)
-            if not waiting:
-                del self._changed[job_id]
-            if not self._changed:
+            watched.watchers.discard(news)
+            if not watched.watchers and self._watched.get(job_id) is watched:
+                del self._watched[job_id]
+            if not self._watched:
                 asyncio.get_running_loop().call_later(LINGER, self._close_if_unused)
 
     async def ended(self, job_id: JobId) -> Job:
@@ -76,29 +83,103 @@ class Watcher:
         finally:
             await looks.aclose()  # type: ignore[attr-defined]
 
-    def _close_if_unused(self) -> None:
-        if not self._changed:
-            self.close()
-
     def close(self) -> None:
-        if self._listening is not None:
-            self._listening.cancel()
-            self._listening = None
+        for task in self._upkeep:
+            task.cancel()
+        self._upkeep = []
         if self._ear is not None:
             self._ear.close()
             self._ear = None
 
+    def _close_if_unused(self) -> None:
+        if not self._watched:
+            self.close()
+
     def _listen(self) -> None:
         if self._ear is None:
             self._ear = self._store.listen(f"{WATCHER}{uuid.uuid4().hex}")
-            self._listening = asyncio.get_running_loop().create_task(self._pass_on(self._ear))
+            loop = asyncio.get_running_loop()
+            self._upkeep = [loop.create_task(self._hear(self._ear)), loop.create_task(self._look())]
 
-    async def _pass_on(self, ear: Ear) -> None:
+    def _look_at(self, job_id: JobId) -> None:
+        self._dirty[job_id] = None
+        self._asked.set()
+
+    async def _hear(self, ear: Ear) -> None:
         """Woken by the store; ends when nobody watches any more."""
         while True:
             heard = await ear.wait(60.0)
-            if heard is None:
-                continue
-            for job_id in heard or list(self._changed):
-                for changed in self._changed.get(job_id, ()):
-                    changed.set()
+            for job_id in heard or (() if heard is None else list(self._watched)):
+                if job_id in self._watched:
+                    self._look_at(job_id)
+
+    async def _look(self) -> None:
+        """Look at what was asked for; now and then at everything. Ends when nobody watches any more."""
+        slow_due = time.monotonic() + SLOW_LOOK
+        while True:
+            if not self._dirty:
+                self._asked.clear()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(max(0.0, slow_due - time.monotonic())):
+                        await self._asked.wait()
+            if time.monotonic() >= slow_due:
+                self._dirty |= dict.fromkeys(self._watched)
+                slow_due = time.monotonic() + max(SLOW_LOOK, len(self._watched) / SLOW_LOOKS)
+            batch = [job_id for job_id in islice(self._dirty, BATCH) if job_id in self._watched]
+            for job_id in list(islice(self._dirty, BATCH)):
+                del self._dirty[job_id]
+            if batch:
+                await self._look_once(batch)
+
+    async def _look_once(self, job_ids: list[JobId]) -> None:
+        try:
+            jobs = await self._store.get(job_ids)
+        except HeadwayError as problem:
+            for job_id in job_ids:
+                if watched := self._watched.get(job_id):
+                    watched.fail(problem)
+            return
+        for job_id, job in zip(job_ids, jobs, strict=True):
+            if watched := self._watched.get(job_id):
+                watched.see(job)
+
+
+class _Watched:
+    """A job and those who watch it."""
+
+    __slots__ = ("job", "mark", "problem", "watchers")
+
+    def __init__(self) -> None:
+        self.watchers: set[asyncio.Event] = set()
+        self.job: Job | None = None
+        self.mark: tuple[object, ...] | None = None  # What it looked like when its watchers were told last.
+        self.problem: HeadwayError | None = None
+
+    def begin(self, job: Job | None) -> None:
+        """A newcomer has looked by itself."""
+        if self.mark is None:
+            self.job, self.mark = job, _mark(job)
+
+    def see(self, job: Job | None) -> None:
+        mark = _mark(job)
+        if mark != self.mark or self.problem is not None:
+            self.job, self.mark, self.problem = job, mark, None
+            self._tell()
+
+    def fail(self, problem: HeadwayError) -> None:
+        self.problem = problem
+        self._tell()
+
+    def _tell(self) -> None:
+        for news in self.watchers:
+            news.set()
+
+
+def _mark(job: Job | None) -> tuple[object, ...]:
+    """Give what changes whenever anything happens to a job."""
+    if job is None:
+        return ()
+    return (
+        job.state, job.epoch, job.attempts, job.progress, job.note, job.finished_at, job.cancel_requested_at,
+        job.due_at, job.parked, job.assigned, len(job.history),
+    )  # fmt: skip
