@@ -42,6 +42,7 @@ class Display:
 
     def __init__(self, app_path: str, *, demo: bool, log_level: str) -> None:
         self.up: Up | None = None
+        self.address: str | None = None  # Of the HTTP interface.
         self.draining = False
         self._app_path = app_path
         self._demo = demo
@@ -171,6 +172,7 @@ class Display:
         return {
             "app": app,
             "store": f"{mask(self.up.store)}, namespace {self.up.namespace}",
+            **({} if self.address is None else {"http": f"{self.address}  (docs: {self.address}/docs)"}),
             "workers": self._workers(),
         }
 

@@ -51,6 +51,13 @@ _COMMANDS = (
         ("headway worker tasks:app", "headway worker tasks.py:app --processes 2 --slots 10"),
     ),
     _Command(
+        "serve",
+        "serve:serve",
+        _RUN,
+        "[APP] [OPTIONS]",
+        ("headway serve", "headway serve tasks:app --workers 2 --port 8080"),
+    ),
+    _Command(
         "submit",
         "submit:submit",
         _JOBS,
@@ -90,6 +97,7 @@ _COMMANDS = (
     _Command("stats", "stats:stats", _OPERATE, "[OPTIONS]", ("headway stats", "headway stats --json")),
     _Command("top", "top:top", _OPERATE, "[OPTIONS]", ("headway top", "headway top --once")),
     _Command("policy", "policy:policy", _OPERATE, "", ()),
+    _Command("token", "token:token", _OPERATE, "", ()),
     _Command("migrate", "migrate:migrate", _OPERATE, "[OPTIONS]", ("headway migrate --dry-run", "headway migrate")),
     _Command("doctor", "doctor:doctor", _OPERATE, "[OPTIONS]", ("headway doctor", "headway doctor --json")),
 )

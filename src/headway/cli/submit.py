@@ -154,7 +154,7 @@ async def _look_up(app: Headway, name: str, place: Place) -> Task[Any, Any, Any]
         if entry.name == name:
             return stand_in(app, entry)
     if name.startswith(DEMO):
-        from headway.cli.demo import app as demo
+        from headway.demo import app as demo
 
         demo.configure(store=place.store, namespace=place.namespace)
         return demo.find_task(name)

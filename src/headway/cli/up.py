@@ -5,22 +5,28 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 import sys
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
 
+from headway.cli.serve import NO_FLAGS as NO_HTTP_FLAGS
+from headway.cli.serve import HttpFlags, announce, check_installed
 from headway.cli.worker import NO_FLAGS, AppPath, LogLevel, Processes, WorkerFlags, log_up, run_on_fast_loop
-from headway.core.errors import StoreError
+from headway.client.settings import load_settings
+from headway.core.errors import ConfigError, StoreError
 from headway.core.job import State
 from headway.stores.base import JobQuery, Store
 from headway.stores.open import open_store
 
 if TYPE_CHECKING:
     from headway.cli.display import Display
+    from headway.server.serving import Server
     from headway.worker.control import Up
     from headway.worker.stopping import Signals
 
-DEMO_APP = "headway.cli.demo:app"
+DEMO_APP = "headway.demo:app"
 LOOK = 0.5  # Seconds between looks at the store…
 SHARE = 0.1  # …or more, so that looking takes at most this part of the time.
 SHOWN = 8  # Running jobs on the screen.
@@ -32,13 +38,15 @@ def up(
     *,
     processes: Processes = 1,
     flags: WorkerFlags = NO_FLAGS,
+    http: HttpFlags = NO_HTTP_FLAGS,
     log_level: LogLevel = "info",
 ) -> int:
-    """Start Headway here: a store, a worker, and on a terminal a view of what happens.
+    """Start Headway here: a store, a worker, the HTTP interface, and on a terminal a view of what happens.
 
     Without an app it runs the built-in demo tasks: demo.noop, demo.echo,
     demo.sleep, demo.fail, demo.cpu and demo.progress. Submit to it from another
-    terminal, in the same folder. Where there is no terminal, it logs.
+    terminal, in the same folder, or over HTTP. Where there is no terminal, it
+    logs.
     """
     from headway.engine.logs import configure_logs
     from headway.worker.parent import Parent
@@ -46,12 +54,19 @@ def up(
     path = app or DEMO_APP
     overrides = flags.overrides()
     form = flags.log_form()
+    door = Door.take(http)
     if not _on_terminal() or form == "json":
         configure_logs(form, log_level)
 
         async def serve() -> int:
-            parent = Parent(path, processes=processes, overrides=overrides, log_level=log_level, on_up=log_up)
-            return await parent.run()
+            def begin(up: Up, store: Store) -> None:
+                log_up(up, store)
+                if door is not None:
+                    announce(door.address)
+                    door.open(up)
+
+            parent = Parent(path, processes=processes, overrides=overrides, log_level=log_level, on_up=begin)
+            return await _with_door(parent.run(), door)
 
         return run_on_fast_loop(serve())
 
@@ -67,6 +82,9 @@ def up(
 
         def watch(up: Up, store: Store) -> None:
             display.up = up
+            if door is not None:
+                display.address = door.address
+                door.open(up)
             watching.append(asyncio.get_running_loop().create_task(_watch(store, display)))
 
         # The display reads the runners' lines, and shows them its own way.
@@ -76,7 +94,7 @@ def up(
         )
         draining = asyncio.create_task(_tell_draining(display, signals))
         try:
-            return await parent.run()
+            return await _with_door(parent.run(), door)
         finally:
             for task in (draining, *watching):
                 task.cancel()
@@ -85,6 +103,74 @@ def up(
 
     with Display(path, demo=path == DEMO_APP, log_level=log_level) as display:
         return run_on_fast_loop(serve_and_show())
+
+
+class Door:
+    """The HTTP interface of ``headway up``, on the loop of the worker's parent: it runs nobody's code but ours."""
+
+    def __init__(self, http: HttpFlags) -> None:
+        from headway.server.serving import address_of, bind
+
+        self._http = http
+        self._settings = load_settings(http.settings())
+        self._tls = http.tls()
+        self._listener = bind(self._settings.host, self._settings.port)
+        self._server: Server | None = None
+        self._serving: asyncio.Task[None] | None = None
+        self.failed = asyncio.Event()
+        self.address = address_of(self._listener, tls=bool(self._tls))
+
+    @classmethod
+    def take(cls, http: HttpFlags) -> Door | None:
+        """Take the address at once, so that one in use is told before anything is started. None: not installed."""
+        try:
+            check_installed()
+        except ConfigError as problem:
+            print(f"without HTTP: {problem}", file=sys.stderr)
+            return None
+        return cls(http)
+
+    def open(self, up: Up) -> None:
+        """Serve the store that the worker has told of."""
+        self._serving = asyncio.get_running_loop().create_task(self._serve(up))
+        self._serving.add_done_callback(lambda task: self.failed.set() if task.exception() else None)
+
+    async def _serve(self, up: Up) -> None:
+        from headway.client.app import Headway
+        from headway.server.api import headway_api
+        from headway.server.serving import Server, check_door
+
+        given = self._http.settings() | {"store": up.store, "namespace": up.namespace, "history": up.history}
+        app = Headway(**given)
+        await check_door(await app.client.store(), self._settings)
+        api = headway_api(app, hosts=self._http.allow_host, origins=self._http.allow_origin)
+        self._server = Server(api, self._listener, **self._tls)
+        await self._server.run_here()
+
+    async def close(self) -> None:
+        if self._server is not None:
+            self._server.leave()
+        try:
+            if self._serving is not None:
+                await self._serving
+        finally:
+            self._listener.close()
+
+
+async def _with_door(working: Coroutine[Any, Any, int], door: Door | None) -> int:
+    """Work until told to stop; then let go of those who still listen. Without its interface nothing goes on."""
+    if door is None:
+        return await working
+    work = asyncio.create_task(working)
+    failing = asyncio.create_task(door.failed.wait())
+    await asyncio.wait({work, failing}, return_when=asyncio.FIRST_COMPLETED)
+    if failing.done():
+        os.kill(os.getpid(), signal.SIGTERM)  # As if we had been asked: what runs is brought to its end.
+    failing.cancel()
+    try:
+        return await work
+    finally:
+        await door.close()
 
 
 def _on_terminal() -> bool:

@@ -39,6 +39,10 @@ class Client:
         """Give the store of the running loop, opened."""
         return (await self._link()).store
 
+    async def watcher(self) -> Watcher:
+        """Give what watches jobs on the running loop."""
+        return (await self._link()).watcher
+
     def opened(self, loop: asyncio.AbstractEventLoop) -> Store | None:
         """Give the store of a loop, if it was opened already; for other threads than the loop's."""
         link = self._links.get(loop) if self._pid == os.getpid() else None

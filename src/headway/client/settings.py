@@ -44,6 +44,7 @@ class Settings:
     server: str | None = None
     token: str | None = None
     worker_http: str | None = None
+    task_by_get: bool = True
     log: str | None = None
     log_args: bool = False
 

@@ -8,6 +8,8 @@ from typing import Any
 
 from headway.core.job import Job, State
 
+_QUEUED, _STARTED, _PROGRESS, _RETRIED, _FINISHED = range(5)  # The order of what happens in one epoch.
+
 
 @dataclass(frozen=True, slots=True)
 class Event:
@@ -17,6 +19,7 @@ class Event:
     at: int
     job_id: str
     data: dict[str, Any] = field(default_factory=dict)
+    place: tuple[int, ...] = ()  # Where it belongs in the job's story: compares, and is the same whoever tells it.
 
 
 def events_between(before: Job | None, after: Job, now_at: int) -> Iterator[Event]:
@@ -27,29 +30,31 @@ def events_between(before: Job | None, after: Job, now_at: int) -> Iterator[Even
     ``now_at``, when it was seen.
     """
     if before is None:
-        yield Event("queued", after.submitted_at, after.job_id, {"lane": after.lane, "task": after.task})
+        yield Event("queued", after.submitted_at, after.job_id, {"lane": after.lane, "task": after.task}, (0, _QUEUED))
     seen = len(before.history) if before else 0
     announced = before.epoch if before else 0
     for attempt in after.history[seen:]:
         if attempt.epoch > announced:
-            yield Event(
-                "started", attempt.started_at, after.job_id, {"attempt": attempt.number, "worker": attempt.worker_id}
-            )
+            begun = {"attempt": attempt.number, "worker": attempt.worker_id}
+            yield Event("started", attempt.started_at, after.job_id, begun, (attempt.epoch, _STARTED))
             announced = attempt.epoch
         # A job that ended in the queue has no start: then its last attempt was not the end of it.
         if not (after.state.ended and after.started_at is not None and attempt.epoch == after.epoch):
             data = {"attempt": attempt.number, "reason": attempt.reason}
             if attempt.error:
                 data |= {"error": attempt.error.type, "message": attempt.error.message}
-            yield Event("retried", attempt.ended_at, after.job_id, data)
+            yield Event("retried", attempt.ended_at, after.job_id, data, (attempt.epoch, _RETRIED))
     if after.started_at is not None and after.epoch > announced:
-        yield Event("started", after.started_at, after.job_id, {"attempt": after.attempts, "worker": after.worker_id})
+        begun = {"attempt": after.attempts, "worker": after.worker_id}
+        yield Event("started", after.started_at, after.job_id, begun, (after.epoch, _STARTED))
     if after.progress is not None and (
         before is None or (before.progress, before.note) != (after.progress, after.note)
     ):
-        yield Event("progress", now_at, after.job_id, {"fraction": after.progress, "note": after.note})
+        come = {"fraction": after.progress, "note": after.note}
+        yield Event("progress", now_at, after.job_id, come, (after.epoch, _PROGRESS, int(after.progress * 1_000)))
     if after.state.ended and (before is None or _end(before) != _end(after)):
-        yield Event("finished", after.finished_at or 0, after.job_id, _ending(after))
+        ended_at = after.finished_at or 0
+        yield Event("finished", ended_at, after.job_id, _ending(after), (after.epoch, _FINISHED, ended_at))
 
 
 def _end(job: Job) -> tuple[int | None, int]:

@@ -1,0 +1,191 @@
+"""``headway serve``: the HTTP interface, without a worker."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.util
+import logging
+import os
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+from headway.cli.worker import AppPath, LogLevel, run_on_fast_loop
+from headway.client.settings import Settings, load_settings
+from headway.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    import socket
+
+    from headway.server.process import Serving
+
+log = logging.getLogger("headway.server")
+
+RESTART_PAUSE = 1.0  # Seconds before a process that died is started again.
+NEEDED = ("fastapi", "uvicorn", "prometheus_client")
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class HttpFlags:
+    """Where and how the interface is served."""
+
+    host: Annotated[
+        str | None, Parameter(help="Address to listen at (127.0.0.1); any other needs tokens.", metavar="HOST")
+    ] = None
+    port: Annotated[
+        int | None,
+        Parameter(
+            help="Port to listen at (8000); 0 for any free one.", metavar="PORT", validator=Number(gte=0, lte=65_535)
+        ),
+    ] = None
+    allow_host: Annotated[
+        tuple[str, ...], Parameter(help="A further name it answers to while there are no tokens.", metavar="NAME")
+    ] = ()
+    allow_origin: Annotated[
+        tuple[str, ...], Parameter(help="A site whose pages may open its WebSockets.", metavar="ORIGIN")
+    ] = ()
+    ssl_certfile: Annotated[str | None, Parameter(help="Certificate, for https.", metavar="FILE")] = None
+    ssl_keyfile: Annotated[str | None, Parameter(help="The certificate's key.", metavar="FILE")] = None
+
+    def settings(self) -> dict[str, Any]:
+        """Give what is a setting of an app."""
+        given = {"host": self.host, "port": self.port}
+        return {name: value for name, value in given.items() if value is not None}
+
+    def tls(self) -> dict[str, str]:
+        """Give the options for TLS. Raises ``ConfigError`` if one of them is missing."""
+        if (self.ssl_certfile is None) != (self.ssl_keyfile is None):
+            raise ConfigError("--ssl-certfile and --ssl-keyfile go together")
+        given = {"ssl_certfile": self.ssl_certfile, "ssl_keyfile": self.ssl_keyfile}
+        for path in given.values():
+            if path is not None and not os.path.isfile(path):
+                raise ConfigError(f"no file {path}")
+        return {name: path for name, path in given.items() if path is not None}
+
+
+NO_FLAGS = HttpFlags()
+
+
+def serve(
+    app: AppPath = None,
+    /,
+    *,
+    workers: Annotated[
+        int, Parameter(help="How many processes serve.", metavar="N", validator=Number(gte=1, lte=64))
+    ] = 1,
+    flags: HttpFlags = NO_FLAGS,
+    store: Annotated[
+        str | None, Parameter(help="Address of the store; else HEADWAY_STORE or sqlite:///headway.db.", metavar="URL")
+    ] = None,
+    namespace: Annotated[str | None, Parameter(help="Which of the apps that share the store.", metavar="NAME")] = None,
+    log: Annotated[Literal["console", "json"] | None, Parameter(help="How log lines look.")] = None,
+    log_level: LogLevel = "info",
+) -> int:
+    """Serve the HTTP interface: submit, look, operate, and hand work to workers.
+
+    It runs no jobs: start `headway worker` beside it, on the same store, or
+    workers that speak HTTP. Tasks are known from the catalogue that workers
+    keep in the store; with an app, also before any worker has come.
+    """
+    check_installed()
+    from headway.engine.logs import configure_logs
+    from headway.server.process import Serving
+    from headway.server.serving import address_of, bind
+
+    given = flags.settings() | {"store": store, "namespace": namespace, "log": log}
+    given = {name: value for name, value in given.items() if value is not None}
+    settings = load_settings(given)
+    check_store(settings, workers)
+    configure_logs(settings.log, log_level)
+    tls = flags.tls()
+    listener = bind(settings.host, settings.port)
+    given["port"] = listener.getsockname()[1]
+    serving = Serving(
+        descriptor=listener.fileno(),
+        app=app,
+        settings=given,
+        hosts=list(flags.allow_host),
+        origins=list(flags.allow_origin),
+        log_level=log_level,
+        tls=tls,
+    )
+    announce(address_of(listener, tls=bool(tls)))
+    return run_on_fast_loop(_serve_here(serving, listener) if workers == 1 else _supervise(serving, workers))
+
+
+def announce(address: str) -> None:
+    """Say where the interface is."""
+    log.info("server.up", extra={"headway": {"address": address, "docs": f"{address}/docs"}})
+
+
+def check_installed() -> None:
+    """Refuse to go on without the packages of the extra. Raises ``ConfigError``."""
+    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ConfigError(f"the HTTP interface needs {', '.join(missing)}: pip install 'headway[server]'")
+
+
+def check_store(settings: Settings, workers: int) -> None:
+    if settings.store.startswith("memory:"):
+        raise ConfigError(
+            "memory:// lives inside one process, where no worker could reach it; use sqlite:///headway.db"
+        )
+
+
+async def _serve_here(serving: Serving, listener: socket.socket) -> int:
+    from headway.server.process import serve as serve_process
+
+    await serve_process(serving, listener)
+    return 0
+
+
+async def _supervise(serving: Serving, count: int) -> int:
+    """Keep so many processes serving; ends when told to, after them."""
+    from headway.worker.stopping import Signals
+
+    signals = Signals()
+    signals.install(asyncio.get_running_loop())
+    async with asyncio.TaskGroup() as group:
+        for _ in range(count):
+            group.create_task(_keep_one(serving, signals))
+    return 0
+
+
+async def _keep_one(serving: Serving, signals: Any) -> None:
+    import msgspec
+
+    from headway.server.process import VARIABLE
+
+    environment = os.environ | {VARIABLE: msgspec.json.encode(serving).decode()}
+    while not signals.drain.is_set():
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "headway.server.process",
+            pass_fds=[serving.descriptor],
+            env=environment,
+            start_new_session=True,
+        )
+        exited = asyncio.create_task(process.wait())
+        leave = asyncio.create_task(signals.drain.wait())
+        await asyncio.wait({exited, leave}, return_when=asyncio.FIRST_COMPLETED)
+        if not exited.done():
+            with contextlib.suppress(ProcessLookupError):
+                process.terminate()
+            now = asyncio.create_task(signals.now.wait())
+            await asyncio.wait({exited, now}, return_when=asyncio.FIRST_COMPLETED)
+            if not exited.done():
+                process.kill()
+            now.cancel()
+            await exited
+            return
+        leave.cancel()
+        log.error("a server process died (%s) and is started again", process.returncode)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(RESTART_PAUSE):
+                await signals.drain.wait()

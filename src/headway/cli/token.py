@@ -1,0 +1,189 @@
+"""``headway token``: make, list and revoke the tokens that open the service."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+from cyclopts import App, Group, Parameter
+
+from headway.cli import show
+from headway.cli.opening import HERE, OPTIONS, JsonFlag, Place, opened, run
+from headway.core.errors import ConfigError
+from headway.core.policy.units import parse_length
+from headway.core.words import nearest
+from headway.engine.tokens import (
+    SCOPES,
+    Token,
+    check_scopes,
+    create_token,
+    forget_token,
+    id_of,
+    list_tokens,
+    revoke_token,
+)
+
+STATUS_STYLES = {"active": "green", "expired": "yellow", "revoked": "red"}
+
+token = App(
+    name="token",
+    help="Make, list or revoke tokens: who may submit, read, work or administer over HTTP.",
+    group_commands=Group("Commands"),
+    group_parameters=OPTIONS,
+    help_epilogue="Examples:\n\n    headway token create --scope submit --scope read --tenant acme --expires 30d\n"
+    "    headway token list\n    headway token revoke 3f9c2b7a10",
+)
+
+
+@token.command(
+    usage="Usage: headway token create --scope SCOPE [OPTIONS]",
+    help_epilogue="Examples:\n\n    headway token create --scope worker --note 'gpu hosts'\n"
+    "    headway token create --scope submit,read --tenant acme --expires 30d",
+)
+def create(
+    *,
+    scope: Annotated[
+        list[str],
+        Parameter(help=f"What it allows: {', '.join(SCOPES)}; several with commas, or again.", metavar="SCOPE"),
+    ],
+    tenant: Annotated[str | None, Parameter(help="Only for this tenant's jobs.", metavar="TENANT")] = None,
+    expires: Annotated[str | None, Parameter(help="For how long: 12h, 30d; else for ever.", metavar="LENGTH")] = None,
+    note: Annotated[str, Parameter(help="A word on who uses it.", show_default=False)] = "",
+    json: JsonFlag = False,
+    place: Place = HERE,
+) -> int:
+    """Make a token and print it, this once: the store keeps only its digest.
+
+    As soon as one exists, the service lets nobody in without. `admin` includes
+    all other scopes; a worker needs `worker` alone.
+    """
+    scopes = check_scopes(name.strip() for part in scope for name in part.split(",") if name.strip())
+    expires_ms = None if expires is None else _read_expires(expires)
+
+    async def make() -> tuple[Token, str, int]:
+        async with opened(place, create=True) as store:
+            now_at = (await store.snapshot()).now_at
+            made, text = await create_token(
+                store, scopes, tenant=tenant, expires_ms=expires_ms, note=note, now_at=now_at
+            )
+            return made, text, now_at
+
+    made, text, now_at = run(make())
+    if json:
+        show.print_json({"token": text} | _values(made, now_at))
+    else:
+        print(text)
+        until = "for ever" if made.expires_at is None else f"until {show.local(made.expires_at)}"
+        whose = "" if made.tenant is None else f", for tenant {show.clean(made.tenant)} alone"
+        # On the other stream: what is printed above can be taken as it is.
+        print(f"token {made.token_id} allows {', '.join(made.scopes)}{whose}, {until}", file=sys.stderr)
+        print("Keep it safe: it is not shown again.", file=sys.stderr)
+    return 0
+
+
+@token.command(
+    name="list",
+    usage="Usage: headway token list [OPTIONS]",
+    help_epilogue="Example:\n\n    headway token list --json",
+)
+def list_all(*, json: JsonFlag = False, place: Place = HERE) -> int:
+    """List tokens: what they allow, when they were last used (to the minute)."""
+
+    async def read() -> tuple[list[Token], int]:
+        async with opened(place) as store:
+            return await list_tokens(store), (await store.snapshot()).now_at
+
+    found, now_at = run(read())
+    if json:
+        show.print_json({"items": [_values(one, now_at) for one in found], "next_cursor": None})
+    elif found:
+        _print(found, now_at)
+    else:
+        print("No tokens: on this machine the service is open to all. Make one with `headway token create`.")
+    return 0
+
+
+@token.command(
+    usage="Usage: headway token revoke ID… [OPTIONS]",
+    help_epilogue="Examples:\n\n    headway token revoke 3f9c2b7a10\n    headway token revoke 3f9c2b7a10 --forget",
+)
+def revoke(
+    token_id: Annotated[str, Parameter(name="ID", help="The token's id, as `headway token list` shows it.")],
+    /,
+    *more: Annotated[str, Parameter(name="MORE", help="Further ids.")],
+    forget: Annotated[
+        bool, Parameter(help="Remove it from the list as well; without any, the service is open.", show_default=False)
+    ] = False,
+    place: Place = HERE,
+) -> int:
+    """End tokens for good; servers follow within two seconds.
+
+    Streams that were opened with them end, too. Exits with 1 if there is no
+    such token.
+    """
+    ids = [id_of(word) or word for word in dict.fromkeys([token_id, *more])]
+
+    async def end() -> list[tuple[bool, str]]:
+        async with opened(place) as store:
+            now_at = (await store.snapshot()).now_at
+            verb = forget_token if forget else revoke_token
+            ended = [await verb(store, one, now_at=now_at) for one in ids]
+            known = [one.token_id for one in await list_tokens(store)] if None in ended else []
+        return [_answer(*pair, known, forgotten=forget) for pair in zip(ids, ended, strict=True)]
+
+    answers = run(end())
+    for one, (_, answer) in zip(ids, answers, strict=True):
+        print(f"{show.clean(one)}  {answer}")
+    return 0 if all(done for done, _ in answers) else 1
+
+
+def _answer(token_id: str, ended: Token | None, known: list[str], *, forgotten: bool) -> tuple[bool, str]:
+    if ended is None:
+        return False, f"not found{nearest(token_id, known)}"
+    return True, "revoked and forgotten" if forgotten else "revoked"
+
+
+def _read_expires(text: str) -> int:
+    try:
+        expires_ms = parse_length(text)
+    except ValueError as problem:
+        raise ConfigError(f"--expires: {problem}") from problem
+    if expires_ms == 0:
+        raise ConfigError("--expires: a token must expire later than now")
+    return expires_ms
+
+
+def _values(one: Token, now_at: int) -> dict[str, Any]:
+    """Give a token as JSON values."""
+    return {
+        "id": one.token_id,
+        "status": one.status(now_at),
+        "scopes": list(one.scopes),
+        "tenant": one.tenant,
+        "note": one.note,
+        "created_at": show.moment(one.created_at),
+        "expires_at": show.moment(one.expires_at),
+        "revoked_at": show.moment(one.revoked_at),
+        "last_used_at": show.moment(one.last_used_at),
+    }
+
+
+def _print(found: list[Token], now_at: int) -> None:
+    table = show.table("id", "status", "scopes", "tenant", "created", "expires", "last used", "note", flexible=["note"])
+    for one in found:
+        status = one.status(now_at)
+        table.add_row(
+            one.token_id,
+            show.text(status, STATUS_STYLES[status]),
+            ", ".join(one.scopes),
+            show.text(one.tenant or show.NOTHING),
+            f"{show.age(one.created_at, now_at)} ago",
+            show.NOTHING if one.expires_at is None else _expiry(one.expires_at, now_at),
+            show.NOTHING if one.last_used_at is None else f"{show.age(one.last_used_at, now_at)} ago",
+            show.text(one.note),
+        )
+    show.console().print(table)
+
+
+def _expiry(at: int, now_at: int) -> str:
+    return f"in {show.duration(at - now_at)}" if at > now_at else f"{show.age(at, now_at)} ago"

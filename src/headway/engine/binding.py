@@ -1,0 +1,45 @@
+"""Where a server may listen: beyond this machine only with tokens."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+
+from headway.core.errors import ConfigError
+
+LOOPBACK_NAMES = frozenset({"localhost", "localhost.localdomain", "ip6-localhost"})
+
+
+def check_bind(host: str | socket.socket, has_tokens: bool, *, what: str = "the server") -> None:
+    """Refuse to listen where others can reach us while no token exists. Raises ``ConfigError`` saying what to do.
+
+    ``host`` is an address, a name, ``unix:PATH`` or a socket that is bound already.
+    """
+    if has_tokens or reaches_only_here(host):
+        return
+    shown = host if isinstance(host, str) else str(host.getsockname())
+    raise ConfigError(
+        f"{what} would listen at {shown or 'all addresses'!r}, where others can reach it, and no token exists to keep "
+        "them out; make one with `headway token create --scope admin`, or listen at 127.0.0.1",
+        setting="host",
+    )
+
+
+def reaches_only_here(host: str | socket.socket) -> bool:
+    """Tell whether only this machine can reach an address. Other names than localhost are not looked up: a look-up
+    may say something else tomorrow.
+    """
+    if not isinstance(host, str):
+        if host.family == getattr(socket, "AF_UNIX", None):
+            return True
+        host = str(host.getsockname()[0])
+    name = host.strip().lower()
+    if name.startswith("unix:") or name in LOOPBACK_NAMES:
+        return True
+    try:
+        address = ipaddress.ip_address(name.removeprefix("[").removesuffix("]").partition("%")[0])
+    except ValueError:
+        return False
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        address = address.ipv4_mapped
+    return address.is_loopback

@@ -1,0 +1,113 @@
+"""The application: every route, the guard around them, and the schema that describes them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+from headway.client.app import Headway
+from headway.server import problems
+from headway.server.docs import add_docs
+from headway.server.guard import Guard
+from headway.server.routes import fasdis, health, policy, queue, streams, tasks, workers
+from headway.server.service import Service
+from headway.version import __version__
+
+ABOUT = """Submit tasks, watch them, ask why they wait, and run them from any language.
+
+Errors are `application/problem+json` with a stable `code`. Times are RFC 3339 in UTC.
+With tokens in use, send `Authorization: Bearer hw_…`; each operation names the scope it needs.
+"""
+FAMILIES = (tasks, queue, policy, streams, workers, fasdis, health)
+
+
+def headway_api(
+    app: Headway, *, hosts: Iterable[str] = (), origins: Iterable[str] = (), may_open: bool = True
+) -> FastAPI:
+    """Make the ASGI application of an app's service: to serve by itself, or to mount into another.
+
+    ``hosts``: names that it answers to beside those of this machine, as long as no token exists. ``origins``: pages
+    that may open its WebSockets. ``may_open``: whether it lets everybody in as long as no token exists; the guard
+    then turns away whatever does not come from this machine.
+    """
+    service = Service(app, may_open=may_open)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            service.stop()
+            await service.close()
+
+    api = FastAPI(
+        title="Headway",
+        version=__version__,
+        description=ABOUT,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        lifespan=lifespan,
+        redirect_slashes=False,
+    )
+    api.state.service = api.state.door = service
+    problems.install(api)
+    for family in FAMILIES:
+        api.include_router(family.routes.router)
+    api.include_router(streams.sockets)
+    api.openapi = _describe(api)  # type: ignore[method-assign]
+    add_docs(api)
+    api.add_middleware(Guard, tokens=service.tokens, hosts=hosts, origins=origins)
+    return api
+
+
+def client_of(app: Headway) -> Callable[[], Any]:
+    """Give a dependency for FastAPI: ``queue: Annotated[Headway, Depends(client_of(app))]``, opened on its loop."""
+
+    async def client() -> Headway:
+        await app.client.store()
+        return app
+
+    return client
+
+
+def _describe(api: FastAPI) -> Callable[[], dict[str, Any]]:
+    """Make the schema, with our own errors in place of the framework's."""
+
+    def describe() -> dict[str, Any]:
+        if api.openapi_schema is None:
+            schema = get_openapi(title=api.title, version=api.version, description=api.description, routes=api.routes)
+            schemas = schema["components"]["schemas"]
+            for name in ("HTTPValidationError", "ValidationError"):
+                schemas.pop(name, None)
+            schemas["Problem"] = _PROBLEM
+            schema["components"]["securitySchemes"] = {
+                "bearer": {"type": "http", "scheme": "bearer", "description": "A token: `headway token create`."}
+            }
+            for operations in schema["paths"].values():
+                for operation in operations.values():
+                    unprocessable = operation["responses"].get("422")
+                    if unprocessable and "application/json" in unprocessable.get("content", {}):
+                        del operation["responses"]["422"]["content"]["application/json"]
+            api.openapi_schema = schema
+        return api.openapi_schema
+
+    return describe
+
+
+_PROBLEM = {
+    "type": "object",
+    "description": "What went wrong. `code` is stable; `detail` is for people.",
+    "required": ["type", "title", "status", "detail", "code"],
+    "properties": {
+        "type": {"type": "string", "example": "urn:headway:problem:job_not_found"},
+        "title": {"type": "string", "example": "Not Found"},
+        "status": {"type": "integer", "example": 404},
+        "detail": {"type": "string", "example": "no task 01999e2f; it may have been removed since it ended"},
+        "code": {"type": "string", "example": "job_not_found"},
+    },
+}

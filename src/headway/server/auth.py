@@ -1,0 +1,303 @@
+"""Who asks, and what they may do: bearer tokens, tickets for browsers' streams, and a limit on failed attempts."""
+
+from __future__ import annotations
+
+import functools
+import ipaddress
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from urllib.parse import parse_qsl
+
+from starlette.requests import HTTPConnection
+from starlette.types import Scope as AsgiScope
+from starlette.websockets import WebSocket
+
+from headway.engine.audit import OPEN
+from headway.engine.tickets import make_ticket, redeem_ticket
+from headway.engine.tokens import Grant, Tokens, id_of
+from headway.server.problems import Problem, answer
+
+BEARER = b"bearer "
+PROTOCOL = "headway.v1"  # What a client of our WebSockets offers beside its token.
+BEARER_PROTOCOL = "headway.bearer."
+DENIAL = "websocket.http.response"  # The ASGI extension for an answer instead of a handshake.
+NEVER_IN_URLS = frozenset({"token", "access_token", "bearer", "authorization", "api_key", "apikey"})
+STREAMS = ("/stream", "/events")  # What a ticket for the path before opens.
+SESSIONS = "/interactive"
+TICKET = "/ticket"
+
+FAILURES_MAX = 20
+FAILURES_SECONDS = 60.0
+REMEMBERED_MAX = 10_000
+
+
+class Scope(StrEnum):
+    """What a route needs. ``ADMIN`` includes all others; ``PUBLIC`` needs nothing."""
+
+    PUBLIC = "public"
+    SUBMIT = "submit"
+    READ = "read"
+    WORKER = "worker"
+    ADMIN = "admin"
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks. ``open``: no token exists, and everybody on this machine may do everything."""
+
+    scopes: frozenset[Scope]
+    tenant: str | None = None
+    token_id: str | None = None
+    open: bool = False
+
+    def may(self, scope: Scope) -> bool:
+        """Tell whether a scope is among theirs."""
+        return scope is Scope.PUBLIC or scope in self.scopes or Scope.ADMIN in self.scopes
+
+    @property
+    def who(self) -> str:
+        """The name by which the audit knows them."""
+        return self.token_id or OPEN
+
+
+ANYBODY = Caller(frozenset())
+EVERYTHING = Caller(frozenset(Scope) - {Scope.PUBLIC}, open=True)
+
+
+# ---------------------------------------------------------------------- failed attempts
+
+
+class Limiter:
+    """Counts failed attempts by address and by token id, in a memory that does not grow.
+
+    A token that is right passes all the same: nobody can lock another out, and 256 bits are not guessed.
+    """
+
+    def __init__(
+        self,
+        *,
+        most: int = FAILURES_MAX,
+        seconds: float = FAILURES_SECONDS,
+        remembered: int = REMEMBERED_MAX,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._most = most
+        self._seconds = seconds
+        self._remembered = remembered
+        self._clock = clock
+        # By address, by token id: how many, since when. Apart, so that many ids do not wash out an address.
+        self._addresses: dict[str, tuple[int, float]] = {}
+        self._ids: dict[str, tuple[int, float]] = {}
+
+    def count(self, address: str, token_id: str) -> int:
+        """Count a failure. Gives 0, or after how many seconds to come back."""
+        waits = [self._count(self._addresses, address)]
+        if token_id:
+            waits.append(self._count(self._ids, token_id))
+        return max(waits)
+
+    def uncount(self, address: str, token_id: str) -> None:
+        """Take a failure back: the token was only too new."""
+        for counts, key in ((self._addresses, address), (self._ids, token_id)):
+            if key in counts:
+                count, since = counts[key]
+                counts[key] = (count - 1, since)
+
+    def _count(self, counts: dict[str, tuple[int, float]], key: str) -> int:
+        now = self._clock()
+        count, since = counts.get(key, (0, now))
+        if now - since >= self._seconds:
+            counts.pop(key)  # It goes to the end of the line.
+            count, since = 0, now
+        elif not count and len(counts) >= self._remembered:
+            del counts[next(iter(counts))]
+        counts[key] = (count + 1, since)
+        return math.ceil(since + self._seconds - now) if count >= self._most else 0
+
+
+@functools.lru_cache(maxsize=1_000)
+def _network(address: str) -> str:
+    """Give what failures are counted by: of IPv6 the network, as any host has billions of addresses in it."""
+    try:
+        parsed = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address[:100]
+    if parsed.version == 4:
+        return str(parsed)
+    return str(parsed.ipv4_mapped or ipaddress.ip_network((parsed, 64), strict=False))
+
+
+# ---------------------------------------------------------------------- who asks
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """What it takes to let callers in. The application keeps one as ``app.state.door``."""
+
+    tokens: Tokens
+    limiter: Limiter = field(default_factory=Limiter)
+
+
+async def authorise(connection: HTTPConnection, scope: Scope) -> Caller:
+    """Tell who asks, if they may do what needs this scope. Raises ``Problem``."""
+    if scope is Scope.PUBLIC:
+        return ANYBODY
+    door: Door = connection.app.state.door
+    caller = await authenticate(connection.scope, door.tokens, door.limiter)
+    if not caller.may(scope):
+        raise Problem("forbidden", f"this needs a token with the scope {scope.value}", scope=scope.value)
+    return caller
+
+
+async def authenticate(scope: AsgiScope, tokens: Tokens, limiter: Limiter) -> Caller:
+    """Tell who asks. Raises ``Problem``: unauthenticated, too_many_attempts, malformed; and ``StoreError``.
+
+    A failure is told only after one more look at the store, be the token unknown or wrong.
+    """
+    await tokens.follow()
+    query = _query(scope)
+    if _has_token(query):
+        raise Problem(
+            "malformed", "tokens never go into addresses, which are logged: revoke this one and use Authorization"
+        )
+    presented = _presented(scope)
+    if presented is not None:
+        grant = tokens.check(presented) or await _second_look(scope, tokens, limiter, presented)
+        await tokens.note_use(grant.token_id)
+        return _caller(grant)
+    if (ticket := query.get("ticket")) is not None:
+        return await _by_ticket(scope, tokens, limiter, ticket)
+    if tokens.open:
+        return EVERYTHING
+    raise unauthenticated()
+
+
+def unauthenticated(*, presented: bool = False) -> Problem:
+    """Make the one answer to callers without a good token, whatever is wrong with theirs."""
+    why = ', error="invalid_token"' if presented else ""
+    return Problem(
+        "unauthenticated",
+        "this needs a token that is known, not expired and not revoked: Authorization: Bearer hw_…",
+        headers={"WWW-Authenticate": f'Bearer realm="headway"{why}'},
+    )
+
+
+def tenant_for(caller: Caller, wanted: str | None) -> str | None:
+    """Give the tenant that a caller acts for: the token's own, else the one they name. Raises ``Problem``."""
+    if caller.tenant is None:
+        return wanted
+    if wanted is not None and wanted != caller.tenant:
+        raise Problem("tenant_mismatch", "this token is for another tenant")
+    return caller.tenant
+
+
+async def ticket_for(connection: HTTPConnection, caller: Caller) -> tuple[str, int]:
+    """Make a ticket for what stands before ``/ticket`` in the path. Gives its text and when it expires."""
+    door: Door = connection.app.state.door
+    store = await door.tokens.store()
+    path: str = connection.scope["path"]
+    return await make_ticket(store, token_id=caller.token_id, subject=path.removesuffix(TICKET))
+
+
+async def until_ended(connection: HTTPConnection, caller: Caller) -> None:
+    """Wait until the caller's token is revoked or has expired: then what they hold open must end."""
+    door: Door = connection.app.state.door
+    await door.tokens.ended(caller.token_id)
+
+
+def subprotocol_of(websocket: WebSocket) -> str | None:
+    """Give the subprotocol to accept a WebSocket with; a browser that offered any wants one of them."""
+    offered: list[str] = websocket.scope.get("subprotocols", [])
+    if PROTOCOL in offered:
+        return PROTOCOL
+    return next((name for name in offered if name.startswith(BEARER_PROTOCOL)), None)
+
+
+async def refuse_socket(websocket: WebSocket, problem: Problem) -> None:
+    """Answer a WebSocket that was not accepted yet with a problem, as far as the server can."""
+    if DENIAL in websocket.scope.get("extensions", {}):
+        await websocket.send_denial_response(answer(problem))
+    else:
+        await websocket.close(code=1008, reason=problem.code)
+
+
+async def _second_look(scope: AsgiScope, tokens: Tokens, limiter: Limiter, presented: str) -> Grant:
+    address, token_id = _address(scope), id_of(presented)
+    _count_failure(limiter, address, token_id)
+    await tokens.follow_anew()
+    grant = tokens.check(presented)
+    if grant is None:
+        raise unauthenticated(presented=True)
+    limiter.uncount(address, token_id)
+    return grant
+
+
+async def _by_ticket(scope: AsgiScope, tokens: Tokens, limiter: Limiter, text: str) -> Caller:
+    subject = _subject(scope)
+    ticket = None if subject is None else await redeem_ticket(await tokens.store(), text, subject=subject)
+    if ticket is not None:
+        if ticket.token_id is None and tokens.open:
+            return EVERYTHING
+        if ticket.token_id is not None and (grant := tokens.grant(ticket.token_id)) is not None:
+            return _caller(grant)
+    _count_failure(limiter, _address(scope), "")
+    raise unauthenticated(presented=True)
+
+
+def _count_failure(limiter: Limiter, address: str, token_id: str) -> None:
+    if wait := limiter.count(address, token_id):
+        raise Problem("too_many_attempts", "too many attempts with a wrong token", headers={"Retry-After": str(wait)})
+
+
+@functools.lru_cache(maxsize=1_000)
+def _caller(grant: Grant) -> Caller:
+    known = frozenset(scope for scope in Scope if scope.value in grant.scopes)
+    return Caller(known - {Scope.PUBLIC}, grant.tenant, grant.token_id)
+
+
+def _subject(scope: AsgiScope) -> str | None:
+    """Give what a ticket must be for to open this path, or None if tickets open nothing here."""
+    path: str = scope["path"]
+    if scope["type"] == "http" and scope["method"] != "GET":
+        return None
+    for stream in STREAMS:
+        if path.endswith(stream):
+            return path.removesuffix(stream)
+    return path if path.endswith(SESSIONS) else None
+
+
+def _presented(scope: AsgiScope) -> str | None:
+    """Give the token in the header or, of a WebSocket, in the subprotocols: browsers cannot set its headers."""
+    found: str | None = None
+    for name, value in scope["headers"]:
+        if name == b"authorization":
+            if found is not None:
+                raise Problem("malformed", "there are several Authorization headers")
+            found = value[len(BEARER) :].strip().decode("latin-1") if value[: len(BEARER)].lower() == BEARER else ""
+    if found is None and scope["type"] == "websocket":
+        for offered in scope.get("subprotocols", ()):
+            if offered.startswith(BEARER_PROTOCOL):
+                return str(offered.removeprefix(BEARER_PROTOCOL))
+    return found
+
+
+def _query(scope: AsgiScope) -> dict[str, str]:
+    text: bytes = scope.get("query_string", b"")
+    if not text:
+        return {}
+    try:
+        return dict(parse_qsl(text.decode("latin-1"), keep_blank_values=True, max_num_fields=100))
+    except ValueError as problem:
+        raise Problem("malformed", "there are more than 100 parameters in the address") from problem
+
+
+def _has_token(query: dict[str, str]) -> bool:
+    return any(name.lower() in NEVER_IN_URLS or id_of(value) for name, value in query.items())
+
+
+def _address(scope: AsgiScope) -> str:
+    client = scope.get("client")
+    return _network(client[0]) if client else "local"

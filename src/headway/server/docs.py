@@ -1,0 +1,94 @@
+"""The description of the interface as JSON and as a page: no script, nothing from elsewhere."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from html import escape
+from typing import Any
+
+from fastapi import FastAPI
+from starlette.responses import JSONResponse, Response
+
+from headway.server.auth import Scope
+
+STYLE = """
+:root { color-scheme: light dark; --line: #8884; --soft: #8882; --accent: #0a7d55; }
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; }
+h1 { margin-bottom: 0; } h2 { margin-top: 2.5rem; border-bottom: 1px solid var(--line); text-transform: capitalize; }
+details { border: 1px solid var(--line); border-radius: .4rem; margin: .5rem 0; padding: .4rem .8rem; }
+summary { cursor: pointer; } summary code { font-weight: 600; }
+.method { display: inline-block; width: 4.2rem; font: 600 .8rem ui-monospace, monospace; color: var(--accent); }
+.scope { float: right; font-size: .8rem; opacity: .7; }
+.old { text-decoration: line-through; }
+pre { background: var(--soft); padding: .7rem; border-radius: .4rem; overflow: auto; font-size: .85rem; }
+table { border-collapse: collapse; width: 100%; font-size: .9rem; }
+td { padding: .2rem .8rem .2rem 0; vertical-align: top; }
+tr + tr td { border-top: 1px solid var(--line); }
+"""
+
+
+def add_docs(api: FastAPI) -> None:
+    """Serve ``/openapi.json`` and ``/docs``."""
+
+    async def schema() -> Response:
+        return JSONResponse(api.openapi())
+
+    async def page() -> Response:
+        return Response(_page(api.openapi()), media_type="text/html; charset=utf-8")
+
+    async def style() -> Response:
+        return Response(STYLE, media_type="text/css")
+
+    for path, function in (("/openapi.json", schema), ("/docs", page), ("/docs.css", style)):
+        api.add_api_route(path, function, include_in_schema=False, openapi_extra={"x-scope": Scope.PUBLIC.value})
+
+
+def _page(schema: dict[str, Any]) -> str:
+    families: dict[str, list[str]] = {}
+    for path, operations in schema["paths"].items():
+        for method, operation in operations.items():
+            for tag in operation.get("tags", ["other"])[:1]:
+                families.setdefault(tag, []).append("".join(_operation(schema, path, method, operation)))
+    body = "".join(f"<h2>{escape(tag)}</h2>{''.join(parts)}" for tag, parts in families.items())
+    about = "".join(f"<p>{escape(part)}</p>" for part in schema["info"]["description"].split("\n\n"))
+    title = f"{escape(schema['info']['title'])} {escape(schema['info']['version'])}"
+    return (
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
+        '<meta name="viewport" content="width=device-width"><link rel="stylesheet" href="docs.css"></head>'
+        f'<body><h1>{title}</h1>{about}<p><a href="openapi.json">openapi.json</a></p>{body}</body></html>'
+    )
+
+
+def _operation(schema: dict[str, Any], path: str, method: str, operation: dict[str, Any]) -> Iterator[str]:
+    old = ' class="old"' if operation.get("deprecated") else ""
+    yield f'<details><summary><span class="method">{method.upper()}</span><code{old}>{escape(path)}</code> '
+    scope = escape(operation.get("x-scope", "public"))
+    yield f'{escape(operation.get("summary", ""))}<span class="scope">{scope}</span>'
+    yield f"</summary><p>{escape(operation.get('description', ''))}</p>"
+    parameters = operation.get("parameters", [])
+    if parameters:
+        yield "<table>"
+        for parameter in parameters:
+            text = parameter.get("description", "")
+            must = "required" if parameter.get("required") else ""
+            yield f"<tr><td><code>{escape(parameter['name'])}</code></td><td>{escape(parameter['in'])}</td>"
+            yield f"<td>{must}</td><td>{escape(text)}</td></tr>"
+        yield "</table>"
+    body = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema")
+    if body:
+        yield f"<p>Body</p><pre>{escape(_sketch(schema, body))}</pre>"
+    yield "<table>"
+    for status, response in operation["responses"].items():
+        yield f"<tr><td><code>{escape(str(status))}</code></td><td>{escape(response.get('description', ''))}</td></tr>"
+    yield "</table></details>"
+
+
+def _sketch(schema: dict[str, Any], shape: dict[str, Any]) -> str:
+    """Give an example of a body, or the names of what it may hold."""
+    name = shape.get("$ref", "").rpartition("/")[2]
+    found: dict[str, Any] = schema["components"]["schemas"].get(name, shape)
+    examples = found.get("examples") or shape.get("examples")
+    if examples:
+        return json.dumps(examples[0], indent=2)
+    return json.dumps({key: part.get("type", "…") for key, part in found.get("properties", {}).items()}, indent=2)

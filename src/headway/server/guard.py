@@ -1,0 +1,386 @@
+"""What every request must pass before anything reads it, and the headers that every answer carries.
+
+One plain ASGI layer: it costs a few microseconds. What it refuses in a server without tokens keeps web pages and other
+machines from using it: such a server trusts whoever can reach it, so nobody but people of this machine may.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import re
+import time
+from array import array
+from collections.abc import Iterable, Mapping
+from itertools import accumulate
+from typing import Any
+
+from starlette.types import ASGIApp, Message, Receive, Send
+from starlette.types import Scope as AsgiScope
+
+from headway.core.errors import StoreError
+from headway.engine.binding import check_bind as check_bind
+from headway.engine.binding import reaches_only_here
+from headway.engine.tokens import Tokens
+from headway.server.auth import DENIAL, unauthenticated
+from headway.server.problems import Problem, answer
+
+SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+EFFECTS = frozenset({"/task"})  # A GET of these does something, so it is guarded like a POST.
+HEALTH = "/healthz"  # It answers whatever the store does.
+HERE = frozenset({"localhost", "127.0.0.1", "[::1]"})
+TEST_HOST = "testserver"
+
+HEADERS_MAX = 100
+BODY_MAX = (1 << 20) + (64 << 10)  # One task with the largest payload, and what stands around it.
+BULK_MAX = 4 << 20
+BODY_SECONDS = 30.0
+DEPTH_MAX = 64
+
+CSP = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'self'; frame-ancestors 'none'; require-trusted-types-for 'script'"
+)
+# For pages of others that style themselves and know no trusted types, such as those of the interactive docs.
+CSP_DOCS = (
+    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+)
+
+# Options of uvicorn that belong to this: no compression that a message could blow up in, no word on what we run, and
+# no trust in what a header says about the address of a caller.
+UVICORN: Mapping[str, Any] = {
+    "server_header": False,
+    "proxy_headers": False,
+    "ws_max_size": 64 << 10,
+    "ws_per_message_deflate": False,
+    "ws_ping_interval": 20.0,
+    "ws_ping_timeout": 20.0,
+    "h11_max_incomplete_event_size": 64 << 10,
+    "timeout_keep_alive": 30,
+}
+
+_WATCHED = frozenset(
+    {
+        b"authorization",
+        b"content-encoding",
+        b"content-length",
+        b"content-type",
+        b"forwarded",
+        b"host",
+        b"origin",
+        b"sec-fetch-site",
+        b"transfer-encoding",
+        b"x-real-ip",
+    }
+)
+_OWN_SITES = frozenset({None, b"same-origin", b"none"})
+_ADDED = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cache-control", b"no-store"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+)
+_CSP_NAME = b"content-security-policy"
+_REPLACED = frozenset({_CSP_NAME, b"server", *(name for name, _ in _ADDED)})
+_Headers = dict[bytes, bytes]
+
+# A string, or one that never ends: so that a wrong body costs no more than a right one.
+_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)
+_STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")  # One down, or one up.
+_NO_BRACKETS = bytes(letter for letter in range(256) if letter not in b"[]{}")
+
+
+class Guard:
+    """The layer. ``hosts``: further names that a server without tokens answers to. ``origins``: those of pages that may
+    open WebSockets though they come from elsewhere. ``relaxed``: content security policies by path.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        tokens: Tokens,
+        *,
+        hosts: Iterable[str] = (),
+        origins: Iterable[str] = (),
+        relaxed: Mapping[str, str] | None = None,
+        body_max: int = BODY_MAX,
+        bulk_max: int = BULK_MAX,
+        body_seconds: float = BODY_SECONDS,
+    ) -> None:
+        self._app = app
+        self._tokens = tokens
+        self._hosts = HERE | {host.lower() for host in hosts}
+        self._origins = frozenset(origin.lower().encode() for origin in origins)
+        self._body_max = body_max
+        self._bulk_max = max(body_max, bulk_max)
+        self._slow = _Slow(body_seconds)
+        self._added = [(_CSP_NAME, CSP.encode()), *_ADDED]
+        self._relaxed = {path: [(_CSP_NAME, policy.encode()), *_ADDED] for path, policy in (relaxed or {}).items()}
+
+    async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
+        if scope["type"] not in ("http", "websocket"):
+            await self._app(scope, receive, send)
+            return
+        path: str = scope["path"]
+        if not self._tokens.fresh() and path != HEALTH:
+            with contextlib.suppress(StoreError):  # Whoever needs to know who asks will say so.
+                await self._tokens.follow()
+        guarded = _Answer(send, self._relaxed.get(path, self._added))
+        try:
+            body = self._admit(scope, path)
+        except Problem as problem:
+            await _refuse(scope, receive, guarded.send, problem)
+            return
+        if body is not None:
+            body.receive_more = receive
+            guarded.body = body
+        try:
+            await self._app(scope, receive if body is None else body.receive, guarded.send)
+        except Exception:
+            if guarded.started:
+                raise
+            if body is None or body.problem is None:
+                # Whoever stands before us would answer without our headers. It still hears of it, and logs it.
+                await _refuse(scope, receive, guarded.send, _internal())
+                raise
+        if body is not None and body.problem is not None and not guarded.started:
+            guarded.body = None
+            await _refuse(scope, receive, guarded.send, body.problem)
+
+    def _admit(self, scope: AsgiScope, path: str) -> _Body | None:
+        """Check all that can be checked before the body comes. Gives how to read that, if there may be one."""
+        headers: _Headers = {}
+        forwarded = False
+        given = scope["headers"]
+        if len(given) > HEADERS_MAX:
+            raise Problem("malformed", f"there are more than {HEADERS_MAX} headers")
+        for name, value in given:
+            if name in _WATCHED:
+                if name in headers:
+                    raise Problem("malformed", f"there are several {name.decode('latin-1')} headers")
+                headers[name] = value
+            elif name[:11] == b"x-forwarded":
+                forwarded = True
+        if scope["type"] == "websocket":
+            if self._tokens.guarded:
+                self._check_open(scope, headers, forwarded)
+                _check_site(headers)
+            self._check_origin(headers)
+            return None
+        method: str = scope["method"]
+        unsafe = method not in SAFE
+        if self._tokens.guarded:
+            self._check_open(scope, headers, forwarded)
+            if unsafe or path in EFFECTS:
+                _check_site(headers)
+                self._check_origin(headers)
+        elif unsafe and headers.get(b"authorization", b"")[:7].lower() != b"bearer ":
+            raise unauthenticated()  # Nothing that a browser adds by itself counts.
+        return self._expect(headers, path, unsafe=unsafe)
+
+    def _check_open(self, scope: AsgiScope, headers: _Headers, forwarded: bool) -> None:
+        """Check what keeps a server without tokens to this machine."""
+        host = _host_name(headers.get(b"host", b""))
+        if host not in self._hosts:
+            raise Problem("wrong_host", "without tokens this server answers only to names of this machine")
+        if forwarded or b"forwarded" in headers or b"x-real-ip" in headers:
+            raise Problem("forwarded", "without tokens this server takes nothing that a proxy forwards")
+        client = scope.get("client")
+        if client and not _is_here(client[0]) and TEST_HOST not in self._hosts:
+            raise Problem("forbidden", "without tokens this server serves only this machine")
+
+    def _check_origin(self, headers: _Headers) -> None:
+        origin = headers.get(b"origin")
+        if origin is None or _same_origin(origin, headers.get(b"host", b"")) or origin.lower() in self._origins:
+            return
+        raise Problem("forbidden_origin", "pages of other sites may not do this")
+
+    def _expect(self, headers: _Headers, path: str, *, unsafe: bool) -> _Body | None:
+        length = headers.get(b"content-length")
+        if length is None and b"transfer-encoding" not in headers:
+            if not unsafe:
+                return None
+            size = 0
+        elif length is None:
+            size = 1
+        elif length.isdigit():
+            size = int(length) if len(length) < 16 else 1 << 50
+        else:
+            raise Problem("malformed", "Content-Length is no number")
+        if headers.get(b"content-encoding", b"identity").lower() != b"identity":
+            raise Problem("unsupported_media_type", "bodies must not be compressed")
+        as_json = _is_json(headers.get(b"content-type", b""))
+        if unsafe and size and not as_json:
+            raise _not_json()
+        most = self._bulk_max if path.endswith("/bulk") or "/internal/" in path else self._body_max
+        if size > most:
+            raise _too_large(most)
+        return _Body(most, self._slow, as_json=as_json or not unsafe)
+
+
+class _Body:
+    """A body that is read within bounds of size and time."""
+
+    __slots__ = ("_as_json", "_done", "_most", "_size", "_slow", "began", "problem", "reader", "receive_more")
+
+    receive_more: Receive
+
+    def __init__(self, most: int, slow: _Slow, *, as_json: bool) -> None:
+        self._most = most
+        self._slow = slow
+        self._as_json = as_json
+        self._size = 0
+        self._done = False
+        self.began = time.monotonic()
+        self.reader: asyncio.Task[Any] | None = None
+        self.problem: Problem | None = None
+
+    async def receive(self) -> Message:
+        if self.problem is not None:
+            raise self.problem
+        if self._done:  # What is awaited now is the end of the connection.
+            return await self.receive_more()
+        self.reader = asyncio.current_task()
+        self._slow.watch(self)
+        try:
+            message = await self.receive_more()
+        except asyncio.CancelledError:
+            self._raise_if_late()
+            raise
+        finally:
+            self._slow.leave(self)
+        if message["type"] == "http.request":
+            part = message.get("body", b"")
+            self._size += len(part)
+            if self._size > self._most:
+                self.problem = _too_large(self._most)
+            elif part and not self._as_json:
+                self.problem = _not_json()
+            if self.problem is not None:
+                raise self.problem
+            self._done = not message.get("more_body", False)
+        return message
+
+    def _raise_if_late(self) -> None:
+        """Tell our own cancel from one that came from elsewhere."""
+        if self.problem is not None and self.reader is not None and self.reader.uncancel() == 0:
+            raise self.problem from None
+
+
+class _Slow:
+    """Ends the reading of bodies that take too long. One timer for all: one for each would cost more than the rest."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._reading: set[_Body] = set()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def watch(self, body: _Body) -> None:
+        self._reading.add(body)
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(self._seconds / 4, self._look)
+
+    def leave(self, body: _Body) -> None:
+        self._reading.discard(body)
+
+    def _look(self) -> None:
+        self._timer = None
+        latest = time.monotonic() - self._seconds
+        for body in [body for body in self._reading if body.began <= latest]:
+            self.leave(body)
+            if body.reader is not None:
+                body.problem = Problem("malformed", "the body did not come in time", headers={"Connection": "close"})
+                body.reader.cancel()
+        if self._reading:
+            self._timer = asyncio.get_running_loop().call_later(self._seconds / 4, self._look)
+
+
+class _Answer:
+    """Sends an answer with our headers on it, or what is wrong with the request in its place."""
+
+    __slots__ = ("_added", "_send", "body", "started")
+
+    def __init__(self, send: Send, added: list[tuple[bytes, bytes]]) -> None:
+        self._send = send
+        self._added = added
+        self.body: _Body | None = None
+        self.started = False
+
+    async def send(self, message: Message) -> None:
+        kind = message["type"]
+        if kind in ("http.response.start", "websocket.http.response.start"):
+            if self.body is not None and self.body.problem is not None and message["status"] >= 400:
+                return  # It speaks of a body that it never had; the guard says what was wrong with it.
+            self.started = True
+            kept = [pair for pair in message.get("headers", ()) if pair[0].lower() not in _REPLACED]
+            message["headers"] = kept + self._added
+        elif kind == "http.response.body" and not self.started:
+            return
+        elif kind in ("websocket.accept", "websocket.close"):
+            self.started = True
+        await self._send(message)
+
+
+def too_deep(body: bytes, most: int = DEPTH_MAX) -> bool:
+    """Tell whether JSON nests deeper than that, before a parser follows it down. Linear, whatever it is given."""
+    if body.count(b"[") + body.count(b"{") <= most:
+        return False
+    steps = array("b", _STRING.sub(b"", body).translate(_STEPS, _NO_BRACKETS))
+    return max(accumulate(steps), default=0) > most
+
+
+async def _refuse(scope: AsgiScope, receive: Receive, send: Send, problem: Problem) -> None:
+    if scope["type"] == "websocket" and DENIAL not in scope.get("extensions", {}):
+        await send({"type": "websocket.close", "code": 1008, "reason": problem.code})
+        return
+    await answer(problem)(scope, receive, send)
+
+
+def _check_site(headers: _Headers) -> None:
+    if headers.get(b"sec-fetch-site") not in _OWN_SITES:
+        raise Problem("forbidden_origin", "pages of other sites may not do this")
+
+
+def _too_large(most: int) -> Problem:
+    # Whatever else comes on this connection is not read.
+    return Problem("too_large", f"the body is larger than {most:,} bytes", headers={"Connection": "close"}, most=most)
+
+
+def _internal() -> Problem:
+    return Problem("internal", "the server made a mistake; its log tells more")
+
+
+def _not_json() -> Problem:
+    return Problem("unsupported_media_type", "the body must be application/json")
+
+
+@functools.lru_cache(maxsize=100)
+def _is_json(content_type: bytes) -> bool:
+    return content_type.partition(b";")[0].strip().lower() == b"application/json"
+
+
+@functools.lru_cache(maxsize=1_000)
+def _is_here(address: str) -> bool:
+    return reaches_only_here(address)
+
+
+@functools.lru_cache(maxsize=1_000)
+def _host_name(host: bytes) -> str:
+    """Give the name in a Host header, without the port; nothing if it is not written like one."""
+    text = host.decode("latin-1").lower()
+    name, colon, port = text.rpartition(":") if not text.endswith("]") else (text, "", "")
+    if not colon:
+        return text
+    return name if port.isdigit() else ""
+
+
+@functools.lru_cache(maxsize=1_000)
+def _same_origin(origin: bytes, host: bytes) -> bool:
+    scheme, slashes, place = origin.decode("latin-1").lower().partition("://")
+    port = {"http": ":80", "https": ":443"}.get(scheme)
+    if not slashes or port is None:
+        return False
+    own = host.decode("latin-1").lower()
+    return bool(own) and place.removesuffix(port) == own.removesuffix(port)

@@ -1,0 +1,57 @@
+"""One process that serves and works, as fasdis did: ``uvicorn headway.server.main:app --port 8000``.
+
+The app is the one that HEADWAY_APP names, else the demo tasks. Its worker runs on the same loop, with three slots
+unless something else is set, one of them kept for high.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import FastAPI
+
+from headway.client.app import Headway
+from headway.client.settings import gather
+from headway.server.api import headway_api
+from headway.worker.embedded import Worker
+from headway.worker.loading import load_app
+
+SLOTS = 3
+
+
+def create() -> FastAPI:
+    """Make the application, with a worker that lives as long as it does."""
+    app = _app()
+    if "slots" not in gather():
+        app.configure(slots=SLOTS)
+    api = headway_api(app)
+    serve = api.router.lifespan_context
+
+    @asynccontextmanager
+    async def serve_and_work(scope: Any) -> AsyncIterator[Any]:
+        async with serve(scope) as state, Worker(app) as worker:
+            api.state.service.instances.rename(worker.worker_id)
+            yield state
+
+    api.router.lifespan_context = serve_and_work
+    return api
+
+
+def _app() -> Headway:
+    path = os.environ.get("HEADWAY_APP")
+    if path:
+        return load_app(path)
+    from headway.demo import app
+
+    return app
+
+
+def __getattr__(name: str) -> Any:
+    """Make ``app`` when it is asked for: importing this module opens and starts nothing."""
+    if name != "app":
+        raise AttributeError(name)
+    globals()["app"] = made = create()
+    return made

@@ -1,0 +1,154 @@
+"""What goes wrong, as answers: ``application/problem+json`` with a stable code."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from headway.core.errors import HeadwayError, IdempotencyConflict, PolicyError
+
+log = logging.getLogger("headway.server")
+
+PROBLEM_JSON = "application/problem+json"
+
+# Every code that an answer may carry, with its status. Users match on the code; the text may change.
+STATUSES: Mapping[str, int] = {
+    "malformed": 400,
+    "unauthenticated": 401,
+    "forbidden": 403,
+    "tenant_mismatch": 403,
+    "forbidden_origin": 403,
+    "forwarded": 403,
+    "not_found": 404,
+    "job_not_found": 404,
+    "worker_not_found": 404,
+    "method_not_allowed": 405,
+    "switched_off": 405,
+    "idempotency_conflict": 409,
+    "illegal_move": 409,
+    "lease_lost": 409,
+    "worker_unknown": 409,
+    "policy_conflict": 409,
+    "not_stored": 409,
+    "payload_too_large": 413,
+    "too_large": 413,
+    "unsupported_media_type": 415,
+    "wrong_host": 421,
+    "invalid": 422,
+    "bad_arguments": 422,
+    "payload": 422,
+    "config": 422,
+    "policy": 422,
+    "unknown_option": 422,
+    "queue_full": 429,
+    "too_many_attempts": 429,
+    "too_many_streams": 429,
+    "store_unavailable": 503,
+    "store_busy": 503,
+    "store_full": 503,
+    "store": 503,
+    "stopping": 503,
+    "internal": 500,
+}
+FIELD_MAX, TEXT_MAX = 100, 300  # Letters of a caller's own words that an answer repeats.
+RETRY_AFTER = {"store_unavailable": 1, "store_busy": 1, "store_full": 30, "stopping": 1}
+
+
+class Problem(Exception):
+    """Answer a request with a problem. Facts become members of the document."""
+
+    def __init__(self, code: str, detail: str, *, headers: Mapping[str, str] | None = None, **facts: Any) -> None:
+        super().__init__(detail)
+        self.status = STATUSES[code]
+        self.code = code
+        self.detail = detail
+        self.headers = dict(headers or {})
+        self.facts = facts
+
+
+def answer(problem: Problem) -> Response:
+    """Turn a problem into its answer."""
+    return Response(body(problem), status_code=problem.status, headers=problem.headers or None, media_type=PROBLEM_JSON)
+
+
+def body(problem: Problem) -> bytes:
+    """Write the document of a problem."""
+    return msgspec.json.encode(
+        {
+            **problem.facts,
+            "type": f"urn:headway:problem:{problem.code}",
+            "title": HTTPStatus(problem.status).phrase,
+            "status": problem.status,
+            "detail": problem.detail,
+            "code": problem.code,
+        }
+    )
+
+
+def problem_of(error: HeadwayError) -> Problem:
+    """Tell a caller what Headway could not do."""
+    code = error.code if error.code in STATUSES else "internal"
+    facts: dict[str, Any] = {}
+    if isinstance(error, PolicyError):
+        facts["problems"] = [{"key": problem.key, "text": problem.text} for problem in error.problems]
+    if isinstance(index := error.facts.get("index"), int):
+        facts["index"] = index
+    if isinstance(error, IdempotencyConflict):
+        return Problem(code, "this idempotency key was used before, with another task or other parameters", **facts)
+    headers = {"Retry-After": str(RETRY_AFTER[code])} if code in RETRY_AFTER else {}
+    if code == "internal":
+        log.error("an answer could not be given", exc_info=error)
+        return Problem(code, "the server made a mistake; its log tells more")
+    # What a store says of itself may name hosts and files.
+    detail = str(error) if STATUSES[code] != HTTPStatus.SERVICE_UNAVAILABLE else "the store cannot be reached just now"
+    return Problem(code, detail, headers=headers, **facts)
+
+
+def install(api: FastAPI) -> None:
+    """Let every error leave as a problem."""
+
+    async def on_problem(_: Request, error: Any) -> Response:
+        return answer(error)
+
+    async def on_error(_: Request, error: Any) -> Response:
+        return answer(problem_of(error))
+
+    async def on_invalid(_: Request, error: Any) -> Response:
+        return answer(invalid(error.errors()))
+
+    async def on_http(_: Request, error: Any) -> Response:
+        codes = {400: "malformed", 404: "not_found", 405: "method_not_allowed", 413: "too_large"}
+        code = codes.get(error.status_code, "malformed")
+        return answer(Problem(code, str(error.detail), headers=error.headers))
+
+    async def on_bug(_: Request, error: Any) -> Response:
+        return answer(Problem("internal", "the server made a mistake; its log tells more"))
+
+    api.add_exception_handler(Problem, on_problem)
+    api.add_exception_handler(HeadwayError, on_error)
+    api.add_exception_handler(RequestValidationError, on_invalid)
+    api.add_exception_handler(HTTPException, on_http)
+    api.add_exception_handler(Exception, on_bug)
+
+
+def invalid(errors: Sequence[Any]) -> Problem:
+    """Say what does not fit, field by field; never repeating the values, which may be secret or huge."""
+    if any(str(error.get("type", "")).startswith("json_invalid") for error in errors):
+        return Problem("malformed", "the body is not JSON")
+    found = [
+        {
+            "field": ".".join(str(part)[:FIELD_MAX] for part in error["loc"][1:]) or str(error["loc"][0]),
+            "text": str(error["msg"])[:TEXT_MAX],
+        }
+        for error in errors[:20]
+    ]
+    text = "; ".join(f"{one['field']}: {one['text']}" for one in found[:3])
+    return Problem("invalid", text, errors=found)

@@ -1,0 +1,144 @@
+"""The routes of fasdis: one call to schedule a task, one to look at it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from fastapi import Query, Request
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.responses import Response
+
+from headway.core.job import Job, State
+from headway.core.moments import write_moment
+from headway.server.auth import Scope
+from headway.server.problems import Problem
+from headway.server.routes.tasks import SUBMIT_PROBLEMS, TaskId, find, reply
+from headway.server.routing import Routes, caller_of
+from headway.server.service import service_of
+from headway.server.shapes import Body, Name, NewTask
+from headway.server.submitting import make_call, submit
+
+DEFAULT_TASK = "demo.sleep"
+STATUSES = {State.QUEUED: "queued", State.EXECUTING: "processing", State.COMPLETED: "completed"}
+
+Lane = Literal["low", "high"]
+routes = Routes("fasdis")
+
+
+class Schedule(Body):
+    """What to schedule; everything may be left out."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"priority": "high"}]})
+
+    priority: Lane | None = None
+    task_type: Name = DEFAULT_TASK
+    parameters: dict[str, Any] = Field(default_factory=dict)
+    idempotency_key: Name | None = None
+
+
+class Scheduled(BaseModel):
+    """The task is in the queue."""
+
+    task_id: str
+    status: Literal["queued", "processing", "completed", "failed"]
+    priority: Lane
+    worker: str = Field(description="The instance that scheduled it.")
+    scheduled_at: str
+
+
+class Record(BaseModel):
+    """A task as fasdis kept it."""
+
+    task_id: str
+    priority: str
+    status: Literal["queued", "processing", "completed", "failed"]
+    scheduled_by: str | None
+    scheduled_at: str
+    processed_by: str | None
+    started_at: str | None
+    completed_at: str | None
+    latency_ms: int | None = Field(description="From the submission to the start of the attempt that counts.")
+    same_worker: bool | None = Field(description="Whether the instance that scheduled it also ran it.")
+
+
+@routes.post("/task", scope=Scope.SUBMIT, answers={200: Scheduled}, problems=SUBMIT_PROBLEMS, summary="Schedule a task")
+async def schedule(
+    request: Request,
+    wanted: Schedule | None = None,
+    priority: Annotated[Lane | None, Query(description="Low, unless the body says otherwise.")] = None,
+) -> Response:
+    """Schedule a task in the lane low or high."""
+    return await _schedule(request, wanted or Schedule(), priority)
+
+
+@routes.get(
+    "/task",
+    scope=Scope.SUBMIT,
+    answers={200: Scheduled},
+    problems=(*SUBMIT_PROBLEMS, "switched_off", "forbidden_origin"),
+    deprecated=True,
+    summary="Schedule a task (use POST)",
+)
+async def schedule_by_get(request: Request, priority: Annotated[Lane, Query()] = "low") -> Response:
+    """Schedule a task by GET, for clients of old. Off once there are tokens, or by `HEADWAY_TASK_BY_GET=false`."""
+    service = service_of(request)
+    if not service.app.settings.task_by_get or not caller_of(request).open:
+        raise Problem("switched_off", "GET /task schedules nothing here; use POST /task", headers={"Allow": "POST"})
+    answer = await _schedule(request, Schedule(), priority)
+    answer.headers["Deprecation"] = "true"
+    answer.headers["Link"] = '</task>; rel="successor-version"'
+    return answer
+
+
+@routes.get(
+    "/task/{task_id}", scope=Scope.READ, answers={200: Record}, problems=("job_not_found",), summary="A task's record"
+)
+async def get_record(request: Request, task_id: TaskId) -> Response:
+    """Give a task's record with the fields of old; an unknown id is 404."""
+    service = service_of(request)
+    job = await find(service, caller_of(request), task_id)
+    return reply(_record(job, await service.instances.name_of(job.trace_id)))
+
+
+async def _schedule(request: Request, wanted: Schedule, priority: Lane | None) -> Response:
+    service = service_of(request)
+    lane: Lane = priority or wanted.priority or "low"
+    new = NewTask(
+        task_type=wanted.task_type,
+        parameters=wanted.parameters,
+        priority=lane,
+        idempotency_key=wanted.idempotency_key,
+        trace_id=await service.instances.new_trace(),
+    )
+    call = await make_call(service, caller_of(request), new, key=None, trace=None)
+    (kept,) = await submit(service, [call])
+    job = await service.client.get(call.new.job_id if not kept.deduplicated else kept.task_id)  # type: ignore[arg-type]
+    return reply(
+        {
+            "task_id": kept.task_id,
+            "status": _status(job),
+            "priority": lane,
+            "worker": service.instances.name,
+            "scheduled_at": write_moment(job.submitted_at),
+        }
+    )
+
+
+def _status(job: Job) -> str:
+    return STATUSES.get(job.state, "failed")
+
+
+def _record(job: Job, scheduled_by: str | None) -> dict[str, Any]:
+    started_at = job.started_at
+    return {
+        "task_id": job.job_id,
+        "priority": job.lane,
+        "status": _status(job),
+        "scheduled_by": scheduled_by,
+        "scheduled_at": write_moment(job.submitted_at),
+        "processed_by": job.worker_id,
+        "started_at": None if started_at is None else write_moment(started_at),
+        "completed_at": None if job.finished_at is None else write_moment(job.finished_at),
+        "latency_ms": None if started_at is None else max(0, started_at - job.submitted_at),
+        "same_worker": None if job.worker_id is None else job.worker_id == scheduled_by,
+    }

@@ -1,0 +1,65 @@
+"""What machines ask: is it there, is it ready, how is it doing."""
+
+from __future__ import annotations
+
+import asyncio
+
+from fastapi import Request
+from starlette.responses import Response
+
+from headway.core.errors import StoreError
+from headway.server.auth import Scope
+from headway.server.problems import Problem
+from headway.server.routes.tasks import reply
+from headway.server.routing import Routes
+from headway.server.service import service_of
+from headway.server.shapes import Health, Readiness
+
+READY_SECONDS = 2.0
+
+routes = Routes("health")
+
+
+@routes.get("/healthz", scope=Scope.PUBLIC, answers={200: Health}, takes_input=False, summary="Is the process alive")
+async def get_health() -> Response:
+    """Say that the process answers, whatever the store does."""
+    return reply({"status": "ok"})
+
+
+@routes.get(
+    "/readyz",
+    scope=Scope.PUBLIC,
+    answers={200: Readiness},
+    problems=("stopping",),
+    takes_input=False,
+    summary="Can it serve",
+)
+async def get_readiness(request: Request) -> Response:
+    """Say whether the store answers and the server is not about to leave."""
+    service = service_of(request)
+    if service.stopping.done():
+        raise Problem("stopping", "the server is about to leave")
+    try:
+        async with asyncio.timeout(READY_SECONDS):
+            await (await service.store()).snapshot()
+    except (StoreError, TimeoutError):
+        raise Problem(
+            "store_unavailable", "the store cannot be reached just now", headers={"Retry-After": "1"}
+        ) from None
+    return reply({"status": "ok"})
+
+
+@routes.get(
+    "/metrics",
+    scope=Scope.READ,
+    answers={200: (None, "The metrics, in the text format of Prometheus or OpenMetrics.")},
+    takes_input=False,
+    summary="Metrics",
+)
+async def get_metrics(request: Request) -> Response:
+    """Give the metrics of the whole store, the same from any of its servers."""
+    from headway.server.metrics import render
+
+    service = service_of(request)
+    body, media = await render(await service.store(), await service.policy(), request.headers.get("accept", ""))
+    return Response(body, headers={"Content-Type": media})

@@ -1,0 +1,85 @@
+"""The policy in force: look at it, try another, apply it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import Body, Query, Request
+from starlette.responses import Response
+
+from headway.core.moments import write_moment
+from headway.core.policy.checking import check_policy
+from headway.core.policy.document import BUILT_IN
+from headway.core.policy.reading import policy_data, read_policy
+from headway.core.worker import WorkerState
+from headway.engine.audit import record
+from headway.engine.load import recent_load
+from headway.engine.policies import Applied, apply_policy, read_current
+from headway.server.auth import Scope
+from headway.server.routes.tasks import reply
+from headway.server.routing import Routes, caller_of
+from headway.server.service import service_of
+from headway.server.shapes import PolicyChecked, PolicyShape
+
+NOTE_MAX = 500
+
+routes = Routes("policy", "/api/v1")
+
+
+@routes.get("/policy", scope=Scope.READ, answers={200: PolicyShape}, takes_input=False, summary="The policy in force")
+async def get_policy(request: Request) -> Response:
+    """Give the policy in force with its version, whole: what was left out is filled in."""
+    return reply(_values(await read_current(await service_of(request).store())))
+
+
+@routes.put(
+    "/policy",
+    scope=Scope.ADMIN,
+    answers={200: (PolicyShape | PolicyChecked, "It is in force; or, with `dry_run`, what it would mean.")},
+    problems=("policy",),
+    summary="Apply a policy",
+)
+async def put_policy(
+    request: Request,
+    policy: Annotated[dict[str, Any], Body(examples=[{"lanes": {"low": {"level": 2, "weight": 2}}}])],
+    dry_run: Annotated[bool, Query(description="Check it and change nothing.")] = False,
+    note: Annotated[str, Query(max_length=NOTE_MAX, description="Why; kept with the version.")] = "",
+) -> Response:
+    """Put a policy in force as a new version, with no restart. The body has the keys of a policy file.
+
+    What is wrong in it is told all at once, in `problems`. `headway policy rollback` goes back.
+    """
+    service = service_of(request)
+    store = await service.store()
+    read = read_policy(policy, "the body")
+    if dry_run:
+        stats = await store.stats()
+        slots = [worker.slots for worker in stats.workers if worker.state is not WorkerState.DEAD] or [5]
+        checked = check_policy(read, slots=max(slots), workers=len(slots), load=await recent_load(store, read))
+        warnings = [f"{found.key}: {found.text}" if found.key else found.text for found in checked.findings]
+        return reply({"valid": True, "warnings": warnings, "policy": policy_data(read)})
+    before = await read_current(store)
+    now_at = (await service.snapshots.fresh()).now_at
+    applied = await apply_policy(store, read, now_at=now_at, note=note or "over HTTP")
+    await record(
+        store,
+        who=caller_of(request).who,
+        what="policy.put",
+        target=f"version {applied.version}",
+        before=None if before is None else before.version,
+        after=applied.digest,
+        now_at=now_at,
+    )
+    await service.app.in_force.follow(store, every=0)
+    return reply(_values(applied))
+
+
+def _values(applied: Applied | None) -> dict[str, Any]:
+    if applied is None:
+        return {"version": 0, "applied_at": None, "note": "built in", "policy": policy_data(BUILT_IN)}
+    return {
+        "version": applied.version,
+        "applied_at": write_moment(applied.applied_at),
+        "note": applied.note,
+        "policy": applied.data,
+    }

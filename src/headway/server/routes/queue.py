@@ -1,0 +1,130 @@
+"""The queue as a whole: its numbers and its dead letters."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Query, Request
+from starlette.responses import Response
+
+from headway.core.job import JobId, State
+from headway.core.worker import WorkerState
+from headway.engine.audit import record
+from headway.server.auth import Caller, Scope, tenant_for
+from headway.server.problems import Problem
+from headway.server.routes.tasks import PAGE, PAGE_MAX, TaskId, find, page, read_cursor, reply
+from headway.server.routing import Routes, caller_of
+from headway.server.service import Service, service_of
+from headway.server.shapes import BULK_MAX, Name, QueueStats, Replay, Replayed, TaskPage, TaskState
+from headway.stores.base import JobQuery, Stats
+
+routes = Routes("queue", "/api/v1")
+
+
+@routes.get(
+    "/queue/stats", scope=Scope.READ, answers={200: QueueStats}, takes_input=False, summary="The queue in numbers"
+)
+async def get_stats(request: Request) -> Response:
+    """Count what waits in each priority, the workers, and what ended in the last minute or so."""
+    service = service_of(request)
+    return reply(stats_values(await service.client.stats(), list((await service.policy()).lanes)))
+
+
+def stats_values(stats: Stats, lanes: list[str]) -> dict[str, object]:
+    """Give the queue's numbers; every lane of the policy is there, empty ones too."""
+    queues = {}
+    for name in dict.fromkeys([*lanes, *stats.lanes]):
+        lane = stats.lanes.get(name)
+        waiting, oldest_at = (lane.waiting, lane.oldest_at) if lane is not None else (0, None)
+        age = 0 if oldest_at is None or not waiting else max(0, stats.now_at - oldest_at) // 1_000
+        queues[name] = {"depth": waiting, "oldest_age_seconds": age}
+    live = [worker for worker in stats.workers if worker.state is not WorkerState.DEAD]
+    counts = {state.value: sum(worker.state is state for worker in stats.workers) for state in WorkerState}
+    recent = stats.last_minute
+    return {
+        "queues": queues,
+        "workers": counts
+        | {
+            "total_capacity": sum(worker.slots for worker in live),
+            "used_capacity": sum(worker.running for worker in live),
+        },
+        "throughput": {
+            "completed_last_minute": recent.get("completed", 0),
+            "failed_last_minute": recent.get("failed", 0) + recent.get("dead_letter", 0),
+        },
+    }
+
+
+@routes.get("/dlq", scope=Scope.READ, answers={200: TaskPage}, problems=("tenant_mismatch",), summary="Dead letters")
+async def list_dead_letters(
+    request: Request,
+    task_type: Annotated[Name | None, Query()] = None,
+    priority: Annotated[Name | None, Query()] = None,
+    tenant: Annotated[Name | None, Query()] = None,
+    limit: Annotated[int, Query(ge=1, le=PAGE_MAX)] = PAGE,
+    cursor: Annotated[str | None, Query(max_length=64)] = None,
+) -> Response:
+    """List the tasks whose retries are used up, newest first. They are kept as long as the policy says: 30 days."""
+    service = service_of(request)
+    query = JobQuery(
+        states=(State.DEAD_LETTER,),
+        task=task_type,
+        lane=priority,
+        tenant=tenant_for(caller_of(request), tenant),
+        before=None if cursor is None else read_cursor(cursor),
+        limit=limit + 1,
+    )
+    return reply(await page(service, query))
+
+
+@routes.post(
+    "/dlq/{task_id}/replay",
+    scope=Scope.ADMIN,
+    answers={200: TaskState},
+    problems=("job_not_found", "illegal_move"),
+    summary="Queue a dead letter again",
+)
+async def replay_one(request: Request, task_id: TaskId) -> Response:
+    """Queue a dead letter again with its retries reset. Done twice, it is done once."""
+    service, caller = service_of(request), caller_of(request)
+    job = await find(service, caller, task_id)
+    if job.state in (State.QUEUED, State.EXECUTING):
+        return reply({"task_id": task_id, "status": job.state.value})
+    if job.state is not State.DEAD_LETTER:
+        raise Problem("illegal_move", f"task {task_id} is no dead letter but {job.state.value}")
+    state = await service.app.job(task_id).aretry()
+    await record(await service.store(), who=caller.who, what="dlq.replay", target=task_id)
+    return reply({"task_id": task_id, "status": state.value})
+
+
+@routes.post(
+    "/dlq/replay",
+    scope=Scope.ADMIN,
+    answers={200: Replayed},
+    problems=("tenant_mismatch",),
+    summary="Queue dead letters again",
+)
+async def replay_many(request: Request, wanted: Replay) -> Response:
+    """Queue up to 1,000 dead letters again: those named, those that fit, or, with `all`, any."""
+    service, caller = service_of(request), caller_of(request)
+    ids, more = await _dead_letters(service, caller, wanted)
+    states = await service.client.retry(ids) if ids else []
+    replayed = [job_id for job_id, state in zip(ids, states, strict=True) if state is not None and not state.ended]
+    refused = [job_id for job_id in ids if job_id not in set(replayed)]
+    if replayed:
+        await record(await service.store(), who=caller.who, what="dlq.replay", target=f"{len(replayed)} tasks")
+    return reply({"replayed": replayed, "refused": refused, "more": more and bool(replayed)})
+
+
+async def _dead_letters(service: Service, caller: Caller, wanted: Replay) -> tuple[list[JobId], bool]:
+    tenant = tenant_for(caller, wanted.tenant)
+    if wanted.task_ids is not None:
+        asked = [JobId(task_id) for task_id in dict.fromkeys(wanted.task_ids)]
+        jobs = [job for job in await (await service.store()).get(asked) if job is not None]
+        fit = [job.job_id for job in jobs if job.state is State.DEAD_LETTER and tenant in (None, job.tenant)]
+        return fit, False
+    if not wanted.all and wanted.task_type is None and wanted.priority is None and wanted.tenant is None:
+        raise Problem("invalid", "give task_ids, task_type, priority or tenant; or all: true for every dead letter")
+    query = JobQuery((State.DEAD_LETTER,), wanted.task_type, wanted.priority, tenant, limit=BULK_MAX + 1)
+    found = [job.job_id for job in await service.client.find(query)]
+    return found[:BULK_MAX], len(found) > BULK_MAX

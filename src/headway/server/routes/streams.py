@@ -1,0 +1,171 @@
+"""Streams: a task's story by server-sent events and by WebSocket, and tickets for browsers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterator
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Query, Request, WebSocket
+from starlette.requests import HTTPConnection
+from starlette.responses import Response, StreamingResponse
+
+from headway.core.errors import HeadwayError
+from headway.core.job import JobId
+from headway.core.moments import write_moment
+from headway.server.auth import Caller, Scope, authorise, refuse_socket, subprotocol_of, ticket_for, until_ended
+from headway.server.problems import Problem, problem_of
+from headway.server.routes.tasks import TaskId, encode, find, reply
+from headway.server.routing import Routes, caller_of
+from headway.server.service import Service, service_of
+from headway.server.shapes import Ticket
+from headway.server.streams import Told, follow, read_place, write_place
+from headway.server.tasks import ending_values, estimate_values
+
+SEND_SECONDS = 30.0  # A reader that takes longer to make room is let go.
+TOO_SLOW, RESTARTING, NOT_FOUND = 1013, 1012, 4404
+TICKET_SECONDS = 60
+
+routes = Routes("streams", "/api/v1")
+sockets = APIRouter(prefix="/api/v1")
+SOCKET_SCOPES = {"/api/v1/tasks/{task_id}/stream": Scope.READ}
+
+
+@routes.post(
+    "/tasks/{task_id}/ticket",
+    scope=Scope.READ,
+    answers={201: Ticket},
+    problems=("job_not_found",),
+    summary="A ticket for a browser's stream",
+)
+async def make_ticket(request: Request, task_id: TaskId) -> Response:
+    """Make a ticket, good once within 60 s as `?ticket=` of this task's `/stream` or `/events`."""
+    caller = caller_of(request)
+    await find(service_of(request), caller, task_id)
+    text, _ = await ticket_for(request, caller)
+    return reply({"ticket": text, "expires_in": TICKET_SECONDS}, 201)
+
+
+@routes.get(
+    "/tasks/{task_id}/events",
+    scope=Scope.READ,
+    answers={200: (None, "Server-sent events: queued, estimate, started, progress, retried, finished.")},
+    problems=("job_not_found", "too_many_streams"),
+    summary="A task's story, as it happens",
+)
+async def get_events(
+    request: Request,
+    task_id: TaskId,
+    last_event_id: Annotated[str | None, Header(max_length=100, description="Where an earlier stream ended.")] = None,
+    ticket: Annotated[str | None, Query(max_length=100, description="In place of a token, for browsers.")] = None,
+) -> Response:
+    """Tell what happens to a task until it has ended. A client that comes back with Last-Event-ID misses nothing."""
+    service, caller = service_of(request), caller_of(request)
+    await find(service, caller, task_id)
+    service.check_room()
+    told = _events(service, request, caller, JobId(task_id), last_event_id)
+    return StreamingResponse(told, media_type="text/event-stream")
+
+
+async def _events(
+    service: Service, request: Request, caller: Caller, job_id: JobId, last: str | None
+) -> AsyncIterator[bytes]:
+    with service.stream(), _revoked(request, caller) as revoked:
+        yield b"retry: 1000\n\n"
+        async with contextlib.aclosing(follow(service, job_id, read_place(last), revoked)) as told:
+            async for one in told:
+                yield _event_text(one)
+
+
+def _event_text(told: Told) -> bytes:
+    if told.event is not None and told.job is not None:
+        event = told.event
+        data = {"kind": event.kind, "task_id": event.job_id, "at": write_moment(event.at), **event.data}
+        if event.kind == "finished":
+            data |= ending_values(told.job)
+        return b"id: %s\nevent: %s\ndata: %s\n\n" % (
+            write_place(event.place).encode(),
+            event.kind.encode(),
+            encode(data),
+        )
+    if told.job is not None:
+        data = {"kind": "estimate", "task_id": told.job.job_id, **(estimate_values(told.place) or {})}
+        return b"event: estimate\ndata: %s\n\n" % encode(data)
+    return b": still here\n\n"
+
+
+@sockets.websocket("/tasks/{task_id}/stream")
+async def stream(websocket: WebSocket, task_id: str, after: str | None = None) -> None:
+    """Tell a task's story as messages with a `type`: queue, started, progress, retried, result; then close."""
+    service = service_of(websocket)
+    try:
+        caller = await authorise(websocket, Scope.READ)
+        await find(service, caller, task_id[:64])
+        service.check_room()
+    except (Problem, HeadwayError) as error:
+        await refuse_socket(websocket, error if isinstance(error, Problem) else problem_of(error))
+        return
+    await websocket.accept(subprotocol=subprotocol_of(websocket))
+    with service.stream(), _revoked(websocket, caller) as revoked:
+        told = follow(service, JobId(task_id), read_place(after), revoked)
+        await _while_connected(websocket, _tell(websocket, told))
+
+
+async def _tell(websocket: WebSocket, told: AsyncGenerator[Told]) -> None:
+    code, reason = RESTARTING, "come back with ?after= and the last id"
+    try:
+        async with contextlib.aclosing(told):
+            async for one in told:
+                message = _message(one)
+                if message is not None:
+                    async with asyncio.timeout(SEND_SECONDS):
+                        await websocket.send_text(message)
+                if one.event is not None and one.event.kind == "finished":
+                    code, reason = 1000, "ended"
+    except TimeoutError:
+        code, reason = TOO_SLOW, "reads too slowly"
+    except HeadwayError as error:
+        code, reason = (NOT_FOUND if error.code == "job_not_found" else RESTARTING), error.code
+    await websocket.close(code, reason)
+
+
+async def _while_connected(websocket: WebSocket, telling: Coroutine[Any, Any, None]) -> None:
+    """Tell as long as somebody is there; what they say is not listened to."""
+
+    async def until_gone() -> None:
+        while (await websocket.receive())["type"] != "websocket.disconnect":
+            pass
+
+    tasks = {asyncio.ensure_future(telling), asyncio.ensure_future(until_gone())}
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@contextlib.contextmanager
+def _revoked(connection: HTTPConnection, caller: Caller) -> Iterator[asyncio.Future[None] | None]:
+    """Give a future that is done when the caller's token is good no more."""
+    ended = None if caller.token_id is None else asyncio.ensure_future(until_ended(connection, caller))
+    try:
+        yield ended
+    finally:
+        if ended is not None:
+            ended.cancel()
+
+
+def _message(told: Told) -> str | None:
+    """Write what a WebSocket is told; its own pings are signs of life enough."""
+    if told.event is None or told.event.kind == "queued":
+        if told.job is None or told.place is None:
+            return None
+        values: dict[str, Any] = {"type": "queue", "position": told.place, "estimate": estimate_values(told.place)}
+        return encode(values | {"task_id": told.job.job_id}).decode()
+    event = told.event
+    kind = "result" if event.kind == "finished" else event.kind
+    values = {"type": kind, "id": write_place(event.place), "task_id": event.job_id, "at": write_moment(event.at)}
+    values |= ending_values(told.job) if told.job is not None and kind == "result" else event.data
+    return encode(values).decode()

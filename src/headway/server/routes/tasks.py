@@ -1,0 +1,276 @@
+"""Tasks: submit, look, list, cancel, retry, and why they wait."""
+
+from __future__ import annotations
+
+import base64
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import Body, Header, Path, Query, Request
+from starlette.responses import Response
+
+from headway.core.errors import HeadwayError, JobNotFound
+from headway.core.job import Job, JobId, State
+from headway.core.moments import write_moment
+from headway.server.auth import Caller, Scope, tenant_for
+from headway.server.problems import Problem
+from headway.server.routing import Routes, caller_of
+from headway.server.service import Service, service_of
+from headway.server.shapes import (
+    BULK_MAX,
+    Cancelled,
+    EstimateShape,
+    Name,
+    NewTask,
+    Status,
+    Submitted,
+    SubmittedMany,
+    TaskPage,
+    TaskShape,
+    TaskState,
+    Why,
+)
+from headway.server.submitting import Kept, at_index, make_call, stand, submit
+from headway.server.tasks import estimate_values, reason_values, task_values
+from headway.stores.base import JobQuery
+
+PAGE, PAGE_MAX = 50, 500
+AGE_MAX = 100 * 365 * 86_400
+
+routes = Routes("tasks", "/api/v1")
+encode = msgspec.json.Encoder().encode
+
+TaskId = Annotated[str, Path(min_length=1, max_length=64, pattern=r"^[0-9A-Za-z_-]+$", description="The task's id.")]
+SUBMIT_PROBLEMS = (
+    "idempotency_conflict", "bad_arguments", "payload", "payload_too_large", "config", "tenant_mismatch",
+    "queue_full", "not_stored", "store_full",
+)  # fmt: skip
+
+
+@routes.post(
+    "/tasks",
+    scope=Scope.SUBMIT,
+    answers={
+        201: Submitted,
+        200: (Submitted, "The task that an earlier submit with this key made; or that another one stands for."),
+    },
+    problems=SUBMIT_PROBLEMS,
+    summary="Submit a task",
+)
+async def submit_task(
+    request: Request,
+    new: NewTask,
+    idempotency_key: Annotated[str | None, Header(min_length=1, max_length=255)] = None,
+    traceparent: Annotated[str | None, Header(max_length=200)] = None,
+) -> Response:
+    """Keep a task; it runs as soon as the policy lets it.
+
+    The same `idempotency_key` again gives the same task, with 200 and `Idempotent-Replayed: true`; with other
+    parameters 409. `queue_position` is how many tasks would start before it by the policy in force.
+    """
+    service = service_of(request)
+    call = await make_call(service, caller_of(request), new, key=idempotency_key, trace=traceparent)
+    (kept,) = await submit(service, [call])
+    headers = {"Location": str(request.url_for("get_task", task_id=kept.task_id).path)}
+    if kept.deduplicated and call.new.idempotency_key is not None:
+        headers["Idempotent-Replayed"] = "true"
+    return reply(_submitted(kept), 200 if kept.deduplicated else 201, headers)
+
+
+@routes.post(
+    "/tasks/bulk",
+    scope=Scope.SUBMIT,
+    answers={201: SubmittedMany},
+    problems=SUBMIT_PROBLEMS,
+    summary="Submit up to 1,000 tasks, all or none",
+)
+async def submit_tasks(
+    request: Request, news: Annotated[list[NewTask], Body(min_length=1, max_length=BULK_MAX)]
+) -> Response:
+    """Keep all of the tasks in one step, or none; a problem names the `index` of the task that has it."""
+    service, caller = service_of(request), caller_of(request)
+    calls = []
+    for index, new in enumerate(news):
+        try:
+            calls.append(await make_call(service, caller, new, key=None, trace=None))
+        except (HeadwayError, Problem) as error:
+            raise at_index(index, error) from None
+    return reply({"tasks": [_submitted(kept) for kept in await submit(service, calls)]}, 201)
+
+
+@routes.get(
+    "/tasks",
+    scope=Scope.READ,
+    answers={200: TaskPage},
+    problems=("tenant_mismatch",),
+    summary="List tasks, newest first",
+)
+async def list_tasks(
+    request: Request,
+    status: Annotated[list[Status] | None, Query(description="One or several.")] = None,
+    priority: Annotated[Name | None, Query()] = None,
+    task_type: Annotated[Name | None, Query()] = None,
+    tenant: Annotated[Name | None, Query()] = None,
+    worker: Annotated[Name | None, Query(description="The worker that runs it, or ran it last.")] = None,
+    age: Annotated[float | None, Query(ge=0, le=AGE_MAX, description="At least so many seconds old.")] = None,
+    age_max: Annotated[float | None, Query(ge=0, le=AGE_MAX, description="At most so many seconds old.")] = None,
+    limit: Annotated[int, Query(ge=1, le=PAGE_MAX)] = PAGE,
+    cursor: Annotated[str | None, Query(max_length=64, description="`next_cursor` of the page before.")] = None,
+) -> Response:
+    """List tasks with all their fields, but without their place in the queue."""
+    service, caller = service_of(request), caller_of(request)
+    now_at = (await service.snapshots.fresh()).now_at if age is not None or age_max is not None else 0
+    query = JobQuery(
+        states=tuple(State(name) for name in status or ()),
+        task=task_type,
+        lane=priority,
+        tenant=tenant_for(caller, tenant),
+        worker_id=worker,
+        submitted_before_at=None if age is None else now_at - int(age * 1_000),
+        submitted_after_at=None if age_max is None else now_at - int(age_max * 1_000),
+        before=None if cursor is None else read_cursor(cursor),
+        limit=limit + 1,
+    )
+    return reply(await page(service, query))
+
+
+@routes.get(
+    "/tasks/{task_id}",
+    scope=Scope.READ,
+    answers={200: TaskShape},
+    problems=("job_not_found",),
+    summary="Look at a task",
+)
+async def get_task(request: Request, task_id: TaskId) -> Response:
+    """Give all that is known of a task; while it waits also its place, an estimate and why."""
+    service = service_of(request)
+    job = await find(service, caller_of(request), task_id)
+    place, reasons = await stand(service, job)
+    values = task_values(job, await service.policy())
+    values |= {"queue_position": place, "estimate": estimate_values(place), "why": reason_values(reasons)}
+    return reply(values)
+
+
+@routes.delete(
+    "/tasks/{task_id}",
+    scope=Scope.SUBMIT,
+    answers={
+        200: (Cancelled, "It is cancelled."),
+        202: (Cancelled, "It runs, and was asked to stop."),
+    },
+    problems=("job_not_found", "illegal_move"),
+    summary="Cancel a task",
+)
+async def cancel_task(request: Request, task_id: TaskId) -> Response:
+    """Cancel a task that waits at once; ask one that runs to stop. One that has ended otherwise stays: 409."""
+    service = service_of(request)
+    await find(service, caller_of(request), task_id)
+    state = (await service.client.cancel([JobId(task_id)]))[0]
+    if state is None:
+        raise JobNotFound(f"no task {task_id}", job_id=task_id)
+    if state.ended and state is not State.CANCELLED:
+        raise Problem("illegal_move", f"task {task_id} is {state.value} already and cannot be cancelled")
+    answer: dict[str, Any] = {"task_id": task_id, "status": state.value}
+    if state is State.CANCELLED:
+        return reply(answer)
+    job = await service.client.get(JobId(task_id))
+    asked_at = job.cancel_requested_at or job.seen_at
+    return reply(answer | {"cancel_requested_at": write_moment(asked_at)}, 202)
+
+
+@routes.post(
+    "/tasks/{task_id}/retry",
+    scope=Scope.SUBMIT,
+    answers={200: TaskState},
+    problems=("job_not_found", "illegal_move"),
+    summary="Run a task again",
+)
+async def retry_task(request: Request, task_id: TaskId) -> Response:
+    """Queue a task again, its counts reset, whatever ending but `completed` it had."""
+    service = service_of(request)
+    await find(service, caller_of(request), task_id)
+    state = await service.app.job(task_id).aretry()
+    return reply({"task_id": task_id, "status": state.value})
+
+
+@routes.get(
+    "/tasks/{task_id}/why",
+    scope=Scope.READ,
+    answers={200: Why},
+    problems=("job_not_found",),
+    summary="Why a task waits",
+)
+async def get_why(request: Request, task_id: TaskId) -> Response:
+    """Give all reasons why a task waits, the binding one first."""
+    service = service_of(request)
+    _, reasons = await stand(service, await find(service, caller_of(request), task_id))
+    return reply({"task_id": task_id, "reasons": reason_values(reasons)})
+
+
+@routes.get(
+    "/tasks/{task_id}/estimate",
+    scope=Scope.READ,
+    answers={200: EstimateShape},
+    problems=("job_not_found", "illegal_move"),
+    summary="When a task will begin",
+)
+async def get_estimate(request: Request, task_id: TaskId) -> Response:
+    """Say when a task that waits is expected to begin. One that has begun has no estimate: 409."""
+    service = service_of(request)
+    job = await find(service, caller_of(request), task_id)
+    place, _ = await stand(service, job)
+    values = estimate_values(place)
+    if values is None:
+        raise Problem("illegal_move", f"task {task_id} does not wait any more: it is {job.state.value}")
+    return reply(values)
+
+
+# ---------------------------------------------------------------------- what several routes need
+
+
+async def find(service: Service, caller: Caller, task_id: str) -> Job:
+    """Read a task that the caller may see; another tenant's looks like none."""
+    job = (await (await service.store()).get([JobId(task_id)]))[0]
+    if job is None or (caller.tenant is not None and job.tenant != caller.tenant):
+        raise JobNotFound(f"no task {task_id}; it may have been removed since it ended", job_id=task_id)
+    return job
+
+
+async def page(service: Service, query: JobQuery) -> dict[str, Any]:
+    """Find one more than wanted, to know whether there is a next page."""
+    jobs = await (await service.store()).find(query)
+    shown, policy = jobs[: query.limit - 1], await service.policy()
+    more = len(jobs) == query.limit and bool(shown)
+    return {
+        "items": [task_values(job, policy) for job in shown],
+        "next_cursor": write_cursor(shown[-1].seq) if more else None,
+    }
+
+
+def reply(values: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """Answer with JSON."""
+    return Response(encode(values), status, headers, "application/json")
+
+
+def _submitted(kept: Kept) -> dict[str, Any]:
+    return {
+        "task_id": kept.task_id,
+        "status": kept.state.value,
+        "queue_position": kept.position,
+        "estimate": estimate_values(kept.position),
+    }
+
+
+def write_cursor(seq: int) -> str:
+    return base64.urlsafe_b64encode(str(seq).encode()).decode().rstrip("=")
+
+
+def read_cursor(text: str) -> int:
+    try:
+        number = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode("ascii")
+        seq = int(number) if number.isdecimal() and len(number) < 19 else -1
+    except (ValueError, UnicodeDecodeError):
+        seq = -1
+    if seq < 0:
+        raise Problem("invalid", "cursor: give next_cursor of the page before, as it is")
+    return seq

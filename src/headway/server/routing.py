@@ -1,0 +1,125 @@
+"""How routes are declared: each names the scope it needs, what it answers and what may go wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, TypeVar
+
+from fastapi import APIRouter, Request
+from fastapi.routing import APIRoute
+from starlette.responses import Response
+
+from headway.server.auth import Caller, Scope, authorise
+from headway.server.problems import PROBLEM_JSON, STATUSES
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+# What any route may answer, whatever it does.
+ANYWHERE = ("wrong_host", "forwarded", "store_unavailable")
+SCOPED = ("unauthenticated", "forbidden", "too_many_attempts")
+UNSAFE = ("forbidden_origin", "unsupported_media_type", "too_large")
+WITH_INPUT = ("malformed", "invalid")
+
+
+class Routes:
+    """A family of routes. A route without a scope cannot be declared."""
+
+    def __init__(self, tag: str, prefix: str = "") -> None:
+        self.router = APIRouter(prefix=prefix, tags=[tag])
+
+    def get(self, path: str, **options: Any) -> Callable[[F], F]:
+        return self._route("GET", path, **options)
+
+    def post(self, path: str, **options: Any) -> Callable[[F], F]:
+        return self._route("POST", path, **options)
+
+    def put(self, path: str, **options: Any) -> Callable[[F], F]:
+        return self._route("PUT", path, **options)
+
+    def delete(self, path: str, **options: Any) -> Callable[[F], F]:
+        return self._route("DELETE", path, **options)
+
+    def _route(
+        self,
+        method: str,
+        path: str,
+        *,
+        scope: Scope,
+        answers: Mapping[int, Any],
+        problems: Sequence[str] = (),
+        takes_input: bool = True,
+        **more: Any,
+    ) -> Callable[[F], F]:
+        """Declare a route. ``answers``: what it gives, by status: a model, or (model, description)."""
+        codes = [*ANYWHERE, *problems]
+        codes += SCOPED if scope is not Scope.PUBLIC else ()
+        codes += UNSAFE if method != "GET" else ()
+        codes += WITH_INPUT if takes_input else ()
+        first = min(answers)
+        responses = {status: _described(answer) for status, answer in answers.items()} | _problems(codes)
+
+        def declare(function: F) -> F:
+            self.router.add_api_route(
+                path,
+                function,
+                methods=[method],
+                status_code=first,
+                responses=responses,
+                response_model=None,
+                response_class=Response,
+                route_class_override=_guarded(scope),
+                openapi_extra=_security(scope),
+                **more,
+            )
+            return function
+
+        return declare
+
+
+def _guarded(scope: Scope) -> type[APIRoute]:
+    """Make the class of routes that ask for a scope before anything else is read."""
+
+    class Scoped(APIRoute):
+        needs = scope
+
+        def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+            handle = super().get_route_handler()
+
+            async def handle_allowed(request: Request) -> Response:
+                request.state.caller = await authorise(request, scope)
+                return await handle(request)
+
+            return handle_allowed
+
+    return Scoped
+
+
+def caller_of(request: Request) -> Caller:
+    """Tell who asks."""
+    caller: Caller = request.state.caller
+    return caller
+
+
+def _security(scope: Scope) -> dict[str, Any] | None:
+    return None if scope is Scope.PUBLIC else {"security": [{"bearer": []}], "x-scope": scope.value}
+
+
+def _described(answer: Any) -> dict[str, Any]:
+    model, text = answer if isinstance(answer, tuple) else (answer, None)
+    described: dict[str, Any] = {"description": text or (model.__doc__ or "").partition("\n")[0]}
+    if model is not None:
+        described["model"] = model
+    return described
+
+
+def _problems(codes: Sequence[str]) -> dict[int | str, dict[str, Any]]:
+    """Describe the problems of a route, those of one status together."""
+    found: dict[int | str, dict[str, Any]] = {}
+    for status in sorted({STATUSES[code] for code in codes}):
+        named = sorted({code for code in codes if STATUSES[code] == status})
+        schema = {"allOf": [{"$ref": "#/components/schemas/Problem"}], "properties": {"code": {"enum": named}}}
+        found[status] = {
+            "description": f"`code`: {', '.join(named)}",
+            "content": {PROBLEM_JSON: {"schema": schema}},
+        }
+    return found

@@ -1,0 +1,90 @@
+"""What the routes of one process share."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+from collections.abc import Iterator
+
+from starlette.requests import HTTPConnection
+
+from headway.client.app import Headway
+from headway.client.client import Client
+from headway.core.policy.document import Policy
+from headway.core.snapshot import Snapshot
+from headway.engine.tokens import Tokens
+from headway.server.auth import Limiter
+from headway.server.instances import Instances
+from headway.server.known import KnownTasks
+from headway.server.lookout import Lookout
+from headway.server.problems import Problem
+from headway.stores.base import Store
+
+STREAMS_MAX = 10_000
+
+
+class Service:
+    """The app, its store and what is remembered between requests. Nothing here must outlive the process."""
+
+    def __init__(self, app: Headway, *, may_open: bool = True) -> None:
+        self.app = app
+        self.known = KnownTasks(app)
+        self.tokens = Tokens(self.store, may_open=may_open)
+        self.limiter = Limiter()
+        self.instances = Instances(self.store, f"{socket.gethostname()}:{os.getpid()}")
+        self.snapshots: Lookout[Snapshot] = Lookout(self._snapshot)
+        self.streams = 0  # Open ones.
+        self._stopping: asyncio.Future[None] | None = None
+
+    @property
+    def client(self) -> Client:
+        return self.app.client
+
+    async def store(self) -> Store:
+        """Give the store, opened on the running loop."""
+        return await self.app.client.store()
+
+    async def policy(self) -> Policy:
+        """Give the policy in force."""
+        await self.app.follow_policy()
+        return self.app.policy
+
+    @property
+    def stopping(self) -> asyncio.Future[None]:
+        """Done once the server is about to leave: whatever is held open must end."""
+        if self._stopping is None:
+            self._stopping = asyncio.get_running_loop().create_future()
+        return self._stopping
+
+    def stop(self) -> None:
+        """Let streams and long polls end; their clients come back, to whoever is there then."""
+        if not self.stopping.done():
+            self.stopping.set_result(None)
+
+    @contextlib.contextmanager
+    def stream(self) -> Iterator[None]:
+        """Count an open stream."""
+        self.streams += 1
+        try:
+            yield
+        finally:
+            self.streams -= 1
+
+    def check_room(self) -> None:
+        """Refuse a stream beyond what a process should carry. Raises ``Problem``."""
+        if self.streams >= STREAMS_MAX:
+            raise Problem("too_many_streams", f"{self.streams:,} streams are open here; try again later")
+
+    async def close(self) -> None:
+        await self.app.aclose()
+
+    async def _snapshot(self) -> Snapshot:
+        return await (await self.store()).snapshot()
+
+
+def service_of(connection: HTTPConnection) -> Service:
+    """Give the service that a request is for."""
+    service: Service = connection.app.state.service
+    return service

@@ -1,0 +1,288 @@
+"""The bodies and answers of the REST interface. What is documented comes from here."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints
+
+BULK_MAX = 1_000
+TEXT_MAX = 255
+SECONDS_MAX = 10 * 365 * 86_400
+
+Status = Literal["queued", "executing", "completed", "failed", "cancelled", "dead_letter"]
+Name = Annotated[str, StringConstraints(min_length=1, max_length=TEXT_MAX, pattern=r"^[^\x00]*$")]
+Capability = Annotated[str, StringConstraints(min_length=1, max_length=100, pattern=r"^[^\x00]*$")]
+Seconds = Annotated[float, Field(gt=0, le=SECONDS_MAX, allow_inf_nan=False)]
+
+
+class Body(BaseModel):
+    """What callers send: an unknown member is an error, since it is most likely a misspelt one."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class NewTask(Body):
+    """A task to be run."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={
+            "examples": [
+                {
+                    "task_type": "demo.sleep",
+                    "parameters": {"seconds": 2},
+                    "priority": "high",
+                    "idempotency_key": "order-9",
+                }
+            ]
+        },
+    )
+
+    task_type: Name = Field(description="The task's name. One that nobody has registered waits for who does.")
+    parameters: dict[str, Any] = Field(
+        default_factory=dict, description="Its arguments by name, checked against the catalogue."
+    )
+    priority: Name | None = Field(
+        default=None, description="high, medium, low, or a lane of the policy; else the task's own, else medium."
+    )
+    required_capabilities: Annotated[list[Capability], Field(max_length=32)] | None = Field(
+        default=None, description="What a worker must offer."
+    )
+    timeout_seconds: Seconds | None = Field(default=None, description="The longest one attempt may take.")
+    max_retries: Annotated[int, Field(ge=0, le=1_000_000)] | None = Field(
+        default=None, description="How often a failed attempt is repeated."
+    )
+    idempotency_key: Name | None = Field(
+        default=None, description="A second submit with this key gives the same task. Or the header Idempotency-Key."
+    )
+    tenant: Name | None = Field(
+        default=None, description="The party that fairness is counted by; a token's own goes first."
+    )
+    duration: Name | None = Field(default=None, description="A rung of the ladder: fast, medium, slow or default.")
+    run_after: AwareDatetime | None = Field(default=None, description="Not before this moment.")
+    expires: Seconds | None = Field(default=None, description="Cancelled, if it has not begun in so many seconds.")
+    trace_id: Name | None = Field(
+        default=None, description="A trace id, or a W3C traceparent. Or the header traceparent."
+    )
+
+
+class EstimateShape(BaseModel):
+    """When a task is expected to begin."""
+
+    position: int | None = Field(description="How many would start before it, were nothing more to come.", examples=[5])
+    p50: float | None = Field(description="Seconds until it begins, as likely later as sooner.", examples=[8.1])
+    p90: float | None = Field(description="Nine times of ten it has begun by then.", examples=[25.0])
+    basis: Literal["learned", "declared", "unknown"] = Field(description="What that rests on.")
+
+
+class Submitted(BaseModel):
+    """The task is kept and will run."""
+
+    task_id: str = Field(examples=["01999e2f-9d1c-7cc0-8a1e-5f1d6c3b2a10"])
+    status: Status
+    queue_position: int | None = Field(
+        description="How many tasks would start before this one by the policy, counted to about a thousand; "
+        "null once it has begun.",
+        examples=[5],
+    )
+    estimate: EstimateShape | None
+
+
+class SubmittedMany(BaseModel):
+    """All tasks are kept, in the order given."""
+
+    tasks: list[Submitted]
+
+
+class ReasonShape(BaseModel):
+    """Why a task waits."""
+
+    model_config = ConfigDict(extra="allow")
+
+    code: str = Field(examples=["slots_full"])
+    text: str = Field(examples=["all 5 slots are busy; next frees in about 2.0 s"])
+
+
+class Why(BaseModel):
+    """All reasons why a task waits, the binding one first; none once it has begun."""
+
+    task_id: str
+    reasons: list[ReasonShape]
+
+
+class Payload(BaseModel):
+    """What is to be run."""
+
+    task_type: str
+    parameters: dict[str, Any] | None = Field(description="null if they cannot be read by this release.")
+    required_capabilities: list[str]
+
+
+class ErrorShape(BaseModel):
+    """What went wrong in an attempt."""
+
+    type: str = Field(examples=["ValueError"])
+    message: str
+    traceback: str | None = None
+    retriable: bool
+
+
+class AttemptShape(BaseModel):
+    """An attempt that did not complete the task."""
+
+    number: int
+    epoch: int
+    worker_id: str | None
+    started_at: datetime
+    ended_at: datetime
+    reason: str
+    error: ErrorShape | None
+
+
+class ProgressShape(BaseModel):
+    """How far a task has come."""
+
+    fraction: float
+    note: str | None
+
+
+class TaskShape(BaseModel):
+    """Everything that is known of a task."""
+
+    task_id: str
+    status: Status
+    priority: str
+    effective_priority: str = Field(description="The lane it is as good as, by its age.")
+    payload: Payload
+    tenant: str | None
+    duration: str | None
+    retry_count: int
+    max_retries: int
+    timeout_seconds: float
+    created_at: datetime
+    run_after: datetime | None
+    expires_at: datetime | None
+    started_at: datetime | None
+    completed_at: datetime | None = Field(description="When it ended, whichever way.")
+    cancel_requested_at: datetime | None
+    assigned_worker_id: str | None
+    progress: ProgressShape | None
+    result: Any
+    error: ErrorShape | None
+    reason: str | None = Field(description="Why it ended as it did.", examples=["max_retries_exceeded"])
+    attempts: list[AttemptShape] = Field(description="The attempts that did not complete it.")
+    idempotency_key: str | None
+    trace_id: str
+    queue_position: int | None = None
+    estimate: EstimateShape | None = None
+    why: list[ReasonShape] | None = None
+
+
+class TaskPage(BaseModel):
+    """A page of tasks, newest first."""
+
+    items: list[TaskShape]
+    next_cursor: str | None = Field(description="Give it as `cursor` for the next page; null at the end.")
+
+
+class Cancelled(BaseModel):
+    """What became of a request to cancel."""
+
+    task_id: str
+    status: Status
+    cancel_requested_at: datetime | None = None
+
+
+class TaskState(BaseModel):
+    """Where a task stands now."""
+
+    task_id: str
+    status: Status
+
+
+class LaneDepth(BaseModel):
+    """One priority."""
+
+    depth: int = Field(description="Tasks that wait for a slot; neither running nor delayed ones.")
+    oldest_age_seconds: int
+
+
+class WorkerCounts(BaseModel):
+    """The workers."""
+
+    active: int
+    draining: int
+    dead: int
+    total_capacity: int
+    used_capacity: int
+
+
+class Throughput(BaseModel):
+    """What ended lately."""
+
+    completed_last_minute: int
+    failed_last_minute: int
+
+
+class QueueStats(BaseModel):
+    """The queue in numbers."""
+
+    queues: dict[str, LaneDepth]
+    workers: WorkerCounts
+    throughput: Throughput
+
+
+class Replay(Body):
+    """Which dead letters to queue again: those named, or those that fit, or `all`."""
+
+    task_ids: Annotated[list[Name], Field(max_length=BULK_MAX)] | None = None
+    task_type: Name | None = None
+    priority: Name | None = None
+    tenant: Name | None = None
+    all: bool = False
+
+
+class Replayed(BaseModel):
+    """What was queued again."""
+
+    replayed: list[str]
+    refused: list[str] = Field(description="Those whose unique key another live task has, or that are no dead letters.")
+    more: bool = Field(description="There are more; ask again.")
+
+
+class PolicyShape(BaseModel):
+    """The policy in force."""
+
+    version: int = Field(description="0: the built-in one.")
+    applied_at: datetime | None
+    note: str
+    policy: dict[str, Any]
+
+
+class PolicyChecked(BaseModel):
+    """What a policy would do."""
+
+    valid: bool
+    warnings: list[str]
+    policy: dict[str, Any]
+
+
+class Ticket(BaseModel):
+    """A right to open one stream, once."""
+
+    ticket: str
+    expires_in: int = Field(description="Seconds.", examples=[60])
+
+
+class Health(BaseModel):
+    """The process answers."""
+
+    status: Literal["ok"]
+
+
+class Readiness(BaseModel):
+    """Whether the store can be reached."""
+
+    status: Literal["ok", "unavailable"]

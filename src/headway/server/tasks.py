@@ -1,0 +1,119 @@
+"""Jobs as the REST interface tells of them: there they are called tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from headway.client.codec import read_payload
+from headway.core.errors import HeadwayError, JobError
+from headway.core.job import Attempt, Job, State
+from headway.core.moments import write_moment
+from headway.core.policy.document import Policy
+from headway.core.policy.lanes import effective_lane
+from headway.core.policy.why import Reason
+
+TASK_NEED = "task:"
+UNKNOWN_ESTIMATE = {"p50": None, "p90": None, "basis": "unknown"}
+
+
+def task_values(job: Job, policy: Policy) -> dict[str, Any]:
+    """Give every field of a task but those that say when it will run."""
+    return {
+        "task_id": job.job_id,
+        "status": job.state.value,
+        "priority": job.lane,
+        "effective_priority": effective_lane(policy, job, job.seen_at),
+        "payload": {
+            "task_type": job.task,
+            "parameters": _read(job.payload),
+            "required_capabilities": [need for need in job.needs if not need.startswith(TASK_NEED)],
+        },
+        "tenant": job.tenant,
+        "duration": job.rung,
+        "retry_count": retries(job),
+        "max_retries": job.max_retries,
+        "timeout_seconds": job.timeout_ms / 1_000,
+        "created_at": write_moment(job.submitted_at),
+        "run_after": _moment(job.due_at),
+        "expires_at": _moment(job.expires_at),
+        "started_at": _moment(job.started_at),
+        "completed_at": _moment(job.finished_at),
+        "cancel_requested_at": _moment(job.cancel_requested_at),
+        "assigned_worker_id": job.worker_id,
+        "progress": None if job.progress is None else {"fraction": job.progress, "note": job.note},
+        "result": _result(job),
+        "error": _error(job.error),
+        "reason": job.result_error or job.reason,
+        "attempts": [_attempt(attempt) for attempt in job.history],
+        "idempotency_key": job.idempotency_key,
+        "trace_id": trace_id(job),
+    }
+
+
+def retries(job: Job) -> int:
+    """Count how often a job was queued again: every attempt but the one under way, or the last."""
+    return job.attempts if job.state is State.QUEUED else max(0, job.attempts - 1)
+
+
+def trace_id(job: Job) -> str:
+    """Give a task's trace id: its own, or one made of its id."""
+    return job.trace_id or job.job_id.replace("-", "")
+
+
+def reason_values(reasons: Sequence[Reason]) -> list[dict[str, Any]]:
+    """Give reasons with their numbers."""
+    return [{**reason.facts, "code": reason.code, "text": reason.text} for reason in reasons]
+
+
+def estimate_values(position: int | None) -> dict[str, Any] | None:
+    """Say when a task that waits will begin."""
+    return None if position is None else {"position": position, **UNKNOWN_ESTIMATE}
+
+
+def ending_values(job: Job) -> dict[str, Any]:
+    """Say how a job ended."""
+    return {
+        "status": job.state.value,
+        "result": _result(job),
+        "error": _error(job.error),
+        "reason": job.result_error or job.reason,
+    }
+
+
+def _attempt(attempt: Attempt) -> dict[str, Any]:
+    return {
+        "number": attempt.number,
+        "epoch": attempt.epoch,
+        "worker_id": attempt.worker_id,
+        "started_at": write_moment(attempt.started_at),
+        "ended_at": write_moment(attempt.ended_at),
+        "reason": attempt.reason,
+        "error": _error(attempt.error),
+    }
+
+
+def _error(error: JobError | None) -> dict[str, Any] | None:
+    if error is None:
+        return None
+    return {
+        "type": error.type,
+        "message": error.message,
+        "traceback": error.traceback or None,
+        "retriable": error.retriable,
+    }
+
+
+def _result(job: Job) -> Any:
+    return None if job.result is None else _read(job.result)
+
+
+def _read(payload: bytes) -> Any:
+    try:
+        return read_payload(payload)
+    except HeadwayError:  # Written by a release to come.
+        return None
+
+
+def _moment(at: int | None) -> str | None:
+    return None if at is None else write_moment(at)
