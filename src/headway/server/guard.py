@@ -27,7 +27,8 @@ from headway.server.auth import DENIAL, unauthenticated
 from headway.server.problems import Problem, answer
 
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
-EFFECTS = frozenset({"/task"})  # A GET of these does something, so it is guarded like a POST.
+# Ends of paths, as an application may be mounted below another one's.
+EFFECT = "/task"  # A GET of this does something, so it is guarded like a POST.
 HEALTH = "/healthz"  # It answers whatever the store does.
 HERE = frozenset({"localhost", "127.0.0.1", "[::1]"})
 TEST_HOST = "testserver"
@@ -48,16 +49,17 @@ CSP_DOCS = (
     "connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 )
 
-# Options of uvicorn that belong to this: no compression that a message could blow up in, no word on what we run, and
-# no trust in what a header says about the address of a caller.
+# Options of uvicorn that belong to this: no compression that a message could blow up in, no word on what we run, no
+# trust in what a header says about the address of a caller, and no line in a log with the address of a stream.
 UVICORN: Mapping[str, Any] = {
+    "http": "headway.server.protocol:Protocol",
+    "log_level": "warning",
     "server_header": False,
     "proxy_headers": False,
     "ws_max_size": 64 << 10,
     "ws_per_message_deflate": False,
     "ws_ping_interval": 20.0,
     "ws_ping_timeout": 20.0,
-    "h11_max_incomplete_event_size": 64 << 10,
     "timeout_keep_alive": 30,
 }
 
@@ -124,7 +126,7 @@ class Guard:
             await self._app(scope, receive, send)
             return
         path: str = scope["path"]
-        if not self._tokens.fresh() and path != HEALTH:
+        if not self._tokens.fresh() and not path.endswith(HEALTH):
             with contextlib.suppress(StoreError):  # Whoever needs to know who asks will say so.
                 await self._tokens.follow()
         guarded = _Answer(send, self._relaxed.get(path, self._added))
@@ -173,7 +175,7 @@ class Guard:
         unsafe = method not in SAFE
         if self._tokens.guarded:
             self._check_open(scope, headers, forwarded)
-            if unsafe or path in EFFECTS:
+            if unsafe or path.endswith(EFFECT):
                 _check_site(headers)
                 self._check_origin(headers)
         elif unsafe and headers.get(b"authorization", b"")[:7].lower() != b"bearer ":

@@ -49,6 +49,7 @@ STATUSES: Mapping[str, int] = {
     "policy": 422,
     "unknown_option": 422,
     "queue_full": 429,
+    "too_many": 429,
     "too_many_attempts": 429,
     "too_many_streams": 429,
     "store_unavailable": 503,

@@ -14,6 +14,7 @@ from headway.client.app import Headway
 from headway.client.client import Client
 from headway.core.policy.document import Policy
 from headway.core.snapshot import Snapshot
+from headway.engine.desk import Desk
 from headway.engine.tokens import Tokens
 from headway.server.auth import Limiter
 from headway.server.instances import Instances
@@ -37,6 +38,7 @@ class Service:
         self.snapshots: Lookout[Snapshot] = Lookout(self._snapshot)
         self.streams = 0  # Open ones.
         self._stopping: asyncio.Future[None] | None = None
+        self._desk: Desk | None = None
 
     @property
     def client(self) -> Client:
@@ -45,6 +47,15 @@ class Service:
     async def store(self) -> Store:
         """Give the store, opened on the running loop."""
         return await self.app.client.store()
+
+    async def desk(self) -> Desk:
+        """Give what serves the workers that come over HTTP."""
+        if self._desk is None:
+            store = await self.store()
+            if self._desk is None:
+                desk = self._desk = Desk(store, self.app.in_force)
+                self.stopping.add_done_callback(lambda _: desk.stop())
+        return self._desk
 
     async def policy(self) -> Policy:
         """Give the policy in force."""
@@ -78,6 +89,8 @@ class Service:
             raise Problem("too_many_streams", f"{self.streams:,} streams are open here; try again later")
 
     async def close(self) -> None:
+        if self._desk is not None:
+            await self._desk.close()
         await self.app.aclose()
 
     async def _snapshot(self) -> Snapshot:

@@ -61,7 +61,7 @@ class NewTask(Body):
         default=None, description="The party that fairness is counted by; a token's own goes first."
     )
     duration: Name | None = Field(default=None, description="A rung of the ladder: fast, medium, slow or default.")
-    run_after: AwareDatetime | None = Field(default=None, description="Not before this moment.")
+    run_after: AwareDatetime | None = Field(default=None, strict=False, description="Not before this moment.")
     expires: Seconds | None = Field(default=None, description="Cancelled, if it has not begun in so many seconds.")
     trace_id: Name | None = Field(
         default=None, description="A trace id, or a W3C traceparent. Or the header traceparent."

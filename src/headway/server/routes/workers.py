@@ -1,7 +1,216 @@
-"""The protocol of workers that speak HTTP."""
+"""The protocol of workers that speak HTTP: register, poll, report, send heartbeats, drain.
+
+A worker needs no library: `examples/workers` has one in a few lines of shell.
+"""
 
 from __future__ import annotations
 
-from headway.server.routing import Routes
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Annotated
+
+from fastapi import Path, Request
+from starlette.responses import Response
+
+from headway.core.policy.reading import policy_data
+from headway.server.auth import Scope, until_ended
+from headway.server.problems import Problem
+from headway.server.routes.tasks import reply
+from headway.server.routing import Routes, caller_of
+from headway.server.service import service_of
+from headway.server.shapes_workers import (
+    Acknowledged,
+    Drain,
+    Drained,
+    Heard,
+    Heartbeat,
+    OneOrMore,
+    Poll,
+    Polled,
+    Register,
+    Registered,
+    Result,
+)
+from headway.server.workers import given_tasks, new_worker, read_held, read_poll, read_result, unreadable
+
+POLL_INTERVAL_MS = 1_000
 
 routes = Routes("workers", "/internal/workers")
+
+WorkerId = Annotated[
+    str, Path(min_length=1, max_length=64, pattern=r"^[0-9A-Za-z_-]+$", description="From the registration.")
+]
+KNOWN = ("worker_unknown", "worker_not_found")
+
+
+@routes.post(
+    "/register",
+    scope=Scope.WORKER,
+    answers={201: Registered},
+    problems=("too_many", "store_full"),
+    summary="Register a worker",
+)
+async def register(request: Request, body: Register) -> Response:
+    """Make a worker known. Its id is new each time; only the token that registered it may speak for it."""
+    service = service_of(request)
+    settings, in_force = service.app.settings, service.app.in_force
+    new = new_worker(body, settings)
+    desk = await service.desk()
+    registration = await desk.register(new, token_id=caller_of(request).token_id)
+    return reply(
+        {
+            "worker_id": registration.worker_id,
+            "poll_interval_ms": POLL_INTERVAL_MS,
+            "heartbeat_seconds": new.heartbeat_ms / 1_000,
+            "dead_after_seconds": new.lease_ms / 1_000,
+            "confirm_seconds": new.confirm_ms / 1_000,
+            "payload_max": settings.payload_max,
+            "policy_version": in_force.version,
+            "policy": None if body.tasks is None else policy_data(in_force.policy),
+        },
+        201,
+    )
+
+
+@routes.post(
+    "/{worker_id}/poll",
+    scope=Scope.WORKER,
+    answers={200: Polled},
+    problems=(*KNOWN, "too_many"),
+    summary="Ask for tasks",
+)
+async def poll(request: Request, worker_id: WorkerId, body: Poll) -> Response:
+    """Hand in what has ended and get tasks, at once or as soon as there are any in `wait_seconds`.
+
+    Ends early with news: a task to stop, a drain. A draining worker gets no tasks.
+    """
+    service, token_id = service_of(request), caller_of(request).token_id
+    desk = await service.desk()
+    registration = await desk.roster.find(worker_id, token_id)
+    ask = read_poll(body, registration.capabilities, service.app.settings.payload_max)
+    async with _until_gone(request, patient=ask.wait > 0) as gone:
+        polled = await desk.poll(worker_id, ask, token_id=token_id, gone=gone)
+    tasks, bad = given_tasks(polled.leases)
+    if bad:
+        await desk.finish(worker_id, [unreadable(lease) for lease in bad], token_id=token_id)
+    return reply(
+        {
+            "tasks": tasks,
+            "cancel": polled.cancel,
+            "lost": polled.lost,
+            "budgets": polled.budgets,
+            "refused": [{"task_id": one.job_id, "code": "lease_lost"} for one in polled.settled if one.state is None],
+            "more": polled.more,
+            "next_due_seconds": polled.next_due,
+            "state": polled.state.value,
+            "policy_version": desk.in_force.version,
+        }
+    )
+
+
+@routes.post(
+    "/{worker_id}/result",
+    scope=Scope.WORKER,
+    answers={200: Acknowledged},
+    problems=(*KNOWN, "lease_lost", "store_full"),
+    summary="Report how tasks ended",
+)
+async def result(request: Request, worker_id: WorkerId, body: OneOrMore) -> Response:
+    """Report how a task ended, or several. The same report again gets the same answer; another one changes nothing."""
+    service, token_id = service_of(request), caller_of(request).token_id
+    desk = await service.desk()
+    given = [body] if isinstance(body, Result) else body.results
+    ended = [read_result(one, service.app.settings.payload_max) for one in given]
+    settled = await desk.finish(worker_id, ended, token_id=token_id)
+    if not isinstance(body, Result):
+        each = [
+            {
+                "task_id": one.job_id,
+                "status": None if one.state is None else one.state.value,
+                "code": "lease_lost" if one.state is None else None,
+            }
+            for one in settled
+        ]
+        return reply({"acknowledged": True, "results": each})
+    [only] = settled
+    if only.state is None:
+        raise Problem("lease_lost", f"this worker has no lease of task {only.job_id}; its report changes nothing")
+    return reply({"acknowledged": True, "status": only.state.value})
+
+
+@routes.post(
+    "/{worker_id}/heartbeat", scope=Scope.WORKER, answers={200: Heard}, problems=KNOWN, summary="Send a sign of life"
+)
+async def heartbeat(request: Request, worker_id: WorkerId, body: Heartbeat) -> Response:
+    """Renew the worker and its tasks: those it names, or all. Answers with what it must stop."""
+    desk = await service_of(request).desk()
+    kept = await desk.beat(
+        worker_id,
+        read_held(body.tasks),
+        number=body.seq,
+        draining=body.status == "draining",
+        token_id=caller_of(request).token_id,
+    )
+    in_force = desk.in_force
+    other = body.policy_version is not None and body.policy_version != in_force.version
+    return reply(
+        {
+            "acknowledged": True,
+            "cancel": kept.cancel,
+            "lost": kept.lost,
+            "budgets": kept.budgets,
+            "state": kept.state.value,
+            "policy_version": in_force.version,
+            "policy": policy_data(in_force.policy) if other else None,
+            "ignored": kept.ignored,
+        }
+    )
+
+
+@routes.post(
+    "/{worker_id}/drain",
+    scope=Scope.WORKER,
+    answers={200: Drained},
+    problems=KNOWN,
+    summary="Give a worker no more tasks",
+)
+async def drain(request: Request, worker_id: WorkerId, body: Drain | None = None) -> Response:
+    """Give the worker no more tasks; it finishes what it has. With `leave` that goes back, and the worker is gone."""
+    desk = await service_of(request).desk()
+    token_id = caller_of(request).token_id
+    if body is not None and body.leave:
+        released = await desk.leave(worker_id, token_id=token_id)
+        return reply({"acknowledged": True, "state": "dead", "released": released})
+    await desk.drain(worker_id, token_id=token_id)
+    return reply({"acknowledged": True, "state": "draining", "released": 0})
+
+
+@asynccontextmanager
+async def _until_gone(request: Request, *, patient: bool) -> AsyncIterator[asyncio.Future[None]]:
+    """Watch whether the client is still there and still may ask. Gives what is done once that is over."""
+    watching = [asyncio.ensure_future(_disconnected(request))]
+    if patient:  # A token that is revoked ends what it holds open.
+        watching.append(asyncio.ensure_future(until_ended(request, caller_of(request))))
+    gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def over(_: asyncio.Future[None]) -> None:
+        if not gone.done():
+            gone.set_result(None)
+
+    for watch in watching:
+        watch.add_done_callback(over)
+    try:
+        yield gone
+    finally:
+        for watch in watching:
+            watch.remove_done_callback(over)
+            watch.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.gather(*watching, return_exceptions=True)
+
+
+async def _disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,72 @@
+"""How connections are read: the head of a request within bounds of size and time. uvicorn has none of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+HEAD_MAX = 64 << 10
+HEAD_SECONDS = 10.0
+
+
+class Protocol(HttpToolsProtocol):
+    """Closes a connection on which no whole head comes: at its start, or later once a head has begun.
+
+    A head that comes in one piece, as nearly all do, starts no timer.
+    """
+
+    head_max = HEAD_MAX
+    head_seconds = HEAD_SECONDS
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._in_head = False
+        self._head_size = 0
+        self._head_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._head_timer = self.loop.call_later(self.head_seconds, self._give_up)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end_timer()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if not self._in_head or self.transport.is_closing():
+            return
+        self._head_size += len(data)
+        if self._head_size > self.head_max:
+            self.send_400_response("The head of the request is too large.")
+        elif self._head_timer is None:
+            self._head_timer = self.loop.call_later(self.head_seconds, self._give_up)
+
+    def on_message_begin(self) -> None:
+        self._in_head = True
+        self._head_size = 0
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        self._end_timer()
+        super().on_headers_complete()
+
+    def _give_up(self) -> None:
+        self._head_timer = None
+        self.transport.close()
+
+    def _end_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+
+class NoFalseAlarms(logging.Filter):
+    """Drops what uvicorn says of WebSockets that were refused with an answer, as if that were a mistake."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return record.msg != "ASGI callable returned without completing handshake."

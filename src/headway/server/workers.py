@@ -1,0 +1,248 @@
+"""Between the words of the protocol and those of the engine: what a worker says, and the tasks it is given."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, assert_never
+
+import msgspec
+
+from headway.client.codec import encode_result, payload_body
+from headway.client.context import trace_of
+from headway.client.settings import Settings
+from headway.core.cron import parse_cron
+from headway.core.errors import ConfigError, JobError, PayloadError
+from headway.core.job import JobId
+from headway.core.lease import Lease
+from headway.core.policy.document import LimitRule
+from headway.core.policy.retry import (
+    DELAY_MS_MAX,
+    Crashed,
+    Ending,
+    Raised,
+    Released,
+    Returned,
+    Snoozed,
+    Stopped,
+    TimedOut,
+    Unknown,
+)
+from headway.engine.catalogue import CronDocument, TaskEntry
+from headway.engine.desk import NewWorker
+from headway.engine.handing import Ended, Step
+from headway.engine.messages import Given, Terms
+from headway.engine.serving import Ask
+from headway.server import shapes_workers as shapes
+from headway.server.problems import Problem
+from headway.server.shapes import TEXT_MAX
+
+MESSAGE_MAX = 8_000
+TRACEBACK_MAX = 32_000
+ANY = "*"  # No task has this name: it would be an offer to run any.
+
+_read_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+
+# ---------------------------------------------------------------------- registering
+
+
+def new_worker(body: shapes.Register, settings: Settings) -> NewWorker:
+    """Read a registration. Raises ``Problem`` naming what is wrong with it."""
+    heartbeat = settings.heartbeat if body.heartbeat_seconds is None else body.heartbeat_seconds
+    dead_after = max(settings.dead_after, 3 * heartbeat) if body.dead_after_seconds is None else body.dead_after_seconds
+    if dead_after < 2 * heartbeat:
+        raise Problem("invalid", "dead_after_seconds: one late heartbeat must not end a worker; at least two of them")
+    tasks = None if body.tasks is None else _converted(body.tasks, list[TaskEntry], "tasks")
+    names = {entry.name for entry in tasks or ()}
+    if any(not name or name == ANY or len(name) > TEXT_MAX or "\0" in name for name in names):
+        raise Problem("invalid", f"tasks: a name has 1 to {TEXT_MAX} letters, and is not {ANY!r}")
+    limits = _converted(body.limits or {}, dict[str, dict[str, LimitRule]], "limits")
+    crons = _converted(body.crons or [], list[CronDocument], "crons")
+    for cron in crons:
+        _check_cron(cron, names, settings.payload_max)
+    if stray := sorted(limits.keys() - names):
+        raise Problem("invalid", f"limits: {stray[0]!r} is not among the tasks")
+    return NewWorker(
+        capabilities=tuple(body.capabilities),
+        slots=body.capacity,
+        host=body.name,
+        pid=body.pid,
+        version=body.version,
+        reserved=body.reserved,
+        tasks=tasks,
+        limits=limits,
+        crons=crons,
+        heartbeat_ms=_ms(heartbeat),
+        lease_ms=_ms(dead_after),
+        confirm_ms=_ms(settings.confirm),
+        grace_ms=_ms(body.grace_seconds),
+    )
+
+
+def _converted(value: Any, kind: Any, what: str) -> Any:
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as problem:
+        raise Problem("invalid", f"{what}: {problem}") from None
+
+
+def _check_cron(cron: CronDocument, names: set[str], largest: int) -> None:
+    if cron.task not in names:
+        raise Problem("invalid", f"crons: {cron.task!r} is not among the tasks")
+    try:
+        parse_cron(cron.expression, cron.tz)
+        _read_object(payload_body(cron.payload))
+    except (ConfigError, PayloadError, msgspec.DecodeError) as problem:
+        raise Problem("invalid", f"crons: {cron.task}: {problem}") from None
+    if len(cron.payload) > largest or cron.timeout_ms <= 0 or cron.max_retries < 0:
+        raise Problem("invalid", f"crons: {cron.task}: its payload, timeout or retries are out of bounds")
+
+
+# ---------------------------------------------------------------------- what a worker says
+
+
+def read_poll(body: shapes.Poll, registered: Sequence[str], largest: int) -> Ask:
+    """Read a poll. Raises ``Problem`` if it offers what was not registered."""
+    offered = None if body.capabilities is None else frozenset(body.capabilities)
+    if offered is not None and (stray := sorted(offered.difference(registered))):
+        raise Problem("invalid", f"capabilities: {stray[0]!r} was not registered")
+    return Ask(
+        free=body.available_capacity,
+        below=body.below,
+        capabilities=None if offered == frozenset(registered) else offered,
+        wait=body.wait_seconds,
+        claim_id=body.claim_id,
+        takes_over=body.takes_over,
+        ended=[read_result(result, largest) for result in body.results],
+        steps=[Step(JobId(one.task_id), one.fraction, one.note, _token(one.fence)) for one in body.progress],
+    )
+
+
+def read_result(result: shapes.Result, largest: int) -> Ended:
+    """Read how an attempt ended; a result of more bytes than ``largest`` is not kept."""
+    return Ended(JobId(result.task_id), _ending(result, largest), _token(result.fence), result.seconds)
+
+
+def read_held(tasks: Sequence[shapes.HeldTask] | None) -> list[tuple[JobId, bytes | None]] | None:
+    """Read which tasks a worker has; None: it does not say."""
+    return None if tasks is None else [(JobId(one.task_id), _token(one.fence)) for one in tasks]
+
+
+def _ending(result: shapes.Result, largest: int) -> Ending:
+    after_ms = None if result.retry_after_seconds is None else min(_ms(result.retry_after_seconds), DELAY_MS_MAX)
+    reason = None if result.reason is None else _cut(result.reason, TEXT_MAX)
+    match result.status:
+        case "completed":
+            return _returned(result, largest)
+        case "failed":
+            return Raised(_error(result.error, "Error", reason or "the worker gave no reason"), after_ms)
+        case "timed_out":
+            return TimedOut(_error(result.error, "TimeoutError", reason or "the time limit has passed"))
+        case "cancelled":
+            return Stopped() if reason is None else Stopped(reason)
+        case "released":
+            return Released() if reason is None else Released(reason)
+        case "snoozed":
+            return Snoozed(after_ms or 0) if reason is None else Snoozed(after_ms or 0, reason)
+        case "crashed":
+            return Crashed(reason or "the worker said that it crashed")
+        case "unknown_task":
+            return Unknown()
+        case _ as never:
+            assert_never(never)
+
+
+def _returned(result: shapes.Result, largest: int) -> Returned:
+    """Encode a result. One that cannot be stored does not undo the work: the task completes, and says so."""
+    if result.result_error is not None:
+        return Returned(None, _cut(result.result_error, MESSAGE_MAX))
+    try:
+        return Returned(encode_result(result.result, typed=False, largest=largest))
+    except PayloadError as problem:
+        return Returned(None, str(problem))
+
+
+def _error(given: shapes.Failure | None, kind: str, message: str) -> JobError:
+    if given is None:
+        return JobError(kind, message)
+    traceback = _cut(given.traceback or "", TRACEBACK_MAX)
+    named = kind if given.type == "Error" else _cut(given.type, TEXT_MAX)
+    return JobError(named, _cut(given.message or message, MESSAGE_MAX), traceback, given.retriable)
+
+
+def _cut(text: str, most: int) -> str:
+    """Keep both ends of a long text; what no encoding or store holds becomes an escape."""
+    if len(text) > most:
+        text = f"{text[: most // 2]}\n… {len(text) - most:,} characters left out …\n{text[-most // 2 :]}"
+    return text.replace("\0", "\\x00").encode("utf-8", "backslashreplace").decode()
+
+
+def _token(fence: str | None) -> bytes | None:
+    return None if fence is None else bytes.fromhex(fence)
+
+
+def _ms(seconds: float) -> int:
+    return max(0, round(seconds * 1_000))
+
+
+# ---------------------------------------------------------------------- what it is given
+
+
+def given_tasks(leases: Sequence[Lease]) -> tuple[list[Given], list[Lease]]:
+    """Shape tasks, their parameters byte for byte as they are stored; and name those that this release cannot read."""
+    given, unreadable = [], []
+    for lease in leases:
+        parameters = _parameters(lease)
+        if parameters is None:
+            unreadable.append(lease)
+        else:
+            given.append(_given(lease, parameters))
+    return given, unreadable
+
+
+def unreadable(lease: Lease) -> Ended:
+    """Say of a task that it cannot be handed out."""
+    error = JobError("PayloadError", "its arguments cannot be read by this server", retriable=False)
+    return Ended(lease.job_id, Raised(error), lease.token)
+
+
+def _parameters(lease: Lease) -> bytes | None:
+    try:
+        body = payload_body(lease.payload)
+        _read_object(body)
+    except (PayloadError, msgspec.DecodeError):
+        return None
+    return bytes(body)
+
+
+def _given(lease: Lease, parameters: bytes) -> Given:
+    retry: Mapping[str, Any] | None = None if lease.retry is None else lease.retry._asdict()
+    return Given(
+        task_id=lease.job_id,
+        task_type=lease.task,
+        parameters=msgspec.Raw(parameters),
+        timeout_seconds=lease.limit_ms / 1_000,
+        trace_id=trace_of(lease),
+        fence=lease.token.hex(),
+        epoch=lease.epoch,
+        attempt=lease.attempts,
+        max_retries=lease.max_retries,
+        priority=lease.lane,
+        tenant=lease.tenant,
+        lease=Terms(
+            seq=lease.seq,
+            crashes=lease.crashes,
+            timeout_ms=lease.timeout_ms,
+            asked_timeout_ms=lease.asked_timeout_ms,
+            budget_ms=lease.budget_ms,
+            retry=None if retry is None else dict(retry),
+            started_at=lease.started_at,
+            needs=lease.needs,
+            rung=lease.rung,
+            assigned=lease.assigned,
+            cancel_requested=lease.cancel_requested,
+            trace_id=lease.trace_id,
+            submitted_at=lease.submitted_at,
+            eligible_at=lease.eligible_at,
+        ),
+    )

@@ -1,0 +1,104 @@
+"""The queue as a whole over HTTP: numbers, dead letters, policy, health."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+
+from headway import Headway
+from headway.engine.audit import read_audit
+from headway.worker.embedded import Worker
+from tests.server.test_tasks import ended, submit
+
+API = "/api/v1"
+
+
+async def test_stats_have_exactly_the_known_shape(http: httpx.AsyncClient) -> None:
+    # R5.44, R5.107
+    await submit(http, priority="high")
+    await submit(http, priority="low")
+    await submit(http, priority="low")
+    stats = (await http.get(f"{API}/queue/stats")).json()
+    assert stats.keys() == {"queues", "workers", "throughput"}
+    assert stats["queues"].keys() == {"high", "medium", "low"}
+    assert {name: queue["depth"] for name, queue in stats["queues"].items()} == {"high": 1, "medium": 0, "low": 2}
+    assert all(queue.keys() == {"depth", "oldest_age_seconds"} for queue in stats["queues"].values())
+    assert stats["workers"].keys() == {"active", "draining", "dead", "total_capacity", "used_capacity"}
+    assert stats["throughput"].keys() == {"completed_last_minute", "failed_last_minute"}
+
+
+async def test_stats_count_workers_and_what_has_ended(app: Headway, http: httpx.AsyncClient) -> None:
+    # R5.44
+    done, failed = await submit(http), await submit(http, task_type="fail", parameters={})
+    async with Worker(app, slots=4):
+        await ended(http, done)
+        await ended(http, failed)
+        stats = (await http.get(f"{API}/queue/stats")).json()
+    assert stats["workers"] == {"active": 1, "draining": 0, "dead": 0, "total_capacity": 4, "used_capacity": 0}
+    assert stats["throughput"] == {"completed_last_minute": 1, "failed_last_minute": 1}
+
+
+async def test_a_dead_letter_is_replayed_with_its_retries_reset(app: Headway, http: httpx.AsyncClient) -> None:
+    # R5.26, R5.78
+    task_id = await submit(http, task_type="fail", parameters={})
+    async with Worker(app):
+        await ended(http, task_id)
+    assert [task["task_id"] for task in (await http.get(f"{API}/dlq")).json()["items"]] == [task_id]
+    for _ in range(2):
+        answer = await http.post(f"{API}/dlq/{task_id}/replay")
+        assert (answer.status_code, answer.json()) == (200, {"task_id": task_id, "status": "queued"})
+    task = (await http.get(f"{API}/tasks/{task_id}")).json()
+    assert (task["status"], task["retry_count"]) == ("queued", 0)
+    assert (await http.get(f"{API}/dlq")).json()["items"] == []
+    assert [entry.what for entry in await read_audit(await app.client.store())] == ["dlq.replay"]
+
+
+async def test_dead_letters_are_replayed_by_what_they_are(app: Headway, http: httpx.AsyncClient) -> None:
+    # R5.26
+    ids = [await submit(http, task_type="fail", parameters={}, priority=lane) for lane in ("high", "low", "low")]
+    alive = await submit(http, task_type="nobody.knows", parameters={})
+    async with Worker(app):
+        for task_id in ids:
+            await ended(http, task_id)
+    assert (await http.post(f"{API}/dlq/replay", json={})).status_code == 422
+    answer = (await http.post(f"{API}/dlq/replay", json={"priority": "low"})).json()
+    assert (set(answer["replayed"]), answer["refused"], answer["more"]) == (set(ids[1:]), [], False)
+    answer = (await http.post(f"{API}/dlq/replay", json={"task_ids": [ids[0], alive, "none"]})).json()
+    assert answer["replayed"] == [ids[0]]
+    assert (await http.post(f"{API}/dlq/replay", json={"all": True})).json()["replayed"] == []
+    assert (await http.post(f"{API}/dlq/{alive}/replay")).json()["status"] == "queued"
+
+
+async def test_the_policy_is_shown_tried_and_applied(app: Headway, http: httpx.AsyncClient) -> None:
+    shown = (await http.get(f"{API}/policy")).json()
+    assert (shown["version"], shown["policy"]["lanes"]["high"]["weight"]) == (0, 6)
+    wanted = shown["policy"] | {"crash_limit": 5}
+    tried = await http.put(f"{API}/policy", params={"dry_run": 1}, json=wanted)
+    assert tried.json()["valid"] is True
+    assert (await http.get(f"{API}/policy")).json()["version"] == 0
+    applied = (await http.put(f"{API}/policy", params={"note": "calmer"}, json=wanted)).json()
+    assert (applied["version"], applied["note"], applied["policy"]["crash_limit"]) == (1, "calmer", 5)
+    assert app.policy.crash_limit == 5
+    assert [entry.what for entry in await read_audit(await app.client.store())] == ["policy.put"]
+
+
+@pytest.mark.parametrize("store_name", ["memory"])
+async def test_what_is_wrong_in_a_policy_is_told_all_at_once(http: httpx.AsyncClient) -> None:
+    answer = await http.put(f"{API}/policy", json={"crash_limit": -1, "promotion": "sideways"})
+    assert (answer.status_code, answer.json()["code"]) == (422, "policy")
+    assert {problem["key"] for problem in answer.json()["problems"]} == {"crash_limit", "promotion"}
+
+
+@pytest.mark.parametrize("store_name", ["memory"])
+async def test_health_and_readiness(http: httpx.AsyncClient) -> None:
+    assert (await http.get("/healthz")).json() == {"status": "ok"}
+    assert (await http.get("/readyz")).json() == {"status": "ok"}
+
+
+@pytest.mark.parametrize("store_name", ["memory"])
+async def test_what_is_not_there_is_a_problem_too(http: httpx.AsyncClient) -> None:
+    for method, path, status in (("GET", "/nowhere", 404), ("PUT", "/healthz", 405), ("GET", f"{API}/tasks/a b", 422)):
+        answer = await http.request(method, path, headers={"content-type": "application/json"})
+        assert answer.status_code == status
+        assert answer.headers["content-type"] == "application/problem+json"
+        assert answer.json()["status"] == status
