@@ -1,0 +1,203 @@
+"""Streams: a task's story by server-sent events and by WebSocket."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+from headway import Headway
+from headway.engine.tokens import create_token, revoke_token
+from headway.server.routes import streams
+from headway.worker.embedded import Worker
+from tests.faults.conftest import wait_until
+from tests.server.live import served
+
+TASKS = "/api/v1/tasks"
+
+
+@pytest.fixture
+async def address(api: FastAPI) -> AsyncIterator[str]:
+    async with served(api) as address:
+        yield address
+
+
+def socket_at(address: str, task_id: str, query: str = "") -> str:
+    return f"{address.replace('http', 'ws')}{TASKS}/{task_id}/stream{query}"
+
+
+async def messages(socket: ClientConnection) -> list[dict[str, Any]]:
+    """Read to the end."""
+    found: list[dict[str, Any]] = []
+    while True:
+        try:
+            found.append(json.loads(await socket.recv()))
+        except ConnectionClosed as closed:
+            return [*found, {"type": "closed", "code": closed.rcvd.code if closed.rcvd else None}]
+
+
+async def test_a_socket_tells_place_start_progress_and_result_then_closes(app: Headway, address: str) -> None:
+    first = await app.tasks["add"].aenqueue(1)
+    job = await app.tasks["steps"].aenqueue()
+    async with connect(socket_at(address, job.id)) as socket:
+        place = json.loads(await socket.recv())
+        assert (place["type"], place["position"], place["estimate"]["position"]) == ("queue", 1, 1)
+        async with Worker(app):
+            told = await messages(socket)
+    kinds = [message["type"] for message in told]
+    assert kinds[-2:] == ["result", "closed"]
+    assert "started" in kinds
+    progress = [message for message in told if message["type"] == "progress"]
+    assert progress
+    assert [message["fraction"] for message in progress] == sorted(message["fraction"] for message in progress)
+    assert (told[-2]["status"], told[-2]["result"], told[-1]["code"]) == ("completed", "done", 1000)
+    assert await first.aresult() == 3
+
+
+async def test_a_client_that_comes_back_is_told_what_it_missed_and_nothing_twice(app: Headway, address: str) -> None:
+    job = await app.tasks["steps"].aenqueue()
+    async with Worker(app):
+        async with connect(socket_at(address, job.id)) as socket:
+            while True:
+                message = json.loads(await socket.recv())
+                if message["type"] == "started":
+                    last = message["id"]
+                    break
+        await job.aresult()
+    async with connect(socket_at(address, job.id, f"?after={last}")) as socket:
+        told = await messages(socket)
+    assert [message["type"] for message in told] == ["progress", "result", "closed"]
+    async with connect(socket_at(address, job.id, f"?after={told[-2]['id']}")) as socket:
+        assert [message["type"] for message in await messages(socket)] == ["closed"]
+
+
+async def test_events_are_told_as_they_happen_and_again_from_the_last_one_seen(app: Headway, address: str) -> None:
+    job = await app.tasks["steps"].aenqueue()
+    async with Worker(app), httpx.AsyncClient(base_url=address) as http:
+        kinds, last = [], ""
+        async with http.stream("GET", f"{TASKS}/{job.id}/events") as answer:
+            assert answer.headers["content-type"].startswith("text/event-stream")
+            async for line in answer.aiter_lines():
+                name, _, value = line.partition(": ")
+                if name == "event":
+                    kinds.append(value)
+                if name == "id" and not last and "started" not in kinds:
+                    last = value
+                if name == "data" and kinds[-1] == "finished":
+                    assert json.loads(value)["result"] == "done"
+        assert kinds[0] == "queued"
+        assert [kind for kind in kinds if kind != "estimate"][-1] == "finished"
+        again = await http.get(f"{TASKS}/{job.id}/events", headers={"Last-Event-ID": last})
+    assert "event: queued" not in again.text
+    assert "event: started" in again.text
+    assert again.text.count("event: finished") == 1
+
+
+async def test_a_stream_of_a_task_that_is_not_there_is_denied(address: str) -> None:
+    missing = "0198c1f2-0000-7000-8000-000000000000"
+    with pytest.raises(InvalidStatus) as refused:
+        async with connect(socket_at(address, missing)):
+            pass
+    assert refused.value.response.status_code == 404
+    async with httpx.AsyncClient(base_url=address) as http:
+        assert (await http.get(f"{TASKS}/{missing}/events")).status_code == 404
+
+
+@pytest.mark.parametrize("store_name", ["memory"])
+async def test_pages_of_other_sites_open_no_socket(app: Headway, address: str) -> None:
+    job = await app.tasks["add"].aenqueue(1)
+    with pytest.raises(InvalidStatus) as refused:
+        async with connect(socket_at(address, job.id), origin="https://evil.example"):  # type: ignore[arg-type]
+            pass
+    assert refused.value.response.status_code == 403
+
+
+@pytest.mark.parametrize("store_name", ["memory"])
+async def test_a_ticket_opens_one_stream_once(api: FastAPI, app: Headway, address: str) -> None:
+    store = await app.client.store()
+    _, text = await create_token(store, ["read"], now_at=1)
+    api.state.service.tokens.every = 0
+    job, other = await app.tasks["add"].aenqueue(1), await app.tasks["add"].aenqueue(2)
+    bearer = {"Authorization": f"Bearer {text}"}
+    async with httpx.AsyncClient(base_url=address, headers=bearer) as http:
+        answer = await http.post(f"{TASKS}/{job.id}/ticket")
+        assert (answer.status_code, answer.json()["expires_in"]) == (201, 60)
+    query = f"?ticket={answer.json()['ticket']}"
+    with pytest.raises(InvalidStatus):
+        async with connect(socket_at(address, other.id, query)):
+            pass
+    async with connect(socket_at(address, job.id, query)) as socket:
+        assert json.loads(await socket.recv())["type"] == "queue"
+    with pytest.raises(InvalidStatus) as refused:
+        async with connect(socket_at(address, job.id, query)):
+            pass
+    assert refused.value.response.status_code == 401
+    with pytest.raises(InvalidStatus):  # Without anything.
+        async with connect(socket_at(address, job.id)):
+            pass
+
+
+@pytest.mark.parametrize("store_name", ["memory"])
+async def test_revoking_a_token_ends_what_it_holds_open(api: FastAPI, app: Headway, address: str) -> None:
+    store = await app.client.store()
+    token, text = await create_token(store, ["read"], now_at=1)
+    api.state.service.tokens.every = 0.05
+    job = await app.tasks["add"].aenqueue(1)
+    bearer = {"Authorization": f"Bearer {text}"}
+    async with (
+        httpx.AsyncClient(base_url=address, headers=bearer, timeout=10) as http,
+        connect(socket_at(address, job.id), additional_headers=bearer) as socket,
+        http.stream("GET", f"{TASKS}/{job.id}/events") as events,
+    ):
+        assert json.loads(await socket.recv())["type"] == "queue"
+        await revoke_token(store, token.token_id, now_at=2)
+        assert (await messages(socket))[-1]["code"] == 1012
+        lines = [line async for line in events.aiter_lines()]  # It ends.
+        assert lines[0] == "retry: 1000"
+
+
+@pytest.mark.parametrize("store_name", ["memory"])
+async def test_a_server_that_leaves_ends_its_streams_with_a_code_to_come_back(api: FastAPI, app: Headway) -> None:
+    job = await app.tasks["add"].aenqueue(1)
+    async with served(api) as address, connect(socket_at(address, job.id)) as socket:
+        assert json.loads(await socket.recv())["type"] == "queue"
+        api.state.service.stop()
+        assert (await messages(socket))[-1]["code"] == 1012
+
+
+@pytest.mark.parametrize("store_name", ["memory"])
+async def test_a_reader_who_does_not_read_is_let_go(
+    api: FastAPI, app: Headway, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "SEND_SECONDS", 0.2)
+
+    @app.task(name="large")
+    async def large() -> str:
+        return "x" * 900_000
+
+    job = await large.aenqueue()
+    async with Worker(app):
+        await job.aresult()
+    sockets = []
+    for _ in range(3):
+        reader, writer = await asyncio.open_connection(
+            *address.removeprefix("http://").split(":"),
+            limit=1_000,  # type: ignore[arg-type]
+        )
+        writer.write(
+            f"GET {TASKS}/{job.id}/stream HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n".encode()
+        )
+        sockets.append((reader, writer))
+    service = api.state.service
+    await asyncio.to_thread(wait_until, lambda: service.streams)
+    await asyncio.to_thread(wait_until, lambda: not service.streams)
+    for _, writer in sockets:
+        writer.close()
