@@ -26,6 +26,7 @@ from headway.core.errors import BadCron, ConfigError, UnknownOption, UnknownTask
 from headway.core.job import JobId, NewJob, State, Submitted
 from headway.core.policy.document import BUILT_IN, Policy
 from headway.core.policy.rules import Paused, pausing, resuming
+from headway.engine import traces
 from headway.engine.inforce import InForce
 from headway.engine.policies import load_policy
 from headway.engine.rules import change_paused, declare_limits, read_paused
@@ -137,6 +138,7 @@ class Headway:
         persist: bool = True,
         executor: str = "auto",
         on_stop: str = "fail",
+        redact: Sequence[str] = (),
     ) -> ContextTaskDecorator: ...
     @overload
     def task(
@@ -155,6 +157,7 @@ class Headway:
         persist: bool = True,
         executor: str = "auto",
         on_stop: str = "fail",
+        redact: Sequence[str] = (),
         context: Literal[False] = False,
     ) -> TaskDecorator: ...
     def task(self, function: Any = None, /, **options: Any) -> Any:  # type: ignore[misc]
@@ -268,24 +271,22 @@ class Headway:
 
     async def submit_calls(self, calls: Sequence[Call[Any]]) -> list[Submitted]:
         """Submit calls in one round trip, all or none. Gives what became of each."""
-        answers = await self._submit(await self._prepare(calls), None)
-        for call, answer in zip(calls, answers, strict=True):
-            if not answer.deduplicated:
-                _log_queued(call)
-        return answers
+        return await self._submit(await self._prepare(calls), None)
 
     def submit_call_blocking(self, call: Call[R]) -> Job[R]:
         """Submit one call from a thread: the short way, where the store has one and nothing must be looked up first."""
         task, store = call.task, self.client.opened(self.portal.loop())
-        ready = self.in_force.looked_within(FOLLOW_EVERY) and not task.terms.problem
+        ready = self.in_force.looked_within(FOLLOW_EVERY) and not task.terms.problem and not traces.active()
         if task.limits and task.name not in self._declared:
             ready = False
         # Not ``isinstance``: of a protocol that would cost a tenth of the whole call.
         submit: SubmitBlocking | None = getattr(store, "submit_blocking", None)
         if ready and submit is not None:
             self.portal.warn_on_loop()
-            answers = submit([call.job()])
+            jobs = [call.job()]
+            answers = submit(jobs)
             if answers is not None:
+                _log_queued(jobs, answers)
                 return self._submitted(call, answers[0])
         return self.portal.run(self.submit_call(call))
 
@@ -335,6 +336,12 @@ class Headway:
         return jobs
 
     async def _submit(self, jobs: Sequence[NewJob], connection: object | None) -> list[Submitted]:
+        with traces.Sending(jobs) as sent:
+            answers = await self._keep(sent, connection)
+        _log_queued(sent, answers)
+        return answers
+
+    async def _keep(self, jobs: Sequence[NewJob], connection: object | None) -> list[Submitted]:
         if connection is None:
             return await self.client.submit(jobs)
         while True:
@@ -344,15 +351,15 @@ class Headway:
 
     def _submit_blocking(self, calls: Sequence[Call[Any]], connection: object) -> list[Submitted]:
         """Submit on a caller's connection, in the caller's thread: only what precedes it is done elsewhere."""
-        jobs = self.portal.run(self._prepare(calls))
-        while True:
-            submission = self.portal.run(self.client.prepare_submit(jobs))
-            if (answers := submission.run(connection)) is not None:
-                return answers
+        with traces.Sending(self.portal.run(self._prepare(calls))) as jobs:
+            while True:
+                submission = self.portal.run(self.client.prepare_submit(jobs))
+                if (answers := submission.run(connection)) is not None:
+                    break
+        _log_queued(jobs, answers)
+        return answers
 
     def _submitted(self, call: Call[R], answer: Submitted) -> Job[R]:
-        if not answer.deduplicated:
-            _log_queued(call)
         return self._handle(call, answer.job_id, answer.deduplicated)
 
     def job(self, job_id: str) -> Job[Any]:
@@ -542,8 +549,14 @@ def _where(function: Any) -> str:
     return f"{code.co_filename}:{code.co_firstlineno}" if code else repr(function)
 
 
-def _log_queued(call: Call[Any]) -> None:
-    if log.isEnabledFor(logging.INFO):
-        new = call.new
-        facts = {"job": new.job_id, "task": new.task, "lane": new.lane, "trace_id": new.trace_id}
+def _log_queued(*calls: Call[Any]) -> None:
+    """Log that jobs are queued: one line for those that came together."""
+    if not calls or not log.isEnabledFor(logging.INFO):
+        return
+    if len(calls) == 1:
+        new = calls[0].new
+        facts: dict[str, Any] = {"job": new.job_id, "task": new.task, "lane": new.lane, "trace_id": new.trace_id}
         log.info("job.queued", extra={"headway": facts})
+    else:
+        facts = {"jobs": [call.new.job_id for call in calls], "tasks": sorted({call.new.task for call in calls})}
+        log.info("jobs.queued", extra={"headway": facts})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import logging
 import os
 import threading
 import weakref
@@ -16,8 +17,11 @@ from headway.core.errors import ConfigError, JobNotFound, ResultTimeout
 from headway.core.event import Event
 from headway.core.job import Job, JobId, NewJob, State, Submitted
 from headway.core.standing import Standing
+from headway.engine.traces import shown_trace
 from headway.engine.watch import Watcher
 from headway.stores.base import JobQuery, Stats, Store, Submission, SubmitsWithin
+
+log = logging.getLogger("headway.jobs")
 
 BATCH = 1_000  # Jobs in one round trip.
 
@@ -82,10 +86,18 @@ class Client:
                 yield event
 
     async def cancel(self, job_ids: Sequence[JobId]) -> list[State | None]:
-        return await (await self.store()).cancel(job_ids)
+        store = await self.store()
+        before = await _known(store, job_ids)
+        after = await store.cancel(job_ids)
+        _log_moves(before, after)
+        return after
 
     async def retry(self, job_ids: Sequence[JobId]) -> list[State | None]:
-        return await (await self.store()).retry(job_ids)
+        store = await self.store()
+        before = await _known(store, job_ids)
+        after = await store.retry(job_ids)
+        _log_moves(before, after)
+        return after
 
     async def find(self, query: JobQuery) -> list[Job]:
         return await (await self.store()).find(query)
@@ -160,6 +172,19 @@ class Client:
         self._links = weakref.WeakKeyDictionary()
         self._opening = {}
         self._pid = os.getpid()
+
+
+async def _known(store: Store, job_ids: Sequence[JobId]) -> Sequence[Job | None]:
+    """Read jobs as they are before a move, if somebody wants to read in a log that they made it."""
+    return await store.get(job_ids) if log.isEnabledFor(logging.INFO) else ()
+
+
+def _log_moves(before: Sequence[Job | None], after: Sequence[State | None]) -> None:
+    for job, state in zip(before, after, strict=False):
+        if job is not None and state is not None and state is not job.state:
+            trace_id = shown_trace(job.trace_id, job.job_id)
+            facts = {"job": job.job_id, "task": job.task, "lane": job.lane, "trace_id": trace_id, "reason": "by hand"}
+            log.info(f"job.{state.value}", extra={"headway": facts})
 
 
 class _Link:

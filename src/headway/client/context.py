@@ -11,6 +11,7 @@ from typing import Any
 
 from headway.core.job import JobId
 from headway.core.lease import Lease
+from headway.engine.traces import shown_trace, taken_trace
 
 Report = Callable[[Lease, float, str | None], None]
 
@@ -81,6 +82,11 @@ class Context:
         return trace_of(self._lease)
 
     @property
+    def traceparent(self) -> str | None:
+        """The W3C traceparent that came with the job, for what it calls in turn."""
+        return taken_trace(self._lease.trace_id)
+
+    @property
     def budget(self) -> Budget:
         """What is left of the attempt's time."""
         if self._budget is None:
@@ -95,7 +101,14 @@ class Context:
     @property
     def log(self) -> logging.LoggerAdapter[logging.Logger]:
         """A logger whose lines carry the job."""
-        facts = {"job": self.job_id, "task": self.task, "attempt": self.attempt, "trace_id": self.trace_id}
+        facts = {
+            "job": self.job_id,
+            "task": self.task,
+            "worker": self._lease.worker_id or None,
+            "lane": self.lane or None,
+            "attempt": self.attempt,
+            "trace_id": self.trace_id,
+        }
         return _JobLog(logging.getLogger("headway.task"), {"headway": facts})
 
 
@@ -111,8 +124,8 @@ current: ContextVar[Context | None] = ContextVar("headway_context", default=None
 
 
 def trace_of(lease: Lease) -> str:
-    """Give a job's trace id: its own, or one made of its id, so that none need be stored."""
-    return lease.trace_id or lease.job_id.replace("-", "")
+    """Give the trace id that people and logs see."""
+    return shown_trace(lease.trace_id, lease.job_id)
 
 
 def inline_lease(task: str) -> Lease:

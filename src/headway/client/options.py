@@ -166,6 +166,7 @@ class TaskOptions:
     persist: bool = True
     executor: str = "auto"
     on_stop: str = "fail"
+    redact: Sequence[str] = ()
     context: bool = False
 
 

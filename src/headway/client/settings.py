@@ -13,8 +13,10 @@ from typing import Any
 
 from headway.core.errors import ConfigError, UnknownOption
 from headway.core.words import nearest as nearest
+from headway.engine.redaction import SECRETS
 
 FILE = "headway.toml"
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
 # Names that the environment may use beside HEADWAY_*.
 ALIASES = {"MAX_CONCURRENT_TASKS": "slots", "HIGH_PRIORITY_RESERVED": "reserved"}
 # Read by the command line or by integrations, not by an app.
@@ -47,6 +49,7 @@ class Settings:
     task_by_get: bool = True
     log: str | None = None
     log_args: bool = False
+    redact: tuple[str, ...] = SECRETS
 
     def __post_init__(self) -> None:
         if not 1 <= self.slots <= 10_000:
@@ -78,6 +81,8 @@ class Settings:
             )
         if self.log not in (None, "console", "json"):
             raise ConfigError(f"log must be console or json, not {self.log!r}", setting="log")
+        if self.worker_http is not None:
+            read_probe_address(self.worker_http)
 
 
 _NAMES = tuple(field.name for field in fields(Settings))
@@ -125,6 +130,20 @@ def gather(
         if value is not None:
             found[name] = (_convert(name, value, name), "argument")
     return found
+
+
+def read_probe_address(address: str) -> tuple[str, int]:
+    """Read where a worker shows its own metrics and probes. Raises ``ConfigError`` if others could reach it there."""
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]") or "127.0.0.1"
+    if not port.isdecimal() or int(port) > 65_535:
+        raise ConfigError(f"worker_http is an address such as 127.0.0.1:9100, not {address!r}", setting="worker_http")
+    if host not in LOOPBACK:
+        raise ConfigError(
+            f"worker_http must be on loopback (127.0.0.1, ::1 or localhost), not {host!r}: it asks for no token",
+            setting="worker_http",
+        )
+    return host, int(port)
 
 
 def _read_file(path: Path) -> dict[str, Any]:

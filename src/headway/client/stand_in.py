@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from headway.client.codec import Signature, check_plain
+from headway.client.codec import Signature
 from headway.client.options import Limit, Retry, TaskOptions, Unique
 from headway.client.task import Task
 from headway.core.errors import BadArguments
@@ -62,7 +62,7 @@ def named_only(app: Headway, name: str) -> Task[Any, Any, Any]:
 
 
 class _Anything(Signature):
-    """Fits whatever arguments come by name; the worker that knows the task will check them."""
+    """Fits whatever JSON values come by name; the worker that knows the task will check them."""
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         if args:
@@ -73,8 +73,10 @@ class _Anything(Signature):
         return dict(values)
 
     def encode(self, values: Mapping[str, Any], *, largest: int) -> bytes:
-        check_plain(values, f"task {self._name}: arguments")
-        return super().encode(values, largest=largest)
+        payload = super().encode(values, largest=largest)
+        if b"null" in payload:
+            self._check_numbers(values)
+        return payload
 
 
 def _kind(schema: dict[str, Any]) -> Any:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, NamedTuple, Never, ParamSpec, Protocol, TypeVar, overload
 
-from headway.client.codec import Signature, result_type
+from headway.client.codec import Signature, read_payload, result_type
 from headway.client.context import Context, current, inline_lease
 from headway.client.ids import new_job_id
 from headway.client.invoke import bounce_to, invoke_async, invoke_plain
@@ -20,6 +20,7 @@ from headway.core.errors import ConfigError, UnknownOption
 from headway.core.job import NewJob
 from headway.core.policy.document import ELASTIC, INTERACTIVE, LimitRule, Policy
 from headway.core.policy.rules import TENANT, applies, limit_key, task_rule
+from headway.engine.redaction import redact
 
 if TYPE_CHECKING:
     from headway.client.app import Headway
@@ -170,6 +171,10 @@ class Task(Generic[P, R, C]):
         """What all jobs of this task have in common."""
         return self.terms.template
 
+    def show_arguments(self, payload: bytes) -> Any:
+        """Give a job's arguments as a log or a trace may show them."""
+        return redact(read_payload(payload), (*self.app.settings.redact, *self.options.redact))
+
     def job(self, job_id: str) -> Job[R]:
         """Give a handle on a job of this task; asks nothing of the store."""
         return Job(self.app, job_id, kind=self.result_kind)
@@ -316,7 +321,7 @@ class _Terms:
             template.idempotency_key,
             template.idempotency_ms,
             None if self.unique is None else self._unique_key(self.unique, values),
-            template.trace_id or (outer.trace_id if outer is not None else None),
+            template.trace_id or (None if outer is None else outer.traceparent or outer.trace_id),
             template.persist,
             tuple(self._bound_key(name, by, values) for name, by in self.bound) if self.bound else (),
         )
@@ -355,6 +360,7 @@ def _check_options(task: Task[Any, Any, Any]) -> str:
     _check_parameters(task, "fair_by", () if options.fair_by is None else (options.fair_by,))
     parameters = [limit.by for limit in options.limits if limit.by is not None and limit.by != TENANT]
     _check_parameters(task, "a limit", parameters)
+    _check_parameters(task, "redact", options.redact)
     names = [limit.name(name) for limit in options.limits]
     if len(names) != len(set(names)):
         raise ConfigError(f"task {name}: two limits of the same kind by the same parameter; the lower one is enough")

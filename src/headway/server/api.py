@@ -15,6 +15,7 @@ from headway.server.docs import add_docs
 from headway.server.guard import Guard
 from headway.server.routes import fasdis, health, policy, queue, streams, tasks, workers
 from headway.server.service import Service
+from headway.server.upkeep import upkeep
 from headway.version import __version__
 
 ABOUT = """Submit tasks, watch them, ask why they wait, and run them from any language.
@@ -39,7 +40,8 @@ def headway_api(
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         try:
-            yield
+            async with upkeep(service):
+                yield
         finally:
             service.stop()
             await service.close()

@@ -11,6 +11,7 @@ from headway.client.app import Headway
 from headway.client.stand_in import named_only, stand_in
 from headway.client.task import Task
 from headway.engine.catalogue import TaskEntry, read_tasks
+from headway.server.shapes import NewTask
 
 LOOK_EVERY = 5.0  # Seconds between looks at the catalogue,
 LOOK_MISSED = 1.0  # and after a name that was not in it.
@@ -61,3 +62,41 @@ class KnownTasks:
             if len(self._named) > NAMED_MAX:
                 self._named.popitem(last=False)
         return task
+
+
+class Variants:
+    """Tasks with options of a call, as callers ask for them again and again: made once, not for each job."""
+
+    def __init__(self) -> None:
+        self._made: OrderedDict[tuple[Any, ...], tuple[Task[Any, Any, Any], Task[Any, Any, Any]]] = OrderedDict()
+
+    def of(self, task: Task[Any, Any, Any], new: NewTask) -> Task[Any, Any, Any]:
+        """Give the task with what a body asks for, but for what is each job's own."""
+        needs = new.required_capabilities
+        asked = (
+            new.priority,
+            new.timeout_seconds,
+            new.max_retries,
+            new.duration,
+            None if needs is None else tuple(needs),
+        )
+        if asked == _NOTHING_ASKED:
+            return task
+        key = (task.name, *asked)
+        known = self._made.get(key)
+        if known is not None and known[0] is task:
+            return known[1]
+        made = task.using(
+            priority=new.priority,
+            timeout=new.timeout_seconds,
+            max_retries=new.max_retries,
+            duration=new.duration,
+            needs=needs,
+        )
+        self._made[key] = (task, made)
+        if len(self._made) > NAMED_MAX:
+            self._made.popitem(last=False)
+        return made
+
+
+_NOTHING_ASKED = (None,) * 5

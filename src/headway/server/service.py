@@ -18,7 +18,8 @@ from headway.engine.desk import Desk
 from headway.engine.tokens import Tokens
 from headway.server.auth import Limiter
 from headway.server.instances import Instances
-from headway.server.known import KnownTasks
+from headway.server.intake import Intake
+from headway.server.known import KnownTasks, Variants
 from headway.server.lookout import Lookout
 from headway.server.problems import Problem
 from headway.stores.base import Store
@@ -32,6 +33,8 @@ class Service:
     def __init__(self, app: Headway, *, may_open: bool = True) -> None:
         self.app = app
         self.known = KnownTasks(app)
+        self.variants = Variants()
+        self.intake = Intake(app)
         self.tokens = Tokens(self.store, may_open=may_open)
         self.limiter = Limiter()
         self.instances = Instances(self.store, f"{socket.gethostname()}:{os.getpid()}")

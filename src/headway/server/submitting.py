@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from headway.client.task import Call
+from headway.client.task import Call, Task
 from headway.core.errors import HeadwayError
-from headway.core.job import Job, State, Submitted
-from headway.core.policy.position import place, position, waiting_in
+from headway.core.job import ClassKey, Job, State, Submitted
+from headway.core.policy.position import Places, position, waiting_in
 from headway.core.policy.why import Reason, why
 from headway.server.auth import Caller, tenant_for
 from headway.server.problems import Problem, problem_of
@@ -31,48 +31,87 @@ async def make_call(service: Service, caller: Caller, new: NewTask, *, key: str 
     """Check a body against the catalogue and the policy. Raises what does not fit."""
     if key is not None and new.idempotency_key not in (None, key):
         raise Problem("invalid", "Idempotency-Key and idempotency_key differ; give one of them")
+    await service.app.follow_policy()
     task = await service.known.find(new.task_type)
+    return _call(service, caller, new, task, key or new.idempotency_key, trace or new.trace_id)
+
+
+async def make_calls(service: Service, caller: Caller, news: Sequence[NewTask]) -> list[Call[Any]]:
+    """Check all bodies. Raises ``Problem`` naming the index of one that does not fit."""
+    await service.app.follow_policy()
+    tasks = {name: await service.known.find(name) for name in {new.task_type for new in news}}
+    calls: list[Call[Any]] = []
+    try:
+        for new in news:  # Not at once: how far it came is the index of the one that does not fit.
+            calls += [_call(service, caller, new, tasks[new.task_type], new.idempotency_key, new.trace_id)]
+    except (HeadwayError, Problem) as error:
+        problem = problem_of(error) if isinstance(error, HeadwayError) else error
+        problem.facts["index"] = len(calls)
+        problem.detail = f"task {len(calls)}: {problem.detail}"
+        raise problem from None
+    return calls
+
+
+def _call(
+    service: Service, caller: Caller, new: NewTask, task: Task[Any, Any, Any], key: str | None, trace: str | None
+) -> Call[Any]:
     if not task.options.persist:
         raise Problem("not_stored", f"task {task.name} is transient: over HTTP there would be nothing to ask for")
-    await service.app.follow_policy()
-    asked: dict[str, Any] = {
-        "priority": new.priority,
-        "needs": new.required_capabilities,
-        "timeout": new.timeout_seconds,
-        "max_retries": new.max_retries,
-        "idempotency_key": key or new.idempotency_key,
-        "tenant": tenant_for(caller, new.tenant),
-        "duration": new.duration,
-        "run_after": new.run_after,
-        "expires": new.expires,
-        "trace_id": trace or new.trace_id,
-    }
-    return task.using(**{name: value for name, value in asked.items() if value is not None}).call_named(new.parameters)
+    task = service.variants.of(task, new)
+    tenant = tenant_for(caller, new.tenant)
+    if key or trace or tenant or new.run_after or new.expires:  # What is a job's own costs more.
+        task = task.using(
+            idempotency_key=key, trace_id=trace, tenant=tenant, run_after=new.run_after, expires=new.expires
+        )
+    return task.call_named(new.parameters)
 
 
 async def submit(service: Service, calls: Sequence[Call[Any]]) -> list[Kept]:
     """Keep all or none. Gives each with its place."""
-    answers = await service.app.submit_calls(calls)
     if len(calls) == 1:
-        keep = _known_kept if answers[0].deduplicated else _one_kept
-        return [await keep(service, calls[0], answers[0])]
+        answer = await service.intake.submit(calls[0])
+        keep = _known_kept if answer.deduplicated else _one_kept
+        return [await keep(service, calls[0], answer)]
+    answers = await service.app.submit_calls(calls)
+    return await _kept(service, calls, answers)
+
+
+async def _kept(service: Service, calls: Sequence[Call[Any]], answers: Sequence[Submitted]) -> list[Kept]:
+    """Place the jobs of a bulk: they are the last of their classes, in their order."""
     known = await _known(service, [answer for answer in answers if answer.deduplicated])
     snapshot = await service.snapshots.fresh()
-    behind: dict[Any, int] = {}
-    kept: list[Kept] = []
-    for call, answer in zip(reversed(calls), reversed(answers), strict=True):
-        if answer.deduplicated:
-            job = known.get(answer.job_id)
-            kept.append(Kept(answer.job_id, State.QUEUED if job is None else job.state, None, deduplicated=True))
-            continue
-        key = call.new.class_key
-        behind[key] = behind.get(key, 0) + 1
-        fair = any(view.fair for view in snapshot.classes if view.key == key)
-        ahead = max(0, waiting_in(snapshot, key) - behind[key])
-        kept.append(
-            Kept(answer.job_id, State.QUEUED, None if fair else place(snapshot, service.app.policy, key, ahead=ahead))
-        )
-    return kept[::-1]
+    classes: dict[int, list[int]] = {}  # By the terms that calls have in common: which of them are new.
+    for index, (call, answer) in enumerate(zip(calls, answers, strict=True)):
+        if not answer.deduplicated:
+            classes.setdefault(id(call.terms), []).append(index)
+    found: dict[int, int] = {}
+    places = Places(snapshot, service.app.policy)
+    views = {view.key: view for view in snapshot.classes}
+    for indexes in classes.values():
+        key = calls[indexes[0]].new.class_key
+        view = views.get(key)
+        if (
+            view is None or not view.fair
+        ):  # Where tenants share, each has a place of its own; nobody is told a wrong one.
+            found |= _spread(places, key, 0 if view is None else view.waiting, indexes)
+    return [
+        Kept(answer.job_id, State.QUEUED, found.get(index))
+        if not answer.deduplicated
+        else Kept(answer.job_id, _state(known.get(answer.job_id)), None, deduplicated=True)
+        for index, answer in enumerate(answers)
+    ]
+
+
+def _spread(places: Places, key: ClassKey, waiting: int, indexes: Sequence[int]) -> dict[int, int]:
+    """Give the places of the last jobs of a class: of the first and the last as they are, in between evenly."""
+    count = len(indexes)
+    first, last = places.of(key, max(0, waiting - count)), places.of(key, max(0, waiting - 1))
+    steps = max(1, count - 1)
+    return {index: first + (last - first) * number // steps for number, index in enumerate(indexes)}
+
+
+def _state(job: Job | None) -> State:
+    return State.QUEUED if job is None else job.state
 
 
 async def _one_kept(service: Service, call: Call[Any], answer: Submitted) -> Kept:
@@ -84,7 +123,7 @@ async def _one_kept(service: Service, call: Call[Any], answer: Submitted) -> Kep
         found = None if standing is None else position(standing, service.app.policy)
         return Kept(answer.job_id, State.QUEUED, 0 if found is None else found)
     ahead = max(0, waiting_in(snapshot, key) - (0 if call.new.delay_ms or call.new.due_at else 1))
-    return Kept(answer.job_id, State.QUEUED, place(snapshot, service.app.policy, key, ahead=ahead))
+    return Kept(answer.job_id, State.QUEUED, Places(snapshot, service.app.policy).of(key, ahead))
 
 
 async def _known_kept(service: Service, _: Call[Any], answer: Submitted) -> Kept:
@@ -112,11 +151,3 @@ async def stand(service: Service, job: Job) -> tuple[int | None, list[Reason]]:
         return None, []
     policy = await service.policy()
     return position(standing, policy), why(standing, policy)
-
-
-def at_index(index: int, error: HeadwayError | Problem) -> Problem:
-    """Say which of a list does not fit."""
-    problem = problem_of(error) if isinstance(error, HeadwayError) else error
-    problem.facts["index"] = index
-    problem.detail = f"task {index}: {problem.detail}"
-    return problem

@@ -12,6 +12,7 @@ from headway.core.moments import write_moment
 from headway.core.policy.document import Policy
 from headway.core.policy.lanes import effective_lane
 from headway.core.policy.why import Reason
+from headway.engine.traces import shown_trace
 
 TASK_NEED = "task:"
 UNKNOWN_ESTIMATE = {"p50": None, "p90": None, "basis": "unknown"}
@@ -58,7 +59,7 @@ def retries(job: Job) -> int:
 
 def trace_id(job: Job) -> str:
     """Give a task's trace id: its own, or one made of its id."""
-    return job.trace_id or job.job_id.replace("-", "")
+    return shown_trace(job.trace_id, job.job_id)
 
 
 def reason_values(reasons: Sequence[Reason]) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ from headway.client.codec import encode_result, payload_body
 from headway.client.context import trace_of
 from headway.client.settings import Settings
 from headway.core.cron import parse_cron
-from headway.core.errors import ConfigError, JobError, PayloadError
+from headway.core.errors import JobError, PayloadError
 from headway.core.job import JobId
 from headway.core.lease import Lease
 from headway.core.policy.document import LimitRule
@@ -92,7 +92,7 @@ def _check_cron(cron: CronDocument, names: set[str], largest: int) -> None:
     try:
         parse_cron(cron.expression, cron.tz)
         _read_object(payload_body(cron.payload))
-    except (ConfigError, PayloadError, msgspec.DecodeError) as problem:
+    except (ValueError, msgspec.DecodeError) as problem:
         raise Problem("invalid", f"crons: {cron.task}: {problem}") from None
     if len(cron.payload) > largest or cron.timeout_ms <= 0 or cron.max_retries < 0:
         raise Problem("invalid", f"crons: {cron.task}: its payload, timeout or retries are out of bounds")

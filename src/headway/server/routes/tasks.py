@@ -9,7 +9,7 @@ import msgspec
 from fastapi import Body, Header, Path, Query, Request
 from starlette.responses import Response
 
-from headway.core.errors import HeadwayError, JobNotFound
+from headway.core.errors import JobNotFound
 from headway.core.job import Job, JobId, State
 from headway.core.moments import write_moment
 from headway.server.auth import Caller, Scope, tenant_for
@@ -30,7 +30,7 @@ from headway.server.shapes import (
     TaskState,
     Why,
 )
-from headway.server.submitting import Kept, at_index, make_call, stand, submit
+from headway.server.submitting import Kept, make_call, make_calls, stand, submit
 from headway.server.tasks import estimate_values, reason_values, task_values
 from headway.stores.base import JobQuery
 
@@ -88,13 +88,8 @@ async def submit_tasks(
     request: Request, news: Annotated[list[NewTask], Body(min_length=1, max_length=BULK_MAX)]
 ) -> Response:
     """Keep all of the tasks in one step, or none; a problem names the `index` of the task that has it."""
-    service, caller = service_of(request), caller_of(request)
-    calls = []
-    for index, new in enumerate(news):
-        try:
-            calls.append(await make_call(service, caller, new, key=None, trace=None))
-        except (HeadwayError, Problem) as error:
-            raise at_index(index, error) from None
+    service = service_of(request)
+    calls = await make_calls(service, caller_of(request), news)
     return reply({"tasks": [_submitted(kept) for kept in await submit(service, calls)]}, 201)
 
 

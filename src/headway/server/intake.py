@@ -1,0 +1,65 @@
+"""The way of single tasks into the store: those that come while it is busy go together, in one round trip."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from headway.client.app import Headway
+from headway.client.task import Call
+from headway.core.errors import HeadwayError
+from headway.core.job import Submitted
+
+BATCH = 100
+
+_Waiting = tuple[Call[Any], asyncio.Future[Submitted]]
+
+
+class Intake:
+    """Submits one call after the other as if each came alone; nobody waits for another to come."""
+
+    def __init__(self, app: Headway) -> None:
+        self._app = app
+        self._waiting: list[_Waiting] = []
+        self._under_way: asyncio.Task[None] | None = None
+
+    async def submit(self, call: Call[Any]) -> Submitted:
+        """Submit a call. Raises what its own job meets, never what another's does."""
+        answer: asyncio.Future[Submitted] = asyncio.get_running_loop().create_future()
+        self._waiting.append((call, answer))
+        if self._under_way is None or self._under_way.done():
+            self._under_way = asyncio.create_task(self._send())
+        return await answer
+
+    async def _send(self) -> None:
+        while self._waiting:
+            batch, self._waiting = self._waiting[:BATCH], self._waiting[BATCH:]
+            if not await self._together(batch):
+                for one in batch:
+                    await self._alone(one)
+
+    async def _together(self, batch: Sequence[_Waiting]) -> bool:
+        """Submit all of them in one step. False: one of them cannot be kept, so none was."""
+        if len(batch) == 1:
+            await self._alone(batch[0])
+            return True
+        try:
+            answers = await self._app.submit_calls([call for call, _ in batch])
+        except HeadwayError:
+            return False
+        for (_, waiting), answer in zip(batch, answers, strict=True):
+            if not waiting.done():
+                waiting.set_result(answer)
+        return True
+
+    async def _alone(self, one: _Waiting) -> None:
+        call, waiting = one
+        try:
+            (answer,) = await self._app.submit_calls([call])
+        except Exception as problem:
+            if not waiting.done():
+                waiting.set_exception(problem)
+        else:
+            if not waiting.done():
+                waiting.set_result(answer)

@@ -1,0 +1,76 @@
+"""What a server does beside answering: the chores of workers that come over HTTP, which cannot reach the store."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+from headway.core.errors import StoreError
+from headway.engine.desk import Desk
+from headway.engine.overtime import EVERY as OVERTIME_EVERY
+from headway.engine.overtime import Forgetting, Overtime
+from headway.engine.tallies import PUBLISH_EVERY
+from headway.server.service import Service
+from headway.worker.chores.chore import every
+from headway.worker.chores.pruner import Pruner
+from headway.worker.chores.reaper import Reaper
+from headway.worker.chores.ticker import Ticker
+from headway.worker.chores.witness import Witness
+
+log = logging.getLogger("headway.server")
+
+LEARN_EVERY = 5.0
+FORGET_EVERY = 30.0
+OPEN_AGAIN = 2.0  # Seconds between tries to open the store.
+
+
+@asynccontextmanager
+async def upkeep(service: Service) -> AsyncIterator[None]:
+    """Do the chores while the server serves. No leader: any number of servers and workers may do them."""
+    keeping = asyncio.create_task(_keep(service))
+    try:
+        yield
+    finally:
+        keeping.cancel()
+        await asyncio.gather(keeping, return_exceptions=True)
+
+
+async def _keep(service: Service) -> None:
+    desk = await _open(service)
+    settings, in_force, store = service.app.settings, desk.in_force, desk.store
+    witness = Witness(store, in_force, lambda: 0.0)
+
+    async def look() -> float | None:
+        """Sample what jobs wait for, if nobody but us serves any workers."""
+        return await witness() if desk.roster.count else None
+
+    chores: list[tuple[float, Callable[[], Awaitable[float | None]]]] = [
+        (OVERTIME_EVERY, Overtime(store, in_force, desk.roster)),
+        (FORGET_EVERY, Forgetting(store, desk.roster)),
+        (LEARN_EVERY, desk.learn),
+        (PUBLISH_EVERY, lambda: desk.tallies.publish(store)),
+        (settings.heartbeat / 6, Reaper(store, in_force, settings.dead_after, tallies=desk.tallies)),
+        (settings.heartbeat, Pruner(store, in_force)),
+        (5.0, Ticker(store, desk.knows)),
+        (1.0, look),
+    ]
+    try:
+        async with asyncio.TaskGroup() as group:
+            for interval, chore in chores:
+                group.create_task(every(interval, chore))
+    finally:
+        with contextlib.suppress(StoreError):
+            await desk.tallies.retire(store)
+
+
+async def _open(service: Service) -> Desk:
+    """Open the store, however long that takes: a server that cannot reach it says so to whoever asks."""
+    while True:
+        try:
+            return await service.desk()
+        except StoreError as problem:
+            log.warning("the store cannot be opened yet: %s", problem)
+            await asyncio.sleep(OPEN_AGAIN)
