@@ -178,6 +178,9 @@ async def test_a_bulk_is_kept_whole_or_not_at_all(http: httpx.AsyncClient) -> No
     assert answer.status_code == 201
     tasks = answer.json()["tasks"]
     assert [task["queue_position"] for task in tasks] == list(range(50))
+    keyed = [task | {"idempotency_key": f"k{number}"} for number, task in enumerate(good[:3])]
+    tasks = (await http.post(f"{TASKS}/bulk", json=keyed)).json()["tasks"]
+    assert [task["queue_position"] for task in tasks] == [50, 51, 52]
     bad = [*good, {"task_type": "add", "parameters": {"a": "three"}}]
     answer = await http.post(f"{TASKS}/bulk", json=bad)
     assert (answer.status_code, answer.json()["code"], answer.json()["index"]) == (422, "bad_arguments", 50)
@@ -187,7 +190,7 @@ async def test_a_bulk_is_kept_whole_or_not_at_all(http: httpx.AsyncClient) -> No
     ]
     answer = await http.post(f"{TASKS}/bulk", json=clash)
     assert (answer.status_code, answer.json()["index"]) == (409, 1)
-    assert len((await http.get(TASKS, params={"limit": 500})).json()["items"]) == 50
+    assert len((await http.get(TASKS, params={"limit": 500})).json()["items"]) == 53
 
 
 @pytest.mark.parametrize("store_name", ["memory"])

@@ -4,9 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
+
+from headway.core.job import ClassKey
+from headway.core.policy.position import Places
+from headway.core.snapshot import ClassView, Snapshot
 
 T = TypeVar("T")
+
+
+class Picture(NamedTuple):
+    """What waits, at one moment: for all who asked then."""
+
+    snapshot: Snapshot
+    views: dict[ClassKey, ClassView]
+    places: Places
+
+    @property
+    def now_at(self) -> int:
+        return self.snapshot.now_at
 
 
 class Lookout(Generic[T]):

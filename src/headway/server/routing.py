@@ -48,9 +48,13 @@ class Routes:
         answers: Mapping[int, Any],
         problems: Sequence[str] = (),
         takes_input: bool = True,
+        headers: Mapping[str, str] | None = None,
         **more: Any,
     ) -> Callable[[F], F]:
-        """Declare a route. ``answers``: what it gives, by status: a model, or (model, description)."""
+        """Declare a route. ``answers``: what it gives, by status: a model, or (model, description).
+
+        ``headers``: those that it reads by itself, which costs a tenth of what the framework takes for it.
+        """
         codes = [*ANYWHERE, *problems]
         codes += SCOPED if scope is not Scope.PUBLIC else ()
         codes += UNSAFE if method != "GET" else ()
@@ -68,7 +72,7 @@ class Routes:
                 response_model=None,
                 response_class=Response,
                 route_class_override=_guarded(scope),
-                openapi_extra=_security(scope),
+                openapi_extra=_security(scope) | _headers(headers or {}),
                 **more,
             )
             return function
@@ -100,8 +104,16 @@ def caller_of(request: Request) -> Caller:
     return caller
 
 
-def _security(scope: Scope) -> dict[str, Any] | None:
-    return None if scope is Scope.PUBLIC else {"security": [{"bearer": []}], "x-scope": scope.value}
+def _security(scope: Scope) -> dict[str, Any]:
+    return {} if scope is Scope.PUBLIC else {"security": [{"bearer": []}], "x-scope": scope.value}
+
+
+def _headers(headers: Mapping[str, str]) -> dict[str, Any]:
+    schema = {"type": "string", "minLength": 1, "maxLength": 255}
+    described = [
+        {"name": name, "in": "header", "description": text, "schema": schema} for name, text in headers.items()
+    ]
+    return {"parameters": described} if described else {}
 
 
 def _described(answer: Any) -> dict[str, Any]:

@@ -13,14 +13,14 @@ from starlette.requests import HTTPConnection
 from headway.client.app import Headway
 from headway.client.client import Client
 from headway.core.policy.document import Policy
-from headway.core.snapshot import Snapshot
+from headway.core.policy.position import Places
 from headway.engine.desk import Desk
 from headway.engine.tokens import Tokens
 from headway.server.auth import Limiter
 from headway.server.instances import Instances
 from headway.server.intake import Intake
 from headway.server.known import KnownTasks, Variants
-from headway.server.lookout import Lookout
+from headway.server.lookout import Lookout, Picture
 from headway.server.problems import Problem
 from headway.stores.base import Store
 
@@ -38,7 +38,7 @@ class Service:
         self.tokens = Tokens(self.store, may_open=may_open)
         self.limiter = Limiter()
         self.instances = Instances(self.store, f"{socket.gethostname()}:{os.getpid()}")
-        self.snapshots: Lookout[Snapshot] = Lookout(self._snapshot)
+        self.pictures: Lookout[Picture] = Lookout(self._look)
         self.streams = 0  # Open ones.
         self._stopping: asyncio.Future[None] | None = None
         self._desk: Desk | None = None
@@ -96,8 +96,10 @@ class Service:
             await self._desk.close()
         await self.app.aclose()
 
-    async def _snapshot(self) -> Snapshot:
-        return await (await self.store()).snapshot()
+    async def _look(self) -> Picture:
+        snapshot = await (await self.store()).snapshot()
+        views = {view.key: view for view in snapshot.classes}
+        return Picture(snapshot, views, Places(snapshot, self.app.policy))
 
 
 def service_of(connection: HTTPConnection) -> Service:

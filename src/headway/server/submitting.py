@@ -9,8 +9,9 @@ from typing import Any
 from headway.client.task import Call, Task
 from headway.core.errors import HeadwayError
 from headway.core.job import ClassKey, Job, State, Submitted
-from headway.core.policy.position import Places, position, waiting_in
+from headway.core.policy.position import Places, position
 from headway.core.policy.why import Reason, why
+from headway.engine.traces import taken_trace
 from headway.server.auth import Caller, tenant_for
 from headway.server.problems import Problem, problem_of
 from headway.server.service import Service
@@ -33,7 +34,7 @@ async def make_call(service: Service, caller: Caller, new: NewTask, *, key: str 
         raise Problem("invalid", "Idempotency-Key and idempotency_key differ; give one of them")
     await service.app.follow_policy()
     task = await service.known.find(new.task_type)
-    return _call(service, caller, new, task, key or new.idempotency_key, trace or new.trace_id)
+    return _call(service, caller, new, task, key or new.idempotency_key, taken_trace(trace) or new.trace_id)
 
 
 async def make_calls(service: Service, caller: Caller, news: Sequence[NewTask]) -> list[Call[Any]]:
@@ -79,21 +80,17 @@ async def submit(service: Service, calls: Sequence[Call[Any]]) -> list[Kept]:
 async def _kept(service: Service, calls: Sequence[Call[Any]], answers: Sequence[Submitted]) -> list[Kept]:
     """Place the jobs of a bulk: they are the last of their classes, in their order."""
     known = await _known(service, [answer for answer in answers if answer.deduplicated])
-    snapshot = await service.snapshots.fresh()
-    classes: dict[int, list[int]] = {}  # By the terms that calls have in common: which of them are new.
+    picture = await service.pictures.fresh()
+    classes: dict[ClassKey, list[int]] = {}  # Which of the calls made a new job of it.
     for index, (call, answer) in enumerate(zip(calls, answers, strict=True)):
         if not answer.deduplicated:
-            classes.setdefault(id(call.terms), []).append(index)
+            classes.setdefault(call.new.class_key, []).append(index)
     found: dict[int, int] = {}
-    places = Places(snapshot, service.app.policy)
-    views = {view.key: view for view in snapshot.classes}
-    for indexes in classes.values():
-        key = calls[indexes[0]].new.class_key
-        view = views.get(key)
-        if (
-            view is None or not view.fair
-        ):  # Where tenants share, each has a place of its own; nobody is told a wrong one.
-            found |= _spread(places, key, 0 if view is None else view.waiting, indexes)
+    for key, indexes in classes.items():
+        view = picture.views.get(key)
+        # Where tenants share, each job has a place of its own; nobody is told a wrong one.
+        if view is None or not view.fair:
+            found |= _spread(picture.places, key, 0 if view is None else view.waiting, indexes)
     return [
         Kept(answer.job_id, State.QUEUED, found.get(index))
         if not answer.deduplicated
@@ -116,14 +113,16 @@ def _state(job: Job | None) -> State:
 
 async def _one_kept(service: Service, call: Call[Any], answer: Submitted) -> Kept:
     """Place one new job: last of its class, unless tenants share that."""
-    snapshot = await service.snapshots.fresh()
+    picture = await service.pictures.fresh()
     key = call.new.class_key
-    if any(view.fair for view in snapshot.classes if view.key == key):
+    view = picture.views.get(key)
+    if view is not None and view.fair:
         standing = await (await service.store()).standing(answer.job_id)
         found = None if standing is None else position(standing, service.app.policy)
         return Kept(answer.job_id, State.QUEUED, 0 if found is None else found)
-    ahead = max(0, waiting_in(snapshot, key) - (0 if call.new.delay_ms or call.new.due_at else 1))
-    return Kept(answer.job_id, State.QUEUED, Places(snapshot, service.app.policy).of(key, ahead))
+    waiting = 0 if view is None else view.waiting
+    ahead = max(0, waiting - (0 if call.new.delay_ms or call.new.due_at else 1))
+    return Kept(answer.job_id, State.QUEUED, picture.places.of(key, ahead))
 
 
 async def _known_kept(service: Service, _: Call[Any], answer: Submitted) -> Kept:

@@ -59,7 +59,7 @@ async def put_policy(
         warnings = [f"{found.key}: {found.text}" if found.key else found.text for found in checked.findings]
         return reply({"valid": True, "warnings": warnings, "policy": policy_data(read)})
     before = await read_current(store)
-    now_at = (await service.snapshots.fresh()).now_at
+    now_at = (await service.pictures.fresh()).now_at
     applied = await apply_policy(store, read, now_at=now_at, note=note or "over HTTP")
     await record(
         store,

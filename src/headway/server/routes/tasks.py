@@ -6,7 +6,8 @@ import base64
 from typing import Annotated, Any
 
 import msgspec
-from fastapi import Body, Header, Path, Query, Request
+from fastapi import Body, Path, Query, Request
+from starlette.datastructures import Headers
 from starlette.responses import Response
 
 from headway.core.errors import JobNotFound
@@ -18,6 +19,7 @@ from headway.server.routing import Routes, caller_of
 from headway.server.service import Service, service_of
 from headway.server.shapes import (
     BULK_MAX,
+    TEXT_MAX,
     Cancelled,
     EstimateShape,
     Name,
@@ -55,23 +57,24 @@ SUBMIT_PROBLEMS = (
         200: (Submitted, "The task that an earlier submit with this key made; or that another one stands for."),
     },
     problems=SUBMIT_PROBLEMS,
+    headers={
+        "Idempotency-Key": "In place of `idempotency_key`: a second submit with it gives the same task.",
+        "traceparent": "W3C trace context: the task's spans join the caller's trace.",
+    },
     summary="Submit a task",
 )
-async def submit_task(
-    request: Request,
-    new: NewTask,
-    idempotency_key: Annotated[str | None, Header(min_length=1, max_length=255)] = None,
-    traceparent: Annotated[str | None, Header(max_length=200)] = None,
-) -> Response:
+async def submit_task(request: Request, new: NewTask) -> Response:
     """Keep a task; it runs as soon as the policy lets it.
 
     The same `idempotency_key` again gives the same task, with 200 and `Idempotent-Replayed: true`; with other
     parameters 409. `queue_position` is how many tasks would start before it by the policy in force.
     """
     service = service_of(request)
-    call = await make_call(service, caller_of(request), new, key=idempotency_key, trace=traceparent)
+    given = request.headers
+    key, trace = read_header(given, "idempotency-key"), read_header(given, "traceparent")
+    call = await make_call(service, caller_of(request), new, key=key, trace=trace)
     (kept,) = await submit(service, [call])
-    headers = {"Location": str(request.url_for("get_task", task_id=kept.task_id).path)}
+    headers = {"Location": f"{request.scope.get('root_path', '')}/api/v1/tasks/{kept.task_id}"}
     if kept.deduplicated and call.new.idempotency_key is not None:
         headers["Idempotent-Replayed"] = "true"
     return reply(_submitted(kept), 200 if kept.deduplicated else 201, headers)
@@ -114,7 +117,7 @@ async def list_tasks(
 ) -> Response:
     """List tasks with all their fields, but without their place in the queue."""
     service, caller = service_of(request), caller_of(request)
-    now_at = (await service.snapshots.fresh()).now_at if age is not None or age_max is not None else 0
+    now_at = (await service.pictures.fresh()).now_at if age is not None or age_max is not None else 0
     query = JobQuery(
         states=tuple(State(name) for name in status or ()),
         task=task_type,
@@ -245,6 +248,14 @@ async def page(service: Service, query: JobQuery) -> dict[str, Any]:
 def reply(values: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     """Answer with JSON."""
     return Response(encode(values), status, headers, "application/json")
+
+
+def read_header(headers: Headers, name: str) -> str | None:
+    """Read a header that is text of at most 255 letters. Raises ``Problem``."""
+    value = headers.get(name)
+    if value is not None and not 0 < len(value) <= TEXT_MAX:
+        raise Problem("invalid", f"{name}: expected 1 to {TEXT_MAX} letters")
+    return value
 
 
 def _submitted(kept: Kept) -> dict[str, Any]:
