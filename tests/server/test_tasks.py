@@ -363,3 +363,14 @@ async def test_what_does_not_fit_is_refused_and_leaves_no_trace(
     assert (answer.status_code, answer.json()["code"]) == (status, code), answer.text
     assert answer.headers["content-type"] == "application/problem+json"
     assert (await http.get(TASKS)).json()["items"] == []
+
+
+async def test_a_full_queue_says_when_to_come_back(app: Headway, http: httpx.AsyncClient) -> None:
+    policy = (await http.get("/api/v1/policy")).json()["policy"] | {"max_depth": 3}
+    assert (await http.put("/api/v1/policy", json=policy)).status_code == 200
+    assert (await http.post(f"{TASKS}/bulk", json=[{"task_type": "x"}] * 4)).status_code == 429
+    for _ in range(3):
+        await submit(http)
+    answer = await http.post(TASKS, json={"task_type": "x"})
+    assert (answer.status_code, answer.json()["code"], answer.headers["retry-after"]) == (429, "queue_full", "5")
+    assert len((await http.get(TASKS)).json()["items"]) == 3

@@ -27,6 +27,7 @@ from headway.core.job import JobId, NewJob, State, Submitted
 from headway.core.policy.document import BUILT_IN, Policy
 from headway.core.policy.rules import Paused, pausing, resuming
 from headway.engine import traces
+from headway.engine.depth import Depth
 from headway.engine.inforce import InForce
 from headway.engine.policies import load_policy
 from headway.engine.rules import change_paused, declare_limits, read_paused
@@ -89,6 +90,7 @@ class Headway:
         self.middlewares: list[Middleware] = list(middleware)
         self.signals: dict[str, list[Signal]] = {name: [] for name in SIGNALS}
         self._declared: set[str] = set()
+        self._depth = Depth()
         self.portal = Portal()
         self.client = Client(self.make_store)
 
@@ -261,6 +263,8 @@ class Headway:
                 self._declared.add(task.name)
         if any(task.terms.problem for task in tasks):
             await self.in_force.follow(await self.client.store(), every=0)  # It may have been put right just now.
+        if self.policy.max_depth:
+            await self._depth.admit(await self.client.store(), len(calls), self.policy.max_depth)
         return [call.job() for call in calls]
 
     async def submit_call(self, call: Call[R]) -> Job[R]:
@@ -277,7 +281,7 @@ class Headway:
         """Submit one call from a thread: the short way, where the store has one and nothing must be looked up first."""
         task, store = call.task, self.client.opened(self.portal.loop())
         ready = self.in_force.looked_within(FOLLOW_EVERY) and not task.terms.problem and not traces.active()
-        if task.limits and task.name not in self._declared:
+        if self.policy.max_depth or (task.limits and task.name not in self._declared):
             ready = False
         # Not ``isinstance``: of a protocol that would cost a tenth of the whole call.
         submit: SubmitBlocking | None = getattr(store, "submit_blocking", None)
@@ -549,14 +553,16 @@ def _where(function: Any) -> str:
     return f"{code.co_filename}:{code.co_firstlineno}" if code else repr(function)
 
 
-def _log_queued(*calls: Call[Any]) -> None:
+def _log_queued(jobs: Sequence[NewJob], answers: Sequence[Submitted]) -> None:
     """Log that jobs are queued: one line for those that came together."""
-    if not calls or not log.isEnabledFor(logging.INFO):
+    if not log.isEnabledFor(logging.INFO):
         return
-    if len(calls) == 1:
-        new = calls[0].new
-        facts: dict[str, Any] = {"job": new.job_id, "task": new.task, "lane": new.lane, "trace_id": new.trace_id}
+    new = [job for job, answer in zip(jobs, answers, strict=True) if not answer.deduplicated]
+    if len(new) == 1:
+        job = new[0]
+        trace_id = traces.shown_trace(job.trace_id, job.job_id)
+        facts: dict[str, Any] = {"job": job.job_id, "task": job.task, "lane": job.lane, "trace_id": trace_id}
         log.info("job.queued", extra={"headway": facts})
-    else:
-        facts = {"jobs": [call.new.job_id for call in calls], "tasks": sorted({call.new.task for call in calls})}
+    elif new:
+        facts = {"jobs": [job.job_id for job in new], "tasks": sorted({job.task for job in new})}
         log.info("jobs.queued", extra={"headway": facts})

@@ -14,12 +14,17 @@
     ├── NotStored                       a transient job keeps no state
     ├── ResultTimeout (TimeoutError)    result() waited long enough
     ├── IdempotencyConflict             the key was used with another payload
+    ├── QueueFull                       as many jobs wait as the policy allows
     ├── IllegalMove                     the job's state does not allow it
     ├── LeaseLost                       the lease has ended; the report changes nothing
     ├── WorkerUnknown                   the store does not know this worker, or took it for dead
+    ├── WorkerNotFound (LookupError)    who asks may not speak for this worker
+    ├── TooMany                         more at once than a server keeps up with
     └── StoreError
         ├── StoreUnavailable            may pass; the call can be repeated
-        │   └── StoreBusy               locked by another process for too long
+        │   ├── StoreBusy               locked by another process for too long
+        │   └── ServerUnavailable       the server in front of it does not answer, or not now
+        ├── ServerRefused               the server in front of it refused, with a code of its own
         ├── StoreFull                   no room left
         ├── NotAStore                   the file or server holds something else
         ├── StoreTooNew                 written by a newer Headway
@@ -158,6 +163,12 @@ class IdempotencyConflict(HeadwayError):
     code = "idempotency_conflict"
 
 
+class QueueFull(HeadwayError):
+    """As many jobs wait as the policy allows; try again later."""
+
+    code = "queue_full"
+
+
 class IllegalMove(HeadwayError):
     """The job's state does not allow this."""
 
@@ -176,6 +187,18 @@ class WorkerUnknown(HeadwayError):
     code = "worker_unknown"
 
 
+class WorkerNotFound(HeadwayError, LookupError):
+    """There is no such worker for whoever asks: another one registered it."""
+
+    code = "worker_not_found"
+
+
+class TooMany(HeadwayError):
+    """There are more of these at once than a server keeps up with; later again."""
+
+    code = "too_many"
+
+
 class StoreError(HeadwayError):
     """The store could not do what was asked."""
 
@@ -192,6 +215,23 @@ class StoreBusy(StoreUnavailable):
     """Another process has kept the store locked for too long."""
 
     code = "store_busy"
+
+
+class ServerUnavailable(StoreUnavailable):
+    """The server does not answer, or cannot do it now; the call may be repeated."""
+
+    code = "server_unavailable"
+
+
+class ServerRefused(StoreError):
+    """The server refused what was asked. The code is the one it gave."""
+
+    code = "server_refused"
+
+    def __init__(self, message: str | None = None, *, code: str | None = None, **facts: object) -> None:
+        super().__init__(message, **facts)
+        if code is not None:
+            self.code = code
 
 
 class StoreFull(StoreError):

@@ -60,7 +60,7 @@ STATUSES: Mapping[str, int] = {
     "internal": 500,
 }
 FIELD_MAX, TEXT_MAX = 100, 300  # Letters of a caller's own words that an answer repeats.
-RETRY_AFTER = {"store_unavailable": 1, "store_busy": 1, "store_full": 30, "stopping": 1}
+RETRY_AFTER = {"queue_full": 5, "store_unavailable": 1, "store_busy": 1, "store_full": 30, "stopping": 1}
 
 
 class Problem(Exception):

@@ -199,7 +199,7 @@ def test_limits_and_task_rules() -> None:
         pytest.param("[keep]\nfailde=1", "keep.failde: unknown key; did you mean 'failed'?", id="inner key"),
         pytest.param("promotion='age'", "promotion: expected share or absolute, found 'age'", id="promotion"),
         pytest.param("promotion=1", "promotion: expected share or absolute, found 1", id="no text"),
-        pytest.param("max_depth=10", "max_depth: expected 0: a limit on how many jobs wait is not in this", id="depth"),
+        pytest.param("max_depth=-1", "max_depth: expected a whole number of at least 0, found -1", id="depth"),
         pytest.param("crash_limit=0", "crash_limit: expected a whole number of at least 1, found 0", id="crashes"),
         pytest.param("crash_limit=true", "found true", id="true is no number"),
         pytest.param("crash_limit=3.0", "found 3.0", id="3.0 is not whole"),

@@ -159,6 +159,7 @@ class Policy:
     tenants: Tenants = field(default_factory=Tenants)
     limits: Mapping[str, LimitRule] = field(default_factory=_none)
     tasks: Mapping[str, TaskRule] = field(default_factory=_none)
+    max_depth: int = 0  # How many jobs may wait; beyond it none is taken in. 0: any number.
     crash_limit: int = 3
     retry: RetryRule = field(default_factory=RetryRule)
     timeout_growth: float = 1.5

@@ -67,8 +67,7 @@ def _read(table: Table) -> Policy:
     default = BUILT_IN.default_lane if BUILT_IN.default_lane in lanes else _last(lanes)
     default_lane = table.word("default_lane", default, list(lanes), "a lane: ")
     reserve = _read_reserve(table.table("reserve"), list(lanes))
-    if table.whole("max_depth", 0):
-        table.wrong("max_depth", "expected 0: a limit on how many jobs wait is not in this release yet")
+    max_depth = table.whole("max_depth", BUILT_IN.max_depth)
     crash_limit = table.whole("crash_limit", BUILT_IN.crash_limit, least=1)
     retry, growth, growth_cap = _read_retry(table.table("retry"))
     ladder = _read_ladder(table.table("ladder"))
@@ -86,6 +85,7 @@ def _read(table: Table) -> Policy:
         tenants=tenants,
         limits=MappingProxyType(limits),
         tasks=MappingProxyType(tasks),
+        max_depth=max_depth,
         crash_limit=crash_limit,
         retry=retry,
         timeout_growth=growth,

@@ -12,6 +12,7 @@ from headway.core.policy.lanes import Line, lane_of, service_order
 from headway.core.policy.rules import PAUSE, SECOND_US, TENANT
 from headway.core.snapshot import Snapshot
 from headway.core.standing import AHEAD_COUNTED, Executing, LimitView, Standing, Survey
+from headway.core.worker import TASK as _TASK
 from headway.core.worker import Worker, WorkerState, serves
 
 CODES = (
@@ -31,7 +32,6 @@ CODES = (
     "ahead",
     "stopping",
 )
-_TASK = "task:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,8 @@ def _unserved(job: Job, survey: Survey) -> Iterator[Reason]:
         return
     if _able(job, survey):
         return
-    if not any(f"{_TASK}{job.task}" in worker.offers for worker in live):
+    knowing = [worker for worker in live if serves((f"{_TASK}{job.task}",), frozenset(worker.offers))]
+    if not knowing:
         text = f"no live worker knows the task {job.task} ({_number(len(live), 'worker')} asked)"
         yield Reason("unroutable", text, {"task": job.task, "workers": len(live)})
     needs = [need for need in job.needs if not need.startswith(_TASK)]
@@ -117,7 +118,7 @@ def _unserved(job: Job, survey: Survey) -> Iterator[Reason]:
         missing = [need for need in needs if not any(need in worker.offers for worker in live)] or needs
         text = f"no live worker offers {', '.join(missing)} ({_number(len(live), 'worker')} asked)"
         yield Reason("unservable", text, {"needs": needs, "missing": missing, "workers": len(live)})
-    elif any(f"{_TASK}{job.task}" in worker.offers for worker in live):
+    elif knowing:
         text = f"no live worker both knows {job.task} and offers {', '.join(needs)}"
         yield Reason("unservable", text, {"needs": needs, "workers": len(live)})
 

@@ -16,7 +16,7 @@ def policy_data(policy: Policy) -> dict[str, Any]:
     return {
         "promotion": policy.promotion,
         "default_lane": policy.default_lane,
-        "max_depth": 0,
+        "max_depth": policy.max_depth,
         "crash_limit": policy.crash_limit,
         "reserve": {
             "lanes": sorted(reserve.lanes),
