@@ -269,6 +269,71 @@ class PolicyChecked(BaseModel):
     policy: dict[str, Any]
 
 
+class WorkerShape(BaseModel):
+    """A worker."""
+
+    worker_id: str
+    status: Literal["active", "draining", "dead"]
+    current_tasks: list[str]
+    last_heartbeat: datetime
+    capacity: int
+    current_load: int
+    reserved: int
+    capabilities: list[str]
+    task_types: list[str] = Field(description="The tasks it knows; `*` for any.")
+    version: str
+    host: str
+    started_at: datetime
+
+
+class WorkersShape(BaseModel):
+    """The workers."""
+
+    workers: list[WorkerShape]
+
+
+class WorkerDrained(BaseModel):
+    """The worker takes nothing more."""
+
+    worker_id: str
+    status: Literal["draining"]
+
+
+class Pause(Body):
+    """What to pause or resume; nothing named means everything."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"lane": "low"}]})
+
+    lane: Name | None = None
+    task_type: Name | None = None
+    tenant: Name | None = None
+
+
+class Pauses(BaseModel):
+    """What is paused."""
+
+    everything: bool
+    lanes: list[str]
+    task_types: list[str]
+    tenants: list[str]
+
+
+class CatalogueTask(BaseModel):
+    """A task that workers have told of."""
+
+    task_type: str
+    priority: str
+    required_capabilities: list[str]
+    parameters: dict[str, Any] = Field(description="`properties` and `required`, as in JSON Schema.")
+    description: str
+
+
+class CatalogueShape(BaseModel):
+    """The tasks that are known."""
+
+    tasks: list[CatalogueTask]
+
+
 class Ticket(BaseModel):
     """A right to open one stream, once."""
 

@@ -1,0 +1,132 @@
+"""What operators look at and switch: workers, pauses, the catalogue."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import Path, Request
+from starlette.responses import Response
+
+from headway.core.job import State
+from headway.core.moments import write_moment
+from headway.core.policy.rules import Paused
+from headway.core.worker import Worker
+from headway.engine.audit import record
+from headway.server.auth import Scope
+from headway.server.problems import Problem
+from headway.server.routes.tasks import reply
+from headway.server.routing import Routes, caller_of
+from headway.server.service import service_of
+from headway.server.shapes import CatalogueShape, Pause, Pauses, WorkerDrained, WorkersShape
+from headway.server.tasks import TASK_NEED
+from headway.stores.base import JobQuery
+
+RUNNING_MAX = 1_000  # Executing tasks that a list of workers names.
+
+routes = Routes("operating", "/api/v1")
+
+
+@routes.get("/workers", scope=Scope.READ, answers={200: WorkersShape}, takes_input=False, summary="List the workers")
+async def list_workers(request: Request) -> Response:
+    """List the workers with what they run and offer; those that are dead, too, for a while."""
+    service = service_of(request)
+    stats = await service.client.stats()
+    running: dict[str | None, list[str]] = {}
+    for job in await service.client.find(JobQuery((State.EXECUTING,), limit=RUNNING_MAX)):
+        running.setdefault(job.worker_id, []).append(job.job_id)
+    return reply({"workers": [_worker(worker, running.get(worker.worker_id, [])) for worker in stats.workers]})
+
+
+@routes.post(
+    "/workers/{worker_id}/drain",
+    scope=Scope.ADMIN,
+    answers={200: WorkerDrained},
+    problems=("worker_not_found",),
+    summary="Send a worker away",
+)
+async def drain_worker(
+    request: Request, worker_id: Annotated[str, Path(min_length=1, max_length=255, pattern=r"^[^\x00/]+$")]
+) -> Response:
+    """Let a worker take nothing more, finish what it has, and leave."""
+    store = await service_of(request).store()
+    if not await store.drain(worker_id):
+        raise Problem("worker_not_found", f"no live worker {worker_id}")
+    await record(store, who=caller_of(request).who, what="worker.drain", target=worker_id)
+    return reply({"worker_id": worker_id, "status": "draining"})
+
+
+@routes.get("/pauses", scope=Scope.READ, answers={200: Pauses}, takes_input=False, summary="What is paused")
+async def list_pauses(request: Request) -> Response:
+    """Tell what must not start until it is resumed."""
+    return reply(_paused(await service_of(request).app.apaused()))
+
+
+@routes.post("/pause", scope=Scope.ADMIN, answers={200: Pauses}, summary="Pause a lane, a task or a tenant")
+async def pause(request: Request, wanted: Pause) -> Response:
+    """Let nothing of it start from this moment on; without any of them, nothing at all. What runs goes on."""
+    service = service_of(request)
+    await service.app.apause(lane=wanted.lane, task=wanted.task_type, tenant=wanted.tenant)
+    return await _switched(request, "pause", wanted)
+
+
+@routes.post("/resume", scope=Scope.ADMIN, answers={200: Pauses}, summary="Resume what was paused")
+async def resume(request: Request, wanted: Pause) -> Response:
+    """Let go on what was paused by the same words; without any, everything that was paused in any way."""
+    service = service_of(request)
+    await service.app.aresume(lane=wanted.lane, task=wanted.task_type, tenant=wanted.tenant)
+    return await _switched(request, "resume", wanted)
+
+
+@routes.get(
+    "/catalogue", scope=Scope.READ, answers={200: CatalogueShape}, takes_input=False, summary="The tasks that are known"
+)
+async def get_catalogue(request: Request) -> Response:
+    """List the tasks that workers have told of, with their parameters."""
+    entries = await service_of(request).known.entries()
+    return reply(
+        {
+            "tasks": [
+                {
+                    "task_type": entry.name,
+                    "priority": entry.lane,
+                    "required_capabilities": list(entry.needs),
+                    "parameters": entry.parameters,
+                    "description": entry.doc,
+                }
+                for entry in entries
+            ]
+        }
+    )
+
+
+async def _switched(request: Request, what: str, wanted: Pause) -> Response:
+    service = service_of(request)
+    named = wanted.model_dump(exclude_none=True)
+    await record(await service.store(), who=caller_of(request).who, what=what, target=str(named or "everything"))
+    return reply(_paused(await service.app.apaused()))
+
+
+def _paused(paused: Paused) -> dict[str, Any]:
+    return {
+        "everything": paused.everything,
+        "lanes": list(paused.lanes),
+        "task_types": list(paused.tasks),
+        "tenants": list(paused.tenants),
+    }
+
+
+def _worker(worker: Worker, running: list[str]) -> dict[str, Any]:
+    return {
+        "worker_id": worker.worker_id,
+        "status": worker.state.value,
+        "current_tasks": running,
+        "last_heartbeat": write_moment(worker.heartbeat_at),
+        "capacity": worker.slots,
+        "current_load": worker.running,
+        "reserved": worker.reserved,
+        "capabilities": [offer for offer in worker.offers if not offer.startswith(TASK_NEED)],
+        "task_types": [offer.removeprefix(TASK_NEED) for offer in worker.offers if offer.startswith(TASK_NEED)],
+        "version": worker.version,
+        "host": worker.host,
+        "started_at": write_moment(worker.started_at),
+    }
