@@ -57,19 +57,22 @@ def measure_tenths(run: Run) -> None:
                     run.note(stand)
                     _fill(run, stand, run.deep)
                     with _idle_transaction(stand) if beside else contextlib.nullcontext():
-                        first, last = _tenths(stand, run.deep)
+                        first, last = _tenths(run, stand, run.deep)
                     run.keep(contender, f"tenths_{name}", last / first)
                     run.keep(contender, f"tenths_{name}_first", first)
                     run.keep(contender, f"tenths_{name}_last", last)
 
 
-def _tenths(stand: Stand, waiting: int) -> tuple[float, float]:
+def _tenths(run: Run, stand: Stand, waiting: int) -> tuple[float, float]:
     stand.start_worker("drain")
     stand.need(stand.all_at_work, "the worker runs jobs")
     rates: list[float] = []
     ends = time.monotonic() + PATIENCE
     for tenth in range(1, 11):
-        rates.append(timed(stand, upto=waiting * tenth // 10, seconds=ends - time.monotonic())["per_second"])
+        found = timed(stand, upto=waiting * tenth // 10, seconds=ends - time.monotonic())
+        rates.append(found["per_second"])
+        costs = f"worker {found['worker_us']:.1f} µs, store {found['store_us']:.1f} µs a job"
+        run.say(f"  tenth {tenth}: {found['per_second']:,.0f}/s, {costs}")
         if stand.done() < waiting * tenth // 10:
             raise Failed(f"{stand.done():,} of {waiting:,} jobs were done within {PATIENCE:.0f} s")
     return rates[0], rates[-1]

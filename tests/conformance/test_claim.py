@@ -11,7 +11,7 @@ from headway.core.lease import Lease, Report
 from headway.core.policy.document import BUILT_IN
 from headway.core.policy.retry import Raised, Released, Returned, Snoozed, Unknown, judge
 from headway.core.snapshot import Plan, Take
-from headway.core.worker import WorkerState
+from headway.core.worker import ANY_TASK, WorkerState
 from headway.stores.base import PASSED, Beat, Exchange, Store
 from headway.testing.clock import ManualClock
 from tests.conformance.builders import (
@@ -32,6 +32,14 @@ from tests.conformance.builders import (
 )
 
 GPU = ("gpu",)
+
+
+async def test_a_worker_that_offers_any_task_may_have_what_others_did_not_know(store: Store) -> None:
+    # R5.14
+    known = await submit_one(store, a_job(needs=("task:reports.export",)))
+    await submit_one(store, a_job(needs=("gpu", "task:reports.export")))
+    await register(store, offers=(ANY_TASK,))
+    assert await claimed_ids(store, offers=(ANY_TASK,)) == [known]
 
 
 async def test_a_claim_makes_the_job_executing_and_counts_the_attempt(store: Store, clock: ManualClock) -> None:
@@ -438,3 +446,19 @@ async def test_a_take_leaves_alone_what_began_to_wait_after_its_moment(store: St
     answer = await store.exchange(Exchange("w1", a_claim_id(), plan=aged))
     assert [lease.job_id for lease in answer.leases] == [old]
     assert await state_of(store, young) is State.QUEUED
+
+
+async def test_a_lease_tells_how_long_its_job_has_waited(store: Store, clock: ManualClock) -> None:
+    # R5.85: what queue ages are counted from, by the store's clock alone.
+    await register(store)
+    plain, delayed = await submit_one(store), await submit_one(store, a_job(delay_ms=300))
+    submitted_at = clock()
+    clock.advance(ms=500)
+    leases = {lease.job_id: lease for lease in await claim(store, free=2)}
+    assert (leases[plain].submitted_at, leases[plain].eligible_at) == (submitted_at, submitted_at)
+    assert (leases[delayed].submitted_at, leases[delayed].eligible_at) == (submitted_at, clock())
+    await end(store, leases[plain], Raised(BOOM))
+    clock.advance(ms=2_000)
+    again = await claim_one(store)
+    assert (again.submitted_at, again.eligible_at) == (submitted_at, clock())
+    assert [lease.eligible_at for lease in await store.leases(worker_id="w1")] == [clock(), submitted_at + 500]

@@ -11,6 +11,7 @@ from headway.core.job import State
 from headway.core.policy.document import BUILT_IN
 from headway.core.policy.retry import Raised, Released, judge
 from headway.core.snapshot import Plan
+from headway.core.worker import ANY_TASK
 from headway.stores.base import KEEPER, WATCHER, Ear, Exchange, Progress, Store
 from headway.testing.clock import ManualClock
 from tests.conformance.builders import (
@@ -121,6 +122,35 @@ async def test_a_worker_that_lacks_the_needs_is_passed_over(store: Store, listen
     assert await rung(plain, able) == [False, True]
     await submit_one(store)
     assert await rung(plain, able) == [True, False]
+
+
+async def test_a_worker_that_offers_any_task_is_woken_for_one_that_others_did_not_know(
+    store: Store, listen: Listen
+) -> None:
+    # R5.14: what it lacks beside tasks still counts.
+    ears = [listen(worker_id) for worker_id in ("w1", "w2", "w3", "w4")]
+    for worker_id, offers in (
+        ("w1", ()),
+        ("w2", ("task:other",)),
+        ("w3", (ANY_TASK,)),
+        ("w4", (ANY_TASK, "gpu")),
+    ):
+        await wait_for_jobs(store, worker_id, offers)
+    await submit_one(store, a_job(needs=("task:reports.export",)))
+    assert await rung(*ears) == [False, False, True, False]
+    await submit_one(store, a_job(needs=("gpu", "task:reports.export")))
+    assert await rung(*ears) == [False, False, False, True]
+    await submit_one(store, a_job(needs=("tasks",)))
+    assert await rung(*ears) == [False, False, False, False]
+
+
+async def test_a_worker_that_withdraws_is_passed_over(store: Store, listen: Listen) -> None:
+    gone, waits = listen("w1"), listen("w2")
+    await wait_for_jobs(store, "w1")
+    await wait_for_jobs(store, "w2")
+    await store.exchange(Exchange("w1", a_claim_id(), plan=Plan()))
+    await submit_one(store)
+    assert await rung(gone, waits) == [False, True]
 
 
 async def test_a_draining_or_buried_worker_is_passed_over(store: Store, listen: Listen) -> None:

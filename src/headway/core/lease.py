@@ -41,6 +41,8 @@ class Lease(NamedTuple):
     rung: str | None = None  # The duration it asked for.
     assigned: str | None = None  # The rung it was given.
     budget_ms: int | None = None  # How long that rung lasts.
+    submitted_at: int = 0  # 0 for a transient job, of which no store keeps it;
+    eligible_at: int = 0  # so too when it last began to wait for a slot.
 
     @property
     def limit_ms(self) -> int:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 PROTOCOL = 1  # What a worker says to a store or server; raised when its meaning changes.
+TASK = "task:"  # What stands before a task's name in offers and needs.
+ANY_TASK = "task:*"  # The offer of a worker that names no tasks: it takes whatever its capabilities allow.
 
 
 class WorkerState(StrEnum):
@@ -25,7 +27,7 @@ class Worker:
     pid: int
     slots: int
     reserved: int
-    offers: tuple[str, ...]  # Capabilities, and task:NAME for each task it knows.
+    offers: tuple[str, ...]  # Capabilities, and task:NAME for each task it knows, or ANY_TASK.
     version: str
     protocol: int = PROTOCOL
     state: WorkerState = WorkerState.ACTIVE
@@ -37,4 +39,4 @@ class Worker:
 
 def serves(needs: tuple[str, ...], offers: frozenset[str]) -> bool:
     """Tell whether a worker with these offers may run jobs with these needs."""
-    return all(need in offers for need in needs)
+    return all(need in offers or (need.startswith(TASK) and ANY_TASK in offers) for need in needs)

@@ -12,13 +12,16 @@ from headway.core.errors import Steer
 from headway.core.lease import Lease, Report
 from headway.core.policy.retry import Ending, Released, TimedOut
 from headway.core.snapshot import Snapshot
+from headway.core.worker import Worker
 from headway.engine.feed import Fed, LocalFeed
+from headway.engine.post import Feed, LocalPost, Pace
 from headway.engine.recovery import end_worker
 from headway.stores.base import Ear, Exchange, Progress, Store
 from headway.worker.board import Board, Stop
 from headway.worker.claimer import Claimer
 from headway.worker.executors.inline import InlineExecutor
 from headway.worker.executors.thread import ThreadExecutor
+from headway.worker.loading import policy_file
 from headway.worker.runner import Runner
 from headway.worker.running import Running
 
@@ -39,9 +42,10 @@ class Bench(Runner):
         self, app: Headway, store: Store, *, slots: int, attempts_max: int, raise_errors: bool, move_on: MoveOn
     ) -> None:
         self._own_board = Board.create(slots)
+        self._store = store
         super().__init__(
             app,
-            store,
+            _FreshPost(store, app.in_force, file=policy_file(app)),
             self._own_board,
             worker_id=f"testbed:{uuid.uuid4().hex[:6]}",
             host="testbed",
@@ -53,7 +57,7 @@ class Bench(Runner):
         self._attempts_max = attempts_max
         self._raise_errors = raise_errors
         self._move_on = move_on
-        self._lease_ms = LEASE_MS
+        self.pace = self.pace._replace(dead_after=LEASE_MS / 1_000)
         self.reports: list[Report] = []
         self.errors: list[BaseException] = []
         self.attempts = 0
@@ -72,10 +76,9 @@ class Bench(Runner):
             if not self.stuck:
                 self._own_board.close()
 
-    def _make_claimer(self, ear: Ear) -> Claimer:
-        self._feed = _FreshFeed(self._store, self._app.in_force, self.worker.worker_id, self.worker.offers)
+    def _make_claimer(self, feed: Feed[Report], ear: Ear) -> Claimer[Report]:
         return _Clerk(
-            self._feed,
+            feed,
             ear,
             slots=self.worker.slots,
             start=self._start,
@@ -116,10 +119,10 @@ class Bench(Runner):
 async def _at_once() -> None: ...
 
 
-class _Clerk(Claimer):
+class _Clerk(Claimer[Report]):
     """A claimer that does not wait for jobs to come: it ends when there is none."""
 
-    def __init__(self, feed: LocalFeed, *args: Any, bench: Bench, **kwargs: Any) -> None:
+    def __init__(self, feed: Feed[Report], *args: Any, bench: Bench, **kwargs: Any) -> None:
         super().__init__(feed, *args, **kwargs)
         self._bench = bench
 
@@ -140,18 +143,25 @@ class _Clerk(Claimer):
             if self._progress_timer is not None:
                 self._progress_timer.cancel()
 
-    def ended(self, report: Report | None, slot: int | None, *, below: bool, seconds: float = 0.0) -> None:
-        if report is not None:
-            self._bench.reports.append(report)
+    def ended(self, word: Report | None, slot: int | None, *, below: bool, seconds: float = 0.0) -> None:
+        if word is not None:
+            self._bench.reports.append(word)
         if self._bench.halted:
             self.stop_claiming()
-        super().ended(report, slot, below=below, seconds=seconds)
+        super().ended(word, slot, below=below, seconds=seconds)
 
     def _begin(self, leases: Sequence[Lease]) -> None:
         for lease in leases:
             if not self._bench.begins(lease):
                 self.stop_claiming()
         self._start(leases)
+
+
+class _FreshPost(LocalPost):
+    """Gives the bench its own feed."""
+
+    def feed(self, worker: Worker, pace: Pace, *, offset: float) -> Feed[Report]:
+        return _FreshFeed(self._store, self.in_force, worker.worker_id, worker.offers)
 
 
 class _FreshFeed(LocalFeed):
@@ -168,13 +178,15 @@ class _FreshFeed(LocalFeed):
         free: int,
         free_below: int,
         woken: bool = False,
+        claim_id: bytes | None = None,
+        wait: bool = True,
     ) -> Fed:
         told = Exchange(self._worker_id, finished=finished, progress=progress, want_snapshot=True)
         answer = await self._store.exchange(told)
         self._snapshot = answer.snapshot or Snapshot(answer.now_at)
         wanted = {need for view in self._snapshot.classes for need in view.key.needs}
         self._offers |= {need for need in wanted if not need.startswith("task:")}
-        fed = await super().exchange((), (), free=free, free_below=free_below)
+        fed = await super().exchange((), (), free=free, free_below=free_below, claim_id=claim_id, wait=wait)
         return fed._replace(refused=answer.refused)
 
 

@@ -746,6 +746,8 @@ class MemoryStore:
             record.new.rung,
             record.assigned,
             budget_of(self._book.ladder, record.assigned),
+            record.submitted_at,
+            record.eligible_at or 0,
         )
 
     # ------------------------------------------------------------------ ending

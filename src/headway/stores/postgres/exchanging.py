@@ -180,7 +180,7 @@ class _Taking:
                 key.lane, rows.read_text(row["tenant"]), rows.read_text(row["trace_id"]), epoch, attempts,
                 row["crashes"], row["max_retries"], timeout_ms, row["timeout_ms"],
                 rows.read_retry(row["retry"]), tx.now_at, False, key.needs, self._worker_id, key.rung, assigned,
-                budget_of(tx.book.ladder, assigned),
+                budget_of(tx.book.ladder, assigned), row["submitted_at"], row["eligible_at"],
             )
         )  # fmt: skip
         if park:  # Another is first in its park now, and must be seen before the next is asked for.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from operator import attrgetter
 
 from headway.core.job import JobId, State
 from headway.core.lease import Answer, Lease, Report
@@ -17,6 +18,8 @@ LOOK_EVERY = 0.25  # Seconds after which a claim looks below the floors, whateve
 LOOK_SHARE = 20  # It looks there for at most one part in so many of the time: dead rows may make that slow.
 
 NEVER, IF_NOTHING, AT_ONCE = 0, 1, 2
+
+_number = attrgetter("seq")
 
 
 class Looks:
@@ -39,15 +42,19 @@ class Looks:
 
 
 def may_be_quick(request: Exchange) -> bool:
-    """Tell whether all reports of an exchange are plain endings."""
-    return all(report.state is not State.QUEUED and not report.expired_only for report in request.finished)
+    """Tell whether all reports of an exchange are plain endings, each of another job."""
+    reports = request.finished
+    return all(report.state is not State.QUEUED and not report.expired_only for report in reports) and (
+        len({report.seq for report in reports}) == len(reports)
+    )
 
 
 async def exchange(
     db: Database, memory: Memory, looks: Looks, request: Exchange, now_at: int | None
 ) -> Exchanged | None:  # fmt: skip
     """Do an exchange in one step. None: it has to be done statement by statement, or with other rules."""
-    row, takes, classes = await _call(db, memory, request, now_at, looks.next())
+    reports = sorted(request.finished, key=_number)
+    row, takes, classes = await _call(db, memory, request, reports, now_at, looks.next())
     if row["status"] != "ok":
         if row["status"] == "stale":
             memory.rules_version = -1
@@ -57,14 +64,14 @@ async def exchange(
         memory.floors[class_id] = (floor, rewound)
     picture = None
     if row["picture"] is not None:
-        picture, numbers = rows.snapshot(row["picture"], row["now_at"], memory.book, None)
+        picture, numbers, _ = rows.snapshot(row["picture"], row["now_at"], memory.book, None)
         memory.class_ids.update(numbers)
     if row["again"]:
         found = await db.run("leases_of", request.worker_id, memory.namespace_id, ALL)
         leases = [rows.lease(lease, memory.book.ladder) for lease in found if lease["token"] == request.claim_id]
     else:
         leases = _leases(row, takes, request) if row["l_take"] is not None else []
-    refused = _refused(row, request)
+    refused = _refused(row, reports, request.finished)
     return Exchanged(row["now_at"], leases, refused, picture, row["more"], WorkerState(row["state"]))
 
 
@@ -72,15 +79,15 @@ async def finish(
     db: Database, memory: Memory, request: Exchange, now_at: int | None
 ) -> list[tuple[JobId, Answer]] | None:  # fmt: skip
     """Carry out the reports of an exchange alone, in one step. None: it has to be done statement by statement."""
-    alone = Exchange(request.worker_id, finished=request.finished)
-    row, _, _ = await _call(db, memory, alone, now_at, NEVER)
-    return _refused(row, alone) if row["status"] == "ok" else None
+    reports = sorted(request.finished, key=_number)
+    row, _, _ = await _call(db, memory, Exchange(request.worker_id), reports, now_at, NEVER)
+    return _refused(row, reports, request.finished) if row["status"] == "ok" else None
 
 
 async def _call(
-    db: Database, memory: Memory, request: Exchange, now_at: int | None, look: int
+    db: Database, memory: Memory, request: Exchange, reports: Sequence[Report], now_at: int | None, look: int
 ) -> tuple[Row, list[Take], list[int]]:  # fmt: skip
-    """Call the function. Gives also the takes it was told of, and their classes."""
+    """Call the function, with reports by their numbers. Gives also the takes it was told of, and their classes."""
     plan = request.plan
     takes = [] if plan is None else _able(plan, memory)
     classes = [memory.class_ids[take.key] for take in takes]
@@ -93,7 +100,7 @@ async def _call(
         request.worker_id,
         memory.spots.get(request.worker_id),
         request.claim_id,
-        *_reports(request.finished),
+        *_reports(reports),
         *_progress(request),
         plan is not None,
         0 if plan is None else plan.free,
@@ -119,11 +126,12 @@ async def _call(
     return row, takes, classes
 
 
-def _refused(row: Row, request: Exchange) -> list[tuple[JobId, Answer]]:
-    return [
-        (request.finished[index].job_id, Answer(answer))
-        for index, answer in zip(row["refused"] or (), row["answers"] or (), strict=True)
-    ]
+def _refused(row: Row, reports: Sequence[Report], given: Sequence[Report]) -> list[tuple[JobId, Answer]]:
+    """Read which reports were not newly taken, in the order in which they were given."""
+    if not row["refused"]:
+        return []
+    answers = {reports[index].seq: Answer(text) for index, text in zip(row["refused"], row["answers"], strict=True)}
+    return [(report.job_id, answers[report.seq]) for report in given if report.seq in answers]
 
 
 def _able(plan: Plan, memory: Memory) -> list[Take]:
@@ -167,19 +175,21 @@ def _leases(row: Row, takes: Sequence[Take], request: Exchange) -> list[Lease]:
     worker_id, claim_id, now_at = request.worker_id or "", request.claim_id, row["now_at"]
     keys = [take.key for take in takes]
     leases = []
-    for place, seq, job_id, task, payload, tenant, trace, most, asked, more in zip(
+    for place, seq, job_id, task, payload, tenant, trace, most, asked, submitted_at, more in zip(
         row["l_take"], row["l_seq"], row["l_id"], row["l_task"], row["l_payload"], row["l_tenant"], row["l_trace"],
-        row["l_retries"], row["l_asked"], row["l_more"], strict=True,
+        row["l_retries"], row["l_asked"], row["l_submitted"], row["l_more"], strict=True,
     ):  # fmt: skip
         lane, needs, rung, persist = keys[place]
         if task < "\x02" or (tenant is not None and tenant < "\x02") or (trace is not None and trace < "\x02"):
             task, tenant, trace = rows.read_text(task) or "", rows.read_text(tenant), rows.read_text(trace)
-        epoch, attempts, crashes, length, retry = (1, 1, 0, asked, None) if more is None else rows.read_more(more)
+        epoch, attempts, crashes, length, retry, eligible_at = (
+            (1, 1, 0, asked, None, submitted_at) if more is None else rows.read_more(more)
+        )
         leases.append(
             Lease(
                 JobId(job_id), seq, claim_id if persist else b"", task, payload, lane, tenant, trace, epoch,
                 attempts, crashes, most, length, asked, None if retry is None else rows.read_retry(retry), now_at,
-                False, needs, worker_id, rung if persist else None,
+                False, needs, worker_id, rung if persist else None, None, None, submitted_at, eligible_at,
             )
         )  # fmt: skip
     return leases

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -56,8 +57,12 @@ async def find(tx: Transaction, query: JobQuery) -> list[Job]:
 async def snapshot(tx: Transaction) -> Snapshot:
     """Picture what waits."""
     floor = await Caps(tx).floor() if tx.book.ladder.rungs else None
-    picture = await tx.db.first("snapshot", tx.namespace_id, tx.now_at, WAITING_COUNTED, None, None)
-    seen, numbers = rows.snapshot(picture, tx.now_at, tx.book, floor)
+    heads = tx.memory.heads
+    known = heads.known()
+    began = time.monotonic()
+    picture = await tx.db.first("snapshot", tx.namespace_id, tx.now_at, WAITING_COUNTED, *known)
+    seen, numbers, found = rows.snapshot(picture, tx.now_at, tx.book, floor)
+    heads.note(found, None if known[0] else time.monotonic() - began)
     tx.memory.class_ids.update(numbers)
     return seen
 

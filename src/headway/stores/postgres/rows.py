@@ -25,13 +25,13 @@ _ESCAPED = "\x01"
 _json = msgspec.json.Encoder()
 _error = msgspec.json.Decoder(JobError)
 _retry = msgspec.json.Decoder(RetryRule)
-_more = msgspec.json.Decoder(tuple[int, int, int, int, str | None])
+_more = msgspec.json.Decoder(tuple[int, int, int, int, str | None, int])
 _strings = msgspec.json.Decoder(tuple[str, ...])
 _picture = msgspec.json.Decoder(
     tuple[
         list[
             tuple[
-                int, str, str, tuple[str, ...], bool, bool, int, int | None, int | None, int, int | None,
+                int, str, str, tuple[str, ...], bool, bool, int, int | None, int | None, int, int | None, int, int,
             ]
         ]
         | None,
@@ -73,8 +73,8 @@ def read_retry(value: str | None) -> RetryRule | None:
     return None if value is None else _retry.decode(value)
 
 
-def read_more(value: str) -> tuple[int, int, int, int, str | None]:
-    """Read what is said of a claimed job that is not at its first attempt, or has a rule of its own for retries."""
+def read_more(value: str) -> tuple[int, int, int, int, str | None, int]:
+    """Read what is said of a claimed job that is not at its first attempt, was delayed, or has a rule for retries."""
     return _more.decode(value)
 
 
@@ -96,14 +96,25 @@ def class_key(lane: str, rung: str, needs: Sequence[str], persist: bool) -> Clas
     return ClassKey(lane, tuple(needs), rung or None, persist)
 
 
-def snapshot(picture: str, now_at: int, book: Rulebook, floor: Floor | None) -> tuple[Snapshot, dict[ClassKey, int]]:
-    """Read what the function of the same name gives; and the numbers of the classes in it."""
+def snapshot(
+    picture: str, now_at: int, book: Rulebook, floor: Floor | None
+) -> tuple[Snapshot, dict[ClassKey, int], dict[int, tuple[int, int]]]:
+    """Read what the function of the same name gives; the numbers of the classes in it; and by number where each begins,
+    and after which rewind.
+    """
     listed, next_due_at = _picture.decode(picture)
     views: list[ClassView] = []
     numbers: dict[ClassKey, int] = {}
-    for class_id, lane, rung, needs, persist, fair, line, oldest_at, head_key, parks, park_key in listed or ():
+    floors: dict[int, tuple[int, int]] = {}
+    for class_id, lane, rung, needs, persist, fair, line, oldest_at, head_key, parks, park_key, rewound, clock in (
+        listed or ()
+    ):
         key = ClassKey(lane, needs, rung or None, persist)
         numbers[key] = class_id
+        # Where tenants share, a job may still be put before the first that waits, but not before what was taken.
+        reached = clock if fair else head_key
+        if persist and reached is not None:
+            floors[class_id] = (reached, rewound)
         heads = [found for found in (head_key, park_key) if found is not None]
         views.append(
             ClassView(
@@ -115,7 +126,7 @@ def snapshot(picture: str, now_at: int, book: Rulebook, floor: Floor | None) -> 
                 book.blocks(lane, key.rung, floor if persist else None),
             )
         )
-    return Snapshot(now_at, tuple(views), next_due_at, floor), numbers
+    return Snapshot(now_at, tuple(views), next_due_at, floor), numbers, floors
 
 
 def lease(row: Row, ladder: Ladder) -> Lease:
@@ -142,6 +153,8 @@ def lease(row: Row, ladder: Ladder) -> Lease:
         row["rung"] or None,
         row["assigned"],
         budget_of(ladder, row["assigned"]),
+        row["submitted_at"],
+        row["eligible_at"],
     )
 
 
@@ -216,5 +229,5 @@ def worker(row: Row, now_at: int) -> Worker:
         started_at=row["started_at"],
         heartbeat_at=row["heartbeat_at"],
         lease_ends_at=row["lease_ends_at"],
-        running=row["held"],
+        running=row["running"],
     )

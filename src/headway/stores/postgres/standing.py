@@ -11,7 +11,7 @@ from headway.core.policy.waits import GAP_MS, Stretch, extend, waited_ms
 from headway.core.standing import AHEAD_COUNTED, Executing, LimitView, Standing, Survey
 from headway.stores.base import WITNESSED_MS
 from headway.stores.postgres import reading, rows
-from headway.stores.postgres.transaction import Transaction
+from headway.stores.postgres.transaction import Row, Transaction
 
 
 async def survey(tx: Transaction) -> Survey:
@@ -19,10 +19,24 @@ async def survey(tx: Transaction) -> Survey:
     workers = [rows.worker(row, tx.now_at) for row in await tx.db.run("workers", tx.namespace_id)]
     executing = [
         Executing(row["task"], row["lane"], row["worker_id"], row["started_at"], rows.read_strings(row["held"]))
-        for row in await tx.db.run("executing", tx.namespace_id)
+        for row in await _running(tx, sum(worker.running for worker in workers))
     ]
     by_name = sorted(workers, key=lambda worker: worker.worker_id)
     return Survey(await reading.snapshot(tx), tuple(by_name), tuple(executing), tx.book.rules)
+
+
+async def _running(tx: Transaction, count: int) -> list[Row]:
+    """Read the leases, of which workers hold so many.
+
+    From the first that was seen the last time, if that brings all of them: to begin at the lowest number would mean to
+    walk over the dead rows of those that have ended.
+    """
+    found = await tx.db.run("executing", tx.namespace_id, tx.memory.first_lease)
+    if len(found) != count:
+        found = await tx.db.run("executing", tx.namespace_id, 0)
+    if found:
+        tx.memory.first_lease = found[0]["seq"]
+    return found
 
 
 async def standing(tx: Transaction, job_id: JobId) -> Standing | None:

@@ -103,10 +103,11 @@ def as_plain(jobs: Sequence[NewJob], class_ids: Mapping[ClassKey, int]) -> Plain
     else:
         groups = [class_ids.get(job.class_key) for job in jobs]
         classes = list(set(groups))
-    if None in classes:
+    lines = "\n".join(ids)
+    if None in classes or lines.count("\n") >= len(ids):
         return None
     values = [
-        classes, classes[0], tasks[0], timeouts[0], retries[0], ids, payloads, groups,
+        classes, classes[0], tasks[0], timeouts[0], retries[0], lines, payloads, groups,
         None if _is_same(tasks) else tasks,
         None if _is_same(timeouts) else timeouts,
         None if _is_same(retries) else retries,

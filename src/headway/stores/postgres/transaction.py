@@ -10,6 +10,7 @@ from headway.core.policy.rules import Rulebook
 from headway.stores.base import RULES
 from headway.stores.postgres import rows
 from headway.stores.postgres.connections import Connection
+from headway.stores.postgres.heads import Heads
 from headway.stores.postgres.statements import queries
 from headway.stores.rulebook import read_rulebook
 
@@ -27,6 +28,8 @@ class Memory:
         self.namespace_id = 0
         self.class_ids: dict[ClassKey, int] = {}
         self.floors: dict[int, tuple[int, int]] = {}  # By class: how far claims have come, and after which rewind.
+        self.heads = Heads()
+        self.first_lease = 0  # The lowest number among the leases, when they were last looked at.
         self.spots: dict[str | None, tuple[int, int]] = {}  # By worker: where its row was last.
         self.rules_version = -1
         self.book = Rulebook()

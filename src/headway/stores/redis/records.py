@@ -324,10 +324,11 @@ def fresh_leases(
                     )
                 )  # fmt: skip
             else:
+                submitted_at = int(record[:15])  # It has no past, so that is also since when it has waited.
                 leases.append(
                     _as_lease(
                         (job_id, seq, token, task, payload, lane, tenant, trace_id, 1, 1, 0, max_retries, asked_ms,
-                         asked_ms, retry, now_at, False, needs, worker_id, rung, None, None)
+                         asked_ms, retry, now_at, False, needs, worker_id, rung, None, None, submitted_at, submitted_at)
                     )
                 )  # fmt: skip
     return leases
@@ -340,7 +341,7 @@ def make_lease(
         fixed.job_id, seq, held.token, fixed.task, fixed.payload, key.lane, fixed.tenant, fixed.trace_id, held.epoch,
         held.attempts, held.crashes, fixed.max_retries, held.timeout_ms or fixed.timeout_ms, fixed.timeout_ms,
         fixed.retry, held.started_at, cancelled, key.needs, held.worker_id, key.rung, held.assigned,
-        budget_of(ladder, held.assigned),
+        budget_of(ladder, held.assigned), fixed.submitted_at, held.eligible_at,
     )  # fmt: skip
 
 

@@ -112,7 +112,7 @@ def _take(
     for park, row in _waiting(tx, class_id, want):
         (
             order_key, seq, eligible_at, epoch, attempts, crashes, timeout_ms, job_id, task, payload, tenant, trace_id,
-            max_retries, asked_timeout_ms, retry, expires_at, limits, sharer, parked_at,
+            max_retries, asked_timeout_ms, retry, expires_at, limits, sharer, parked_at, submitted_at,
         ) = row  # fmt: skip
         if take.until_at is not None and eligible_at > take.until_at:
             break
@@ -158,7 +158,7 @@ def _take(
             Lease(
                 job_id, seq, token, task, payload, key.lane, tenant, trace_id, epoch + 1, attempts + 1, crashes,
                 max_retries, timeout_ms, asked_timeout_ms, None if retry is None else rows.read_retry(retry),
-                now_at, False, key.needs, worker_id, key.rung, assigned, budget_ms,
+                now_at, False, key.needs, worker_id, key.rung, assigned, budget_ms, submitted_at, eligible_at,
             )
         )  # fmt: skip
         if len(leases) == want:

@@ -70,6 +70,8 @@ def lease(row: Row, ladder: Ladder) -> Lease:
         row["rung"] or None,
         row["assigned"],
         budget_of(ladder, row["assigned"]),
+        row["submitted_at"],
+        row["eligible_at"],
     )
 
 

@@ -17,7 +17,8 @@ BEGIN
     SELECT w.worker_id INTO chosen FROM {schema}.worker w JOIN {schema}.class k ON k.class_id = class
      WHERE w.namespace_id = ns AND w.waiting IS NOT NULL AND w.state = 'active' AND w.lease_ends_at > at
        AND w.worker_id IS DISTINCT FROM but AND w.worker_id <> ALL (woken)
-       AND (w.wait_lanes IS NULL OR k.lane = ANY (w.wait_lanes)) AND k.needs <@ w.offers
+       AND (w.wait_lanes IS NULL OR k.lane = ANY (w.wait_lanes)) AND (k.needs <@ w.offers
+            OR 'task:*' = ANY (w.offers) AND ARRAY(SELECT n FROM unnest(k.needs) n WHERE n NOT LIKE 'task:%') <@ w.offers)
      ORDER BY w.waiting, w.worker_id LIMIT 1;
     IF chosen IS NULL THEN
       served_out := served_out || class;

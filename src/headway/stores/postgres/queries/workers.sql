@@ -1,4 +1,3 @@
--- workers: all workers, with the leases each holds.
+-- workers: all workers.
 -- params  namespace_id
-SELECT w.*, (SELECT count(*) FROM {schema}.lease l WHERE l.worker_id = w.worker_id) AS held
-  FROM {schema}.worker w WHERE w.namespace_id = :namespace_id ORDER BY w.started_at, w.worker_id;
+SELECT w.* FROM {schema}.worker w WHERE w.namespace_id = :namespace_id ORDER BY w.started_at, w.worker_id;

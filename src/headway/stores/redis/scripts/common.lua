@@ -282,7 +282,7 @@ end
 
 local function serves(needs, offers)
   for _, need in ipairs(needs) do
-    if not offers[need] then return false end
+    if not offers[need] and not (offers['task:*'] and sub(need, 1, 5) == 'task:') then return false end
   end
   return true
 end
