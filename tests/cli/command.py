@@ -81,7 +81,7 @@ class Cli:
 
     def environment(self, variables: dict[str, str]) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("HEADWAY_")}
-        return kept | {"COLUMNS": "200"} | variables
+        return kept | {"COLUMNS": "200", "HEADWAY_PORT": "0"} | variables
 
 
 class Started:

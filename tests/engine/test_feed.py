@@ -121,6 +121,36 @@ async def test_a_report_whose_reply_was_lost_counts_once(clock: ManualClock) -> 
     assert (await store.stats()).totals["completed"] == 1
 
 
+async def test_a_claim_may_be_given_and_repeated_by_who_gives_it(clock: ManualClock) -> None:
+    store = Deaf(clock=clock)
+    await register(store)
+    ids = [answer.job_id for answer in await store.submit([a_job(), a_job()])]
+    feed = a_feed(store)
+    await feed.exchange([], [], free=5, free_below=4)
+    store.lose = 1
+    with pytest.raises(StoreUnavailable):
+        await feed.exchange([], [], free=5, free_below=4, claim_id=b"1" * 16)
+    fed = await feed.exchange([], [], free=5, free_below=4, claim_id=b"1" * 16)
+    assert [(lease.job_id, lease.token) for lease in fed.leases] == [(job_id, b"1" * 16) for job_id in ids]
+    await store.submit([a_job()])
+    again = await a_feed(store).exchange([], [], free=5, free_below=4, claim_id=b"2" * 16)
+    assert (again.more, list(again.leases)) == (True, [])  # What the other feed had failed at is not done by this one.
+
+
+async def test_who_does_not_wait_or_withdraws_is_not_woken(clock: ManualClock) -> None:
+    store = MemoryStore(clock=clock)
+    await register(store)
+    feed, ear = a_feed(store), store.listen("w1")
+    await feed.exchange([], [], free=5, free_below=4, wait=False)
+    await store.submit([a_job(needs=("gpu",)), a_job(delay_ms=1)])
+    assert await ear.wait(0.01) is None
+    await feed.exchange([], [], free=5, free_below=4)
+    await feed.exchange([], [], free=5, free_below=4)
+    await feed.withdraw()
+    await store.submit([a_job()])
+    assert await ear.wait(0.01) is None
+
+
 async def test_it_tells_when_the_next_delayed_job_is_due(clock: ManualClock) -> None:
     store = MemoryStore(clock=clock)
     await register(store)

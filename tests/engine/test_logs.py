@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
+import re
+from pathlib import Path
 
+import pytest
+
+from headway import Discard, Headway, JobFailed, Retry, Worker
+from headway.core.errors import ConfigError
+from headway.core.policy.document import BUILT_IN
+from headway.core.policy.retry import Crashed
 from headway.engine.logs import ConsoleFormatter, JsonFormatter
+from headway.engine.recovery import end_worker
+from headway.engine.redaction import HIDDEN
+from headway.stores.base import Store
+from tests.conformance.builders import a_job, claim, register, submit
 
 
 def a_record(message: str, **facts: object) -> logging.LogRecord:
@@ -39,3 +52,100 @@ def test_a_console_line_reads_well() -> None:
         a_record("job.completed", task="reports.export", job="j1", seconds=0.2)
     )
     assert line.split(None, 1)[1] == "job.completed   reports.export  job=j1  seconds=0.2"
+
+
+async def test_each_state_change_writes_one_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    # R5.28, R5.29, R1.48
+    app = Headway(f"sqlite:///{tmp_path}/headway.db?synchronous=normal", slots=2, heartbeat=1, dead_after=5)
+    running = asyncio.Event()
+
+    @app.task(name="good")
+    async def good(password: str) -> None: ...
+
+    @app.task(name="bad", max_retries=1, retry=Retry(base=0))
+    async def bad() -> None:
+        raise ValueError("no")
+
+    @app.task(name="hopeless")
+    async def hopeless() -> None:
+        raise Discard("never")
+
+    @app.task(name="long")
+    async def long() -> None:
+        running.set()
+        await asyncio.Event().wait()
+
+    caplog.set_level("INFO", "headway")
+    async with app:
+        cancelled = await good.using(delay=60).aenqueue("hunter2")
+        await cancelled.acancel()
+        await cancelled.acancel()  # No change, no line.
+        async with Worker(app, grace=0):
+            await (await good.using(trace_id="t-1").aenqueue("hunter2")).aresult(timeout=20)
+            for task in (bad, hopeless):
+                with pytest.raises(JobFailed):
+                    await (await task.aenqueue()).aresult(timeout=20)
+            released = await long.aenqueue()
+            await asyncio.wait_for(running.wait(), 20)
+        await cancelled.aretry()
+    records = [record for record in caplog.records if record.name == "headway.jobs"]
+    lines = [json.loads(JsonFormatter().format(record)) for record in records]
+    by_task: dict[str, list[str]] = {}
+    for line in lines:
+        by_task.setdefault(line["task"] if line["job"] != cancelled.id else "cancelled", []).append(line["event"])
+    assert by_task == {
+        "cancelled": ["job.queued", "job.cancelled", "job.queued"],
+        "good": ["job.queued", "job.started", "job.completed"],
+        "bad": ["job.queued", "job.started", "job.retried", "job.started", "job.dead_letter"],
+        "hopeless": ["job.queued", "job.started", "job.failed"],
+        "long": ["job.queued", "job.started", "job.released"],
+    }
+    for line in lines:
+        assert {"job", "task", "lane", "trace_id"} <= set(line)
+        if line["event"] not in ("job.queued", "job.cancelled"):
+            assert line["worker"]
+            assert re.fullmatch(r"[0-2]/2", line["running"])
+    assert {line["trace_id"] for line in lines if line["task"] == "good" and line["job"] != cancelled.id} == {"t-1"}
+    assert len({line["trace_id"] for line in lines if line["job"] == released.id}) == 1
+    assert "hunter2" not in "".join(JsonFormatter().format(record) for record in caplog.records)  # Nor any argument.
+    workers = [record.getMessage() for record in caplog.records if record.getMessage().startswith("worker.")]
+    assert workers == ["worker.up", "worker.draining", "worker.gone"]
+
+
+async def test_a_dead_workers_jobs_write_a_line_each(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+    # R5.28
+    caplog.set_level("INFO", "headway")
+    await register(store)
+    await submit(store, a_job(max_retries=0), a_job())
+    await claim(store, free=2)
+    await end_worker(store, "w1", BUILT_IN, lambda lease: Crashed("signal 9"))
+    lines = [json.loads(JsonFormatter().format(record)) for record in caplog.records]
+    assert [(line["event"], line["worker"], line["lane"]) for line in lines] == [
+        ("job.dead_letter", "w1", "medium"),
+        ("job.retried", "w1", "medium"),
+    ]
+
+
+async def test_arguments_are_logged_only_if_wanted_and_never_secrets(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = Headway(f"sqlite:///{tmp_path}/headway.db?synchronous=normal", log_args=True, redact=["pin"])
+
+    @app.task(name="pay", redact=["iban"])
+    async def pay(user: str, iban: str, pin: int, token: str) -> None: ...
+
+    caplog.set_level("INFO", "headway.jobs")
+    async with app, Worker(app):
+        await (await pay.aenqueue("ann", "DE99", 1234, "shown, since the setting names other words")).aresult(
+            timeout=20
+        )
+    [started] = [record for record in caplog.records if record.getMessage() == "job.started"]
+    assert started.headway["args"] == {  # type: ignore[attr-defined]
+        "user": "ann", "iban": HIDDEN, "pin": HIDDEN, "token": "shown, since the setting names other words",
+    }  # fmt: skip
+
+
+def test_a_parameter_to_redact_must_exist(tmp_path: Path) -> None:
+    app = Headway("memory://")
+    with pytest.raises(ConfigError, match="redact names 'pasword'"):
+        app.task(redact=["pasword"])(lambda password: None)

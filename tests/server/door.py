@@ -25,6 +25,7 @@ from headway.server.auth import (
 )
 from headway.server.guard import Guard
 from headway.server.problems import Problem
+from headway.server.routes import operate
 from headway.stores.memory import MemoryStore
 from headway.testing.clock import ManualClock
 
@@ -114,11 +115,16 @@ class House:
         """Open a WebSocket. Status 101: it was accepted, and the body is the subprotocol; 0: it was just closed."""
         more = {"subprotocols": list(subprotocols), "extensions": EXTENSIONS if denial else {}}
         scope = _scope("websocket", path, headers, host, token, client) | more
+        return await _answered(self.guard, scope, _connecting)
 
-        async def receive() -> dict[str, Any]:
-            return {"type": "websocket.connect"}
 
-        return await _answered(self.guard, scope, receive)
+async def call(app: Any, method: str, path: str, *, token: str | None = None) -> Answer:
+    """Call an application with nothing but a token; the method ``WS`` opens a WebSocket."""
+    kind = "websocket" if method == "WS" else "http"
+    scope = _scope(kind, path, (), "localhost", token, HERE)
+    if kind == "http":
+        return await _answered(app, scope | {"method": method}, _feed([b""]))
+    return await _answered(app, scope | {"subprotocols": [], "extensions": EXTENSIONS}, _connecting)
 
 
 def application(house: House) -> FastAPI:
@@ -191,6 +197,13 @@ def application(house: House) -> FastAPI:
     return api
 
 
+def with_operating(api: FastAPI) -> FastAPI:
+    """See that the routes of `headway … --server` are there."""
+    if not any(getattr(route, "original_router", None) is operate.routes.router for route in api.routes):
+        api.include_router(operate.routes.router)
+    return api
+
+
 def connection(house: House, scope: dict[str, Any]) -> HTTPConnection:
     """Give what a route is called with."""
     return HTTPConnection(scope | {"app": house.app})
@@ -216,6 +229,10 @@ def _scope(
         "client": client,
         "server": ("127.0.0.1", 8000),
     }
+
+
+async def _connecting() -> dict[str, Any]:
+    return {"type": "websocket.connect"}
 
 
 def _feed(parts: list[bytes]) -> Callable[[], Awaitable[dict[str, Any]]]:

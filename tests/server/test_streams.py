@@ -65,11 +65,10 @@ async def test_a_client_that_comes_back_is_told_what_it_missed_and_nothing_twice
     job = await app.tasks["steps"].aenqueue()
     async with Worker(app):
         async with connect(socket_at(address, job.id)) as socket:
-            while True:
+            message: dict[str, Any] = {"type": ""}
+            while message["type"] != "started":
                 message = json.loads(await socket.recv())
-                if message["type"] == "started":
-                    last = message["id"]
-                    break
+        last = message["id"]
         await job.aresult()
     async with connect(socket_at(address, job.id, f"?after={last}")) as socket:
         told = await messages(socket)
@@ -189,7 +188,7 @@ async def test_a_reader_who_does_not_read_is_let_go(
     for _ in range(3):
         reader, writer = await asyncio.open_connection(
             *address.removeprefix("http://").split(":"),
-            limit=1_000,  # type: ignore[arg-type]
+            limit=1_000,
         )
         writer.write(
             f"GET {TASKS}/{job.id}/stream HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"

@@ -42,6 +42,8 @@ class Ledger(LocalFeed):
         free: int,
         free_below: int,
         woken: bool = False,
+        claim_id: bytes | None = None,
+        wait: bool = True,
     ) -> Fed:
         self.asked.append((len(finished), free, free_below))
         given, self._leases = self._leases, ()

@@ -7,6 +7,7 @@ import time
 
 from headway import Headway
 from headway.core.worker import WorkerState
+from headway.engine.post import LocalPost
 from headway.stores.base import Beat, Exchange, Exchanged, JobQuery
 from headway.stores.memory import MemoryStore
 from headway.worker.board import Board
@@ -36,7 +37,8 @@ async def test_a_renewal_that_overtakes_a_report_does_not_give_the_job_away() ->
     async def quick() -> int:
         return 7
 
-    runner = Runner(app, store, board, worker_id="w", host="h", slots=3, reserved=0, app_path=None)
+    post = LocalPost(store, app.in_force)
+    runner = Runner(app, post, board, worker_id="w", host="h", slots=3, reserved=0, app_path=None)
     up = asyncio.Event()
 
     async def ready() -> None:

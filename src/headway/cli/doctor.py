@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from headway.cli import show
-from headway.cli.opening import HERE, JsonFlag, Place, make_store, path_of, run
+from headway.cli.opening import STORE_HERE, JsonFlag, StorePlace, make_store, path_of, run
 from headway.client.settings import Settings, gather
 from headway.core.errors import HeadwayError
 from headway.core.worker import WorkerState
@@ -37,7 +37,7 @@ class Check:
     advice: str | None = None
 
 
-def doctor(*, json: JsonFlag = False, place: Place = HERE) -> int:
+def doctor(*, json: JsonFlag = False, place: StorePlace = STORE_HERE) -> int:
     """Check settings, store and workers, and say what you can rely on.
 
     Prints every setting with where it came from, what the store keeps through

@@ -48,7 +48,11 @@ _COMMANDS = (
         "worker:worker",
         _RUN,
         "APP [OPTIONS]",
-        ("headway worker tasks:app", "headway worker tasks.py:app --processes 2 --slots 10"),
+        (
+            "headway worker tasks:app",
+            "headway worker tasks.py:app --processes 2 --slots 10",
+            "headway worker tasks:app --server https://queue.example.com",
+        ),
     ),
     _Command(
         "serve",

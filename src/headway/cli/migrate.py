@@ -7,14 +7,14 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from headway.cli import show
-from headway.cli.opening import HERE, Place, make_store, path_of, run
+from headway.cli.opening import STORE_HERE, StorePlace, make_store, path_of, run
 from headway.stores.base import Migrates, Store
 
 
 def migrate(
     *,
     dry_run: Annotated[bool, Parameter(help="Only say what would be done.", show_default=False)] = False,
-    place: Place = HERE,
+    place: StorePlace = STORE_HERE,
 ) -> int:
     """Bring the store to the schema of this Headway.
 

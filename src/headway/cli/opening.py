@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class StorePlace:
     """Which store, and which namespace in it."""
 
     store: Annotated[
@@ -42,8 +42,35 @@ class Place:
         """Read the settings, with these flags over the rest."""
         return load_settings({"store": self.store, "namespace": self.namespace})
 
+    def server(self) -> tuple[str, str | None] | None:
+        """Give the address of the server to go through and the token for it, or None for the store itself."""
+        return None
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Place(StorePlace):
+    """Which store and namespace, or which server in their place."""
+
+    server_url: Annotated[
+        str | None,
+        Parameter(
+            name="--server",
+            help="Go through this server, with HEADWAY_TOKEN; else HEADWAY_SERVER, else the store.",
+            metavar="URL",
+        ),
+    ] = None
+
+    def server(self) -> tuple[str, str | None] | None:
+        here = self.store is not None or self.namespace is not None
+        if here and self.server_url is not None:
+            raise ConfigError("give --server, or --store and --namespace, not both: a server has a store of its own")
+        settings = load_settings({"server": self.server_url})
+        return None if here or settings.server is None else (settings.server, settings.token)
+
 
 HERE = Place()
+STORE_HERE = StorePlace()
 OPTIONS = Group("Options")  # The heading in every help.
 
 JsonFlag = Annotated[bool, Parameter(name="--json", help="Print one JSON document.", show_default=False)]
@@ -55,18 +82,28 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 @asynccontextmanager
-async def opened(place: Place, *, create: bool = False) -> AsyncGenerator[Store]:
-    """Open the store that the settings name, and close it afterwards.
+async def opened(place: StorePlace, *, create: bool = False) -> AsyncGenerator[Store]:
+    """Open the store that the settings name, or what a server has in its place, and close it afterwards.
 
     Unless ``create``, a file that does not exist is an error: an operator who mistypes a path should be
     told so, not shown an empty store.
     """
-    store = make_store(place.settings(), create=create)
+    store = store_at(place, create=create)
     await store.open()
     try:
         yield store
     finally:
         await store.close()
+
+
+def store_at(place: StorePlace, *, create: bool = False) -> Store:
+    """Make the store that a command works on, unopened."""
+    server = place.server()
+    if server is None:
+        return make_store(place.settings(), create=create)
+    from headway.cli.remote import remote_store
+
+    return remote_store(*server)
 
 
 async def policy_of(store: Store) -> Policy:

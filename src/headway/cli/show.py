@@ -14,6 +14,7 @@ from headway.core.job import Attempt, Job
 from headway.core.moments import write_moment
 from headway.core.policy.document import BUILT_IN, Policy
 from headway.core.worker import Worker
+from headway.engine.traces import shown_trace
 from headway.stores.base import Stats
 
 if TYPE_CHECKING:
@@ -163,7 +164,7 @@ def job_values(job: Job) -> dict[str, Any]:
         "reason": job.reason,
         "idempotency_key": job.idempotency_key,
         "unique_key": job.unique_key,
-        "trace_id": job.trace_id,
+        "trace_id": job.trace_id and shown_trace(job.trace_id, job.job_id),
         "history": [_attempt_values(attempt) for attempt in job.history],
     }
 

@@ -9,7 +9,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from headway.cli import show
-from headway.cli.opening import HERE, JsonFlag, Place, make_store, opened, policy_of, run
+from headway.cli.opening import HERE, JsonFlag, Place, opened, policy_of, run, store_at
 from headway.client.client import Client
 from headway.core.errors import JobError, JobNotFound
 from headway.core.event import Event
@@ -18,6 +18,7 @@ from headway.core.policy.document import Policy
 from headway.core.policy.lanes import effective_lane
 from headway.core.policy.why import why
 from headway.core.standing import Standing
+from headway.engine.traces import shown_trace
 
 
 def status(
@@ -64,7 +65,7 @@ def _seconds(standing: Standing) -> dict[str, float]:
 
 
 async def _follow(job_id: JobId, place: Place, *, json: bool) -> None:
-    store = make_store(place.settings())
+    store = store_at(place)
     client = Client(lambda: store)
     try:
         async for event in client.events(job_id):
@@ -162,7 +163,7 @@ def _facts(job: Job, standing: Standing, policy: Policy) -> dict[str, object]:
         "result error": job.result_error,
         "idempotency key": job.idempotency_key,
         "unique key": job.unique_key,
-        "trace id": job.trace_id,
+        "trace id": job.trace_id and shown_trace(job.trace_id, job.job_id),
     }
     return {name: value for name, value in facts.items() if value is not None}
 

@@ -6,16 +6,16 @@ import json as json_module
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from cyclopts import Parameter
 
 from headway.cli import show
-from headway.cli.opening import HERE, JsonFlag, Place, check_shared, load, path_of, run
+from headway.cli.opening import HERE, JsonFlag, Place, check_shared, load, path_of, run, store_at
 from headway.client.settings import nearest
 from headway.core.errors import ConfigError, NotStored, UnknownTask
-from headway.core.job import Job, State
+from headway.core.job import Job, JobId, State
 
 if TYPE_CHECKING:
     from headway.client.app import Headway
@@ -94,13 +94,17 @@ def submit(
     Values are read as JSON where that is possible, else as text:
     seconds=2, flags='["a"]', name=Ada.
 
-    With --app, or HEADWAY_APP, the task's own options apply. Without, the task
-    is looked up in the catalogue that workers keep in the store.
+    With --app, or HEADWAY_APP, the task's own options apply. Without, or with
+    --server, the task is looked up in the catalogue that workers keep in the
+    store.
 
     With --wait the result is printed as well, as JSON, and the exit code is 1
     if the job does not complete.
     """
     named = read_values(values, json_args)
+    if (server := place.server()) is not None:
+        return run(_submit_to(*server, task, named, call.options(), place, wait=wait or timeout_wait is not None,
+                              timeout=timeout_wait, json=json))  # fmt: skip
     return run(_submit(task, named, app, call.options(), place, wait=wait or timeout_wait is not None,
                        timeout=timeout_wait, json=json))  # fmt: skip
 
@@ -129,17 +133,60 @@ async def _submit(
             raise NotStored(f"task {name} is transient: its jobs keep no result to wait for")
         job = await app.submit_call(call)
         if not json:
-            print(job.id)
-            if job.deduplicated:
-                print("an earlier submit made this job already", file=sys.stderr)
-            sys.stdout.flush()
+            _print_made(job.id, deduplicated=job.deduplicated)
         ended = await app.client.ended(job.id, timeout) if wait else None
-    if json:
-        made = {"id": job.id, "deduplicated": job.deduplicated}
-        show.print_json(made if ended is None else made | show.job_values(ended))
-    elif ended is not None:
-        _print_ending(ended)
-    return 0 if ended is None or _completed(ended) else 1
+    return _print_ended(job.id, ended, deduplicated=job.deduplicated, json=json)
+
+
+async def _submit_to(
+    server: str,
+    token: str | None,
+    name: str,
+    values: dict[str, Any],
+    options: dict[str, Any],
+    place: Place,
+    *,
+    wait: bool,
+    timeout: float | None,
+    json: bool,
+) -> int:
+    """Submit over the REST interface: a token with the scope ``submit`` is enough, unless the end is waited for."""
+    from headway.cli.remote import submit_task
+    from headway.client.client import Client
+
+    kept = await submit_task(server, token, _body(name, values, options))
+    job_id, deduplicated = JobId(kept.task_id), kept.deduplicated
+    if not json:
+        _print_made(job_id, deduplicated=deduplicated)
+    ended: Job | None = None
+    if wait:
+        client = Client(lambda: store_at(place))
+        try:
+            ended = await client.ended(job_id, timeout)
+        finally:
+            await client.close()
+    return _print_ended(job_id, ended, deduplicated=deduplicated, json=json)
+
+
+def _body(name: str, values: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
+    """Write a submission as the REST interface takes it."""
+    run_after: datetime | None = options.get("run_after")
+    if (delay := options.get("delay")) is not None:
+        later = datetime.now(UTC) + timedelta(seconds=delay)
+        run_after = later if run_after is None else max(later, run_after)
+    body = {
+        "task_type": name,
+        "parameters": values,
+        "priority": options.get("priority"),
+        "required_capabilities": options.get("needs"),
+        "timeout_seconds": options.get("timeout"),
+        "max_retries": options.get("max_retries"),
+        "idempotency_key": options.get("idempotency_key"),
+        "tenant": options.get("tenant"),
+        "run_after": None if run_after is None else run_after.isoformat(),
+        "expires": options.get("expires"),
+    }
+    return {key: value for key, value in body.items() if value is not None}
 
 
 async def _look_up(app: Headway, name: str, place: Place) -> Task[Any, Any, Any]:
@@ -219,6 +266,23 @@ def _moment(text: str) -> datetime:
 
 
 # ---------------------------------------------------------------------- telling how it ended
+
+
+def _print_made(job_id: str, *, deduplicated: bool | None) -> None:
+    print(job_id)
+    if deduplicated:
+        print("an earlier submit made this job already", file=sys.stderr)
+    sys.stdout.flush()
+
+
+def _print_ended(job_id: str, ended: Job | None, *, deduplicated: bool | None, json: bool) -> int:
+    """Print how a job ended, if that was waited for. Gives the exit code."""
+    if json:
+        made = {"id": job_id, "deduplicated": deduplicated}
+        show.print_json(made if ended is None else made | show.job_values(ended))
+    elif ended is not None:
+        _print_ending(ended)
+    return 0 if ended is None or _completed(ended) else 1
 
 
 def _completed(job: Job) -> bool:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from cyclopts import App, Group, Parameter
 
 from headway.cli import show
-from headway.cli.opening import HERE, OPTIONS, JsonFlag, Place, opened, run
+from headway.cli.opening import OPTIONS, STORE_HERE, JsonFlag, StorePlace, opened, run
 from headway.core.errors import ConfigError
 from headway.core.policy.units import parse_length
 from headway.core.words import nearest
@@ -50,7 +50,7 @@ def create(
     expires: Annotated[str | None, Parameter(help="For how long: 12h, 30d; else for ever.", metavar="LENGTH")] = None,
     note: Annotated[str, Parameter(help="A word on who uses it.", show_default=False)] = "",
     json: JsonFlag = False,
-    place: Place = HERE,
+    place: StorePlace = STORE_HERE,
 ) -> int:
     """Make a token and print it, this once: the store keeps only its digest.
 
@@ -86,7 +86,7 @@ def create(
     usage="Usage: headway token list [OPTIONS]",
     help_epilogue="Example:\n\n    headway token list --json",
 )
-def list_all(*, json: JsonFlag = False, place: Place = HERE) -> int:
+def list_all(*, json: JsonFlag = False, place: StorePlace = STORE_HERE) -> int:
     """List tokens: what they allow, when they were last used (to the minute)."""
 
     async def read() -> tuple[list[Token], int]:
@@ -114,7 +114,7 @@ def revoke(
     forget: Annotated[
         bool, Parameter(help="Remove it from the list as well; without any, the service is open.", show_default=False)
     ] = False,
-    place: Place = HERE,
+    place: StorePlace = STORE_HERE,
 ) -> int:
     """End tokens for good; servers follow within two seconds.
 

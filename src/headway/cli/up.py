@@ -137,13 +137,15 @@ class Door:
 
     async def _serve(self, up: Up) -> None:
         from headway.client.app import Headway
+        from headway.engine.binding import reaches_only_here
         from headway.server.api import headway_api
         from headway.server.serving import Server, check_door
 
         given = self._http.settings() | {"store": up.store, "namespace": up.namespace, "history": up.history}
         app = Headway(**given)
         await check_door(await app.client.store(), self._settings)
-        api = headway_api(app, hosts=self._http.allow_host, origins=self._http.allow_origin)
+        may_open = reaches_only_here(self._settings.host)
+        api = headway_api(app, hosts=self._http.allow_host, origins=self._http.allow_origin, may_open=may_open)
         self._server = Server(api, self._listener, **self._tls)
         await self._server.run_here()
 

@@ -52,6 +52,14 @@ LogLevel = Annotated[
     ),
 ]
 _Count = Number(gte=0, lte=10_000)
+ServerAddress = Annotated[
+    str | None,
+    Parameter(help="Run the jobs of a server: http://host:8000; else HEADWAY_SERVER, if set.", metavar="URL"),
+]
+ServerToken = Annotated[
+    str | None,
+    Parameter(help="What the server knows this worker by; rather set HEADWAY_TOKEN, which no process list shows."),
+]
 
 
 @Parameter(name="*")
@@ -85,12 +93,13 @@ class WorkerFlags:
         Literal["console", "json"] | None, Parameter(help="How log lines look; else as suits where they go.")
     ] = None
 
-    def overrides(self) -> dict[str, Any]:
+    def overrides(self, **more: str | None) -> dict[str, Any]:
         """Give what was set on the command line. Raises ``ConfigError`` for what cannot be read."""
-        given = {field.name: getattr(self, field.name) for field in fields(self)}
+        given = {field.name: getattr(self, field.name) for field in fields(self)} | more
         given = {name: value for name, value in given.items() if value is not None}
         found = gather(given)
-        if str(found.get("store", ("",))[0]).startswith("memory:"):
+        remote = "server" in more and "server" in found
+        if not remote and str(found.get("store", ("",))[0]).startswith("memory:"):
             raise ConfigError("memory:// lives inside one process, but a worker has several; use sqlite:///headway.db")
         return given
 
@@ -109,9 +118,14 @@ def worker(
     *,
     processes: Processes = 1,
     flags: WorkerFlags = NO_FLAGS,
+    server: ServerAddress = None,
+    token: ServerToken = None,
     log_level: LogLevel = "info",
 ) -> int:
     """Run an app's jobs until told to stop.
+
+    With --server the jobs come from a server over HTTP, and this machine needs no
+    way to the store. Jobs that submit others still use the app's own store.
 
     The first Ctrl-C or SIGTERM drains: nothing new is claimed, running jobs get
     the grace period, the rest go back to the queue unharmed. The second stops
@@ -122,7 +136,7 @@ def worker(
     from headway.engine.logs import configure_logs
     from headway.worker.parent import Parent
 
-    overrides = flags.overrides()
+    overrides = flags.overrides(server=server, token=token)
     configure_logs(flags.log_form(), log_level)
     if sys.stderr.isatty():
         print(
@@ -132,19 +146,28 @@ def worker(
         )
 
     async def serve() -> int:
-        parent = Parent(app, processes=processes, overrides=overrides, log_level=log_level, on_up=log_up)
+        parent = Parent(
+            app,
+            processes=processes,
+            overrides=overrides,
+            log_level=log_level,
+            remote=True,
+            on_up=log_up,
+            on_remote=log_up,
+        )
         return await parent.run()
 
     return run_on_fast_loop(serve())
 
 
-def log_up(up: Up, store: Store) -> None:
+def log_up(up: Up, _: Store | None = None) -> None:
     """Log that a worker is ready."""
     from headway.stores.open import mask
 
+    where = {"server": up.server} if up.server else {"store": mask(up.store), "namespace": up.namespace}
     facts = {
-        "store": mask(up.store),
-        "namespace": up.namespace,
+        "worker": up.worker_id,
+        **where,
         "slots": up.slots,
         "reserved": up.reserved,
         "tasks": sum(offer.startswith("task:") for offer in up.offers),

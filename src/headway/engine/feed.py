@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import random
 import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from headway.core.errors import StoreError
 from headway.core.lease import TOKEN_BYTES, Lease, Report
 from headway.core.policy.lanes import Clocks, plan
-from headway.core.snapshot import Snapshot
+from headway.core.policy.retry import Ending, judge
+from headway.core.snapshot import Plan, Snapshot
 from headway.core.worker import WorkerState, serves
 from headway.engine.durations import Durations
 from headway.engine.failpoints import reach
 from headway.engine.inforce import InForce
-from headway.stores.base import Exchange, Exchanged, Progress, Store
+from headway.engine.tallies import Tallies
+from headway.stores.base import Ear, Exchange, Exchanged, Progress, Store
 
 SNAPSHOT_AGE = 0.02  # Seconds after which a snapshot is asked for again,
 SNAPSHOT_AGE_ALONE = 0.2  # and if there is only one class: then there is nothing to choose from.
@@ -45,11 +50,13 @@ class LocalFeed:
         offers: Sequence[str],
         *,
         durations: Durations | None = None,
+        tallies: Tallies | None = None,
         offset: float = 0.0,
     ) -> None:
         self._store = store
         self._in_force = in_force
         self._durations = durations or Durations()
+        self._tallies = tallies or Tallies()
         self._clocks = Clocks(offset)
         self._worker_id = worker_id
         self._offers = frozenset(offers)
@@ -58,6 +65,7 @@ class LocalFeed:
         self._dry = True  # The last exchange brought less than was asked for.
         self.calm = 0.0  # When the store was last seen, on the monotonic clock, if nothing waited there; else 0.
         self._request: Exchange | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     async def exchange(
         self,
@@ -67,15 +75,18 @@ class LocalFeed:
         free: int,
         free_below: int,
         woken: bool = False,
+        claim_id: bytes | None = None,
+        wait: bool = True,
     ) -> Fed:
         """Hand in what has ended and claim for the free slots.
 
         ``woken``: the store has called, so there is something: it is claimed first and looked at afterwards.
+        ``wait``: whoever gets nothing is woken for what comes next.
 
         After an error the same call, claim and all, is made again first: a reply may have been lost
-        after its effect, and repeating it gives the same leases.
+        after its effect, and repeating it gives the same leases. Whoever gives a ``claim_id`` sees to that itself.
         """
-        if self._request is None:
+        if self._request is None or claim_id is not None:
             policy = self._in_force.policy
             takes = plan(
                 self._snapshot,
@@ -87,24 +98,82 @@ class LocalFeed:
             )
             self._request = Exchange(
                 self._worker_id,
-                os.urandom(TOKEN_BYTES),
+                claim_id or os.urandom(TOKEN_BYTES),
                 finished,
                 takes._replace(known=len(self._snapshot.classes)) if free > 0 else None,
                 progress,
-                wait=free > 0,
+                wait=wait and free > 0,
                 want_snapshot=free > 0 and not woken and time.monotonic() - self._seen > self._age_max(free_below),
                 wait_lanes=None if free_below > 0 else tuple(sorted(policy.reserve.lanes)),
             )
         request = self._request
-        reach("exchange.before")
-        answer = await self._store.exchange(request)
-        reach("exchange.after")
+        answer = await self._ask(request, may_repeat=claim_id is not None)
         self._request = None
         if len(self._snapshot.classes) > 1:  # Otherwise nobody shares anything.
             for lease in answer.leases:
                 expected = self._durations.expected(lease.task)
                 self._clocks.charge(self._in_force.policy, lease.class_key, expected)
-        return self._read(request, answer)
+        fed = self._read(request, answer)
+        if claim_id is None:  # Of others' slots and jobs nobody here knows what becomes of them.
+            self._tallies.idle(self._idle_reserve(request.plan, answer.leases))
+            if answer.leases:
+                self._time_start()
+        return fed
+
+    async def _ask(self, request: Exchange, *, may_repeat: bool) -> Exchanged:
+        tallies, asked = self._tallies, time.monotonic()
+        try:
+            reach("exchange.before")
+            answer = await self._store.exchange(request)
+            reach("exchange.after")
+        except StoreError:
+            tallies.trouble()
+            raise
+        tallies.exchanged(time.monotonic() - asked, len(answer.leases))
+        if request.finished:
+            tallies.reported(request.finished, answer.refused)
+        if answer.leases:  # Those of a claim that somebody makes again are counted already.
+            fresh = [lease for lease in answer.leases if lease.started_at == answer.now_at] if may_repeat else None
+            tallies.claimed(answer.leases if fresh is None else fresh)
+        return answer
+
+    def _time_start(self) -> None:
+        """Look at the clock when what was claimed has begun: after the next turn of the loop."""
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+        self._loop.call_soon(self._loop.call_soon, self._tallies.began, time.monotonic())
+
+    def _idle_reserve(self, asked: Plan | None, leases: Sequence[Lease]) -> int:
+        """Give how many slots stand idle for lanes of the reserve while jobs of others wait that could run here."""
+        if asked is None or asked.free <= len(leases):
+            return 0
+        lanes = self._in_force.policy.reserve.lanes
+        below = len(leases) if asked.leave_free else sum(lease.lane not in lanes for lease in leases)
+        if asked.free_below > below or not any(
+            view.waiting
+            and view.blocked is None
+            and view.key.lane not in lanes
+            and serves(view.key.needs, self._offers)
+            for view in self._snapshot.classes
+        ):
+            return 0
+        return asked.free - len(leases)
+
+    async def withdraw(self) -> None:
+        """Wait no longer: whoever submits something now wakes another worker."""
+        await self._store.exchange(Exchange(self._worker_id, os.urandom(TOKEN_BYTES), plan=Plan()))
+
+    def word(self, ending: Ending, lease: Lease, seconds: float) -> Report:
+        """Decide what becomes of a job: what goes with the next exchange is a report."""
+        return judge(ending, lease, self._in_force.policy, chance=random.random())
+
+    def listen(self) -> Ear:
+        """Open the ear that the store rings when something this worker can serve was submitted."""
+        return self._store.listen(self._worker_id)
+
+    def leave(self) -> None: ...
+
+    async def close(self) -> None: ...
 
     def ended(self, lease: Lease, seconds: float) -> None:
         """Learn how long a job took: its lane had so much more, or less, than it was charged for."""
@@ -112,6 +181,7 @@ class LocalFeed:
             over = seconds - self._durations.expected(lease.task)
             self._clocks.correct(self._in_force.policy, lease.class_key, min(over, DEBT_MAX))
         self._durations.note(lease.task, lease.tenant, seconds)
+        self._tallies.noted[lease.job_id] = (lease, seconds)
 
     def _age_max(self, free_below: int) -> float:
         """Give how old the picture may be before a plan is made from a new one."""

@@ -6,12 +6,13 @@ import hashlib
 import logging
 import math
 import time
+from typing import Any
 
 import msgspec
 
 from headway.core.errors import PolicyError
 from headway.core.policy.document import BUILT_IN, Policy
-from headway.core.policy.reading import policy_data
+from headway.core.policy.reading import policy_data, read_policy
 from headway.engine.policies import apply_policy, current_version, read_current
 from headway.stores.base import Store
 
@@ -49,14 +50,29 @@ class InForce:
         try:
             current = await read_current(store)
         except PolicyError as problem:
-            self._unreadable = version
-            log.error("policy version %d stays out of force here, %d goes on: %s", version, self.version, problem)  # noqa: TRY400
+            self._leave_out(version, problem)
             return False
         if current is None:
             return False
-        self.policy, self.version = current.policy, current.version
-        log.info("policy version %d is in force", self.version)
+        self._put(current.version, current.policy)
         return True
+
+    def adopt(self, version: int, data: dict[str, Any]) -> None:
+        """Go by a policy that somebody has sent. One that cannot be read changes nothing."""
+        if version in (self.version, self._unreadable):
+            return
+        try:
+            self._put(version, read_policy(data, f"policy version {version}"))
+        except PolicyError as problem:
+            self._leave_out(version, problem)
+
+    def _put(self, version: int, policy: Policy) -> None:
+        self.policy, self.version = policy, version
+        log.info("policy version %d is in force", version)
+
+    def _leave_out(self, version: int, problem: PolicyError) -> None:
+        self._unreadable = version
+        log.error("policy version %d stays out of force here, %d goes on: %s", version, self.version, problem)
 
 
 async def apply_file(store: Store, policy: Policy, path: str, *, now_at: int) -> None:

@@ -155,6 +155,20 @@ async def roll_back(store: Store, *, to: int | None = None, now_at: int) -> Appl
     return await apply_policy(store, earlier.policy, now_at=now_at, note=note)
 
 
+def check_kept(name: str, body: bytes) -> None:
+    """Refuse a document of this kind that nobody could read. Raises ``PolicyError``."""
+    if name != CURRENT:
+        applied = _applied(body)
+        if name != _name(applied.version):
+            raise PolicyError(f"policy version {applied.version} cannot be kept as {name[:60]!r}")
+        _ = applied.policy
+        return
+    try:
+        _read_pointer.decode(body)
+    except msgspec.MsgspecError as problem:
+        raise PolicyError(f"which policy is current cannot be read: {problem}") from problem
+
+
 async def _look(store: Store) -> tuple[_Pointer, int]:
     """Read which version is current, with the version of the document that says so."""
     for document in await store.read(POLICIES, CURRENT):

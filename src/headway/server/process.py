@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from headway.client.app import Headway
+from headway.engine.binding import reaches_only_here
 from headway.engine.logs import configure_logs
 from headway.server.api import headway_api
 from headway.server.serving import Server, check_door
@@ -36,7 +37,8 @@ async def serve(serving: Serving, listener: socket.socket) -> None:
     app = _app(serving)
     await check_door(await app.client.store(), app.settings)
     calm_collector()
-    api = headway_api(app, hosts=serving.hosts, origins=serving.origins)
+    may_open = reaches_only_here(app.settings.host)
+    api = headway_api(app, hosts=serving.hosts, origins=serving.origins, may_open=may_open)
     server = Server(api, listener, **serving.tls)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -40,6 +40,8 @@ class Service:
         self.instances = Instances(self.store, f"{socket.gethostname()}:{os.getpid()}")
         self.pictures: Lookout[Picture] = Lookout(self._look)
         self.streams = 0  # Open ones.
+        # By token: how many streams it has open, and what is done once it is good no more. One look for all of them.
+        self._endings: dict[str | None, tuple[int, asyncio.Future[None]]] = {}
         self._stopping: asyncio.Future[None] | None = None
         self._desk: Desk | None = None
 
@@ -78,13 +80,20 @@ class Service:
             self.stopping.set_result(None)
 
     @contextlib.contextmanager
-    def stream(self) -> Iterator[None]:
-        """Count an open stream."""
+    def stream(self, token_id: str | None) -> Iterator[asyncio.Future[None]]:
+        """Count an open stream. Gives what is done once the token it was opened with is good no more."""
         self.streams += 1
+        users, ended = self._endings.get(token_id) or (0, asyncio.ensure_future(self.tokens.ended(token_id)))
+        self._endings[token_id] = users + 1, ended
         try:
-            yield
+            yield ended
         finally:
             self.streams -= 1
+            users, ended = self._endings.pop(token_id)
+            if users > 1:
+                self._endings[token_id] = users - 1, ended
+            else:
+                ended.cancel()
 
     def check_room(self) -> None:
         """Refuse a stream beyond what a process should carry. Raises ``Problem``."""

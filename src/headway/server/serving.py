@@ -16,6 +16,7 @@ from headway.core.errors import ConfigError
 from headway.engine.binding import check_bind
 from headway.engine.tokens import any_tokens
 from headway.server.guard import UVICORN
+from headway.server.protocol import NoFalseAlarms
 from headway.server.service import Service
 from headway.stores.base import Store
 
@@ -32,6 +33,7 @@ def bind(host: str, port: int) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
+        listener.listen(BACKLOG)  # Whoever comes before the first process serves waits, and is not turned away.
     except (OSError, OverflowError) as problem:
         listener.close()
         raise ConfigError(
@@ -71,6 +73,7 @@ class Server(uvicorn.Server):
                 **options,
             )
         )
+        logging.getLogger("uvicorn.error").addFilter(NoFalseAlarms())
         self._service: Service = api.state.service
         self._listener = listener
 

@@ -88,6 +88,7 @@ class Submitted(BaseModel):
         examples=[5],
     )
     estimate: EstimateShape | None
+    deduplicated: bool = Field(description="An earlier submit made it: same key, or one that stands for both.")
 
 
 class SubmittedMany(BaseModel):

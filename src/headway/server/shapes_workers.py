@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, StringConstraints, Tag
 
 from headway.core.worker import TASK
-from headway.server.shapes import SECONDS_MAX, Body, Name, Seconds, Status
+from headway.server.shapes import SECONDS_MAX, Body, Name, Status
 
 CAPABILITIES_MAX = 100
 CAPACITY_MAX = 10_000
@@ -17,6 +17,7 @@ WAIT_MAX = 30
 SEQ_MAX = 1 << 53
 COUNT_MAX = 1 << 31
 NOTE_MAX = 500
+DAY = 86_400
 
 
 def _own(capability: str) -> str:
@@ -30,6 +31,7 @@ TaskRef = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=
 Fence = Annotated[str, StringConstraints(max_length=64, pattern=r"^([0-9a-f]{2})*$")]
 ClaimId = Annotated[str, StringConstraints(min_length=8, max_length=64, pattern=r"^[0-9A-Za-z_-]+$")]
 Word = Annotated[str, StringConstraints(max_length=255, pattern=r"^[^\x00]*$")]
+Pace = Annotated[float, Field(gt=0, le=DAY, allow_inf_nan=False)]
 Length = Annotated[float, Field(ge=0, le=SECONDS_MAX, allow_inf_nan=False)]
 State = Literal["active", "draining"]
 
@@ -63,8 +65,8 @@ class Register(Body):
     crons: Annotated[list[dict[str, Any]], Field(max_length=TASKS_MAX)] | None = Field(
         None, description="The crons among its tasks."
     )
-    heartbeat_seconds: Seconds | None = Field(None, description="How often it will send a heartbeat.")
-    dead_after_seconds: Seconds | None = Field(
+    heartbeat_seconds: Pace | None = Field(None, description="How often it will send a heartbeat.")
+    dead_after_seconds: Pace | None = Field(
         None, description="Without one for so long it counts as dead; at least two heartbeats."
     )
     grace_seconds: Annotated[float, Field(ge=0, le=3_600, allow_inf_nan=False)] = Field(

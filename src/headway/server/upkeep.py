@@ -10,8 +10,10 @@ from contextlib import asynccontextmanager
 
 from headway.core.errors import StoreError
 from headway.engine.desk import Desk
+from headway.engine.inforce import LOOK_EVERY
 from headway.engine.overtime import EVERY as OVERTIME_EVERY
 from headway.engine.overtime import Forgetting, Overtime
+from headway.engine.rules import govern
 from headway.engine.tallies import PUBLISH_EVERY
 from headway.server.service import Service
 from headway.worker.chores.chore import every
@@ -43,6 +45,11 @@ async def _keep(service: Service) -> None:
     settings, in_force, store = service.app.settings, desk.in_force, desk.store
     witness = Witness(store, in_force, lambda: 0.0)
 
+    async def follow() -> None:
+        """Learn of the policy, also while polls wait; should whoever applied it have died, put its rules in force."""
+        if await in_force.follow(store, every=0):
+            await govern(store, in_force.policy)
+
     async def look() -> float | None:
         """Sample what jobs wait for, if nobody but us serves any workers."""
         return await witness() if desk.roster.count else None
@@ -56,6 +63,7 @@ async def _keep(service: Service) -> None:
         (settings.heartbeat, Pruner(store, in_force)),
         (5.0, Ticker(store, desk.knows)),
         (1.0, look),
+        (LOOK_EVERY, follow),
     ]
     try:
         async with asyncio.TaskGroup() as group:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, assert_never
 
 import msgspec
 
+from headway.client.app import Headway
 from headway.client.codec import encode_result, payload_body
 from headway.client.context import trace_of
-from headway.client.settings import Settings
+from headway.client.options import Limit
+from headway.client.stand_in import stand_in
 from headway.core.cron import parse_cron
-from headway.core.errors import JobError, PayloadError
+from headway.core.errors import ConfigError, JobError, PayloadError
 from headway.core.job import JobId
 from headway.core.lease import Lease
 from headway.core.policy.document import LimitRule
@@ -34,10 +36,12 @@ from headway.engine.messages import Given, Terms
 from headway.engine.serving import Ask
 from headway.server import shapes_workers as shapes
 from headway.server.problems import Problem
-from headway.server.shapes import TEXT_MAX
+from headway.server.shapes import SECONDS_MAX, TEXT_MAX
 
 MESSAGE_MAX = 8_000
 TRACEBACK_MAX = 32_000
+ENTRY_MAX = 64 << 10  # Bytes.
+LARGEST = SECONDS_MAX * 1_000
 ANY = "*"  # No task has this name: it would be an offer to run any.
 
 _read_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -46,22 +50,25 @@ _read_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 # ---------------------------------------------------------------------- registering
 
 
-def new_worker(body: shapes.Register, settings: Settings) -> NewWorker:
+def new_worker(body: shapes.Register, app: Headway) -> NewWorker:
     """Read a registration. Raises ``Problem`` naming what is wrong with it."""
+    settings = app.settings
     heartbeat = settings.heartbeat if body.heartbeat_seconds is None else body.heartbeat_seconds
     dead_after = max(settings.dead_after, 3 * heartbeat) if body.dead_after_seconds is None else body.dead_after_seconds
     if dead_after < 2 * heartbeat:
         raise Problem("invalid", "dead_after_seconds: one late heartbeat must not end a worker; at least two of them")
-    tasks = None if body.tasks is None else _converted(body.tasks, list[TaskEntry], "tasks")
+    tasks: list[TaskEntry] | None = None
+    if body.tasks is not None:
+        tasks = _converted(body.tasks, list[TaskEntry], "tasks")
+        for entry in tasks:
+            _check_entry(entry, app)
     names = {entry.name for entry in tasks or ()}
-    if any(not name or name == ANY or len(name) > TEXT_MAX or "\0" in name for name in names):
-        raise Problem("invalid", f"tasks: a name has 1 to {TEXT_MAX} letters, and is not {ANY!r}")
     limits = _converted(body.limits or {}, dict[str, dict[str, LimitRule]], "limits")
+    if stray := sorted(limits.keys() - names):
+        raise Problem("invalid", f"limits: {stray[0]!r} is not among the tasks")
     crons = _converted(body.crons or [], list[CronDocument], "crons")
     for cron in crons:
         _check_cron(cron, names, settings.payload_max)
-    if stray := sorted(limits.keys() - names):
-        raise Problem("invalid", f"limits: {stray[0]!r} is not among the tasks")
     return NewWorker(
         capabilities=tuple(body.capabilities),
         slots=body.capacity,
@@ -70,7 +77,7 @@ def new_worker(body: shapes.Register, settings: Settings) -> NewWorker:
         version=body.version,
         reserved=body.reserved,
         tasks=tasks,
-        limits=limits,
+        limits={name: _limits(name, rules.values()) for name, rules in limits.items()},
         crons=crons,
         heartbeat_ms=_ms(heartbeat),
         lease_ms=_ms(dead_after),
@@ -86,6 +93,38 @@ def _converted(value: Any, kind: Any, what: str) -> Any:
         raise Problem("invalid", f"{what}: {problem}") from None
 
 
+def _check_entry(entry: TaskEntry, app: Headway) -> None:
+    """Refuse what would trouble whoever reads the catalogue: names and numbers beyond all bounds."""
+    texts = [entry.name, entry.lane, entry.executor, *entry.needs, entry.fair_by or "-", entry.duration or "-"]
+    if entry.name == ANY or any(not text or len(text) > TEXT_MAX or "\0" in text for text in texts):
+        raise Problem("invalid", f"tasks: a name has 1 to {TEXT_MAX} letters, none of them NUL, and is not {ANY!r}")
+    numbers = [entry.max_retries or 0, entry.timeout_ms or 0, *(entry.retry[1:3] if entry.retry else ())]
+    if entry.timeout_ms == 0 or any(not 0 <= number <= LARGEST for number in numbers):
+        raise Problem("invalid", f"tasks: {entry.name}: its timeout or retries are out of bounds")
+    if entry.retry is not None and not 0 <= entry.retry.jitter <= 1:
+        raise Problem("invalid", f"tasks: {entry.name}: jitter is a part, from 0 to 1")
+    if len(msgspec.json.encode(entry)) > ENTRY_MAX:
+        raise Problem("invalid", f"tasks: {entry.name}: it is described in more than {ENTRY_MAX:,} bytes")
+    _limits(entry.name, entry.limits)
+    try:
+        stand_in(app, entry)  # As for every submit over HTTP from now on.
+    except ConfigError:
+        pass  # It does not fit the policy, which may change; who submits it is told.
+    except Exception as problem:
+        raise Problem("invalid", f"tasks: {entry.name}: its parameters are not described well") from problem
+
+
+def _limits(task: str, rules: Iterable[LimitRule]) -> dict[str, LimitRule]:
+    """Read the limits that a task declares. They are its own, whatever name and tasks the worker gave them."""
+    try:
+        found = [Limit.of(rule) for rule in rules]
+    except (ConfigError, ZeroDivisionError) as problem:
+        raise Problem("invalid", f"limits: {task}: {problem}") from None
+    if any(max(one.concurrency or 0, one.burst or 0) > LARGEST for one in found):
+        raise Problem("invalid", f"limits: {task}: a limit is out of bounds")
+    return {one.name(task): one.rule(task) for one in found}
+
+
 def _check_cron(cron: CronDocument, names: set[str], largest: int) -> None:
     if cron.task not in names:
         raise Problem("invalid", f"crons: {cron.task!r} is not among the tasks")
@@ -94,7 +133,7 @@ def _check_cron(cron: CronDocument, names: set[str], largest: int) -> None:
         _read_object(payload_body(cron.payload))
     except (ValueError, msgspec.DecodeError) as problem:
         raise Problem("invalid", f"crons: {cron.task}: {problem}") from None
-    if len(cron.payload) > largest or cron.timeout_ms <= 0 or cron.max_retries < 0:
+    if len(cron.payload) > largest or not (0 < cron.timeout_ms <= LARGEST and 0 <= cron.max_retries <= LARGEST):
         raise Problem("invalid", f"crons: {cron.task}: its payload, timeout or retries are out of bounds")
 
 

@@ -12,11 +12,16 @@ import sys
 import traceback
 
 from headway.client.app import Headway
+from headway.client.codec import VERSION
 from headway.core.errors import HeadwayError, StoreUnavailable
+from headway.core.policy.reading import policy_data
+from headway.engine.inforce import InForce
 from headway.engine.logs import configure_logs
+from headway.engine.post import LocalPost, Post
+from headway.engine.remote import HttpPost
 from headway.worker.board import Board, Stop
 from headway.worker.control import Begin, Channel, Drain, Failed, Go, Governed, StopJobs, Up
-from headway.worker.loading import load_app
+from headway.worker.loading import load_app, policy_file
 from headway.worker.runner import Runner
 from headway.worker.system import calm_collector, die_with_parent
 
@@ -34,8 +39,9 @@ async def _serve(connection: socket.socket, board_descriptor: int) -> int:
         app = load_app(begin.app, begin.folder)
         app.configure(**begin.overrides)
         configure_logs(app.settings.log, begin.log_level)
-        store = app.make_store()
-        await store.open()
+        server = app.settings.server if begin.remote else None
+        post = _make_post(app, server)
+        await post.open()
     except StoreUnavailable:
         log.exception("the store cannot be reached")
         return 1
@@ -50,7 +56,7 @@ async def _serve(connection: socket.socket, board_descriptor: int) -> int:
     settings = app.settings
     runner = Runner(
         app,
-        store,
+        post,
         Board(board_descriptor, settings.slots),
         worker_id=begin.worker_id,
         host=socket.gethostname(),
@@ -65,19 +71,22 @@ async def _serve(connection: socket.socket, board_descriptor: int) -> int:
     async def ready() -> None:
         """Claim nothing before the parent can keep its lease."""
         calm_collector()
-        channel.say(_up(app, runner))
+        channel.say(_up(app, runner, post, server))
         await go.wait()
 
     listening = asyncio.create_task(_listen(channel, runner, go))
     try:
         await runner.run(ready=ready)
+    except StoreUnavailable as problem:
+        log.error("the worker could not be registered: %s", problem)  # noqa: TRY400  (the problem says it all)
+        return 1
     except Exception as problem:
         channel.say(Failed(f"{type(problem).__name__}: {problem}", traceback.format_exc()))
         await asyncio.sleep(0.05)
         return CANNOT_START
     finally:
         listening.cancel()
-    await store.close()
+    await post.close()
     await app.client.close()
     return 0
 
@@ -93,17 +102,28 @@ async def _listen(channel: Channel, runner: Runner, go: asyncio.Event) -> None:
                 go.set()
                 if draining is None:
                     draining = asyncio.create_task(runner.drain(grace))
-            case Governed(version):
-                runner.governed(version)
+            case Governed(version, policy):
+                runner.governed(version, policy)
             case StopJobs(job_ids, why):
                 runner.stop_jobs(job_ids, Stop(why))
             case None:
                 os._exit(1)
 
 
-def _up(app: Headway, runner: Runner) -> Up:
-    settings, worker = app.settings, runner.worker
+def _make_post(app: Headway, server: str | None) -> Post:
+    """Make what the runner gets its jobs from. Over HTTP the app's own store is opened only by jobs that use it."""
+    settings = app.settings
+    if server is None:
+        return LocalPost(app.make_store(), app.in_force, file=policy_file(app))
+    if settings.policy is not None:
+        log.warning("the policy file %s is not applied: the server's policy is in force", settings.policy)
+    return HttpPost(server, settings.token, InForce(), mark=VERSION)
+
+
+def _up(app: Headway, runner: Runner, post: Post, server: str | None) -> Up:
+    settings, worker, pace = app.settings, runner.worker, runner.pace
     return Up(
+        worker_id=worker.worker_id,
         store=settings.store,
         namespace=settings.namespace,
         slots=worker.slots,
@@ -111,12 +131,17 @@ def _up(app: Headway, runner: Runner) -> Up:
         reserved_asked=app.reserved_asked,
         offers=list(worker.offers),
         host=worker.host,
-        heartbeat=settings.heartbeat,
-        dead_after=settings.dead_after,
-        confirm=settings.confirm,
+        heartbeat=pace.heartbeat,
+        dead_after=pace.dead_after,
+        confirm=pace.confirm,
         grace=settings.grace,
         pid=os.getpid(),
         history=settings.history,
+        worker_http=settings.worker_http,
+        server=server,
+        token=None if server is None else settings.token,
+        policy_version=post.in_force.version,
+        policy=None if server is None else policy_data(post.in_force.policy),
     )
 
 

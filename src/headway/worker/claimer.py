@@ -9,10 +9,12 @@ import math
 import random
 import time
 from collections.abc import Callable, Sequence
+from typing import Generic
 
 from headway.core.errors import StoreError
-from headway.core.lease import Lease, Report
-from headway.engine.feed import Fed, LocalFeed
+from headway.core.lease import Lease
+from headway.engine.feed import Fed
+from headway.engine.post import Feed, Word
 from headway.stores.base import Ear, Progress
 
 log = logging.getLogger("headway.worker")
@@ -26,11 +28,12 @@ PARTS = 8
 PART_MIN = 8
 
 
-# A job that has ended but is not handed in: its report, the slot it still fills, and whether that is below the reserve.
-_Ended = tuple[Report | None, int | None, bool]
+# A job that has ended but is not handed in: the feed's word of it, the slot it still fills, and whether that is below
+# the reserve.
+_Ended = tuple[Word | None, int | None, bool]
 
 
-class Claimer:
+class Claimer(Generic[Word]):
     """The loop between a runner and its feed.
 
     Woken by a job's end, by the store (a submit), by the next delayed job falling due, or by the slow poll;
@@ -41,7 +44,7 @@ class Claimer:
 
     def __init__(
         self,
-        feed: LocalFeed,
+        feed: Feed[Word],
         ear: Ear,
         *,
         slots: int,
@@ -58,7 +61,7 @@ class Claimer:
         self._confirm = confirm
         self._kick = asyncio.Event()
         self._woken = False  # By the store, since the last exchange.
-        self._ended: list[_Ended] = []
+        self._ended: list[_Ended[Word]] = []
         self._shortest = math.inf  # Seconds that the shortest of them took.
         self._progress: dict[str, Progress] = {}
         self._progress_timer: asyncio.TimerHandle | None = None
@@ -74,12 +77,12 @@ class Claimer:
         self._filled += jobs
         self._filled_below += below
 
-    def ended(self, report: Report | None, slot: int | None, *, below: bool, seconds: float = 0.0) -> None:
-        """A job has ended; its report, if there is one, goes with the next exchange, and then its slot is free."""
-        self._ended.append((report, slot, below))
+    def ended(self, word: Word | None, slot: int | None, *, below: bool, seconds: float = 0.0) -> None:
+        """A job has ended; the word of it, if there is one, goes with the next exchange, and then its slot is free."""
+        self._ended.append((word, slot, below))
         self._shortest = min(self._shortest, seconds)
-        if self._progress and report is not None:
-            self._progress.pop(report.job_id, None)
+        if self._progress and word is not None:
+            self._progress.pop(word.job_id, None)
         self._kick.set()
 
     def note(self, progress: Progress) -> None:
@@ -127,7 +130,7 @@ class Claimer:
     async def _exchange(self) -> Fed:
         """Make one exchange, again and again until the store answers."""
         ended = self._hand_in()
-        reports = [report for report, _, _ in ended if report is not None]
+        words = [word for word, _, _ in ended if word is not None]
         progress, self._progress = list(self._progress.values()), {}
         woken, self._woken = self._woken, False
         delay = 0.05
@@ -135,9 +138,7 @@ class Claimer:
             free = self._free()
             asked = time.monotonic()
             try:
-                fed = await self._feed.exchange(
-                    reports, progress, free=free, free_below=self._free_below(), woken=woken
-                )
+                fed = await self._feed.exchange(words, progress, free=free, free_below=self._free_below(), woken=woken)
             except StoreError as problem:
                 log.warning("the store did not take an exchange, trying again in %.1f s: %s", delay, problem)
                 await asyncio.sleep(delay * random.uniform(0.7, 1.3))
@@ -153,7 +154,7 @@ class Claimer:
                 self._begin(fed.leases)
             return fed
 
-    def _hand_in(self) -> list[_Ended]:
+    def _hand_in(self) -> list[_Ended[Word]]:
         """Choose what goes with the next exchange, and count its slots as free.
 
         Small jobs go together, which costs least. Long ones that ended together, as those do that began together,

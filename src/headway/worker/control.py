@@ -16,11 +16,13 @@ class Begin(msgspec.Struct, tag="begin"):
     worker_id: str
     overrides: dict[str, Any]
     log_level: str
+    remote: bool = False  # Work for the server that the settings name, if they name one.
 
 
 class Up(msgspec.Struct, tag="up"):
-    """The runner is about to claim; this is all its parent needs to know."""
+    """The runner is about to claim; this is all its parent needs to know. ``server``: its jobs come from there."""
 
+    worker_id: str
     store: str
     namespace: str
     slots: int
@@ -34,6 +36,11 @@ class Up(msgspec.Struct, tag="up"):
     grace: float
     pid: int
     history: str | None = None
+    worker_http: str | None = None
+    server: str | None = None
+    token: str | None = None
+    policy_version: int = 0
+    policy: dict[str, Any] | None = None  # A server's, which the parent cannot look up.
 
 
 class Go(msgspec.Struct, tag="go"):
@@ -61,9 +68,10 @@ class StopJobs(msgspec.Struct, tag="stop"):
 
 
 class Governed(msgspec.Struct, tag="governed"):
-    """This version of the policy is in force."""
+    """This version of the policy is in force; with what it says, if the runner cannot look it up."""
 
     version: int
+    policy: dict[str, Any] | None = None
 
 
 Message = Begin | Up | Go | Failed | Drain | StopJobs | Governed

@@ -16,11 +16,13 @@ from types import TracebackType
 from typing import Any
 
 from headway.client.app import Headway
-from headway.core.errors import StoreUnavailable
+from headway.core.errors import StoreError, StoreUnavailable
 from headway.core.job import JobId
 from headway.core.policy.retry import Released
 from headway.core.worker import WorkerState
-from headway.engine.recovery import end_worker
+from headway.engine.post import LocalPost
+from headway.engine.tallies import PUBLISH_EVERY, Tallies
+from headway.engine.tally import STALE, Retirer
 from headway.stores.base import Store
 from headway.worker.board import Board, Stop
 from headway.worker.chores.archivist import EVERY as ARCHIVE_EVERY
@@ -31,7 +33,7 @@ from headway.worker.chores.reaper import Reaper
 from headway.worker.chores.ticker import Ticker
 from headway.worker.chores.witness import Witness
 from headway.worker.keeper import Keeper
-from headway.worker.loading import path_of
+from headway.worker.loading import path_of, policy_file
 from headway.worker.runner import Runner
 from headway.worker.system import new_worker_id
 
@@ -119,6 +121,7 @@ class Worker:
 
     async def _leave(self) -> None:
         self._leaving = True
+        _tell("draining", self.worker_id, grace=self._app.settings.grace)
         if self._runner is not None:
             await self._runner.drain(self._app.settings.grace)
 
@@ -143,9 +146,10 @@ class Worker:
     async def _live(self, store: Store, ready: asyncio.Event | None) -> None:
         settings = self._app.settings
         board = Board.create(settings.slots)
+        post = LocalPost(store, self._app.in_force, file=policy_file(self._app))
         self._runner = runner = Runner(
             self._app,
-            store,
+            post,
             board,
             worker_id=new_worker_id(),
             host=socket.gethostname(),
@@ -162,17 +166,21 @@ class Worker:
                 daemon=True,
             )
             self._keeping.start()
+            _tell("up", runner.worker.worker_id, slots=settings.slots)
             self._ready.set()
             if ready is not None:
                 ready.set()
 
         try:
             await runner.run(ready=on_ready)
-            await end_worker(store, runner.worker.worker_id, self._app.policy, lambda lease: Released("drained"))
+            await post.give_back(runner.worker.worker_id, (), lambda _job_id, _limit_ms: Released("drained"))
+            with contextlib.suppress(StoreError):
+                await post.tallies.retire(store)
         finally:
             stop_keeping.set()
             if self._keeping is not None:
                 await asyncio.get_running_loop().run_in_executor(None, self._keeping.join)
+            _tell("gone", runner.worker.worker_id)
             if not runner.stuck:
                 board.close()
 
@@ -182,6 +190,7 @@ class Worker:
         own = self._app.make_store() if store.abilities.shared else store
         if own is not store:
             await own.open()
+        tallies = Tallies()  # The runner's are of another thread.
         keeper = Keeper(
             own,
             lambda: runner.worker,
@@ -190,14 +199,18 @@ class Worker:
             heartbeat=settings.heartbeat,
             dead_after=settings.dead_after,
             confirm=settings.confirm,
+            tallies=tallies,
         )
         in_force = self._app.in_force
+        reaper = Reaper(own, in_force, settings.dead_after, tallies=tallies)
         upkeep = [
             asyncio.create_task(keeper.run()),
-            asyncio.create_task(every(settings.heartbeat / 6, Reaper(own, in_force, settings.dead_after))),
+            asyncio.create_task(every(settings.heartbeat / 6, reaper)),
             asyncio.create_task(every(1.0, Witness(own, in_force, board.calm))),
             asyncio.create_task(every(settings.heartbeat, Pruner(own, in_force))),
             asyncio.create_task(every(5.0, Ticker(own, self._app.tasks.__contains__))),
+            asyncio.create_task(every(PUBLISH_EVERY, lambda: tallies.publish(own))),
+            asyncio.create_task(every(STALE / 5, Retirer(own))),
         ]
         if settings.history is not None:
             upkeep.append(asyncio.create_task(every(ARCHIVE_EVERY, archivist(own, settings.history))))
@@ -207,6 +220,8 @@ class Worker:
             for task in upkeep:
                 task.cancel()
             await asyncio.gather(*upkeep, return_exceptions=True)
+            with contextlib.suppress(StoreError):
+                await tallies.retire(own)
             if own is not store:
                 await own.close()
 
@@ -214,6 +229,10 @@ class Worker:
         if self._problem is not None:
             problem, self._problem = self._problem, None
             raise problem
+
+
+def _tell(what: str, worker_id: str, **facts: object) -> None:
+    log.info(f"worker.{what}", extra={"headway": {"worker": worker_id, **facts}})
 
 
 class _Told:

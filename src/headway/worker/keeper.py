@@ -12,7 +12,8 @@ from typing import Protocol
 from headway.core.errors import StoreError
 from headway.core.job import JobId
 from headway.core.worker import Worker, WorkerState
-from headway.stores.base import KEEPER, Beat, Store
+from headway.engine.tallies import Tallies
+from headway.stores.base import KEEPER, Beat, Ear, Renewed
 
 log = logging.getLogger("headway.worker")
 
@@ -32,6 +33,14 @@ class Kept(Protocol):
     def cut_off(self) -> None: ...
 
 
+class Keeps(Protocol):
+    """Who is asked to keep leases: a post, or a store itself."""
+
+    async def renew(self, beat: Beat) -> Renewed: ...
+
+    def listen(self, name: str) -> Ear: ...
+
+
 class Keeper:
     """Renews at every heartbeat, at once when the store has news, and soon when the worker has changed.
 
@@ -41,7 +50,7 @@ class Keeper:
 
     def __init__(
         self,
-        store: Store,
+        post: Keeps,
         worker: Callable[[], Worker],
         held: Callable[[], Sequence[tuple[JobId, bytes]]],
         kept: Kept,
@@ -49,8 +58,10 @@ class Keeper:
         heartbeat: float,
         dead_after: float,
         confirm: float,
+        tallies: Tallies | None = None,
     ) -> None:
-        self._store = store
+        self._post = post
+        self._tallies = tallies
         self._worker = worker
         self._held = held
         self._kept = kept
@@ -62,7 +73,7 @@ class Keeper:
 
     async def run(self) -> None:
         """Woken by the heartbeat or by the store; ends when cancelled, or when the leases cannot be kept."""
-        ear = self._store.listen(self._worker().worker_id + KEEPER)
+        ear = self._post.listen(self._worker().worker_id + KEEPER)
         try:
             due = time.monotonic() + self._heartbeat * random.uniform(0.9, 1.0)
             while True:
@@ -83,10 +94,12 @@ class Keeper:
             held, self._told = self._held(), self._worker()
             try:
                 async with asyncio.timeout(max(1.0, self._heartbeat)):
-                    answer = await self._store.renew(
+                    answer = await self._post.renew(
                         Beat(self._told, int(self._dead_after * 1_000), int(self._confirm * 1_000), held)
                     )
             except (StoreError, TimeoutError) as problem:
+                if self._tallies is not None:
+                    self._tallies.beat_failed()
                 left = self.renewed + self._dead_after * (1 - MARGIN) - time.monotonic()
                 if left <= 0:
                     log.error(  # noqa: TRY400  (the cause was logged at each try)

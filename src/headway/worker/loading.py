@@ -12,6 +12,7 @@ from types import ModuleType
 from headway.client.app import Headway
 from headway.client.settings import nearest
 from headway.core.errors import ConfigError
+from headway.core.policy.document import Policy
 
 
 def load_app(path: str, folder: str | None = None) -> Headway:
@@ -38,6 +39,12 @@ def load_app(path: str, folder: str | None = None) -> Headway:
         return next(iter(found.values()))
     what = f"several apps ({', '.join(found)})" if found else "no Headway app"
     raise ConfigError(f"{name} holds {what}; write {name}:name", app=path)
+
+
+def policy_file(app: Headway) -> tuple[Policy, str] | None:
+    """Give the policy file that an app was started with, and its path."""
+    path = app.settings.policy
+    return None if app.file_policy is None or path is None else (app.file_policy, path)
 
 
 def path_of(app: Headway) -> str | None:

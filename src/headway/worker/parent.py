@@ -17,14 +17,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from headway.client.codec import VERSION
 from headway.core.errors import HeadwayError, JobError, StoreError
 from headway.core.job import JobId
-from headway.core.lease import Lease
 from headway.core.policy.document import reserved_slots
+from headway.core.policy.reading import policy_data
 from headway.core.policy.retry import Crashed, Ending, Released, Stopped, TimedOut
 from headway.core.worker import Worker, WorkerState
 from headway.engine.inforce import LOOK_EVERY, InForce
-from headway.engine.recovery import end_worker
+from headway.engine.measures import measure, write_text
+from headway.engine.post import LocalPost, Post
+from headway.engine.remote import HttpPost
+from headway.engine.tallies import PUBLISH_EVERY, Tallies
+from headway.engine.tally import STALE, Retirer
 from headway.stores.base import Store
 from headway.stores.open import open_store
 from headway.version import __version__
@@ -37,7 +42,9 @@ from headway.worker.chores.reaper import Reaper
 from headway.worker.chores.ticker import Ticker
 from headway.worker.chores.witness import Witness
 from headway.worker.control import Begin, Channel, Drain, Failed, Go, Governed, StopJobs, Up
+from headway.worker.health import Health, not_ready, worker_families
 from headway.worker.keeper import Keeper
+from headway.worker.probes import Probes
 from headway.worker.stopping import Signals
 from headway.worker.system import new_worker_id
 
@@ -47,6 +54,7 @@ WATCH = 0.25  # Seconds between looks at the boards.
 BLOCKED = 1.0  # Seconds after which a silent loop is worth a warning.
 FAREWELL = 5.0  # Seconds a runner has beyond the grace before it is killed.
 RESTART_MAX = 5.0
+CUT_OFF = 2.0  # Seconds for which one that cannot reach the store still tries to return what it had.
 
 
 class CannotStart(HeadwayError):
@@ -56,7 +64,10 @@ class CannotStart(HeadwayError):
 
 
 class Parent:
-    """One ``headway worker``: ``processes`` runners of one app, and the upkeep of their store."""
+    """One ``headway worker``: ``processes`` runners of one app, and the upkeep of their store.
+
+    ``remote``: if the settings name a server, its jobs are run, and there is no store to keep up.
+    """
 
     def __init__(
         self,
@@ -66,20 +77,27 @@ class Parent:
         overrides: dict[str, Any] | None = None,
         log_level: str = "info",
         signals: Signals | None = None,
+        remote: bool = False,
         on_up: Callable[[Up, Store], None] | None = None,
+        on_remote: Callable[[Up], None] | None = None,
     ) -> None:
         self.app_path = app_path
         self.overrides = overrides or {}
         self.log_level = log_level
         self.signals = signals or Signals()
+        self.remote = remote
         self.in_force = InForce()
+        self._told_version = 0
         self._processes = processes
-        self._on_up = on_up
-        self._store: Store | None = None
+        self._on_up, self._on_remote = on_up, on_remote
+        self._post: Post | None = None
+        self.tallies = Tallies()
+        self._probes: Probes | None = None
         self._opening = asyncio.Lock()
         self._chores: list[asyncio.Task[None]] = []
         self._runners: list[RunnerProcess] = []
         self.offers: set[str] = set()
+        self.announced = ""  # The worker that whoever started us was told of; the others are logged here.
         self.cut_off = False
 
     async def run(self) -> int:
@@ -97,36 +115,80 @@ class Parent:
             for chore in self._chores:
                 chore.cancel()
             await asyncio.gather(*self._chores, return_exceptions=True)
-            if self._store is not None:
-                await self._store.close()
+            if self._probes is not None:
+                await self._probes.close()
+            if self._post is not None:
+                await self._post.close()
         return 1 if self.cut_off else 0
 
-    async def store(self, up: Up) -> Store:
-        """Give the parent's own connection, opened when the first runner has told its address."""
+    async def post(self, up: Up) -> Post:
+        """Give the parent's own post, opened when the first runner has told where."""
         async with self._opening:
-            if self._store is None:
-                store = open_store(up.store, up.namespace)
-                await store.open()
-                self._store = store
-                await self.in_force.follow(store)
-                self._chores = [
-                    asyncio.create_task(every(LOOK_EVERY, lambda: self._follow_policy(store))),
-                    asyncio.create_task(every(up.heartbeat / 6, Reaper(store, self.in_force, up.dead_after))),
-                    asyncio.create_task(every(1.0, Witness(store, self.in_force, self._calm))),
-                    asyncio.create_task(every(up.heartbeat, Pruner(store, self.in_force))),
-                    asyncio.create_task(every(5.0, Ticker(store, lambda task: f"task:{task}" in self.offers))),
-                ]
-                if up.history is not None:
-                    self._chores.append(asyncio.create_task(every(ARCHIVE_EVERY, archivist(store, up.history))))
-                if self._on_up is not None:
-                    self._on_up(up, store)
-        return self._store
+            if self._post is None:
+                post = self._make_post(up)
+                await post.open()
+                self._post = post
+                await post.follow()
+                self._told_version = self.in_force.version
+                if up.worker_http is not None:
+                    self._probes = Probes(up.worker_http, ready=self._not_ready, metrics=lambda: self._measure(post))
+                    await self._probes.open()
+                self._chores = [asyncio.create_task(every(LOOK_EVERY, lambda: self._follow_policy(post)))]
+                if post.store is not None:
+                    self._start_chores(up, post.store)
+                    if self._on_up is not None:
+                        self.announced = up.worker_id
+                        self._on_up(up, post.store)
+                elif self._on_remote is not None:
+                    self.announced = up.worker_id
+                    self._on_remote(up)
+        return self._post
 
-    async def _follow_policy(self, store: Store) -> None:
+    def _make_post(self, up: Up) -> Post:
+        if up.server is None:
+            return LocalPost(open_store(up.store, up.namespace), self.in_force, tallies=self.tallies)
+        if up.policy is not None:
+            self.in_force.adopt(up.policy_version, up.policy)
+        return HttpPost(up.server, up.token, self.in_force, mark=VERSION)
+
+    def _start_chores(self, up: Up, store: Store) -> None:
+        reaper = Reaper(store, self.in_force, up.dead_after, tallies=self.tallies)
+        self._chores += [
+            asyncio.create_task(every(up.heartbeat / 6, reaper)),
+            asyncio.create_task(every(1.0, Witness(store, self.in_force, self._calm))),
+            asyncio.create_task(every(up.heartbeat, Pruner(store, self.in_force))),
+            asyncio.create_task(every(5.0, Ticker(store, lambda task: f"task:{task}" in self.offers))),
+            asyncio.create_task(every(PUBLISH_EVERY, lambda: self.tallies.publish(store))),
+            asyncio.create_task(every(STALE / 5, Retirer(store))),
+        ]
+        if up.history is not None:
+            self._chores.append(asyncio.create_task(every(ARCHIVE_EVERY, archivist(store, up.history))))
+
+    async def _follow_policy(self, post: Post) -> None:
         """Look for all the runners, and tell them."""
-        if await self.in_force.follow(store, every=0):
+        await post.follow()
+        if self._told_version != self.in_force.version:
+            self._told_version = self.in_force.version
             for runner in self._runners:
                 runner.tell_policy()
+
+    def governed(self) -> Governed:
+        """Tell which policy is in force; what it says only to who cannot look it up."""
+        remote = self._post is not None and self._post.store is None
+        return Governed(self.in_force.version, policy_data(self.in_force.policy) if remote else None)
+
+    def _not_ready(self) -> str | None:
+        """Say why no job would be run here."""
+        if self.signals.drain.is_set():
+            return "draining"
+        return next((problem for runner in self._runners if (problem := not_ready(runner.health))), None)
+
+    async def _measure(self, post: Post) -> str:
+        """Gather what this worker shows, and all that its store tells."""
+        families = worker_families([runner.health for runner in self._runners])
+        if post.store is not None:
+            families += await measure(post.store, self.in_force.policy)
+        return write_text(families)
 
     def _calm(self) -> float:
         return max(runner.calm() for runner in self._runners)
@@ -140,13 +202,14 @@ class RunnerProcess:
         self._process: asyncio.subprocess.Process | None = None
         self._channel: Channel | None = None
         self._board: Board | None = None
-        self._store: Store | None = None
+        self._post: Post | None = None
         self._worker_id = ""
         self._leaving = False  # It was asked to drain, and should not be started again.
         self._killed_for: list[Held] | None = None  # We killed it, because of these jobs.
         self._warned_pulse = 0.0
         self._grace = 0.0  # Until it is up, there is nothing to wait for.
         self._draining: asyncio.Task[None] | None = None
+        self.health: Health | None = None  # While it runs.
 
     async def supervise(self) -> None:
         """Start the runner, again each time it dies, until it is told to leave."""
@@ -182,14 +245,19 @@ class RunnerProcess:
         theirs.close()
         self._channel = channel = await Channel.over(ours)
         parent = self._parent
-        channel.say(Begin(parent.app_path, os.getcwd(), self._worker_id, parent.overrides, parent.log_level))
+        channel.say(
+            Begin(parent.app_path, os.getcwd(), self._worker_id, parent.overrides, parent.log_level, parent.remote)
+        )
         helpers = [asyncio.create_task(self._watch_signals())]
         failed: Failed | None = None
         try:
             first = await channel.hear()
             if isinstance(first, Up):
                 board.slots, self._grace = first.slots, first.grace
-                self._store = await parent.store(first)
+                self._worker_id = first.worker_id
+                self._post = await parent.post(first)
+                if parent.announced != first.worker_id:
+                    self._tell("up", slots=first.slots, pid=first.pid)
                 parent.offers |= set(first.offers)
                 helpers += [asyncio.create_task(self._keep(first)), asyncio.create_task(self._watch())]
                 channel.say(Go())
@@ -206,6 +274,7 @@ class RunnerProcess:
             self._kill()
             await channel.close()
         held = board.held()
+        self.health = None
         board.close()
         if failed is not None:
             raise CannotStart(failed.message, traceback=failed.traceback)
@@ -216,15 +285,18 @@ class RunnerProcess:
     def tell_policy(self) -> None:
         """Tell the runner which version of the policy is in force."""
         if self._channel is not None:
-            self._channel.say(Governed(self._parent.in_force.version))
+            self._channel.say(self._parent.governed())
+
+    def _tell(self, what: str, **facts: object) -> None:
+        log.info(f"worker.{what}", extra={"headway": {"worker": self._worker_id, **facts}})
 
     def calm(self) -> float:
         """When the runner last saw that nothing waits; 0 if something did."""
         return self._board.calm() if self._board is not None else 0.0
 
     async def _keep(self, up: Up) -> None:
-        board, store = self._board, self._store
-        if board is None or store is None:
+        board, post = self._board, self._post
+        if board is None or post is None:
             return
         worker = Worker(
             worker_id=self._worker_id,
@@ -242,14 +314,16 @@ class RunnerProcess:
             return replace(worker, reserved=reserved_slots(policy, worker.slots, up.reserved_asked))
 
         keeper = Keeper(
-            store,
+            post,
             as_governed,
             board.leases,
             self,
             heartbeat=up.heartbeat,
             dead_after=up.dead_after,
             confirm=up.confirm,
+            tallies=self._parent.tallies,
         )
+        self.health = Health(keeper, board, up.slots, up.dead_after)
         await keeper.run()
 
     async def _watch(self) -> None:
@@ -291,6 +365,7 @@ class RunnerProcess:
 
     async def _drain(self) -> None:
         self._leaving = True
+        self._tell("draining", grace=self._grace)
         if self._channel is not None:
             self._channel.say(Drain(self._grace))
         with contextlib.suppress(TimeoutError):
@@ -313,7 +388,7 @@ class RunnerProcess:
 
     def leave(self, state: WorkerState) -> None:
         if state is WorkerState.DEAD:
-            log.error("the store took %s for dead; its work is ended and it starts anew", self._worker_id)
+            log.error("%s was taken for dead; its work is ended and it starts anew", self._worker_id)
             self._killed_for = []
             self._kill()
         elif not self._leaving:
@@ -332,29 +407,32 @@ class RunnerProcess:
 
     async def _recover(self, code: int, held: list[Held]) -> None:
         """Return what the runner held: at once, since we know that it is gone."""
-        store = self._store
-        if store is None:
+        post, self._post = self._post, None
+        if post is None:  # It was not up yet, and holds nothing.
             return
         cause = _cause(code)
+        self._tell("gone", cause=cause, held=len(held))
         culprits = {job.job_id: job for job in self._killed_for or ()}
         on_board = {job.job_id for job in held}
         calm = self._leaving or self._killed_for is not None or self._parent.cut_off
         if not calm:
             log.error("a runner died (%s); its jobs are returned and it is started again", cause)
 
-        def ending(lease: Lease) -> Ending:
-            culprit = culprits.get(lease.job_id)
+        def fate(job_id: JobId, limit_ms: int | None) -> Ending:
+            culprit = culprits.get(job_id)
             if culprit is not None:
-                return _overdue(culprit, lease)
-            if calm or lease.job_id not in on_board:
+                return _overdue(culprit, limit_ms)
+            if calm or job_id not in on_board:
                 return Released("drained" if self._leaving else "its runner was restarted")
             return Crashed(cause)
 
+        leases = [(job.job_id, job.token) for job in held if job.token != bytes(16)]
         pause = 0.1
-        deadline = time.monotonic() + 30
+        # Whoever was cut off can do little: its leases are about to end by themselves.
+        deadline = time.monotonic() + (CUT_OFF if self._parent.cut_off else 30)
         while time.monotonic() < deadline:
             try:
-                await end_worker(store, self._worker_id, self._parent.in_force.policy, ending)
+                await post.give_back(self._worker_id, leases, fate)
             except StoreError as problem:
                 log.warning("the leases of a dead runner could not be returned yet: %s", problem)
                 await asyncio.sleep(pause)
@@ -363,16 +441,14 @@ class RunnerProcess:
                 return
 
 
-def _overdue(job: Held, lease: Lease) -> Ending:
+def _overdue(job: Held, limit_ms: int | None) -> Ending:
     """Tell what becomes of a job whose runner had to be killed for it."""
     if job.stop is Stop.CANCEL:
         return Stopped("cancelled while executing; it would not stop and was killed")
     if job.stop is Stop.DRAIN:
         return Released("drained")
-    seconds = lease.limit_ms / 1_000
-    return TimedOut(
-        JobError(type="TimeoutError", message=f"time limit ({seconds:g} s); it would not stop and was killed")
-    )
+    limit = "time limit" if limit_ms is None else f"time limit ({limit_ms / 1_000:g} s)"
+    return TimedOut(JobError(type="TimeoutError", message=f"{limit}; it would not stop and was killed"))
 
 
 def _cause(code: int) -> str:

@@ -14,20 +14,18 @@ from dataclasses import replace
 from typing import Any
 
 from headway.client.app import Headway, Middleware
-from headway.client.codec import read_payload
 from headway.client.context import Context, trace_of
 from headway.client.task import Task
 from headway.core.errors import JobError, StoreError
 from headway.core.lease import Lease, Report
-from headway.core.policy.document import reserved_slots
+from headway.core.policy.document import Policy, reserved_slots
 from headway.core.policy.retry import Crashed, Ending, Raised, Released, Returned, Stopped, TimedOut, Unknown, judge
 from headway.core.worker import Worker
-from headway.engine.catalogue import CronDocument, TaskEntry, publish_crons, publish_tasks
-from headway.engine.durations import Durations
-from headway.engine.feed import LocalFeed
-from headway.engine.inforce import LOOK_EVERY, apply_file
-from headway.engine.rules import declare_limits, govern
-from headway.stores.base import Beat, Ear, Progress, Store
+from headway.engine import traces
+from headway.engine.catalogue import CronDocument, TaskEntry
+from headway.engine.inforce import LOOK_EVERY
+from headway.engine.post import Feed, Known, Pace, Post
+from headway.stores.base import Ear, Progress
 from headway.version import __version__
 from headway.worker.board import Board, Stop
 from headway.worker.chores.chore import every
@@ -57,7 +55,7 @@ class Runner:
     def __init__(
         self,
         app: Headway,
-        store: Store,
+        post: Post,
         board: Board,
         *,
         worker_id: str,
@@ -68,7 +66,7 @@ class Runner:
         has_parent: bool = False,
     ) -> None:
         self._app = app
-        self._store = store
+        self._post = post
         self._board = board
         self._settings = app.settings
         self._free_slots = list(reversed(range(slots)))
@@ -79,7 +77,7 @@ class Runner:
             host=host,
             pid=os.getpid(),
             slots=slots,
-            reserved=reserved_slots(app.policy, slots, reserved),
+            reserved=reserved_slots(post.in_force.policy, slots, reserved),
             offers=offers,
             version=__version__,
         )
@@ -90,19 +88,21 @@ class Runner:
         }
         self._app_path = app_path
         self._reserved_asked = reserved
-        self._has_parent = has_parent  # Then it is that one which looks at the store's policy, and tells.
+        self._has_parent = has_parent  # Then it is that one which looks at the policy, and tells.
         self._governed = asyncio.Event()
         self._governed_version = 0
-        self._durations = Durations()
+        self._followed = 0  # The version that was last heeded.
         self._learned = time.monotonic()
-        self._feed: LocalFeed | None = None
-        self._lease_ms = int(self._settings.dead_after * 1_000)
+        self._feed: Feed[Any] | None = None
+        settings = self._settings
+        # A job that will not stop is killed after the hard grace, and reported a moment later.
+        self.pace = Pace(settings.heartbeat, settings.dead_after, settings.confirm, settings.hard_grace + LAST_WORDS)
         self._state: dict[str, Any] = {}
         self._middlewares = app.middlewares
         self._loop: asyncio.AbstractEventLoop
         self._logged = False  # Somebody wants to know of each job.
         self._simple = False  # Nothing stands around a job: no middleware, no listener.
-        self._claimer: Claimer | None = None
+        self._claimer: Claimer[Any] | None = None
         self._stints: Stints | None = None
         self._leaving = False
         self._idle = asyncio.Event()
@@ -111,25 +111,24 @@ class Runner:
     # ------------------------------------------------------------------ from start to stop
 
     async def run(self, *, ready: Callable[[], Awaitable[None]]) -> None:
-        """Run until stopped. ``ready`` is awaited once the app is up and the store knows this worker."""
+        """Run until stopped. ``ready`` is awaited once the app is up and this worker is registered."""
         # Kept, since in Python 3.11 asking for the running loop is a system call.
         self._loop = asyncio.get_running_loop()
         self._stints = Stints(self._attempt)
         self._simple = not self._middlewares and not any(self._app.signals.values())
         async with contextlib.AsyncExitStack() as stack:
             await self._begin_lifespan(stack)
+            if traces.active():
+                shown = self._arguments if self._settings.log_args else None
+                self._middlewares = [traces.around_runs(self.worker.worker_id, shown), *self._middlewares]
+                self._simple = False
             await self._prepare_processes()
-            settings = self._settings
-            await self._adopt_policy()
-            beat = Beat(self.worker, self._lease_ms, int(settings.confirm * 1_000), register=True)
-            answer = await self._store.renew(beat)
-            await publish_tasks(self._store, [_entry(task) for task in self._app.tasks.values()])
-            for task in self._app.tasks.values():
-                await declare_limits(self._store, task.name, task.limits)
-            await self._durations.publish(self._store)
-            await publish_crons(self._store, _crons(self._app), set(self._app.tasks), answer.now_at)
-            ear = self._store.listen(self.worker.worker_id)
-            self._claimer = self._make_claimer(ear)
+            self.worker, self.pace = await self._post.register(
+                self.worker, self.pace, self._known, reserved=self._reserved_asked
+            )
+            self._feed = feed = self._post.feed(self.worker, self.pace, offset=random.random())
+            ear = feed.listen()
+            self._claimer = self._make_claimer(feed, ear)
             self._reserve()
             upkeep = [
                 asyncio.create_task(self._beat()),
@@ -146,49 +145,43 @@ class Runner:
                 for task_ in upkeep:
                     task_.cancel()
                 ear.close()
+                await feed.close()
                 for executor in self._executors.values():
                     await executor.close()
 
-    def _make_claimer(self, ear: Ear) -> Claimer:
-        self._feed = LocalFeed(
-            self._store,
-            self._app.in_force,
-            self.worker.worker_id,
-            self.worker.offers,
-            durations=self._durations,
-            offset=random.random(),
-        )
+    def _make_claimer(self, feed: Feed[Any], ear: Ear) -> Claimer[Any]:
         return Claimer(
-            self._feed,
+            feed,
             ear,
             slots=self.worker.slots,
             start=self._start,
             handed_in=self._handed_in,
-            confirm=self._settings.confirm,
+            confirm=self.pace.confirm,
         )
 
-    async def _adopt_policy(self) -> None:
-        """Start under the store's policy; a policy file that is new comes into force first."""
-        app, store = self._app, self._store
-        if app.settings.policy is not None and app.file_policy is not None:
-            now_at = (await store.snapshot()).now_at
-            await apply_file(store, app.file_policy, app.settings.policy, now_at=now_at)
-        await app.in_force.follow(store, every=0)
-        self._reserve()
+    def _known(self, policy: Policy) -> Known:
+        """Tell what the app's tasks are under a policy."""
+        app = self._app
+        if app.policy is not policy:  # A server's: the app goes by it until it asks its own store.
+            app.in_force.policy = policy
+        tasks = app.tasks.values()
+        return Known([_entry(task) for task in tasks], {task.name: task.limits for task in tasks}, _crons(app))
 
-    def governed(self, version: int) -> None:
-        """Hear from the parent which version of the policy is in force."""
+    def governed(self, version: int, policy: dict[str, Any] | None = None) -> None:
+        """Hear from the parent which version of the policy is in force; from a server's also what it says."""
         self._governed_version = version
+        if policy is not None:
+            self._post.told(version, policy)
         self._governed.set()
 
     async def _heed_policy(self) -> None:
-        """Follow the store's policy: woken by the parent's word, or without a parent every second; never ends."""
+        """Follow the policy: woken by the parent's word, or without a parent every second; never ends."""
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_EVERY * random.uniform(0.7, 1.3)):
                     await self._governed.wait()
             self._governed.clear()
-            if self._has_parent and self._governed_version == self._app.in_force.version:
+            if self._has_parent and self._governed_version == self._followed:
                 continue
             try:
                 await self._follow_policy()
@@ -196,14 +189,15 @@ class Runner:
                 log.warning("the policy could not be looked at, later again: %s", problem)
 
     async def _follow_policy(self) -> None:
-        if await self._app.in_force.follow(self._store, every=0):
-            await govern(self._store, self._app.policy)  # Should whoever applied it have died in between.
+        await self._post.follow()
+        if self._followed != self._post.in_force.version:
             self._reserve()
             if self._claimer is not None:
                 self._claimer.look()
 
     def _reserve(self) -> None:
-        policy, worker = self._app.policy, self.worker
+        policy, worker = self._post.in_force.policy, self.worker
+        self._followed = self._post.in_force.version
         reserved = reserved_slots(policy, worker.slots, self._reserved_asked)
         self.worker = replace(worker, reserved=reserved)
         if self._claimer is not None:
@@ -211,8 +205,7 @@ class Runner:
 
     async def _learn(self) -> None:
         now = time.monotonic()
-        if self._durations.noted or now - self._learned > LEARN_IDLE:
-            await self._durations.publish(self._store)
+        if await self._post.learn(idle=now - self._learned > LEARN_IDLE):
             self._learned = now
 
     async def drain(self, grace: float) -> None:
@@ -224,6 +217,8 @@ class Runner:
         if self._claimer is None:  # Not up yet: ``run`` will end as soon as it is.
             return
         self._claimer.stop_claiming()
+        if self._feed is not None:
+            self._feed.leave()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(grace):
                 await self._idle.wait()
@@ -259,10 +254,10 @@ class Runner:
 
     def _start(self, leases: Sequence[Lease]) -> None:
         """Give leased jobs their slots and let them run."""
-        claimer, stints = self._claimer, self._stints
-        if claimer is None or stints is None:
+        claimer, stints, feed = self._claimer, self._stints, self._feed
+        if claimer is None or stints is None or feed is None:
             return
-        tasks, board, policy = self._app.tasks, self._board, self._app.policy
+        tasks, board, policy = self._app.tasks, self._board, self._post.in_force.policy
         reserved, hard_grace = policy.reserve.lanes, self._settings.hard_grace
         self._logged = job_log.isEnabledFor(logging.INFO)
         now = time.monotonic()
@@ -272,7 +267,7 @@ class Runner:
             below = lease.lane not in reserved
             if task is None:
                 log.warning("job.unknown_task", extra={"headway": {"job": lease.job_id, "task": lease.task}})
-                claimer.ended(judge(Unknown(), lease, policy), None, below=below)
+                claimer.ended(feed.word(Unknown(), lease, 0.0), None, below=below)
                 continue
             slot = self._free_slots.pop()
             timeout = lease.limit_ms / 1_000
@@ -284,7 +279,7 @@ class Runner:
                 job.timer = self._loop.call_later(timeout, self.stop, job, Stop.TIMEOUT)
             stints.begin(job)
             if self._logged:
-                self._log("job.started", job, args=read_payload(lease.payload) if self._settings.log_args else None)
+                self._log("job.started", job, args=self._arguments(job.context) if self._settings.log_args else None)
         if self._jobs:
             self._idle.clear()
 
@@ -311,21 +306,22 @@ class Runner:
         job.handle = None
         self._board.ended(job.slot)
         seconds = time.monotonic() - job.started
-        if self._feed is not None:
-            self._feed.ended(job.lease, seconds)
+        feed = self._feed
+        if feed is not None:
+            feed.ended(job.lease, seconds)
         del self._jobs[job.lease.job_id]
         if not self._jobs:
             self._idle.set()
-        report = None
-        if ending is not None:
+        word = None
+        if ending is not None and feed is not None:
             lease = job.lease
             if job.stop and job.stop is Stop.CANCEL:
                 lease = lease._replace(cancel_requested=True)
-            report = judge(ending, lease, self._app.policy, chance=random.random())
+            word = feed.word(ending, lease, seconds)
         if self._logged:
-            self._log_end(job, ending, report)
+            self._log_end(job, ending, word)
         if self._claimer is not None:
-            self._claimer.ended(report, job.slot, below=job.below, seconds=seconds)
+            self._claimer.ended(word, job.slot, below=job.below, seconds=seconds)
 
     def _handed_in(self, slots: list[int]) -> None:
         """The store has taken the reports of these slots' jobs: the slots are free."""
@@ -428,7 +424,14 @@ class Runner:
         }
         job_log.info(event, extra={"headway": line})
 
-    def _log_end(self, job: Running, ending: Ending | None, report: Report | None) -> None:
+    def _arguments(self, context: Context) -> Any:
+        job = self._jobs[context.job_id]
+        return job.task.show_arguments(job.lease.payload)
+
+    def _log_end(self, job: Running, ending: Ending | None, word: object) -> None:
+        report = word if isinstance(word, Report) else None
+        if report is None and ending is not None:  # A server judges for itself; this is what it will come to.
+            report = judge(ending, job.lease, self._post.in_force.policy)
         state = report.state.value if report else None
         event = state or ("lost" if ending is None else "ended")
         if state == "queued":

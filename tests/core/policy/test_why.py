@@ -542,6 +542,16 @@ def test_a_job_that_nobody_knows_or_can_serve_tells_both() -> None:
     assert codes(scene) == ["unroutable", "unservable", "limit"]
 
 
+def test_a_worker_that_offers_any_task_knows_every_one() -> None:
+    any_task = replace(FREE, workers=(a_worker(offers=("task:*",)),))
+    assert codes(any_task) == []
+    assert codes(replace(any_task, needs=(f"task:{EXPORT}",))) == []
+    assert codes(replace(any_task, needs=("gpu",))) == ["unservable"]
+    beside = (a_worker(offers=("task:*",)), a_worker("w2", offers=("gpu", "task:other")))
+    [reason] = reasons(replace(any_task, needs=("gpu",), workers=beside))
+    assert reason.text == f"no live worker both knows {EXPORT} and offers gpu"
+
+
 def test_without_a_worker_nothing_is_said_of_slots() -> None:
     scene = replace(FULL, workers=(), ahead=5, limits=(a_cap(),))
     assert codes(scene) == ["no_worker", "limit"]

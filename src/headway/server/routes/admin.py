@@ -26,7 +26,9 @@ RUNNING_MAX = 1_000  # Executing tasks that a list of workers names.
 routes = Routes("operating", "/api/v1")
 
 
-@routes.get("/workers", scope=Scope.READ, answers={200: WorkersShape}, takes_input=False, summary="List the workers")
+@routes.get(
+    "/workers", scope=Scope.READ, answers={200: WorkersShape}, takes_input=False, whole=True, summary="List the workers"
+)
 async def list_workers(request: Request) -> Response:
     """List the workers with what they run and offer; those that are dead, too, for a while."""
     service = service_of(request)
@@ -42,6 +44,7 @@ async def list_workers(request: Request) -> Response:
     scope=Scope.ADMIN,
     answers={200: WorkerDrained},
     problems=("worker_not_found",),
+    whole=True,
     summary="Send a worker away",
 )
 async def drain_worker(
@@ -55,26 +58,28 @@ async def drain_worker(
     return reply({"worker_id": worker_id, "status": "draining"})
 
 
-@routes.get("/pauses", scope=Scope.READ, answers={200: Pauses}, takes_input=False, summary="What is paused")
+@routes.get("/pauses", scope=Scope.READ, answers={200: Pauses}, takes_input=False, whole=True, summary="What is paused")
 async def list_pauses(request: Request) -> Response:
     """Tell what must not start until it is resumed."""
     return reply(_paused(await service_of(request).app.apaused()))
 
 
-@routes.post("/pause", scope=Scope.ADMIN, answers={200: Pauses}, summary="Pause a lane, a task or a tenant")
+@routes.post("/pause", scope=Scope.ADMIN, answers={200: Pauses}, whole=True, summary="Pause a lane, a task or a tenant")
 async def pause(request: Request, wanted: Pause) -> Response:
     """Let nothing of it start from this moment on; without any of them, nothing at all. What runs goes on."""
-    service = service_of(request)
-    await service.app.apause(lane=wanted.lane, task=wanted.task_type, tenant=wanted.tenant)
-    return await _switched(request, "pause", wanted)
+    app = service_of(request).app
+    before = await app.apaused()
+    await app.apause(lane=wanted.lane, task=wanted.task_type, tenant=wanted.tenant)
+    return await _switched(request, "pause", before)
 
 
-@routes.post("/resume", scope=Scope.ADMIN, answers={200: Pauses}, summary="Resume what was paused")
+@routes.post("/resume", scope=Scope.ADMIN, answers={200: Pauses}, whole=True, summary="Resume what was paused")
 async def resume(request: Request, wanted: Pause) -> Response:
     """Let go on what was paused by the same words; without any, everything that was paused in any way."""
-    service = service_of(request)
-    await service.app.aresume(lane=wanted.lane, task=wanted.task_type, tenant=wanted.tenant)
-    return await _switched(request, "resume", wanted)
+    app = service_of(request).app
+    before = await app.apaused()
+    await app.aresume(lane=wanted.lane, task=wanted.task_type, tenant=wanted.tenant)
+    return await _switched(request, "resume", before)
 
 
 @routes.get(
@@ -99,11 +104,18 @@ async def get_catalogue(request: Request) -> Response:
     )
 
 
-async def _switched(request: Request, what: str, wanted: Pause) -> Response:
+async def _switched(request: Request, what: str, before: Paused) -> Response:
     service = service_of(request)
-    named = wanted.model_dump(exclude_none=True)
-    await record(await service.store(), who=caller_of(request).who, what=what, target=str(named or "everything"))
-    return reply(_paused(await service.app.apaused()))
+    after = _paused(await service.app.apaused())
+    await record(
+        await service.store(),
+        who=caller_of(request).who,
+        what=what,
+        target="queue",
+        before=_paused(before),
+        after=after,
+    )
+    return reply(after)
 
 
 def _paused(paused: Paused) -> dict[str, Any]:

@@ -53,6 +53,7 @@ async def get_readiness(request: Request) -> Response:
     "/metrics",
     scope=Scope.READ,
     answers={200: (None, "The metrics, in the text format of Prometheus or OpenMetrics.")},
+    whole=True,
     takes_input=False,
     summary="Metrics",
 )

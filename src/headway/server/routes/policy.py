@@ -37,6 +37,7 @@ async def get_policy(request: Request) -> Response:
     scope=Scope.ADMIN,
     answers={200: (PolicyShape | PolicyChecked, "It is in force; or, with `dry_run`, what it would mean.")},
     problems=("policy",),
+    whole=True,
     summary="Apply a policy",
 )
 async def put_policy(

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request, WebSocket
-from starlette.requests import HTTPConnection
 from starlette.responses import Response, StreamingResponse
 
 from headway.core.errors import HeadwayError
 from headway.core.job import JobId
 from headway.core.moments import write_moment
-from headway.server.auth import Caller, Scope, authorise, refuse_socket, subprotocol_of, ticket_for, until_ended
+from headway.server.auth import Caller, Scope, authorise, refuse_socket, subprotocol_of, ticket_for
 from headway.server.problems import Problem, problem_of
 from headway.server.routes.tasks import TaskId, encode, find, reply
 from headway.server.routing import Routes, caller_of
@@ -64,14 +63,12 @@ async def get_events(
     service, caller = service_of(request), caller_of(request)
     await find(service, caller, task_id)
     service.check_room()
-    told = _events(service, request, caller, JobId(task_id), last_event_id)
+    told = _events(service, caller, JobId(task_id), last_event_id)
     return StreamingResponse(told, media_type="text/event-stream")
 
 
-async def _events(
-    service: Service, request: Request, caller: Caller, job_id: JobId, last: str | None
-) -> AsyncIterator[bytes]:
-    with service.stream(), _revoked(request, caller) as revoked:
+async def _events(service: Service, caller: Caller, job_id: JobId, last: str | None) -> AsyncIterator[bytes]:
+    with service.stream(caller.token_id) as revoked:
         yield b"retry: 1000\n\n"
         async with contextlib.aclosing(follow(service, job_id, read_place(last), revoked)) as told:
             async for one in told:
@@ -107,7 +104,7 @@ async def stream(websocket: WebSocket, task_id: str, after: str | None = None) -
         await refuse_socket(websocket, error if isinstance(error, Problem) else problem_of(error))
         return
     await websocket.accept(subprotocol=subprotocol_of(websocket))
-    with service.stream(), _revoked(websocket, caller) as revoked:
+    with service.stream(caller.token_id) as revoked:
         told = follow(service, JobId(task_id), read_place(after), revoked)
         await _while_connected(websocket, _tell(websocket, told))
 
@@ -144,17 +141,6 @@ async def _while_connected(websocket: WebSocket, telling: Coroutine[Any, Any, No
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-@contextlib.contextmanager
-def _revoked(connection: HTTPConnection, caller: Caller) -> Iterator[asyncio.Future[None] | None]:
-    """Give a future that is done when the caller's token is good no more."""
-    ended = None if caller.token_id is None else asyncio.ensure_future(until_ended(connection, caller))
-    try:
-        yield ended
-    finally:
-        if ended is not None:
-            ended.cancel()
 
 
 def _message(told: Told) -> str | None:

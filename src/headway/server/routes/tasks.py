@@ -264,6 +264,7 @@ def _submitted(kept: Kept) -> dict[str, Any]:
         "status": kept.state.value,
         "queue_position": kept.position,
         "estimate": estimate_values(kept.position),
+        "deduplicated": kept.deduplicated,
     }
 
 

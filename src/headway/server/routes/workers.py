@@ -56,7 +56,7 @@ async def register(request: Request, body: Register) -> Response:
     """Make a worker known. Its id is new each time; only the token that registered it may speak for it."""
     service = service_of(request)
     settings, in_force = service.app.settings, service.app.in_force
-    new = new_worker(body, settings)
+    new = new_worker(body, service.app)
     desk = await service.desk()
     registration = await desk.register(new, token_id=caller_of(request).token_id)
     return reply(

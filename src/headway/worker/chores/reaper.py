@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from headway.engine.inforce import InForce
 from headway.engine.recovery import overdue, reap
+from headway.engine.tallies import Tallies
 from headway.stores.base import Store
 
 log = logging.getLogger("headway.worker")
@@ -20,12 +21,20 @@ class Reaper:
     """Reaps a bounded batch at a time. No leader: any number of reapers may run."""
 
     def __init__(
-        self, store: Store, in_force: InForce, dead_after: float, monotonic: Callable[[], float] = time.monotonic
+        self,
+        store: Store,
+        in_force: InForce,
+        dead_after: float,
+        monotonic: Callable[[], float] = time.monotonic,
+        *,
+        tallies: Tallies | None = None,
     ) -> None:
         self._store = store
         self._in_force = in_force
         self._dead_after = dead_after
         self._monotonic = monotonic
+        self._tallies = tallies
+        self._silent: set[str] = set()  # The workers of the last batch: one with many jobs is counted once.
         self._seen: tuple[float, int] | None = None
         self._not_before = 0.0
         self.reaped = 0
@@ -38,8 +47,12 @@ class Reaper:
             self._not_before = self._monotonic() + self._dead_after
         if not leases or self._monotonic() < self._not_before:
             return None
-        count = await reap(self._store, leases, self._in_force.policy)
+        count = await reap(self._store, leases, self._in_force.policy, tallies=self._tallies)
         if count:
+            silent = {lease.worker_id for lease in leases}
+            if self._tallies is not None:
+                self._tallies.beat_failed(len(silent - self._silent))
+            self._silent = silent
             self.reaped += count
             log.warning("%d job(s) of workers that are gone were returned", count)
             return 0.01

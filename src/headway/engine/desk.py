@@ -1,0 +1,265 @@
+"""What a server does for workers that come over HTTP: their verbs, on top of a store. It knows nothing of HTTP.
+
+Any number of servers may share a store: a worker may register with one and poll another. What a process remembers of
+a worker is its seat, and all of it can be learned again from the store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+from headway.core.errors import TooMany, WorkerUnknown
+from headway.core.job import JobId
+from headway.core.policy.document import LimitRule
+from headway.core.policy.retry import Released
+from headway.core.worker import WorkerState
+from headway.engine.catalogue import CronDocument, TaskEntry, publish_crons, publish_tasks
+from headway.engine.durations import Durations
+from headway.engine.feed import LocalFeed
+from headway.engine.handing import Ended, HandIn, Settled
+from headway.engine.inforce import InForce
+from headway.engine.recovery import end_worker
+from headway.engine.roster import Registration, Roster
+from headway.engine.rules import declare_limits
+from headway.engine.seat import Seat
+from headway.engine.serving import LOOK_EVERY, Ask, Polled, Serving
+from headway.engine.tallies import Tallies
+from headway.stores.base import Beat, Exchange, Store
+
+POLLS_MAX = 8  # Polls of one worker at once.
+SEATS_MAX = 10_000
+WORKERS_MAX = 10_000  # That are registered, the dead of the last minute included.
+LEARN_IDLE = 60.0  # Seconds between looks at what others have learned.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewWorker:
+    """A worker as it introduces itself. ``tasks`` None: it runs whatever its capabilities allow."""
+
+    capabilities: tuple[str, ...] = ()
+    slots: int = 5
+    host: str = "http"
+    pid: int = 0
+    version: str = ""
+    reserved: int | None = None
+    tasks: Sequence[TaskEntry] | None = None
+    limits: Mapping[str, Mapping[str, LimitRule]] | None = None
+    crons: Sequence[CronDocument] = ()
+    heartbeat_ms: int = 30_000
+    lease_ms: int = 90_000
+    confirm_ms: int = 10_000
+    grace_ms: int = 5_000
+
+
+class Kept(NamedTuple):
+    """The answer to a heartbeat. ``ignored``: a later one had come before it."""
+
+    cancel: Sequence[JobId]
+    lost: Sequence[JobId]
+    budgets: Mapping[JobId, float]
+    state: WorkerState
+    ignored: bool = False
+
+
+class Desk:
+    """Serves the workers that come to one server process. Belongs to one loop."""
+
+    def __init__(self, store: Store, in_force: InForce, *, tallies: Tallies | None = None) -> None:
+        self.store = store
+        self.in_force = in_force
+        self.roster = Roster(store)
+        self.durations = Durations()
+        self.tallies = tallies or Tallies()
+        self._seats: OrderedDict[str, Seat] = OrderedDict()
+        self._learned = time.monotonic()
+        self._closed = False
+
+    # ------------------------------------------------------------------ coming and going
+
+    async def register(self, new: NewWorker, *, token_id: str | None = None) -> Registration:
+        """Make a worker known, with what it says of its tasks. Raises ``TooMany``."""
+        if self.roster.count >= WORKERS_MAX:
+            raise TooMany(f"{self.roster.count:,} workers are registered; dead ones are forgotten after a minute")
+        await self.in_force.follow(self.store)
+        now_at = (await self.store.exchange(Exchange(None))).now_at
+        registration = Registration(
+            worker_id=str(uuid4()),
+            token_id=token_id,
+            host=new.host,
+            pid=new.pid,
+            version=new.version,
+            slots=new.slots,
+            reserved=new.reserved,
+            capabilities=tuple(dict.fromkeys(new.capabilities)),
+            tasks=None if new.tasks is None else tuple(entry.name for entry in new.tasks),
+            lease_ms=new.lease_ms,
+            confirm_ms=new.confirm_ms,
+            grace_ms=new.grace_ms,
+            registered_at=now_at,
+        )
+        await self.roster.add(registration)  # First, so that no lease of its is ever without a keeper of its time.
+        worker = registration.worker(self.in_force.policy)
+        await self.store.renew(Beat(worker, new.lease_ms, new.confirm_ms, register=True))
+        if new.tasks is not None:
+            await publish_tasks(self.store, list(new.tasks))
+            for name in registration.tasks or ():
+                await declare_limits(self.store, name, (new.limits or {}).get(name, {}))
+            await publish_crons(self.store, list(new.crons), set(registration.tasks or ()), now_at)
+        return registration
+
+    async def drain(self, worker_id: str, *, token_id: str | None = None) -> None:
+        """Give a worker nothing more. Raises ``WorkerUnknown``, ``WorkerNotFound``."""
+        seat = await self._seat(worker_id, token_id)
+        if not await self.store.drain(worker_id):
+            raise WorkerUnknown(worker_id=worker_id)
+        seat.stir()
+
+    async def leave(self, worker_id: str, *, token_id: str | None = None) -> int:
+        """Let a worker go: what it still holds goes back unharmed. Gives how many jobs; may be repeated."""
+        seat = await self._seat(worker_id, token_id)
+        count = await end_worker(self.store, worker_id, self.in_force.policy, lambda _: Released("drained"))
+        seat.let_go(list(seat.leases))
+        return count
+
+    # ------------------------------------------------------------------ working
+
+    async def poll(
+        self,
+        worker_id: str,
+        ask: Ask,
+        *,
+        token_id: str | None = None,
+        gone: asyncio.Future[Any] | None = None,
+    ) -> Polled:
+        """Take what has ended and give jobs for the free slots, as soon as there are any in ``ask.wait`` seconds.
+
+        Ends early with news for the worker, and when ``gone`` is done: then what was claimed meanwhile goes back
+        unharmed, unless the poll can be repeated. Raises ``WorkerUnknown`` for one that is dead, ``WorkerNotFound``,
+        ``TooMany``.
+        """
+        seat = await self._seat(worker_id, token_id)
+        if len(seat.polls) >= POLLS_MAX:
+            raise TooMany(f"{len(seat.polls)} polls of this worker are under way")
+        await self.in_force.follow(self.store)
+        with seat.polling(claims=ask.free > 0, takes_over=ask.takes_over, waits=ask.wait > 0) as poll:
+            poll.over = self._closed
+            if gone is not None:
+                gone.add_done_callback(lambda _: poll.wake.set())
+            return await Serving(self.store, self.in_force, seat, poll, ask, gone).run()
+
+    async def finish(self, worker_id: str, ended: Sequence[Ended], *, token_id: str | None = None) -> list[Settled]:
+        """Take what has ended. Gives what became of each job; without the lease, what a worker says counts for nothing.
+
+        Raises ``WorkerUnknown``, ``WorkerNotFound``; a dead worker's word counts as long as nobody else has the job.
+        """
+        seat = await self._seat(worker_id, token_id)
+        handed = HandIn(self.store, seat, self.in_force.policy)
+        await handed.prepare(ended)
+        # On nobody's behalf: the worker may wait in a poll, and what goes back may be for itself.
+        refused = (await self.store.exchange(Exchange(None, finished=handed.reports))).refused
+        self.tallies.reported(handed.reports, refused)
+        return await handed.conclude(refused)
+
+    async def beat(
+        self,
+        worker_id: str,
+        held: Sequence[tuple[JobId, bytes | None]] | None = None,
+        *,
+        number: int | None = None,
+        draining: bool = False,
+        token_id: str | None = None,
+    ) -> Kept:
+        """Move a worker's deadline and those of the leases it names, or of all it has.
+
+        ``number`` grows with each heartbeat: one that was overtaken renews nothing. Raises ``WorkerUnknown``,
+        ``WorkerNotFound``.
+        """
+        seat = await self._seat(worker_id, token_id)
+        await self.in_force.follow(self.store)
+        policy = self.in_force.policy
+        if number is not None and not await self.roster.is_newer(worker_id, number):
+            await seat.look(within=LOOK_EVERY)
+            state = (await self.store.exchange(Exchange(worker_id))).worker_state
+            return Kept(seat.cancels(), seat.lost(), seat.budgets(), state, ignored=True)
+        if draining:
+            await self.store.drain(worker_id)
+        if held is None or policy.ladder.rungs or any(fence is None for _, fence in held):
+            await seat.look()
+        else:
+            await seat.look(within=LOOK_EVERY)
+        named = {lease.job_id: lease.token for lease in seat.leases.values()}
+        if held is not None:
+            named = {job_id: named.get(job_id, b"") if fence is None else fence for job_id, fence in held}
+        registration = seat.registration
+        beat = Beat(registration.worker(policy), registration.lease_ms, registration.confirm_ms, list(named.items()))
+        answer = await self.store.renew(beat)
+        if answer.state is WorkerState.DEAD:
+            raise WorkerUnknown(worker_id=worker_id)
+        lost = [*seat.lost(), *answer.lost]
+        cancel = list(dict.fromkeys([*answer.cancel, *lost]))
+        return Kept(cancel, list(dict.fromkeys(lost)), seat.budgets(), answer.state)
+
+    # ------------------------------------------------------------------ upkeep
+
+    async def learn(self) -> None:
+        """Make known what jobs took, if any has ended since, and learn what others have seen."""
+        if self.durations.noted or time.monotonic() - self._learned > LEARN_IDLE:
+            await self.durations.publish(self.store)
+            self._learned = time.monotonic()
+
+    def knows(self, task: str) -> bool:
+        """Tell whether a worker that came over HTTP has named this task."""
+        return task in self.roster.tasks
+
+    def stop(self) -> None:
+        """End all polls with what they have: the server is about to stop."""
+        self._closed = True
+        for seat in self._seats.values():
+            for poll in seat.polls:
+                poll.over = True
+            seat.stir()
+
+    async def close(self) -> None:
+        self.stop()
+        for seat in self._seats.values():
+            await seat.close()
+        self._seats.clear()
+
+    async def _seat(self, worker_id: str, token_id: str | None) -> Seat:
+        registration = await self.roster.find(worker_id, token_id)
+        seat = self._seats.get(worker_id)
+        if seat is None:
+            seat = Seat(self.store, self.roster, self._feed_of(registration), registration)
+            self._seats[worker_id] = seat
+            await self._make_room()
+        self._seats.move_to_end(worker_id)
+        return seat
+
+    def _feed_of(self, registration: Registration) -> Callable[[frozenset[str]], LocalFeed]:
+        def make(offers: frozenset[str]) -> LocalFeed:
+            return LocalFeed(
+                self.store,
+                self.in_force,
+                registration.worker_id,
+                tuple(offers),
+                durations=self.durations,
+                tallies=self.tallies,
+                offset=random.random(),
+            )
+
+        return make
+
+    async def _make_room(self) -> None:
+        """Forget who has not come for longest; should it come again, it is looked up."""
+        while len(self._seats) > SEATS_MAX:
+            worker_id = next((name for name, seat in self._seats.items() if not seat.polls), None)
+            if worker_id is None:
+                return
+            await self._seats.pop(worker_id).close()

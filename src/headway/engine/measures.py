@@ -1,0 +1,305 @@
+"""The numbers that Headway shows to a monitoring system: the whole store's, the same from whichever process is asked.
+
+What a store counts is read from it at that moment; what only processes know is summed from their tallies. So several
+servers and workers may be asked at once: whoever gathers their answers takes one of them (``max``), never the sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from headway.core.job import State
+from headway.core.policy.document import Policy
+from headway.core.worker import Worker, WorkerState
+from headway.engine import tallies
+from headway.engine.tallies import OTHER
+from headway.engine.tally import Row, Tally, read_tallies
+from headway.stores.base import LaneStats, Stats, Store
+
+TEXT = "text/plain; version=0.0.4; charset=utf-8"
+PROMOTED = "promoted."
+ENDED = tuple(state.value for state in State if state.ended)
+
+Labels = tuple[tuple[str, str], ...]
+
+
+class Sample(NamedTuple):
+    """One number. ``suffix`` follows the name of its family: _total, or _bucket, _count and _sum of a histogram."""
+
+    suffix: str
+    labels: Labels
+    value: float
+
+
+class Family(NamedTuple):
+    """All samples of one name. A counter's name here is without its _total."""
+
+    name: str
+    kind: str  # gauge | counter | histogram
+    help: str
+    samples: Sequence[Sample]
+
+
+async def measure(store: Store, policy: Policy) -> list[Family]:
+    """Read everything that is shown."""
+    return [*store_families(await store.stats(), policy), *tally_families(await read_tallies(store), policy)]
+
+
+def write_text(families: Iterable[Family]) -> str:
+    """Write families in Prometheus' text format."""
+    lines: list[str] = []
+    for family in families:
+        name = f"{family.name}_total" if family.kind == "counter" else family.name
+        lines += [f"# HELP {name} {_escape(family.help)}", f"# TYPE {name} {family.kind}"]
+        for suffix, labels, value in family.samples:
+            text = ",".join(f'{label}="{_escape(given, quoted=True)}"' for label, given in labels)
+            lines.append(f"{family.name}{suffix}{{{text}}} {value!r}" if text else f"{family.name}{suffix} {value!r}")
+    return "\n".join(lines) + "\n"
+
+
+def _escape(text: str, *, quoted: bool = False) -> str:
+    text = text.replace("\\", r"\\").replace("\n", r"\n")
+    return text.replace('"', r"\"") if quoted else text
+
+
+# ---------------------------------------------------------------------- what the store counts
+
+
+def store_families(stats: Stats, policy: Policy) -> Iterator[Family]:
+    """Give what one look at the store shows."""
+    lanes = _lanes(stats, policy)
+    by_lane: list[tuple[Labels, LaneStats]] = [((("priority", name),), lane) for name, lane in lanes.items()]
+    waiting = [(labels, lane.waiting) for labels, lane in by_lane]
+    yield gauges("queue_depth", "Tasks waiting: neither delayed nor executing.", waiting)
+    yield gauges("headway_queue_delayed", "Tasks not due yet.", [(labels, lane.delayed) for labels, lane in by_lane])
+    yield gauges("headway_queue_executing", "Tasks executing.", [(at, lane.executing) for at, lane in by_lane])
+    yield gauges(
+        "headway_queue_oldest_age_seconds",
+        "How long the longest-waiting task of a lane has waited; parked ones left out.",
+        [(at, 0 if e.oldest_at is None else max(0, stats.now_at - e.oldest_at) / 1_000) for at, e in by_lane],
+    )
+    yield _counters("tasks_promoted", "Claims decided by a promotion.", _promotions(stats.totals, policy))
+    yield gauges(
+        "task_state_total",
+        "Tasks by status now; of completed ones, all there ever were, since they are kept for a while only.",
+        [((("status", status),), count) for status, count in _states(stats, lanes).items()],
+    )
+    yield from _flow(stats.totals)
+    yield _gauge("headway_dead_letters", "Dead letters that are kept.", stats.kept.get(State.DEAD_LETTER, 0))
+    yield from _workers(stats, lanes, policy)
+    yield gauges(
+        "headway_counter_drift",
+        "By how much a number that is kept differs from what counting again gives. Anything but 0 is a bug.",
+        [((("counter", "running"),), abs(_running(stats.workers) - sum(lane.executing for lane in lanes.values())))],
+    )
+
+
+def _lanes(stats: Stats, policy: Policy) -> dict[str, LaneStats]:
+    """Give the lanes of the policy, and what lies in others as one more."""
+    lanes = {name: stats.lanes.get(name, LaneStats()) for name in policy.lanes}
+    rest = [lane for name, lane in stats.lanes.items() if name not in lanes and any(lane)]
+    if rest:
+        oldest_at = min((lane.oldest_at for lane in rest if lane.oldest_at is not None), default=None)
+        waiting, delayed, executing = (sum(lane[at] or 0 for lane in rest) for at in range(3))
+        lanes[OTHER] = LaneStats(waiting, delayed, executing, oldest_at)
+    return lanes
+
+
+def _promotions(totals: Mapping[str, int], policy: Policy) -> list[tuple[Labels, float]]:
+    lanes = policy.lanes
+    pairs: dict[str, Labels] = {
+        f"{PROMOTED}{low}.{high}": (("from", low), ("to", high))
+        for low in lanes
+        for high in lanes
+        if lanes[high].level < lanes[low].level
+    }
+    found: list[tuple[Labels, float]] = [(labels, totals.get(key, 0)) for key, labels in pairs.items()]
+    others = sum(count for key, count in totals.items() if key.startswith(PROMOTED) and key not in pairs)
+    if others:
+        found.append(((("from", OTHER), ("to", OTHER)), others))
+    return found
+
+
+def _states(stats: Stats, lanes: Mapping[str, LaneStats]) -> dict[str, int]:
+    return {
+        State.QUEUED.value: sum(lane.waiting + lane.delayed for lane in lanes.values()),
+        State.EXECUTING.value: sum(lane.executing for lane in lanes.values()),
+        State.COMPLETED.value: stats.totals.get(State.COMPLETED, 0),
+        **{state.value: stats.kept.get(state, 0) for state in (State.FAILED, State.CANCELLED, State.DEAD_LETTER)},
+    }
+
+
+def _flow(totals: Mapping[str, int]) -> Iterator[Family]:
+    yield _counter("headway_tasks_submitted", "Tasks submitted.", totals.get("submitted", 0))
+    yield _counter("headway_tasks_claimed", "Tasks claimed, each attempt by itself.", totals.get("claimed", 0))
+    yield _counters(
+        "headway_tasks_finished",
+        "Tasks ended, by how; transient ones too.",
+        [((("status", end),), totals.get(end, 0) + totals.get(f"transient_{end}", 0)) for end in ENDED],
+    )
+    yield _counter("tasks_dlq", "Tasks that became dead letters.", totals.get(State.DEAD_LETTER, 0))
+
+
+def _workers(stats: Stats, lanes: Mapping[str, LaneStats], policy: Policy) -> Iterator[Family]:
+    states = [worker.state for worker in stats.workers]
+    live = [worker for worker in stats.workers if worker.state is not WorkerState.DEAD]
+    slots, used = sum(worker.slots for worker in live), _running(live)
+    yield gauges(
+        "workers_total",
+        "Workers by state; dead ones are remembered for an hour.",
+        [((("status", state.value),), states.count(state)) for state in WorkerState],
+    )
+    yield _gauge(
+        "worker_capacity_used_ratio",
+        "The part of all slots of live workers that is filled.",
+        used / slots if slots else 0,
+    )
+    yield gauges(
+        "headway_slots",
+        "Slots of live workers: all, those filled, and those kept for lanes of the reserve.",
+        [
+            ((("kind", "total"),), slots),
+            ((("kind", "used"),), used),
+            ((("kind", "reserved"),), _reserved(live, policy)),
+        ],
+    )
+    yield _gauge(
+        "headway_reserved_idle_slots",
+        "Slots idle for lanes of the reserve while tasks of other lanes wait.",
+        idle_reserve(live, lanes, policy),
+    )
+
+
+def idle_reserve(live: Sequence[Worker], lanes: Mapping[str, LaneStats], policy: Policy) -> int:
+    """Give how many slots are idle only because they are reserved."""
+    reserve = policy.reserve
+    if not any(lane.waiting for name, lane in lanes.items() if name not in reserve.lanes):
+        return 0
+    active = [worker for worker in live if worker.state is WorkerState.ACTIVE]
+    if reserve.scope == "pool":
+        free = sum(worker.slots for worker in active) - _running(active)
+        return free if free <= reserve.slots else 0
+    # One with more free slots than it reserves takes such a task any moment now.
+    free_slots = [(worker.slots - worker.running, worker.reserved) for worker in active]
+    return sum(free for free, reserved in free_slots if free <= reserved)
+
+
+def _reserved(live: Sequence[Worker], policy: Policy) -> int:
+    return policy.reserve.slots if policy.reserve.scope == "pool" else sum(worker.reserved for worker in live)
+
+
+def _running(workers: Iterable[Worker]) -> int:
+    return sum(worker.running for worker in workers)
+
+
+# ---------------------------------------------------------------------- what processes count
+
+
+def tally_families(tally: Tally, policy: Policy) -> Iterator[Family]:
+    """Give what all processes have counted, up to a few seconds ago."""
+    lanes = [*policy.lanes]
+    for what, (name, text, labels) in _HISTOGRAMS.items():
+        yield _histograms(name, text, tally, what, labels, lanes)
+    yield _tallied("task_retries", "Attempts after which a task goes again.", tally, tallies.RETRIES, lanes)
+    yield _tallied("tasks_failed", "Tasks that ended as failed or dead_letter.", tally, tallies.FAILURES, lanes)
+    yield _tallied("headway_tasks_released", "Tasks given back with no attempt used.", tally, tallies.RELEASES, lanes)
+    yield _counter(
+        "worker_heartbeat_failures",
+        "Renewals that a store did not take, and workers that sent none until their leases ran out.",
+        tally.counters.get(tallies.BEATS, 0),
+    )
+    yield _counter(
+        "headway_exchange_failures", "Exchanges that a store did not take.", tally.counters.get(tallies.TROUBLE, 0)
+    )
+    yield _counter(
+        "headway_reserved_idle_seconds",
+        "Slot-seconds idle for lanes of the reserve while tasks of other lanes waited.",
+        tally.counters.get(tallies.IDLE, 0) / 1_000,
+    )
+
+
+_HISTOGRAMS: dict[str, tuple[str, str, tuple[str, ...]]] = {
+    tallies.WAITS: ("queue_age_seconds", "How long tasks had waited when they were claimed.", ("priority",)),
+    tallies.SPANS: (
+        "task_duration_seconds",
+        "From submission to the end, of tasks that ended after a run.",
+        ("status", "priority"),
+    ),
+    tallies.RUNS: ("headway_run_seconds", "How long attempts ran.", ("outcome", "priority")),
+    tallies.STARTS: ("headway_start_delay_seconds", "From a claim's answer until its tasks had begun.", ()),
+    tallies.EXCHANGES: (
+        "headway_exchange_seconds",
+        "One exchange of a worker with its store, by what it brought.",
+        ("result",),
+    ),
+}
+
+_REASONS: dict[str, tuple[str, ...]] = {
+    tallies.RETRIES: tallies.RETRY_REASONS,
+    tallies.FAILURES: (*tallies.FAILURE_REASONS, OTHER),
+    tallies.RELEASES: (*tallies.RELEASE_REASONS, OTHER),
+}
+
+
+def _tallied(name: str, text: str, tally: Tally, what: str, lanes: Sequence[str]) -> Family:
+    """Give counters by reason, and by lane if they are retries; known ones from 0 on, so that none is missed."""
+    by_lane = what == tallies.RETRIES
+    reasons = _REASONS[what]
+    counts: dict[Labels, float] = {
+        ((("priority", lane),) if by_lane else ()) + (("reason", reason),): 0
+        for reason in reasons
+        for lane in (lanes if by_lane else ("",))
+    }
+    for key, count in tally.counters.items():
+        kind, _, rest = key.partition("|")
+        if kind == what:
+            reason, _, lane = rest.partition("|")
+            labels: Labels = (("reason", reason if reason in reasons else OTHER),)
+            if by_lane:
+                labels = (("priority", lane if lane in lanes else OTHER), *labels)
+            counts[labels] = counts.get(labels, 0) + count
+    return _counters(name, text, list(counts.items()))
+
+
+def _histograms(name: str, text: str, tally: Tally, what: str, labels: tuple[str, ...], lanes: Sequence[str]) -> Family:
+    rows: dict[Labels, Row] = {}
+    if labels == ("priority",):
+        rows = {(("priority", lane),): [0] * (len(tallies.BOUNDS[what]) + 2) for lane in lanes}
+    if not labels:
+        rows = {(): [0] * (len(tallies.BOUNDS[what]) + 2)}
+    for key, row in tally.rows.items():
+        kind, *given = key.split("|", len(labels))
+        if kind != what or len(row) != len(tallies.BOUNDS[what]) + 2:
+            continue
+        if labels and labels[-1] == "priority" and given[-1] not in lanes:
+            given[-1] = OTHER
+        at = tuple(sorted(zip(labels, given, strict=True)))
+        known = rows.get(at)
+        rows[at] = row if known is None else [known[i] + row[i] for i in range(len(row))]
+    bounds = [*(f"{bound / 1_000:g}" for bound in tallies.BOUNDS[what]), "+Inf"]
+    samples: list[Sample] = []
+    for at, row in rows.items():
+        count = 0.0
+        for bound, more in zip(bounds, row, strict=False):
+            count += more
+            samples.append(Sample("_bucket", (*at, ("le", bound)), count))
+        samples += [Sample("_count", at, count), Sample("_sum", at, row[-1] / 1_000)]
+    return Family(name, "histogram", text, samples)
+
+
+def _gauge(name: str, text: str, value: float) -> Family:
+    return gauges(name, text, [((), value)])
+
+
+def gauges(name: str, text: str, values: Sequence[tuple[Labels, float]]) -> Family:
+    """Make a family of gauges."""
+    return Family(name, "gauge", text, [Sample("", labels, float(value)) for labels, value in values])
+
+
+def _counter(name: str, text: str, value: float) -> Family:
+    return _counters(name, text, [((), value)])
+
+
+def _counters(name: str, text: str, values: Sequence[tuple[Labels, float]]) -> Family:
+    return Family(name, "counter", text, [Sample("_total", labels, float(value)) for labels, value in values])

@@ -1,0 +1,130 @@
+"""The documents in which processes keep what they have counted, summed by whoever asks.
+
+Every process has one of its own with all it has counted so far, so writing it twice changes nothing. When the process
+leaves, or has written nothing for long, its document is folded into a retired one: counters never fall.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from headway.stores.base import Store
+
+TALLIES = "tally"  # The kind of these documents,
+RETIRED = "retired"  # and the name of the one that holds what processes that are gone had counted.
+STALE = 600.0  # Seconds without a word after which a process's document is folded. It may live: then it begins another.
+TRIES = 20
+
+Row = list[float]  # How many in each bucket; last, the sum of all.
+
+
+class Tally(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What was counted: numbers by key, and rows of buckets by key.
+
+    ``folded``, of the retired one: the documents that are in it but may not have been removed yet. ``closed``: this
+    one is about to be folded, and its process has to begin another.
+    """
+
+    counters: dict[str, float] = msgspec.field(default_factory=dict)
+    rows: dict[str, Row] = msgspec.field(default_factory=dict)
+    folded: dict[str, int] = msgspec.field(default_factory=dict)
+    closed: bool = False
+
+    def add(self, other: Tally) -> None:
+        for key, count in other.counters.items():
+            self.counters[key] = self.counters.get(key, 0) + count
+        for key, row in other.rows.items():
+            mine = self.rows.get(key)
+            if mine is None:
+                self.rows[key] = list(row)
+            elif len(mine) == len(row):  # Else it is of a release with other buckets.
+                self.rows[key] = [mine[at] + row[at] for at in range(len(row))]
+
+
+encode = msgspec.json.Encoder().encode
+read_tally = msgspec.json.Decoder(Tally).decode
+
+
+async def read_tallies(store: Store) -> Tally:
+    """Sum what all processes have counted, those that are gone too."""
+    documents = await store.read(TALLIES)
+    total = Tally()
+    for document in documents:
+        if document.name == RETIRED:
+            total = read_tally(document.body)
+    for document in documents:
+        if document.name != RETIRED and document.name not in total.folded:
+            total.add(read_tally(document.body))
+    return total
+
+
+class Retirer:
+    """Folds the documents of processes that have said nothing for long. No leader: any number may do so at once."""
+
+    def __init__(self, store: Store, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._store = store
+        self._monotonic = monotonic
+        self._seen: dict[str, tuple[int, float]] = {}  # By name: which version, and since when.
+
+    async def __call__(self) -> float | None:
+        now = self._monotonic()
+        seen, stale = self._seen, []
+        self._seen = {}
+        for document in await self._store.read(TALLIES):
+            if document.name == RETIRED:
+                continue
+            version, since = seen.get(document.name, (0, now))
+            since = since if version == document.version else now
+            self._seen[document.name] = (document.version, since)
+            if now - since >= STALE:
+                stale.append(document.name)
+        if stale:
+            await fold(self._store, stale)
+        return None
+
+
+async def fold(store: Store, names: Sequence[str]) -> None:
+    """Move documents into the retired one. Safe to do twice, and to stop anywhere: nothing is counted twice or lost.
+
+    First each is closed, so that its process, should it live, can add nothing more to it; then it is added to the
+    retired one, which names it from that moment on, so that readers pass over it; at last it is removed.
+    """
+    for name in names:
+        if not await _close(store, name):
+            continue
+        for _ in range(TRIES):
+            retired, version = await read_retired(store)
+            documents = {document.name: document for document in await store.read(TALLIES)}
+            mine = documents.get(name)
+            if mine is None:
+                break
+            if name not in retired.folded:
+                retired.add(read_tally(mine.body))
+                retired.folded = {known: at for known, at in retired.folded.items() if known in documents}
+                retired.folded[name] = mine.version
+                if await store.write(TALLIES, RETIRED, encode(retired), if_version=version) is None:
+                    continue  # Somebody else folds: look again.
+            await store.write(TALLIES, name, None, if_version=mine.version)
+            break
+
+
+async def _close(store: Store, name: str) -> bool:
+    for _ in range(TRIES):
+        found = await store.read(TALLIES, name)
+        if not found:
+            return False
+        tally = read_tally(found[0].body)
+        if tally.closed:
+            return True
+        tally.closed = True
+        if await store.write(TALLIES, name, encode(tally), if_version=found[0].version) is not None:
+            return True
+    return False
+
+
+async def read_retired(store: Store) -> tuple[Tally, int]:
+    found = await store.read(TALLIES, RETIRED)
+    return (read_tally(found[0].body), found[0].version) if found else (Tally(), 0)

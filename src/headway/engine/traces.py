@@ -1,0 +1,245 @@
+"""Traces by OpenTelemetry's messaging conventions, in processes that trace; no cost in those that do not.
+
+A job carries the W3C ``traceparent`` of the span that sent it in its trace id; to people and in logs that is its 32
+digits. Headway never imports OpenTelemetry by itself: whoever wants traces has set up a provider before.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Protocol
+
+from headway.core.errors import RateLimited, RetryAfter, Snooze
+from headway.core.job import NewJob
+
+if TYPE_CHECKING:
+    from opentelemetry.context import Context
+    from opentelemetry.trace import Span, Tracer
+
+_TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
+_LOOK_EVERY = 1.0  # Seconds between looks whether somebody has set up a provider.
+_ARGUMENTS_MAX = 2_000  # Letters of arguments on a span, where those are wanted.
+
+_looked = 0.0
+_found: Tracer | None = None
+_provider: object = None
+
+
+def parse_traceparent(text: str | None) -> tuple[int, int, int] | None:
+    """Read a traceparent: trace id, span id and flags. None if it is none, as the standard wants it ignored then."""
+    found = _TRACEPARENT.fullmatch(text) if text and len(text) >= 55 else None
+    if found is None or (found[4] and text and text.startswith("00")):
+        return None
+    return int(found[1], 16), int(found[2], 16), int(found[3], 16)
+
+
+def taken_trace(header: str | None) -> str | None:
+    """Give what a job keeps of a ``traceparent`` that came with a request; None for one that cannot be read."""
+    return header[:55] if header is not None and parse_traceparent(header) is not None else None
+
+
+def shown_trace(trace_id: str | None, job_id: str) -> str:
+    """Give the trace id that people and logs see: 32 digits of a traceparent, a trace id as it was given, or one made
+    of the job's id, so that none need be stored.
+    """
+    if trace_id is None:
+        return job_id.replace("-", "")
+    return trace_id[3:35] if len(trace_id) == 55 and parse_traceparent(trace_id) is not None else trace_id
+
+
+# ---------------------------------------------------------------------- whether to
+
+
+def active() -> bool:
+    """Tell whether this process traces: OpenTelemetry is in use, and somebody has set up a provider."""
+    return "opentelemetry.trace" in sys.modules and _tracer() is not None
+
+
+def _tracer() -> Tracer | None:
+    global _looked, _found, _provider
+    now = time.monotonic()
+    if now - _looked < _LOOK_EVERY and _looked:  # Asking for a provider that is not there takes microseconds.
+        return _found
+    from opentelemetry import trace
+
+    provider = trace.get_tracer_provider()
+    if isinstance(provider, (trace.ProxyTracerProvider, trace.NoOpTracerProvider)):
+        _found = _provider = None
+    elif provider is not _provider:
+        from headway.version import __version__
+
+        _found, _provider = provider.get_tracer("headway", __version__), provider
+    _looked = now
+    return _found
+
+
+def forget() -> None:
+    """Look for a provider at once: one was set up, or taken away."""
+    global _looked
+    _looked = 0.0
+
+
+# ---------------------------------------------------------------------- sending
+
+
+class Sending:
+    """A submit: inside, ``jobs`` carry the context of its span, if this process traces.
+
+    One span for all of them. A trace id that somebody chose for a job stays its own.
+    """
+
+    def __init__(self, jobs: Sequence[NewJob]) -> None:
+        self.jobs = jobs
+        self._span: Span | None = None
+
+    def __enter__(self) -> Sequence[NewJob]:
+        tracer = _tracer() if "opentelemetry.trace" in sys.modules else None
+        if tracer is not None and self.jobs:
+            self._begin(tracer)
+        return self.jobs
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._span is not None:
+            if error is not None:
+                _mark_failed(self._span, error)
+            self._span.end()
+
+    def _begin(self, tracer: Tracer) -> None:
+        from opentelemetry.trace import SpanKind
+
+        jobs = self.jobs
+        tasks = sorted({job.task for job in jobs})
+        name = tasks[0] if len(tasks) == 1 else f"{len(tasks)} tasks"
+        first = jobs[0]
+        given = first.trace_id if len({job.trace_id for job in jobs}) == 1 else None
+        attributes: dict[str, Any] = {
+            "messaging.system": "headway",
+            "messaging.operation.name": "send",
+            "messaging.operation.type": "send",
+            "messaging.destination.name": name,
+        }
+        if len(jobs) > 1:
+            attributes["messaging.batch.message_count"] = len(jobs)
+        else:
+            attributes |= {"messaging.message.id": first.job_id, "headway.lane": first.lane}
+            attributes["messaging.message.body.size"] = len(first.payload)
+        parent = _parent(given)
+        self._span = tracer.start_span(f"send {name}", context=parent, kind=SpanKind.PRODUCER, attributes=attributes)
+        sent = self._span.get_span_context()
+        if not sent.is_valid:
+            return
+        carried = f"00-{sent.trace_id:032x}-{sent.span_id:016x}-{int(sent.trace_flags):02x}"
+        trace = carried[3:35]
+        self.jobs = [job._replace(trace_id=carried) if _may_carry(job.trace_id, trace) else job for job in jobs]
+
+
+def _parent(given: str | None) -> Context | None:
+    """Give the context that came with a job, unless the current span is of the same trace and so nearer to it."""
+    from opentelemetry import trace
+
+    parts = parse_traceparent(given)
+    current = trace.get_current_span().get_span_context()
+    return None if parts is None or current.trace_id == parts[0] else _context_of(given)
+
+
+def _may_carry(trace_id: str | None, trace: str) -> bool:
+    """Tell whether a job's trace id may give way to a span's: there is none, or it is of the same trace."""
+    return trace_id is None or shown_trace(trace_id, "") == trace
+
+
+# ---------------------------------------------------------------------- processing
+
+
+class Run(Protocol):
+    """What a span tells of a running job."""
+
+    @property
+    def job_id(self) -> str: ...
+    @property
+    def task(self) -> str: ...
+    @property
+    def lane(self) -> str: ...
+    @property
+    def attempt(self) -> int: ...
+    @property
+    def trace_id(self) -> str: ...
+    @property
+    def traceparent(self) -> str | None: ...
+
+
+def around_runs(
+    worker_id: str, arguments: Callable[[Any], Mapping[str, Any]] | None = None
+) -> Callable[[Any, Callable[..., Awaitable[Any]]], Awaitable[Any]]:
+    """Make the middleware that puts a span around each run; ``arguments`` gives what to show of a job's, if wanted."""
+
+    async def traced(run: Run, call_next: Callable[..., Awaitable[Any]]) -> Any:
+        tracer = _tracer()
+        if tracer is None:
+            return await call_next()
+        from opentelemetry.context import Context
+        from opentelemetry.trace import SpanKind
+
+        attributes: dict[str, Any] = {
+            "messaging.system": "headway",
+            "messaging.operation.name": "process",
+            "messaging.operation.type": "process",
+            "messaging.destination.name": run.task,
+            "messaging.message.id": run.job_id,
+            "messaging.client.id": worker_id,
+            "headway.lane": run.lane,
+            "headway.attempt": run.attempt,
+            "headway.trace_id": run.trace_id,
+        }
+        if arguments is not None:
+            attributes["headway.arguments"] = json.dumps(arguments(run), default=str)[:_ARGUMENTS_MAX]
+        with tracer.start_as_current_span(
+            f"process {run.task}",
+            context=_context_of(run.traceparent) or Context(),  # Never of whoever happened to start the worker.
+            kind=SpanKind.CONSUMER,
+            attributes=attributes,
+            record_exception=False,
+            set_status_on_exception=False,
+        ) as span:
+            try:
+                return await call_next()
+            except (Snooze, RateLimited) as later:
+                span.set_attribute("headway.outcome", type(later).__name__)
+                raise
+            except BaseException as error:
+                _mark_failed(span, error)
+                if isinstance(error, RetryAfter):
+                    span.set_attribute("headway.outcome", "RetryAfter")
+                raise
+
+    return traced
+
+
+def _context_of(carried: str | None) -> Context | None:
+    """Give the context that a traceparent stands for; None, for the current one, if there is none."""
+    parts = parse_traceparent(carried)
+    if parts is None:
+        return None
+    from opentelemetry import trace
+
+    trace_id, span_id, flags = parts
+    remote = trace.SpanContext(trace_id, span_id, is_remote=True, trace_flags=trace.TraceFlags(flags))
+    return trace.set_span_in_context(trace.NonRecordingSpan(remote))
+
+
+def _mark_failed(span: Span, error: BaseException) -> None:
+    """Set an error's status. Its message may hold what nobody should read: it stays with the job."""
+    from opentelemetry.trace import Status, StatusCode
+
+    kind = type(error)
+    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    told = getattr(getattr(error, "ending", None), "error", None)  # It was raised in another process.
+    name = getattr(told, "type", name)
+    span.set_attribute("error.type", name)
+    span.set_status(Status(StatusCode.ERROR, name))

@@ -1,0 +1,288 @@
+"""Commands with ``--server``: the same answers as from the store, over HTTP and with a token."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from headway import Headway
+from headway.cli.remote import remote_store
+from headway.core.errors import ConfigError, PolicyError
+from headway.engine.audit import read_audit
+from headway.server.api import headway_api
+from headway.server.serving import bind
+from headway.stores.base import Store
+from headway.stores.open import open_store
+from tests.cli.command import Cli, Ran
+from tests.server import live
+from tests.server.door import with_operating
+
+
+class Served(NamedTuple):
+    """The command line in a folder with a store, and a server before that store."""
+
+    cli: Cli
+    url: str
+
+    def call(self, *words: str, code: int = 0, token: str | None = None) -> Ran:
+        """Call a command that goes through the server."""
+        with pytest.MonkeyPatch.context() as patch:
+            if token is not None:
+                patch.setenv("HEADWAY_TOKEN", token)
+            return self.cli.call(*words, "--server", self.url, code=code)
+
+    def submit(self, *words: str) -> str:
+        """Submit a job to the store itself; gives its id."""
+        return self.cli.call("submit", *words).out.strip()
+
+    def token(self, *scopes: str) -> str:
+        words = [word for scope in scopes for word in ("--scope", scope)]
+        return self.cli.call("token", "create", *words).out.strip()
+
+
+class _InThread:
+    """A server on a loop of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._started = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._over = asyncio.Event()
+        self.url = ""
+
+    def start(self) -> None:
+        self._thread.start()
+        assert self._started.wait(20)
+
+    def stop(self) -> None:
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._over.set)
+        self._thread.join(20)
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        api = with_operating(headway_api(Headway(f"sqlite:///{self._folder}/headway.db")))
+        async with live.served(api) as self.url:
+            self._started.set()
+            await self._over.wait()
+
+
+@pytest.fixture
+def served(cli: Cli) -> Iterator[Served]:
+    cli.call("migrate")
+    server = _InThread(cli.folder)
+    server.start()
+    try:
+        yield Served(cli, server.url)
+    finally:
+        server.stop()
+
+
+def test_what_is_looked_at_is_the_same_from_the_server(served: Served) -> None:
+    cli = served.cli
+    ids = [served.submit("demo.sleep", f"seconds={number}", "--tenant", "acme") for number in range(3)]
+    cli.call("cancel", ids[0])
+    for words in (
+        ("jobs",),
+        ("jobs", "--json"),
+        ("jobs", "--status", "cancelled", "--json"),
+        ("jobs", "--limit", "1", "--json"),
+        ("why", ids[1], "--json"),
+        ("dlq", "list", "--json"),
+        ("workers",),
+        ("policy", "show"),
+        ("policy", "show", "--history", "--json"),
+    ):
+        assert steady(served.call(*words).out) == steady(cli.call(*words).out), words
+    assert served.call("status", ids[2], "--json").json["arguments"] == {"seconds": 2}
+    assert served.call("stats", "--json").json["lanes"]["medium"]["waiting"] == 2
+    assert "medium" in served.call("top", "--once").out
+    page = served.call("jobs", "--limit", "2", "--json").json
+    rest = served.call("jobs", "--before", page["next_cursor"], "--json").json
+    assert [job["id"] for job in page["items"] + rest["items"]] == ids[::-1]
+    assert "no job nope" in served.call("status", "nope", code=1).err
+
+
+def steady(text: str) -> list[str]:
+    """Leave out what changes from one look to the next."""
+    return [line for line in text.splitlines() if " ms" not in line and " s" not in line and "waited" not in line]
+
+
+def test_what_is_changed_over_the_server_is_changed_in_the_store(served: Served) -> None:
+    cli = served.cli
+    one, two = (served.submit("demo.noop") for _ in range(2))
+    assert (
+        served.call("cancel", one, "nope", code=1).out
+        == f"{one}  cancelled\nnope  not found; it may have been pruned\n"
+    )
+    assert served.call("retry", one).out == f"{one}  queued again\n"
+    assert served.call("pause", "--lane", "low").out == "paused: lane low\n"
+    assert cli.call("stats", "--json").json["paused"] == ["lane low"]
+    assert served.call("resume").out == "nothing is paused\n"
+    (cli.folder / "policy.toml").write_text("crash_limit = 7\n")
+    served.call("policy", "apply", "policy.toml", "--note", "seven")
+    assert "crash_limit = 7" in cli.call("policy", "show").out
+    served.call("policy", "apply", "policy.toml")
+    (cli.folder / "policy.toml").write_text("crash_limit = 8\n")
+    served.call("policy", "apply", "policy.toml")
+    served.call("policy", "rollback")
+    assert "crash_limit = 7" in served.call("policy", "show").out
+    assert "no live worker 'nobody'" in served.call("drain", "nobody", code=1).err
+    assert served.call("dlq", "purge", "--all", "--yes").out == "0 dead letters removed\n"
+    assert two in cli.call("jobs", "--status", "queued").out
+
+
+def test_jobs_are_submitted_through_the_server(served: Served) -> None:
+    cli = served.cli
+    job_id = served.call("submit", "demo.sleep", "seconds=2", "--priority", "high", "--tenant", "acme").out.strip()
+    job = cli.call("status", job_id, "--json").json
+    assert (job["task"], job["arguments"], job["priority"], job["tenant"]) == (
+        "demo.sleep",
+        {"seconds": 2},
+        "high",
+        "acme",
+    )
+    later = served.call("submit", "demo.noop", "--delay", "3600", "--max-retries", "1", "--json").json["id"]
+    job = cli.call("status", later, "--json").json
+    assert (job["max_retries"], job["eligible_at"]) == (1, None)
+    assert "did you mean 'high'?" in served.call("submit", "demo.noop", "--priority", "hihg", code=2).err
+
+
+@pytest.mark.slow
+def test_the_end_of_a_job_is_waited_for_over_the_server(served: Served) -> None:
+    worker = served.cli.start("worker", "headway.demo:app", "--slots", "2")
+    try:
+        worker.wait_for("worker.up")
+        ran = served.call("submit", "demo.echo", "value=[1, 2]", "--wait", "--timeout-wait", "30")
+        assert ran.out.splitlines()[1] == "[1, 2]"
+        failed = served.call("submit", "demo.fail", "message=no", "--max-retries", "0", "--wait", code=1)
+        assert "RuntimeError: no" in failed.err
+        job_id = ran.out.splitlines()[0]
+        assert "finished" in served.call("status", job_id, "--follow").out
+        assert served.call("dlq", "list", "--json").json["items"][0]["task"] == "demo.fail"
+        assert served.call("dlq", "replay", "--all").out == "1 job queued again\n"
+        (found,) = served.call("workers", "--json").json["items"]
+        assert served.call("drain", found["id"]).out == f"{found['id']}  draining\n"
+        assert worker.wait() == 0
+    finally:
+        worker.end()
+
+
+@pytest.mark.parametrize(
+    "scopes, words, allowed",
+    [
+        (["read"], ["jobs"], True),
+        (["read"], ["stats"], True),
+        (["read"], ["cancel", "x"], False),
+        (["read"], ["pause"], False),
+        (["submit"], ["submit", "demo.noop"], True),
+        (["submit"], ["jobs"], False),
+        (["submit", "read"], ["cancel", "x"], True),
+        (["submit", "read"], ["dlq", "purge", "x", "--yes"], False),
+        (["submit", "read"], ["policy", "rollback"], None),
+        (["admin"], ["pause"], True),
+        (["worker"], ["workers"], False),
+    ],
+)
+def test_a_command_needs_the_scope_of_what_it_does(
+    served: Served, scopes: list[str], words: list[str], allowed: bool | None
+) -> None:
+    # S-3
+    token = served.token(*scopes)
+    code = 0 if allowed and words[0] != "cancel" else 2 if allowed is None else 1
+    ran = served.call(*words, token=token, code=code)
+    assert ("[forbidden]" in ran.err) == (allowed is False)
+    assert token not in ran.out + ran.err
+
+
+def test_without_a_good_token_nothing_is_told(served: Served) -> None:
+    served.token("admin")
+    wrong = served.call("jobs", token=f"hw_0123456789_{'x' * 43}", code=1)
+    assert "[unauthenticated]" in wrong.err
+    assert "xxx" not in wrong.err
+    assert "[unauthenticated]" in served.call("jobs", code=1).err
+
+
+def test_a_token_of_one_tenant_may_submit_but_not_operate(served: Served) -> None:
+    # S-31
+    text = served.cli.call("token", "create", "--scope", "admin", "--tenant", "acme").out.strip()
+    job_id = served.call("submit", "demo.noop", token=text).out.strip()
+    assert served.cli.call("status", job_id, "--json").json["tenant"] == "acme"
+    assert "for one tenant" in served.call("jobs", token=text, code=1).err
+
+
+def test_who_changed_what_is_noted(served: Served) -> None:
+    # S-35
+    job_id = served.submit("demo.noop")
+    token = served.token("admin")
+    served.call("cancel", job_id, token=token)
+    served.call("pause", "--lane", "low", token=token)
+
+    async def read() -> list[tuple[str, str, str]]:
+        store: Store = open_store(f"sqlite:///{served.cli.folder}/headway.db")
+        await store.open()
+        try:
+            return [(entry.who, entry.what, entry.target) for entry in await read_audit(store)]
+        finally:
+            await store.close()
+
+    who = token.split("_")[1]
+    assert asyncio.run(read())[:2] == [(who, "rules.write", "pauses"), (who, "task.cancel", job_id)]
+
+
+def test_a_server_that_is_not_there_is_named(cli: Cli) -> None:
+    listener = bind("127.0.0.1", 0)
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    listener.close()
+    ran = cli.call("jobs", "--server", url, code=1)
+    assert f"{url} cannot be reached" in ran.err
+    assert ran.err.count("\n") == 1
+
+
+def test_flags_and_settings_choose_between_store_and_server(served: Served) -> None:
+    cli = served.cli
+    job_id = served.submit("demo.noop")
+    (cli.folder / "headway.toml").write_text(f'store = "sqlite:///other.db"\nserver = "{served.url}"\n')
+    assert job_id in cli.call("jobs").out  # The server's store.
+    assert "there is no store" in cli.call("jobs", "--store", "sqlite:///third.db", code=1).err
+    assert "not both" in cli.call("jobs", "--store", "sqlite:///x.db", "--server", served.url, code=2).err
+    assert "is no address" in cli.call("jobs", "--server", "ftp://x", code=2).err
+
+
+def test_a_token_that_others_could_read_on_the_way_is_warned_of() -> None:
+    # S-28
+    with pytest.warns(UserWarning, match="in plain text"):
+        remote_store("http://queue.invalid:1", "hw_0123456789_x")
+    remote_store("https://queue.invalid:1", "hw_0123456789_x")
+    remote_store("http://localhost:1", "hw_0123456789_x")
+    remote_store("http://queue.invalid:1", None)
+
+
+def test_only_documents_that_operators_change_are_written(served: Served) -> None:
+    async def write(kind: str, name: str, body: bytes | None) -> int | None:
+        store = remote_store(served.url, None)
+        await store.open()
+        try:
+            return await store.write(kind, name, body)
+        finally:
+            await store.close()
+
+    for kind, name, body in (
+        ("token", "0123456789", b"{}"),
+        ("rules", "costs", b"{}"),
+        ("rules", "pauses", None),
+        ("policy", "000001", None),
+    ):
+        with pytest.raises(ConfigError, match="is not written over HTTP"):
+            asyncio.run(write(kind, name, body))
+    for name, body in (("000001", b"{}"), ("current", b"[]"), ("current", b"\xff")):
+        with pytest.raises(PolicyError):
+            asyncio.run(write("policy", name, body))
+    with pytest.raises(ConfigError, match="cannot be read"):
+        asyncio.run(write("rules", "pauses", b"[1]"))

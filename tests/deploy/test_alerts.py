@@ -1,0 +1,175 @@
+"""The alerts and the dashboard that ship with Headway: each asks for metrics that exist, and means what it says."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml  # type: ignore[import-untyped]
+
+from headway.core.policy.document import BUILT_IN
+from headway.engine.measures import measure
+from headway.engine.tallies import EXCHANGES, LENGTHS_MS, RUNS, SPANS
+from headway.engine.tally import TALLIES, Tally, encode
+from headway.stores.memory import MemoryStore
+from headway.testing.clock import ManualClock
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+PROMETHEUS = DEPLOY / "prometheus"
+PROMTOOL = shutil.which("promtool")
+
+# R5.95 to R5.101, and Headway's own: how bad, after how long, and the number that must be passed.
+EXPECTED = {
+    "HeadwayNoActiveWorkers": ("critical", "2m", "== 0"),  # R5.95
+    "HeadwayHighQueueDeep": ("critical", None, "> 1000"),  # R5.96
+    "HeadwayFailureRate": ("critical", None, "> 0.25"),  # R5.97
+    "HeadwayDeadLetters": ("critical", None, "> 10"),  # R5.98
+    "HeadwayWorkersBusy": ("warning", "10m", "> 0.9"),  # R5.99
+    "HeadwayLowWaits": ("warning", None, "> 1500"),  # R5.100
+    "HeadwayQueueDeep": ("warning", None, "> 5000"),  # R5.101
+    "HeadwayCountersDrift": ("critical", "5m", "> 0"),
+    "HeadwayNotScraped": ("critical", "2m", "absent"),
+}
+
+
+def load(path: Path) -> Any:
+    return yaml.safe_load(path.read_text())
+
+
+def rules() -> list[dict[str, Any]]:
+    return [rule for group in load(PROMETHEUS / "alerts.yml")["groups"] for rule in group["rules"]]
+
+
+def dashboard() -> Any:
+    return json.loads((DEPLOY / "grafana" / "headway.json").read_text())
+
+
+def dashboard_expressions() -> list[str]:
+    return [target["expr"] for panel in dashboard()["panels"] for target in panel["targets"]]
+
+
+async def shown() -> dict[str, set[str]]:
+    """Give all that a server shows: the name of each sample, with its labels."""
+    store = MemoryStore(clock=ManualClock())
+    row: list[float] = [1] * (len(LENGTHS_MS) + 2)
+    body = encode(
+        Tally(rows={f"{SPANS}|completed|low": row, f"{RUNS}|completed|low": row, f"{EXCHANGES}|jobs": [1] * 17})
+    )
+    await store.write(TALLIES, "one", body)
+    families = await measure(store, BUILT_IN)
+    return {
+        f"{family.name}{sample.suffix}": {label for label, _ in sample.labels}
+        for family in families
+        for sample in family.samples
+    }
+
+
+def names_in(expression: str) -> set[str]:
+    """Give the metrics that an expression names: words that are neither functions, labels nor keywords."""
+    text = re.sub(r'"[^"]*"', "", expression)
+    text = re.sub(r"\{[^}]*\}|\[[^\]]*\]", "", text)
+    text = re.sub(r"\b(by|without)\s*\([^)]*\)", "", text)
+    return {word for word in re.findall(r"\b[a-z_]{3,}\b(?!\s*\()", text) if word not in ("and", "unless")}
+
+
+def labels_in(expression: str) -> set[str]:
+    """Give the labels that an expression chooses or groups by."""
+    chosen = re.findall(r"([a-z_]+)\s*(?:=~|!=|=)\s*\"", expression)
+    grouped = [name for group in re.findall(r"\bby\s*\(([^)]*)\)", expression) for name in group.split(",")]
+    return {name.strip() for name in (*chosen, *grouped)}
+
+
+def test_the_alerts_are_those_that_were_asked_for() -> None:
+    # R5.95, R5.96, R5.97, R5.98, R5.99, R5.100, R5.101
+    found = {rule["alert"]: rule for rule in rules()}
+    assert set(found) == set(EXPECTED)
+    for name, (severity, length, number) in EXPECTED.items():
+        rule = found[name]
+        assert (rule["labels"]["severity"], rule.get("for")) == (severity, length)
+        assert number in rule["expr"]
+        assert set(rule["annotations"]) == {"summary", "description"}
+
+
+@pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule["alert"])
+async def test_an_alert_asks_only_for_metrics_that_exist(rule: dict[str, Any]) -> None:
+    known = await shown()
+    names = names_in(rule["expr"])
+    assert names
+    assert names <= set(known)
+    assert labels_in(rule["expr"]) <= set().union(*(known[name] for name in names))
+
+
+async def test_the_dashboard_asks_only_for_metrics_that_exist() -> None:
+    known = await shown()
+    for expression in dashboard_expressions():
+        names = names_in(expression)
+        assert names, expression
+        assert names <= set(known), expression
+        assert labels_in(expression) <= set().union(*(known[name] for name in names)), expression
+
+
+async def test_no_expression_adds_up_what_several_servers_show() -> None:
+    # Each shows the whole store: whatever is summed must first have been reduced to one of them.
+    for expression in (*dashboard_expressions(), *(rule["expr"] for rule in rules())):
+        assert "max" in expression or "absent(" in expression, expression
+        for inside in re.findall(r"sum(?: by \([^)]*\))? ?\(([a-z_]+)", expression):
+            assert inside == "max", expression
+
+
+def test_the_dashboard_is_tidy() -> None:
+    panels = dashboard()["panels"]
+    assert len({panel["id"] for panel in panels}) == len({panel["title"] for panel in panels}) == len(panels)
+    titles = {"Depth", "Age of the oldest", "Throughput", "Failures", "Workers", "Utilisation", "Start latency"}
+    assert titles <= {panel["title"] for panel in panels}
+    taken = [
+        (x, y)
+        for at in (panel["gridPos"] for panel in panels)
+        for x in range(at["x"], at["x"] + at["w"])
+        for y in range(at["y"], at["y"] + at["h"])
+    ]
+    assert len(taken) == len(set(taken))
+    assert max(x for x, _ in taken) == 23
+    assert {panel["datasource"]["uid"] for panel in panels} == {"${datasource}"}
+
+
+def test_the_example_names_files_that_are_there() -> None:
+    example = load(PROMETHEUS / "prometheus.yml")
+    assert all((PROMETHEUS / name).is_file() for name in example["rule_files"])
+    assert {job["job_name"] for job in example["scrape_configs"]} == {"headway", "headway-worker"}
+
+
+def test_every_alert_has_a_test_that_fires_it_and_one_that_does_not() -> None:
+    tests = [check for test in load(PROMETHEUS / "alerts.test.yml")["tests"] for check in test["alert_rule_test"]]
+    assert {check["alertname"] for check in tests if check["exp_alerts"]} == set(EXPECTED)
+    assert {check["alertname"] for check in tests if not check["exp_alerts"]} == set(EXPECTED)
+
+
+@pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed")
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("check", "config", "prometheus.yml"),
+        ("check", "rules", "alerts.yml"),
+        ("test", "rules", "alerts.test.yml"),
+    ],
+    ids=" ".join,
+)
+def test_prometheus_itself_agrees(command: tuple[str, ...]) -> None:
+    done = subprocess.run([PROMTOOL or "", *command], cwd=PROMETHEUS, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed")
+def test_prometheus_can_read_the_dashboards_expressions(tmp_path: Path) -> None:
+    records = [
+        {"record": f"panel:{number}", "expr": expression.replace("$__rate_interval", "5m")}
+        for number, expression in enumerate(dashboard_expressions())
+    ]
+    (tmp_path / "rules.yml").write_text(yaml.safe_dump({"groups": [{"name": "dashboard", "rules": records}]}))
+    done = subprocess.run([PROMTOOL or "", "check", "rules", "rules.yml"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,138 @@
+"""Odd and slow requests, byte by byte, against a server that listens."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import uvicorn
+
+from headway.server.guard import UVICORN
+from headway.server.protocol import NoFalseAlarms, Protocol
+from tests.server.door import House
+
+GOOD = b"GET /read HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+class Hasty(Protocol):
+    """Gives up soon."""
+
+    head_seconds = 0.2
+
+
+@asynccontextmanager
+async def listening(house: House, protocol: type[Protocol] = Protocol) -> AsyncIterator[int]:
+    """Serve on a free port; gives it."""
+    options: dict[str, Any] = {**UVICORN, "http": protocol}
+    config = uvicorn.Config(house.guard, port=0, lifespan="off", log_config=None, access_log=False, **options)
+    config.load()
+    server = uvicorn.Server(config)
+    server.lifespan = config.lifespan_class(config)
+    await server.startup()
+    try:
+        yield server.servers[0].sockets[0].getsockname()[1]
+    finally:
+        await server.shutdown()
+
+
+async def talk(port: int, *parts: bytes) -> bytes:
+    """Send bytes, part by part, and read all that comes until the other side has closed or answered once."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        for part in parts:
+            writer.write(part)
+            await writer.drain()
+        async with asyncio.timeout(10):
+            return await reader.readline()
+    except ConnectionError:
+        return b""
+    finally:
+        writer.close()
+
+
+async def test_a_good_request_is_answered_without_a_word_on_what_runs() -> None:
+    async with listening(House()) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(GOOD)
+        head = await reader.readuntil(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 200 OK")
+        assert b"server:" not in head.lower()
+        assert b"content-security-policy:" in head
+        writer.close()
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        pytest.param((), id="nothing"),
+        pytest.param((GOOD[:-4],), id="a head that never ends"),
+        pytest.param((GOOD[:5],), id="half a line"),
+        pytest.param((GOOD[:-4], b"\r\nX: y", b"\r\nX: y"), id="header after header"),
+    ],
+)
+async def test_a_head_that_does_not_come_is_not_waited_for(parts: tuple[bytes, ...]) -> None:
+    # S-21, H8
+    async with listening(House(), Hasty) as port:
+        assert await talk(port, *parts) == b""
+
+
+async def test_the_second_head_on_a_connection_is_not_waited_for_either() -> None:
+    # S-21
+    async with listening(House(), Hasty) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(GOOD)
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = next(int(line.split(b":")[1]) for line in head.splitlines() if line.startswith(b"content-length"))
+        await reader.readexactly(length)
+        writer.write(GOOD[:20])
+        async with asyncio.timeout(10):
+            assert await reader.read() == b""
+        writer.close()
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        pytest.param(b"GET /read HTTP/1.1\r\nHost: localhost\r\nX: " + b"y" * 10_000_000, id="a huge header"),
+        pytest.param(b"GET /" + b"y" * 10_000_000, id="a huge address"),
+        pytest.param(GOOD[:-2] + b"".join(b"X%d: y\r\n" % n for n in range(10_000)) + b"\r\n", id="10,000 headers"),
+        pytest.param(GOOD[:-2] + b"Host: evil.example\r\n\r\n", id="two hosts"),
+        pytest.param(b"rubbish\r\n\r\n", id="rubbish"),
+        pytest.param(
+            b"POST /submit HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n{}",
+            id="two lengths",
+        ),
+        pytest.param(
+            b"POST /submit HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n{}",
+            id="a length and chunks",
+        ),
+    ],
+)
+async def test_odd_heads_are_refused(request_: bytes) -> None:
+    # S-21, H8
+    async with listening(House()) as port:
+        assert (await talk(port, request_))[:12] in (b"HTTP/1.1 400", b"")
+
+
+async def test_a_body_beyond_the_bound_ends_the_connection() -> None:
+    # S-18
+    async with listening(House()) as port:
+        head = b"POST /submit HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        chunk = b"10000\r\n" + b" " * 65_536 + b"\r\n"
+        assert (await talk(port, head + b"Transfer-Encoding: chunked\r\n\r\n", *[chunk] * 100))[:12] in (
+            b"HTTP/1.1 413",
+            b"",
+        )
+        assert (await talk(port, head + b"Content-Length: 99999999\r\n\r\n")).startswith(b"HTTP/1.1 413")
+
+
+def test_only_the_false_alarm_is_dropped() -> None:
+    def record(text: str) -> logging.LogRecord:
+        return logging.LogRecord("uvicorn.error", logging.ERROR, "file", 1, text, (), None)
+
+    assert not NoFalseAlarms().filter(record("ASGI callable returned without completing handshake."))
+    assert NoFalseAlarms().filter(record("Exception in ASGI application\n"))

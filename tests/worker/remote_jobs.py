@@ -1,0 +1,97 @@
+"""The tasks of workers that have no way to the store. Copied beside them, and imported there."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from pathlib import Path
+
+from headway import Context, Headway, Retry, Snooze
+
+app = Headway(heartbeat=0.5, dead_after=3, grace=2, hard_grace=1)
+MARKS = Path("marks")
+
+
+def mark(text: str) -> None:
+    with MARKS.open("a") as file:
+        file.write(f"{text}\n")
+
+
+@app.task(name="echo")
+async def echo(value: object) -> object:
+    mark(f"echo {value}")
+    return value
+
+
+@app.task(name="in_thread", context=True)
+def in_thread(ctx: Context, seconds: float = 0.0) -> str:
+    mark("in_thread starts")
+    ends = time.monotonic() + seconds
+    while time.monotonic() < ends and not ctx.cancelled:
+        time.sleep(0.02)
+    if ctx.cancelled:
+        raise RuntimeError("told to stop")
+    return f"{ctx.task} {ctx.attempt}"
+
+
+@app.task(name="in_process", executor="process")
+def in_process(seconds: float = 0.0) -> int:
+    mark("in_process starts")
+    time.sleep(seconds)
+    return os.getpid()
+
+
+@app.task(name="steps", context=True)
+def steps(ctx: Context) -> None:
+    ctx.progress(0.5, "half")
+    while not Path("go").exists():
+        time.sleep(0.02)
+
+
+@app.task(name="flaky", context=True, max_retries=3, retry=Retry(backoff="fixed", base=0.05))
+async def flaky(ctx: Context) -> int:
+    if ctx.attempt < 3:
+        raise ValueError("not yet")
+    return ctx.attempt
+
+
+@app.task(name="snoozer")
+def snoozer() -> str:
+    if not Path("snoozed").exists():
+        Path("snoozed").touch()
+        raise Snooze(0.05)
+    return "awake"
+
+
+@app.task(name="slow")
+async def slow(seconds: float, number: int = 0) -> int:
+    mark(f"slow starts {number}")
+    await asyncio.sleep(seconds)
+    mark(f"slow ends {number}")
+    return number
+
+
+@app.task(name="hang", timeout=0.5, max_retries=0)
+async def hang() -> None:
+    await asyncio.sleep(60)
+
+
+@app.task(name="deaf", timeout=0.5, max_retries=0)
+async def deaf() -> None:
+    while True:
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(0.1)
+
+
+@app.task(name="spin", executor="process", timeout=0.5, max_retries=0)
+def spin() -> None:
+    while True:
+        pass
+
+
+@app.task(name="follow_up")
+async def follow_up(value: int) -> str:
+    job = await echo.aenqueue(value)
+    return job.id
