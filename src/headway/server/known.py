@@ -72,17 +72,8 @@ class Variants:
 
     def of(self, task: Task[Any, Any, Any], new: NewTask) -> Task[Any, Any, Any]:
         """Give the task with what a body asks for, but for what is each job's own."""
-        needs = new.required_capabilities
-        asked = (
-            new.priority,
-            new.timeout_seconds,
-            new.max_retries,
-            new.duration,
-            None if needs is None else tuple(needs),
-        )
-        if asked == _NOTHING_ASKED:
-            return task
-        key = (task.name, *asked)
+        needs = None if new.required_capabilities is None else tuple(new.required_capabilities)
+        key = (task.name, new.priority, new.timeout_seconds, new.max_retries, new.duration, needs)
         known = self._made.get(key)
         if known is not None and known[0] is task:
             return known[1]
@@ -97,6 +88,3 @@ class Variants:
         if len(self._made) > NAMED_MAX:
             self._made.popitem(last=False)
         return made
-
-
-_NOTHING_ASKED = (None,) * 5

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from headway.client.task import Call, Task
 from headway.core.errors import HeadwayError
@@ -14,12 +13,12 @@ from headway.core.policy.why import Reason, why
 from headway.engine.traces import taken_trace
 from headway.server.auth import Caller, tenant_for
 from headway.server.problems import Problem, problem_of
+from headway.server.routing import check_depth
 from headway.server.service import Service
 from headway.server.shapes import NewTask
 
 
-@dataclass(frozen=True, slots=True)
-class Kept:
+class Kept(NamedTuple):
     """A task that the store has: its id, where it stands, and its place while it waits."""
 
     task_id: str
@@ -44,7 +43,9 @@ async def make_calls(service: Service, caller: Caller, news: Sequence[NewTask]) 
     calls: list[Call[Any]] = []
     try:
         for new in news:  # Not at once: how far it came is the index of the one that does not fit.
-            calls += [_call(service, caller, new, tasks[new.task_type], new.idempotency_key, new.trace_id)]
+            call = _call(service, caller, new, tasks[new.task_type], new.idempotency_key, new.trace_id)
+            check_depth(call.new.payload)
+            calls.append(call)
     except (HeadwayError, Problem) as error:
         problem = problem_of(error) if isinstance(error, HeadwayError) else error
         problem.facts["index"] = len(calls)
@@ -82,9 +83,12 @@ async def _kept(service: Service, calls: Sequence[Call[Any]], answers: Sequence[
     known = await _known(service, [answer for answer in answers if answer.deduplicated])
     picture = await service.pictures.fresh()
     classes: dict[ClassKey, list[int]] = {}  # Which of the calls made a new job of it.
+    terms, found_in = None, list[int]()
     for index, (call, answer) in enumerate(zip(calls, answers, strict=True)):
         if not answer.deduplicated:
-            classes.setdefault(call.new.class_key, []).append(index)
+            if call.terms is not terms:  # Most have theirs in common with the one before.
+                terms, found_in = call.terms, classes.setdefault(call.new.class_key, [])
+            found_in.append(index)
     found: dict[int, int] = {}
     for key, indexes in classes.items():
         view = picture.views.get(key)

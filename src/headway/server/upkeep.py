@@ -15,6 +15,7 @@ from headway.engine.overtime import EVERY as OVERTIME_EVERY
 from headway.engine.overtime import Forgetting, Overtime
 from headway.engine.rules import govern
 from headway.engine.tallies import PUBLISH_EVERY
+from headway.engine.tally import STALE, Retirer
 from headway.server.service import Service
 from headway.worker.chores.chore import every
 from headway.worker.chores.pruner import Pruner
@@ -55,10 +56,11 @@ async def _keep(service: Service) -> None:
         return await witness() if desk.roster.count else None
 
     chores: list[tuple[float, Callable[[], Awaitable[float | None]]]] = [
-        (OVERTIME_EVERY, Overtime(store, in_force, desk.roster)),
+        (OVERTIME_EVERY, Overtime(store, in_force, desk.roster, tallies=desk.tallies)),
         (FORGET_EVERY, Forgetting(store, desk.roster)),
         (LEARN_EVERY, desk.learn),
         (PUBLISH_EVERY, lambda: desk.tallies.publish(store)),
+        (STALE / 5, Retirer(store)),
         (settings.heartbeat / 6, Reaper(store, in_force, settings.dead_after, tallies=desk.tallies)),
         (settings.heartbeat, Pruner(store, in_force)),
         (5.0, Ticker(store, desk.knows)),

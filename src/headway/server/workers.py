@@ -57,12 +57,10 @@ def new_worker(body: shapes.Register, app: Headway) -> NewWorker:
     dead_after = max(settings.dead_after, 3 * heartbeat) if body.dead_after_seconds is None else body.dead_after_seconds
     if dead_after < 2 * heartbeat:
         raise Problem("invalid", "dead_after_seconds: one late heartbeat must not end a worker; at least two of them")
-    tasks: list[TaskEntry] | None = None
-    if body.tasks is not None:
-        tasks = _converted(body.tasks, list[TaskEntry], "tasks")
-        for entry in tasks:
-            _check_entry(entry, app)
-    names = {entry.name for entry in tasks or ()}
+    tasks: list[TaskEntry] = _converted(body.tasks or [], list[TaskEntry], "tasks")
+    for entry in tasks:
+        _check_entry(entry, app)
+    names = {entry.name for entry in tasks}
     limits = _converted(body.limits or {}, dict[str, dict[str, LimitRule]], "limits")
     if stray := sorted(limits.keys() - names):
         raise Problem("invalid", f"limits: {stray[0]!r} is not among the tasks")
@@ -76,7 +74,7 @@ def new_worker(body: shapes.Register, app: Headway) -> NewWorker:
         pid=body.pid,
         version=body.version,
         reserved=body.reserved,
-        tasks=tasks,
+        tasks=None if body.tasks is None else tasks,
         limits={name: _limits(name, rules.values()) for name, rules in limits.items()},
         crons=crons,
         heartbeat_ms=_ms(heartbeat),

@@ -85,6 +85,7 @@ async def submit_task(request: Request, new: NewTask) -> Response:
     scope=Scope.SUBMIT,
     answers={201: SubmittedMany},
     problems=SUBMIT_PROBLEMS,
+    many=True,
     summary="Submit up to 1,000 tasks, all or none",
 )
 async def submit_tasks(
