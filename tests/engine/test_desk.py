@@ -734,12 +734,14 @@ async def test_a_heartbeat_that_was_overtaken_renews_nothing(
     assert not (await worker.desk.beat(worker.worker_id, named, number=2)).ignored
     # The first one was held up on its way, and it is older than the claim: it must not send the job back.
     assert (await other_desk.beat(worker.worker_id, [], number=1)).ignored
-    assert (await worker.desk.beat(worker.worker_id, [], number=2)).ignored
+    assert not (await worker.desk.beat(worker.worker_id, named, number=2)).ignored  # No reply had come: it is repeated.
     assert await state_of(store, job_id) is State.EXECUTING
     clock.advance(seconds=80)
     assert (await worker.desk.beat(worker.worker_id, [], number=1)).ignored
     clock.advance(seconds=10)
     assert await reap(store) == [job_id]
+    with pytest.raises(WorkerUnknown):
+        await worker.desk.beat(worker.worker_id, [], number=1)
 
 
 # ---------------------------------------------------------------------- timeouts

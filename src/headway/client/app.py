@@ -92,7 +92,7 @@ class Headway:
         self._declared: set[str] = set()
         self._depth = Depth()
         self.portal = Portal()
-        self.client = Client(self.make_store)
+        self.client = Client(self.make_store, lambda: self.settings.history)
 
     def configure(self, **settings: Any) -> None:
         """Set settings over those the app was made with, as flags of the command line do. Before anything is opened."""

@@ -12,8 +12,9 @@ import weakref
 from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import timedelta
 
+from headway.client.historian import Historian
 from headway.client.settings import seconds
-from headway.core.errors import ConfigError, JobNotFound, ResultTimeout
+from headway.core.errors import ConfigError, HeadwayError, IllegalMove, JobNotFound, ResultTimeout
 from headway.core.event import Event
 from headway.core.job import Job, JobId, NewJob, State, Submitted
 from headway.core.standing import Standing
@@ -27,10 +28,14 @@ BATCH = 1_000  # Jobs in one round trip.
 
 
 class Client:
-    """Talks to a store. Opens it when first used, once for each event loop unless the store serves several."""
+    """Talks to a store. Opens it when first used, once for each event loop unless the store serves several.
 
-    def __init__(self, make_store: Callable[[], Store]) -> None:
+    ``history`` gives the address of where ended jobs are kept that the store has forgotten, if anywhere.
+    """
+
+    def __init__(self, make_store: Callable[[], Store], history: Callable[[], str | None] = lambda: None) -> None:
         self._make_store = make_store
+        self._history = history
         self._links: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Link] = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
         self._shared: Store | None = None
@@ -65,10 +70,14 @@ class Client:
 
     async def get(self, job_id: JobId) -> Job:
         """Read a job. Raises ``JobNotFound``."""
-        job = (await (await self.store()).get([job_id]))[0]
+        job = (await self.look([job_id]))[0]
         if job is None:
             raise JobNotFound(f"no job {job_id} in the store; it may have been pruned", job_id=job_id)
         return job
+
+    async def look(self, job_ids: Sequence[JobId]) -> list[Job | None]:
+        """Read jobs, from the history too."""
+        return await (await self._link()).historian.get(job_ids)
 
     async def ended(self, job_id: JobId, timeout: float | timedelta | None) -> Job:
         """Wait until a job has ended. Raises ``ResultTimeout``, ``JobNotFound``."""
@@ -99,8 +108,20 @@ class Client:
         _log_moves(before, after)
         return after
 
+    async def absent(self, job_id: JobId) -> HeadwayError:
+        """Say why a job cannot be moved that the store does not have: it is history, or there is none."""
+        job = (await self.look([job_id]))[0]
+        if job is None:
+            return JobNotFound(f"no job {job_id} in the store", job_id=job_id)
+        return IllegalMove(
+            f"job {job_id} is history: it ended as {job.state.value} and only its record is kept, so it can neither be "
+            "retried nor cancelled; submit it anew",
+            job_id=job_id,
+        )
+
     async def find(self, query: JobQuery) -> list[Job]:
-        return await (await self.store()).find(query)
+        """Find jobs, newest first, in the history too."""
+        return await (await self._link()).historian.find(query)
 
     async def standing(self, job_id: JobId) -> Standing:
         """Picture where a job stands. Raises ``JobNotFound``."""
@@ -117,6 +138,7 @@ class Client:
         link = self._links.pop(asyncio.get_running_loop(), None)
         if link is not None:
             link.watcher.close()
+            await link.historian.close()
             if link.store is not self._shared:
                 await link.store.close()
         if self._shared is not None and not self._links:
@@ -136,7 +158,7 @@ class Client:
         opened: asyncio.Future[None] = loop.create_future()
         self._opening[loop] = opened
         try:
-            link = _Link(await self._open())
+            link = _Link(await self._open(), self._history())
             self._links[loop] = link
             return link
         finally:
@@ -190,6 +212,7 @@ def _log_moves(before: Sequence[Job | None], after: Sequence[State | None]) -> N
 class _Link:
     """A store as one event loop holds it."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, history: str | None) -> None:
         self.store = store
-        self.watcher = Watcher(store)
+        self.historian = Historian(store, history)
+        self.watcher = Watcher(store, self.historian.get)

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from headway.client.codec import decode_result
-from headway.core.errors import IllegalMove, JobCancelled, JobError, JobFailed, JobNotFound, NotStored
+from headway.core.errors import IllegalMove, JobCancelled, JobError, JobFailed, NotStored
 from headway.core.event import Event
 from headway.core.job import Job as Record
 from headway.core.job import JobId, State
@@ -79,12 +79,12 @@ class Job(Generic[R]):
     async def acancel(self) -> State:
         """Cancel the job if it is queued, or ask for it to be stopped. Gives its state afterwards.
 
-        Raises ``IllegalMove`` if it has ended otherwise.
+        Raises ``IllegalMove`` if it has ended otherwise, or is history.
         """
         self._check_stored()
         state = (await self._app.client.cancel([self.id]))[0]
         if state is None:
-            raise JobNotFound(f"no job {self.id} in the store", job_id=self.id)
+            raise await self._app.client.absent(self.id)
         if state.ended and state is not State.CANCELLED:
             raise IllegalMove(f"job {self.id} is {state.value} already and cannot be cancelled", job_id=self.id)
         return state
@@ -92,12 +92,12 @@ class Job(Generic[R]):
     async def aretry(self) -> State:
         """Queue the job again, counts reset, whatever ending but ``completed`` it had.
 
-        Raises ``IllegalMove`` if it completed, or if another live job now has its unique key.
+        Raises ``IllegalMove`` if it completed, if it is history, or if another live job now has its unique key.
         """
         self._check_stored()
         state = (await self._app.client.retry([self.id]))[0]
         if state is None:
-            raise JobNotFound(f"no job {self.id} in the store", job_id=self.id)
+            raise await self._app.client.absent(self.id)
         if state is State.COMPLETED:
             raise IllegalMove(f"job {self.id} completed and cannot be retried", job_id=self.id)
         if state.ended:

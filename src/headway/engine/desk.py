@@ -145,9 +145,9 @@ class Desk:
         ``TooMany``.
         """
         seat = await self._seat(worker_id, token_id)
+        await self.in_force.follow(self.store)
         if len(seat.polls) >= POLLS_MAX:
             raise TooMany(f"{len(seat.polls)} polls of this worker are under way")
-        await self.in_force.follow(self.store)
         with seat.polling(claims=ask.free > 0, takes_over=ask.takes_over, waits=ask.wait > 0) as poll:
             poll.over = self._closed
             if gone is not None:
@@ -184,9 +184,11 @@ class Desk:
         seat = await self._seat(worker_id, token_id)
         await self.in_force.follow(self.store)
         policy = self.in_force.policy
-        if number is not None and not await self.roster.is_newer(worker_id, number):
+        if number is not None and not await self.roster.is_latest(worker_id, number):
             await seat.look(within=LOOK_EVERY)
             state = (await self.store.exchange(Exchange(worker_id))).worker_state
+            if state is WorkerState.DEAD:
+                raise WorkerUnknown(worker_id=worker_id)
             return Kept(seat.cancels(), seat.lost(), seat.budgets(), state, ignored=True)
         if draining:
             await self.store.drain(worker_id)

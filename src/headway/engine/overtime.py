@@ -12,6 +12,7 @@ from headway.core.worker import WorkerState
 from headway.engine.inforce import InForce
 from headway.engine.recovery import end_leases
 from headway.engine.roster import Registration, Roster
+from headway.engine.tallies import Tallies
 from headway.stores.base import Store
 
 log = logging.getLogger("headway.server")
@@ -26,10 +27,11 @@ class Overtime:
     No leader: any number of servers may look, and each job is ended once.
     """
 
-    def __init__(self, store: Store, in_force: InForce, roster: Roster) -> None:
+    def __init__(self, store: Store, in_force: InForce, roster: Roster, *, tallies: Tallies | None = None) -> None:
         self._store = store
         self._in_force = in_force
         self._roster = roster
+        self._tallies = tallies
         self.ended = 0
 
     async def __call__(self) -> float | None:
@@ -55,7 +57,8 @@ class Overtime:
     async def _end(self, registration: Registration, leases: Sequence[Lease], now_at: int) -> None:
         # Told first: should we die in between, the worker hears of jobs that are still its own, and those are left out.
         await self._roster.stop(registration.worker_id, [lease.job_id for lease in leases], now_at)
-        count = await end_leases(self._store, leases, self._in_force.policy, _timed_out, expired_only=False)
+        policy = self._in_force.policy
+        count = await end_leases(self._store, leases, policy, _timed_out, expired_only=False, tallies=self._tallies)
         self.ended += count
         for lease in leases:
             facts = {"job": lease.job_id, "task": lease.task, "worker": lease.worker_id, "lane": lease.lane}

@@ -111,13 +111,13 @@ class Roster:
             await self._store.write(kind, worker_id, None)
         self._known.pop(worker_id, None)
 
-    async def is_newer(self, worker_id: str, number: int) -> bool:
-        """Note the number of a heartbeat. False if a later one has come before it, or the same one."""
+    async def is_latest(self, worker_id: str, number: int) -> bool:
+        """Note the number of a heartbeat. False if a later one has come before it; the same one may be repeated."""
         while True:
             known = await self._store.read(BEATS, worker_id)
             version = known[0].version if known else 0
             if known and int(known[0].body) >= number:
-                return False
+                return int(known[0].body) == number
             if await self._store.write(BEATS, worker_id, b"%d" % number, if_version=version) is not None:
                 return True
 

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import time
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from itertools import islice
 
 from headway.core.errors import HeadwayError, JobNotFound
@@ -19,12 +19,15 @@ SLOW_LOOK = 1.0  # Seconds; covers a wake-up that was lost.
 SLOW_LOOKS = 1_000  # Jobs that are looked at without a reason in a second, at most.
 BATCH = 250  # Jobs in one look.
 
+Read = Callable[[Sequence[JobId]], Awaitable[list[Job | None]]]
+
 
 class Watcher:
     """Watches any number of jobs with one ear and one look at a time. Belongs to one loop."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, read: Read | None = None) -> None:
         self._store = store
+        self._read = read or store.get  # Where jobs may be elsewhere too, as the caller finds them.
         self._watched: dict[JobId, _Watched] = {}
         self._dirty: dict[JobId, None] = {}  # Jobs to look at, in the order in which that was asked for.
         self._asked = asyncio.Event()
@@ -38,7 +41,7 @@ class Watcher:
         watched.watchers.add(news)
         self._listen()
         try:
-            (job,) = await self._store.get([job_id])
+            (job,) = await self._read([job_id])
             watched.begin(job)
             yield job
             while True:
@@ -133,7 +136,7 @@ class Watcher:
 
     async def _look_once(self, job_ids: list[JobId]) -> None:
         try:
-            jobs = await self._store.get(job_ids)
+            jobs = await self._read(job_ids)
         except HeadwayError as problem:
             for job_id in job_ids:
                 if watched := self._watched.get(job_id):

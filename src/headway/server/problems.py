@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
@@ -82,16 +83,18 @@ def answer(problem: Problem) -> Response:
 
 def body(problem: Problem) -> bytes:
     """Write the document of a problem."""
-    return msgspec.json.encode(
-        {
-            **problem.facts,
-            "type": f"urn:headway:problem:{problem.code}",
-            "title": HTTPStatus(problem.status).phrase,
-            "status": problem.status,
-            "detail": problem.detail,
-            "code": problem.code,
-        }
-    )
+    document = {
+        **problem.facts,
+        "type": f"urn:headway:problem:{problem.code}",
+        "title": HTTPStatus(problem.status).phrase,
+        "status": problem.status,
+        "detail": problem.detail,
+        "code": problem.code,
+    }
+    try:
+        return msgspec.json.encode(document)
+    except UnicodeEncodeError:  # It repeats half a letter of the caller's, which only an escape can hold.
+        return json.dumps(document).encode()
 
 
 def problem_of(error: HeadwayError) -> Problem:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from headway.client.task import Call, Task
-from headway.core.errors import HeadwayError
+from headway.core.errors import HeadwayError, StoreUnavailable
 from headway.core.job import ClassKey, Job, State, Submitted
 from headway.core.policy.position import Places, position
 from headway.core.policy.why import Reason, why
@@ -131,7 +131,7 @@ async def _one_kept(service: Service, call: Call[Any], answer: Submitted) -> Kep
 
 async def _known_kept(service: Service, _: Call[Any], answer: Submitted) -> Kept:
     """Place the job that stands in for one."""
-    job = (await (await service.store()).get([answer.job_id]))[0]
+    job = (await _known(service, [answer])).get(answer.job_id)
     if job is None:
         return Kept(answer.job_id, State.QUEUED, None, deduplicated=True)
     place_now = (await stand(service, job))[0]
@@ -141,7 +141,10 @@ async def _known_kept(service: Service, _: Call[Any], answer: Submitted) -> Kept
 async def _known(service: Service, answers: Sequence[Submitted]) -> dict[str, Job]:
     if not answers:
         return {}
-    jobs = await (await service.store()).get([answer.job_id for answer in answers])
+    try:
+        jobs = await service.client.look([answer.job_id for answer in answers])
+    except StoreUnavailable:  # The store has forgotten them and the history is away; that spoils no submit.
+        return {}
     return {job.job_id: job for job in jobs if job is not None}
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
 from headway.client.codec import read_payload
 from headway.core.errors import HeadwayError, JobError
 from headway.core.job import Attempt, Job, State
@@ -112,7 +114,7 @@ def _result(job: Job) -> Any:
 def _read(payload: bytes) -> Any:
     try:
         return read_payload(payload)
-    except HeadwayError:  # Written by a release to come.
+    except (HeadwayError, msgspec.DecodeError):  # Written by a release to come, or by other hands.
         return None
 
 

@@ -126,5 +126,5 @@ async def _dead_letters(service: Service, caller: Caller, wanted: Replay) -> tup
     if not wanted.all and wanted.task_type is None and wanted.priority is None and wanted.tenant is None:
         raise Problem("invalid", "give task_ids, task_type, priority or tenant; or all: true for every dead letter")
     query = JobQuery((State.DEAD_LETTER,), wanted.task_type, wanted.priority, tenant, limit=BULK_MAX + 1)
-    found = [job.job_id for job in await service.client.find(query)]
+    found = [job.job_id for job in await (await service.store()).find(query)]
     return found[:BULK_MAX], len(found) > BULK_MAX

@@ -116,7 +116,7 @@ async def list_tasks(
     limit: Annotated[int, Query(ge=1, le=PAGE_MAX)] = PAGE,
     cursor: Annotated[str | None, Query(max_length=64, description="`next_cursor` of the page before.")] = None,
 ) -> Response:
-    """List tasks with all their fields, but without their place in the queue."""
+    """List tasks with all their fields, but without their place in the queue; those in the history too."""
     service, caller = service_of(request), caller_of(request)
     now_at = (await service.pictures.fresh()).now_at if age is not None or age_max is not None else 0
     query = JobQuery(
@@ -130,7 +130,7 @@ async def list_tasks(
         before=None if cursor is None else read_cursor(cursor),
         limit=limit + 1,
     )
-    return reply(await page(service, query))
+    return reply(await page(service, query, history=True))
 
 
 @routes.get(
@@ -166,7 +166,7 @@ async def cancel_task(request: Request, task_id: TaskId) -> Response:
     await find(service, caller_of(request), task_id)
     state = (await service.client.cancel([JobId(task_id)]))[0]
     if state is None:
-        raise JobNotFound(f"no task {task_id}", job_id=task_id)
+        raise await service.client.absent(JobId(task_id))
     if state.ended and state is not State.CANCELLED:
         raise Problem("illegal_move", f"task {task_id} is {state.value} already and cannot be cancelled")
     answer: dict[str, Any] = {"task_id": task_id, "status": state.value}
@@ -229,15 +229,15 @@ async def get_estimate(request: Request, task_id: TaskId) -> Response:
 
 async def find(service: Service, caller: Caller, task_id: str) -> Job:
     """Read a task that the caller may see; another tenant's looks like none."""
-    job = (await (await service.store()).get([JobId(task_id)]))[0]
+    job = (await service.client.look([JobId(task_id)]))[0]
     if job is None or (caller.tenant is not None and job.tenant != caller.tenant):
         raise JobNotFound(f"no task {task_id}; it may have been removed since it ended", job_id=task_id)
     return job
 
 
-async def page(service: Service, query: JobQuery) -> dict[str, Any]:
+async def page(service: Service, query: JobQuery, *, history: bool = False) -> dict[str, Any]:
     """Find one more than wanted, to know whether there is a next page."""
-    jobs = await (await service.store()).find(query)
+    jobs = await (service.client.find(query) if history else (await service.store()).find(query))
     shown, policy = jobs[: query.limit - 1], await service.policy()
     more = len(jobs) == query.limit and bool(shown)
     return {

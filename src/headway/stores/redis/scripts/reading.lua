@@ -103,7 +103,8 @@ local function find(keys, args)
   begin(keys, args)
   local states, below, most, size = args[2], tonumber(args[3]), tonumber(args[4]), 0
   local found, bottom = {}, tonumber(call('HGET', P .. 'meta', 'bottom') or 1)
-  if below == 0 then below = tonumber(call('HGET', P .. 'meta', 'seq') or 0) + 1 end
+  local top = tonumber(call('HGET', P .. 'meta', 'seq') or 0) + 1
+  if below == 0 or below > top then below = top end  -- from far above it would take forever, or never come down
   local members, go_on = {}, 0
   if states ~= '' and not string.find(states, '[QC]') then  -- each of these states has a list of its own
     for letter in string.gmatch(states, '.') do
