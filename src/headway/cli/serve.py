@@ -95,7 +95,7 @@ def serve(
     check_installed()
     from headway.engine.logs import configure_logs
     from headway.server.process import Serving
-    from headway.server.serving import address_of, bind
+    from headway.server.serving import bind
 
     given = flags.settings() | {"store": store, "namespace": namespace, "log": log}
     given = {name: value for name, value in given.items() if value is not None}
@@ -114,13 +114,7 @@ def serve(
         log_level=log_level,
         tls=tls,
     )
-    announce(address_of(listener, tls=bool(tls)))
     return run_on_fast_loop(_serve_here(serving, listener) if workers == 1 else _supervise(serving, workers))
-
-
-def announce(address: str) -> None:
-    """Say where the interface is."""
-    log.info("server.up", extra={"headway": {"address": address, "docs": f"{address}/docs"}})
 
 
 def check_installed() -> None:

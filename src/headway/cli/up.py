@@ -12,7 +12,7 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
 from headway.cli.serve import NO_FLAGS as NO_HTTP_FLAGS
-from headway.cli.serve import HttpFlags, announce, check_installed
+from headway.cli.serve import HttpFlags, check_installed
 from headway.cli.worker import NO_FLAGS, AppPath, LogLevel, Processes, WorkerFlags, log_up, run_on_fast_loop
 from headway.client.settings import load_settings
 from headway.core.errors import ConfigError, StoreError
@@ -62,7 +62,6 @@ def up(
             def begin(up: Up, store: Store) -> None:
                 log_up(up, store)
                 if door is not None:
-                    announce(door.address)
                     door.open(up)
 
             parent = Parent(path, processes=processes, overrides=overrides, log_level=log_level, on_up=begin)
@@ -139,11 +138,12 @@ class Door:
         from headway.client.app import Headway
         from headway.engine.binding import reaches_only_here
         from headway.server.api import headway_api
-        from headway.server.serving import Server, check_door
+        from headway.server.serving import Server, announce, check_door
 
         given = self._http.settings() | {"store": up.store, "namespace": up.namespace, "history": up.history}
         app = Headway(**given)
         await check_door(await app.client.store(), self._settings)
+        announce(self.address)
         may_open = reaches_only_here(self._settings.host)
         api = headway_api(app, hosts=self._http.allow_host, origins=self._http.allow_origin, may_open=may_open)
         self._server = Server(api, self._listener, **self._tls)

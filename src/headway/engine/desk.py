@@ -240,8 +240,9 @@ class Desk:
         if seat is None:
             seat = Seat(self.store, self.roster, self._feed_of(registration), registration)
             self._seats[worker_id] = seat
-            await self._make_room()
-        self._seats.move_to_end(worker_id)
+            await self._make_room(worker_id)
+        else:
+            self._seats.move_to_end(worker_id)
         return seat
 
     def _feed_of(self, registration: Registration) -> Callable[[frozenset[str]], LocalFeed]:
@@ -258,10 +259,11 @@ class Desk:
 
         return make
 
-    async def _make_room(self) -> None:
+    async def _make_room(self, newcomer: str) -> None:
         """Forget who has not come for longest; should it come again, it is looked up."""
         while len(self._seats) > SEATS_MAX:
-            worker_id = next((name for name, seat in self._seats.items() if not seat.polls), None)
+            idle = (name for name, seat in self._seats.items() if not seat.polls and name != newcomer)
+            worker_id = next(idle, None)
             if worker_id is None:
                 return
             await self._seats.pop(worker_id).close()

@@ -5,6 +5,7 @@ Only commands of the same release speak so; the REST interface is for everybody 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, assert_never
 
 import msgspec
@@ -20,6 +21,7 @@ from headway.version import __version__
 PATH = "/internal/operate"
 IDS_MAX = 500
 PAGE_MAX = 100  # Jobs may be large.
+NUMBER_MAX = 1 << 53  # Beyond it some stores count no longer one by one.
 DOCUMENTS = (POLICIES, RULES)  # Kinds that may be read; written are policies, which of them governs, and pauses.
 
 
@@ -113,6 +115,7 @@ def path_of(question: Question) -> str:
 
 async def perform(store: Store, question: Question) -> Any:
     """Do what was asked. Raises ``ConfigError`` for what is out of bounds."""
+    _check_values(msgspec.structs.astuple(question))
     match question:
         case Get(job_ids):
             return await store.get(_bounded(job_ids))
@@ -145,6 +148,17 @@ async def perform(store: Store, question: Question) -> Any:
             return await store.write(kind, name, body, if_version=if_version)
         case _:
             assert_never(question)
+
+
+def _check_values(values: Iterable[Any]) -> None:
+    """Refuse texts and numbers that some store cannot hold."""
+    for value in values:
+        if isinstance(value, str) and "\0" in value:
+            raise ConfigError("a text must not hold NUL")
+        if isinstance(value, int) and abs(value) > NUMBER_MAX:
+            raise ConfigError("a number is out of bounds")
+        if isinstance(value, (list, tuple)):
+            _check_values(value)
 
 
 def _bounded(job_ids: list[JobId]) -> list[JobId]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from html import escape
 from typing import Any
@@ -51,7 +52,7 @@ def _page(schema: dict[str, Any]) -> str:
             for tag in operation.get("tags", ["other"])[:1]:
                 families.setdefault(tag, []).append("".join(_operation(schema, path, method, operation)))
     body = "".join(f"<h2>{escape(tag)}</h2>{''.join(parts)}" for tag, parts in families.items())
-    about = "".join(f"<p>{escape(part)}</p>" for part in schema["info"]["description"].split("\n\n"))
+    about = "".join(f"<p>{_text(part)}</p>" for part in schema["info"]["description"].split("\n\n"))
     title = f"{escape(schema['info']['title'])} {escape(schema['info']['version'])}"
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
@@ -65,7 +66,7 @@ def _operation(schema: dict[str, Any], path: str, method: str, operation: dict[s
     yield f'<details><summary><span class="method">{method.upper()}</span><code{old}>{escape(path)}</code> '
     scope = escape(operation.get("x-scope", "public"))
     yield f'{escape(operation.get("summary", ""))}<span class="scope">{scope}</span>'
-    yield f"</summary><p>{escape(operation.get('description', ''))}</p>"
+    yield f"</summary><p>{_text(operation.get('description', ''))}</p>"
     parameters = operation.get("parameters", [])
     if parameters:
         yield "<table>"
@@ -73,21 +74,44 @@ def _operation(schema: dict[str, Any], path: str, method: str, operation: dict[s
             text = parameter.get("description", "")
             must = "required" if parameter.get("required") else ""
             yield f"<tr><td><code>{escape(parameter['name'])}</code></td><td>{escape(parameter['in'])}</td>"
-            yield f"<td>{must}</td><td>{escape(text)}</td></tr>"
+            yield f"<td>{must}</td><td>{_text(text)}</td></tr>"
         yield "</table>"
     body = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema")
     if body:
         yield f"<p>Body</p><pre>{escape(_sketch(schema, body))}</pre>"
+        yield from _members(schema, body)
     yield "<table>"
     for status, response in operation["responses"].items():
-        yield f"<tr><td><code>{escape(str(status))}</code></td><td>{escape(response.get('description', ''))}</td></tr>"
+        yield f"<tr><td><code>{escape(str(status))}</code></td><td>{_text(response.get('description', ''))}</td></tr>"
     yield "</table></details>"
+
+
+def _text(text: str) -> str:
+    """Write text, with what stands between backticks as code."""
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
+
+
+def _members(schema: dict[str, Any], shape: dict[str, Any]) -> Iterator[str]:
+    """List what a body may hold, where there is something to say of it."""
+    found = _resolved(schema, shape.get("items", shape))
+    described = {name: part.get("description", "") for name, part in found.get("properties", {}).items()}
+    if any(described.values()):
+        yield "<table>"
+        for name, text in described.items():
+            must = "required" if name in found.get("required", ()) else ""
+            yield f"<tr><td><code>{escape(name)}</code></td><td>{must}</td><td>{_text(text)}</td></tr>"
+        yield "</table>"
+
+
+def _resolved(schema: dict[str, Any], shape: dict[str, Any]) -> dict[str, Any]:
+    name = shape.get("$ref", "").rpartition("/")[2]
+    found: dict[str, Any] = schema["components"]["schemas"].get(name, shape)
+    return found
 
 
 def _sketch(schema: dict[str, Any], shape: dict[str, Any]) -> str:
     """Give an example of a body, or the names of what it may hold."""
-    name = shape.get("$ref", "").rpartition("/")[2]
-    found: dict[str, Any] = schema["components"]["schemas"].get(name, shape)
+    found = _resolved(schema, shape)
     examples = found.get("examples") or shape.get("examples")
     if examples:
         return json.dumps(examples[0], indent=2)

@@ -34,6 +34,7 @@ HERE = frozenset({"localhost", "127.0.0.1", "[::1]"})
 TEST_HOST = "testserver"
 
 HEADERS_MAX = 100
+NAME_MAX = 300  # Letters of a header that names a host, an origin or a kind of content.
 BODY_MAX = (1 << 20) + (64 << 10)  # One task with the largest payload, and what stands around it.
 BULK_MAX = 4 << 20
 BODY_SECONDS = 30.0
@@ -184,8 +185,9 @@ class Guard:
 
     def _check_open(self, scope: AsgiScope, headers: _Headers, forwarded: bool) -> None:
         """Check what keeps a server without tokens to this machine."""
-        host = _host_name(headers.get(b"host", b""))
-        if host not in self._hosts:
+        host = headers.get(b"host", b"")
+        # Nothing long is remembered: whoever sends names would fill our memory with them.
+        if len(host) > NAME_MAX or _host_name(host) not in self._hosts:
             raise Problem("wrong_host", "without tokens this server answers only to names of this machine")
         if forwarded or b"forwarded" in headers or b"x-real-ip" in headers:
             raise Problem("forwarded", "without tokens this server takes nothing that a proxy forwards")
@@ -194,8 +196,10 @@ class Guard:
             raise Problem("forbidden", "without tokens this server serves only this machine")
 
     def _check_origin(self, headers: _Headers) -> None:
-        origin = headers.get(b"origin")
-        if origin is None or _same_origin(origin, headers.get(b"host", b"")) or origin.lower() in self._origins:
+        origin, host = headers.get(b"origin"), headers.get(b"host", b"")
+        if origin is None or origin.lower() in self._origins:
+            return
+        if len(origin) <= NAME_MAX and len(host) <= NAME_MAX and _same_origin(origin, host):
             return
         raise Problem("forbidden_origin", "pages of other sites may not do this")
 
@@ -213,7 +217,7 @@ class Guard:
             raise Problem("malformed", "Content-Length is no number")
         if headers.get(b"content-encoding", b"identity").lower() != b"identity":
             raise Problem("unsupported_media_type", "bodies must not be compressed")
-        as_json = _is_json(headers.get(b"content-type", b""))
+        as_json = _is_json(headers.get(b"content-type", b"")[:NAME_MAX])
         if unsafe and size and not as_json:
             raise _not_json()
         most = self._bulk_max if path.endswith("/bulk") or "/internal/" in path else self._body_max

@@ -8,7 +8,7 @@ from typing import Any
 
 from headway.client.app import Headway
 from headway.client.task import Call
-from headway.core.errors import HeadwayError
+from headway.core.errors import StoreError
 from headway.core.job import Submitted
 
 BATCH = 100
@@ -40,13 +40,18 @@ class Intake:
                     await self._alone(one)
 
     async def _together(self, batch: Sequence[_Waiting]) -> bool:
-        """Submit all of them in one step. False: one of them cannot be kept, so none was."""
+        """Submit all of them in one step. False: one of them cannot be kept, so none was; each must go alone."""
         if len(batch) == 1:
             await self._alone(batch[0])
             return True
         try:
             answers = await self._app.submit_calls([call for call, _ in batch])
-        except HeadwayError:
+        except StoreError as problem:  # Nobody's fault. One after the other, each would wait for the store again.
+            for _, waiting in batch:
+                if not waiting.done():
+                    waiting.set_exception(problem)
+            return True
+        except Exception:  # Also a mistake of ours: whoever else is in the batch must get an answer.
             return False
         for (_, waiting), answer in zip(batch, answers, strict=True):
             if not waiting.done():

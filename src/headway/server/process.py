@@ -14,7 +14,7 @@ from headway.client.app import Headway
 from headway.engine.binding import reaches_only_here
 from headway.engine.logs import configure_logs
 from headway.server.api import headway_api
-from headway.server.serving import Server, check_door
+from headway.server.serving import Server, address_of, announce, check_door
 from headway.worker.system import calm_collector, die_with_parent
 
 VARIABLE = "HEADWAY_SERVING"  # Not an argument: those are there for everybody to see, and addresses hold passwords.
@@ -40,6 +40,7 @@ async def serve(serving: Serving, listener: socket.socket) -> None:
     may_open = reaches_only_here(app.settings.host)
     api = headway_api(app, hosts=serving.hosts, origins=serving.origins, may_open=may_open)
     server = Server(api, listener, **serving.tls)
+    announce(address_of(listener, tls=bool(serving.tls)))
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, server.leave)

@@ -15,7 +15,8 @@ HEAD_SECONDS = 10.0
 class Protocol(HttpToolsProtocol):
     """Closes a connection on which no whole head comes: at its start, or later once a head has begun.
 
-    A head that comes in one piece, as nearly all do, starts no timer.
+    A head that comes in one piece, as nearly all do, starts no timer. The same bounds hold for what may follow a body,
+    where uvicorn would add header to header, and for a body that still comes though its request has been answered.
     """
 
     head_max = HEAD_MAX
@@ -24,7 +25,9 @@ class Protocol(HttpToolsProtocol):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._in_head = False
-        self._head_size = 0
+        self._in_body = False
+        self._moved = False  # The last piece of data ended a head or brought some of a body.
+        self._head_size = 0  # What came since.
         self._head_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -36,13 +39,17 @@ class Protocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        self._moved = False
         super().data_received(data)
-        if not self._in_head or self.transport.is_closing():
+        if not (self._in_head or self._in_body) or self.transport.is_closing():
             return
-        self._head_size += len(data)
+        self._head_size = 0 if self._moved else self._head_size + len(data)
         if self._head_size > self.head_max:
-            self.send_400_response("The head of the request is too large.")
-        elif self._head_timer is None:
+            if self._in_head:
+                self.send_400_response("The head of the request is too large.")
+            else:
+                self.transport.close()  # It may have been answered already.
+        elif self._in_head and self._head_timer is None:
             self._head_timer = self.loop.call_later(self.head_seconds, self._give_up)
 
     def on_message_begin(self) -> None:
@@ -50,10 +57,30 @@ class Protocol(HttpToolsProtocol):
         self._head_size = 0
         super().on_message_begin()
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._in_head:  # What follows a body is no part of the head, which was checked before.
+            super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
         self._in_head = False
+        self._in_body = self._moved = True
         self._end_timer()
         super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._moved = True
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._in_body = False
+        self._end_timer()
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        unread = self._in_body and self.cycle.response_complete
+        if unread and self._head_timer is None and not self.transport.is_closing():
+            self._head_timer = self.loop.call_later(self.head_seconds, self._give_up)
 
     def _give_up(self) -> None:
         self._head_timer = None

@@ -93,6 +93,7 @@ def _guarded(scope: Scope, *, whole: bool, checked: bool) -> type[APIRoute]:
 
         def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
             handle = super().get_route_handler()
+            reads_json = self.body_field is not None
 
             async def handle_allowed(request: Request) -> Response:
                 request.state.caller = caller = await authorise(request, scope)

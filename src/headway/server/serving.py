@@ -51,6 +51,11 @@ def address_of(listener: socket.socket, *, tls: bool = False) -> str:
     return f"{'https' if tls else 'http'}://{shown}:{port}"
 
 
+def announce(address: str) -> None:
+    """Say where the interface is."""
+    log.info("server.up", extra={"headway": {"address": address, "docs": f"{address}/docs"}})
+
+
 async def check_door(store: Store, settings: Settings) -> None:
     """Refuse to listen beyond this machine without tokens. Raises ``ConfigError``."""
     check_bind(settings.host, await any_tokens(store))

@@ -41,6 +41,7 @@ from headway.server.shapes import SECONDS_MAX, TEXT_MAX
 MESSAGE_MAX = 8_000
 TRACEBACK_MAX = 32_000
 ENTRY_MAX = 64 << 10  # Bytes.
+KEY_MAX = 1_000  # Letters of a key that is made of names.
 LARGEST = SECONDS_MAX * 1_000
 ANY = "*"  # No task has this name: it would be an offer to run any.
 
@@ -86,8 +87,9 @@ def new_worker(body: shapes.Register, app: Headway) -> NewWorker:
 
 def _converted(value: Any, kind: Any, what: str) -> Any:
     try:
+        msgspec.json.encode(value)  # As it will be kept: half a letter, say, no store holds.
         return msgspec.convert(value, kind)
-    except msgspec.ValidationError as problem:
+    except (msgspec.ValidationError, ValueError, OverflowError) as problem:
         raise Problem("invalid", f"{what}: {problem}") from None
 
 
@@ -131,7 +133,13 @@ def _check_cron(cron: CronDocument, names: set[str], largest: int) -> None:
         _read_object(payload_body(cron.payload))
     except (ValueError, msgspec.DecodeError) as problem:
         raise Problem("invalid", f"crons: {cron.task}: {problem}") from None
-    if len(cron.payload) > largest or not (0 < cron.timeout_ms <= LARGEST and 0 <= cron.max_retries <= LARGEST):
+    # Its jobs are made as they stand here, by every worker that knows the task: what no store keeps would stop them all.
+    given = [cron.lane, *cron.needs, *cron.limits, cron.unique_key or "-", cron.rung or "-", cron.tenant or "-"]
+    if any(not text or len(text) > KEY_MAX or "\0" in text for text in given):
+        raise Problem("invalid", f"crons: {cron.task}: its texts have 1 to {KEY_MAX:,} letters, none of them NUL")
+    numbers = [cron.max_retries, *(cron.retry[1:3] if cron.retry else ())]
+    within = 0 < cron.timeout_ms <= LARGEST and all(0 <= number <= LARGEST for number in numbers)
+    if len(cron.payload) > largest or not within or (cron.retry is not None and not 0 <= cron.retry.jitter <= 1):
         raise Problem("invalid", f"crons: {cron.task}: its payload, timeout or retries are out of bounds")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import asyncpg  # type: ignore[import-untyped]
@@ -24,24 +23,6 @@ NOTHING_KEPT = Keep(0, 0, 0, 0, 0)
 
 
 pytestmark = pytest.mark.parametrize("store_name", ["redis"])
-
-
-@pytest.fixture
-async def archive() -> AsyncIterator[Archive]:
-    found = Archive(postgres().url, "default")
-    yield found
-    connection = await asyncpg.connect(postgres().url)
-    await connection.execute("DROP TABLE IF EXISTS headway_history")
-    await connection.close()
-    await found.close()
-
-
-@pytest.fixture
-async def chore(store: Store, archive: Archive) -> Archivist:
-    assert isinstance(store, Archival)
-    made = Archivist(store, archive)
-    await made()  # From now on what ends is held for it.
-    return made
 
 
 async def rows() -> list[Any]:
@@ -69,6 +50,7 @@ async def test_what_has_ended_is_archived_with_all_that_is_known_of_it(store: St
     assert (second["job_id"], second["state"], second["error_type"]) == (bad, "dead_letter", BOOM.type)
     assert first["finished_at"] >= first["started_at"] >= first["submitted_at"]
     assert '"reason"' in second["attempt_log"]
+    assert (first["lane"], first["needs"], second["max_retries"]) == ("medium", [], 0)
     await chore()
     assert chore.archived == 2
 
@@ -107,6 +89,22 @@ async def test_a_job_that_ends_anew_meanwhile_is_archived_anew(
     await end(store, await claim_one(store), Returned(b"1"))
     await store.archived(taken)  # About the ending before.
     await Archivist(store, archive)()
+    assert [(row["job_id"], row["state"]) for row in await rows()] == [(job_id, "completed")]
+
+
+async def test_an_archiver_that_comes_late_replaces_no_later_ending(
+    store: Store, archive: Archive, clock: ManualClock
+) -> None:
+    assert isinstance(store, Archival)
+    await store.unarchived(10)
+    await register(store)
+    job_id = await ended(store, Raised(BOOM), max_retries=0)
+    late = await store.unarchived(10)
+    clock.advance(seconds=1)
+    await store.retry([job_id])
+    await end(store, await claim_one(store), Returned(b"1"))
+    await Archivist(store, archive)()
+    await archive.add(late)
     assert [(row["job_id"], row["state"]) for row in await rows()] == [(job_id, "completed")]
 
 

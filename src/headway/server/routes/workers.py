@@ -1,6 +1,7 @@
 """The protocol of workers that speak HTTP: register, poll, report, send heartbeats, drain.
 
-A worker needs no library: `examples/workers` has one in a few lines of shell.
+A worker needs no library: `examples/workers` has one in a few lines of shell. It is given tasks of all tenants, so a
+token of one tenant cannot be a worker's.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ KNOWN = ("worker_unknown", "worker_not_found")
 @routes.post(
     "/register",
     scope=Scope.WORKER,
+    whole=True,
     answers={201: Registered},
     problems=("too_many", "store_full"),
     summary="Register a worker",
@@ -77,6 +79,7 @@ async def register(request: Request, body: Register) -> Response:
 @routes.post(
     "/{worker_id}/poll",
     scope=Scope.WORKER,
+    whole=True,
     answers={200: Polled},
     problems=(*KNOWN, "too_many"),
     summary="Ask for tasks",
@@ -113,6 +116,7 @@ async def poll(request: Request, worker_id: WorkerId, body: Poll) -> Response:
 @routes.post(
     "/{worker_id}/result",
     scope=Scope.WORKER,
+    whole=True,
     answers={200: Acknowledged},
     problems=(*KNOWN, "lease_lost", "store_full"),
     summary="Report how tasks ended",
@@ -141,7 +145,12 @@ async def result(request: Request, worker_id: WorkerId, body: OneOrMore) -> Resp
 
 
 @routes.post(
-    "/{worker_id}/heartbeat", scope=Scope.WORKER, answers={200: Heard}, problems=KNOWN, summary="Send a sign of life"
+    "/{worker_id}/heartbeat",
+    scope=Scope.WORKER,
+    whole=True,
+    answers={200: Heard},
+    problems=KNOWN,
+    summary="Send a sign of life",
 )
 async def heartbeat(request: Request, worker_id: WorkerId, body: Heartbeat) -> Response:
     """Renew the worker and its tasks: those it names, or all. Answers with what it must stop."""
@@ -172,6 +181,7 @@ async def heartbeat(request: Request, worker_id: WorkerId, body: Heartbeat) -> R
 @routes.post(
     "/{worker_id}/drain",
     scope=Scope.WORKER,
+    whole=True,
     answers={200: Drained},
     problems=KNOWN,
     summary="Give a worker no more tasks",
