@@ -8,8 +8,9 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from headway.cli import show
-from headway.cli.opening import HERE, JsonFlag, Place, opened, policy_of, run
+from headway.cli.opening import HERE, JsonFlag, Place, opened, policy_of, reading, run
 from headway.client.app import read_states
+from headway.client.historian import Historian
 from headway.client.settings import nearest
 from headway.core.errors import ConfigError
 from headway.core.job import Job
@@ -50,18 +51,18 @@ def jobs(
     )
 
     async def find() -> tuple[list[Job], int, bool]:
-        async with opened(place) as store:
+        async with opened(place) as store, reading(place, store) as historian:
             if priority is not None:
                 await check_lane(store, priority)
-            return await find_page(store, query)
+            return await find_page(store, query, historian)
 
     print_page(*run(find()), json=json)
     return 0
 
 
-async def find_page(store: Store, query: JobQuery) -> tuple[list[Job], int, bool]:
+async def find_page(store: Store, query: JobQuery, historian: Historian | None = None) -> tuple[list[Job], int, bool]:
     """Find a page of jobs. Gives them, the store's time, and whether there are more."""
-    found = await store.find(query._replace(limit=query.limit + 1))
+    found = await (historian or store).find(query._replace(limit=query.limit + 1))
     now_at = (await store.snapshot()).now_at
     return found[: query.limit], now_at, len(found) > query.limit
 

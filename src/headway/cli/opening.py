@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from cyclopts import Group, Parameter
 
+from headway.client.historian import Historian
 from headway.client.settings import Settings, load_settings
 from headway.core.errors import ConfigError, HeadwayError, NotAStore
 from headway.core.policy.document import BUILT_IN, Policy
-from headway.stores.base import Store
+from headway.stores.base import Archival, Store
 from headway.stores.open import mask, open_store
 
 if TYPE_CHECKING:
@@ -104,6 +105,21 @@ def store_at(place: StorePlace, *, create: bool = False) -> Store:
     from headway.cli.remote import remote_store
 
     return remote_store(*server)
+
+
+@asynccontextmanager
+async def reading(place: StorePlace, store: Store) -> AsyncGenerator[Historian]:
+    """Read jobs from an open store and, where the settings name one, from its history."""
+    historian = Historian(store, history_of(place, store))
+    try:
+        yield historian
+    finally:
+        await historian.close()
+
+
+def history_of(place: StorePlace, store: Store) -> str | None:
+    """Give where the jobs are kept that a store has forgotten, if it is one that forgets."""
+    return place.settings().history if place.server() is None and isinstance(store, Archival) else None
 
 
 async def policy_of(store: Store) -> Policy:

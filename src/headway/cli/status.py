@@ -9,7 +9,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from headway.cli import show
-from headway.cli.opening import HERE, JsonFlag, Place, opened, policy_of, run, store_at
+from headway.cli.opening import HERE, JsonFlag, Place, history_of, opened, policy_of, reading, run, store_at
 from headway.client.client import Client
 from headway.core.errors import JobError, JobNotFound
 from headway.core.event import Event
@@ -45,12 +45,12 @@ def status(
         return 0
 
     async def read() -> tuple[Job | None, Standing | None, Policy]:
-        async with opened(place) as store:
-            job = (await store.get([JobId(job_id)]))[0]
+        async with opened(place) as store, reading(place, store) as historian:
+            job = (await historian.get([JobId(job_id)]))[0]
             return job, await store.standing(JobId(job_id)), await policy_of(store)
 
     job, standing, policy = run(read())
-    if job is None or standing is None:
+    if job is None:
         raise JobNotFound(f"no job {job_id} in the store; it may have been pruned", job_id=job_id)
     if json:
         more = {"effective_priority": effective_lane(policy, job, job.seen_at), "waited_s": _seconds(standing)}
@@ -60,13 +60,13 @@ def status(
     return 0
 
 
-def _seconds(standing: Standing) -> dict[str, float]:
-    return {reason: ms / 1_000 for reason, ms in standing.waited_ms.items()}
+def _seconds(standing: Standing | None) -> dict[str, float]:
+    return {} if standing is None else {reason: ms / 1_000 for reason, ms in standing.waited_ms.items()}
 
 
 async def _follow(job_id: JobId, place: Place, *, json: bool) -> None:
     store = store_at(place)
-    client = Client(lambda: store)
+    client = Client(lambda: store, lambda: history_of(place, store))
     try:
         async for event in client.events(job_id):
             print(show.compact(show.event_values(event)) if json else describe(event))
@@ -104,7 +104,7 @@ def _reason(reason: object) -> str:
     return f" ({reason})" if reason else ""
 
 
-def _print(job: Job, standing: Standing, policy: Policy, *, args: bool) -> None:
+def _print(job: Job, standing: Standing | None, policy: Policy, *, args: bool) -> None:
     console = show.console()
     console.print(show.facts(_facts(job, standing, policy)))
     if args:
@@ -127,12 +127,12 @@ def _print(job: Job, standing: Standing, policy: Policy, *, args: bool) -> None:
         console.print(show.text(job.error.traceback.rstrip(), lines=True), soft_wrap=True)
 
 
-def _facts(job: Job, standing: Standing, policy: Policy) -> dict[str, object]:
-    """Give what there is to say, leaving out what does not apply."""
+def _facts(job: Job, standing: Standing | None, policy: Policy) -> dict[str, object]:
+    """Give what there is to say, leaving out what does not apply. A job in the history alone stands nowhere."""
     now_at = job.seen_at
     effective = effective_lane(policy, job, now_at)
-    first = next(iter(why(standing, policy)), None)
-    waited = [f"{show.duration(ms)} {reason}" for reason, ms in standing.waited_ms.items()]
+    first = None if standing is None else next(iter(why(standing, policy)), None)
+    waited = [f"{show.duration(seconds * 1_000)} {reason}" for reason, seconds in _seconds(standing).items()]
     took_ms = None if job.started_at is None else (job.finished_at or now_at) - job.started_at
     facts: dict[str, object | None] = {
         "job": job.job_id,

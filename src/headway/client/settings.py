@@ -41,6 +41,7 @@ class Settings:
     confirm: float = 10.0
     grace: float = 30.0
     hard_grace: float = 10.0
+    poll: float = 1.25
     payload_max: int = 1 << 20
     policy: str | None = None
     server: str | None = None
@@ -62,7 +63,7 @@ class Settings:
                 "with no slot left for other lanes they would never run",
                 setting="reserved",
             )
-        for name in ("heartbeat", "dead_after", "confirm", "payload_max"):
+        for name in ("heartbeat", "dead_after", "confirm", "poll", "payload_max"):
             if getattr(self, name) <= 0:
                 raise ConfigError(f"{name} must be above 0, not {getattr(self, name)}", setting=name)
         for name in ("grace", "hard_grace"):

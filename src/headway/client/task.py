@@ -341,7 +341,10 @@ class _Terms:
     def _unique_key(self, unique: Unique, values: dict[str, Any]) -> str:
         values = {**self.signature.defaults, **values}  # Whether the default was written out makes no difference.
         chosen = values if unique.by is None else {name: values.get(name) for name in unique.by}
-        digest = hashlib.blake2b(self.signature.canonical(chosen), digest_size=16).hexdigest()
+        text = self.signature.canonical(chosen)
+        if self.template.tenant is not None:  # Whoever submits for another tenant must not be given this one's job.
+            text = self.template.tenant.encode() + b"\0" + text
+        digest = hashlib.blake2b(text, digest_size=16).hexdigest()
         return f"{self.template.task}:{digest}"
 
 

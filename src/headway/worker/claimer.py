@@ -19,7 +19,7 @@ from headway.stores.base import Ear, Progress
 
 log = logging.getLogger("headway.worker")
 
-SLOW_POLL = 1.25  # Seconds; stands behind the wake-ups.
+SLOW_POLL = 1.25  # Seconds; stands behind the wake-ups, unless another length is given.
 RESERVE_POLL = 0.005  # Seconds after a claim that left only slots of the reserve free.
 PROGRESS_EVERY = 0.2
 BACKOFF_MAX = 5.0
@@ -51,6 +51,7 @@ class Claimer(Generic[Word]):
         start: Callable[[Sequence[Lease]], None],
         handed_in: Callable[[list[int]], None],
         confirm: float,
+        poll: float = SLOW_POLL,
     ) -> None:
         self._feed = feed
         self._ear = ear
@@ -59,6 +60,7 @@ class Claimer(Generic[Word]):
         self._start = start
         self._handed_in = handed_in
         self._confirm = confirm
+        self._poll = poll
         self._kick = asyncio.Event()
         self._woken = False  # By the store, since the last exchange.
         self._ended: list[_Ended[Word]] = []
@@ -183,7 +185,7 @@ class Claimer(Generic[Word]):
 
     async def _pause(self, fed: Fed) -> None:
         """Wait for a reason to go on."""
-        timeout = SLOW_POLL if self._free() > 0 else 60.0
+        timeout = self._poll if self._free() > 0 else 60.0
         if self._free() > 0:
             if fed.leases:  # The store wakes only who came away with nothing: unless another job ends first, ask again.
                 timeout = RESERVE_POLL

@@ -212,14 +212,17 @@ class Worker:
             asyncio.create_task(every(PUBLISH_EVERY, lambda: tallies.publish(own))),
             asyncio.create_task(every(STALE / 5, Retirer(own))),
         ]
-        if settings.history is not None:
-            upkeep.append(asyncio.create_task(every(ARCHIVE_EVERY, archivist(own, settings.history))))
+        archiving = None if settings.history is None else archivist(own, settings.history)
+        if archiving is not None:
+            upkeep.append(asyncio.create_task(every(ARCHIVE_EVERY, archiving)))
         try:
             await asyncio.get_running_loop().run_in_executor(None, stop.wait)
         finally:
             for task in upkeep:
                 task.cancel()
             await asyncio.gather(*upkeep, return_exceptions=True)
+            if archiving is not None:
+                await archiving.close()
             with contextlib.suppress(StoreError):
                 await tallies.retire(own)
             if own is not store:

@@ -157,6 +157,7 @@ class Runner:
             start=self._start,
             handed_in=self._handed_in,
             confirm=self.pace.confirm,
+            poll=self._settings.poll,
         )
 
     def _known(self, policy: Policy) -> Known:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headway.client.codec import VERSION
+from headway.client.historian import open_archive
 from headway.core.errors import ConfigError
 from headway.stores.base import Archival, Store
 
@@ -19,9 +19,7 @@ def archivist(store: Store, url: str) -> Archivist:
     """Make the chore that archives what ends in a store. Raises ``ConfigError`` if the store keeps all of it itself."""
     if not isinstance(store, Archival):
         raise ConfigError("history is for jobs on Redis; this store keeps ended jobs itself, as long as keep says")
-    from headway.stores.postgres.history.archive import Archive
-
-    return Archivist(store, Archive(url, store.namespace, mark=VERSION))
+    return Archivist(store, open_archive(url, store.namespace))
 
 
 class Archivist:
@@ -43,3 +41,6 @@ class Archivist:
         await self._store.archived(jobs)
         self.archived += len(jobs)
         return 0.01 if len(jobs) == BATCH else None
+
+    async def close(self) -> None:
+        await self._archive.close()
