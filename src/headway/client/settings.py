@@ -14,6 +14,7 @@ from typing import Any
 from headway.core.errors import ConfigError, UnknownOption
 from headway.core.words import nearest as nearest
 from headway.engine.redaction import SECRETS
+from headway.stores.open import mask
 
 FILE = "headway.toml"
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
@@ -85,7 +86,15 @@ class Settings:
         if self.worker_http is not None:
             read_probe_address(self.worker_http)
 
+    def __repr__(self) -> str:
+        """Give all of them but passwords and tokens: what is printed ends up in logs."""
+        shown = {name: getattr(self, name) for name in _NAMES}
+        shown |= {name: mask(shown[name]) for name in _ADDRESSES if shown[name] is not None}
+        shown["token"] = None if self.token is None else "***"
+        return f"Settings({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
 
+
+_ADDRESSES = ("store", "transient_store", "history", "server")
 _NAMES = tuple(field.name for field in fields(Settings))
 
 

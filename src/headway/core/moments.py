@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-
 FIRST, LAST = -62_135_596_800_000, 253_402_300_799_999  # Years 1 and 9999: what RFC 3339 can write.
 
 

@@ -14,6 +14,7 @@ from headway.core.errors import ConfigError
 from headway.core.job import JobId, State
 from headway.engine.policies import POLICIES, check_kept
 from headway.engine.rules import PAUSES, POLICY
+from headway.engine.tally import TALLIES
 from headway.stores.base import FORMAT, RULES, JobQuery, Store
 from headway.stores.rulebook import read_rules
 from headway.version import __version__
@@ -22,7 +23,11 @@ PATH = "/internal/operate"
 IDS_MAX = 500
 PAGE_MAX = 100  # Jobs may be large.
 NUMBER_MAX = 1 << 53  # Beyond it some stores count no longer one by one.
-DOCUMENTS = (POLICIES, RULES)  # Kinds that may be read; written are policies, which of them governs, and pauses.
+DOCUMENTS = (
+    POLICIES,
+    RULES,
+    TALLIES,
+)  # Kinds that may be read; written are policies, which of them governs, and pauses.
 
 
 class Get(msgspec.Struct, frozen=True):
@@ -115,7 +120,6 @@ def path_of(question: Question) -> str:
 
 async def perform(store: Store, question: Question) -> Any:
     """Do what was asked. Raises ``ConfigError`` for what is out of bounds."""
-    _check_values(msgspec.structs.astuple(question))
     match question:
         case Get(job_ids):
             return await store.get(_bounded(job_ids))
@@ -150,8 +154,12 @@ async def perform(store: Store, question: Question) -> Any:
             assert_never(question)
 
 
+def check_question(question: Question) -> None:
+    """Refuse texts and numbers that some store cannot hold. Raises ``ConfigError``."""
+    _check_values(msgspec.structs.astuple(question))
+
+
 def _check_values(values: Iterable[Any]) -> None:
-    """Refuse texts and numbers that some store cannot hold."""
     for value in values:
         if isinstance(value, str) and "\0" in value:
             raise ConfigError("a text must not hold NUL")

@@ -15,6 +15,7 @@ from starlette.requests import HTTPConnection
 from starlette.types import Scope as AsgiScope
 from starlette.websockets import WebSocket
 
+from headway.core.errors import StoreUnavailable
 from headway.engine.audit import OPEN
 from headway.engine.tickets import make_ticket, redeem_ticket
 from headway.engine.tokens import Grant, Tokens, id_of
@@ -172,6 +173,8 @@ async def authenticate(scope: AsgiScope, tokens: Tokens, limiter: Limiter) -> Ca
         return await _by_ticket(scope, tokens, limiter, ticket)
     if tokens.open:
         return EVERYTHING
+    if tokens.may_open and not tokens.seen:  # The guard has just asked in vain. A token may not be what is missing.
+        raise StoreUnavailable("the store does not answer, so nobody can tell whether a token is needed")
     raise unauthenticated()
 
 

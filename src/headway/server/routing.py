@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -11,7 +12,7 @@ from starlette.responses import Response
 
 from headway.server.auth import Caller, Scope, authorise
 from headway.server.guard import DEPTH_MAX, too_deep
-from headway.server.problems import PROBLEM_JSON, STATUSES, Problem
+from headway.server.problems import FIELD_MAX, PROBLEM_JSON, STATUSES, Problem
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -101,6 +102,8 @@ def _guarded(scope: Scope, *, whole: bool, checked: bool) -> type[APIRoute]:
                     raise Problem("forbidden", "this token is for one tenant, and this concerns all of them")
                 if checked:
                     check_depth(await request.body())
+                if reads_json and (body := await request.body()):
+                    request._json = read_json(body)  # Where the framework looks first.
                 return await handle(request)
 
             return handle_allowed
@@ -112,6 +115,34 @@ def check_depth(body: bytes) -> None:
     """Refuse JSON that nests too deep. Raises ``Problem``."""
     if too_deep(body):
         raise Problem("malformed", f"the body is nested more than {DEPTH_MAX} deep")
+
+
+def read_json(body: bytes) -> Any:
+    """Read a body that is JSON in UTF-8. Raises ``Problem``, also for a name that an object has twice.
+
+    Of two values Python takes the last and others the first: what a proxy has checked, say, need not be what we do.
+    """
+    try:
+        return json.loads(body.decode(), object_pairs_hook=_once)
+    except _TwiceError as twice:
+        raise Problem("malformed", f"an object has the member {str(twice)[:FIELD_MAX]!r} twice") from None
+    except (ValueError, RecursionError):
+        raise Problem("malformed", "the body is not JSON") from None
+
+
+class _TwiceError(Exception):
+    pass
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) < len(pairs):
+        seen: set[str] = set()
+        for name, _ in pairs:
+            if name in seen:
+                raise _TwiceError(name)
+            seen.add(name)
+    return members
 
 
 def caller_of(request: Request) -> Caller:

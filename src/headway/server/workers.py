@@ -133,7 +133,7 @@ def _check_cron(cron: CronDocument, names: set[str], largest: int) -> None:
         _read_object(payload_body(cron.payload))
     except (ValueError, msgspec.DecodeError) as problem:
         raise Problem("invalid", f"crons: {cron.task}: {problem}") from None
-    # Its jobs are made as they stand here, by every worker that knows the task: what no store keeps would stop them all.
+    # Every worker that knows the task makes jobs of this as it stands: what no store keeps would stop them all.
     given = [cron.lane, *cron.needs, *cron.limits, cron.unique_key or "-", cron.rung or "-", cron.tenant or "-"]
     if any(not text or len(text) > KEY_MAX or "\0" in text for text in given):
         raise Problem("invalid", f"crons: {cron.task}: its texts have 1 to {KEY_MAX:,} letters, none of them NUL")

@@ -21,6 +21,7 @@ from headway.engine.operating import (
     Question,
     Retry,
     Write,
+    check_question,
     perform,
 )
 from headway.server.auth import Caller, Scope
@@ -66,9 +67,11 @@ async def _read(request: Request, verb: str, verbs: dict[str, Any]) -> Any:
     if too_deep(body):
         raise Problem("malformed", "the body nests too deep")
     try:
-        return msgspec.json.decode(body, type=kind)
+        question = msgspec.json.decode(body, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError) as problem:
         raise Problem("malformed", f"the body does not fit: {problem}") from None
+    check_question(question)
+    return question
 
 
 async def _do(request: Request, question: Question) -> Response:

@@ -1,0 +1,240 @@
+"""Two tenants: whatever one asks for, it learns nothing of the other's tasks, not even that they are there."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from headway import Headway, Unique
+from headway.engine.tokens import create_token
+from headway.server.api import headway_api
+from headway.server.routes.streams import SOCKET_SCOPES
+from tests.conftest import ADDRESSES
+from tests.server.conftest import client_for, make_app
+from tests.server.door import call
+from tests.server.test_workers import WORKERS, register
+
+TASKS = "/api/v1/tasks"
+UNKNOWN = "01999e2f-9d1c-7cc0-8a1e-5f1d6c3b2a10"
+THEIRS, OURS = "tenant-with-secrets", "tenant-next-door"
+STATES = ("queued", "executing", "completed", "failed", "dead_letter", "cancelled")
+
+pytestmark = pytest.mark.parametrize("store_name", ["memory", "sqlite", "redis"])
+
+
+@dataclass
+class House:
+    """Tasks of a tenant in every state, one that is nobody's, and tokens."""
+
+    api: FastAPI
+    operator: str = ""
+    theirs: str = ""
+    ours: str = ""  # With all scopes, and for another tenant.
+    tasks: dict[str, str] = field(default_factory=dict)
+    worker_id: str = ""
+
+    def client(self, token: str) -> httpx.AsyncClient:
+        return client_for(self.api, headers={"authorization": f"Bearer {token}"})
+
+    @property
+    def hidden(self) -> list[str]:
+        """What must never be told."""
+        return [*self.tasks.values(), THEIRS, self.worker_id, "canary"]
+
+
+@pytest.fixture
+async def house(store_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[House]:
+    monkeypatch.chdir(tmp_path)
+    async with make_app(ADDRESSES[store_name](tmp_path)) as app:
+        yield await _furnish(app)
+
+
+async def _furnish(app: Headway) -> House:
+    @app.task(name="once", unique=Unique())
+    async def once(a: int) -> None: ...
+
+    house = House(headway_api(app, hosts=["testserver"]))
+    store = await app.client.store()
+    _, house.operator = await create_token(store, ["admin"], now_at=1)
+    _, house.theirs = await create_token(store, ["submit", "read"], tenant=THEIRS, now_at=1)
+    _, house.ours = await create_token(store, ["admin", "submit", "read", "worker"], tenant=OURS, now_at=1)
+    async with house.client(house.operator) as operator, house.client(house.theirs) as theirs:
+        worker = await register(operator, capacity=9, reserved=0)
+        house.worker_id = worker.worker_id
+        for state in STATES[1:]:
+            house.tasks[state] = await _submitted(theirs, max_retries=0)
+            if state == "cancelled":
+                await theirs.delete(f"{TASKS}/{house.tasks[state]}")
+                continue
+            given = await worker.claim()
+            told: dict[str, Any] = {"task_id": given["task_id"], "fence": given["fence"]}
+            if state == "completed":
+                await worker.say("result", status="completed", result="canary", **told)
+            elif state != "executing":
+                error = {"message": "canary", "retriable": state != "failed"}
+                await worker.say("result", status="failed", error=error, **told)
+        house.tasks["queued"] = await _submitted(theirs, required_capabilities=["canary"], idempotency_key="key")
+        house.tasks["nobody's"] = await _submitted(operator, required_capabilities=["canary"])
+        for state in STATES:
+            assert (await theirs.get(f"{TASKS}/{house.tasks[state]}")).json()["status"] == state
+    return house
+
+
+async def _submitted(http: httpx.AsyncClient, **body: Any) -> str:
+    answer = await http.post(TASKS, json={"task_type": "canary", "parameters": {"value": "canary"}} | body)
+    assert answer.status_code == 201, answer.text
+    task_id: str = answer.json()["task_id"]
+    return task_id
+
+
+def _about_one(api: FastAPI) -> list[tuple[str, str]]:
+    """Name every operation on one task, as the schema and the sockets have them."""
+    paths = api.openapi()["paths"]
+    found = [(method.upper(), path) for path, methods in paths.items() if "{task_id}" in path for method in methods]
+    return [*found, *(("WS", path) for path in SOCKET_SCOPES)]
+
+
+async def test_a_task_of_another_tenant_looks_like_one_that_is_not_there(house: House) -> None:
+    # S-31
+    operations = _about_one(house.api)
+    assert len(operations) >= 9
+    async with house.client(house.operator) as operator:
+        before = [(await operator.get(f"{TASKS}/{task_id}")).json() for task_id in house.tasks.values()]
+    for method, path in operations:
+        unknown = await call(house.api, method, path.replace("{task_id}", UNKNOWN), token=house.ours)
+        assert (unknown.status, unknown.code) == (404, "job_not_found"), (method, path)
+        for task_id in house.tasks.values():
+            answer = await call(house.api, method, path.replace("{task_id}", task_id), token=house.ours)
+            told = answer.body.replace(task_id.encode(), UNKNOWN.encode())
+            assert (answer.status, answer.headers, told) == (unknown.status, unknown.headers, unknown.body), (
+                method,
+                path,
+            )
+    async with house.client(house.operator) as operator:
+        after = [(await operator.get(f"{TASKS}/{task_id}")).json() for task_id in house.tasks.values()]
+    assert after == before
+
+
+async def test_no_list_and_no_number_names_what_is_another_tenants(house: House) -> None:
+    # S-31, S-34
+    reads = [
+        path
+        for path, methods in house.api.openapi()["paths"].items()
+        if "get" in methods and "{" not in path and path != "/task"
+    ]
+    assert {TASKS, "/api/v1/dlq", "/api/v1/queue/stats", "/metrics", "/api/v1/workers"} <= set(reads)
+    filters = [
+        "",
+        "?limit=1",
+        "?task_type=canary",
+        f"?worker={house.worker_id}",
+        f"?tenant={OURS}",
+        "?age=0",
+        "?cursor=OTk5",
+    ]
+    filters += [f"?status={state}" for state in STATES]
+    async with house.client(house.ours) as ours:
+        for path in reads:
+            for query in filters if path in (TASKS, "/api/v1/dlq") else [""]:
+                answer = await ours.get(f"{path}{query}")
+                assert answer.status_code in (200, 403), (path, answer.text)
+                assert not [word for word in house.hidden if word in answer.text], path
+        for path in (TASKS, "/api/v1/dlq"):
+            answer = await ours.get(f"{path}?tenant={THEIRS}")
+            assert (answer.status_code, answer.json()["code"]) == (403, "tenant_mismatch")
+
+
+async def test_what_concerns_all_tenants_is_not_for_a_token_of_one(house: House) -> None:
+    # S-31: also to be given tasks, which are everybody's.
+    whole = ["GET /metrics", "GET /api/v1/workers", "GET /api/v1/pauses", "PUT /api/v1/policy", "POST /api/v1/pause"]
+    whole += [
+        "POST /api/v1/resume",
+        f"POST /api/v1/workers/{house.worker_id}/drain",
+        "POST /internal/operate/look/stats",
+    ]
+    whole += [f"POST {WORKERS}/register"]
+    whole += [f"POST {WORKERS}/{house.worker_id}/{verb}" for verb in ("poll", "result", "heartbeat", "drain")]
+    async with house.client(house.ours) as ours:
+        for one in whole:
+            method, path = one.split()
+            answer = await ours.request(method, path, json=None if method == "GET" else {"capabilities": []})
+            assert (answer.status_code, answer.json()["code"]) == (403, "forbidden"), one
+
+
+async def test_keys_are_each_tenants_own(house: House) -> None:
+    # S-32
+    body = {"task_type": "canary", "parameters": {"value": "other"}, "idempotency_key": "key"}
+    async with house.client(house.ours) as ours, house.client(house.theirs) as theirs:
+        mine = await ours.post(TASKS, json=body)
+        assert mine.status_code == 201
+        again = await ours.post(TASKS, json=body)
+        assert (again.status_code, again.json()["task_id"]) == (200, mine.json()["task_id"])
+        assert (await theirs.post(TASKS, json=body)).status_code == 409
+        # Of tasks that are unique each tenant has its own one.
+        once = {"task_type": "once", "parameters": {"a": 1}}
+        first, second = await theirs.post(TASKS, json=once), await ours.post(TASKS, json=once)
+        assert (first.status_code, second.status_code) == (201, 201)
+        assert (await ours.post(TASKS, json=once)).json()["task_id"] == second.json()["task_id"]
+
+
+async def test_dead_letters_of_another_tenant_are_not_replayed(house: House) -> None:
+    # S-31
+    async with house.client(house.ours) as ours, house.client(house.theirs) as theirs:
+        for wanted in (
+            {"task_ids": list(house.tasks.values())},
+            {"task_ids": [UNKNOWN]},
+            {"task_type": "canary"},
+            {"all": True},
+            {"tenant": OURS},
+        ):
+            answer = await ours.post("/api/v1/dlq/replay", json=wanted)
+            assert answer.json() == {"replayed": [], "refused": [], "more": False}
+        mismatch = await ours.post("/api/v1/dlq/replay", json={"tenant": THEIRS})
+        assert (mismatch.status_code, mismatch.json()["code"]) == (403, "tenant_mismatch")
+        assert (await theirs.get(f"{TASKS}/{house.tasks['dead_letter']}")).json()["status"] == "dead_letter"
+
+
+async def test_reasons_and_streams_of_ones_own_tasks_name_nobody_else(house: House) -> None:
+    # S-31: those of others are ahead of it, and run.
+    async with house.client(house.ours) as ours:
+        body = {"task_type": "mine", "required_capabilities": ["nothing like it"], "run_after": None}
+        task_id = (await ours.post(TASKS, json=body)).json()["task_id"]
+        for path in ("", "/why", "/estimate"):
+            answer = await ours.get(f"{TASKS}/{task_id}{path}")
+            assert answer.status_code == 200
+            assert not [word for word in house.hidden if word in answer.text]
+        ticket = (await ours.post(f"{TASKS}/{task_id}/ticket")).json()["ticket"]
+    # A ticket opens the one thing it is for.
+    other = house.tasks["queued"]
+    async with client_for(house.api) as anybody:
+        answer = await anybody.get(f"{TASKS}/{other}/events?ticket={ticket}")
+        assert answer.status_code == 401
+        house.api.state.service.limiter.uncount("127.0.0.1", "")
+        async with house.client(house.ours) as ours:
+            await ours.delete(f"{TASKS}/{task_id}")
+        async with asyncio.timeout(10):
+            told = await anybody.get(f"{TASKS}/{task_id}/events?ticket={ticket}")
+    assert "cancelled" in told.text
+    assert not [word for word in house.hidden if word in told.text]
+
+
+async def test_a_task_cannot_be_given_to_another_tenant(house: House) -> None:
+    async with house.client(house.ours) as ours:
+        for body in ({"task_type": "x", "tenant": THEIRS}, {"task_type": "x", "tenant": "anybody"}):
+            for path, sent in ((TASKS, body), (f"{TASKS}/bulk", [{"task_type": "x"}, body])):
+                answer = await ours.post(path, json=sent)
+                assert (answer.status_code, answer.json()["code"]) == (403, "tenant_mismatch")
+        listed = (await ours.get(TASKS)).json()
+        assert listed["items"] == []
+        made = (await ours.post("/task", json={"task_type": "x"})).json()
+        assert (await ours.get(f"{TASKS}/{made['task_id']}")).json()["tenant"] == OURS
+        assert re.search(THEIRS, json.dumps(listed)) is None
