@@ -26,7 +26,14 @@ NOTE_MAX = 500
 routes = Routes("policy", "/api/v1")
 
 
-@routes.get("/policy", scope=Scope.READ, answers={200: PolicyShape}, takes_input=False, summary="The policy in force")
+@routes.get(
+    "/policy",
+    scope=Scope.READ,
+    answers={200: PolicyShape},
+    takes_input=False,
+    whole=True,
+    summary="The policy in force",
+)
 async def get_policy(request: Request) -> Response:
     """Give the policy in force with its version, whole: what was left out is filled in."""
     return reply(_values(await read_current(await service_of(request).store())))

@@ -11,13 +11,21 @@ from headway.core.errors import StoreError
 
 log = logging.getLogger("headway.worker")
 
+FAILED_AGAIN = 10.0  # Seconds after which a chore is tried again that failed for no reason we know.
+
 
 async def every(interval: float, chore: Callable[[], Awaitable[float | None]]) -> None:
-    """Do a chore at a jittered interval, or after as many seconds as it asks for. Store trouble only delays it."""
+    """Do a chore at a jittered interval, or after as many seconds as it asks for.
+
+    Store trouble only delays it, and so does what nobody thought of: a chore that stopped would be missed too late.
+    """
     while True:
         asked = None
         try:
             asked = await chore()
         except StoreError as problem:
             log.warning("a chore could not be done, later again: %s", problem)
+        except Exception:
+            log.exception("a chore failed; it is tried again in %g s", FAILED_AGAIN)
+            asked = FAILED_AGAIN
         await asyncio.sleep(interval * random.uniform(0.7, 1.3) if asked is None else max(0.01, asked))
