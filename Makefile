@@ -24,10 +24,10 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test test-fast lint types format conformance sim proof bench clean
+.PHONY: help run test test-fast lint types format conformance sim proof bench example-django clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 run: $(PACKAGE) ## Start Headway on an embedded store with demo tasks and a live view (ARGS="...")
 	$(BIN)/headway up $(ARGS)
@@ -62,6 +62,9 @@ proof: $(DEV) ## Run the long proofs, one at a time and without time limits (ARG
 
 bench: $(DEV) $(PEERS) ## Measure Headway on every store beside its peers, in about 20 minutes (ARGS="--quick")
 	$(BIN)/python -m benchmarks $(ARGS)
+
+example-django: $(DEV) ## Start a Django project with a queue, a page and an admin, on a PostgreSQL of its own
+	$(BIN)/python examples/django/start.py
 
 clean: ## Remove both environments, caches and build output
 	rm -rf $(VENV) $(PEERS_VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache .grimp_cache

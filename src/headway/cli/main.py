@@ -102,6 +102,7 @@ _COMMANDS = (
     _Command("top", "top:top", _OPERATE, "[OPTIONS]", ("headway top", "headway top --once")),
     _Command("policy", "policy:policy", _OPERATE, "", ()),
     _Command("token", "token:token", _OPERATE, "", ()),
+    _Command("celery", "celery:celery", _OPERATE, "", ()),
     _Command("migrate", "migrate:migrate", _OPERATE, "[OPTIONS]", ("headway migrate --dry-run", "headway migrate")),
     _Command("doctor", "doctor:doctor", _OPERATE, "[OPTIONS]", ("headway doctor", "headway doctor --json")),
 )

@@ -31,7 +31,7 @@ from headway.engine.depth import Depth
 from headway.engine.inforce import InForce
 from headway.engine.policies import load_policy
 from headway.engine.rules import change_paused, declare_limits, read_paused
-from headway.stores.base import JobQuery, Stats, Store, SubmitBlocking
+from headway.stores.base import JobQuery, PrepareBlocking, Stats, Store, SubmitBlocking
 from headway.stores.open import open_store
 
 P = ParamSpec("P")
@@ -279,13 +279,10 @@ class Headway:
 
     def submit_call_blocking(self, call: Call[R]) -> Job[R]:
         """Submit one call from a thread: the short way, where the store has one and nothing must be looked up first."""
-        task, store = call.task, self.client.opened(self.portal.loop())
-        ready = self.in_force.looked_within(FOLLOW_EVERY) and not task.terms.problem and not traces.active()
-        if self.policy.max_depth or (task.limits and task.name not in self._declared):
-            ready = False
+        store = self.client.opened(self.portal.loop())
         # Not ``isinstance``: of a protocol that would cost a tenth of the whole call.
         submit: SubmitBlocking | None = getattr(store, "submit_blocking", None)
-        if ready and submit is not None:
+        if submit is not None and self._is_ready(call.task) and not traces.active():
             self.portal.warn_on_loop()
             jobs = [call.job()]
             answers = submit(jobs)
@@ -293,6 +290,12 @@ class Headway:
                 _log_queued(jobs, answers)
                 return self._submitted(call, answers[0])
         return self.portal.run(self.submit_call(call))
+
+    def _is_ready(self, task: Task[Any, Any, Any]) -> bool:
+        """Tell whether a job of a task can be made without a look at the store first."""
+        known = not task.limits or task.name in self._declared
+        looked = self.in_force.looked_within(FOLLOW_EVERY)
+        return known and looked and not task.terms.problem and not self.policy.max_depth
 
     def submit_call_within(self, call: Call[R]) -> Job[R]:
         """Submit one call on the caller's connection; blocks."""
@@ -354,10 +357,14 @@ class Headway:
                 return answers
 
     def _submit_blocking(self, calls: Sequence[Call[Any]], connection: object) -> list[Submitted]:
-        """Submit on a caller's connection, in the caller's thread: only what precedes it is done elsewhere."""
-        with traces.Sending(self.portal.run(self._prepare(calls))) as jobs:
+        """Submit on a caller's connection, in the caller's thread: only what must be looked up is done elsewhere."""
+        store = self.client.opened(self.portal.loop())
+        prepare: PrepareBlocking | None = getattr(store, "prepare_submit_blocking", None)
+        ready = prepare is not None and all(self._is_ready(call.task) for call in calls)
+        with traces.Sending([call.job() for call in calls] if ready else self.portal.run(self._prepare(calls))) as jobs:
             while True:
-                submission = self.portal.run(self.client.prepare_submit(jobs))
+                submission = prepare(jobs) if prepare is not None else None
+                submission = submission or self.portal.run(self.client.prepare_submit(jobs))
                 if (answers := submission.run(connection)) is not None:
                     break
         _log_queued(jobs, answers)

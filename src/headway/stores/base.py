@@ -296,6 +296,11 @@ class SubmitsWithin(Protocol):
         ...
 
 
+# What such a store may also have, called ``prepare_submit_blocking``: it prepares in any thread and waits for nothing.
+# None: something has to be looked up first, so ``prepare_submit`` is to be asked.
+PrepareBlocking = Callable[[Sequence[NewJob]], Submission | None]
+
+
 @runtime_checkable
 class Archival(Protocol):
     """A store that holds ended jobs until somebody has taken them to an archive."""

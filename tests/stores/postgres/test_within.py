@@ -147,3 +147,48 @@ async def test_other_stores_refuse_a_connection() -> None:
     with pytest.raises(ConfigError, match="PostgreSQL"):
         await add.using(connection=object()).aenqueue(1, 2)
     await app.aclose()
+
+
+async def test_a_plain_job_of_a_class_that_tenants_share_waits_for_its_place_too(
+    app: Headway, url: str, outside: Outside
+) -> None:
+    add, bill = app.find_task("add"), app.find_task("bill")
+    await add.using(connection=outside).aenqueue(1, 2)  # The short way, as long as nobody shares the class.
+    await bill.aenqueue("acme")
+    async with outside.transaction():
+        job = await add.using(connection=outside).aenqueue(3, 4)
+    assert await job.astatus() == "queued"
+    assert await kept(outside, url) == 3
+    assert (await app.astats()).totals["submitted"] == 3
+
+
+async def test_a_job_whose_id_is_known_is_recognised_on_the_short_way(app: Headway, url: str, outside: Outside) -> None:
+    add = app.find_task("add")
+    call = add.using(connection=outside).call(1, 2)
+    first = await app.submit_call(call)
+    async with outside.transaction():
+        again = await app.submit_call(call)
+        assert await outside.fetchval("SELECT 1") == 1
+    assert again.id == first.id
+    assert await kept(outside, url) == 1
+
+
+async def test_blocking_submits_of_plain_jobs_ask_the_store_nothing_else(app: Headway, url: str) -> None:
+    add = app.find_task("add")
+
+    def work() -> None:
+        with psycopg.connect(postgres().url) as connection:
+            mine = add.using(connection=connection)
+            mine.enqueue(1, 2)
+            store = app.client.opened(app.portal.loop())
+            assert store is not None
+            app.portal.run(store.close())  # From here on only the caller's own connection works.
+            jobs = [mine.enqueue(1, n) for n in range(3)]
+            connection.commit()
+            found = connection.execute(
+                f"SELECT count(*) FROM {url.partition('schema=')[2]}.job WHERE job_id = ANY (%s)".encode(),
+                [[job.id for job in jobs]],
+            ).fetchone()
+            assert found == (3,)
+
+    await asyncio.to_thread(work)

@@ -13,7 +13,7 @@ PACKAGE = "headway.stores.postgres"
 MIGRATIONS = load_migrations(PACKAGE)
 
 # Functions carry this number in their names: releases that share a schema each call their own.
-FUNCTIONS_VERSION = 2
+FUNCTIONS_VERSION = 3
 # In the order in which they are made: each calls only those before it.
 FUNCTIONS = (
     "now_ms",
@@ -28,6 +28,7 @@ FUNCTIONS = (
     "turn_days",
     "submit",
     "submit_one",
+    "submit_within",
     "submit_many",
     "exchange",
 )

@@ -44,7 +44,7 @@ from headway.stores.postgres.connections import UNKEPT, UNPLAIN, Connection, Con
 from headway.stores.postgres.statements import channel, queries
 from headway.stores.postgres.submitting import Batch, Plain, as_plain
 from headway.stores.postgres.transaction import Database, Memory, Row, Transaction, binding, read_rules
-from headway.stores.postgres.within import Submission
+from headway.stores.postgres.within import PlainSubmission, Submission
 
 if TYPE_CHECKING:
     from headway.stores.postgres.address import Address
@@ -143,10 +143,12 @@ class PostgresStore:
             row = await db.row("submit", *values, *batch.columns)
         return row
 
-    async def prepare_submit(self, jobs: Sequence[NewJob]) -> Submission:
+    async def prepare_submit(self, jobs: Sequence[NewJob]) -> Submission | PlainSubmission:
         """Prepare a submit for a connection of the caller's, to the same database."""
         await self._ready()
         memory = self._memory
+        if (plain := self.prepare_submit_blocking(jobs)) is not None:
+            return plain
         await self._follow_rules()
         for key in {job.class_key for job in jobs} - memory.class_ids.keys():  # Others must not wait for the caller.
             values = (key.lane, key.rung or "", list(key.needs), key.persist)
@@ -156,6 +158,17 @@ class PostgresStore:
         # Careful, so that a job that is known already does not end the caller's transaction.
         start = (memory.namespace_id, self._now(), memory.rules_version, True, True)
         return Submission(batch, queries(self._schema)["submit"], (*start, *batch.columns))
+
+    def prepare_submit_blocking(self, jobs: Sequence[NewJob]) -> PlainSubmission | None:
+        """Prepare it in any thread, if that is one plain job and all that it takes is known here."""
+        memory = self._memory
+        plain = as_plain(jobs, memory.class_ids) if len(jobs) == 1 and memory.namespace_id else None
+        if plain is None or plain.values[0] in memory.unplain:
+            return None
+        values = [rows.text(value) if isinstance(value, str) else value for value in plain.values]
+        start = (memory.namespace_id, self._now())
+        statement = queries(self._schema)["submit_within"]
+        return PlainSubmission(plain, statement, (*start, *values), partial(memory.unplain.add, plain.values[0]))
 
     async def exchange(self, request: Exchange) -> Exchanged:
         await self._ready()

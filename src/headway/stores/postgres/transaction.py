@@ -31,6 +31,7 @@ class Memory:
         self.heads = Heads()
         self.first_lease = 0  # The lowest number among the leases, when they were last looked at.
         self.spots: dict[str | None, tuple[int, int]] = {}  # By worker: where its row was last.
+        self.unplain: set[int] = set()  # Classes that tenants share: one job of them is not to be kept the short way.
         self.rules_version = -1
         self.book = Rulebook()
 

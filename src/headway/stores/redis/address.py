@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ssl
 from binascii import crc_hqx
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple
 from urllib.parse import parse_qsl, unquote
 
 from headway.core.errors import ConfigError
@@ -27,8 +29,44 @@ _OPTIONS = {
 }
 
 
+class Place(NamedTuple):
+    """Where a server is, or those who know it, and how we are let in."""
+
+    addresses: Sequence[Address]
+    login: Login
+    master: str | None = None  # What Sentinels call the server; then the addresses are theirs.
+    watch: Login = Login()  # Who we say we are to them.
+    cluster: bool = False
+    shown: str = ""
+    options: Mapping[str, str] = MappingProxyType(_OPTIONS)
+
+
 def make_store(url: str, namespace: str, clock: Clock | None) -> RedisStore:
-    """Make the store that an address names.
+    """Make the store that an address names. Raises ``ConfigError``."""
+    place = read_place(url)
+    prefix = _prefix(place.options["prefix"])
+    guide: Guide
+    if place.master is not None:
+        guide = Sentinel(place.addresses, place.master, place.watch)
+    elif place.cluster:
+        slot = crc_hqx(f"{prefix}:{namespace}".encode(), 0) % SLOTS  # What servers make of a key's hash tag.
+        guide = Cluster(place.addresses, slot, place.login)
+    else:
+        guide = Fixed(place.addresses[0])
+    return RedisStore(
+        guide,
+        place.login,
+        namespace,
+        shown=place.shown,
+        prefix=prefix,
+        clock=clock,
+        replicas=_number(place.options["replicas"], "replicas"),
+        replicas_ms=_replicas_ms(place.options["replicas_ms"]),
+    )
+
+
+def read_place(url: str) -> Place:
+    """Read an address.
 
     ``redis://user:password@host:port/db``, ``rediss://`` for TLS, ``valkey://`` for either, ``unix:///path/to/socket``,
     ``redis+sentinel://host,host/master``, ``redis+cluster://host,host``. Raises ``ConfigError``.
@@ -38,46 +76,31 @@ def make_store(url: str, namespace: str, clock: Clock | None) -> RedisStore:
     if "@" in query:
         raise ConfigError("store address: in a password write ? as %3F and @ as %40")
     options = _read_options(query)
-    prefix = _prefix(options["prefix"])
     credentials, _, place = rest.rpartition("@")
     name, _, password = credentials.partition(":")
     database = _number(options["db"], "db")
     tls = _tls(options) if scheme.startswith(("rediss", "valkeys")) else None
     login = Login(unquote(name) or None, unquote(password) or None, database, tls)
-    guide: Guide
     if scheme == "unix":
-        guide, shown = Fixed(Address(path=unquote(place))), f"unix://{place}"
-    else:
-        hosts, _, path = place.partition("/")
-        path = unquote(path)
-        if scheme.endswith("+sentinel"):
-            if not path:
-                raise ConfigError("a Sentinel's address ends with its master's name: redis+sentinel://host,host/master")
-            watch = Login(options["sentinel_username"] or None, options["sentinel_password"] or None, 0, tls)
-            guide = Sentinel(_addresses(hosts, 26379), path, watch)
-        elif scheme.endswith("+cluster"):
-            if database or path.strip("/") not in ("", "0"):
-                raise ConfigError("a cluster has one database, 0")
-            slot = crc_hqx(f"{prefix}:{namespace}".encode(), 0) % SLOTS  # What servers make of a key's hash tag.
-            guide = Cluster(_addresses(hosts, 6379), slot, login)
-        else:
-            [address, *others] = _addresses(hosts, 6379)
-            if others:
-                raise ConfigError("several hosts: write redis+sentinel://host,host/master or redis+cluster://host,host")
-            guide = Fixed(address)
-            if path:
-                login = login._replace(database=_number(path, "the database"))
-        shown = f"{scheme}://{place}"
-    return RedisStore(
-        guide,
-        login,
-        namespace,
-        shown=shown,
-        prefix=prefix,
-        clock=clock,
-        replicas=_number(options["replicas"], "replicas"),
-        replicas_ms=_replicas_ms(options["replicas_ms"]),
-    )
+        return Place([Address(path=unquote(place))], login, shown=f"unix://{place}", options=options)
+    hosts, _, path = place.partition("/")
+    path = unquote(path)
+    shown = f"{scheme}://{place}"
+    if scheme.endswith("+sentinel"):
+        if not path:
+            raise ConfigError("a Sentinel's address ends with its master's name: redis+sentinel://host,host/master")
+        watch = Login(options["sentinel_username"] or None, options["sentinel_password"] or None, 0, tls)
+        return Place(_addresses(hosts, 26379), login, path, watch, shown=shown, options=options)
+    if scheme.endswith("+cluster"):
+        if database or path.strip("/") not in ("", "0"):
+            raise ConfigError("a cluster has one database, 0")
+        return Place(_addresses(hosts, 6379), login, cluster=True, shown=shown, options=options)
+    addresses = _addresses(hosts, 6379)
+    if len(addresses) > 1:
+        raise ConfigError("several hosts: write redis+sentinel://host,host/master or redis+cluster://host,host")
+    if path:
+        login = login._replace(database=_number(path, "the database"))
+    return Place(addresses, login, shown=shown, options=options)
 
 
 def _read_options(query: str) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
 from typing import NamedTuple
@@ -25,7 +26,12 @@ class Library(NamedTuple):
 @cache
 def library() -> Library:
     """Join the scripts. Servers may hold the libraries of several versions beside each other."""
-    folder = files(__name__.rpartition(".")[0]) / "scripts"
-    text = "\n".join((folder / f"{part}.lua").read_text() for part in _PARTS)
-    name = f"headway_{FORMAT}_{hashlib.sha256(text.encode()).hexdigest()[:10]}"
+    return join_scripts(__name__.rpartition(".")[0], _PARTS, f"headway_{FORMAT}")
+
+
+def join_scripts(package: str, parts: Sequence[str], stem: str) -> Library:
+    """Join ``scripts/*.lua`` of a package into a library. Its name is the stem and a digest of its text."""
+    folder = files(package) / "scripts"
+    text = "\n".join((folder / f"{part}.lua").read_text() for part in parts)
+    name = f"{stem}_{hashlib.sha256(text.encode()).hexdigest()[:10]}"
     return Library(name, f"#!lua name={name}\n{text.replace('@LIBRARY@', name)}")

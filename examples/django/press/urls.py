@@ -1,0 +1,15 @@
+"""The page, what it asks for, and the admin."""
+
+from __future__ import annotations
+
+from django.contrib import admin
+from django.urls import path
+
+from press import views
+
+urlpatterns = [
+    path("", views.index, name="index"),
+    path("order/", views.order, name="order"),
+    path("jobs/", views.jobs, name="jobs"),
+    path("admin/", admin.site.urls),
+]

@@ -1,0 +1,56 @@
+"""Starts the example: a PostgreSQL of its own, the page and a worker, until Ctrl-C. See ``make example-django``."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+PORT = os.environ.get("PORT", "8001")
+
+
+def main() -> None:
+    """Run until interrupted."""
+    sys.path.insert(0, str(HERE.parents[1]))
+    from tests.servers import Postgres
+
+    with tempfile.TemporaryDirectory(prefix="headway-press-") as folder:
+        server = Postgres(Path(folder))
+        server.start()
+        environment = {
+            **os.environ,
+            "PGHOST": "127.0.0.1",
+            "PGPORT": str(server.port),
+            "PGUSER": "postgres",
+            "PGDATABASE": "postgres",
+            "DJANGO_SUPERUSER_PASSWORD": "admin",
+        }
+
+        def manage(*words: str) -> list[str]:
+            return [sys.executable, str(HERE / "manage.py"), *words]
+
+        started: list[subprocess.Popen[bytes]] = []
+        try:
+            subprocess.run(manage("migrate", "-v", "0"), env=environment, check=True)
+            who = ("--username", "admin", "--email", "admin@example.org")
+            subprocess.run(manage("createsuperuser", "--noinput", *who), env=environment, check=True)
+            print(f"http://127.0.0.1:{PORT}/ and http://127.0.0.1:{PORT}/admin/ (admin, admin)", flush=True)
+            started += [
+                subprocess.Popen(manage("run_ioqueue"), env=environment),
+                subprocess.Popen(manage("runserver", "--noreload", PORT), env=environment),
+            ]
+            started[1].wait()
+        except KeyboardInterrupt:
+            pass
+        finally:
+            for process in reversed(started):
+                process.terminate()
+                process.wait()
+            server.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,250 @@
+"""``headway celery``: look at the load-based queues of a Celery app, check and reset their numbers."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import App, Group, Parameter
+
+from headway.cli import show
+from headway.cli.opening import OPTIONS, JsonFlag
+from headway.core.errors import ConfigError, StoreError
+from headway.version import __version__
+
+if TYPE_CHECKING:
+    from rich.console import Group as Renderables
+
+    from headway.integrations.celery.balancer import Balancer
+    from headway.integrations.celery.ledger import Ledger
+
+REFRESH = 1.0
+USERS = 10
+
+AppPath = Annotated[
+    str | None, Parameter(name="APP", help="The Celery app, as `celery -A` takes it.", show_default=False)
+]
+StoreUrl = Annotated[
+    str | None, Parameter(name="--store", help="Where the ledger is, in place of an app.", metavar="URL")
+]
+Prefix = Annotated[str, Parameter(name="--prefix", help="What the queues' names begin with, with --store.")]
+
+celery = App(
+    name="celery",
+    help="Look at the load-based queues of a Celery app, check and reset their numbers.",
+    group_commands=Group("Commands"),
+    group_parameters=OPTIONS,
+    help_epilogue="Examples:\n\n    headway celery top proj\n    headway celery top --store redis://localhost --once\n"
+    "    headway celery metrics proj --port 9180\n    headway celery check proj",
+)
+
+
+@celery.command(
+    usage="Usage: headway celery top [APP] [OPTIONS]",
+    help_epilogue="Examples:\n\n    headway celery top proj\n    headway celery top --store redis://localhost/0 --json",
+)
+def top(
+    app: AppPath = None,
+    /,
+    *,
+    once: Annotated[bool, Parameter(help="Print one picture and end.", show_default=False)] = False,
+    json: JsonFlag = False,
+    store: StoreUrl = None,
+    prefix: Prefix = "queue_",
+) -> int:
+    """Watch queues, loads, users and drift, renewed every second. Ctrl-C ends it."""
+    ledger, names = _ledger(app, store, prefix)
+    if json:
+        show.print_json(_values(ledger, names))
+    elif once or not sys.stdout.isatty():
+        show.console().print(_picture(ledger, names))
+    else:
+        with contextlib.suppress(KeyboardInterrupt):
+            _watch(ledger, names)
+    ledger.close()
+    return 0
+
+
+@celery.command(
+    usage="Usage: headway celery metrics [APP] [OPTIONS]",
+    help_epilogue="Examples:\n\n    headway celery metrics proj\n    headway celery metrics proj --port 9180",
+)
+def metrics(
+    app: AppPath = None,
+    /,
+    *,
+    port: Annotated[int | None, Parameter(help="Serve them there at /metrics, until interrupted.")] = None,
+    host: Annotated[str, Parameter(help="The address to serve at.")] = "127.0.0.1",
+    store: StoreUrl = None,
+    prefix: Prefix = "queue_",
+) -> int:
+    """Print the same figures for Prometheus, or serve them."""
+    from headway.integrations.celery.metrics import metrics_text
+
+    ledger, names = _ledger(app, store, prefix)
+    if port is None:
+        print(metrics_text(ledger, names), end="")
+    else:
+        with contextlib.suppress(KeyboardInterrupt):
+            serve(ledger, names, host, port).join()
+    ledger.close()
+    return 0
+
+
+@celery.command(
+    usage="Usage: headway celery check APP",
+    help_epilogue="Example:\n\n    headway celery check proj",
+)
+def check(app: Annotated[str, Parameter(name="APP", help="The Celery app, as `celery -A` takes it.")], /) -> int:
+    """Compare the ledger with the broker and repair it, as workers do by themselves. Exits with 1 if it was wrong."""
+    balancer = _balancer(app)
+    report = balancer.reconcile()
+    print(f"drift {report.drift}, dropped {report.dropped}, adopted {report.adopted}")
+    for queue in report.stranded:
+        print(f"nobody reads {show.clean(queue)}, where tasks wait")
+    balancer.ledger.close()
+    return 1 if any(report) else 0
+
+
+@celery.command(
+    usage="Usage: headway celery reset APP [QUEUE] --yes",
+    help_epilogue="Example:\n\n    headway celery reset proj queue_3 --yes",
+)
+def reset(
+    app: Annotated[str, Parameter(name="APP", help="The Celery app, as `celery -A` takes it.")],
+    queue: Annotated[str | None, Parameter(name="QUEUE", help="One queue; else all.", show_default=False)] = None,
+    /,
+    *,
+    yes: Annotated[bool, Parameter(help="Do it.", show_default=False)] = False,
+) -> int:
+    """Forget what was counted by hand; tasks that wait or run stay counted. It is logged with your name."""
+    if not yes:
+        raise ConfigError("this changes numbers that others go by; say --yes")
+    balancer = _balancer(app)
+    balancer.reset_queue_counters(queue)
+    balancer.ledger.close()
+    return 0
+
+
+def serve(ledger: Ledger, names: list[str], host: str, port: int) -> threading.Thread:
+    """Serve the figures from a thread of its own. Raises ``ConfigError`` if the address is taken."""
+    from headway.integrations.celery.metrics import metrics_text
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if self.path.partition("?")[0] != "/metrics":
+                self.send_error(404)
+                return
+            try:
+                text, status = metrics_text(ledger, names), 200
+            except StoreError as problem:
+                text, status = f"# {problem}\n", 503
+            self.send_response(status)
+            self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+            self.end_headers()
+            self.wfile.write(text.encode())
+
+        def log_message(self, format: str, *args: Any) -> None: ...
+
+    try:
+        server = ThreadingHTTPServer((host, port), Handler)
+    except OSError as problem:
+        raise ConfigError(f"{host}:{port} cannot be served: {problem}") from problem
+    print(f"http://{host}:{server.server_port}/metrics", flush=True)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    return thread
+
+
+def _balancer(app: str) -> Balancer:
+    _need_celery()
+    from headway.integrations.celery.opening import open_balancer
+
+    return open_balancer(app)
+
+
+def _ledger(app: str | None, store: str | None, prefix: str) -> tuple[Ledger, list[str]]:
+    if (app is None) == (store is None):
+        raise ConfigError("name a Celery app, or with --store where its ledger is")
+    if app is not None:
+        balancer = _balancer(app)
+        return balancer.ledger, balancer.rules.names
+    _need_celery()
+    from headway.integrations.celery.opening import open_ledger
+
+    return open_ledger(store or "", prefix), []
+
+
+def _need_celery() -> None:
+    if find_spec("celery") is None:
+        raise ConfigError("this needs Celery; install it with: pip install 'headway[celery]'")
+
+
+def _values(ledger: Ledger, names: list[str]) -> dict[str, Any]:
+    figures = ledger.figures(users=USERS)
+    return {
+        "queues": [load._asdict() for load in sorted(ledger.loads(names), key=lambda load: _order(load.queue))],
+        "users": figures.users,
+        "workers": figures.nodes,
+        "totals": {name: number for name, number in figures.tally.items() if not name.endswith("_at")},
+        "drift": ledger.check(),
+    }
+
+
+def _watch(ledger: Ledger, names: list[str]) -> None:
+    from rich.console import RenderableType
+    from rich.live import Live
+
+    picture: RenderableType = _picture(ledger, names)
+    with Live(picture, console=show.console(), screen=True, auto_refresh=False) as live:
+        while True:
+            live.update(picture, refresh=True)
+            time.sleep(REFRESH)
+            try:
+                picture = _picture(ledger, names)
+            except StoreError as problem:
+                picture = show.text(problem, "red")
+
+
+def _picture(ledger: Ledger, names: list[str]) -> Renderables:
+    from rich.console import Group as Renderables
+    from rich.console import RenderableType
+    from rich.text import Text
+
+    values = _values(ledger, names)
+    drift, totals = values["drift"], values["totals"]
+    table = show.table("queue", "pending", "running", "expected work", "oldest waits", "read")
+    for load in values["queues"]:
+        table.add_row(
+            show.text(load["queue"]),
+            f"{load['pending']:,}",
+            f"{load['running']:,}",
+            show.duration(load["work_ms"]),
+            show.NOTHING if load["oldest_ms"] is None else show.duration(load["oldest_ms"]),
+            show.NOTHING
+            if load["read"] is None
+            else show.text("yes" if load["read"] else "no", "" if load["read"] else "red"),
+        )
+    repaired = totals.get("dropped", 0) + totals.get("adopted", 0)
+    parts: list[RenderableType] = [
+        Text(f"Headway {__version__}  ", "bold") + show.text(f"Celery's queues at {ledger.place.shown}", "dim"),
+        Text(f"{show.plural(len(values['workers']), 'worker')}  ")
+        + show.text(f"drift {drift}", "red" if drift else "green")
+        + Text(f"  repaired {repaired:,}  lost with workers {totals.get('lost', 0):,}"),
+        Text(),
+        table,
+    ]  # fmt: skip
+    if values["users"]:
+        busiest = "  ".join(f"{show.clean(user)} {count:,}" for user, count in values["users"].items())
+        parts += [Text(), Text("busiest users  ", "dim") + Text(busiest)]
+    return Renderables(*parts)
+
+
+def _order(queue: str) -> tuple[str, int]:
+    stem = queue.rstrip("0123456789")
+    return stem, int(queue[len(stem) :] or 0)

@@ -1,0 +1,1 @@
+"""Headway inside other frameworks, in their words."""

@@ -1,0 +1,193 @@
+"""What ``install`` gives an app: its queues, its ledger, and the ways in."""
+
+from __future__ import annotations
+
+import getpass
+import logging
+import socket
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+from celery import Celery, signals  # type: ignore[import-untyped]
+
+from headway.core.errors import ConfigError
+from headway.integrations.celery.addresses import Home, find_home
+from headway.integrations.celery.keeper import Keeper
+from headway.integrations.celery.ledger import Ledger
+from headway.integrations.celery.marks import make_queue
+from headway.integrations.celery.posting import Post
+from headway.integrations.celery.reconciling import DepthLookout, Reconciler, RedisLookout, Report
+from headway.integrations.celery.rules import Rules
+from headway.integrations.celery.runs import Runs
+from headway.integrations.celery.sending import Router, Sender
+from headway.integrations.celery.shards import queue_of
+from headway.integrations.celery.sources import Sources
+
+HAND_RUN_MS = 3_600_000  # How long a run lasts at most that was counted by hand.
+HAND_WAIT_MS = 60_000  # And a promise that a task will come.
+ATTRIBUTE = "headway_balancer"
+log = logging.getLogger("headway.celery")
+
+
+class Balancer:
+    """One app's. Its methods bear the names that ``headway.integrations.celery`` gives them for the current app."""
+
+    def __init__(self, app: Celery, rules: Rules, store: str | None) -> None:
+        self.app = app
+        self.rules = rules
+        self.store = store
+        self._keeper: Keeper | None = None
+
+    @cached_property
+    def home(self) -> Home:
+        return find_home(self.app, self.store)
+
+    @cached_property
+    def ledger(self) -> Ledger:
+        return Ledger(self.home.place, self.rules.prefix, key_prefix=self.home.key_prefix)
+
+    @cached_property
+    def post(self) -> Post | None:
+        return Post(self.ledger, self.rules, self.home.key_prefix) if self.home.with_broker else None
+
+    @cached_property
+    def runs(self) -> Runs:
+        return Runs(self.app, self.rules, self.ledger)
+
+    @cached_property
+    def sources(self) -> Sources:
+        return Sources(self.app, self.rules)
+
+    # ------------------------------------------------------------------ joining an app
+
+    def set_up(self, **_: Any) -> None:
+        """Declare the queues, route to them, count what is sent and run. The app's settings must be known."""
+        conf, names = self.app.conf, self.rules.names
+        ours = [make_queue(name) for name in names]
+        before = conf.task_queues
+        if isinstance(before, Mapping):
+            conf.task_queues = {**before, **{queue.name: {"routing_key": queue.name} for queue in ours}}
+        else:
+            default = conf.task_default_queue
+            kept = list(before) if before else [] if default in names else [make_queue(default)]
+            conf.task_queues = [*(queue for queue in kept if queue.name not in names), *ours]
+        routes = conf.task_routes
+        earlier = [] if routes is None else list(routes) if isinstance(routes, (list, tuple)) else [routes]
+        conf.task_routes = [*earlier, Router(self.rules)]
+        self.app.amqp.send_task_message = Sender(self.app, self.rules, self.ledger, self.sources, self.post)
+        self.runs.connect()
+        signals.celeryd_init.connect(self._worker_named, weak=False)
+        signals.celeryd_after_setup.connect(self._worker_set_up, weak=False)
+        signals.worker_ready.connect(self._worker_ready, weak=False)
+        signals.worker_shutdown.connect(self._worker_gone, weak=False)
+
+    def _worker_named(self, sender: Any = None, instance: Any = None, **_: Any) -> None:
+        if instance is not None and instance.app is self.app:
+            self.runs.name_node(str(sender))
+
+    def _worker_set_up(self, instance: Any = None, **_: Any) -> None:
+        """A worker that reads all of our queues also drains those that there were more of before."""
+        if instance is None or instance.app is not self.app:
+            return
+        queues = self.app.amqp.queues
+        if not set(self.rules.names) <= set(queues.consume_from):
+            return
+        for load in self.ledger.loads(self.rules.names):
+            if load.queue not in self.rules.names and load.pending:
+                log.warning("celery.draining: %s has %d tasks and is no longer sent any", load.queue, load.pending)
+                queues.select_add(load.queue, routing_key=load.queue)
+
+    def _worker_ready(self, sender: Any = None, **_: Any) -> None:
+        if sender is None or sender.app is not self.app:
+            return
+        if self._keeper is None:
+            self._keeper = Keeper(
+                self.ledger, self.rules, self.runs, self.reconcile, tell_held=not self.home.with_broker
+            )
+            self.runs.ended_oddly = self._keeper.wake
+        self._keeper.start(sender)
+
+    def _worker_gone(self, sender: Any = None, **_: Any) -> None:
+        if sender is not None and sender.app is self.app and self._keeper is not None:
+            self._keeper.stop()
+
+    # ------------------------------------------------------------------ choosing and looking
+
+    def select_best_queue(self, *, reserve: int = 0) -> str:
+        """Give the least loaded queue that a worker reads; ties go to the lowest number.
+
+        ``reserve`` counts so many tasks there in the same step, for tasks that are sent to it within a minute.
+        """
+        if not reserve:
+            return self.ledger.choose(queues=self.rules.queues, measure=self.rules.load)
+        return self.ledger.reserve(reserve, queues=self.rules.queues, measure=self.rules.load, lease_ms=HAND_WAIT_MS)
+
+    def get_all_queue_loads(self) -> dict[str, tuple[int, int]]:
+        """Give what waits and what runs in each queue, all at one moment."""
+        names = self.rules.names
+        found = {load.queue: (load.pending, load.running) for load in self.ledger.loads(names)}
+        return {queue: load for queue, load in found.items() if queue in names or any(load)}
+
+    def get_queue_load(self, queue_name: str) -> tuple[int, int]:
+        """Give what waits and what runs in one queue."""
+        return self.get_all_queue_loads().get(self._ours(queue_name), (0, 0))
+
+    def increment_pending(self, queue_name: str, count: int = 1) -> int:
+        """Announce tasks that will be sent to a queue within a minute; gives what waits there then.
+
+        A task that is sent to it uses the announcement up, so it is counted once. Tasks need no announcement.
+        """
+        return self.ledger.by_hand(self._ours(queue_name), waiting=count, lease_ms=HAND_WAIT_MS)[0]
+
+    def decrement_pending(self, queue_name: str, count: int = 1) -> int:
+        """Take announcements back, never more than there are; gives what waits then."""
+        return self.ledger.by_hand(self._ours(queue_name), waiting=-count)[0]
+
+    def increment_running(self, queue_name: str, count: int = 1, *, seconds: float = HAND_RUN_MS / 1_000) -> int:
+        """Count work that is not a task of Celery's, for so many seconds at most; gives what runs then."""
+        return self.ledger.by_hand(self._ours(queue_name), running=count, lease_ms=int(seconds * 1_000))[1]
+
+    def decrement_running(self, queue_name: str, count: int = 1) -> int:
+        """Take such a count back, never more than there are; gives what runs then."""
+        return self.ledger.by_hand(self._ours(queue_name), running=-count)[1]
+
+    def reset_queue_counters(self, queue_name: str | None = None) -> None:
+        """Forget what was counted by hand, and write the numbers anew from the tasks that there really are.
+
+        Tasks that wait or run stay counted, so this is safe at any time. It is logged with who did it.
+        """
+        queues = [load.queue for load in self.ledger.loads(self.rules.names)]
+        if queue_name is not None:
+            queues = [self._ours(queue_name)]
+        forgotten = self.ledger.reset(queues)
+        log.warning("celery.reset: %s on %s wrote %s anew; %d counts made by hand are gone",
+                    getpass.getuser(), socket.gethostname(), queue_name or "all queues", forgotten)  # fmt: skip
+
+    def queue_of_user(self, user_id: object) -> str:
+        """Give the one queue that a user hashes to; nobody has the first."""
+        return f"{self.rules.prefix}{queue_of(user_id, queues=self.rules.queues)}"
+
+    def unread_queues(self) -> list[str]:
+        """Give the queues that no live worker reads; none, if no worker is known at all."""
+        return [load.queue for load in self.ledger.loads(self.rules.names) if load.read is False]
+
+    # ------------------------------------------------------------------ reconciling
+
+    def reconcile(self) -> Report:
+        """Compare the ledger with the broker and repair it. Workers do so by themselves."""
+        kind = RedisLookout if self.home.with_broker else DepthLookout
+        return Reconciler(self.ledger, self.rules, kind(self.app, self.ledger, self.rules)).run()
+
+    def _ours(self, queue_name: str) -> str:
+        if not self.rules.is_ours(queue_name):
+            raise ConfigError(f"{queue_name!r} is not counted; queues are {self.rules.names[0]}, …")
+        return queue_name
+
+
+def balancer_of(app: Celery) -> Balancer:
+    """Give an app's. Raises ``ConfigError`` if it has none."""
+    found = vars(app).get(ATTRIBUTE)
+    if not isinstance(found, Balancer):
+        raise ConfigError(f"the Celery app {app.main!r} has no queues of ours: call install(app) first")
+    return found

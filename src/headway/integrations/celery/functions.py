@@ -1,0 +1,145 @@
+"""The functions of the current Celery app, under the names that hand-written load balancers gave them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from celery import Celery, current_app  # type: ignore[import-untyped]
+from celery.canvas import Signature  # type: ignore[import-untyped]
+
+from headway.core.errors import ConfigError
+from headway.integrations.celery.balancer import ATTRIBUTE, Balancer, balancer_of
+from headway.integrations.celery.bulk import send_bulk
+from headway.integrations.celery.rules import Bulk, By, Measure, Route, Rules
+
+
+def install(
+    app: Celery,
+    queues: int = 20,
+    prefix: str = "queue_",
+    route: Route = "least_loaded",
+    k: int | None = None,
+    by: By | None = None,
+    *,
+    bulk: Bulk = "shard",
+    load: Measure = "count",
+    store: str | None = None,
+    lease: float = 30.0,
+    reconcile: float = 30.0,
+    strict: bool = False,
+) -> Balancer:
+    """Give an app load-based queues: declare them, route to them, and keep a ledger of what waits and runs in each.
+
+    Call it where the app is made, after its routes and queues are set, in producers and workers alike.
+
+    ``by`` names the parameter that says whose a task is (or is a function of task name, args and kwargs); a user's
+    tasks go to the least loaded of ``k`` queues that the user hashes to: by default a fifth of them, with
+    ``route="hash"`` one. A bulk without users (a group, or what one task sends) is treated as one user, unless ``bulk``
+    says ``"together"`` (one queue) or ``"spread"`` (all). Any other task goes to the least loaded queue of all.
+    ``load="work"`` weighs tasks by how long those of their name have taken.
+
+    The ledger is on the broker's server unless ``store`` names another. A worker that is not heard of for ``lease``
+    seconds is dead; every ``reconcile`` seconds the ledger is held against the broker. ``strict`` lets a task fail to
+    be sent if it cannot be counted, instead of being sent uncounted. Raises ``ConfigError``.
+    """
+    rules = Rules(
+        queues=queues, prefix=prefix, route=route, k=k, by=by, bulk=bulk, load=load, lease=lease, reconcile=reconcile,
+        strict=strict,
+    )  # fmt: skip
+    if ATTRIBUTE in vars(app):
+        before = balancer_of(app)
+        if (before.rules, before.store) != (rules, store):
+            raise ConfigError(f"the Celery app {app.main!r} has been given queues before, in another way")
+        return before
+    balancer = Balancer(app, rules, store)
+    setattr(app, ATTRIBUTE, balancer)
+    if app.configured:
+        balancer.set_up()
+    else:
+        configured: Any = app.on_after_configure
+        configured.connect(balancer.set_up, weak=False)
+    return balancer
+
+
+def enqueue_task_with_load_balancing(task: Any, *args: Any, **kwargs: Any) -> Any:
+    """Send a task to the least loaded queue; gives its ``AsyncResult``.
+
+    All arguments are the task's own. Options go on a signature in the task's place: ``task.s().set(countdown=5)``.
+    Plain ``task.delay()`` and ``apply_async()`` do the same.
+    """
+    balancer_of(_app_of(task))
+    return _signature(task).apply_async(args=args, kwargs=kwargs)
+
+
+def enqueue_task_to_user_queue(task: Any, user_id: object, *args: Any, **kwargs: Any) -> Any:
+    """Send a task to the one queue that its user hashes to, the first if there is no user; gives its ``AsyncResult``.
+
+    ``user_id`` itself is not passed to the task.
+    """
+    queue = balancer_of(_app_of(task)).queue_of_user(user_id)
+    return _signature(task).apply_async(args=args, kwargs=kwargs, queue=queue)
+
+
+def enqueue_bulk(tasks: Iterable[Any], *, bulk: Bulk | None = None) -> Any:
+    """Send many tasks (signatures, or a group), counted in one round trip; gives a ``GroupResult``.
+
+    ``bulk`` says whether they go to a few queues (``"shard"``), to one (``"together"``) or to all (``"spread"``).
+    """
+    return send_bulk(_here(), tasks, bulk=bulk)
+
+
+def select_best_queue(*, reserve: int = 0) -> str:
+    """Give the least loaded queue that a worker reads; ties go to the lowest number.
+
+    ``reserve`` counts so many tasks there in the same step, for tasks that are sent to it within a minute.
+    """
+    return _here().select_best_queue(reserve=reserve)
+
+
+def get_all_queue_loads() -> dict[str, tuple[int, int]]:
+    """Give what waits and what runs in each queue, all at one moment."""
+    return _here().get_all_queue_loads()
+
+
+def get_queue_load(queue_name: str) -> tuple[int, int]:
+    """Give what waits and what runs in one queue."""
+    return _here().get_queue_load(queue_name)
+
+
+def increment_pending(queue_name: str, count: int = 1) -> int:
+    """Announce tasks that will be sent to a queue within a minute; sending them uses the announcement up."""
+    return _here().increment_pending(queue_name, count)
+
+
+def decrement_pending(queue_name: str, count: int = 1) -> int:
+    """Take announcements back, never more than there are."""
+    return _here().decrement_pending(queue_name, count)
+
+
+def increment_running(queue_name: str, count: int = 1, *, seconds: float = 3_600.0) -> int:
+    """Count work that is not a task of Celery's, for so many seconds at most."""
+    return _here().increment_running(queue_name, count, seconds=seconds)
+
+
+def decrement_running(queue_name: str, count: int = 1) -> int:
+    """Take such a count back, never more than there are."""
+    return _here().decrement_running(queue_name, count)
+
+
+def reset_queue_counters(queue_name: str | None = None) -> None:
+    """Forget what was counted by hand, and write the numbers anew from the tasks that there really are."""
+    _here().reset_queue_counters(queue_name)
+
+
+def _here() -> Balancer:
+    return balancer_of(current_app._get_current_object())
+
+
+def _app_of(task: Any) -> Celery:
+    app = task.app
+    return app._get_current_object() if hasattr(app, "_get_current_object") else app
+
+
+def _signature(task: Any) -> Any:
+    return task if isinstance(task, Signature) else task.s()

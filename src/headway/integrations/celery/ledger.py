@@ -1,0 +1,265 @@
+"""The ledger: which tasks wait and run in which queue. Each verb is one function call on the server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from headway.integrations.celery.library import library
+from headway.integrations.celery.rules import Measure
+from headway.stores.redis.address import Place
+from headway.stores.redis.blocking import BlockingLink, Word
+
+PAGE = 500
+MESSAGES = 100  # How many the server reads at once: about a millisecond of its time.
+
+
+class Entry(NamedTuple):
+    """A task to be counted. ``fixed`` names its queue; otherwise the least loaded of ``among`` is taken, () for all."""
+
+    member: str
+    name: str
+    user: str = ""
+    fixed: str = ""
+    among: tuple[int, ...] = ()
+
+
+class Parcel(NamedTuple):
+    """A task to be counted, and its message: what its list's name ends with, its text around its queue's name."""
+
+    entry: Entry
+    ending: str
+    before: str
+    behind: str
+
+    def sent_to(self, queue: str) -> Parcel:
+        """The same, with its queue fixed."""
+        return self._replace(entry=self.entry._replace(fixed=queue))
+
+
+class Load(NamedTuple):
+    """What one queue has. ``read`` tells whether a live worker reads it, None if no worker is known at all."""
+
+    queue: str
+    pending: int
+    running: int
+    work_ms: int
+    read: bool | None
+    oldest_ms: int | None  # For how long its oldest task has waited.
+
+
+class Figures(NamedTuple):
+    """What else there is to show."""
+
+    tally: dict[str, int]
+    users: dict[str, int]
+    nodes: dict[str, int]
+
+
+def member_of(task_id: str, retries: object) -> str:
+    """Name what the ledger counts: one message. A retry is another message of the same task."""
+    return f"{task_id}/{retries or 0}"
+
+
+def lease_of(member: str, node: str) -> str:
+    """Name a run: a member may run in two places at once, when a broker hands it out twice."""
+    return f"{member}@{node}"
+
+
+def member_in(lease: str) -> str:
+    """Give the member that a lease is for."""
+    return lease.partition("@")[0]
+
+
+class Ledger:
+    """Belongs to a process; forks and threads may use it. Every verb may be repeated.
+
+    Verbs raise ``StoreUnavailable`` when the server has been away for some seconds, ``start`` and ``finish`` never:
+    they are sent and not waited for, again and again until the server has answered.
+    """
+
+    def __init__(self, place: Place, prefix: str, *, key_prefix: str = "") -> None:
+        self.prefix = prefix
+        self.place = place
+        self.errors = 0  # What could not be counted, since this process began.
+        self.trouble = ""  # The last reason.
+        self._key = f"{key_prefix}headway:celery:{prefix}"
+        self._link = BlockingLink(place, library(), "known", self._note)
+
+    def _note(self, trouble: str, count: int) -> None:
+        self.errors += count
+        self.trouble = trouble
+
+    def close(self) -> None:
+        self._link.close()
+
+    def flush(self) -> None:
+        """Wait until the server has taken all that was sent."""
+        self._link.flush()
+
+    # ------------------------------------------------------------------ tasks
+
+    def choose(self, *, queues: int, measure: Measure, among: Sequence[int] = ()) -> str:
+        """Give the least loaded queue that is read; ties go to the lowest number."""
+        return _text(self._link.call("choose", self._key, measure, queues, self.prefix, _numbers(among)))
+
+    def reserve(self, count: int, *, queues: int, measure: Measure, lease_ms: int) -> str:
+        """The same, and count so many tasks there by hand in the same step."""
+        return _text(self._link.call("choose", self._key, measure, queues, self.prefix, "", count, lease_ms))
+
+    def count(self, entries: Sequence[Entry], *, queues: int, measure: Measure, together: bool = False) -> list[str]:
+        """Choose a queue for each task and count it there, all in one step."""
+        words: list[Word] = [measure, queues, self.prefix, int(together)]
+        for entry in entries:
+            words += (entry.member, _tidy(entry.name), _tidy(entry.user), entry.fixed, _numbers(entry.among))
+        return [_text(queue) for queue in self._link.call("count", self._key, *words)]
+
+    def push(
+        self, parcels: Sequence[Parcel], *, queues: int, measure: Measure, key_prefix: str, together: bool = False
+    ) -> list[str]:
+        """The same, and put their messages into the lists of a broker on the same server. All or none is done."""
+        words: list[Word] = [measure, queues, self.prefix, int(together), key_prefix]
+        for (member, name, user, fixed, among), ending, before, behind in parcels:
+            words += (member, _tidy(name), _tidy(user), fixed, _numbers(among), ending, before, behind)
+        return [_text(queue) for queue in self._link.call("push", self._key, *words)]
+
+    def uncount(self, members: Iterable[str], why: str) -> int:
+        """Take tasks out that will not run; gives how many waited."""
+        return int(self._link.call("uncount", self._key, why, *members))
+
+    def uncount_soon(self, member: str, why: str) -> None:
+        """The same for one task, without waiting for it."""
+        self._link.tell("uncount", self._key, why, member)
+
+    def start(self, member: str, node: str, *, queue: str, name: str, user: str = "", urgent: bool = True) -> None:
+        """A task runs on a node; queue, name and user are for one that nobody counted."""
+        words = member, lease_of(member, node), node, queue, _tidy(name), _tidy(user)
+        self._link.tell("start", self._key, *words, linger=not urgent)
+
+    def finish(self, lease: str, *, learn: bool = False, again: bool = False) -> None:
+        """A run has ended; ``again`` puts its task back into its queue."""
+        self._link.tell("finish", self._key, lease, int(learn), int(again), linger=True)
+
+    # ------------------------------------------------------------------ by hand
+
+    def by_hand(self, queue: str, *, waiting: int = 0, running: int = 0, lease_ms: int = 60_000) -> tuple[int, int]:
+        """Count without a task, for a while, or take such a count back; gives what waits and runs then."""
+        kind, by = ("promised", waiting) if waiting else ("claimed", running)
+        found = self._link.call("by_hand", self._key, kind, queue, by, lease_ms)
+        return int(found[0]), int(found[1])
+
+    def reset(self, queues: Iterable[str]) -> int:
+        """Forget what was counted by hand and write the numbers anew; gives how many counts were forgotten."""
+        return int(self._link.call("reset", self._key, *queues))
+
+    # ------------------------------------------------------------------ nodes
+
+    def renew(
+        self, node: str, queues: Sequence[str], *, lease_ms: int, reconcile_ms: int, held: Sequence[str] = ()
+    ) -> tuple[bool, list[str]]:
+        """A node lives; gives whether it is the one to reconcile now, and its leases."""
+        found = self._link.call("renew", self._key, node, lease_ms, reconcile_ms, len(queues), *queues, *held)
+        return bool(found[0]), [_text(lease) for lease in found[1:]]
+
+    def leave(self, node: str) -> None:
+        """A node goes, and what it ran ends."""
+        self._link.call("leave", self._key, node)
+
+    # ------------------------------------------------------------------ looking
+
+    def loads(self, queues: Sequence[str] = ()) -> list[Load]:
+        """Read all queues at one moment: those named, then others that were ever counted."""
+        now_at, *found = self._link.call("loads", self._key, *queues)
+        return [
+            Load(
+                _text(queue),
+                int(pending),
+                int(running),
+                int(work_ms),
+                None if read < 0 else bool(read),
+                now_at - oldest_at if oldest_at else None,
+            )
+            for queue, pending, running, work_ms, read, oldest_at in found
+        ]
+
+    def figures(self, *, users: int = 20) -> Figures:
+        tally, busiest, nodes = self._link.call("figures", self._key, users)
+        return Figures(_pairs(tally), _pairs(busiest), _pairs(nodes))
+
+    def check(self) -> int:
+        """Count what must agree and does not: the sets with each other, the numbers with the sets."""
+        return int(self._link.call("check", self._key))
+
+    def waiting(self, queue: str) -> Iterator[tuple[str, int]]:
+        """Go through what waits in a queue: members, and for how many ms each was counted at least."""
+        first = 0
+        while True:
+            now_at, *found = self._link.call("waiting", self._key, queue, first, first + PAGE - 1)
+            for member, counted_at in zip(found[::2], found[1::2], strict=True):
+                yield _text(member), now_at - counted_at
+            if len(found) < 2 * PAGE:
+                return
+            first += PAGE
+
+    def leases(self) -> list[str]:
+        return [_text(lease) for lease in self._link.call("leases", self._key)]
+
+    def held(self) -> list[str]:
+        return [_text(member) for member in self._link.call("held", self._key)]
+
+    # ------------------------------------------------------------------ beside a broker on the same server
+
+    def listed(self, key: str) -> Iterator[tuple[str, str]]:
+        """Go through the messages of a list: member and task name. None that stays there is passed over."""
+        first = 0
+        while True:
+            length, *found = self._link.call("listed", self._key, key, first, first + MESSAGES - 1)
+            for member, name in zip(found[::2], found[1::2], strict=True):
+                yield _text(member), _text(name)
+            first += MESSAGES
+            if first >= length:
+                return
+
+    def unacked(self, key: str) -> Iterator[tuple[str, str, str]]:
+        """Go through what workers hold and have not acknowledged: member, task name, queue."""
+        cursor = "0"
+        while True:
+            following, *found = self._link.call("unacked", self._key, key, cursor)
+            for member, name, queue in zip(found[::3], found[1::3], found[2::3], strict=True):
+                yield _text(member), _text(name), _text(queue)
+            cursor = _text(following)
+            if cursor == "0":
+                return
+
+    def length(self, keys: Iterable[str]) -> int:
+        """Count the messages of some lists."""
+        return sum(int(self._link.ask("LLEN", key)) for key in keys)
+
+    def known(self, members: Sequence[str]) -> list[bool]:
+        """Tell which members wait."""
+        found: list[bool] = []
+        for first in range(0, len(members), PAGE):
+            found += map(bool, self._link.call("known", self._key, *members[first : first + PAGE]))
+        return found
+
+    def adopt(self, found: Iterable[tuple[str, str, str]]) -> int:
+        """Let tasks wait that the broker has and nobody counted: member, queue, task name."""
+        words = [word for member, queue, name in found for word in (member, queue, _tidy(name), "")]
+        return int(self._link.call("adopt", self._key, *words)) if words else 0
+
+
+def _text(word: bytes) -> str:
+    return word.decode(errors="surrogateescape")
+
+
+def _tidy(text: str) -> str:
+    """Names and users are kept between tabs."""
+    return text.replace("\t", " ").encode(errors="replace").decode()
+
+
+def _numbers(among: Sequence[int]) -> str:
+    return ",".join(map(str, among))
+
+
+def _pairs(words: Sequence[bytes | int]) -> dict[str, int]:
+    return {_text(name): int(number) for name, number in zip(words[::2], words[1::2], strict=True)}  # type: ignore[arg-type]

@@ -1,0 +1,30 @@
+"""Which queues a user hashes to: a pure function, the same on every machine and in every release."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from hashlib import blake2b
+
+
+@lru_cache(maxsize=4_096)
+def shard_of(source: str, *, queues: int, width: int) -> tuple[int, ...]:
+    """Give the numbers of ``width`` out of so many queues, ascending.
+
+    The queues with the highest hash of source and number win, so that another number of queues moves as few users as
+    can be, and a narrower shard lies inside a wider one.
+    """
+    if width >= queues:
+        return tuple(range(queues))
+    ranked = sorted(range(queues), key=lambda index: _hash(source, index), reverse=True)
+    return tuple(sorted(ranked[:width]))
+
+
+def queue_of(user: object, *, queues: int) -> int:
+    """Give the number of the one queue that a user hashes to; nobody has queue 0."""
+    if user is None or user == "":
+        return 0
+    return shard_of(str(user), queues=queues, width=1)[0]
+
+
+def _hash(source: str, index: int) -> bytes:
+    return blake2b(f"{index}\n{source}".encode(errors="surrogatepass"), digest_size=8).digest()

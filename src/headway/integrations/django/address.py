@@ -1,0 +1,53 @@
+"""From an entry of ``DATABASES`` to the address of the store inside that database."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import quote
+
+from django.core.exceptions import ImproperlyConfigured
+from django.db import connections
+
+from headway.integrations.django.conf import database, read_options
+
+WORKS = (
+    "Under Django, jobs are kept in PostgreSQL 13 or newer, with psycopg 3 (pip install 'headway[django,postgres]' "
+    "'psycopg[binary]'). SQLite and other databases are not supported in this release; if the rest of your project is "
+    "on one, give the jobs a PostgreSQL database of their own and name it in IOQUEUE_DATABASE."
+)
+# What both Django's driver and ours understand.
+_PASSED_ON = ("sslmode", "sslcert", "sslkey", "sslrootcert", "sslcrl", "passfile", "service", "target_session_attrs")
+
+
+def store_address() -> str:
+    """Give the address of the store. Raises ``ImproperlyConfigured`` if the database cannot hold one."""
+    options, _ = read_options()
+    if options.store is not None:
+        return options.store
+    connection = connections[database()]
+    if connection.vendor != "postgresql":
+        raise ImproperlyConfigured(f"the database {database()!r} is {connection.vendor}. {WORKS}")
+    return address_of(connection.settings_dict)
+
+
+def address_of(entry: dict[str, Any]) -> str:
+    """Write an entry of ``DATABASES`` as an address."""
+    given = entry.get("OPTIONS") or {}
+    query = {name: str(given[name]) for name in _PASSED_ON if given.get(name)}
+    host, port = str(entry.get("HOST") or ""), str(entry.get("PORT") or "")
+    user = quote(str(entry.get("USER") or ""), safe="")
+    password = quote(str(entry.get("PASSWORD") or ""), safe="")
+    place = ""
+    if host.startswith("/") or "," in host:  # The folder of a socket, or several hosts.
+        query |= {"host": host} | ({"port": port} if port else {})
+    elif host:
+        place = (f"[{host}]" if ":" in host else host) + (f":{port}" if port else "")
+    elif port:
+        query["port"] = port
+    who = f"{user}:{password}@" if password else f"{user}@" if user else ""
+    if who and not place:  # An address can name a user only before a host.
+        query |= {"user": str(entry["USER"])} | ({"password": str(entry["PASSWORD"])} if password else {})
+        who = ""
+    said = "&".join(f"{name}={quote(value, safe='/,')}" for name, value in query.items())
+    name = quote(str(entry.get("NAME") or ""), safe="")
+    return f"postgresql://{who}{place}/{name}" + (f"?{said}" if said else "")

@@ -1,0 +1,87 @@
+"""Around each job what Django does around each request: no stale connection at its start, none left at its end."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import time
+from collections.abc import Callable
+from typing import Any
+
+from asgiref.sync import sync_to_async
+from django.db import close_old_connections, reset_queries
+
+from headway.client.app import Headway
+
+LOOK_EVERY = 1.0  # Seconds between looks at the connection that coroutines share,
+IDLE_AFTER = 0.2  # and from the end of the last of them to the last look.
+
+
+def keep_connections_fresh(app: Headway) -> None:
+    """Let every task of an app begin and end so. Only in workers: a call by hand is part of its caller's request."""
+    coroutines = Coroutines()
+    for task in app.tasks.values():
+        task.fn = around_coroutine(task.fn, coroutines) if task.is_async else around_function(task.fn)
+
+
+def around_function(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A connection belongs to a thread, and a thread of the worker runs one job after another."""
+
+    @functools.wraps(function)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        _begin()
+        try:
+            return function(*args, **kwargs)
+        finally:
+            close_old_connections()
+
+    return wrapped
+
+
+def around_coroutine(function: Callable[..., Any], jobs: Coroutines) -> Callable[..., Any]:
+    """The ORM's async verbs all go to one thread, whose connection all coroutines share."""
+
+    @functools.wraps(function)
+    async def wrapped(*args: Any, **kwargs: Any) -> Any:
+        await jobs.begin()
+        try:
+            return await function(*args, **kwargs)
+        finally:
+            jobs.end()
+
+    return wrapped
+
+
+class Coroutines:
+    """The async jobs that run in a worker: their connection is looked at now and then, and soon after the last of them.
+
+    To go to the other thread before and after each job would cost more than most of what they do.
+    """
+
+    def __init__(self) -> None:
+        self._running = 0
+        self._looked = -LOOK_EVERY
+        self._timer: asyncio.TimerHandle | None = None
+        self._closing: asyncio.Task[None] | None = None
+
+    async def begin(self) -> None:
+        self._running += 1
+        if time.monotonic() - self._looked >= LOOK_EVERY:
+            self._looked = time.monotonic()
+            await sync_to_async(_begin, thread_sensitive=True)()
+
+    def end(self) -> None:
+        self._running -= 1
+        if not self._running and self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(IDLE_AFTER, self._idle)
+
+    def _idle(self) -> None:
+        self._timer = None
+        if not self._running:
+            closing = sync_to_async(close_old_connections, thread_sensitive=True)()
+            self._closing = asyncio.get_running_loop().create_task(closing)
+
+
+def _begin() -> None:
+    reset_queries()
+    close_old_connections()

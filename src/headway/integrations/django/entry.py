@@ -1,0 +1,17 @@
+"""What a worker process imports: the project with all its tasks. Named by ``manage.py run_ioqueue``, not by hand."""
+
+from __future__ import annotations
+
+import django
+
+django.setup()
+
+from headway.integrations.django.conf import read_options  # noqa: E402
+from headway.integrations.django.connections import keep_connections_fresh  # noqa: E402
+from headway.integrations.django.loading import adopt_django_tasks, load_task_modules  # noqa: E402
+from headway.integrations.django.queue import queue  # noqa: E402
+
+app = queue()
+load_task_modules(read_options()[0].task_modules)
+adopt_django_tasks()
+keep_connections_fresh(app)

@@ -1,0 +1,94 @@
+"""``manage.py run_ioqueue``: run the project's jobs."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+from argparse import ArgumentParser
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
+
+from django.conf import ENVIRONMENT_VARIABLE
+from django.core.exceptions import ImproperlyConfigured
+from django.core.management.base import BaseCommand, CommandError
+from django.db import connections
+
+from headway.core.errors import HeadwayError
+from headway.engine.logs import configure_logs
+from headway.integrations.django.address import store_address
+from headway.integrations.django.conf import read_options
+from headway.integrations.django.queue import worker_settings
+from headway.stores.open import mask
+from headway.worker.parent import CannotStart, Parent
+
+if TYPE_CHECKING:
+    from headway.stores.base import Store
+    from headway.worker.control import Up
+
+log = logging.getLogger("headway.worker")
+
+ENTRY = "headway.integrations.django.entry:app"
+LEVELS = ("debug", "info", "warning", "error")
+
+
+class Command(BaseCommand):
+    """Run the project's jobs until told to stop."""
+
+    help = (
+        "Runs the project's jobs until told to stop. The first SIGINT or SIGTERM drains: nothing new is taken, running "
+        "jobs get IOQUEUE_GRACE_SEC seconds, the rest go back to the queue unharmed. The second stops at once."
+    )
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("--concurrency", type=int, metavar="N", help="jobs at once, over IOQUEUE_MAX_CONCURRENCY")
+        parser.add_argument("--processes", type=int, default=1, metavar="N", help="runner processes, each with as many")
+        parser.add_argument("--log-level", choices=LEVELS, default="info", help="the least that is logged (info)")
+
+    def handle(self, *_: Any, **given: Any) -> None:
+        if ENVIRONMENT_VARIABLE not in os.environ:
+            raise CommandError(
+                f"{ENVIRONMENT_VARIABLE} is not set, so that other processes could not find the settings"
+            )
+        options, _problems = read_options()
+        overrides = worker_settings(options) | {"slots": given["concurrency"] or options.max_concurrency}
+        try:
+            overrides["store"] = store_address()
+        except ImproperlyConfigured as problem:
+            raise CommandError(str(problem)) from problem
+        # The runners are started by Python itself, not by manage.py, and must find the same modules.
+        os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(path for path in sys.path if path))
+        connections.close_all()  # The parent runs nothing of the project.
+        configure_logs(None, given["log_level"])
+        parent = Parent(
+            ENTRY,
+            processes=max(1, given["processes"]),
+            overrides=overrides,
+            log_level=given["log_level"],
+            on_up=_log_up,
+        )
+        try:
+            code = _run(parent.run())
+        except CannotStart as problem:
+            self.stderr.write(str(problem.facts.get("traceback") or ""))
+            raise CommandError(f"the worker cannot start: {problem}", returncode=3) from problem
+        except HeadwayError as problem:
+            raise CommandError(str(problem)) from problem
+        if code:
+            raise CommandError("the database was away for longer than the leases last", returncode=code)
+
+
+def _log_up(up: Up, _: Store) -> None:
+    tasks = sum(offer.startswith("task:") for offer in up.offers)
+    facts = {"worker": up.worker_id, "store": mask(up.store), "slots": up.slots, "tasks": tasks}
+    log.info("worker.up", extra={"headway": facts})
+
+
+def _run(coroutine: Coroutine[Any, Any, int]) -> int:
+    """Run on uvloop where it is installed."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.run(coroutine)
+    return uvloop.run(coroutine)

@@ -1,0 +1,139 @@
+"""The Headway app of a Django project: its tasks, and the way from a call to a row in its database."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+from asgiref.sync import sync_to_async
+from django.core import mail
+from django.core.exceptions import ImproperlyConfigured
+from django.db import connections, transaction
+
+from headway.client.app import Headway
+from headway.client.task import Call
+from headway.core.errors import JobNotFound, NotAStore
+from headway.core.job import JobId, State
+from headway.integrations.django.address import WORKS, store_address
+from headway.integrations.django.conf import Options, database, read_options
+from headway.integrations.django.middleware import request_trace
+from headway.stores.base import Migrates, Stats, Store
+from headway.stores.open import open_store
+
+T = TypeVar("T")
+
+
+class Queue(Headway):
+    """The tasks of a Django project. Jobs are kept in its database and submitted on its connection.
+
+    Its settings are ``IOQUEUE_*``; what those do not say comes from ``HEADWAY_*`` variables and ``headway.toml``.
+    """
+
+    def __init__(self) -> None:
+        options, _ = read_options()
+        self._placed = False
+        super().__init__(**worker_settings(options))
+
+    def configure(self, **settings: Any) -> None:
+        """Set settings over those of the project, as a worker's parent does."""
+        self._placed = self._placed or "store" in settings
+        super().configure(**settings)
+
+    def make_store(self) -> Store:
+        """Make an unopened store in the project's database, which under tests is another one than in its settings."""
+        if self._placed:
+            return super().make_store()
+        return open_store(store_address(), self.settings.namespace)
+
+    def submit(self, call: Call[Any]) -> str | None:
+        """Submit a call as part of the transaction that Django's connection is in; gives the id of its job.
+
+        A transient one is sent after the commit, if it comes to one, and has no id to give.
+        """
+        alias = database()
+        connection = connections[alias]
+        if connection.vendor != "postgresql":
+            raise ImproperlyConfigured(f"the database {alias!r} is {connection.vendor}. {WORKS}")
+        connection.ensure_connection()
+        trace = request_trace.get()
+        if trace is not None and call.new.trace_id is None:
+            call = call._replace(task=call.task.using(trace_id=trace))
+        if not call.new.persist:
+            # It is best effort: whoever has committed already is not told that it did not work, the log is.
+            transaction.on_commit(partial(self._send_now, call), using=alias, robust=True)
+            return None
+        connection.validate_no_broken_transaction()
+        with connection.wrap_database_errors:
+            (answer,) = self._in_use(lambda: self._submit_blocking([call], connection.connection))
+        return answer.job_id
+
+    async def asubmit(self, call: Call[Any]) -> str | None:
+        """Submit from a coroutine, in the thread where Django keeps the connection of the request."""
+        return await sync_to_async(self.submit, thread_sensitive=True)(call)
+
+    def look(self) -> Stats:
+        """Read the queue in numbers."""
+        return self._in_use(self.stats)
+
+    def why(self, job_id: str) -> list[str]:
+        """Say why a job waits, the binding reason first; nothing of one that others cannot see yet."""
+        try:
+            return [reason.text for reason in self._in_use(self.job(job_id).why)]
+        except JobNotFound:
+            return []
+
+    def cancel_jobs(self, job_ids: Sequence[str]) -> list[State | None]:
+        """Cancel jobs. Gives the state of each afterwards."""
+        ids = [JobId(job_id) for job_id in job_ids]
+        return self._in_use(lambda: self.portal.run(self.client.cancel(ids)))
+
+    def retry_jobs(self, job_ids: Sequence[str]) -> list[State | None]:
+        """Queue ended jobs again. Gives the state of each afterwards."""
+        ids = [JobId(job_id) for job_id in job_ids]
+        return self._in_use(lambda: self.portal.run(self.client.retry(ids)))
+
+    def migrate(self) -> list[int]:
+        """Bring Headway's own tables to this release. Gives the numbers of the steps taken."""
+        store = self.make_store()
+        if not isinstance(store, Migrates):
+            raise NotAStore("the store cannot be migrated")
+        return self.portal.run(store.migrate())
+
+    def _send_now(self, call: Call[Any]) -> None:
+        self._in_use(lambda: self.submit_call_blocking(call))
+
+    def _in_use(self, work: Callable[[], T]) -> T:
+        """Do something with the store. A database made for tests will be dropped, so nothing may stay open there."""
+        try:
+            return work()
+        finally:
+            if hasattr(mail, "outbox"):  # Only while Django's test environment is set up.
+                self.portal.run(self.client.close())
+
+
+def worker_settings(options: Options) -> dict[str, Any]:
+    """Say in Headway's words what a project's settings ask of a worker."""
+    return {
+        "namespace": options.namespace,
+        "slots": options.max_concurrency,
+        "reserved": 0,  # All slots are for all jobs, as the documents of IOQueue have it.
+        "heartbeat": options.heartbeat,
+        "dead_after": options.visibility_timeout_sec,
+        "grace": options.grace_sec,
+        "poll": options.poll_interval_sec,
+    }
+
+
+_lock = threading.Lock()
+_queue: Queue | None = None
+
+
+def queue() -> Queue:
+    """Give the queue of this project, made when first asked for: like Django's connections, there is one a process."""
+    global _queue
+    with _lock:
+        if _queue is None:
+            _queue = Queue()
+        return _queue

@@ -1,0 +1,155 @@
+"""A Django project on a real PostgreSQL, and workers that run its jobs."""
+
+# pyright: reportAttributeAccessIssue=false, reportGeneralTypeIssues=false, reportIndexIssue=false
+# (Django brings no types, and what pyright makes of its code is not always so.)
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import django
+import psycopg
+import pytest
+from django.apps import apps
+
+from tests.conftest import postgres
+
+ROOT = Path(__file__).parents[3]
+SETTINGS = "tests.integrations.django.settings"
+DATABASE = "django_tests"
+PATIENCE = 30.0
+JOB_TABLES = (
+    "job",
+    "ready",
+    "delayed",
+    "lease",
+    "outcome",
+    "attempt",
+    "transient",
+    "unique_key",
+    "idempotency",
+    "park",
+)
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", SETTINGS)
+if not apps.ready:
+    django.setup()
+
+
+@pytest.fixture(scope="session")
+def database() -> Iterator[None]:
+    """A database of our own, with the tables of the project and of Headway, made as any project makes them."""
+    from django.core.management import call_command
+    from django.db import connections
+
+    from headway.integrations.django import queue
+
+    server = postgres()
+    with psycopg.connect(server.url, autocommit=True) as connection:
+        connection.execute(f"DROP DATABASE IF EXISTS {DATABASE}")
+        connection.execute(f"CREATE DATABASE {DATABASE}")
+    os.environ["DJANGO_TESTS_PORT"], os.environ["DJANGO_TESTS_DATABASE"] = str(server.port), DATABASE
+    connections.settings["default"].update(PORT=str(server.port), NAME=DATABASE)
+    call_command("migrate", verbosity=0, database="default", run_syncdb=True)
+    yield
+    queue().close()
+    connections.close_all()
+
+
+@pytest.fixture(autouse=True)
+def _empty(database: None) -> None:
+    """No job and no order of the test before."""
+    from django.db import connection
+
+    from tests.integrations.django.shop.models import Order
+
+    with connection.cursor() as cursor:
+        for table in JOB_TABLES:
+            cursor.execute(f"DELETE FROM headway.{table}")
+    Order.objects.all().delete()
+
+
+class Workers:
+    """``manage.py run_ioqueue`` processes; what they wrote is in a file each."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._processes: list[subprocess.Popen[bytes]] = []
+
+    def start(self, *options: str, settings: str = SETTINGS, wait: bool = True) -> Worker:
+        """Start a worker, and wait until it is ready."""
+        path = self._folder / f"worker-{len(self._processes)}.log"
+        with path.open("wb") as file:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "django", "run_ioqueue", *options],
+                stdout=file,
+                stderr=file,
+                cwd=ROOT,
+                env={**os.environ, "PYTHONPATH": str(ROOT), "DJANGO_SETTINGS_MODULE": settings},
+            )
+        self._processes.append(process)
+        worker = Worker(process, path)
+        if wait:
+            wait_until(lambda: "worker.up" in worker.log or process.poll() is not None, worker)
+            assert process.poll() is None, worker.log
+        return worker
+
+    def stop(self) -> None:
+        for process in self._processes:
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+        for process in self._processes:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(PATIENCE)
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+
+
+class Worker:
+    def __init__(self, process: subprocess.Popen[bytes], path: Path) -> None:
+        self.process = process
+        self.pid = process.pid
+        self._path = path
+
+    @property
+    def log(self) -> str:
+        return self._path.read_text(errors="replace")
+
+
+def wait_until(what: Callable[[], object], worker: Worker | None = None, *, within: float = PATIENCE) -> None:
+    ends = time.monotonic() + within
+    while not what():
+        assert time.monotonic() < ends, "not in time" if worker is None else worker.log
+        time.sleep(0.01)
+
+
+def ended(job_id: str | None, worker: Worker | None = None) -> Any:
+    """Wait until a job has ended, and give it."""
+    from headway.integrations.django.models import IOJob
+
+    wait_until(lambda: IOJob.objects.get(pk=job_id).status in ("done", "error"), worker)
+    return IOJob.objects.get(pk=job_id)
+
+
+@pytest.fixture
+def workers(database: None, tmp_path: Path) -> Iterator[Workers]:
+    made = Workers(tmp_path)
+    yield made
+    made.stop()
+
+
+@pytest.fixture(scope="module")
+def worker(database: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
+    """One worker for all the tests of a module that only want their jobs run."""
+    made = Workers(tmp_path_factory.mktemp("worker"))
+    yield made.start()
+    made.stop()

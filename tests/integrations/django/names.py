@@ -1,0 +1,18 @@
+"""The names of Django Tasks, wherever they are: in Django since 6.0, before that in a package of their own."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from headway.integrations.django.framework import FRAMEWORK
+
+framework: Any = import_module(FRAMEWORK)
+exceptions: Any = import_module(f"{FRAMEWORK}.exceptions")
+task_enqueued: Any = import_module(f"{FRAMEWORK}.signals").task_enqueued
+
+task: Any = framework.task
+task_backends: Any = framework.task_backends
+default_task_backend: Any = framework.default_task_backend
+InvalidTask: Any = getattr(exceptions, "InvalidTask", None) or exceptions.InvalidTaskError
+Status: Any = framework.TaskResultStatus

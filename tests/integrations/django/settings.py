@@ -1,0 +1,60 @@
+"""A project for the tests: an app with a model and tasks, the admin, and jobs in PostgreSQL."""
+
+from __future__ import annotations
+
+import os
+
+import django
+
+PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+SECRET_KEY = "tests"
+USE_TZ = True
+TIME_ZONE = "UTC"
+ROOT_URLCONF = "tests.integrations.django.urls"
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+ALLOWED_HOSTS = ["*"]
+
+INSTALLED_APPS = [
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.messages",
+    "django.contrib.sessions",
+    *([] if django.VERSION[0] >= 6 else ["django_tasks"]),
+    "headway.integrations.django",
+    "tests.integrations.django.shop",
+]
+MIDDLEWARE = [
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+]
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ]
+        },
+    }
+]
+DATABASES = {
+    "default": {
+        "ENGINE": "django.db.backends.postgresql",
+        "HOST": "127.0.0.1",
+        "PORT": os.environ.get("DJANGO_TESTS_PORT", "1"),
+        "USER": "postgres",
+        "NAME": os.environ.get("DJANGO_TESTS_DATABASE", "postgres"),
+    },
+    "other": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"},
+}
+TASKS = {"default": {"BACKEND": "headway.integrations.django.HeadwayBackend", "QUEUES": ["default", "mail"]}}
+
+# Quick, for the tests: what must be waited for is short.
+IOQUEUE_MAX_CONCURRENCY = 4
+IOQUEUE_VISIBILITY_TIMEOUT_SEC = 3
+IOQUEUE_GRACE_SEC = 10

@@ -1,0 +1,87 @@
+"""Tasks of every kind."""
+
+# pyright: reportAttributeAccessIssue=false, reportGeneralTypeIssues=false, reportIndexIssue=false
+# (Django brings no types, and what pyright makes of its code is not always so.)
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from asgiref.sync import sync_to_async
+from django.db import connection
+
+from headway import Limit
+from headway.integrations.django import io_task
+from tests.integrations.django.shop.models import Order
+
+
+@io_task
+def add(left: int, right: int = 0) -> int:
+    return left + right
+
+
+@io_task(max_retries=5, dedupe=True)
+def fetch(paper_id: int, options: dict[str, Any] | None = None) -> int:
+    return paper_id
+
+
+@io_task(name="shop.handle")
+def handle(order_id: int) -> int:
+    order = Order.objects.get(pk=order_id)
+    order.handled_by = threading.current_thread().name
+    order.save()
+    return backend_pid()
+
+
+@io_task
+async def ahandle(order_id: int) -> int:
+    order = await Order.objects.aget(pk=order_id)
+    order.handled_by = "a coroutine"
+    await order.asave()
+    return await sync_to_async(backend_pid)()
+
+
+@io_task(persist=False)
+def touch(order_id: int) -> None:
+    Order.objects.filter(pk=order_id).update(handled_by="touched")
+
+
+@io_task(max_retries=1)
+def fail(message: str) -> None:
+    raise ValueError(message)
+
+
+@io_task
+def submit_from_a_job(left: int) -> str | None:
+    return add(left)
+
+
+@io_task
+def hold(folder: str) -> str:
+    """Say that it has begun, and wait to be let go."""
+    Path(folder, "begun").touch()
+    while not Path(folder, "go").exists():
+        time.sleep(0.01)
+    return "let go"
+
+
+@io_task(limits=[Limit(concurrency=1)])
+def one_at_a_time(folder: str) -> str:
+    return hold.run(folder)
+
+
+@io_task
+def unstorable() -> Any:
+    return object()
+
+
+def backend_pid() -> int:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_backend_pid()")
+        return int(cursor.fetchone()[0])
+
+
+from tests.integrations.django.shop import django_tasks_here  # noqa: E402, F401
