@@ -19,7 +19,9 @@ class Event:
     at: int
     job_id: str
     data: dict[str, Any] = field(default_factory=dict)
-    place: tuple[int, ...] = ()  # Where it belongs in the job's story: compares, and is the same whoever tells it.
+    place: tuple[int, ...] = field(
+        default=(), compare=False
+    )  # Where it belongs in the job's story: compares, and is the same whoever tells it.
 
 
 def events_between(before: Job | None, after: Job, now_at: int) -> Iterator[Event]:

@@ -71,8 +71,10 @@ async def _events(service: Service, caller: Caller, job_id: JobId, last: str | N
     with service.stream(caller.token_id) as revoked:
         yield b"retry: 1000\n\n"
         async with contextlib.aclosing(follow(service, job_id, read_place(last), revoked)) as told:
-            async for one in told:
-                yield _event_text(one)
+            # Trouble with the store ends the stream; its client comes back with Last-Event-ID.
+            with contextlib.suppress(HeadwayError):
+                async for one in told:
+                    yield _event_text(one)
 
 
 def _event_text(told: Told) -> bytes:
