@@ -28,18 +28,23 @@ log = logging.getLogger("headway.server")
 LEARN_EVERY = 5.0
 FORGET_EVERY = 30.0
 OPEN_AGAIN = 2.0  # Seconds between tries to open the store.
-FAILED_AGAIN = 10.0  # Seconds after which a chore is tried again that failed for no reason we know.
 
 
 @asynccontextmanager
 async def upkeep(service: Service) -> AsyncIterator[None]:
     """Do the chores while the server serves. No leader: any number of servers and workers may do them."""
     keeping = asyncio.create_task(_keep(service))
+    keeping.add_done_callback(_tell_end)
     try:
         yield
     finally:
         keeping.cancel()
         await asyncio.gather(keeping, return_exceptions=True)
+
+
+def _tell_end(keeping: asyncio.Task[None]) -> None:
+    if not keeping.cancelled() and (problem := keeping.exception()) is not None:
+        log.error("this server does no chores any more", exc_info=problem)
 
 
 async def _keep(service: Service) -> None:
@@ -71,20 +76,10 @@ async def _keep(service: Service) -> None:
     try:
         async with asyncio.TaskGroup() as group:
             for interval, chore in chores:
-                group.create_task(_always(interval, chore))
+                group.create_task(every(interval, chore))
     finally:
         with contextlib.suppress(StoreError):
             await desk.tallies.retire(store)
-
-
-async def _always(interval: float, chore: Callable[[], Awaitable[float | None]]) -> None:
-    """Do a chore for good. One that meets something nobody thought of stops neither the others nor itself."""
-    while True:
-        try:
-            await every(interval, chore)
-        except Exception:
-            log.exception("a chore failed; it is tried again in %g s", FAILED_AGAIN)
-            await asyncio.sleep(FAILED_AGAIN)
 
 
 async def _open(service: Service) -> Desk:
