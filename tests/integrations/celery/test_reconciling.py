@@ -129,7 +129,11 @@ def other(server: Valkey, tmp_path: Path) -> Iterator[Celery]:
     folder = tmp_path / "broker"
     folder.mkdir()
     conf = {
-        "broker_transport_options": {"data_folder_in": str(folder), "data_folder_out": str(folder)},
+        "broker_transport_options": {
+            "data_folder_in": str(folder),
+            "data_folder_out": str(folder),
+            "control_folder": str(folder / "control"),
+        },
         "result_backend": None,
     }
     app = make_app("filesystem://", {"store": f"{server.url}/3"}, conf)
