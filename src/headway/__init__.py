@@ -20,6 +20,7 @@ from headway.core.errors import (
 )
 from headway.core.event import Event
 from headway.core.job import State
+from headway.core.policy.estimate import Estimate
 from headway.core.policy.why import Reason
 from headway.version import __version__
 from headway.worker.embedded import Worker
@@ -29,6 +30,7 @@ __all__ = [
     "Context",
     "Depends",
     "Discard",
+    "Estimate",
     "Event",
     "Headway",
     "HeadwayError",

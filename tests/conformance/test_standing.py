@@ -136,7 +136,9 @@ async def test_what_runs_is_not_ahead(store: Store) -> None:
 
 
 async def test_those_ahead_are_counted_to_a_bound(store: Store) -> None:
-    *_, last = await submit(store, *(a_job(tenant="acme") for _ in range(AHEAD_COUNTED + 6)))
+    for _ in range(AHEAD_COUNTED // 1_000):
+        await submit(store, *(a_job(tenant="acme") for _ in range(1_000)))
+    *_, last = await submit(store, *(a_job(tenant="acme") for _ in range(6)))
     assert await ahead(store, last) == (AHEAD_COUNTED, AHEAD_COUNTED)
 
 

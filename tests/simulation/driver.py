@@ -13,6 +13,7 @@ from headway.core.policy.document import Policy, reserved_slots
 from headway.core.policy.lanes import Clocks, plan
 from headway.core.policy.retry import Returned, judge
 from headway.core.snapshot import Snapshot
+from headway.core.worker import ANY_TASK
 from headway.engine.rules import change_costs, govern
 from headway.stores.base import Beat, Exchange
 from headway.stores.memory import MemoryStore
@@ -26,49 +27,49 @@ LONGEST_MS = 7 * 24 * 3_600_000  # The worker's lease outlasts every run.
 
 def play(policy: Policy, works: Sequence[Work]) -> list[float]:
     """Run a workload through a policy; give how long each job waited, in the order of the workload."""
-    return asyncio.run(_Player(policy, works).play())
+    return asyncio.run(Player(policy, works).play())
 
 
-class _Player:
+class Player:
     """One worker, which plans as a worker's feed does: by the picture that came with its last exchange."""
 
     def __init__(self, policy: Policy, works: Sequence[Work]) -> None:
-        self._policy = policy
+        self.policy = policy
         self._works = works
         self._expected = expected_seconds(works)
-        self._clock = ManualClock()
-        self._begins_at = self._clock()
-        self._store = MemoryStore(clock=self._clock)
+        self.clock = ManualClock()
+        self._begins_at = self.clock()
+        self.store = MemoryStore(clock=self.clock)
         self._clocks = Clocks()
         self._snapshot = Snapshot(self._begins_at)
         self._reserved = reserved_slots(policy, SLOTS, None)
-        self._by_id: dict[JobId, Work] = {}
+        self.by_id: dict[JobId, Work] = {}
         self._running: list[tuple[int, int, Lease]] = []  # The first to end first.
         self._outside = 0  # How many of them are of lanes outside the reserve.
-        self._waits: dict[int, float] = {}
+        self.waits: dict[int, float] = {}
 
     async def play(self) -> list[float]:
-        await govern(self._store, self._policy)
-        await change_costs(self._store, lambda _: {task: round(1e6 * cost) for task, cost in self._expected.items()})
-        worker = a_worker(WORKER, slots=SLOTS, reserved=self._reserved)
-        await self._store.renew(Beat(worker, LONGEST_MS, LONGEST_MS, register=True))
+        await govern(self.store, self.policy)
+        await change_costs(self.store, lambda _: {task: round(1e6 * cost) for task, cost in self._expected.items()})
+        worker = a_worker(WORKER, slots=SLOTS, reserved=self._reserved, offers=(ANY_TASK,))
+        await self.store.renew(Beat(worker, LONGEST_MS, LONGEST_MS, register=True))
         coming = deque(self._works)
         while coming or self._running:
             arrives_at = self._at(coming[0].arrives) if coming else None
             if arrives_at is not None and (not self._running or arrives_at <= self._running[0][0]):
-                self._clock.advance(ms=arrives_at - self._clock())
-                await self._submit(coming.popleft())
+                self.clock.advance(ms=arrives_at - self.clock())
+                await self.submit(coming.popleft())
                 await self._exchange()
             else:
                 ends_at, _, lease = heappop(self._running)
-                self._clock.advance(ms=ends_at - self._clock())
-                await self._exchange(self._end(lease))
-        return [self._waits[work.number] for work in self._works]
+                self.clock.advance(ms=ends_at - self.clock())
+                await self._exchange(self.end(lease))
+        return [self.waits[work.number] for work in self._works]
 
-    async def _submit(self, work: Work) -> None:
+    async def submit(self, work: Work) -> None:
         job = a_job(task=work.task, lane=work.lane, tenant=work.tenant)
-        self._by_id[job.job_id] = work
-        await self._store.submit([job])
+        self.by_id[job.job_id] = work
+        await self.store.submit([job])
 
     async def _exchange(self, *finished: Report) -> None:
         """Hand in what has ended and claim for the free slots; once more if there was a class it did not know of."""
@@ -78,34 +79,34 @@ class _Player:
                 free=free,
                 free_below=SLOTS - self._reserved - self._outside,
                 offers=frozenset(),
-                policy=self._policy,
+                policy=self.policy,
                 clocks=self._clocks,
             )
-            answer = await self._store.exchange(
+            answer = await self.store.exchange(
                 Exchange(WORKER, a_claim_id(), finished, chosen, want_snapshot=True),
             )
             assert answer.snapshot is not None
             assert not answer.refused
             for lease in answer.leases:
-                self._start(lease)
+                self.start(lease)
             known = {view.key for view in self._snapshot.classes}
             self._snapshot = answer.snapshot
             finished = ()
             if all(view.key in known for view in self._snapshot.classes):
                 return
 
-    def _start(self, lease: Lease) -> None:
-        work = self._by_id[lease.job_id]
-        self._outside += lease.lane not in self._policy.reserve.lanes
-        self._clocks.charge(self._policy, lease.class_key, self._expected[work.task])
-        self._waits[work.number] = (self._clock() - self._at(work.arrives)) / 1_000
-        heappush(self._running, (self._clock() + max(1, round(1_000 * work.seconds)), lease.seq, lease))
+    def start(self, lease: Lease) -> None:
+        work = self.by_id[lease.job_id]
+        self._outside += lease.lane not in self.policy.reserve.lanes
+        self._clocks.charge(self.policy, lease.class_key, self._expected[work.task])
+        self.waits[work.number] = (self.clock() - self._at(work.arrives)) / 1_000
+        heappush(self._running, (self.clock() + max(1, round(1_000 * work.seconds)), lease.seq, lease))
 
-    def _end(self, lease: Lease) -> Report:
-        work = self._by_id[lease.job_id]
-        self._outside -= lease.lane not in self._policy.reserve.lanes
-        self._clocks.correct(self._policy, lease.class_key, work.seconds - self._expected[work.task])
-        return judge(Returned(None), lease, self._policy)
+    def end(self, lease: Lease) -> Report:
+        work = self.by_id[lease.job_id]
+        self._outside -= lease.lane not in self.policy.reserve.lanes
+        self._clocks.correct(self.policy, lease.class_key, work.seconds - self._expected[work.task])
+        return judge(Returned(None), lease, self.policy)
 
     def _at(self, moment: float) -> int:
         return self._begins_at + round(1_000 * moment)

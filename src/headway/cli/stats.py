@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 from headway.cli import panels, show
 from headway.cli.opening import HERE, JsonFlag, Place, opened, policy_of, run
 from headway.core.policy.document import Policy
 from headway.core.policy.rules import Paused
 from headway.core.worker import WorkerState
 from headway.engine.rules import read_paused
+from headway.engine.scores import Summary, summaries
+from headway.engine.tally import read_tallies
 from headway.stores.base import Stats
 
 
 def stats(*, json: JsonFlag = False, place: Place = HERE) -> int:
     """Show lanes, rates and totals."""
 
-    async def read() -> tuple[Stats, Policy, Paused]:
+    async def read() -> tuple[Stats, Policy, Paused, dict[str, Summary]]:
         async with opened(place) as store:
-            return await store.stats(), await policy_of(store), await read_paused(store)
+            numbers, policy, paused = await store.stats(), await policy_of(store), await read_paused(store)
+            return numbers, policy, paused, summaries(await read_tallies(store))
 
-    numbers, policy, paused = run(read())
+    numbers, policy, paused, scores = run(read())
     if json:
-        show.print_json(show.stats_values(numbers, policy) | {"paused": paused.names()})
+        estimates = {lane: asdict(summary) for lane, summary in sorted(scores.items())}
+        show.print_json(
+            show.stats_values(numbers, policy) | {"paused": paused.names(), "estimates": estimates}
+        )  # fmt: skip
         return 0
     alive = sum(worker.state is not WorkerState.DEAD for worker in numbers.workers)
     console = show.console()
@@ -33,8 +41,15 @@ def stats(*, json: JsonFlag = False, place: Place = HERE) -> int:
                 "ever": panels.counts_line(numbers.totals),
                 "kept": panels.counts_line(numbers.kept),
                 **({"paused": ", ".join(paused.names())} if paused.names() else {}),
+                **{f"estimates, {lane}": _told(summary) for lane, summary in sorted(scores.items())},
                 "workers": f"{alive} alive, {len(numbers.workers) - alive} dead",
             }
         )
     )
     return 0
+
+
+def _told(summary: Summary) -> str:
+    """Write how the estimates of a lane turned out."""
+    off = "" if summary.error is None else f", off by {summary.error:.0%} in the middle"
+    return f"p50 held for {summary.within_p50:.0%} of {summary.scored:,}, p90 for {summary.within_p90:.0%}{off}"

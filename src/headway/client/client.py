@@ -17,7 +17,10 @@ from headway.client.settings import seconds
 from headway.core.errors import ConfigError, HeadwayError, IllegalMove, JobNotFound, ResultTimeout
 from headway.core.event import Event
 from headway.core.job import Job, JobId, NewJob, State, Submitted
+from headway.core.policy.document import Policy
+from headway.core.policy.estimate import Estimate
 from headway.core.standing import Standing
+from headway.engine.foresight import Foresight
 from headway.engine.traces import shown_trace
 from headway.engine.watch import Watcher
 from headway.stores.base import JobQuery, Stats, Store, Submission, SubmitsWithin
@@ -130,6 +133,11 @@ class Client:
             raise JobNotFound(f"no job {job_id} in the store; it may have been pruned", job_id=job_id)
         return standing
 
+    async def estimate(self, job_id: JobId, policy: Policy) -> Estimate | None:
+        """Say when a job will start; None once it has begun or ended. Raises ``JobNotFound``."""
+        link = await self._link()
+        return await link.foresight.estimate(link.store, await self.standing(job_id), policy)
+
     async def stats(self) -> Stats:
         return await (await self.store()).stats()
 
@@ -216,3 +224,4 @@ class _Link:
         self.store = store
         self.historian = Historian(store, history)
         self.watcher = Watcher(store, self.historian.get)
+        self.foresight = Foresight()

@@ -11,6 +11,7 @@ from headway.core.errors import IllegalMove, JobCancelled, JobError, JobFailed, 
 from headway.core.event import Event
 from headway.core.job import Job as Record
 from headway.core.job import JobId, State
+from headway.core.policy.estimate import Estimate
 from headway.core.policy.lanes import effective_lane
 from headway.core.policy.why import Reason, why
 
@@ -63,6 +64,16 @@ class Job(Generic[R]):
         standing = await self._app.client.standing(self.id)
         await self._app.follow_policy()
         return why(standing, self._app.policy)
+
+    async def aestimate(self) -> Estimate | None:
+        """Say when the job will start: ``p50`` and ``p90`` in seconds from now; None once it has begun.
+
+        With too little known the seconds are None and ``basis`` is ``unknown``; so too for a job that is paused, or
+        that no worker can run.
+        """
+        self._check_stored()
+        await self._app.follow_policy()
+        return await self._app.client.estimate(self.id, self._app.policy)
 
     async def awaited(self) -> dict[str, float]:
         """Say what the job, once it has started, had waited for: seconds by reason."""
@@ -125,6 +136,10 @@ class Job(Generic[R]):
     def why(self) -> list[Reason]:
         """Blocking twin of ``awhy``."""
         return self._app.portal.run(self.awhy())
+
+    def estimate(self) -> Estimate | None:
+        """Blocking twin of ``aestimate``."""
+        return self._app.portal.run(self.aestimate())
 
     def waited(self) -> dict[str, float]:
         """Blocking twin of ``awaited``."""

@@ -11,7 +11,8 @@ from headway.core.policy.rules import Rules
 from headway.core.snapshot import Snapshot
 from headway.core.worker import Worker
 
-AHEAD_COUNTED = 1_000  # Jobs ahead are counted exactly up to here.
+AHEAD_COUNTED = 10_000  # Jobs ahead are counted exactly up to here,
+LANES_COUNTED = 1_000  # and those of whole classes in a picture.
 
 
 class Executing(NamedTuple):

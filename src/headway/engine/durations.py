@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from headway.core.lease import Lease
 from headway.core.policy.rules import SECOND_US, limit_key
+from headway.engine.learning import Lessons
 from headway.engine.rules import change_costs, read_costs
 from headway.stores.base import Store
 
@@ -27,11 +29,17 @@ class Durations:
         self._tasks: Noted = {}
         self._tenants: dict[tuple[str, str], tuple[int, float]] = {}
         self._known_us: Mapping[str, int] = {}
+        self._lessons = Lessons()
         self.noted = False  # Whether any job has ended since the last publication.
 
     def expected(self, task: str) -> float:
         """Give the seconds that a job of this task is expected to take; 1 until something is known."""
         return self._known_us.get(task, SECOND_US) / SECOND_US
+
+    def ended(self, lease: Lease, seconds: float) -> None:
+        """A job has run for so long."""
+        self.note(lease.task, lease.tenant, seconds)
+        self._lessons.note(lease, seconds)
 
     def note(self, task: str, tenant: str | None, seconds: float) -> None:
         self.noted = True
@@ -56,6 +64,7 @@ class Durations:
             await change_costs(store, lambda costs: learn(costs, tasks, tenants))
             known = await read_costs(store)
         self._known_us = known
+        await self._lessons.publish(store)
 
 
 def worth_telling(old_us: int | None, noted: tuple[int, float]) -> bool:

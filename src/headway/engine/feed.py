@@ -180,7 +180,7 @@ class LocalFeed:
         if len(self._snapshot.classes) > 1:
             over = seconds - self._durations.expected(lease.task)
             self._clocks.correct(self._in_force.policy, lease.class_key, min(over, DEBT_MAX))
-        self._durations.note(lease.task, lease.tenant, seconds)
+        self._durations.ended(lease, seconds)
         self._tallies.noted[lease.job_id] = (lease, seconds)
 
     def _age_max(self, free_below: int) -> float:

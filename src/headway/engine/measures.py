@@ -204,6 +204,7 @@ def tally_families(tally: Tally, policy: Policy) -> Iterator[Family]:
     yield _tallied("task_retries", "Attempts after which a task goes again.", tally, tallies.RETRIES, lanes)
     yield _tallied("tasks_failed", "Tasks that ended as failed or dead_letter.", tally, tallies.FAILURES, lanes)
     yield _tallied("headway_tasks_released", "Tasks given back with no attempt used.", tally, tallies.RELEASES, lanes)
+    yield from _estimates(tally, lanes)
     yield _counter(
         "worker_heartbeat_failures",
         "Renewals that a store did not take, and workers that sent none until their leases ran out.",
@@ -227,6 +228,11 @@ _HISTOGRAMS: dict[str, tuple[str, str, tuple[str, ...]]] = {
         ("status", "priority"),
     ),
     tallies.RUNS: ("headway_run_seconds", "How long attempts ran.", ("outcome", "priority")),
+    tallies.ERRORS: (
+        "headway_estimate_error_ratio",
+        "By which part of the wait p50 was off, of tasks that waited over 5 s.",
+        ("priority",),
+    ),
     tallies.STARTS: ("headway_start_delay_seconds", "From a claim's answer until its tasks had begun.", ()),
     tallies.EXCHANGES: (
         "headway_exchange_seconds",
@@ -240,6 +246,45 @@ _REASONS: dict[str, tuple[str, ...]] = {
     tallies.FAILURES: (*tallies.FAILURE_REASONS, OTHER),
     tallies.RELEASES: (*tallies.RELEASE_REASONS, OTHER),
 }
+
+
+def _estimates(tally: Tally, lanes: Sequence[str]) -> Iterator[Family]:
+    """Give how estimates turned out."""
+    scored, held = _by_lane(tally, tallies.SCORED, lanes), _by_lane(tally, tallies.HELD, lanes)
+    yield _counters(
+        "headway_estimates_scored",
+        "Estimates that were compared with what happened.",
+        [((("priority", lane),), scored.get(("", lane), 0)) for lane in lanes],
+    )
+    coverage: list[tuple[Labels, float]] = [
+        ((("priority", lane), ("quantile", quantile)), held.get((name, lane), 0) / count)
+        for (_, lane), count in scored.items()
+        for name, quantile in (("p50", "0.5"), ("p90", "0.9"))
+        if count
+    ]
+    yield gauges("headway_estimate_coverage", "The part of tasks that began within p50, and within p90.", coverage)
+    given: list[tuple[Labels, float]] = [
+        ((("basis", basis), ("priority", lane)), count)
+        for (basis, lane), count in _by_lane(tally, tallies.FORESEEN, lanes).items()
+    ]
+    yield _counters("headway_estimates", "Estimates that were given, by what they rest on.", given)
+
+
+def _by_lane(tally: Tally, what: str, lanes: Sequence[str]) -> dict[tuple[str, str], float]:
+    """Sum counters by a label, if they have one, and by lane."""
+    counts: dict[tuple[str, str], float] = {}
+    for key, count in tally.counters.items():
+        kind, *given = key.split("|", 1)
+        if kind == what and given:
+            label, lane = ("", given[0]) if what == tallies.SCORED else _two(given[0])
+            at = (label, lane if lane in lanes else OTHER)
+            counts[at] = counts.get(at, 0) + count
+    return counts
+
+
+def _two(text: str) -> tuple[str, str]:
+    label, _, lane = text.partition("|")
+    return label, lane
 
 
 def _tallied(name: str, text: str, tally: Tally, what: str, lanes: Sequence[str]) -> Family:

@@ -35,10 +35,17 @@ FAILURES = "failures"  # reason
 RELEASES = "releases"  # reason
 BEATS = "beats"  # heartbeats that failed
 TROUBLE = "trouble"  # exchanges that the store did not take
+SCORED = "scored"  # lane: estimates that were compared with what happened
+HELD = "held"  # p50 or p90|lane: those of them that the job did not exceed
+FORESEEN = "foreseen"  # basis|lane: estimates that were given
+ERRORS = "errors"  # lane: thousandths by which p50 was off, of waits that were long enough
 IDLE = "idle"  # milliseconds that reserved slots stood idle while other lanes waited, all slots together
+
+ERRORS_PM = (10, 20, 50, 100, 150, 200, 250, 300, 400, 500, 750, 1_000, 2_000, 5_000)
 
 BOUNDS: dict[str, Sequence[float]] = {
     WAITS: LENGTHS_MS, SPANS: LENGTHS_MS, RUNS: LENGTHS_MS, STARTS: INSTANTS_MS, EXCHANGES: INSTANTS_MS,
+    ERRORS: ERRORS_PM,
 }  # fmt: skip
 
 RETRY_REASONS = ("failed", "timeout", "crash")
@@ -68,6 +75,7 @@ class Tallies:
         self._ends: dict[tuple[State, str], tuple[Row, Row]] = {}  # By status and lane: spans and runs.
         self._again: dict[tuple[str, str], Row] = {}  # Runs of attempts after which a job went back.
         self._starts: Row = [0] * _INSTANTS
+        self._errors: dict[str, Row] = {}
         self._exchanges: dict[str, Row] = {"jobs": [0] * _INSTANTS, "none": [0] * _INSTANTS}
         self.noted: dict[str, tuple[Lease, float]] = {}  # What has run, and how long; it counts once it is reported.
         self._overdue: list[str] = []  # Of those, what was there already at the last publication.
@@ -172,6 +180,22 @@ class Tallies:
                 self._count(IDLE, by=self._idle_slots * (now - self._idle_since) * 1_000)
             self._idle_slots, self._idle_since = slots, now
 
+    def foreseen(self, basis: str, lane: str, by: int) -> None:
+        """So many estimates were given."""
+        self._count(FORESEEN, f"{basis}|{lane}", by)
+
+    def scored(self, lane: str, *, within_p50: bool, within_p90: bool, error: float | None) -> None:
+        """An estimate was compared with what happened. ``error``: the part of the wait by which p50 was off."""
+        self._count(SCORED, lane)
+        if within_p50:
+            self._count(HELD, f"p50|{lane}")
+        if within_p90:
+            self._count(HELD, f"p90|{lane}")
+        if error is not None:
+            row = self._errors.setdefault(lane, [0] * (len(ERRORS_PM) + 2))
+            row[bisect_left(ERRORS_PM, error * 1_000)] += 1
+            row[-1] += error * 1_000
+
     def beat_failed(self, by: int = 1) -> None:
         """A heartbeat failed: the store did not take it, or a worker sent none until its leases ran out."""
         self._count(BEATS, by=by)
@@ -207,6 +231,7 @@ class Tallies:
             rows[f"{RUNS}|{_STATUS[state]}|{lane}"] = runs
         rows |= {f"{RUNS}|{outcome}|{lane}": row for (outcome, lane), row in self._again.items()}
         rows |= {f"{EXCHANGES}|{result}": row for result, row in self._exchanges.items()}
+        rows |= {f"{ERRORS}|{lane}": row for lane, row in self._errors.items()}
         rows[STARTS] = self._starts
         return Tally(counters=dict(self._counters), rows={key: list(row) for key, row in rows.items() if any(row)})
 

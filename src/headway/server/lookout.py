@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from typing import Generic, NamedTuple, TypeVar
 
@@ -32,6 +33,7 @@ class Lookout(Generic[T]):
         self._look = look
         self._under_way: asyncio.Task[T] | None = None
         self._next: asyncio.Task[T] | None = None
+        self._seen: tuple[float, T] | None = None  # The last picture, and when it was asked for.
 
     async def fresh(self) -> T:
         """Give a picture no older than this call."""
@@ -39,8 +41,17 @@ class Lookout(Generic[T]):
             self._next = asyncio.create_task(self._after(self._under_way))
         return await asyncio.shield(self._next)
 
+    async def recent(self, seconds: float) -> T:
+        """Give a picture no older than so many seconds."""
+        if self._seen is not None and time.monotonic() - self._seen[0] < seconds:
+            return self._seen[1]
+        return await self.fresh()
+
     async def _after(self, before: asyncio.Task[T] | None) -> T:
         if before is not None:
             await asyncio.wait([before])
         self._under_way, self._next = self._next, None
-        return await self._look()
+        asked = time.monotonic()
+        found = await self._look()
+        self._seen = asked, found
+        return found

@@ -13,8 +13,11 @@ from starlette.requests import HTTPConnection
 from headway.client.app import Headway
 from headway.client.client import Client
 from headway.core.policy.document import Policy
+from headway.core.policy.estimate import Forecast
 from headway.core.policy.position import Places
 from headway.engine.desk import Desk
+from headway.engine.foresight import Foresight
+from headway.engine.scores import Scores
 from headway.engine.tokens import Tokens
 from headway.server.auth import Limiter
 from headway.server.instances import Instances
@@ -25,6 +28,7 @@ from headway.server.problems import Problem
 from headway.stores.base import Store
 
 STREAMS_MAX = 10_000
+FORECAST_AGE = 1.0  # Seconds for which one look ahead serves all who ask.
 
 
 class Service:
@@ -39,6 +43,9 @@ class Service:
         self.limiter = Limiter()
         self.instances = Instances(self.store, f"{socket.gethostname()}:{os.getpid()}")
         self.pictures: Lookout[Picture] = Lookout(self._look)
+        self.scores = Scores()
+        self._foresight = Foresight()
+        self._forecasts: Lookout[Forecast] = Lookout(self._look_ahead)
         self.streams = 0  # Open ones.
         # By token: how many streams it has open, and what is done once it is good no more. One look for all of them.
         self._endings: dict[str | None, tuple[int, asyncio.Future[None]]] = {}
@@ -104,6 +111,13 @@ class Service:
         if self._desk is not None:
             await self._desk.close()
         await self.app.aclose()
+
+    async def forecast(self) -> Forecast:
+        """Give a look ahead that is a second old at most: one for all who ask meanwhile."""
+        return await self._forecasts.recent(FORECAST_AGE)
+
+    async def _look_ahead(self) -> Forecast:
+        return await self._foresight.look(await self.store(), await self.policy())
 
     async def _look(self) -> Picture:
         snapshot = await (await self.store()).snapshot()

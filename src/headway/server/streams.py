@@ -11,20 +11,23 @@ from typing import Any, NamedTuple
 from headway.core.errors import JobNotFound
 from headway.core.event import Event, events_between
 from headway.core.job import Job, JobId, State
-from headway.core.policy.position import position
+from headway.core.policy.estimate import Estimate, materially_differs
 from headway.server.service import Service
+from headway.server.submitting import estimate_from
 
 KEEPALIVE = 15.0  # Seconds between signs of life.
 PLACE_EVERY = 1.0  # Seconds between looks at a waiting job's place,
-PLACES_A_SECOND = 50  # or more, so that all streams of this process look no oftener.
+PLACE_PART = 0.1  # or more, while it has long to wait: this part of it,
+PLACE_SELDOM = 30.0  # but no more than this;
+PLACES_A_SECOND = 50  # and so that all streams of this process together look no oftener.
 
 
 class Told(NamedTuple):
-    """One thing to tell: an event with the job as it was then; or its place; or, with neither, that we are here."""
+    """One thing to tell: an event with the job as it was then; its start to come; or neither: we are here."""
 
     event: Event | None = None
     job: Job | None = None
-    place: int | None = None
+    estimate: Estimate | None = None
 
 
 async def follow(
@@ -40,7 +43,7 @@ async def follow(
     async with contextlib.aclosing(watcher.looks(job_id)) as looks:  # type: ignore[type-var]
         look = _next(looks)
         job: Job | None = None
-        place: int | None = None
+        told: Estimate | None = None
         place_due = 0.0
         try:
             while True:
@@ -62,11 +65,11 @@ async def follow(
                 elif not waits:
                     yield Told()
                 if job is not None and job.state is State.QUEUED and time.monotonic() >= place_due:
-                    found = await _place(service, job_id)
-                    place_due = time.monotonic() + max(PLACE_EVERY, service.streams / PLACES_A_SECOND)
-                    if found is not None and found != place:
-                        place = found
-                        yield Told(job=job, place=place)
+                    found = await _estimate(service, job_id)
+                    place_due = time.monotonic() + _patience(service, found)
+                    if found is not None and materially_differs(told, found):
+                        told = found
+                        yield Told(job=job, estimate=told)
         finally:
             look.cancel()
             with contextlib.suppress(asyncio.CancelledError, Exception):
@@ -84,9 +87,20 @@ def _next(looks: AsyncIterator[Job | None]) -> asyncio.Task[Job | None]:
     return asyncio.get_running_loop().create_task(step())
 
 
-async def _place(service: Service, job_id: JobId) -> int | None:
+async def _estimate(service: Service, job_id: JobId) -> Estimate | None:
     standing = await (await service.store()).standing(job_id)
-    return None if standing is None else position(standing, await service.policy())
+    if standing is None:
+        return None
+    found = estimate_from(standing, await service.forecast(), await service.policy())
+    if found is not None:
+        service.scores.give(job_id, standing.job.lane, found, standing.survey.now_at)
+    return found
+
+
+def _patience(service: Service, found: Estimate | None) -> float:
+    """Give the seconds until the next look: the nearer its start, the sooner."""
+    wait = 0.0 if found is None or found.p50 is None else min(PLACE_SELDOM, PLACE_PART * found.p50)
+    return max(PLACE_EVERY, wait, service.streams / PLACES_A_SECOND)
 
 
 def write_place(place: tuple[int, ...]) -> str:

@@ -8,8 +8,11 @@ from typing import Any, NamedTuple
 from headway.client.task import Call, Task
 from headway.core.errors import HeadwayError, StoreUnavailable
 from headway.core.job import ClassKey, Job, State, Submitted
+from headway.core.policy.document import Policy
+from headway.core.policy.estimate import Estimate, Forecast, Spot, spot_of
 from headway.core.policy.position import Places, position
 from headway.core.policy.why import Reason, why
+from headway.core.standing import AHEAD_COUNTED, Standing
 from headway.engine.traces import taken_trace
 from headway.server.auth import Caller, tenant_for
 from headway.server.problems import Problem, problem_of
@@ -24,6 +27,7 @@ class Kept(NamedTuple):
     task_id: str
     state: State
     position: int | None
+    estimate: Estimate | None = None
     deduplicated: bool = False
 
 
@@ -89,14 +93,22 @@ async def _kept(service: Service, calls: Sequence[Call[Any]], answers: Sequence[
             if call.terms is not terms:  # Most have theirs in common with the one before.
                 terms, found_in = call.terms, classes.setdefault(call.new.class_key, [])
             found_in.append(index)
-    found: dict[int, int] = {}
+    forecast = await service.forecast()
+    found: dict[int, Estimate] = {}
     for key, indexes in classes.items():
         view = picture.views.get(key)
         # Where tenants share, each job has a place of its own; nobody is told a wrong one.
         if view is None or not view.fair:
-            found |= _spread(picture.places, key, 0 if view is None else view.waiting, indexes)
+            waiting = 0 if view is None else view.waiting
+            places = _spread(picture.places, key, waiting, indexes)
+            first = max(0, waiting - len(indexes))
+            for number, index in enumerate(indexes):
+                found[index] = _foresee(forecast, calls[index], first + number, places[index])
+                service.scores.give(answers[index].job_id, key.lane, found[index], picture.now_at)
     return [
-        Kept(answer.job_id, State.QUEUED, found.get(index))
+        Kept(answer.job_id, State.QUEUED, found[index].position, found[index])
+        if index in found
+        else Kept(answer.job_id, State.QUEUED, None)
         if not answer.deduplicated
         else Kept(answer.job_id, _state(known.get(answer.job_id)), None, deduplicated=True)
         for index, answer in enumerate(answers)
@@ -120,13 +132,40 @@ async def _one_kept(service: Service, call: Call[Any], answer: Submitted) -> Kep
     picture = await service.pictures.fresh()
     key = call.new.class_key
     view = picture.views.get(key)
+    forecast = await service.forecast()
     if view is not None and view.fair:
         standing = await (await service.store()).standing(answer.job_id)
-        found = None if standing is None else position(standing, service.app.policy)
-        return Kept(answer.job_id, State.QUEUED, 0 if found is None else found)
+        found = None if standing is None else estimate_from(standing, forecast, service.app.policy)
+        if found is None:  # Somebody was quick: it has begun.
+            return Kept(answer.job_id, State.QUEUED, 0, Estimate(0.0, 0.0, 0, "learned"))
+        service.scores.give(answer.job_id, key.lane, found, picture.now_at)
+        return Kept(answer.job_id, State.QUEUED, found.position, found)
     waiting = 0 if view is None else view.waiting
     ahead = max(0, waiting - (0 if call.new.delay_ms or call.new.due_at else 1))
-    return Kept(answer.job_id, State.QUEUED, picture.places.of(key, ahead))
+    found = _foresee(forecast, call, ahead, picture.places.of(key, ahead))
+    service.scores.give(answer.job_id, key.lane, found, picture.now_at)
+    return Kept(answer.job_id, State.QUEUED, found.position, found)
+
+
+def _foresee(forecast: Forecast, call: Call[Any], ahead: int, place: int) -> Estimate:
+    """Say when a new job will start that is last of its class."""
+    new = call.new
+    if new.limits or forecast.book.binds(new.task, new.tenant):  # Where it stands there is not known yet.
+        return Estimate(position=place)
+    due_at = new.due_at or (forecast.survey.now_at + new.delay_ms if new.delay_ms else None)
+    made = forecast.near(Spot(new.class_key, new.task, None, ahead, due_at=due_at))
+    return Estimate(made.p50, made.p90, place, made.basis)
+
+
+def estimate_from(standing: Standing, forecast: Forecast, policy: Policy) -> Estimate | None:
+    """Say when a job will start, by a look ahead that others share; its place is as it is now. None once it began."""
+    place = position(standing, policy)
+    if place is None:
+        return None
+    made = forecast.of(spot_of(standing, forecast.survey))
+    # Beyond what the store counts, the place too is an estimate.
+    place = place if standing.ahead < AHEAD_COUNTED else made.position
+    return Estimate(made.p50, made.p90, place, made.basis)
 
 
 async def _known_kept(service: Service, _: Call[Any], answer: Submitted) -> Kept:
@@ -134,8 +173,8 @@ async def _known_kept(service: Service, _: Call[Any], answer: Submitted) -> Kept
     job = (await _known(service, [answer])).get(answer.job_id)
     if job is None:
         return Kept(answer.job_id, State.QUEUED, None, deduplicated=True)
-    place_now = (await stand(service, job))[0]
-    return Kept(job.job_id, job.state, place_now, deduplicated=True)
+    found = (await stand(service, job))[0]
+    return Kept(job.job_id, job.state, None if found is None else found.position, found, deduplicated=True)
 
 
 async def _known(service: Service, answers: Sequence[Submitted]) -> dict[str, Job]:
@@ -148,12 +187,15 @@ async def _known(service: Service, answers: Sequence[Submitted]) -> dict[str, Jo
     return {job.job_id: job for job in jobs if job is not None}
 
 
-async def stand(service: Service, job: Job) -> tuple[int | None, list[Reason]]:
-    """Say where a job stands: its place and why it waits; nothing once it has begun."""
+async def stand(service: Service, job: Job) -> tuple[Estimate | None, list[Reason]]:
+    """Say where a job stands: its place, when it will start and why it waits; nothing once it has begun."""
     if job.state is not State.QUEUED:
         return None, []
     standing = await (await service.store()).standing(job.job_id)
     if standing is None:
         return None, []
     policy = await service.policy()
-    return position(standing, policy), why(standing, policy)
+    found = estimate_from(standing, await service.forecast(), policy)
+    if found is not None:
+        service.scores.give(job.job_id, job.lane, found, standing.survey.now_at)
+    return found, why(standing, policy)

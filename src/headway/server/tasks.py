@@ -12,12 +12,12 @@ from headway.core.errors import HeadwayError, JobError
 from headway.core.job import Attempt, Job, State
 from headway.core.moments import write_moment
 from headway.core.policy.document import Policy
+from headway.core.policy.estimate import Estimate
 from headway.core.policy.lanes import effective_lane
 from headway.core.policy.why import Reason
 from headway.engine.traces import shown_trace
 
 TASK_NEED = "task:"
-UNKNOWN_ESTIMATE = {"p50": None, "p90": None, "basis": "unknown"}
 
 
 def task_values(job: Job, policy: Policy) -> dict[str, Any]:
@@ -69,9 +69,11 @@ def reason_values(reasons: Sequence[Reason]) -> list[dict[str, Any]]:
     return [{**reason.facts, "code": reason.code, "text": reason.text} for reason in reasons]
 
 
-def estimate_values(position: int | None) -> dict[str, Any] | None:
+def estimate_values(estimate: Estimate | None) -> dict[str, Any] | None:
     """Say when a task that waits will begin."""
-    return None if position is None else {"position": position, **UNKNOWN_ESTIMATE}
+    if estimate is None:
+        return None
+    return {"position": estimate.position, "p50": estimate.p50, "p90": estimate.p90, "basis": estimate.basis}
 
 
 def ending_values(job: Job) -> dict[str, Any]:

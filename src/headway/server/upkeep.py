@@ -65,6 +65,7 @@ async def _keep(service: Service) -> None:
         (OVERTIME_EVERY, Overtime(store, in_force, desk.roster, tallies=desk.tallies)),
         (FORGET_EVERY, Forgetting(store, desk.roster)),
         (LEARN_EVERY, desk.learn),
+        (PUBLISH_EVERY, lambda: service.scores.settle(store, desk.tallies)),
         (PUBLISH_EVERY, lambda: desk.tallies.publish(store)),
         (STALE / 5, Retirer(store)),
         (settings.heartbeat / 6, Reaper(store, in_force, settings.dead_after, tallies=desk.tallies)),

@@ -370,7 +370,7 @@ BESIDE = {
     ),
     "ahead: more than are counted": Case(
         full_beside(a_view("medium", 3), ahead=AHEAD_COUNTED),
-        Reason("ahead", "1,000+ jobs came before it", {"ahead": AHEAD_COUNTED}),
+        Reason("ahead", "10,000+ jobs came before it", {"ahead": AHEAD_COUNTED}),
     ),
 }  # fmt: skip
 

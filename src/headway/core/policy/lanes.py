@@ -103,6 +103,29 @@ def service_order(snapshot: Snapshot, offers: frozenset[str], policy: Policy) ->
     return list(_groups(_lines(snapshot, offers, policy), policy))
 
 
+def competitions(
+    snapshot: Snapshot, offers: frozenset[str], policy: Policy
+) -> list[tuple[list[Line], list[Line]]]:  # fmt: skip
+    """Give who competes at each level, the best first: the natives of it, and those who have risen to it.
+
+    Whoever has risen competes at every level from there on down, and at each only as long as a native does.
+    Where promotion is absolute, those who have risen come before the natives.
+    """
+    lines = _lines(snapshot, offers, policy)
+    rest = sorted((line for line in lines if line.waiting), key=lambda line: (line.lane.level, line.name))
+    found: list[tuple[list[Line], list[Line]]] = []
+    while rest:
+        group = _competing(rest, policy)
+        native = min(line.lane.level for line in group)
+        natives = [line for line in group if line.lane.level == native]
+        joined = [line for line in group if line.lane.level > native]
+        if policy.promotion == "absolute" and joined:
+            natives, joined = joined, []
+        found.append((natives, joined))
+        rest = [line for line in rest if line not in natives]
+    return found
+
+
 def lane_of(policy: Policy, name: str) -> Lane:
     """Give a lane; one that the policy no longer has is served last, never forgotten."""
     return policy.lanes.get(name, _FORGOTTEN)

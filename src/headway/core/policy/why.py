@@ -11,7 +11,7 @@ from headway.core.policy.document import Policy
 from headway.core.policy.lanes import Line, lane_of, service_order
 from headway.core.policy.rules import PAUSE, SECOND_US, TENANT
 from headway.core.snapshot import Snapshot
-from headway.core.standing import AHEAD_COUNTED, Executing, LimitView, Standing, Survey
+from headway.core.standing import AHEAD_COUNTED, LANES_COUNTED, Executing, LimitView, Standing, Survey
 from headway.core.worker import TASK as _TASK
 from headway.core.worker import Worker, WorkerState, serves
 
@@ -212,7 +212,7 @@ def _behind(standing: Standing, able: Sequence[Worker], policy: Policy) -> Itera
     before, beside = _company(job.lane, standing.survey.snapshot, able, policy)
     if before:
         waiting = {line.name: line.waiting for line in before}
-        text = ", ".join(f"{_count(count)} in {name}" for name, count in waiting.items())
+        text = ", ".join(f"{_count(count, LANES_COUNTED)} in {name}" for name, count in waiting.items())
         yield Reason("lane", f"better lanes go first: {text}", {"waiting": waiting})
     if beside:
         weight = lane_of(policy, job.lane).weight
@@ -267,8 +267,8 @@ def length(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 7_200 else f"{seconds / 3_600:.1f} h"
 
 
-def _count(jobs: int) -> str:
-    more = "+" if jobs >= AHEAD_COUNTED else ""
+def _count(jobs: int, exactly: int = AHEAD_COUNTED) -> str:
+    more = "+" if jobs >= exactly else ""
     return f"{jobs:,}{more} job{'s' if jobs != 1 else ''}"
 
 

@@ -89,7 +89,7 @@ def _event_text(told: Told) -> bytes:
             encode(data),
         )
     if told.job is not None:
-        data = {"kind": "estimate", "task_id": told.job.job_id, **(estimate_values(told.place) or {})}
+        data = {"kind": "estimate", "task_id": told.job.job_id, **(estimate_values(told.estimate) or {})}
         return b"event: estimate\ndata: %s\n\n" % encode(data)
     return b": still here\n\n"
 
@@ -148,9 +148,10 @@ async def _while_connected(websocket: WebSocket, telling: Coroutine[Any, Any, No
 def _message(told: Told) -> str | None:
     """Write what a WebSocket is told; its own pings are signs of life enough."""
     if told.event is None or told.event.kind == "queued":
-        if told.job is None or told.place is None:
+        if told.job is None or told.estimate is None:
             return None
-        values: dict[str, Any] = {"type": "queue", "position": told.place, "estimate": estimate_values(told.place)}
+        estimate = estimate_values(told.estimate)
+        values: dict[str, Any] = {"type": "queue", "position": told.estimate.position, "estimate": estimate}
         return encode(values | {"task_id": told.job.job_id}).decode()
     event = told.event
     kind = "result" if event.kind == "finished" else event.kind

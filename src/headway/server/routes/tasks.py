@@ -144,9 +144,13 @@ async def get_task(request: Request, task_id: TaskId) -> Response:
     """Give all that is known of a task; while it waits also its place, an estimate and why."""
     service = service_of(request)
     job = await find(service, caller_of(request), task_id)
-    place, reasons = await stand(service, job)
+    estimate, reasons = await stand(service, job)
     values = task_values(job, await service.policy())
-    values |= {"queue_position": place, "estimate": estimate_values(place), "why": reason_values(reasons)}
+    values |= {
+        "queue_position": None if estimate is None else estimate.position,
+        "estimate": estimate_values(estimate),
+        "why": reason_values(reasons),
+    }
     return reply(values)
 
 
@@ -217,8 +221,8 @@ async def get_estimate(request: Request, task_id: TaskId) -> Response:
     """Say when a task that waits is expected to begin. One that has begun has no estimate: 409."""
     service = service_of(request)
     job = await find(service, caller_of(request), task_id)
-    place, _ = await stand(service, job)
-    values = estimate_values(place)
+    estimate, _ = await stand(service, job)
+    values = estimate_values(estimate)
     if values is None:
         raise Problem("illegal_move", f"task {task_id} does not wait any more: it is {job.state.value}")
     return reply(values)
@@ -264,7 +268,7 @@ def _submitted(kept: Kept) -> dict[str, Any]:
         "task_id": kept.task_id,
         "status": kept.state.value,
         "queue_position": kept.position,
-        "estimate": estimate_values(kept.position),
+        "estimate": estimate_values(kept.estimate),
         "deduplicated": kept.deduplicated,
     }
 

@@ -1,0 +1,310 @@
+"""When a job will start: p50 and p90 of the seconds until then, by a forward run of the policy."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import sqrt
+from typing import NamedTuple
+
+from headway.core.job import ClassKey, State
+from headway.core.learned import Comers, Known, Lengths
+from headway.core.policy.document import Policy
+from headway.core.policy.forward import POINTS, Flow, Run, declared
+from headway.core.policy.position import Places, waiting_in
+from headway.core.policy.rules import PAUSE, Paused, Rulebook
+from headway.core.snapshot import ClassView
+from headway.core.standing import AHEAD_COUNTED, LimitView, Standing, Survey
+from headway.core.worker import TASK
+
+HALF, MOST = 0.0, 1.2816  # Standard deviations beyond which half of all cases lie, and a tenth.
+FIRST = 0.62  # How much of a start is due when it has come in half of all cases: 0.5 to 0.69, the more slots.
+ROUGH = 0.04  # The part by which all that was learned may be off together: lengths are known to within a tenth.
+NOW = 1.0  # Seconds below which one says "now".
+CHANGED = 0.2  # The part by which seconds must move to be worth telling again.
+MADE_MAX = 10_000  # Estimates of one forecast that are remembered.
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """When a waiting job will start: seconds until then that half, and nine tenths, of such jobs do not exceed.
+
+    ``position`` is how many would start before it, were nothing more to come. ``basis`` says what it rests on:
+    ``learned`` from jobs that ran, ``declared`` by durations, or ``unknown``; then there are no seconds.
+    """
+
+    p50: float | None = None
+    p90: float | None = None
+    position: int | None = None
+    basis: str = "unknown"
+
+
+class Spot(NamedTuple):
+    """Where a job stands in its class. ``own``: how many of those ahead are its tenant's, where tenants share."""
+
+    key: ClassKey
+    task: str = ""
+    tenant: str | None = None
+    ahead: int = 0
+    own: int | None = None
+    due_at: int | None = None
+    parked: str | None = None
+    limits: tuple[LimitView, ...] = ()
+
+
+def estimate(standing: Standing, policy: Policy, known: Known) -> Estimate | None:
+    """Say when a job will start; None once it has begun or ended."""
+    if standing.job.state is not State.QUEUED:
+        return None
+    return Forecast(standing.survey, policy, known).of(spot_of(standing))
+
+
+def spot_of(standing: Standing, survey: Survey | None = None) -> Spot:
+    """Give where a job stands. ``survey``: one that has counted longer lines than the standing's own."""
+    job, survey = standing.job, survey or standing.survey
+    key = ClassKey(job.lane, job.needs, job.rung)
+    ahead, own = standing.ahead, standing.ahead_own if standing.fair else None
+    if ahead >= AHEAD_COUNTED and job.parked is None:
+        view = next((view for view in survey.snapshot.classes if view.key == key), None)
+        ahead = _beyond(ahead, job.eligible_at, view, survey.now_at)
+        own = own if own is None or own < AHEAD_COUNTED else ahead
+    return Spot(key, job.task, job.tenant, ahead, own, job.due_at, job.parked, standing.limits)
+
+
+def _beyond(counted: int, eligible_at: int | None, view: ClassView | None, now_at: int) -> int:
+    """Place a job among more than anybody counts: by when it came, as if they had come evenly."""
+    if view is None or view.oldest_at is None or eligible_at is None or now_at <= view.oldest_at:
+        return counted
+    part = (eligible_at - view.oldest_at) / (now_at - view.oldest_at)
+    return max(counted, int(view.waiting * min(1.0, part)) - 1)
+
+
+class Forecast:
+    """What one picture tells of all jobs in it. The runs behind it are made once, for whoever asks first."""
+
+    def __init__(self, survey: Survey, policy: Policy, known: Known) -> None:
+        self.survey = survey
+        self.book = Rulebook(survey.rules)
+        self._policy = policy
+        self._known = known
+        self.places = Places(survey.snapshot, policy, survey.workers)
+        self._runs: dict[tuple[str, ...], Run] = {}
+        self._made: dict[Spot, Estimate] = {}
+        self._views: dict[str, list[ClassView]] = {}
+        for view in survey.snapshot.classes:
+            self._views.setdefault(view.key.lane, []).append(view)
+
+    def near(self, spot: Spot) -> Estimate:
+        """Say nearly the same as ``of``, at once if somebody near has asked: places are rounded to a twentieth."""
+        spot = spot._replace(ahead=_rounded(spot.ahead), own=None if spot.own is None else _rounded(spot.own))
+        made = self._made.get(spot)
+        if made is None:
+            if len(self._made) > MADE_MAX:
+                self._made.clear()
+            made = self._made[spot] = self.of(spot)
+        return made
+
+    def of(self, spot: Spot) -> Estimate:
+        """Say when the job at a spot will start, and how many before it."""
+        key = spot.key
+        delayed = spot.due_at is not None and spot.due_at > self.survey.now_at
+        waiting = waiting_in(self.survey.snapshot, key)
+        ahead = waiting if delayed or spot.parked is not None else spot.ahead
+        position = self.places.of(key, ahead)
+        if is_paused(spot, self.survey.rules.paused):
+            return Estimate(position=position)
+        run = self._run(spot)
+        flow = run.flows.get(key.lane)
+        if flow is None:
+            return Estimate(position=position)
+        held = [*self._held(spot)]
+        if None in held:
+            return Estimate(position=position)
+        found = self._delayed(run, flow, spot) if delayed else self._waiting(run, flow, spot)
+        p50, p90 = (max(pair) for pair in zip(found, *(pair for pair in held if pair is not None), strict=True))
+        if run.basis == "unknown" and p90 > 0:  # Where a slot is free nothing need be known of lengths.
+            return Estimate(position=position)
+        return Estimate(round(p50, 2), round(max(p50, p90), 2), position, run.basis)
+
+    def _run(self, spot: Spot) -> Run:
+        needs = (
+            *(need for need in spot.key.needs if not need.startswith(TASK)),
+            *([f"{TASK}{spot.task}"] if spot.task else []),
+        )
+        run = self._runs.get(needs)
+        if run is None:
+            run = self._runs[needs] = Run(self.survey, self._policy, self._known, needs)
+        return run
+
+    # ------------------------------------------------------------------ in the line
+
+    def _waiting(self, run: Run, flow: Flow, spot: Spot) -> tuple[float, float]:
+        before = 0.0 if spot.parked is not None else self._in_lane(spot)
+        comers = None if spot.own is None or spot.parked is not None else self._known.comers(spot.key.lane)
+        solve = _Solve(run, flow, before, comers, spot.tenant or "", spot.own or 0)
+        return solve.when(HALF), solve.when(MOST)
+
+    def _delayed(self, run: Run, flow: Flow, spot: Spot) -> tuple[float, float]:
+        """Let a job join the line when it is due: behind what waits by then, unless tenants share it."""
+        due = max(0.0, ((spot.due_at or 0) - self.survey.now_at) / 1_000)
+        while run.times[-1] < due and run.go_on():
+            pass
+        before = _at(run.times, flow.curve, due) + (_at(run.times, flow.queue, due) if spot.own is None else 0.0)
+        solve = _Solve(run, flow, max(0.0, before - FIRST), None, "", 0)
+        return max(due, solve.when(HALF)), max(due, solve.when(MOST))
+
+    def _in_lane(self, spot: Spot) -> float:
+        """Count those of its lane that go first: of its other classes the same part as of its own."""
+        own, others = 0, 0
+        for view in self._views.get(spot.key.lane, ()):
+            if view.key == spot.key:
+                own = view.waiting
+            elif view.blocked is None:
+                others += view.waiting
+        return spot.ahead + (others if own <= spot.ahead else others * spot.ahead / own)
+
+    # ------------------------------------------------------------------ caps of its own
+
+    def _held(self, spot: Spot) -> Iterable[tuple[float, float] | None]:
+        """Give when each limit lets it start; None for one of which nothing is known."""
+        now_at = self.survey.now_at
+        for view in spot.limits:
+            if view.key.startswith(PAUSE):
+                continue
+            turn = spot.ahead if spot.parked == view.key else 0
+            rule = view.rule
+            if view.conforms_at is not None:
+                wait = max(0, view.conforms_at - now_at) / 1_000 + turn * rule.interval_us / 1e6
+                yield wait, wait
+            if rule.concurrency is not None and view.used >= rule.concurrency:
+                lengths = self._known.task(spot.task, spot.key.lane)
+                holders = [job for job in self.survey.executing if view.key in job.held]
+                yield self._room(
+                    lengths, [(job.task, job.lane, job.started_at) for job in holders], rule.concurrency, turn
+                )
+        if any(view.key == spot.key and view.blocked == "ladder" for view in self._views.get(spot.key.lane, ())):
+            yield self._on_the_ladder(spot)
+
+    def _room(
+        self, lengths: Lengths | None, holders: Sequence[tuple[str, str, int]], rooms: int, turn: int
+    ) -> tuple[float, float] | None:
+        known = [(self._known.task(task, lane), started_at) for task, lane, started_at in holders]
+        if lengths is None or not rooms or any(found is None for found, _ in known):
+            return None
+        points: list[float] = []
+        for found, started_at in known:
+            elapsed = max(0.0, (self.survey.now_at - started_at) / 1_000)
+            points += found.left(elapsed, POINTS) if found is not None else []
+        return _in_turn(sorted(points), lengths, turn)
+
+    def _on_the_ladder(self, spot: Spot) -> tuple[float, float] | None:
+        """Wait for a running job of its rung, or a longer one, to end: any moment until its budget is used up."""
+        floor, ladder = self.survey.snapshot.floor, self._policy.ladder
+        lengths = self._known.task(spot.task, spot.key.lane) or declared(self._policy, [spot.key])
+        if floor is None or lengths is None or len(floor.counts) != len(ladder.rungs):
+            return None
+        full = [
+            (rung, running)
+            for at, rung in enumerate(ladder.rungs)
+            if (most := rung.most(floor.slots)) is not None and (running := sum(floor.counts[at:])) >= most > 0
+        ]
+        if not full:
+            return None
+        rung, count = min(full, key=lambda pair: pair[1])  # Those of a rung count against the shorter ones too.
+        points = [rung.length_ms / 1_000 * (point + 0.5) / (count * POINTS) for point in range(count * POINTS)]
+        return _in_turn(points, lengths, spot.ahead)
+
+
+class _Solve:
+    """Finds the moment at which a lane has started a job with so many before it, and those that overtake it."""
+
+    def __init__(self, run: Run, flow: Flow, before: float, comers: Comers | None, tenant: str, own: int) -> None:
+        self._run = run
+        self._flow = flow
+        self._before = before
+        self._comers = comers if own else None
+        self._tenant = tenant
+        self._own = own
+
+    def when(self, deviations: float) -> float:
+        times = self._run.times
+        while self._excess(len(times) - 1, deviations) < 0:
+            if not self._run.go_on():
+                return times[-1]
+        low, high = -1, len(times) - 1
+        while high - low > 1:
+            middle = (low + high) // 2
+            if self._excess(middle, deviations) < 0:
+                low = middle
+            else:
+                high = middle
+        if high == 0:
+            return 0.0
+        less, more = self._excess(high - 1, deviations), self._excess(high, deviations)
+        return times[high - 1] + (times[high] - times[high - 1]) * -less / (more - less)
+
+    def _excess(self, at: int, deviations: float) -> float:
+        """Tell how many starts too many, or too few, there were by a step, with so much bad luck."""
+        flow, count, variance = self._flow, self._before + FIRST, self._flow.doubt[at]
+        if self._comers is not None:
+            more, doubt = self._comers.of_others(self._tenant, self._run.times[at], self._own)
+            count += more
+            variance += doubt
+        rough = ROUGH * flow.curve[at]
+        return flow.curve[at] - count - deviations * sqrt(variance + rough * rough)
+
+
+def _at(times: Sequence[float], values: Sequence[float], moment: float) -> float:
+    """Read a curve at a moment between two steps."""
+    at = bisect_right(times, moment)
+    if at >= len(times):
+        return values[-1]
+    part = (moment - times[at - 1]) / (times[at] - times[at - 1])
+    return values[at - 1] + (values[at] - values[at - 1]) * part
+
+
+def is_paused(spot: Spot, paused: Paused) -> bool:
+    """Tell whether somebody holds such jobs back."""
+    return (
+        paused.everything
+        or spot.key.lane in paused.lanes
+        or spot.task in paused.tasks
+        or (spot.tenant is not None and spot.tenant in paused.tenants)
+    )
+
+
+def _in_turn(points: Sequence[float], lengths: Lengths, turn: int) -> tuple[float, float]:
+    """Say when rooms that come free at these moments have let so many in, and one more."""
+    rooms = len(points) / POINTS
+    if not points:
+        return 0.0, 0.0
+    if turn < rooms:
+        at = min(len(points) - 1, int((turn + FIRST) * POINTS))
+        late = min(len(points) - 1, int((turn + FIRST + MOST * sqrt(turn + FIRST)) * POINTS))
+        return points[at] if rooms > 1 else points[len(points) // 2], points[late]
+    mean = sum(points) / len(points)
+    half = mean + (turn + FIRST - rooms) * lengths.mean / rooms
+    doubt = sqrt(max(1.0, turn) * lengths.variance + mean * mean) / rooms
+    return half, half + MOST * doubt
+
+
+def materially_differs(old: Estimate | None, new: Estimate) -> bool:
+    """Tell whether a new estimate is worth telling to whoever was told the old one."""
+    if old is None or (old.position, old.basis) != (new.position, new.basis):
+        return True
+    return any(_moved(was, now) for was, now in ((old.p50, new.p50), (old.p90, new.p90)))
+
+
+def _moved(was: float | None, now: float | None) -> bool:
+    if was is None or now is None:
+        return was is not now
+    return abs(was - now) > max(CHANGED * max(was, now), NOW / 2)
+
+
+def _rounded(count: int) -> int:
+    """Round to two figures, up to a hundred not at all."""
+    if count < 100:
+        return count
+    step: int = 10 ** (len(str(count)) - 2) // 2
+    return count // step * step

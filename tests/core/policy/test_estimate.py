@@ -1,0 +1,277 @@
+"""When a job will start: the forward run on scenes of which the answer is known, and what cannot be answered."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headway.core.job import ClassKey, State
+from headway.core.learned import Coming, Known, Learned, bucket, merge
+from headway.core.policy.document import BUILT_IN, Ladder, Lane, LimitRule, Policy, Reserve, Rung
+from headway.core.policy.estimate import Estimate, Forecast, Spot, estimate, materially_differs, spot_of
+from headway.core.policy.ladder import Floor
+from headway.core.policy.rules import Paused
+from headway.core.standing import AHEAD_COUNTED, LimitView
+from tests.core.policy.test_why import EXPORT, NOW_AT, Scene, a_run, a_view, a_worker
+
+SECONDS = 4.0
+STEADY = {bucket(SECONDS): 100.0}  # Jobs that take four seconds, or a little more.
+LANES = ("high", "medium", "low")
+
+
+def known(arrivals: Mapping[str, Mapping[str, Coming]] | None = None, *, lanes: tuple[str, ...] = LANES) -> Known:
+    return Known(Learned({lane: {EXPORT: STEADY} for lane in lanes}, arrivals or {}))
+
+
+def busy(slots: int, **changes: object) -> Scene:
+    """All slots are filled, with jobs that have just begun."""
+    scene = Scene(
+        workers=(a_worker(slots=slots, running=slots),),
+        executing=tuple(a_run(lane="low") for _ in range(slots)),
+        policy=UNRESERVED,
+    )
+    return replace(scene, **changes)  # type: ignore[arg-type]
+
+
+UNRESERVED = replace(BUILT_IN, reserve=Reserve(slots=0))
+
+
+def ask(scene: Scene, what: Known | None = None) -> Estimate:
+    found = estimate(scene.standing(), scene.policy, what or known())
+    assert found is not None
+    return found
+
+
+def p50(scene: Scene, what: Known | None = None) -> float:
+    found = ask(scene, what).p50
+    assert found is not None
+    return found
+
+
+# ---------------------------------------------------------------------- scenes with a known answer
+
+
+def test_a_job_that_finds_a_free_slot_starts_now() -> None:
+    scene = Scene(workers=(a_worker(),), classes=(a_view("medium"),), policy=UNRESERVED)
+    assert ask(scene) == Estimate(0.0, 0.0, 0, "learned")
+
+
+@pytest.mark.parametrize("ahead, slots", [(0, 1), (5, 1), (50, 1), (20, 4), (200, 4), (2_000, 50)])
+def test_jobs_of_equal_length_start_one_after_the_other(ahead: int, slots: int) -> None:
+    # R3.37, R3.39
+    scene = busy(slots, classes=(a_view("medium", ahead + 1),), ahead=ahead)
+    expected = 1.1 * SECONDS * (1 + ahead / slots)
+    assert p50(scene) == pytest.approx(expected, rel=0.2, abs=0.3 * SECONDS)
+
+
+def test_what_runs_already_ends_the_sooner() -> None:
+    fresh, old = busy(1), busy(1, executing=(a_run(lane="low", ran_s=3),))
+    assert p50(old) < p50(fresh) - 2
+
+
+def test_better_lanes_go_first_and_go_on_coming() -> None:
+    # R3.38
+    alone = busy(4, lane="low", classes=(a_view("low", 21),), ahead=20)
+    behind = replace(alone, classes=(a_view("low", 21), a_view("high", 40)))
+    assert p50(behind) == pytest.approx(p50(alone) + 40 * 1.1 * SECONDS / 4, rel=0.25)
+    # Half of the slots are taken by what comes to a better lane meanwhile.
+    load = {"high": {"": Coming(1, 2 / (1.1 * SECONDS))}}
+    assert p50(alone, known(load)) == pytest.approx(2 * p50(alone), rel=0.25)
+    assert p50(replace(alone, lane="high", classes=(a_view("high", 21),)), known(load)) == pytest.approx(
+        p50(alone), rel=0.1
+    )  # fmt: skip
+
+
+def test_in_a_line_that_tenants_share_others_overtake_ones_later_jobs() -> None:
+    # R3.38
+    scene = busy(4, tenant="bulk", classes=(a_view("medium", 101)._replace(fair=True),), fair=True, ahead=100)
+    load = known({"medium": {"acme": Coming(1, 2 / (1.1 * SECONDS)), "bulk": Coming(100, 1.0)}})
+    first, last = replace(scene, ahead_own=0), replace(scene, ahead_own=100)
+    assert p50(first, load) == pytest.approx(p50(first), rel=0.05)
+    assert p50(last, load) == pytest.approx(2 * p50(last), rel=0.25)
+
+
+def test_a_lane_that_grows_old_while_it_waits_gets_its_share_then() -> None:
+    lanes = dict(BUILT_IN.lanes) | {"low": Lane(2, 3, 0, 1_000, promote_after_ms=(60_000, 120_000))}
+    policy = replace(UNRESERVED, lanes=lanes)
+    load = known({"medium": {"": Coming(1, 10.0)}})  # More than there is room for.
+    scene = busy(4, lane="low", classes=(a_view("low", 1), a_view("medium", 100)))
+    never, aged = p50(scene, load), p50(replace(scene, policy=policy), load)
+    assert aged < 100 < 500 < never
+
+
+def test_what_is_reserved_is_filled_by_its_lanes_alone() -> None:
+    policy = replace(BUILT_IN, reserve=Reserve(slots=1))
+    worker = a_worker(slots=2, reserved=1, running=1)
+    scene = Scene(workers=(worker,), executing=(a_run(),), policy=policy, classes=(a_view("medium"),))
+    assert p50(scene) == pytest.approx(SECONDS, rel=0.3)
+    assert p50(replace(scene, lane="high", classes=(a_view("high"),))) == 0
+
+
+def test_workers_that_cannot_run_it_do_not_count() -> None:
+    other = a_worker("w2", slots=100, offers=("task:other",))
+    scene = busy(1, classes=(a_view("medium", 11),), ahead=10)
+    assert p50(replace(scene, workers=(*scene.workers, other))) == pytest.approx(p50(scene), rel=0.1)
+
+
+def test_a_delayed_job_waits_until_it_is_due_and_then_for_those_before_it() -> None:
+    scene = busy(1, due_at=NOW_AT + 100_000)
+    assert p50(scene) == pytest.approx(100, abs=6)
+    crowded = replace(scene, classes=(a_view("medium", 50),))  # They take until 220 s.
+    assert p50(crowded) == pytest.approx(220, rel=0.15)
+    assert p50(replace(crowded, due_at=NOW_AT + 1_000_000)) == pytest.approx(1_000, rel=0.02)
+
+
+# ---------------------------------------------------------------------- limits and the ladder
+
+
+def limited(view: LimitView, **changes: object) -> Scene:
+    scene = Scene(workers=(a_worker(slots=10),), policy=UNRESERVED, limits=(view,))
+    return replace(scene, **changes)  # type: ignore[arg-type]
+
+
+def test_a_full_limit_is_waited_for() -> None:
+    view = LimitView("api", LimitRule(concurrency=1), 1, None)
+    assert p50(limited(view, executing=(a_run(held=("api",)),))) == pytest.approx(SECONDS, rel=0.3)
+    assert p50(limited(view._replace(used=0))) == 0
+
+
+def test_a_rate_says_to_the_moment_when_it_lets_a_job_start() -> None:
+    view = LimitView("api", LimitRule(count=1, period_ms=10_000), 0, NOW_AT + 7_000)
+    assert ask(limited(view)) == Estimate(7.0, 7.0, 0, "learned")
+
+
+def test_a_full_rung_is_waited_for() -> None:
+    rungs = (Rung("fast", 3_000), Rung("slow", 30_000, limit=2))
+    policy = replace(UNRESERVED, ladder=Ladder(rungs))
+    scene = Scene(
+        workers=(a_worker(slots=10),), policy=policy, rung="slow", floor=Floor(10, 8, (0, 2)),
+        classes=(a_view("medium", 1, rung="slow", blocked="ladder"),),
+    )  # fmt: skip
+    assert 1 < p50(scene) < 30
+
+
+# ---------------------------------------------------------------------- what it rests on
+
+
+def test_without_runs_the_ladder_says_how_long_jobs_may_take() -> None:
+    policy = replace(UNRESERVED, ladder=Ladder((Rung("slow", 30_000),)))
+    scene = busy(2, policy=policy, rung="slow", ahead=9, classes=(a_view("medium", 10, rung="slow"),))
+    scene = replace(scene, executing=(a_run(), a_run()))
+    found = ask(scene, Known())
+    assert found.basis == "declared"
+    assert found.p50 == pytest.approx(15 * 9 / 2, rel=0.3)
+
+
+UNKNOWN = [
+    pytest.param(busy(1), Known(), id="nothing was learned"),
+    pytest.param(Scene(), known(), id="no worker"),
+    pytest.param(Scene(workers=(a_worker(offers=("task:other",)),)), known(), id="no worker knows the task"),
+    pytest.param(Scene(workers=(a_worker(),), needs=("gpu",)), known(), id="no worker offers what it needs"),
+    pytest.param(busy(1, paused=Paused(everything=True)), known(), id="everything is paused"),
+    pytest.param(busy(1, paused=Paused(lanes=("medium",))), known(), id="its lane is paused"),
+    pytest.param(busy(1, paused=Paused(tasks=(EXPORT,))), known(), id="its task is paused"),
+    pytest.param(busy(1, tenant="acme", paused=Paused(tenants=("acme",))), known(), id="its tenant is paused"),
+]
+
+
+@pytest.mark.parametrize("scene, what", UNKNOWN)
+def test_what_is_not_known_is_not_said(scene: Scene, what: Known) -> None:
+    found = ask(scene, what)
+    assert (found.p50, found.p90, found.basis) == (None, None, "unknown")
+    assert found.position == 0
+
+
+def test_a_free_slot_needs_no_learning() -> None:
+    assert ask(Scene(workers=(a_worker(),), policy=UNRESERVED, classes=(a_view("medium"),)), Known()).p50 == 0
+
+
+@pytest.mark.parametrize("state", [state for state in State if state is not State.QUEUED])
+def test_what_has_begun_has_no_estimate(state: State) -> None:
+    assert estimate(Scene(state=state, workers=(a_worker(),)).standing(), BUILT_IN, known()) is None
+
+
+def test_beyond_what_is_counted_a_job_is_placed_by_when_it_came() -> None:
+    view = a_view("medium", 100_000, waited_s=20)
+    standing = busy(4, classes=(view,), ahead=AHEAD_COUNTED).standing()
+    assert spot_of(standing).ahead == pytest.approx(75_000, abs=1)  # It came 5 s ago, the oldest 20 s ago.
+
+
+# ---------------------------------------------------------------------- what always holds
+
+
+@settings(deadline=None)
+@given(
+    ahead=st.integers(0, 3_000), slots=st.integers(1, 40), lane=st.sampled_from(LANES), better=st.integers(0, 500),
+    rate=st.floats(0, 5), seconds=st.floats(0.001, 500), reserved=st.integers(0, 3),
+    policy=st.sampled_from([BUILT_IN, UNRESERVED]),
+)  # fmt: skip
+def test_an_estimate_is_a_range_and_grows_with_the_line(
+    ahead: int, slots: int, lane: str, better: int, rate: float, seconds: float, reserved: int, policy: Policy
+) -> None:
+    what = Known(
+        Learned(
+            {name: {EXPORT: {bucket(seconds): 50.0, bucket(seconds * 10): 5.0}} for name in LANES},
+            {"high": {"": Coming(1, rate)}, "medium": {"bulk": Coming(50, rate / 500, steady=False)}},
+        )
+    )
+    worker = a_worker(slots=slots, reserved=min(reserved, slots - 1))
+    scene = Scene(
+        lane=lane, workers=(worker,), executing=tuple(a_run() for _ in range(slots)), ahead=ahead,
+        classes=(a_view(lane, ahead + 1), *([] if lane == "high" else [a_view("high", better)])), policy=policy,
+    )  # fmt: skip
+    found = ask(scene, what)
+    assert found.p50 is not None
+    assert found.p90 is not None
+    assert 0 <= found.p50 <= found.p90
+    longer = ask(replace(scene, ahead=ahead + 50, classes=(a_view(lane, ahead + 51), *scene.classes[1:])), what)
+    assert longer.p50 is not None
+    assert longer.p50 >= found.p50 * 0.999
+
+
+@pytest.mark.parametrize(
+    "old, new, differs",
+    [
+        pytest.param(None, Estimate(), True, id="the first"),
+        pytest.param(Estimate(10, 20, 3, "learned"), Estimate(11, 21, 3, "learned"), False, id="hardly longer"),
+        pytest.param(Estimate(10, 20, 3, "learned"), Estimate(13, 21, 3, "learned"), True, id="longer"),
+        pytest.param(Estimate(10, 20, 3, "learned"), Estimate(10, 26, 3, "learned"), True, id="less certain"),
+        pytest.param(Estimate(10, 20, 3, "learned"), Estimate(10, 20, 2, "learned"), True, id="another place"),
+        pytest.param(Estimate(0.1, 0.2, 3, "learned"), Estimate(0.3, 0.4, 3, "learned"), False, id="now, as before"),
+        pytest.param(Estimate(10, 20, 3, "learned"), Estimate(None, None, 3, "unknown"), True, id="no longer known"),
+    ],
+)
+def test_only_what_has_changed_materially_is_told_again(old: Estimate | None, new: Estimate, differs: bool) -> None:
+    # R3.40
+    assert materially_differs(old, new) is differs
+
+
+# ---------------------------------------------------------------------- what it costs
+
+
+def test_the_cost_hangs_on_lanes_and_not_on_jobs() -> None:
+    source = random.Random(1)
+    mixed = merge({bucket(source.expovariate(1)): 1.0} for _ in range(500))
+    what = Known(Learned({lane: {EXPORT: mixed} for lane in LANES}, {"high": {"": Coming(1, 0.5)}}))
+
+    def steps(waiting: int) -> int:
+        scene = busy(8, classes=(a_view("medium", waiting), a_view("high", 5)), ahead=waiting - 1)
+        forecast = Forecast(scene.survey(), BUILT_IN, what)
+        forecast.of(Spot(ClassKey("medium"), EXPORT, None, waiting - 1))
+        (run,) = forecast._runs.values()
+        return len(run.times)
+
+    assert steps(10_000) < 100
+    assert steps(10_000) < steps(1_000) + 30
+    scene = busy(8, classes=(a_view("medium", 10_000), a_view("high", 5)))
+    forecast = Forecast(scene.survey(), BUILT_IN, what)
+    began = time.process_time()
+    for ahead in range(0, 10_000, 20):
+        forecast.near(Spot(ClassKey("medium"), EXPORT, None, ahead))
+    assert (time.process_time() - began) / 500 < 0.001  # Generous: a slow machine, and one run for all.

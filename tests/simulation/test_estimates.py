@@ -1,0 +1,93 @@
+"""Whether estimates hold as often as they say, on the workload that the waits are measured on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from headway.core.policy.document import BUILT_IN
+from tests.simulation.foreseeing import Foreseen, figures, figures_table, foresee
+from tests.simulation.runs import Setting
+
+if TYPE_CHECKING:
+    from _pytest.mark import ParameterSet
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(300),
+    pytest.mark.xdist_group("estimates"),
+]
+
+Settings = tuple[Setting, ...]
+
+
+class Runs:
+    """What came of all runs so far: each is made once."""
+
+    def __init__(self) -> None:
+        self._done: dict[Setting, tuple[list[Foreseen], int]] = {}
+
+    def get(self, settings: Settings) -> tuple[list[Foreseen], int]:
+        for setting in settings:
+            if setting not in self._done:
+                self._done[setting] = foresee(BUILT_IN, setting.works)
+        runs = [self._done[setting] for setting in settings]
+        return [one for foreseen, _ in runs for one in foreseen], sum(unknown for _, unknown in runs)
+
+    def tables(self) -> Iterator[str]:
+        for setting, (foreseen, _) in self._done.items():
+            yield f"\nEstimates, {setting}\n"
+            yield figures_table(foreseen)
+
+
+@pytest.fixture(scope="module")
+def runs() -> Iterator[Runs]:
+    runs = Runs()
+    yield runs
+    print(*runs.tables(), sep="\n")
+
+
+def quick(*settings: Setting) -> ParameterSet:
+    return pytest.param(settings, id="quick")
+
+
+def proof(*settings: Setting) -> ParameterSet:
+    marks = [pytest.mark.proof, pytest.mark.timeout(0)]
+    return pytest.param(settings, id=", ".join(map(str, settings)), marks=marks)
+
+
+CALM = [quick(Setting(4, 1)), proof(*(Setting(12, seed) for seed in (1, 2, 3)))]
+
+
+@pytest.mark.parametrize("settings", CALM)
+def test_half_of_all_jobs_start_within_p50_and_nine_tenths_within_p90(runs: Runs, settings: Settings) -> None:
+    # R3.37, R3.38
+    found = figures(runs.get(settings)[0])
+    assert found.scored > 1_000
+    assert 0.45 <= found.within_p50 <= 0.55, found
+    assert 0.85 <= found.within_p90 <= 0.95, found
+
+
+@pytest.mark.parametrize("settings", CALM)
+def test_long_waits_are_foreseen_to_within_a_fifth(runs: Runs, settings: Settings) -> None:
+    # R3.37
+    found = figures(runs.get(settings)[0])
+    assert found.long > 500
+    assert found.error <= 0.20, found
+
+
+@pytest.mark.parametrize("settings", CALM)
+def test_hardly_anything_is_unknown_once_jobs_have_run(runs: Runs, settings: Settings) -> None:
+    foreseen, unknown = runs.get(settings)
+    assert unknown <= 0.1 * len(foreseen)
+
+
+@pytest.mark.parametrize("settings", [proof(*(Setting(4, seed, flood=True) for seed in (1, 2, 3)))])
+def test_under_a_flood_estimates_err_on_the_side_of_later(runs: Runs, settings: Settings) -> None:
+    # A worse case: docs/explain/estimates.md.
+    found = figures(runs.get(settings)[0])
+    assert 0.50 <= found.within_p50 <= 0.75, found
+    assert found.within_p90 >= 0.90, found
+    assert found.error <= 0.30, found
