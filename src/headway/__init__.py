@@ -16,12 +16,14 @@ from headway.core.errors import (
     PayloadError,
     RateLimited,
     RetryAfter,
+    SessionClosed,
     Snooze,
 )
 from headway.core.event import Event
 from headway.core.job import State
 from headway.core.policy.estimate import Estimate
 from headway.core.policy.why import Reason
+from headway.engine.terminal import run_in_terminal
 from headway.version import __version__
 from headway.worker.embedded import Worker
 
@@ -46,10 +48,12 @@ __all__ = [
     "Reason",
     "Retry",
     "RetryAfter",
+    "SessionClosed",
     "Snooze",
     "State",
     "Task",
     "Unique",
     "Worker",
     "__version__",
+    "run_in_terminal",
 ]

@@ -1,0 +1,239 @@
+"""A program under a terminal of its own, at the far end of a session."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import json
+import os
+import pty
+import signal
+import struct
+import sys
+import termios
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+LAUNCHER = Path(__file__).with_name("launcher.py")
+CHUNK = 32 << 10
+HANG_UP = 0.5  # Seconds between SIGHUP and SIGKILL.
+LAST_WORDS = 0.5  # Seconds in which what a program left in its terminal is read after it has ended.
+LOOK_EVERY = 0.02
+# Nothing of the worker's own environment but these: it may hold passwords.
+PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "USER", "LOGNAME", "SHELL", "TMPDIR")
+
+
+class Talks(Protocol):
+    """The part of a session's context that this needs."""
+
+    @property
+    def size(self) -> tuple[int, int]: ...
+    async def receive(self) -> str | bytes: ...
+    async def send(self, data: bytes) -> None: ...
+    async def resized(self) -> tuple[int, int]: ...
+
+
+async def run_in_terminal(
+    ctx: Talks,
+    argv: Sequence[str],
+    *,
+    env: Mapping[str, str] | None = None,
+    cwd: str | os.PathLike[str] | None = None,
+    cpu: int | None = None,
+    memory: int | None = None,
+) -> int:
+    """Run a program under a terminal that the session's client types into. Gives its exit code, as shells do.
+
+    ``env`` is added to a small environment (PATH, HOME, TERM and the like), not to the worker's own. ``cpu``: seconds
+    of processor time that each of its processes may use; ``memory``: bytes that each may map.
+    When the session ends first, all processes of the terminal get SIGHUP and half a second later SIGKILL; this
+    returns only when they are gone.
+    """
+    terminal = await _Terminal.start(argv, ctx.size, _environment(env), cwd, cpu, memory)
+    try:
+        return await _attend(ctx, terminal)
+    finally:
+        await terminal.end()
+
+
+async def _attend(ctx: Talks, terminal: _Terminal) -> int:
+    """Carry bytes both ways and sizes one way until the program has ended, or the session has."""
+    exited = asyncio.ensure_future(terminal.process.wait())
+    output = asyncio.ensure_future(_pump(terminal.read, ctx.send))
+    others = [asyncio.ensure_future(_type(ctx, terminal)), asyncio.ensure_future(_follow_size(ctx, terminal))]
+    try:
+        await asyncio.wait({exited, *others}, return_when=asyncio.FIRST_COMPLETED)
+        for task in others:
+            if task.done():
+                task.result()  # The session is over.
+        await asyncio.wait({output}, timeout=LAST_WORDS)
+        while not output.done() and not terminal.is_quiet():  # The client is behind; what the program said is kept.
+            await asyncio.wait({output}, timeout=LAST_WORDS)
+        code = exited.result()
+        return code if code >= 0 else 128 - code
+    finally:
+        tasks = [output, *others, exited]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _pump(read: Callable[[], Awaitable[bytes]], send: Callable[[bytes], Awaitable[None]]) -> None:
+    while data := await read():
+        await send(data)
+
+
+async def _type(ctx: Talks, terminal: _Terminal) -> None:
+    while True:
+        message = await ctx.receive()
+        await terminal.write(message.encode("utf-8", "replace") if isinstance(message, str) else message)
+
+
+async def _follow_size(ctx: Talks, terminal: _Terminal) -> None:
+    while True:
+        terminal.resize(await ctx.resized())
+
+
+class _Terminal:
+    """A program, and the side of its terminal that a person would sit at."""
+
+    def __init__(self, process: asyncio.subprocess.Process, master: int) -> None:
+        self.process = process
+        self._master = master
+        self._loop = asyncio.get_running_loop()
+        os.set_blocking(master, False)
+
+    @classmethod
+    async def start(
+        cls,
+        argv: Sequence[str],
+        size: tuple[int, int],
+        env: Mapping[str, str],
+        cwd: str | os.PathLike[str] | None,
+        cpu: int | None,
+        memory: int | None,
+    ) -> _Terminal:
+        wanted = {"argv": list(argv), "cpu": cpu, "memory": memory, "parent": os.getpid()}
+        master, slave = pty.openpty()
+        try:
+            _set_size(master, size)
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-I",
+                "-S",
+                str(LAUNCHER),
+                json.dumps(wanted),
+                stdin=slave,
+                stdout=slave,
+                stderr=slave,
+                env=dict(env),
+                cwd=cwd,
+                start_new_session=True,
+            )
+        except BaseException:
+            os.close(master)
+            raise
+        finally:
+            os.close(slave)
+        return cls(process, master)
+
+    def resize(self, size: tuple[int, int]) -> None:
+        """Set the size; the kernel tells the processes in the foreground (SIGWINCH)."""
+        with contextlib.suppress(OSError):
+            _set_size(self._master, size)
+
+    async def read(self) -> bytes:
+        """Read what the program says; nothing once no process has the terminal open."""
+        while True:
+            try:
+                return os.read(self._master, CHUNK)
+            except BlockingIOError:
+                await self._ready(self._loop.add_reader, self._loop.remove_reader)
+            except OSError:  # EIO: so Linux says that nobody is at the other side.
+                return b""
+
+    def is_quiet(self) -> bool:
+        """Tell whether there is nothing to read just now."""
+        found = fcntl.ioctl(self._master, termios.FIONREAD, b"\0\0\0\0")
+        return struct.unpack("i", found)[0] == 0
+
+    async def write(self, data: bytes) -> None:
+        """Type; waits while the program does not read."""
+        left = memoryview(data)
+        while left:
+            try:
+                left = left[os.write(self._master, left) :]
+            except BlockingIOError:
+                await self._ready(self._loop.add_writer, self._loop.remove_writer)
+            except OSError:  # It has ended.
+                return
+
+    async def end(self) -> None:
+        """End every process of the terminal, whatever it thinks of that, and wait until they are gone."""
+        ending = asyncio.ensure_future(self._end())
+        while not ending.done():  # Also if we are told to stop meanwhile: the slot is free only when they are gone.
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.shield(ending)
+        ending.result()
+
+    async def _end(self) -> None:
+        session = self.process.pid
+        try:
+            _signal(session, signal.SIGHUP)
+            _signal(session, signal.SIGCONT)  # What is stopped would not hear of it.
+            deadline = self._loop.time() + HANG_UP
+            while _members(session) and self._loop.time() < deadline:
+                await asyncio.sleep(LOOK_EVERY)
+            while _members(session):
+                _signal(session, signal.SIGKILL)
+                await asyncio.sleep(LOOK_EVERY)
+            await self.process.wait()
+        finally:
+            os.close(self._master)
+
+    async def _ready(self, watch: Callable[..., object], unwatch: Callable[[int], object]) -> None:
+        ready: asyncio.Future[None] = self._loop.create_future()
+        watch(self._master, lambda: None if ready.done() else ready.set_result(None))
+        try:
+            await ready
+        finally:
+            unwatch(self._master)
+
+
+def _environment(more: Mapping[str, str] | None) -> dict[str, str]:
+    kept = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
+    return {"TERM": "xterm-256color", "PATH": os.defpath, **kept, **(more or {})}
+
+
+def _set_size(descriptor: int, size: tuple[int, int]) -> None:
+    fcntl.ioctl(descriptor, termios.TIOCSWINSZ, struct.pack("HHHH", *size, 0, 0))
+
+
+def _signal(session: int, number: signal.Signals) -> None:
+    for pid in _members(session):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
+
+
+def _members(session: int) -> list[int]:
+    """Find the processes of a session: a shell puts each job into a group of its own. Those that have ended are not."""
+    if sys.platform != "linux":
+        try:
+            os.killpg(session, 0)
+        except (ProcessLookupError, PermissionError):
+            return []
+        return [-session]
+    found = []
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                with open(f"/proc/{name}/stat", "rb") as file:
+                    state, _, _, its_session = file.read().rpartition(b")")[2].split()[:4]
+            except (OSError, ValueError):
+                continue
+            if int(its_session) == session and state not in (b"Z", b"X"):
+                found.append(int(name))
+    return found
+
