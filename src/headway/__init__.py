@@ -23,7 +23,6 @@ from headway.core.event import Event
 from headway.core.job import State
 from headway.core.policy.estimate import Estimate
 from headway.core.policy.why import Reason
-from headway.engine.terminal import run_in_terminal
 from headway.version import __version__
 from headway.worker.embedded import Worker
 
@@ -55,5 +54,4 @@ __all__ = [
     "Unique",
     "Worker",
     "__version__",
-    "run_in_terminal",
 ]

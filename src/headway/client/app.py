@@ -32,7 +32,6 @@ from headway.engine.depth import Depth
 from headway.engine.inforce import InForce
 from headway.engine.policies import load_policy
 from headway.engine.rules import change_paused, declare_limits, read_paused
-from headway.engine.terminal import run_in_terminal
 from headway.stores.base import JobQuery, PrepareBlocking, Stats, Store, SubmitBlocking
 from headway.stores.open import open_store
 
@@ -236,6 +235,8 @@ class Headway:
         given = {"env": env, "cwd": cwd, "cpu": cpu, "memory": memory}
 
         async def terminal(ctx: Context) -> int:
+            from headway.engine.terminal import run_in_terminal  # Windows has none of what it needs.
+
             return await run_in_terminal(ctx, program, **given)  # type: ignore[arg-type]
 
         terminal.__doc__ = f"Run {program[0]} under a terminal."

@@ -157,7 +157,7 @@ class _Terminal:
     def is_quiet(self) -> bool:
         """Tell whether there is nothing to read just now."""
         found = fcntl.ioctl(self._master, termios.FIONREAD, b"\0\0\0\0")
-        return struct.unpack("i", found)[0] == 0
+        return found == b"\0\0\0\0"
 
     async def write(self, data: bytes) -> None:
         """Type; waits while the program does not read."""
@@ -236,4 +236,3 @@ def _members(session: int) -> list[int]:
             if int(its_session) == session and state not in (b"Z", b"X"):
                 found.append(int(name))
     return found
-

@@ -35,13 +35,14 @@ async def converse(job: Running, call: Callable[[bytes], Awaitable[Any]]) -> Any
     loop = asyncio.get_running_loop()
     async with _dialled(job.lease, server) as conversation:
         job.context.converse(conversation)
+        patience = asyncio.timeout(None)
+
+        def hurry() -> None:
+            with contextlib.suppress(RuntimeError):  # The task has ended.
+                patience.reschedule(loop.time() + GONE_SECONDS)
+
         try:
-            async with asyncio.timeout(None) as patience:
-
-                def hurry() -> None:
-                    with contextlib.suppress(RuntimeError):  # The task has ended.
-                        patience.reschedule(loop.time() + GONE_SECONDS)
-
+            async with patience:
                 conversation.when_gone(hurry)
                 value = await call(payload)
         except TimeoutError:
