@@ -63,7 +63,7 @@ async def test_a_program_has_a_terminal_of_its_own_and_gives_its_exit_code() -> 
 
 
 @pytest.mark.parametrize(
-    ("argv", "code", "shown"),
+    "argv, code, shown",
     [
         (["sh", "-c", "kill -TERM $$"], 143, b""),
         (["/does/not/exist"], 127, b"No such file"),

@@ -166,7 +166,7 @@ class Task(Generic[P, R, C]):
     def session(
         self, values: dict[str, Any], *, server: str, expires: Seconds, tenant: str | None, trace_id: str | None
     ) -> Call[R]:
-        """Describe the job of a session, by named arguments. Whoever calls has admitted it, and ``server`` serves it."""
+        """Describe the job of a session by named arguments. Whoever calls has admitted it, and is at ``server``."""
         same: Task[P, R, C] = object.__new__(type(self))
         same.__dict__.update(self.__dict__)
         same._asked = CallOptions(session=server, expires=expires, tenant=tenant, trace_id=trace_id)

@@ -35,7 +35,7 @@ def main() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     argv = wanted["argv"]
     try:
-        os.execvp(argv[0], argv)
+        os.execvp(argv[0], argv)  # noqa: S606  (a shell is not wanted)
     except OSError as problem:
         os.write(2, f"{argv[0]}: {problem.strerror}\r\n".encode())
         os._exit(NOT_FOUND if isinstance(problem, FileNotFoundError) else NOT_STARTED)

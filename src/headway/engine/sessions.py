@@ -13,6 +13,8 @@ import msgspec
 
 PATH = "/internal/sessions/"
 PROOF = "X-Headway-Proof"
+RESUME = "X-Headway-Resume"
+WORKER, SERVER = "worker", "server"  # Who may dial: whoever runs the job, and another process that serves its store.
 MESSAGE_MAX = 64 << 10  # Bytes of one message, either way.
 PIECE = 32 << 10  # Bytes of data that we put into one of them,
 LETTERS = 8 << 10  # and letters of text: six bytes each at worst.
@@ -59,11 +61,11 @@ def write(message: msgspec.Struct) -> str:
     return _encode(message).decode()
 
 
-def proof_of(job_id: str, token: bytes) -> str:
-    """Prove that one holds a job's lease, without giving away its token."""
-    return hmac.new(token, b"headway session " + job_id.encode(), hashlib.sha256).hexdigest()
+def proof_of(job_id: str, token: bytes, who: str = WORKER) -> str:
+    """Prove that one knows the token of a job's lease, without giving it away."""
+    return hmac.new(token, f"headway session {who} {job_id}".encode(), hashlib.sha256).hexdigest()
 
 
-def is_proof(proof: str, job_id: str, token: bytes) -> bool:
-    """Tell whether this proves that somebody holds the lease with this token."""
-    return hmac.compare_digest(proof.encode("utf-8", "replace"), proof_of(job_id, token).encode())
+def is_proof(proof: str, job_id: str, token: bytes, who: str = WORKER) -> bool:
+    """Tell whether this proves that somebody knows the token."""
+    return hmac.compare_digest(proof.encode("utf-8", "replace"), proof_of(job_id, token, who).encode())

@@ -184,7 +184,7 @@ class _Terminal:
             _signal(session, signal.SIGHUP)
             _signal(session, signal.SIGCONT)  # What is stopped would not hear of it.
             deadline = self._loop.time() + HANG_UP
-            while _members(session) and self._loop.time() < deadline:
+            while _members(session) and self._loop.time() < deadline:  # noqa: ASYNC110  (nobody tells us)
                 await asyncio.sleep(LOOK_EVERY)
             while _members(session):
                 _signal(session, signal.SIGKILL)

@@ -14,7 +14,7 @@ import msgspec
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from headway.core.errors import HeadwayError, StoreError
-from headway.core.job import Job, JobId, State
+from headway.core.job import Job, JobId
 from headway.core.policy.document import HALTED
 from headway.engine.sessions import (
     INPUT_MAX,
@@ -103,6 +103,10 @@ class Session:
             telling = asyncio.create_task(self._told.wait())
             await asyncio.wait({telling, leaving}, return_when=asyncio.FIRST_COMPLETED)
             telling.cancel()
+            if self._final.result().code == HALT:
+                await (
+                    self._parted.wait()
+                )  # Its worker has been told, and ends it; from us it would hear another reason.
         finally:
             for task in (following, leaving):
                 task.cancel()

@@ -12,11 +12,12 @@ from starlette.applications import Starlette
 from starlette.routing import WebSocketRoute
 from starlette.websockets import WebSocket
 
+from headway.client.codec import split_server
 from headway.client.task import Task
 from headway.core.errors import QueueFull, StoreError
 from headway.core.job import Job, JobId, State
 from headway.core.policy.sessions import admit_session
-from headway.engine.sessions import PATH, PROOF, is_proof
+from headway.engine.sessions import PATH, PROOF, RESUME, SERVER, WORKER, is_proof, proof_of
 from headway.server.auth import refuse_socket
 from headway.server.dialin import DialIn
 from headway.server.problems import Problem
@@ -43,7 +44,11 @@ class Sessions:
         self._open: dict[JobId, Session] = {}
         self._living: set[asyncio.Task[None]] = set()
         self._stewarding: asyncio.Task[None] | None = None
-        door = Starlette(routes=[WebSocketRoute(f"{PATH}{{job_id}}", self.dial)])
+        routes = [
+            WebSocketRoute(f"{PATH}{{job_id}}", self.dial),
+            WebSocketRoute(f"{PATH}{{job_id}}/client", self.take_back),
+        ]
+        door = Starlette(routes=routes)
         self._dial_in = DialIn(door, service.app.settings.advertise)
 
     # ------------------------------------------------------------------ clients
@@ -78,6 +83,24 @@ class Sessions:
         if session is None or not session.may_resume(secret) or tenant not in (None, session.tenant):
             return None
         return session
+
+    async def where(self, job: Job) -> tuple[str, dict[str, str]] | None:
+        """Tell which other process has a session, and how to prove there that a client may be handed over to it."""
+        token, server = await self._token(job.job_id), split_server(job.payload)[1]
+        if token is None or server is None or server == await self._dial_in.address():
+            return None
+        return f"{server.rstrip('/')}{PATH}{job.job_id}/client", {PROOF: proof_of(job.job_id, token, SERVER)}
+
+    async def take_back(self, websocket: WebSocket) -> None:
+        """Serve a client that has come back by way of another process, which has checked who it is."""
+        job_id, headers = JobId(websocket.path_params["job_id"]), websocket.headers
+        session = self.find(job_id, headers.get(RESUME, ""), None)
+        if session is None or "origin" in headers or not await self._knows(job_id, headers.get(PROOF, ""), SERVER):
+            await refuse_socket(websocket, Problem("not_found", "no such session"))
+            return
+        await websocket.accept()
+        never: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        await session.attach_client(websocket, never, self._service.stopping)
 
     async def close(self) -> None:
         """End what is still open."""
@@ -160,25 +183,24 @@ class Sessions:
         job_id = JobId(websocket.path_params["job_id"])
         session = self._open.get(job_id)
         proof = websocket.headers.get(PROOF, "")
-        waits = session is not None and not session.linked.is_set()
-        if session is None or not waits or "origin" in websocket.headers or not await self._holds(job_id, proof):
+        waits = session is not None and not session.linked.is_set() and "origin" not in websocket.headers
+        if waits and await self._knows(job_id, proof, WORKER) and session is not None and not session.linked.is_set():
+            await session.attach_worker(websocket)
+        else:
             await refuse_socket(websocket, Problem("not_found", "no session waits for this worker"))
-            return
-        if session.linked.is_set():
-            await refuse_socket(websocket, Problem("not_found", "no session waits for this worker"))
-            return
-        await session.attach_worker(websocket)
 
-    async def _holds(self, job_id: JobId, proof: str) -> bool:
-        """Tell whether somebody holds the job's lease now, by the store's word."""
-        if not proof:
-            return False
+    async def _knows(self, job_id: JobId, proof: str, who: str) -> bool:
+        """Tell whether somebody knows the token of the lease that the job is under now, by the store's word."""
+        token = await self._token(job_id) if proof else None
+        return token is not None and is_proof(proof, job_id, token, who)
+
+    async def _token(self, job_id: JobId) -> bytes | None:
         store = await self._service.store()
         try:
             (job,) = await store.get([job_id])
             if job is None or job.state is not State.EXECUTING or job.worker_id is None:
-                return False
+                return None
             held = await store.leases(worker_id=job.worker_id)
         except StoreError:
-            return False
-        return any(lease.job_id == job_id and is_proof(proof, job_id, lease.token) for lease in held)
+            return None
+        return next((lease.token for lease in held if lease.job_id == job_id), None)
