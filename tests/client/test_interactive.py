@@ -84,7 +84,7 @@ async def test_what_is_long_goes_in_pieces() -> None:
     assert [len(piece) for piece in ear.heard] == [PIECE, PIECE, 1]
     ear.heard.clear()
     await talk.send("é" * 10_000)
-    assert "".join(read_from_worker(piece).data for piece in ear.heard) == "é" * 10_000  # type: ignore[union-attr]
+    assert "".join(read_from_worker(piece).data for piece in ear.heard) == "é" * 10_000
     assert all(len(piece) < 64 << 10 for piece in ear.heard)
     with pytest.raises(TypeError):
         await talk.send(5)  # type: ignore[arg-type]
@@ -147,7 +147,7 @@ async def test_credit_is_given_back_as_messages_are_received() -> None:
         talk.hear(b"x" * (INPUT_MAX // 8))
     for _ in range(8):
         await talk.receive()
-    assert sum(read_from_worker(message).bytes for message in ear.heard) == INPUT_MAX  # type: ignore[union-attr, arg-type]
+    assert sum(read_from_worker(message).bytes for message in ear.heard) == INPUT_MAX
 
 
 def test_without_the_library_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,9 +18,8 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from headway import Headway, Worker
 from headway.client.codec import SESSION, add_server, read_payload, split_server
 from headway.core.job import JobId
-from headway.engine.sessions import PATH, PROOF, proof_of
+from headway.engine.sessions import OUTPUT_MAX, PATH, PIECE, PROOF, proof_of
 from headway.engine.tokens import create_token, revoke_token
-from headway.server import session as session_module
 from headway.server.api import headway_api
 from headway.stores.base import JobQuery
 from tests.server.live import served
@@ -160,7 +159,7 @@ async def test_a_client_that_does_not_read_holds_the_task_up(app: Headway, api: 
         await client.expect("started")
         await asyncio.sleep(1.0)
         (session,) = api.state.service.sessions._open.values()
-        assert session._held <= session_module.OUTPUT_MAX + 2 * session_module.PIECE
+        assert session._held <= OUTPUT_MAX + 2 * PIECE
         before = (await app.job(client.task_id).ainfo()).progress
         await asyncio.sleep(0.5)
         assert (await app.job(client.task_id).ainfo()).progress == before

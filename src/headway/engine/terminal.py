@@ -14,7 +14,7 @@ import sys
 import termios
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 LAUNCHER = Path(__file__).with_name("launcher.py")
 CHUNK = 32 << 10
@@ -74,7 +74,7 @@ async def _attend(ctx: Talks, terminal: _Terminal) -> int:
         code = exited.result()
         return code if code >= 0 else 128 - code
     finally:
-        tasks = [output, *others, exited]
+        tasks: list[asyncio.Future[Any]] = [output, *others, exited]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Mapping
+from typing import Any
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
 from websockets.asyncio.client import ClientConnection, connect
@@ -35,7 +36,8 @@ async def forward(client: WebSocket, far: ClientConnection, *ends: asyncio.Futur
     """Pass messages on both ways until one side closes; no more than one each way is kept here."""
     outward, inward = asyncio.create_task(_outward(far, client)), asyncio.create_task(_inward(client, far))
     try:
-        await asyncio.wait({outward, inward, *ends}, return_when=asyncio.FIRST_COMPLETED)
+        parts: set[asyncio.Future[Any]] = {outward, inward, *ends}
+        await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
         code, reason = outward.result() if outward.done() else (RESTARTING, "come back")
         if not inward.done():
             with contextlib.suppress(WebSocketDisconnect, RuntimeError, TimeoutError):

@@ -92,6 +92,12 @@ async def _dialled(lease: Lease, server: str) -> AsyncIterator[Conversation]:
         await socket.close()
 
 
+def prepare() -> None:
+    """Load what dialling needs, so that it does not hold up the first session, which says what may be missing."""
+    with contextlib.suppress(ConfigError):
+        _library()
+
+
 async def _hear(socket: Any, closed: type[Exception], conversation: Conversation) -> None:
     """Pass on what the server says, until it is gone."""
     try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from headway.core.job import ClassKey, JobId
@@ -16,12 +18,9 @@ from headway.core.worker import Worker, WorkerState
 LADDER = Ladder((Rung("fast", 3_000), Rung("slow", 30_000)))
 
 
-def a_worker(
-    name: str = "w1", *, slots: int = 2, reserved: int = 0, offers: str = "task:shell", **more: object
-) -> Worker:
-    return Worker(
-        worker_id=name, host="h", pid=1, slots=slots, reserved=reserved, offers=tuple(offers.split()), version="1", **more
-    )  # type: ignore[arg-type]  # fmt: skip
+def a_worker(name: str = "w1", *, slots: int = 2, reserved: int = 0, offers: str = "task:shell", **more: Any) -> Worker:
+    given = tuple(offers.split())
+    return Worker(worker_id=name, host="h", pid=1, slots=slots, reserved=reserved, offers=given, version="1", **more)
 
 
 def a_survey(
