@@ -78,6 +78,17 @@ async def test_how_it_ended_is_told_as_shells_do(argv: list[str], code: int, sho
     assert shown in typist.shown
 
 
+async def test_a_client_that_reads_slowly_is_shown_everything() -> None:
+    class Slow(Typist):
+        async def send(self, data: bytes) -> None:
+            await asyncio.sleep(0.7)
+            await super().send(data)
+
+    typist = Slow()
+    assert await run_in_terminal(typist, ["sh", "-c", "sleep 60 & printf 'x%.0s' $(seq 9000); echo done"]) == 0
+    assert typist.shown.endswith(b"xdone\r\n")
+
+
 async def test_it_is_told_of_a_new_size() -> None:
     typist = Typist()
     script = "trap 'stty size; exit 0' WINCH; echo ready; while :; do sleep 0.05; done"

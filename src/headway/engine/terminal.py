@@ -12,7 +12,7 @@ import signal
 import struct
 import sys
 import termios
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -61,7 +61,7 @@ async def run_in_terminal(
 async def _attend(ctx: Talks, terminal: _Terminal) -> int:
     """Carry bytes both ways and sizes one way until the program has ended, or the session has."""
     exited = asyncio.ensure_future(terminal.process.wait())
-    output = asyncio.ensure_future(_pump(terminal.read, ctx.send))
+    output = asyncio.ensure_future(_show(ctx, terminal))
     others = [asyncio.ensure_future(_type(ctx, terminal)), asyncio.ensure_future(_follow_size(ctx, terminal))]
     try:
         await asyncio.wait({exited, *others}, return_when=asyncio.FIRST_COMPLETED)
@@ -69,20 +69,21 @@ async def _attend(ctx: Talks, terminal: _Terminal) -> int:
             if task.done():
                 task.result()  # The session is over.
         await asyncio.wait({output}, timeout=LAST_WORDS)
-        while not output.done() and not terminal.is_quiet():  # The client is behind; what the program said is kept.
+        while not output.done() and not terminal.is_quiet():  # The client is behind with reading what was said.
             await asyncio.wait({output}, timeout=LAST_WORDS)
         code = exited.result()
         return code if code >= 0 else 128 - code
     finally:
-        tasks: list[asyncio.Future[Any]] = [output, *others, exited]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        parts: list[asyncio.Future[Any]] = [output, *others, exited]
+        for part in parts:
+            part.cancel()
+        await asyncio.gather(*parts, return_exceptions=True)
 
 
-async def _pump(read: Callable[[], Awaitable[bytes]], send: Callable[[bytes], Awaitable[None]]) -> None:
-    while data := await read():
-        await send(data)
+async def _show(ctx: Talks, terminal: _Terminal) -> None:
+    while data := await terminal.read():
+        await ctx.send(data)
+        terminal.unsent = False
 
 
 async def _type(ctx: Talks, terminal: _Terminal) -> None:
@@ -101,6 +102,7 @@ class _Terminal:
 
     def __init__(self, process: asyncio.subprocess.Process, master: int) -> None:
         self.process = process
+        self.unsent = False  # Something that was read has not been sent yet.
         self._master = master
         self._loop = asyncio.get_running_loop()
         os.set_blocking(master, False)
@@ -148,14 +150,19 @@ class _Terminal:
         """Read what the program says; nothing once no process has the terminal open."""
         while True:
             try:
-                return os.read(self._master, CHUNK)
+                data = os.read(self._master, CHUNK)
             except BlockingIOError:
                 await self._ready(self._loop.add_reader, self._loop.remove_reader)
             except OSError:  # EIO: so Linux says that nobody is at the other side.
                 return b""
+            else:
+                self.unsent = True
+                return data
 
     def is_quiet(self) -> bool:
-        """Tell whether there is nothing to read just now."""
+        """Tell whether nothing is left to be read just now, nor to be sent."""
+        if self.unsent:
+            return False
         found = fcntl.ioctl(self._master, termios.FIONREAD, b"\0\0\0\0")
         return found == b"\0\0\0\0"
 
