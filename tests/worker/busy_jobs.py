@@ -7,7 +7,7 @@ import time
 
 from headway import Context, Headway
 
-app = Headway(policy="policy.toml", slots=4, reserved=0, heartbeat=1, dead_after=5, grace=0.2, hard_grace=0.5)
+app = Headway(slots=4, reserved=0, heartbeat=1, dead_after=5, grace=0.2, hard_grace=0.5)
 
 
 @app.task(name="spin", duration="fast", executor="process", max_retries=0)

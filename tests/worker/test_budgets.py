@@ -241,7 +241,7 @@ class TestExecutors:
         process = subprocess.Popen(
             [sys.executable, "-m", "headway", "worker", "busy_jobs:app", "--log-level", "warning"],
             cwd=tmp_path,
-            env={**os.environ, "HEADWAY_STORE": url},
+            env={**os.environ, "HEADWAY_STORE": url, "HEADWAY_POLICY": "policy.toml"},
         )
         app = Headway(url, policy=str(tmp_path / "policy.toml"))
         for name, task in busy_jobs.app.tasks.items():
