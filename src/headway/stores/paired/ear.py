@@ -19,6 +19,7 @@ class PairedEar:
         self._ears: list[Ear] = [first]
         self._find_second = find_second
         self._waits: dict[Ear, asyncio.Task[Sequence[JobId] | None]] = {}
+        self._complete()
 
     async def wait(self, timeout: float) -> Sequence[JobId] | None:
         loop = asyncio.get_running_loop()

@@ -92,8 +92,10 @@ class PairedStore:
         await self._aside.open()
 
     async def close(self) -> None:
-        await self._aside.close()
-        await self._durable.close()
+        try:
+            await self._aside.close()
+        finally:
+            await self._durable.close()
 
     # ------------------------------------------------------------------ the way of a job
 
