@@ -12,6 +12,7 @@ from headway.core.errors import IdempotencyConflict, StoreError
 from headway.core.job import ClassKey, Job, JobId, NewJob, State, Submitted
 from headway.core.lease import TOKEN_BYTES, Lease, Report
 from headway.core.policy.document import Keep
+from headway.core.policy.ladder import Amendment
 from headway.core.snapshot import ClassView, Plan, Snapshot, Take
 from headway.core.standing import Standing, Survey
 from headway.core.worker import WorkerState
@@ -352,6 +353,9 @@ class PairedStore:
 
     async def cancel(self, job_ids: Sequence[JobId], reason: str = "cancelled") -> list[State | None]:
         return await self._durable.cancel(job_ids, reason)
+
+    async def amend(self, amendments: Sequence[Amendment]) -> list[bool]:
+        return await self._durable.amend(amendments)
 
     async def retry(self, job_ids: Sequence[JobId]) -> list[State | None]:
         return await self._durable.retry(job_ids)
