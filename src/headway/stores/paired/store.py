@@ -39,6 +39,7 @@ from headway.stores.paired.parting import Left, Parts, join_stats, join_views, l
 # What a store may offer beyond the verbs of ``Store``. All of it concerns durable jobs alone, so it is offered here
 # exactly if the durable store does.
 OFFERED = ("path", "prepare_submit", "prepare_submit_blocking", "unarchived", "archived", "migrate")
+FRESH = 0.02  # Seconds for which a look at an empty transient store is good enough for those who are busy.
 BARREN = 1.0  # Seconds for which a class that was said to hold jobs, and gave none, holds nobody up.
 
 
@@ -81,6 +82,8 @@ class PairedStore:
         if short is not None:
             self.submit_blocking: SubmitBlocking = lambda jobs: short(jobs) if all(j.persist for j in jobs) else None
         self._views: dict[ClassKey, ClassView] = {}  # The classes of the transient store, as last seen.
+        self._looked = -FRESH  # When that was, on the monotonic clock.
+        self._waiting: set[str] = set()  # The workers that wait there, as far as we know.
         self._classes = 0  # How many it had altogether.
         self._strays: frozenset[ClassKey] = frozenset()  # Transient classes of the durable store.
         self._barren: dict[ClassKey, float] = {}  # By class: until when it holds nobody up.
@@ -169,15 +172,20 @@ class PairedStore:
     async def _peek(self, request: Exchange, plan: Plan, left: Left, passing: Sequence[Report]) -> Peek:
         """Take what the plan wants first from the transient store, and look at what is there."""
         known = None if plan.known is None else self._classes
+        worker_id = request.worker_id or ""
+        unmet = self._is_unmet(worker_id)
+        if self._is_calm() and not passing and not unmet and worker_id not in self._waiting:
+            return Peek([], outdated=False, reported=False, stranger=False)
         asked = Exchange(
-            request.worker_id, request.claim_id, passing, left.of(plan, leading(plan.takes), known), want_snapshot=True
+            worker_id, request.claim_id, passing, left.of(plan, leading(plan.takes), known), want_snapshot=True
         )  # fmt: skip
+        self._waiting.discard(worker_id)
         answer = await self._aside.ask(lambda store: store.exchange(asked))
         if answer is None or answer.snapshot is None:
             return Peek([], outdated=False, reported=False, stranger=False)
         outdated = known is not None and len(answer.snapshot.classes) > known
         self._note(answer.snapshot)
-        return Peek(list(answer.leases), outdated, True, self._is_stranger(request.worker_id or "", answer))
+        return Peek(list(answer.leases), outdated, True, unmet or answer.worker_state is WorkerState.DEAD)
 
     async def _take(self, request: Exchange, plan: Plan, left: Left, parts: Parts, *, wait: bool) -> list[Lease]:
         """Take what comes after the durable jobs. A worker that got nothing looks at all, and waits here too."""
@@ -186,6 +194,8 @@ class PairedStore:
             request.worker_id, os.urandom(TOKEN_BYTES), (), left.of(plan, takes), wait=wait,
             wait_lanes=request.wait_lanes, want_snapshot=request.want_snapshot,
         )  # fmt: skip
+        if wait:
+            self._waiting.add(request.worker_id or "")
         answer = await self._aside.ask(lambda store: store.exchange(asked))
         if answer is None:
             return []
@@ -214,9 +224,14 @@ class PairedStore:
 
     def _note(self, snapshot: Snapshot) -> None:
         """Remember what is in the transient store. A class once seen counts for ever, as those of all stores do."""
+        self._looked = time.monotonic()
         self._classes = max(self._classes, len(snapshot.classes))
         gone = {key: _emptied(view) for key, view in self._views.items()}
         self._views = gone | transient_views(snapshot)
+
+    def _is_calm(self) -> bool:
+        """Tell whether nothing waited in the transient store a moment ago."""
+        return time.monotonic() - self._looked < FRESH and not any(view.waiting for view in self._views.values())
 
     def _join(self, snapshot: Snapshot) -> Snapshot:
         self._strays = frozenset(view.key for view in snapshot.classes if not view.key.persist)
@@ -243,11 +258,11 @@ class PairedStore:
             await self._aside.ask(lambda store: _register(store, beat._replace(held=())))
         return answer
 
-    def _is_stranger(self, worker_id: str, answer: Exchanged) -> bool:
+    def _is_unmet(self, worker_id: str) -> bool:
         """Tell whether the transient store may have forgotten a worker, or let its deadline pass, while it was away."""
         if self._returns != self._aside.returns:
             self._returns, self._met = self._aside.returns, set()
-        return answer.worker_state is WorkerState.DEAD or (self._returns > 0 and worker_id not in self._met)
+        return self._returns > 0 and worker_id not in self._met
 
     async def _introduce(self, worker_id: str) -> bool:
         """Make a worker known to the transient store as the durable one knows it. Tells whether that was done."""
@@ -272,6 +287,7 @@ class PairedStore:
     async def bury(self, worker_id: str) -> None:
         await self._durable.bury(worker_id)
         self._begun.pop(worker_id, None)
+        self._waiting.discard(worker_id)
         await self._aside.ask(lambda store: store.bury(worker_id))
 
     async def drain(self, worker_id: str) -> bool:
