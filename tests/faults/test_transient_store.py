@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
+import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -10,9 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from headway import Worker
 from headway.core.errors import StoreUnavailable
 from tests.faults.conftest import Yard, wait_until
-from tests.servers import Valkey
+from tests.servers import Valkey, free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
@@ -128,6 +134,46 @@ def test_a_worker_starts_without_the_server_and_finds_it_later(paired: PairedYar
     paired.server.start()
     wait_until(lambda: _sent(paired), within=20)
     wait_until(lambda: paired.ended("passing") == 1, within=20)
+
+
+def test_workers_over_http_get_both_kinds_from_a_server(paired: PairedYard) -> None:
+    # R2.1, R2.2: the server plans for them, over both stores.
+    port = free_port()
+    with (paired.folder / "serve.log").open("wb") as log:
+        server = subprocess.Popen(
+            [sys.executable, "-m", "headway", "serve", "--port", str(port)],
+            cwd=paired.folder,
+            env={**os.environ, **paired.environment},
+            stdout=log,
+            stderr=log,
+        )
+    try:
+        wait_until(lambda: _answers(port))
+        paired.start("--server", f"http://127.0.0.1:{port}", "--slots", "2", "--reserved", "0")
+        paired.send(20, 0.01)
+        jobs = [paired.submit("kept", number, 0.01) for number in range(5)]
+        for job in jobs:
+            paired.until(job, "completed")
+        wait_until(lambda: paired.ended("passing") == 20)
+        assert paired.most_at_once() <= 2
+        wait_until(lambda: paired.app.stats().totals.get("transient_completed") == 20)
+    finally:
+        server.terminate()
+        server.wait(30)
+
+
+def test_a_worker_inside_a_process_takes_both_kinds(paired: PairedYard, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(paired.folder)
+    with Worker(paired.app):
+        paired.send(3)
+        assert paired.until(paired.submit("kept", 1), "completed").attempts == 1
+        wait_until(lambda: paired.ended("passing") == 3)
+
+
+def _answers(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+        return True
+    return False
 
 
 def _sent(yard: PairedYard) -> bool:

@@ -328,6 +328,32 @@ async def test_a_worker_whose_deadline_passed_there_while_it_was_away_is_known_a
     assert await fed(a_feed(store), free=1) == ["medium transient"]
 
 
+async def test_what_was_claimed_is_not_lost_if_a_worker_cannot_be_introduced(
+    store: Store, durable: Frail, transient: Frail, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail() -> None:
+        raise StoreUnavailable("cut off")
+
+    await register(store)
+    transient.down = True
+    assert await claim(store) == []
+    transient.down = False
+    await back(store)
+    await submit(store, a_job(), a_job(persist=False))
+    with monkeypatch.context() as trouble:
+        trouble.setattr(durable.inner, "survey", fail)
+        assert len(await claim(store)) == 2
+    await submit(store, a_job(persist=False))
+    assert (await ask(store)).leases
+
+
+async def test_a_pair_that_one_loop_opened_may_be_closed_on_another(durable: Frail, transient: Frail) -> None:
+    transient.down = True
+    store = PairedStore(durable.store, lambda: transient.store)
+    await asyncio.to_thread(asyncio.run, store.open())
+    await store.close()
+
+
 async def test_a_store_that_is_not_there_at_the_start_is_found_later(durable: Frail, clock: ManualClock) -> None:
     made: list[Frail] = []
 

@@ -54,9 +54,12 @@ class Aside:
             self._lost(problem)
 
     async def close(self) -> None:
-        if self._looking is not None and not self._looking.get_loop().is_closed():
-            self._looking.cancel()
-            await asyncio.wait([self._looking])
+        looking, self._looking = self._looking, None
+        if looking is not None and looking.get_loop() is asyncio.get_running_loop():
+            looking.cancel()
+            await asyncio.wait([looking])
+        elif looking is not None and not looking.get_loop().is_closed():
+            looking.get_loop().call_soon_threadsafe(looking.cancel)
         if self._opened:
             await self._store.close()
 

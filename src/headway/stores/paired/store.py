@@ -154,8 +154,8 @@ class PairedStore:
             left = left.less(plan, last)
             if idle and last:
                 await self._withdraw(worker_id)
-        met = not peek.stranger or not await self._introduce(worker_id)
-        more = answer.more or (parts.rest and left.free > 0) or (not met and left.free > 0)
+        introduced = peek.stranger and await self._introduce(worker_id)
+        more = answer.more or ((parts.rest or introduced) and left.free > 0)
         return self._answer(answer._replace(more=more), leases)
 
     async def _hand_in(self, request: Exchange) -> Exchanged:
@@ -266,7 +266,10 @@ class PairedStore:
 
     async def _introduce(self, worker_id: str) -> bool:
         """Make a worker known to the transient store as the durable one knows it. Tells whether that was done."""
-        survey = await self._durable.survey()
+        try:
+            survey = await self._durable.survey()
+        except StoreError:  # What was claimed must not be lost for it; the next exchange comes here too.
+            return False
         worker = next((worker for worker in survey.workers if worker.worker_id == worker_id), None)
         if worker is None or worker.state is not WorkerState.ACTIVE:
             return False
