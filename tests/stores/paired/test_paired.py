@@ -37,7 +37,7 @@ class Frail:
         self.down = False
         self.hangs = False
         self.losing = 0
-        self.asked: list[str] = []
+        self.meanwhile: Callable[[], Awaitable[object]] | None = None  # What happens during the next exchange.
 
     @property
     def store(self) -> Store:
@@ -54,7 +54,9 @@ class Frail:
 
     def _frail(self, verb: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
         async def call(*args: Any, **options: Any) -> Any:
-            self.asked.append(verb.__name__)
+            if verb.__name__ == "exchange" and (meanwhile := self.meanwhile) is not None:
+                self.meanwhile = None
+                await meanwhile()
             if self.hangs:
                 await asyncio.sleep(3_600)
             if self.down:
@@ -100,11 +102,15 @@ def a_feed(store: Store) -> LocalFeed:
 async def fed(feed: LocalFeed, *, free: int, most: int = 100) -> list[str]:
     """Claim as a worker does, as long as it is told that there is more, one batch of free slots after another."""
     lanes: list[str] = []
-    while len(lanes) < most:
+    for _ in range(1_000):
+        if len(lanes) >= most:
+            break
         given = await feed.exchange((), (), free=free, free_below=free)
         lanes += [f"{lease.lane} {'durable' if lease.persist else 'transient'}" for lease in given.leases]
         if not given.leases and not given.more:
             break
+    else:
+        pytest.fail("always told that there is more")
     return lanes
 
 
@@ -173,9 +179,9 @@ async def test_jobs_between_durable_ones_are_not_skipped(store: Store) -> None:
 async def test_paused_transient_jobs_hold_nobody_up(store: Store) -> None:
     # Pauses are rules; those of the durable store hold in the other one too.
     await store.write(RULES, "pauses", rules_body(Rules(paused=Paused(tasks=("ping",)))))
-    await submit(store, a_job(lane="low"), a_job(task="ping", persist=False))
+    await submit(store, a_job(lane="low"), a_job(task="ping", persist=False), a_job(lane="high"))
     await register(store)
-    assert await fed(a_feed(store), free=1) == ["low durable"]
+    assert await fed(a_feed(store), free=1) == ["high durable", "low durable"]
     await store.write(RULES, "pauses", None)
     assert await fed(a_feed(store), free=1) == ["medium transient"]
 
@@ -241,11 +247,28 @@ async def test_the_end_of_a_transient_job_is_counted_once_though_the_durable_sto
     report = judge(Returned(b"1"), lease, BUILT_IN)
     request = Exchange("w1", a_claim_id(), [report], Plan(free=1, free_below=1))
     durable.down = True
-    with pytest.raises(StoreUnavailable):
-        await store.exchange(request)
+    for _ in range(3):
+        with pytest.raises(StoreUnavailable):
+            await store.exchange(request)
     durable.down = False
     await store.exchange(request)
     assert (await store.stats()).totals["transient_completed"] == 1
+
+
+async def test_what_is_kept_for_a_worker_is_given_as_it_has_room(store: Store, durable: Frail) -> None:
+    ids = await submit(store, *(a_job(persist=False) for _ in range(3)))
+    await register(store)
+    takes = (Take(a_job(persist=False).class_key, 3, below_reserve=True),)
+    durable.down = True
+    for free in (3, 1):
+        with pytest.raises(StoreUnavailable):
+            await store.exchange(Exchange("w1", a_claim_id(), plan=Plan(takes, free, free)))
+    durable.down = False
+    given: list[JobId] = []
+    for _ in range(3):
+        answer = await store.exchange(Exchange("w1", a_claim_id(), plan=Plan(takes, 1, 1)))
+        given += [lease.job_id for lease in answer.leases]
+    assert given == ids
 
 
 # ---------------------------------------------------------------------- an outage of the transient store
@@ -421,6 +444,32 @@ async def test_a_worker_that_got_work_from_one_store_no_longer_waits_at_the_othe
     assert await busy.wait(0.01) is None
     busy.close()
     idle.close()
+
+
+async def test_a_job_that_comes_between_two_looks_is_found_and_its_worker_waits_nowhere(
+    store: Store, durable: Frail
+) -> None:
+    await register(store, "w1")
+    await register(store, "w2")
+    busy, idle = store.listen("w1"), store.listen("w2")
+    await submit(store, a_job(persist=False))
+    await claim(store)
+    durable.meanwhile = lambda: store.submit([a_job(persist=False)])
+    assert len((await ask(store, "w1", wait=True)).leases) == 1
+    await ask(store, "w2", wait=True)
+    await submit(store, a_job())
+    assert await idle.wait(5) is not None
+    assert await busy.wait(0.01) is None
+    busy.close()
+    idle.close()
+
+
+async def test_a_class_that_comes_up_between_two_looks_is_asked_for_at_once(store: Store, durable: Frail) -> None:
+    await register(store)
+    feed = a_feed(store)
+    durable.meanwhile = lambda: store.submit([a_job(persist=False)])
+    assert (await feed.exchange((), (), free=1, free_below=1)).more
+    assert len((await feed.exchange((), (), free=1, free_below=1)).leases) == 1
 
 
 async def test_what_concerns_durable_jobs_alone_is_heard_at_the_durable_store(store: Store, durable: Frail) -> None:

@@ -127,14 +127,15 @@ class PairedStore:
         if kept_back:
             self._begun[worker_id] = Begun(b"", kept_back)
         left = Left(plan.free, plan.free_below).less(plan, leases)
-        passing = _passing(request.finished) if begun.claim_id != request.claim_id else ()
+        counted = begun.claim_id == request.claim_id
+        passing = () if counted else _passing(request.finished)
         peek = await self._peek(request, plan, left, passing)
         leases += peek.leases
         left = left.less(plan, peek.leases)
         parts = part(plan.takes, self._holds, self._strays)
         durably = request._replace(
             finished=[r for r in request.finished if r.token] if peek.reported or not passing else request.finished,
-            plan=None if peek.outdated else left.of(plan, parts.durable, self._durable_known(plan)),
+            plan=left.of(plan, parts.durable, self._durable_known(plan)),  # Refused there too, if it is outdated.
             wait=request.wait and not leases,
             want_snapshot=request.want_snapshot or peek.outdated,
         )
@@ -142,7 +143,8 @@ class PairedStore:
             answer = await self._durable.exchange(durably)
         except BaseException:
             # The claim will be made again: by then what we have must not be lost, nor counted twice.
-            self._begun[worker_id] = Begun(request.claim_id if peek.reported else b"", leases)
+            counted = counted or peek.reported
+            self._begun[worker_id] = Begun(request.claim_id if counted else b"", [*leases, *kept_back])
             raise
         if answer.worker_state is not WorkerState.ACTIVE:
             return self._answer(answer, leases)
