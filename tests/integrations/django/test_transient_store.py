@@ -1,5 +1,8 @@
 """A Redis for the transient jobs of a Django project, between processes that share its address and key."""
 
+# pyright: reportAttributeAccessIssue=false, reportOptionalSubscript=false
+# (Django brings no types.)
+
 from __future__ import annotations
 
 import json
