@@ -51,6 +51,8 @@ from headway.testing.clock import ManualClock
 from tests.conformance.builders import BOOM, a_job, a_worker, an_id
 from tests.conftest import HASTY_STORES
 
+pytestmark = pytest.mark.one_store  # All answers are those of one store, order keys and all.
+
 T = TypeVar("T")
 
 WORKERS = {

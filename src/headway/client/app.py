@@ -114,7 +114,8 @@ class Headway:
 
     def make_store(self) -> Store:
         """Make an unopened store of this app's address and namespace; every worker process opens its own."""
-        return open_store(self.settings.store, self.settings.namespace)
+        settings = self.settings
+        return open_store(settings.store, settings.namespace, transient=settings.transient_store)
 
     # ------------------------------------------------------------------ declaring
 
@@ -492,10 +493,6 @@ class Headway:
 
 def _check_release(settings: Settings) -> Settings:
     """Refuse settings whose meaning comes with a later release: to take one and ignore it would be worse."""
-    if settings.transient_store is not None:
-        raise ConfigError(
-            "transient_store is not in this release yet; remove it from the settings", setting="transient_store"
-        )
     if settings.history is not None:
         if not settings.history.startswith(("postgresql://", "postgres://")):
             raise ConfigError("history is a database's address: postgresql://user@host/name", setting="history")
