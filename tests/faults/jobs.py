@@ -35,6 +35,9 @@ async def slow(seconds: float) -> str:
     return "done"
 
 
+program = app.command(["sh", "-c", "{script}"], name="program", max_retries=5)
+
+
 @app.task(name="slow_thread", context=True)
 def slow_thread(ctx: Context, seconds: float) -> str:
     mark("slow_thread starts")
