@@ -269,6 +269,15 @@ async def test_a_result_that_cannot_be_kept_is_no_success(shell: Shell) -> None:
         assert not error.retriable
 
 
+async def test_limits_are_the_kernels_and_signals_as_usual(shell: Shell) -> None:
+    script = "cat /proc/self/limits; grep -E '^Sig(Ign|Blk)' /proc/self/status"
+    said = " ".join((await shell.run(script, cpu=1.5, memory=1 << 30, output=100_000)).stdout.split())
+    for limit in ("cpu time 2 3 ", "file size 100001 100001 ", "core file size 0 0 ", "open files 256 256 "):
+        assert f"Max {limit}" in said
+    assert f"Max address space {1 << 30} {1 << 30} " in said
+    assert said.endswith("SigBlk: 0000000000000000 SigIgn: 0000000000000000")
+
+
 async def test_a_program_that_computes_too_long(shell: Shell) -> None:
     # R3.5, R3.91
     for name, script in {"plain": "while :; do :; done", "stubborn": "trap '' XCPU; while :; do :; done"}.items():
