@@ -123,3 +123,12 @@ async def rated(number: int) -> int:
 @app.cron("* * * * * *", name="every_second", overlap="allow")
 def every_second() -> None:
     mark("tick")
+
+
+@app.task(name="climb", context=True, executor="process", max_retries=20)
+def climb(ctx: Context, rung: str, number: int, seconds: float) -> None:
+    mark(f"climb start {rung} {number} {os.getpid()} {time.monotonic_ns()}")
+    try:
+        time.sleep(seconds)
+    finally:
+        mark(f"climb end {rung} {number} {os.getpid()} {time.monotonic_ns()}")

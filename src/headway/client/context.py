@@ -19,23 +19,41 @@ Report = Callable[[Lease, float, str | None], None]
 class Budget:
     """What is left of an attempt's time."""
 
-    __slots__ = ("_ends", "shrunk")
+    __slots__ = ("_ends", "_hear", "_shrunk")
 
-    def __init__(self, length: float, started: float) -> None:
+    def __init__(self, length: float, started: float, hear: Callable[[], None] | None = None) -> None:
         self._ends = started + length
-        self.shrunk = False
+        self._hear = hear  # Looks for news that has come in meanwhile, where nobody else does.
+        self._shrunk = False
+
+    @property
+    def shrunk(self) -> bool:
+        """Whether it was lowered after the attempt had begun."""
+        if self._hear is not None:
+            self._hear()
+        return self._shrunk
 
     @property
     def remaining(self) -> float:
         """Seconds until the attempt is stopped; never negative."""
+        if self._hear is not None:
+            self._hear()
         return max(0.0, self._ends - time.monotonic())
+
+    def shrink(self, ends: float) -> None:
+        """End no later than this moment of the monotonic clock."""
+        if ends < self._ends:
+            self._ends, self._shrunk = ends, True
+
+
+NOTHING: Any = object()  # No partial result was handed in.
 
 
 class Context:
     """The running job, handed to tasks made with ``context=True``, to middleware and to dependencies."""
 
     # Made for every job, wanted by few: all that can be read from the lease is read only when asked for.
-    __slots__ = ("_budget", "_lease", "_report", "_started", "cancelled", "state")
+    __slots__ = ("_budget", "_hear", "_lease", "_report", "_started", "cancelled", "kept", "state")
 
     def __init__(
         self,
@@ -43,8 +61,11 @@ class Context:
         state: Mapping[str, Any] = MappingProxyType({}),
         report: Report | None = None,
         started: float | None = None,
+        hear: Callable[[], None] | None = None,
     ) -> None:
         self._lease = lease
+        self._hear = hear
+        self.kept = NOTHING  # What ``partial`` was told last.
         self._report = report
         self._started = time.monotonic() if started is None else started
         self._budget: Budget | None = None
@@ -90,8 +111,20 @@ class Context:
     def budget(self) -> Budget:
         """What is left of the attempt's time."""
         if self._budget is None:
-            self._budget = Budget(self._lease.limit_ms / 1_000, self._started)
+            self._budget = Budget(self._lease.limit_ms / 1_000, self._started, self._hear)
         return self._budget
+
+    def shrink(self, lease: Lease) -> None:
+        """Called by the worker: the job may run no longer than its lease says now."""
+        self.budget.shrink(self._started + lease.limit_ms / 1_000)
+        self._lease = lease
+
+    def partial(self, value: Any) -> None:
+        """Keep a result that is not complete; the latest counts.
+
+        It becomes the job's result if the job is stopped by the length of its rung and has ``on_stop="partial"``.
+        """
+        self.kept = value
 
     def progress(self, fraction: float, note: str | None = None) -> None:
         """Say how far the job has come, 0 to 1. Never blocks; only the latest word is kept."""

@@ -186,6 +186,8 @@ class CallOptions:
     unique: Unique | None = None
     trace_id: str | None = None
     duration: str | None = None
+    on_stop: str | None = None
+    session: bool = False  # Whoever calls has admitted a session, and will end it.
     connection: Any = None  # The caller's own, in whose transaction the job is submitted.
 
 

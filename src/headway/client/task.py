@@ -17,7 +17,7 @@ from headway.client.job import Job
 from headway.client.options import CallOptions, Seconds, TaskOptions, Unique, milliseconds
 from headway.client.settings import nearest, seconds
 from headway.core.errors import ConfigError, UnknownOption
-from headway.core.job import NewJob
+from headway.core.job import NewJob, RetryRule
 from headway.core.policy.document import ELASTIC, INTERACTIVE, LimitRule, Policy
 from headway.core.policy.rules import TENANT, applies, limit_key, task_rule
 from headway.engine.redaction import redact
@@ -30,6 +30,7 @@ R = TypeVar("R")
 C = TypeVar("C")
 
 EXECUTORS = ("auto", "async", "thread", "process")
+ON_STOP = ("fail", "retry_longer", "partial")
 RUNGS = ("fast", "medium", "slow")  # The durations of a policy without a ladder: they bind nobody there.
 KEY_MAX = 100  # Letters of a value that a limit is counted by; a longer one is known by its digest.
 YEAR_9999_MS = 253_402_300_799_000
@@ -105,6 +106,11 @@ class Task(Generic[P, R, C]):
 
     def _call(self, values: dict[str, Any]) -> Call[R]:
         terms = self.terms
+        if terms.template.rung == INTERACTIVE and not self._asked.session:
+            raise ConfigError(
+                f"task {self.name} is interactive, so it is never queued: open a session, "
+                f"WebSocket /api/v1/interactive?task_type={self.name}"
+            )
         return Call(self, terms.new_job(values), values, terms)
 
     def using(
@@ -122,6 +128,7 @@ class Task(Generic[P, R, C]):
         unique: Unique | None = None,
         trace_id: str | None = None,
         duration: str | None = None,
+        on_stop: str | None = None,
         connection: object | None = None,
         **unknown: Never,
     ) -> Task[P, R, C]:
@@ -146,6 +153,7 @@ class Task(Generic[P, R, C]):
             "unique": unique,
             "trace_id": trace_id,
             "duration": duration,
+            "on_stop": on_stop,
             "connection": connection,
         }
         same: Task[P, R, C] = object.__new__(type(self))
@@ -274,7 +282,7 @@ class _Terms:
             needs=_needs(task.name, needs),
             rung=rung,
             tenant=_optional_text(task.name, "tenant", call.tenant),
-            retry=None if options.retry is None else options.retry.rule(),
+            retry=_retry_rule(task.name, options, call.on_stop),
             delay_ms=_delay_ms(task.name, call),
             due_at=_due_at(task.name, call.run_after),
             expires_ms=_length_ms(task.name, "expires", call.expires),
@@ -367,11 +375,22 @@ def _check_options(task: Task[Any, Any, Any]) -> str:
     names = [limit.name(name) for limit in options.limits]
     if len(names) != len(set(names)):
         raise ConfigError(f"task {name}: two limits of the same kind by the same parameter; the lower one is enough")
-    if options.on_stop not in ("fail", "retry_longer", "partial"):
-        raise ConfigError(f"task {name}: on_stop is fail, retry_longer or partial, not {options.on_stop!r}")
-    if options.on_stop != "fail":
-        raise ConfigError(f"task {name}: on_stop {options.on_stop!r} is not in this release yet; only 'fail' is")
+    _check_on_stop(name, options.on_stop)
     return executor
+
+
+def _check_on_stop(name: str, on_stop: str) -> None:
+    if on_stop not in ON_STOP:
+        raise ConfigError(f"task {name}: on_stop is fail, retry_longer or partial, not {on_stop!r}")
+
+
+def _retry_rule(name: str, options: TaskOptions, on_stop: str | None) -> RetryRule | None:
+    """Give the rule that goes with each job; None if there is nothing to say that the policy does not."""
+    chosen = on_stop or options.on_stop
+    _check_on_stop(name, chosen)
+    if options.retry is None:
+        return None if chosen == "fail" else RetryRule("policy", on_stop=chosen)
+    return options.retry.rule()._replace(on_stop=chosen)
 
 
 def _check_parameters(task: Task[Any, Any, Any], what: str, names: Iterable[str]) -> None:
@@ -393,10 +412,8 @@ def _no_lane(task: str, name: str, policy: Policy) -> str | None:
 
 def _no_rung(task: str, name: str | None, policy: Policy) -> str | None:
     """Say that the policy lacks a duration, if it does."""
-    if name == INTERACTIVE:
-        raise ConfigError(f"task {task}: interactive tasks are not in this release yet")
     known = [*([rung.name for rung in policy.ladder.rungs] or RUNGS), ELASTIC]
-    if name is None or name in known:
+    if name is None or name == INTERACTIVE or name in known:
         return None
     return f"task {task}: no duration {name!r} on the ladder{nearest(name, known)} (durations: {', '.join(known)})"
 

@@ -13,7 +13,7 @@ _QUEUED, _STARTED, _PROGRESS, _RETRIED, _FINISHED = range(5)  # The order of wha
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One thing that happened to a job: queued, started, progress, retried or finished."""
+    """One thing that happened to a job: queued, started, downgraded, progress, retried or finished."""
 
     kind: str
     at: int
@@ -49,6 +49,10 @@ def events_between(before: Job | None, after: Job, now_at: int) -> Iterator[Even
     if after.started_at is not None and after.epoch > announced:
         begun = {"attempt": after.attempts, "worker": after.worker_id}
         yield Event("started", after.started_at, after.job_id, begun, (after.epoch, _STARTED))
+    if before is not None and after.assigned is not None and _rung(before) not in (None, _rung(after)):
+        lowered = {"duration": after.assigned, "from": before.assigned}
+        reached = int((after.progress or 0.0) * 1_000)  # It may come at any point of the progress.
+        yield Event("downgraded", now_at, after.job_id, lowered, (after.epoch, _PROGRESS, reached, now_at))
     if after.progress is not None and (
         before is None or (before.progress, before.note) != (after.progress, after.note)
     ):
@@ -57,6 +61,11 @@ def events_between(before: Job | None, after: Job, now_at: int) -> Iterator[Even
     if after.state.ended and (before is None or _end(before) != _end(after)):
         ended_at = after.finished_at or 0
         yield Event("finished", ended_at, after.job_id, _ending(after), (after.epoch, _FINISHED, ended_at))
+
+
+def _rung(job: Job) -> tuple[int, str] | None:
+    """Give the rung that a job is assigned, and in which run of it; None if it has none."""
+    return None if job.assigned is None else (job.epoch, job.assigned)
 
 
 def _end(job: Job) -> tuple[int | None, int]:

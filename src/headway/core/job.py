@@ -48,12 +48,17 @@ def check_move(before: State, after: State) -> None:
 
 
 class RetryRule(NamedTuple):
-    """How long a failed job waits before its next attempt."""
+    """What becomes of an attempt that failed: how long the job waits for the next one, and what a stop makes of it.
 
-    backoff: str = "exponential"  # exponential | linear | fixed
+    ``on_stop``: a job stopped by its rung's length has failed, tries again on a longer rung (``retry_longer``), or
+    has completed with what there was (``partial``).
+    """
+
+    backoff: str = "exponential"  # exponential | linear | fixed; or policy, for the waits that the policy says.
     base_ms: int = 1_000
     cap_ms: int = 60_000
     jitter: float = 0.0  # The part of the wait that is random, 0 to 1.
+    on_stop: str = "fail"  # fail | retry_longer | partial
 
 
 class ClassKey(NamedTuple):

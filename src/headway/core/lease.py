@@ -39,7 +39,7 @@ class Lease(NamedTuple):
     needs: tuple[str, ...] = ()
     worker_id: str = ""
     rung: str | None = None  # The duration it asked for.
-    assigned: str | None = None  # The rung it was given.
+    assigned: str | None = None  # The rung it was given; an elastic one may be lowered since.
     budget_ms: int | None = None  # How long that rung lasts.
     submitted_at: int = 0  # 0 for a transient job, of which no store keeps it;
     eligible_at: int = 0  # so too when it last began to wait for a slot.
@@ -62,7 +62,8 @@ class Report(NamedTuple):
     """What becomes of a leased job: decided by core, carried out by a store under the lease's token.
 
     ``state`` is ``queued`` for a job that goes back; then ``delay_ms`` says how long it is held, ``front``
-    that it keeps its old place, ``needs`` what its class gains, and the counts are those it goes back with.
+    that it keeps its old place, ``needs`` what its class gains, ``rung`` the duration it asks for from now on
+    (None: the same as before), and the counts are those it goes back with.
     """
 
     job_id: JobId
@@ -80,6 +81,7 @@ class Report(NamedTuple):
     front: bool = False
     needs: tuple[str, ...] = ()
     expired_only: bool = False  # A reaper's report: void if the worker has renewed meanwhile.
+    rung: str | None = None
 
 
 class Answer(StrEnum):
@@ -97,3 +99,9 @@ def answer_late(report: Report, state: State) -> Answer:
     back may have been cancelled in the queue since.
     """
     return Answer.SAME if report.state in (state, State.QUEUED) else Answer.LOST
+
+
+def moved_class(key: ClassKey, report: Report) -> ClassKey:
+    """Give the class in which a job waits that a report sends back."""
+    needs = tuple(sorted({*key.needs, *report.needs})) if report.needs else key.needs
+    return key._replace(needs=needs, rung=report.rung or key.rung)

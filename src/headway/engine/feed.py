@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import random
 import time
@@ -114,6 +115,8 @@ class LocalFeed:
                 expected = self._durations.expected(lease.task)
                 self._clocks.charge(self._in_force.policy, lease.class_key, expected)
         fed = self._read(request, answer)
+        if answer.snapshot is not None and answer.snapshot.floor is not None:
+            fed = await self._make_room(answer.snapshot, fed)
         if claim_id is None:  # Of others' slots and jobs nobody here knows what becomes of them.
             self._tallies.idle(self._idle_reserve(request.plan, answer.leases))
             if answer.leases:
@@ -158,6 +161,16 @@ class LocalFeed:
         ):
             return 0
         return asked.free - len(leases)
+
+    async def _make_room(self, seen: Snapshot, fed: Fed) -> Fed:
+        """Lower and halt what holds back jobs that could run here. What it frees is asked for at once."""
+        policy = self._in_force.policy
+        chance = random.random()
+        wanted = plan(seen, free=0, free_below=0, offers=self._offers, policy=policy, chance=chance).amendments
+        lowered: Sequence[bool] = ()
+        with contextlib.suppress(StoreError):  # What was claimed must not be lost for it; somebody will do it later.
+            lowered = await self._store.amend(wanted) if wanted else ()
+        return fed._replace(more=True) if any(lowered) else fed
 
     async def withdraw(self) -> None:
         """Wait no longer: whoever submits something now wakes another worker."""

@@ -180,5 +180,5 @@ def _past_lease(job: Job, one: Ended) -> Lease:
         job.retry,
         job.started_at or 0,
         needs=job.needs,
-        budget_ms=job.timeout_ms if job.reason == "time_limit" else None,
+        budget_ms=job.timeout_ms if job.reason in ("time_limit", "partial") else None,
     )

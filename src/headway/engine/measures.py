@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from headway.core.job import State
-from headway.core.policy.document import Policy
+from headway.core.policy.document import HALTED, Policy
 from headway.core.worker import Worker, WorkerState
 from headway.engine import tallies
 from headway.engine.tallies import OTHER
@@ -19,6 +19,7 @@ from headway.stores.base import LaneStats, Stats, Store
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 PROMOTED = "promoted."
+LOWERED = "lowered."
 ENDED = tuple(state.value for state in State if state.ended)
 
 Labels = tuple[tuple[str, str], ...]
@@ -80,6 +81,10 @@ def store_families(stats: Stats, policy: Policy) -> Iterator[Family]:
         [(at, 0 if e.oldest_at is None else max(0, stats.now_at - e.oldest_at) / 1_000) for at, e in by_lane],
     )
     yield _counters("tasks_promoted", "Claims decided by a promotion.", _promotions(stats.totals, policy))
+    lowered = _downgrades(stats.totals, policy)
+    yield _counters("headway_tasks_downgraded", "Running tasks that were lowered to a duration.", lowered)
+    halted = [((), stats.totals.get(f"{LOWERED}{HALTED}", 0))]
+    yield _counters("headway_sessions_halted", "Interactive sessions ended to make room.", halted)
     yield gauges(
         "task_state_total",
         "Tasks by status now; of completed ones, all there ever were, since they are kept for a while only.",
@@ -119,6 +124,14 @@ def _promotions(totals: Mapping[str, int], policy: Policy) -> list[tuple[Labels,
     if others:
         found.append(((("from", OTHER), ("to", OTHER)), others))
     return found
+
+
+def _downgrades(totals: Mapping[str, int], policy: Policy) -> list[tuple[Labels, float]]:
+    names = [rung.name for rung in policy.ladder.rungs]
+    found: list[tuple[Labels, float]] = [((("duration", name),), totals.get(LOWERED + name, 0)) for name in names[:-1]]
+    known = {LOWERED + name for name in (*names[:-1], HALTED)}
+    others = sum(count for key, count in totals.items() if key.startswith(LOWERED) and key not in known)
+    return [*found, ((("duration", OTHER),), others)] if others else found
 
 
 def _states(stats: Stats, lanes: Mapping[str, LaneStats]) -> dict[str, int]:

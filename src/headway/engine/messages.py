@@ -144,6 +144,7 @@ class Polled(msgspec.Struct, kw_only=True):
     tasks: list[Given] = []
     cancel: list[JobId] = []
     lost: list[JobId] = []
+    budgets: dict[JobId, float] = {}
     refused: list[Refused] = []
     more: bool = False
     next_due_seconds: float | None = None
@@ -173,6 +174,7 @@ class Heard(msgspec.Struct, kw_only=True):
 
     cancel: list[JobId] = []
     lost: list[JobId] = []
+    budgets: dict[JobId, float] = {}
     state: WorkerState = WorkerState.ACTIVE
     policy_version: int = 0
     policy: dict[str, Any] | None = None
@@ -204,8 +206,10 @@ def result_of(ending: Ending, job_id: JobId, token: bytes, seconds: float | None
             said.retry_after_seconds = None if after_ms is None else after_ms / 1_000
         case Snoozed(after_ms, reason):
             said.status, said.retry_after_seconds, said.reason = "snoozed", after_ms / 1_000, _word(reason)
-        case TimedOut(error):
+        case TimedOut(error, partial):
             said.status, said.error = "timed_out", _failure(error)
+            if partial is not None:
+                said.result = msgspec.Raw(partial[1:])
         case Stopped(reason):
             said.status, said.reason = "cancelled", _word(reason)
         case Crashed(cause):

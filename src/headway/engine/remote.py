@@ -17,6 +17,7 @@ from headway.core.errors import HeadwayError, ServerRefused, ServerUnavailable, 
 from headway.core.job import JobId
 from headway.core.lease import Lease
 from headway.core.policy.document import Policy, reserved_slots
+from headway.core.policy.ladder import Grant
 from headway.core.policy.retry import Ending, Released
 from headway.core.worker import TASK, Worker, WorkerState
 from headway.engine import messages
@@ -94,7 +95,8 @@ class HttpPost:
         if heard.policy is not None:
             self.in_force.adopt(heard.policy_version, heard.policy)
         lost = set(heard.lost)
-        return Renewed(0, heard.state, heard.lost, [job for job in heard.cancel if job not in lost])
+        grants = [Grant(job_id, "", round(seconds * 1_000)) for job_id, seconds in heard.budgets.items()]
+        return Renewed(0, heard.state, heard.lost, [job for job in heard.cancel if job not in lost], grants)
 
     async def follow(self) -> None: ...  # It comes with the answers to heartbeats.
 
@@ -404,7 +406,7 @@ class NewsEar(Bell):
     async def _listen(self) -> None:
         """Woken by the server; ends when it does not know the worker any more."""
         request = messages.Poll(available_capacity=0, wait_seconds=NEWS_WAIT)
-        known: tuple[Any, ...] = (set(), WorkerState.ACTIVE, self._in_force.version)
+        known: tuple[Any, ...] = (set(), WorkerState.ACTIVE, self._in_force.version, {})
         delay = BACKOFF_MIN
         while True:
             try:
@@ -417,7 +419,7 @@ class NewsEar(Bell):
                 delay = min(delay * 2, BACKOFF_MAX)
                 continue
             delay = BACKOFF_MIN
-            told = ({*polled.cancel, *polled.lost}, polled.state, polled.policy_version)
+            told = ({*polled.cancel, *polled.lost}, polled.state, polled.policy_version, polled.budgets)
             if told != known:
                 known = told
                 self.ring()

@@ -32,9 +32,10 @@ class Poll:
 class Told:
     """What a part of a worker was told, so that it is not woken for the same thing again."""
 
-    __slots__ = ("cancels", "drains")
+    __slots__ = ("budgets", "cancels", "drains")
 
     def __init__(self) -> None:
+        self.budgets: dict[JobId, float] = {}
         self.cancels: set[JobId] = set()
         self.drains = False
 
@@ -115,6 +116,9 @@ class Seat:
             if lease.persist:
                 self.begun[lease.job_id] = now
                 self._note(lease.job_id, lease)
+                if lease.budget_ms is not None:
+                    for told in self.told.values():
+                        told.budgets[lease.job_id] = lease.limit_ms / 1_000
             else:
                 self.transient[lease.job_id] = lease
                 if len(self.transient) > self.registration.slots:

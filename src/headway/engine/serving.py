@@ -102,10 +102,9 @@ class Serving:
                 await seat.feed(ask.capabilities).withdraw()
         cancel = seat.cancels()
         self._told.cancels.update(cancel)
+        budgets = self._told.budgets = seat.budgets()
         self._told.drains = self._state is not WorkerState.ACTIVE
-        return Polled(
-            leases, cancel, seat.lost(), seat.budgets(), self._settled, self._more, self._next_due, self._state
-        )
+        return Polled(leases, cancel, seat.lost(), budgets, self._settled, self._more, self._next_due, self._state)
 
     async def _serve(self, handed: HandIn, given: bytes | None, *, claims: bool) -> Sequence[Lease]:
         """Exchange until there is something to tell, or the time is up."""
@@ -227,7 +226,10 @@ class Serving:
         pending, drains = self._seat.cancels(), self._state is not WorkerState.ACTIVE
         if pending or drains:
             self._until = min(self._until, time.monotonic() + PATIENCE)
-        return not self._told.cancels.issuperset(pending) or (drains and not self._told.drains)
+        lowered = any(
+            seconds < self._told.budgets.get(job_id, seconds) for job_id, seconds in self._seat.budgets().items()
+        )
+        return not self._told.cancels.issuperset(pending) or (drains and not self._told.drains) or lowered
 
     def _left(self) -> float:
         return self._until - time.monotonic()

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from headway.core.errors import JobNotFound
@@ -58,7 +59,7 @@ async def follow(
                         raise JobNotFound(f"no task {job_id}; it may have been removed since it ended", job_id=job_id)
                     for event in events_between(before, job, time.time_ns() // 1_000_000):
                         if before is not None or event.place > after:
-                            yield Told(event, job)
+                            yield Told(await _told(service, event), job)
                     if job.state.ended:
                         return
                     look = _next(looks)
@@ -74,6 +75,14 @@ async def follow(
             look.cancel()
             with contextlib.suppress(asyncio.CancelledError, Exception):
                 await look
+
+
+async def _told(service: Service, event: Event) -> Event:
+    """Say of a duration how long it is."""
+    if event.kind != "downgraded":
+        return event
+    rung = (await service.policy()).ladder.find(event.data["duration"])
+    return event if rung is None else replace(event, data={**event.data, "seconds": rung.length_ms / 1_000})
 
 
 async def _first(*futures: asyncio.Future[Any], timeout: float) -> None:

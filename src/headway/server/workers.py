@@ -182,7 +182,9 @@ def _ending(result: shapes.Result, largest: int) -> Ending:
         case "failed":
             return Raised(_error(result.error, "Error", reason or "the worker gave no reason"), after_ms)
         case "timed_out":
-            return TimedOut(_error(result.error, "TimeoutError", reason or "the time limit has passed"))
+            error = _error(result.error, "TimeoutError", reason or "the time limit has passed")
+            partial = _returned(result, largest) if "result" in result.model_fields_set else Returned(None)
+            return TimedOut(error, partial.result)
         case "cancelled":
             return Stopped() if reason is None else Stopped(reason)
         case "released":

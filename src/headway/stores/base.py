@@ -14,6 +14,7 @@ from headway.core.errors import IdempotencyConflict
 from headway.core.job import ClassKey, Job, JobId, NewJob, State, Submitted
 from headway.core.lease import Answer, Lease, Report
 from headway.core.policy.document import Keep
+from headway.core.policy.ladder import Amendment, Grant
 from headway.core.snapshot import Plan, Snapshot
 from headway.core.standing import Standing, Survey
 from headway.core.worker import Worker, WorkerState
@@ -87,12 +88,17 @@ class Beat(NamedTuple):
 
 
 class Renewed(NamedTuple):
-    """The answer to a heartbeat: which leases are gone, which jobs somebody wants stopped."""
+    """The answer to a heartbeat: which leases are gone, which jobs somebody wants stopped.
+
+    ``grants`` tell how long those of its jobs may run that can be lowered or halted: all of them, changed or not, and
+    also those that it has not named yet.
+    """
 
     now_at: int
     state: WorkerState
     lost: Sequence[JobId] = ()
     cancel: Sequence[JobId] = ()
+    grants: Sequence[Grant] = ()
 
 
 class JobQuery(NamedTuple):
@@ -213,6 +219,14 @@ class Store(Protocol):
 
     async def cancel(self, job_ids: Sequence[JobId], reason: str = "cancelled") -> list[State | None]:
         """Cancel queued jobs at once and ask executing ones to stop. Gives each job's state afterwards."""
+        ...
+
+    async def amend(self, amendments: Sequence[Amendment]) -> list[bool]:
+        """Lower running elastic jobs to a shorter rung and halt sessions. Tells which of it changed anything.
+
+        What a lowered job no longer holds on the ladder is free at once; its slot, and that of a halted session,
+        only when it has ended. Whoever keeps its lease is told.
+        """
         ...
 
     async def retry(self, job_ids: Sequence[JobId]) -> list[State | None]:

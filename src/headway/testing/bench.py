@@ -110,10 +110,10 @@ class Bench(Runner):
             self.errors.append(error)
         return super()._ending(job, error)
 
-    def _timed_out(self, job: Running) -> TimedOut:
-        ending = super()._timed_out(job)
-        self.errors.append(TimeoutError(f"task {job.task.name}: {ending.error.message}"))
-        return ending
+    def _timed_out(self, job: Running, ending: Ending | None) -> TimedOut:
+        late = super()._timed_out(job, ending)
+        self.errors.append(TimeoutError(f"task {job.task.name}: {late.error.message}"))
+        return late
 
 
 async def _at_once() -> None: ...

@@ -81,6 +81,10 @@ class Board:
         struct.pack_into("=d", self._memory, offset + 56, stop_by)
         self._memory[offset + 2] = stop
 
+    def until(self, slot: int, stop_by: float) -> None:
+        """Note that a job has to end earlier than was said."""
+        struct.pack_into("=d", self._memory, _FIRST + slot * _STEP + 56, stop_by)
+
     def ended(self, slot: int) -> None:
         """Note that a job has ended. Its lease stays ours to renew until the store has taken its report."""
         self._memory[_FIRST + slot * _STEP] = _ENDED

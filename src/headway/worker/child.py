@@ -20,7 +20,7 @@ from headway.engine.logs import configure_logs
 from headway.engine.post import LocalPost, Post
 from headway.engine.remote import HttpPost
 from headway.worker.board import Board, Stop
-from headway.worker.control import Begin, Channel, Drain, Failed, Go, Governed, StopJobs, Up
+from headway.worker.control import Begin, Channel, Drain, Failed, Go, Governed, Granted, StopJobs, Up
 from headway.worker.loading import load_app, policy_file
 from headway.worker.runner import Runner
 from headway.worker.system import calm_collector, die_with_parent
@@ -104,6 +104,8 @@ async def _listen(channel: Channel, runner: Runner, go: asyncio.Event) -> None:
                     draining = asyncio.create_task(runner.drain(grace))
             case Governed(version, policy):
                 runner.governed(version, policy)
+            case Granted(grants):
+                runner.grant(grants)
             case StopJobs(job_ids, why):
                 runner.stop_jobs(job_ids, Stop(why))
             case None:

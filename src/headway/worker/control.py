@@ -7,6 +7,8 @@ from typing import Any
 
 import msgspec
 
+from headway.core.policy.ladder import Grant
+
 
 class Begin(msgspec.Struct, tag="begin"):
     """The parent tells a new runner what to run."""
@@ -67,6 +69,12 @@ class StopJobs(msgspec.Struct, tag="stop"):
     why: int
 
 
+class Granted(msgspec.Struct, tag="granted"):
+    """How long running jobs may run; with the names of the rungs they are on."""
+
+    grants: list[Grant]
+
+
 class Governed(msgspec.Struct, tag="governed"):
     """This version of the policy is in force; with what it says, if the runner cannot look it up."""
 
@@ -74,7 +82,7 @@ class Governed(msgspec.Struct, tag="governed"):
     policy: dict[str, Any] | None = None
 
 
-Message = Begin | Up | Go | Failed | Drain | StopJobs | Governed
+Message = Begin | Up | Go | Failed | Drain | StopJobs | Granted | Governed
 
 _encoder = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)

@@ -18,6 +18,7 @@ from typing import Any
 from headway.client.app import Headway
 from headway.core.errors import StoreError, StoreUnavailable
 from headway.core.job import JobId
+from headway.core.policy.ladder import Grant
 from headway.core.policy.retry import Released
 from headway.core.worker import WorkerState
 from headway.engine.post import LocalPost
@@ -30,6 +31,8 @@ from headway.worker.chores.archivist import archivist
 from headway.worker.chores.chore import every
 from headway.worker.chores.pruner import Pruner
 from headway.worker.chores.reaper import Reaper
+from headway.worker.chores.steward import EVERY as ROOM_EVERY
+from headway.worker.chores.steward import Steward
 from headway.worker.chores.ticker import Ticker
 from headway.worker.chores.witness import Witness
 from headway.worker.keeper import Keeper
@@ -207,6 +210,7 @@ class Worker:
             asyncio.create_task(keeper.run()),
             asyncio.create_task(every(settings.heartbeat / 6, reaper)),
             asyncio.create_task(every(1.0, Witness(own, in_force, board.calm))),
+            asyncio.create_task(every(ROOM_EVERY, Steward(own, in_force))),
             asyncio.create_task(every(settings.heartbeat, Pruner(own, in_force))),
             asyncio.create_task(every(5.0, Ticker(own, self._app.tasks.__contains__))),
             asyncio.create_task(every(PUBLISH_EVERY, lambda: tallies.publish(own))),
@@ -249,6 +253,9 @@ class _Told:
 
     def lost(self, job_ids: Sequence[JobId]) -> None:
         self._call(self._runner.stop_jobs, list(job_ids), Stop.LOST)
+
+    def grant(self, grants: Sequence[Grant]) -> None:
+        self._call(self._runner.grant, grants)
 
     def leave(self, state: WorkerState) -> None:
         if state is WorkerState.DEAD:

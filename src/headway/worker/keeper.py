@@ -11,6 +11,7 @@ from typing import Protocol
 
 from headway.core.errors import StoreError
 from headway.core.job import JobId
+from headway.core.policy.ladder import Grant
 from headway.core.worker import Worker, WorkerState
 from headway.engine.tallies import Tallies
 from headway.stores.base import KEEPER, Beat, Ear, Renewed
@@ -27,6 +28,8 @@ class Kept(Protocol):
     def cancel(self, job_ids: Sequence[JobId]) -> None: ...
 
     def lost(self, job_ids: Sequence[JobId]) -> None: ...
+
+    def grant(self, grants: Sequence[Grant]) -> None: ...
 
     def leave(self, state: WorkerState) -> None: ...
 
@@ -116,6 +119,8 @@ class Keeper:
                 self._kept.lost(answer.lost)
             if answer.cancel:
                 self._kept.cancel(answer.cancel)
+            if answer.grants:
+                self._kept.grant(answer.grants)
             if answer.state is not WorkerState.ACTIVE:
                 self._kept.leave(answer.state)
                 return answer.state is not WorkerState.DEAD

@@ -21,6 +21,7 @@ from headway.client.codec import VERSION
 from headway.core.errors import HeadwayError, JobError, StoreError
 from headway.core.job import JobId
 from headway.core.policy.document import reserved_slots
+from headway.core.policy.ladder import Grant
 from headway.core.policy.reading import policy_data
 from headway.core.policy.retry import Crashed, Ending, Released, Stopped, TimedOut
 from headway.core.worker import Worker, WorkerState
@@ -39,9 +40,11 @@ from headway.worker.chores.archivist import archivist
 from headway.worker.chores.chore import every
 from headway.worker.chores.pruner import Pruner
 from headway.worker.chores.reaper import Reaper
+from headway.worker.chores.steward import EVERY as ROOM_EVERY
+from headway.worker.chores.steward import Steward
 from headway.worker.chores.ticker import Ticker
 from headway.worker.chores.witness import Witness
-from headway.worker.control import Begin, Channel, Drain, Failed, Go, Governed, StopJobs, Up
+from headway.worker.control import Begin, Channel, Drain, Failed, Go, Governed, Granted, StopJobs, Up
 from headway.worker.health import Health, not_ready, worker_families
 from headway.worker.keeper import Keeper
 from headway.worker.probes import Probes
@@ -156,6 +159,7 @@ class Parent:
         self._chores += [
             asyncio.create_task(every(up.heartbeat / 6, reaper)),
             asyncio.create_task(every(1.0, Witness(store, self.in_force, self._calm))),
+            asyncio.create_task(every(ROOM_EVERY, Steward(store, self.in_force))),
             asyncio.create_task(every(up.heartbeat, Pruner(store, self.in_force))),
             asyncio.create_task(every(5.0, Ticker(store, lambda task: f"task:{task}" in self.offers))),
             asyncio.create_task(every(PUBLISH_EVERY, lambda: self.tallies.publish(store))),
@@ -385,6 +389,10 @@ class RunnerProcess:
 
     def lost(self, job_ids: Sequence[JobId]) -> None:
         self._stop(job_ids, Stop.LOST)
+
+    def grant(self, grants: Sequence[Grant]) -> None:
+        if self._channel is not None:
+            self._channel.say(Granted(list(grants)))
 
     def leave(self, state: WorkerState) -> None:
         if state is WorkerState.DEAD:

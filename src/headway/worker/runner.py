@@ -14,11 +14,12 @@ from dataclasses import replace
 from typing import Any
 
 from headway.client.app import Headway, Middleware
-from headway.client.context import Context, trace_of
+from headway.client.context import NOTHING, Context, trace_of
 from headway.client.task import Task
 from headway.core.errors import JobError, StoreError
 from headway.core.lease import Lease, Report
 from headway.core.policy.document import Policy, reserved_slots
+from headway.core.policy.ladder import Grant, rung_index
 from headway.core.policy.retry import Crashed, Ending, Raised, Released, Returned, Stopped, TimedOut, Unknown, judge
 from headway.core.worker import Worker
 from headway.engine import traces
@@ -97,6 +98,7 @@ class Runner:
         settings = self._settings
         # A job that will not stop is killed after the hard grace, and reported a moment later.
         self.pace = Pace(settings.heartbeat, settings.dead_after, settings.confirm, settings.hard_grace + LAST_WORDS)
+        self._granted: dict[str, Grant] = {}  # To jobs that have not begun here.
         self._state: dict[str, Any] = {}
         self._middlewares = app.middlewares
         self._loop: asyncio.AbstractEventLoop
@@ -122,6 +124,7 @@ class Runner:
                 shown = self._arguments if self._settings.log_args else None
                 self._middlewares = [traces.around_runs(self.worker.worker_id, shown), *self._middlewares]
                 self._simple = False
+            self._warn_of_threads()
             await self._prepare_processes()
             self.worker, self.pace = await self._post.register(
                 self.worker, self.pace, self._known, reserved=self._reserved_asked
@@ -242,6 +245,34 @@ class Runner:
             if job is not None:
                 self.stop(job, why)
 
+    def grant(self, grants: Sequence[Grant]) -> None:
+        """Let jobs run no longer than these say. They name all that can be lowered, also what is about to begin."""
+        self._granted = {grant.job_id: grant for grant in grants if grant.job_id not in self._jobs}
+        for grant in grants:
+            job = self._jobs.get(grant.job_id)
+            if job is not None:
+                self._shrink(job, grant)
+
+    def _shrink(self, job: Running, grant: Grant) -> None:
+        """Lower how long a job may run; never raise it. It is stopped at once if that has passed already."""
+        before = job.lease
+        if before.budget_ms is not None and grant.budget_ms >= before.budget_ms:
+            return
+        job.lease = before._replace(assigned=grant.assigned or before.assigned, budget_ms=grant.budget_ms)
+        job.context.shrink(job.lease)
+        self._executors[job.task.executor].shrink(job)
+        self._log("job.downgraded", job, duration=job.lease.assigned, budget=grant.budget_ms / 1_000)
+        deadline = job.started + job.lease.limit_ms / 1_000
+        if job.stop is Stop.NO and deadline < job.deadline:
+            job.deadline = deadline
+            self._board.until(job.slot, deadline + self._settings.hard_grace)
+            if job.timer is not None:
+                job.timer.cancel()
+            left = deadline - time.monotonic()
+            job.timer = self._loop.call_later(left, self.stop, job, Stop.TIMEOUT) if 0 < left < EXACT else None
+            if left <= 0:
+                self.stop(job, Stop.TIMEOUT)
+
     def stop(self, job: Running, why: Stop) -> None:
         if job.stop is not Stop.NO and why is not Stop.LOST:
             return
@@ -281,6 +312,8 @@ class Runner:
             stints.begin(job)
             if self._logged:
                 self._log("job.started", job, args=self._arguments(job.context) if self._settings.log_args else None)
+            if self._granted and (grant := self._granted.pop(lease.job_id, None)):
+                self._shrink(job, grant)  # It was lowered while we were being told of it.
         if self._jobs:
             self._idle.clear()
 
@@ -300,7 +333,7 @@ class Runner:
             if self._app.signals["fail"] and isinstance(ending, Raised):
                 await self._signal("fail", job.context, error)
         if job.stop and job.stop is Stop.TIMEOUT:
-            ending = self._timed_out(job)
+            ending = self._timed_out(job, ending)
         if job.timer is not None:
             job.timer.cancel()
         # A job points to its task, and that points back: cut here, or a collector must find them all.
@@ -357,9 +390,14 @@ class Runner:
                 return Released("drained")
         return raised(error, job.task)
 
-    def _timed_out(self, job: Running) -> TimedOut:
-        seconds = job.lease.limit_ms / 1_000
-        return TimedOut(JobError(type="TimeoutError", message=f"time limit ({seconds:g} s)"))
+    def _timed_out(self, job: Running, ending: Ending | None) -> TimedOut:
+        """Tell that a job ran out of time; with what it has come to, if it wants that kept."""
+        seconds, rule, partial = job.lease.limit_ms / 1_000, job.lease.retry, None
+        if rule is not None and rule.on_stop == "partial":
+            if job.context.kept is not NOTHING and not isinstance(ending, Returned):
+                ending = self._returned(job, job.context.kept)
+            partial = ending.result if isinstance(ending, Returned) and ending.result_error is None else None
+        return TimedOut(JobError(type="TimeoutError", message=f"time limit ({seconds:g} s)"), partial)
 
     # ------------------------------------------------------------------ around it
 
@@ -367,6 +405,21 @@ class Runner:
         if self._app.lifespan is not None:
             state = await stack.enter_async_context(self._app.lifespan(self._app))
             self._state = dict(state or {})
+
+    def _warn_of_threads(self) -> None:
+        """Say which tasks have a budget that nothing can make them keep."""
+        ladder = self._post.in_force.policy.ladder
+        found = [
+            task.name
+            for task in self._app.tasks.values()
+            if task.executor == "thread" and rung_index(ladder, task.template.rung) is not None
+        ]
+        if found:
+            log.warning(
+                "a thread cannot be stopped, only asked to stop: for a duration that holds, let %s look at the budget "
+                "of the context, or use executor='process'",
+                ", ".join(found),
+            )
 
     async def _prepare_processes(self) -> None:
         wanting = [task.name for task in self._app.tasks.values() if task.executor == "process"]
@@ -394,7 +447,7 @@ class Runner:
     def _note(self, lease: Lease, fraction: float, note: str | None) -> None:
         """Called by tasks, perhaps from a thread. What is said when the attempt is over goes nowhere."""
         job = self._jobs.get(lease.job_id)
-        if self._claimer is None or job is None or job.lease is not lease or not lease.persist:
+        if self._claimer is None or job is None or job.lease.token != lease.token or not lease.persist:
             return
         progress = Progress(lease.job_id, lease.seq, lease.token, fraction, note)
         if job.task.executor in self._threaded:

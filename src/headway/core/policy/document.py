@@ -15,6 +15,7 @@ DAY = 24 * HOUR
 
 ELASTIC = "default"  # The duration of a job that has none of its own: it gets what is to be had.
 INTERACTIVE = "interactive"  # Never queues: admitted at once or denied.
+HALTED = "halted"  # What a session is assigned once it was told to stop: no time at all.
 
 
 def _none() -> Mapping[str, Any]:
@@ -80,6 +81,11 @@ class Ladder:
 
     def find(self, name: str | None) -> Rung | None:
         return next((rung for rung in self.rungs if rung.name == name), None)
+
+    def longer(self, name: str | None) -> Rung | None:
+        """Give the next longer rung, or None if this is the longest, or none of them."""
+        names = [rung.name for rung in self.rungs]
+        return self.rungs[names.index(name) + 1] if name in names[:-1] else None
 
 
 @dataclass(frozen=True, slots=True)

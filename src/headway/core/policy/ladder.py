@@ -7,12 +7,12 @@ An *interactive* session never queues: it is admitted at once or denied, and is 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from headway.core.job import JobId
-from headway.core.policy.document import ELASTIC, Ladder
+from headway.core.policy.document import ELASTIC, HALTED, INTERACTIVE, Ladder
 
 
 class Elastic(NamedTuple):
@@ -38,8 +38,19 @@ class Amendment(NamedTuple):
     rung: str | None
 
 
+class Grant(NamedTuple):
+    """How long a running job may run: by the rung it is assigned now."""
+
+    job_id: JobId
+    assigned: str
+    budget_ms: int
+
+
 class Floor(NamedTuple):
-    """What runs, as the ladder sees it: jobs by assigned rung (elastic ones too), and whom room could be taken from."""
+    """What runs, as the ladder sees it, and whom room could be taken from.
+
+    ``counts`` are the jobs by assigned rung, elastic ones too; a session counts at the shortest.
+    """
 
     slots: int
     free: int
@@ -96,8 +107,16 @@ def rung_index(ladder: Ladder, name: str | None) -> int | None:
     return next((index for index, rung in enumerate(ladder.rungs) if rung.name == name), None)
 
 
+def counts_on(ladder: Ladder, name: str | None) -> bool:
+    """Tell whether a job that asked for this duration holds a place on the ladder while it runs."""
+    return bool(ladder.rungs) and (name == INTERACTIVE or rung_index(ladder, name) is not None)
+
+
 def fit_rung(ladder: Ladder, floor: Floor | None, name: str | None) -> tuple[bool, str | None]:
     """Tell whether the ladder lets a job of this rung start, and which rung it is then assigned."""
+    if name == INTERACTIVE:
+        fits = floor is None or not ladder.rungs or full_limit(ladder, floor.counts, floor.slots, 0) is None
+        return fits, None
     index = rung_index(ladder, name)
     if index is None or floor is None:
         return True, None
@@ -108,9 +127,62 @@ def fit_rung(ladder: Ladder, floor: Floor | None, name: str | None) -> tuple[boo
 
 
 def budget_of(ladder: Ladder, name: str | None) -> int | None:
-    """Give how long a job may run on the rung it was assigned."""
+    """Give how long a job may run on the rung it was assigned; None for as long as its timeout lets it."""
+    if name == HALTED:
+        return 0
     rung = None if name is None else ladder.find(name)
     return None if rung is None else rung.length_ms
+
+
+def see_floor(ladder: Ladder, slots: int, running: Iterable[tuple[JobId, str | None, str | None, int]]) -> Floor:
+    """Picture what runs from the leases: each one's job, the rung it asked for, the one assigned, and its start."""
+    counts = [0] * len(ladder.rungs)
+    elastic: list[Elastic] = []
+    sessions: list[Session] = []
+    total = 0
+    for job_id, rung, assigned, started_at in running:
+        total += 1
+        index = None if assigned is None else rung_index(ladder, assigned)
+        if rung == INTERACTIVE:
+            sessions.append(Session(job_id, started_at, stopping=assigned == HALTED))
+            index = 0 if ladder.rungs else None
+        if index is not None:
+            counts[index] += 1
+            if rung == ELASTIC:
+                elastic.append(Elastic(job_id, index, started_at))
+    return Floor(slots, slots - total, tuple(counts), tuple(elastic), tuple(sessions))
+
+
+def add_start(ladder: Ladder, floor: Floor, assigned: str | None) -> Floor:
+    """Count one more start; a session is assigned no rung and counts at the shortest."""
+    index = (assigned and rung_index(ladder, assigned)) or 0
+    counts = tuple(count + (place == index) for place, count in enumerate(floor.counts))
+    return floor._replace(counts=counts, free=floor.free - 1)
+
+
+def grants(ladder: Ladder, running: Iterable[tuple[JobId, str | None, str | None]]) -> list[Grant]:
+    """Say how long jobs may run, of those (job, rung asked for, rung assigned) that can be lowered or halted."""
+    found: list[Grant] = []
+    for job_id, rung, assigned in running:
+        if assigned is not None and rung in (ELASTIC, INTERACTIVE):
+            budget_ms = budget_of(ladder, assigned)
+            if budget_ms is not None:
+                found.append(Grant(job_id, assigned, budget_ms))
+    return found
+
+
+def amended(ladder: Ladder, rung: str | None, assigned: str | None, wanted: str | None) -> str | None:
+    """Give what a running job is assigned after an amendment, or None if that changes nothing.
+
+    Only an elastic job is lowered, and never raised; only a session is halted, and once.
+    """
+    if wanted is None:
+        return HALTED if rung == INTERACTIVE and assigned != HALTED else None
+    if rung != ELASTIC or assigned is None:
+        return None
+    names = [step.name for step in ladder.rungs]
+    lower = wanted in names and (assigned not in names or names.index(wanted) < names.index(assigned))
+    return wanted if lower else None
 
 
 def cycle(ladder: Ladder, floor: Floor, queue: Sequence[str], *, chance: float = 0.0) -> Cycle:

@@ -8,6 +8,8 @@ Rule 2: a job that failed runs again while attempts used <= max_retries, else it
 Rule 3: a crash counts as an attempt and as a crash; ``crash_limit`` of them make a dead letter.
 Rule 4: a job asked to stop never goes back to the queue: where it would, it is cancelled.
 Rule 5: a transient job never goes back either; its end is counted and that is all.
+Rule 6: a job stopped by the length of its rung becomes what its submitter chose: failed, queued again for a longer
+        rung (the ladder bounds how often, so no attempt is used), or completed with what it had got so far.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from typing import NamedTuple, assert_never
 from headway.core.errors import JobError
 from headway.core.job import RetryRule, State
 from headway.core.lease import Lease, Report
-from headway.core.policy.document import Policy
+from headway.core.policy.document import HALTED, Policy
 
 _CANCELLED = "cancelled while executing"
 _COMPLETED = State.COMPLETED  # Named once: Python 3.11 searches for an enum's member each time.
@@ -50,9 +52,10 @@ class Snoozed:
 
 @dataclass(frozen=True, slots=True)
 class TimedOut:
-    """The attempt ran past its timeout and was stopped."""
+    """The attempt ran past its timeout and was stopped. ``partial``: what it had got so far, encoded."""
 
     error: JobError
+    partial: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +104,8 @@ def judge(ending: Ending, lease: Lease, policy: Policy, *, chance: float = 0.0) 
             if not error.retriable:
                 return _end(lease, State.FAILED, error=error, reason="not_retriable")
             return _again(lease, policy, error=error, reason="failed", after_ms=after_ms, chance=chance)
-        case TimedOut(error) if lease.budget_ms is not None and lease.budget_ms <= lease.timeout_ms:
-            return _end(lease, State.FAILED, error=error, reason="time_limit")
+        case TimedOut(error, partial) if lease.budget_ms is not None and lease.budget_ms <= lease.timeout_ms:
+            return _stopped(lease, policy, error, partial)
         case TimedOut(error):
             return _again(lease, policy, error=error, reason="timeout", grow=True, chance=chance)
         case Crashed(cause):
@@ -119,6 +122,19 @@ def judge(ending: Ending, lease: Lease, policy: Policy, *, chance: float = 0.0) 
             return _back(lease, reason="unknown_task", front=True, needs=(f"task:{lease.task}",))
         case _ as never:
             assert_never(never)
+
+
+def _stopped(lease: Lease, policy: Policy, error: JobError, partial: bytes | None) -> Report:
+    """Rule 6."""
+    if lease.assigned == HALTED:
+        return _end(lease, State.CANCELLED, reason="halted")
+    on_stop = "fail" if lease.retry is None else lease.retry.on_stop
+    if on_stop == "partial" and partial is not None:
+        return _end(lease, State.COMPLETED, partial, reason="partial")
+    longer = policy.ladder.longer(lease.assigned) if on_stop == "retry_longer" else None
+    if longer is None:
+        return _end(lease, State.FAILED, error=error, reason="time_limit")
+    return _back(lease, reason="time_limit")._replace(error=error, rung=longer.name)
 
 
 def _transient(ending: Ending, lease: Lease) -> Report:
@@ -168,7 +184,8 @@ def _again(
         return _end(lease, State.CANCELLED, error=error, reason=_CANCELLED, crashes=crashes)
     if lease.attempts > lease.max_retries:  # Rule 2.
         return _end(lease, State.DEAD_LETTER, error=error, reason="max_retries_exceeded", crashes=crashes)
-    delay_ms = backoff_ms(lease.retry or policy.retry, lease.attempts, chance=chance) if after_ms is None else after_ms
+    rule = policy.retry if lease.retry is None or lease.retry.backoff == "policy" else lease.retry
+    delay_ms = backoff_ms(rule, lease.attempts, chance=chance) if after_ms is None else after_ms
     return Report(
         lease.job_id,
         lease.seq,

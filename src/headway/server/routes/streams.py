@@ -96,7 +96,7 @@ def _event_text(told: Told) -> bytes:
 
 @sockets.websocket("/tasks/{task_id}/stream")
 async def stream(websocket: WebSocket, task_id: str, after: str | None = None) -> None:
-    """Tell a task's story as messages with a `type`: queue, started, progress, retried, result; then close."""
+    """Tell a task's story as messages of a `type`: queue, started, duration, progress, retried, result; then close."""
     service = service_of(websocket)
     try:
         caller = await authorise(websocket, Scope.READ)
@@ -154,7 +154,7 @@ def _message(told: Told) -> str | None:
         values: dict[str, Any] = {"type": "queue", "position": told.estimate.position, "estimate": estimate}
         return encode(values | {"task_id": told.job.job_id}).decode()
     event = told.event
-    kind = "result" if event.kind == "finished" else event.kind
+    kind = {"finished": "result", "downgraded": "duration"}.get(event.kind, event.kind)
     values = {"type": kind, "id": write_place(event.place), "task_id": event.job_id, "at": write_moment(event.at)}
     values |= ending_values(told.job) if told.job is not None and kind == "result" else event.data
     return encode(values).decode()

@@ -74,7 +74,7 @@ def job_of(record: Record, now_at: int) -> Job:
         state=record.state,
         lane=new.lane,
         needs=record.class_key.needs,
-        rung=new.rung,
+        rung=record.class_key.rung,
         tenant=new.tenant,
         max_retries=new.max_retries,
         timeout_ms=record.timeout_ms,

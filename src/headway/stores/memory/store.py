@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from headway.core.job import Attempt, ClassKey, Job, JobId, NewJob, State, Submitted, check_move
-from headway.core.lease import Answer, Lease, Report, answer_late
-from headway.core.policy.document import BUILT_IN, ELASTIC, Keep, LimitRule
-from headway.core.policy.ladder import Elastic, Floor, budget_of, fit_rung, rung_index
+from headway.core.lease import Answer, Lease, Report, answer_late, moved_class
+from headway.core.policy.document import BUILT_IN, INTERACTIVE, Keep, LimitRule
+from headway.core.policy.ladder import Amendment, Floor, amended, budget_of, counts_on, fit_rung, grants, see_floor
 from headway.core.policy.limits import clamp_rate, conforms_at, step_rate
 from headway.core.policy.order import order_key
 from headway.core.policy.retry import Released, heed_cancel, judge
@@ -172,8 +172,10 @@ class MemoryStore:
             self._wake_workers(eligible, now_at)
             if released:
                 self._ring_watchers(released)
-            cancel = [job_id for job_id in held if job_id in mine and mine[job_id].cancel_at is not None]
-            return Renewed(now_at, state, lost, [job_id for job_id in cancel if job_id not in lost])
+            kept = [mine[job_id] for job_id in held if job_id in mine and job_id not in lost]
+            cancel = [record.new.job_id for record in kept if record.cancel_at is not None]
+            given = [(record.new.job_id, record.class_key.rung, record.assigned) for record in mine.values()]
+            return Renewed(now_at, state, lost, cancel, grants(self._book.ladder, given))
 
     async def leases(self, *, worker_id: str | None = None, limit: int = 1_000) -> list[Lease]:
         with self._lock:
@@ -209,6 +211,26 @@ class MemoryStore:
                 states.append(record.state if record else None)
             self._ring_watchers(job_ids)
             return states
+
+    async def amend(self, amendments: Sequence[Amendment]) -> list[bool]:
+        with self._lock:
+            now_at = self._now()
+            changed: list[bool] = []
+            lowered: Record | None = None
+            for job_id, rung in amendments:
+                record = self._jobs.get(job_id)
+                assigned = None
+                if record is not None and record.state is State.EXECUTING:
+                    assigned = amended(self._book.ladder, record.class_key.rung, record.assigned, rung)
+                changed.append(assigned is not None)
+                if record is not None and assigned is not None:
+                    record.assigned = assigned
+                    self._count(f"lowered.{assigned}", now_at)
+                    lowered = record if rung is not None else lowered
+                    self._ring(f"{record.worker_id}{KEEPER}")
+            self._wake_workers([] if lowered is None else self._with_room(lowered), now_at)
+            self._ring_watchers([job_id for (job_id, _), done in zip(amendments, changed, strict=True) if done])
+            return changed
 
     async def retry(self, job_ids: Sequence[JobId]) -> list[State | None]:
         with self._lock:
@@ -669,7 +691,7 @@ class MemoryStore:
     def _with_room(self, record: Record) -> list[ClassKey]:
         """Give the classes that may have room on the ladder, or in the pool, now that this job has left it."""
         reserve = self._book.rules.pool_reserve
-        freed = record.class_key.rung is not None and rung_index(self._book.ladder, record.class_key.rung) is not None
+        freed = counts_on(self._book.ladder, record.class_key.rung)
         return [
             key
             for key, line in sorted(self._lines.items(), key=lambda pair: _key_order(pair[0]))
@@ -697,17 +719,13 @@ class MemoryStore:
     def _floor(self, now_at: int) -> Floor | None:
         """What runs on the ladder."""
         ladder = self._book.ladder
-        if not ladder.rungs:
+        if not ladder.rungs and not any(key.rung == INTERACTIVE for key in self._lines):
             return None
-        running = [record for _, record in sorted(self._executing.items())]
-        counts = Counter(record.assigned for record in running)
-        elastic = [
-            Elastic(record.new.job_id, rung_index(ladder, record.assigned) or 0, record.started_at or 0)
-            for record in running
-            if record.new.rung == ELASTIC and record.assigned is not None
+        running = [
+            (record.new.job_id, record.class_key.rung, record.assigned, record.started_at or 0)
+            for _, record in sorted(self._executing.items())
         ]
-        slots = self._live_slots(now_at)
-        return Floor(slots, slots - len(running), tuple(counts[rung.name] for rung in ladder.rungs), tuple(elastic))
+        return see_floor(ladder, self._live_slots(now_at), running)
 
     def _pool_room(self, now_at: int) -> int:
         """How many more jobs of lanes outside the reserve may run, if slots are reserved in the whole pool."""
@@ -743,7 +761,7 @@ class MemoryStore:
             record.cancel_at is not None,
             record.class_key.needs,
             record.worker_id or "",
-            record.new.rung,
+            record.class_key.rung,
             record.assigned,
             budget_of(self._book.ladder, record.assigned),
             record.submitted_at,
@@ -801,8 +819,7 @@ class MemoryStore:
     def _requeue(self, record: Record, report: Report, now_at: int, eligible: list[ClassKey]) -> None:
         eligible_at = record.eligible_at or now_at
         record.worker_id = record.started_at = record.progress = record.note = None
-        needs = tuple(sorted({*record.class_key.needs, *report.needs}))
-        record.class_key = record.class_key._replace(needs=needs)
+        record.class_key = moved_class(record.class_key, report)
         if report.delay_ms > 0:
             self._delay(record, now_at + report.delay_ms)
         else:

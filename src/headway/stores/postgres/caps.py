@@ -6,12 +6,13 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from headway.core.policy.document import ELASTIC, LimitRule
-from headway.core.policy.ladder import Elastic, Floor, rung_index
+from headway.core.policy.document import INTERACTIVE, LimitRule
+from headway.core.policy.ladder import Floor, add_start, see_floor
 from headway.core.policy.limits import clamp_rate, conforms_at, step_rate
 from headway.core.policy.rules import Rules, lets_start
+from headway.core.snapshot import Snapshot
 from headway.stores.postgres import rows
-from headway.stores.postgres.transaction import Transaction
+from headway.stores.postgres.transaction import Database, Memory, Transaction
 
 Keys = Sequence[tuple[str, LimitRule]]
 
@@ -81,28 +82,14 @@ class Caps:
 
     # ------------------------------------------------------------------ the ladder and the pool
 
-    async def assign(self, rung: str) -> None:
-        """Count a start on the ladder."""
-        floor = await self.floor()
-        index = rung_index(self._tx.book.ladder, rung) or 0
-        counts = tuple(count + (place == index) for place, count in enumerate(floor.counts))
-        self._floor = floor._replace(counts=counts, free=floor.free - 1)
+    async def assign(self, rung: str | None) -> None:
+        """Count a start on the ladder; a session is given no rung."""
+        self._floor = add_start(self._tx.book.ladder, await self.floor(), rung)
 
     async def floor(self) -> Floor:
         """What runs on the ladder."""
         if self._floor is None:
-            ladder = self._tx.book.ladder
-            running = await self._tx.db.run("running_rungs", self._tx.namespace_id)
-            counts = Counter(row["assigned"] for row in running)
-            elastic = [
-                Elastic(row["job_id"], rung_index(ladder, row["assigned"]) or 0, row["started_at"])
-                for row in running
-                if row["rung"] == ELASTIC and row["assigned"] is not None
-            ]
-            slots = await live_slots(self._tx)
-            self._floor = Floor(
-                slots, slots - len(running), tuple(counts[rung.name] for rung in ladder.rungs), tuple(elastic)
-            )
+            self._floor = await read_floor(self._tx.db, self._tx.memory, self._tx.now_at)
         return self._floor
 
     async def pool_room(self) -> int:
@@ -120,6 +107,20 @@ class Caps:
 async def live_slots(tx: Transaction) -> int:
     """The slots of the workers that take jobs."""
     return int(await tx.db.first("live_slots", tx.namespace_id, tx.now_at))
+
+
+async def read_floor(db: Database, memory: Memory, now_at: int) -> Floor:
+    """Picture what runs on the ladder."""
+    running = await db.run("running_rungs", memory.namespace_id)
+    slots = int(await db.first("live_slots", memory.namespace_id, now_at))
+    return see_floor(memory.book.ladder, slots, ((row[0], row[1] or None, row[2], row[3]) for row in running))
+
+
+async def with_sessions(db: Database, memory: Memory, seen: Snapshot) -> Snapshot:
+    """Add what runs to a picture where sessions may be among it, ladder or not."""
+    if seen.floor is not None or all(view.key.rung != INTERACTIVE for view in seen.classes):
+        return seen
+    return seen._replace(floor=await read_floor(db, memory, seen.now_at))
 
 
 async def put_aside(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from headway.core.job import JobId, State, check_move
-from headway.core.lease import Answer, Report, answer_late
+from headway.core.lease import Answer, Report, answer_late, moved_class
 from headway.core.policy.retry import heed_cancel
 from headway.core.worker import WorkerState
 from headway.stores.postgres import rows
@@ -171,9 +171,8 @@ async def _requeue(
 ) -> None:  # fmt: skip
     """Put a job back whose lease has ended."""
     class_id = lease["class_id"]
-    if report.needs:
-        key = (await tx.classes())[class_id]
-        class_id = await tx.class_id(key._replace(needs=tuple(sorted({*key.needs, *report.needs}))))
+    if report.needs or report.rung:
+        class_id = await tx.class_id(moved_class((await tx.classes())[class_id], report))
     back = Comeback(
         class_id, report.seq, lease["task"], lease["tenant"], lease["expires_at"], lease["unique_key"], lease["epoch"],
         report.attempts, report.crashes, report.timeout_ms, report.token, error, reason,

@@ -8,7 +8,7 @@ from typing import Any
 
 from headway.core.job import ClassKey, JobId
 from headway.core.lease import Answer, Lease
-from headway.core.policy.ladder import budget_of, fit_rung, rung_index
+from headway.core.policy.ladder import budget_of, counts_on, fit_rung
 from headway.core.policy.waits import park_reason
 from headway.core.snapshot import Plan, Take
 from headway.core.worker import WorkerState
@@ -126,7 +126,7 @@ class _Taking:
         if not self._take.key.persist:
             return await self._take_transient(want), False
         key, tx = self._take.key, self._tx
-        on_ladder = rung_index(tx.book.ladder, key.rung) is not None
+        on_ladder = counts_on(tx.book.ladder, key.rung)
         passed = 0
         more = False
         async for park, row in self._waiting(want):
@@ -154,7 +154,7 @@ class _Taking:
                     passed += 1
                     continue
                 held = await self._caps.take(keys)
-            if assigned is not None:
+            if on_ladder:
                 await self._caps.assign(assigned)
             await self._start(park, row, held, assigned)
             if len(self._leases) == want:

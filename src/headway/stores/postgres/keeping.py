@@ -1,13 +1,17 @@
-"""Renewals: deadlines, and leases that nobody names."""
+"""Leases while they last: renewals, and changes to how long their jobs may run."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from headway.core.job import JobId
 from headway.core.policy.document import BUILT_IN
+from headway.core.policy.ladder import Amendment, amended, grants
 from headway.core.policy.retry import Released, judge
 from headway.core.worker import WorkerState
 from headway.stores.base import Beat, Renewed
 from headway.stores.postgres import rows
+from headway.stores.postgres.caps import with_room
 from headway.stores.postgres.ending import finish
 from headway.stores.postgres.transaction import ALL, Transaction
 
@@ -32,7 +36,10 @@ async def renew(tx: Transaction, beat: Beat) -> Renewed:
     named = dict(beat.held)
     lost, cancel = set(named), []
     unnamed = False
+    given: list[tuple[JobId, str | None, str | None]] = []
     for row in await tx.db.run("renew_held", worker.worker_id, tx.namespace_id):
+        if row["assigned"] is not None:
+            given.append((row["job_id"], row["rung"], row["assigned"]))
         if named.get(row["job_id"]) == row["token"]:
             lost.discard(row["job_id"])
             if row["cancel_at"] is not None:
@@ -41,7 +48,33 @@ async def renew(tx: Transaction, beat: Beat) -> Renewed:
             unnamed = unnamed or row["started_at"] + beat.confirm_ms <= tx.now_at
     if unnamed:
         await _release_unnamed(tx, beat, named)
-    return Renewed(tx.now_at, state, [job_id for job_id in named if job_id in lost], cancel)
+    granted = grants(tx.book.ladder, given)
+    return Renewed(tx.now_at, state, [job_id for job_id in named if job_id in lost], cancel, granted)
+
+
+async def amend(tx: Transaction, amendments: Sequence[Amendment]) -> list[bool]:
+    """Lower elastic jobs and halt sessions, as far as that changes anything."""
+    found = await tx.db.run("amend_seen", tx.namespace_id, [job_id for job_id, _ in amendments])
+    seen = {row["job_id"]: row for row in found}
+    now = {job_id: row["assigned"] for job_id, row in seen.items()}
+    changed: list[bool] = []
+    lowered = False
+    for job_id, wanted in amendments:
+        row = seen.get(job_id)
+        given = None if row is None else amended(tx.book.ladder, row["rung"], now[job_id], wanted)
+        changed.append(given is not None)
+        if row is not None and given is not None:
+            now[job_id] = given
+            tx.count({f"lowered.{given}": 1})
+            tx.rung.append(row["worker_id"])
+            tx.changed.append(job_id)
+            lowered = lowered or wanted is not None
+    if any(changed):
+        moved = [job_id for (job_id, _), done in zip(amendments, changed, strict=True) if done]
+        await tx.db.run("amend", [seen[job_id]["seq"] for job_id in moved], [now[job_id] for job_id in moved])
+    if lowered:
+        tx.eligible += await with_room(tx)
+    return changed
 
 
 async def _release_unnamed(tx: Transaction, beat: Beat, named: dict[JobId, bytes]) -> None:

@@ -12,6 +12,7 @@ from headway.core.snapshot import Plan, Take
 from headway.core.worker import WorkerState
 from headway.stores.base import PASSED, WAITING_COUNTED, Exchange, Exchanged
 from headway.stores.postgres import rows
+from headway.stores.postgres.caps import with_sessions
 from headway.stores.postgres.transaction import ALL, LOWEST, Database, Memory, Row
 
 LOOK_EVERY = 0.25  # Seconds after which a claim looks below the floors, whatever it finds above.
@@ -66,6 +67,7 @@ async def exchange(
     if row["picture"] is not None:
         picture, numbers, _ = rows.snapshot(row["picture"], row["now_at"], memory.book, None)
         memory.class_ids.update(numbers)
+        picture = await with_sessions(db, memory, picture)
     if row["again"]:
         found = await db.run("leases_of", request.worker_id, memory.namespace_id, ALL)
         leases = [rows.lease(lease, memory.book.ladder) for lease in found if lease["token"] == request.claim_id]

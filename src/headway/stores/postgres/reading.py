@@ -10,7 +10,7 @@ from headway.core.job import Attempt, Job, JobId, State
 from headway.core.snapshot import Snapshot
 from headway.stores.base import WAITING_COUNTED, JobQuery, LaneStats, Stats
 from headway.stores.postgres import rows
-from headway.stores.postgres.caps import Caps
+from headway.stores.postgres.caps import read_floor, with_sessions
 from headway.stores.postgres.transaction import MINUTE, Row, Transaction
 
 NEWEST = 2**63 - 1  # Above every sequence number.
@@ -56,15 +56,15 @@ async def find(tx: Transaction, query: JobQuery) -> list[Job]:
 
 async def snapshot(tx: Transaction) -> Snapshot:
     """Picture what waits."""
-    floor = await Caps(tx).floor() if tx.book.ladder.rungs else None
     heads = tx.memory.heads
     known = heads.known()
     began = time.monotonic()
     picture = await tx.db.first("snapshot", tx.namespace_id, tx.now_at, WAITING_COUNTED, *known)
+    floor = await read_floor(tx.db, tx.memory, tx.now_at) if tx.book.ladder.rungs else None
     seen, numbers, found = rows.snapshot(picture, tx.now_at, tx.book, floor)
     heads.note(found, None if known[0] else time.monotonic() - began)
     tx.memory.class_ids.update(numbers)
-    return seen
+    return await with_sessions(tx.db, tx.memory, seen)
 
 
 async def stats(tx: Transaction) -> Stats:

@@ -10,6 +10,7 @@ from headway.core.errors import HeadwayError
 from headway.core.job import ClassKey, Job, JobId, NewJob, State, Submitted
 from headway.core.lease import Lease
 from headway.core.policy.document import Keep
+from headway.core.policy.ladder import Amendment
 from headway.core.policy.rules import Rulebook
 from headway.core.snapshot import Snapshot
 from headway.core.standing import Standing, Survey
@@ -214,6 +215,9 @@ class PostgresStore:
 
     async def cancel(self, job_ids: Sequence[JobId], reason: str = "cancelled") -> list[State | None]:
         return await self._move(job_ids, lambda tx, row: ending.cancel(tx, row, reason))
+
+    async def amend(self, amendments: Sequence[Amendment]) -> list[bool]:
+        return await self._write(lambda tx: keeping.amend(tx, amendments))
 
     async def retry(self, job_ids: Sequence[JobId]) -> list[State | None]:
         return await self._move(job_ids, ending.retry)

@@ -377,6 +377,7 @@ def pack_reports(reports: Sequence[Report]) -> list[bytes | str | int]:
             report.attempts,
             report.crashes,
             report.timeout_ms,
+            report.rung or "",
         )
     return packed
 

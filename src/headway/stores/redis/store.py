@@ -9,8 +9,8 @@ from uuid import uuid4
 from headway.core.errors import NotAStore, StoreError, StoreTooNew, StoreUnavailable
 from headway.core.job import ClassKey, Job, JobId, NewJob, State, Submitted
 from headway.core.lease import Answer, Lease
-from headway.core.policy.document import BUILT_IN, Keep
-from headway.core.policy.ladder import Elastic, Floor, rung_index
+from headway.core.policy.document import BUILT_IN, HALTED, Keep
+from headway.core.policy.ladder import Amendment, Elastic, Floor, Grant, Session, grants, rung_index
 from headway.core.policy.retry import Released, judge
 from headway.core.policy.rules import Rulebook, join, lets_start
 from headway.core.policy.waits import GAP_MS, Stretch, waited_ms
@@ -175,7 +175,7 @@ class RedisStore:
     async def renew(self, beat: Beat) -> Renewed:
         worker = beat.worker
         held = [word for job_id, token in dict(beat.held).items() for word in (_typed(job_id), token)]
-        now_at, state, lost, cancel, overdue = await self._call(
+        now_at, state, lost, cancel, overdue, given = await self._call(
             "renew", worker.worker_id, beat.lease_ms, beat.confirm_ms, int(beat.register), records.pack_worker(worker),
             worker.slots, "\0".join(worker.offers), *held,
         )  # fmt: skip
@@ -184,7 +184,14 @@ class RedisStore:
         if state == b"dead":
             return Renewed(now_at, WorkerState.DEAD, [job_id for job_id, _ in beat.held])
         gone, stop = ([JobId(job_id.decode()) for job_id in ids] for ids in (lost, cancel))
-        return Renewed(now_at, WorkerState(state.decode()), gone, stop)
+        granted: list[Grant] = []
+        if given:
+            assigned = [
+                (JobId(given[at].decode()), records.class_key(given[at + 1]).rung, given[at + 2].decode())
+                for at in range(0, len(given), 3)
+            ]
+            granted = grants((await self._rules()).ladder, assigned)
+        return Renewed(now_at, WorkerState(state.decode()), gone, stop, granted)
 
     async def _release(self, overdue: Sequence[bytes]) -> None:
         """Give back leases that nobody names: under their tokens, in case they were reported meanwhile."""
@@ -219,6 +226,10 @@ class RedisStore:
 
     async def cancel(self, job_ids: Sequence[JobId], reason: str = "cancelled") -> list[State | None]:
         return _states(await self._call("cancel", reason, *map(_typed, job_ids))) if job_ids else []
+
+    async def amend(self, amendments: Sequence[Amendment]) -> list[bool]:
+        words = [word for job_id, rung in amendments for word in (_typed(job_id), rung or "")]
+        return [bool(done) for done in await self._call("amend", *words)] if words else []
 
     async def retry(self, job_ids: Sequence[JobId]) -> list[State | None]:
         return _states(await self._call("retry", *map(_typed, job_ids))) if job_ids else []
@@ -491,14 +502,22 @@ def _read_snapshot(now_at: int, seen: Sequence[Any], book: Rulebook) -> Snapshot
 
 
 def _read_floor(floor: Sequence[Any], book: Rulebook) -> Floor:
-    slots, running, counts, elastic = floor
-    found = [
-        Elastic(
-            JobId(elastic[at].decode()), rung_index(book.ladder, elastic[at + 1].decode()) or 0, int(elastic[at + 2])
-        )
-        for at in range(0, len(elastic), 3)
-    ]
-    return Floor(slots, slots - running, tuple(counts), tuple(found))
+    slots, running, counts, *listed = floor
+    elastic, sessions = (
+        [(JobId(jobs[at].decode()), jobs[at + 1].decode(), int(jobs[at + 2])) for at in range(0, len(jobs), 3)]
+        for jobs in listed
+    )
+    return Floor(
+        slots,
+        slots - running,
+        tuple(counts),
+        tuple(
+            Elastic(job_id, index, started_at)
+            for job_id, rung, started_at in elastic
+            if (index := rung_index(book.ladder, rung)) is not None
+        ),
+        tuple(Session(job_id, started_at, rung == HALTED) for job_id, rung, started_at in sessions),
+    )
 
 
 def _read_survey(now_at: int, seen: Sequence[Any]) -> tuple[Survey, Rulebook]:

@@ -6,8 +6,8 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 
-from headway.core.policy.document import ELASTIC, LimitRule
-from headway.core.policy.ladder import Elastic, Floor, rung_index
+from headway.core.policy.document import LimitRule
+from headway.core.policy.ladder import Floor, add_start, see_floor
 from headway.core.policy.limits import clamp_rate, conforms_at, step_rate
 from headway.core.policy.rules import lets_start
 from headway.stores.sqlite import rows
@@ -72,28 +72,15 @@ class Caps:
 
     # ------------------------------------------------------------------ the ladder and the pool
 
-    def assign(self, rung: str) -> None:
-        """Count a start on the ladder."""
-        floor = self.floor()
-        index = rung_index(self._tx.book.ladder, rung) or 0
-        counts = tuple(count + (place == index) for place, count in enumerate(floor.counts))
-        self._floor = floor._replace(counts=counts, free=floor.free - 1)
+    def assign(self, rung: str | None) -> None:
+        """Count a start on the ladder; a session is given no rung."""
+        self._floor = add_start(self._tx.book.ladder, self.floor(), rung)
 
     def floor(self) -> Floor:
         """What runs on the ladder."""
         if self._floor is None:
-            ladder = self._tx.book.ladder
-            running = self._tx.db.run("running_rungs", self._tx.namespace_id).fetchall()
-            counts = Counter(assigned for _, _, assigned, _ in running)
-            elastic = [
-                Elastic(job_id, rung_index(ladder, assigned) or 0, started_at)
-                for job_id, rung, assigned, started_at in running
-                if rung == ELASTIC and assigned is not None
-            ]
-            slots = live_slots(self._tx)
-            self._floor = Floor(
-                slots, slots - len(running), tuple(counts[rung.name] for rung in ladder.rungs), tuple(elastic)
-            )
+            running = self._tx.db.run("running_rungs", self._tx.namespace_id)
+            self._floor = see_floor(self._tx.book.ladder, live_slots(self._tx), running)
         return self._floor
 
     def pool_room(self) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from headway.core.job import JobId, State, check_move
-from headway.core.lease import Answer, Report, answer_late
+from headway.core.lease import Answer, Report, answer_late, moved_class
 from headway.core.policy.retry import heed_cancel
 from headway.core.worker import WorkerState
 from headway.stores.base import KEEPER
@@ -126,9 +126,8 @@ def _requeue(tx: Transaction, report: Report, error: str | None, ended: _Ended) 
     class_id, epoch, eligible_at, task, tenant = tx.db.run("leased", report.seq).fetchone()
     ended.drop(report.seq)
     ended.settle()  # A tenant's place hangs on what else of it runs.
-    if report.needs:
-        key = tx.classes()[class_id]
-        class_id = tx.class_id(key._replace(needs=tuple(sorted({*key.needs, *report.needs}))))
+    if report.needs or report.rung:
+        class_id = tx.class_id(moved_class(tx.classes()[class_id], report))
     counts = (epoch, report.attempts, report.crashes, report.timeout_ms, report.token, error, report.reason)
     if report.delay_ms > 0:
         due_at = tx.now_at + report.delay_ms

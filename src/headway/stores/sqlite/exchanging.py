@@ -8,7 +8,7 @@ from typing import Any
 
 from headway.core.job import ClassKey
 from headway.core.lease import Lease
-from headway.core.policy.ladder import budget_of, fit_rung, rung_index
+from headway.core.policy.ladder import budget_of, counts_on, fit_rung
 from headway.core.policy.waits import park_reason
 from headway.core.snapshot import Plan, Take
 from headway.core.worker import WorkerState
@@ -100,7 +100,7 @@ def _take(
         taken = tx.db.run("claim_transient", class_id, paused, want).fetchall()
         return [_transient_lease(row, key, worker_id, tx.now_at) for row in sorted(taken)], False
     book, now_at = tx.book, tx.now_at
-    on_ladder = rung_index(book.ladder, key.rung) is not None
+    on_ladder = counts_on(book.ladder, key.rung)
     leases: list[Lease] = []
     terms: list[tuple[Any, ...]] = []  # Of those leases that have any.
     front: tuple[int, int] | None = None  # The last place taken from the line itself.
@@ -138,7 +138,7 @@ def _take(
                 passed += 1
                 continue
             held = caps.take(keys)
-        if assigned is not None:
+        if on_ladder:
             caps.assign(assigned)
             budget_ms = budget_of(book.ladder, assigned)
         parked_for, parked_ms = None, None

@@ -1,13 +1,17 @@
-"""Renewals: deadlines, and leases that nobody names."""
+"""Leases while they last: renewals, and changes to how long their jobs may run."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from headway.core.job import JobId
 from headway.core.policy.document import BUILT_IN
+from headway.core.policy.ladder import Amendment, amended, grants
 from headway.core.policy.retry import Released, judge
 from headway.core.worker import WorkerState
-from headway.stores.base import Beat, Renewed
+from headway.stores.base import KEEPER, Beat, Renewed
 from headway.stores.sqlite import rows
+from headway.stores.sqlite.caps import with_room
 from headway.stores.sqlite.database import ALL
 from headway.stores.sqlite.ending import finish
 from headway.stores.sqlite.transaction import Transaction
@@ -33,7 +37,12 @@ def renew(tx: Transaction, beat: Beat) -> Renewed:
     named = dict(beat.held)
     lost, cancel = set(named), []
     unnamed = False
-    for job_id, token, started_at, cancel_at in tx.db.run("renew_held", worker.worker_id, tx.namespace_id):
+    given: list[tuple[JobId, str | None, str | None]] = []
+    for job_id, token, started_at, cancel_at, rung, assigned in tx.db.run(
+        "renew_held", worker.worker_id, tx.namespace_id
+    ):
+        if assigned is not None:
+            given.append((job_id, rung, assigned))
         if named.get(job_id) == token:
             lost.discard(job_id)
             if cancel_at is not None:
@@ -42,7 +51,30 @@ def renew(tx: Transaction, beat: Beat) -> Renewed:
             unnamed = unnamed or started_at + beat.confirm_ms <= tx.now_at
     if unnamed:
         _release_unnamed(tx, beat, named)
-    return Renewed(tx.now_at, state, [job_id for job_id in named if job_id in lost], cancel)
+    granted = grants(tx.book.ladder, given)
+    return Renewed(tx.now_at, state, [job_id for job_id in named if job_id in lost], cancel, granted)
+
+
+def amend(tx: Transaction, amendments: Sequence[Amendment]) -> list[bool]:
+    """Lower elastic jobs and halt sessions, as far as that changes anything."""
+    job_ids = rows.json_list([job_id for job_id, _ in amendments])
+    seen = {row[0]: row[1:] for row in tx.db.run("amend_seen", job_ids, tx.namespace_id)}
+    changed: list[bool] = []
+    lowered = False
+    for job_id, wanted in amendments:
+        seq, rung, assigned, worker_id = seen.get(job_id, (0, None, None, None))
+        given = amended(tx.book.ladder, rung, assigned, wanted)
+        changed.append(given is not None)
+        if given is not None:
+            tx.db.run("amend", given, seq)
+            tx.count({f"lowered.{given}": 1})
+            tx.ring(f"{worker_id}{KEEPER}")
+            tx.changed.append(job_id)
+            seen[job_id] = (seq, rung, given, worker_id)
+            lowered = lowered or wanted is not None
+    if lowered:
+        tx.eligible += with_room(tx)
+    return changed
 
 
 def _release_unnamed(tx: Transaction, beat: Beat, named: dict[JobId, bytes]) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from headway.core.job import Attempt, Job, JobId, State
+from headway.core.policy.document import INTERACTIVE
 from headway.core.snapshot import ClassView, Snapshot
 from headway.stores.base import WAITING_COUNTED, JobQuery, LaneStats, Stats
 from headway.stores.sqlite import rows
@@ -49,12 +50,11 @@ def find(tx: Transaction, query: JobQuery) -> list[Job]:
 
 def snapshot(tx: Transaction) -> Snapshot:
     """Picture what waits."""
-    ladder = tx.book.ladder
-    floor = Caps(tx).floor() if ladder.rungs else None
+    found = tx.db.run("snapshot_classes", WAITING_COUNTED, tx.now_at, tx.namespace_id).fetchall()
+    laddered = bool(tx.book.ladder.rungs) or any(rung == INTERACTIVE for _, rung, *_ in found)
+    floor = Caps(tx).floor() if laddered else None
     views = []
-    for lane, rung, needs, persist, fair, line, oldest_at, head_key, parks, *park_keys in tx.db.run(
-        "snapshot_classes", WAITING_COUNTED, tx.now_at, tx.namespace_id
-    ):
+    for lane, rung, needs, persist, fair, line, oldest_at, head_key, parks, *park_keys in found:
         key = rows.class_key(lane, rung, needs, persist)
         waiting = min(line + parks, WAITING_COUNTED)
         if not persist and waiting:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import signal
 import socket
 import sys
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
@@ -14,7 +16,7 @@ from headway.client.app import Headway
 from headway.client.context import Context, current
 from headway.client.invoke import invoke_async, invoke_plain
 from headway.core.errors import UnknownTask
-from headway.core.policy.retry import Raised, Snoozed
+from headway.core.policy.retry import Raised, Returned, Snoozed
 from headway.engine.logs import configure_logs
 from headway.worker.endings import raised, returned
 from headway.worker.executors import wire
@@ -38,6 +40,11 @@ class _Channel:
     def receive(self) -> Any:
         (length,) = wire.HEADER.unpack(self._read(wire.HEADER.size))
         return wire.unpack(self._read(length))
+
+    def pending(self) -> Iterator[Any]:
+        """Give what has been said meanwhile; waits for nothing."""
+        while select.select([self._connection], [], [], 0)[0]:
+            yield self.receive()
 
     def _read(self, size: int) -> bytes:
         parts = bytearray()
@@ -64,7 +71,9 @@ def main() -> None:
     channel.send(wire.Ready())
     loop = asyncio.new_event_loop()
     while True:
-        channel.send(_run(app, channel.receive(), channel, loop))
+        said = channel.receive()
+        if isinstance(said, wire.Run):  # Else it was for a job that has ended.
+            channel.send(_run(app, said, channel, loop))
 
 
 def _run(app: Headway, run: wire.Run, channel: _Channel, loop: asyncio.AbstractEventLoop) -> wire.Ended:
@@ -85,8 +94,32 @@ def _run(app: Headway, run: wire.Run, channel: _Channel, loop: asyncio.AbstractE
     return wire.Ended(result=ending.result, result_error=ending.result_error)
 
 
+class _Context(Context):
+    """A context that hears from the runner when it is asked, and tells it what is kept."""
+
+    __slots__ = ("_channel", "_encode")
+
+    def __init__(self, run: wire.Run, channel: _Channel, encode: Callable[[Any], Returned]) -> None:
+        super().__init__(
+            run.lease(), {}, lambda _, fraction, note: channel.send(wire.Said(fraction, note)), hear=self._look
+        )
+        self._channel, self._encode = channel, encode
+
+    def partial(self, value: Any) -> None:
+        kept = self._encode(value)
+        self._channel.send(wire.Kept(kept.result, kept.result_error))
+
+    def _look(self) -> None:
+        for said in self._channel.pending():
+            if isinstance(said, wire.Shrunk):
+                limit = said.limit_ms
+                self._lease = self._lease._replace(timeout_ms=limit)
+                if self._budget is not None:
+                    self._budget.shrink(self._started + limit / 1_000)
+
+
 def _call(task: Any, run: wire.Run, channel: _Channel, loop: asyncio.AbstractEventLoop) -> Any:
-    context = Context(run.lease(), {}, lambda _, fraction, note: channel.send(wire.Said(fraction, note)))
+    context = _Context(run, channel, lambda value: returned(value, task, run.largest))
     current.set(context)
     args, kwargs = task.signature.decode(run.payload)
     if task.options.context:

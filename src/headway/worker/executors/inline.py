@@ -26,4 +26,6 @@ class InlineExecutor:
         if job.handle is not None:
             job.handle.cancel()
 
+    def shrink(self, job: Running) -> None: ...  # The context knows.
+
     async def close(self) -> None: ...

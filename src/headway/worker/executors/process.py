@@ -62,6 +62,11 @@ class ProcessExecutor:
         if child is not None:
             child.ask_to_stop()
 
+    def shrink(self, job: Running) -> None:
+        child = self._busy.get(job)
+        if child is not None:
+            child.tell(wire.Shrunk(job.lease.limit_ms))
+
     async def close(self) -> None:
         for child in (*self._idle, *self._busy.values()):
             child.kill()
@@ -117,6 +122,8 @@ class _Child:
             message = await self._receive()
             if isinstance(message, wire.Said):
                 running.context.progress(message.fraction, message.note)
+            elif isinstance(message, wire.Kept):
+                running.context.partial(Encoded(message.result, message.result_error))
             elif isinstance(message, wire.Ended):
                 return message
 
@@ -128,6 +135,10 @@ class _Child:
         with contextlib.suppress(ProcessLookupError):
             self._process.send_signal(signal.SIGTERM)
         asyncio.get_running_loop().call_later(STOP_GRACE, self.kill)
+
+    def tell(self, message: wire.Message) -> None:
+        """Say something to the job that runs."""
+        self._send(message)
 
     def kill(self) -> None:
         """Kill the process and everything it started."""

@@ -32,6 +32,8 @@ class ThreadExecutor:
     def stop(self, job: Running) -> None:
         job.context.cancelled = True
 
+    def shrink(self, job: Running) -> None: ...  # The context knows.
+
     async def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
 

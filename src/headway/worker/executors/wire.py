@@ -35,7 +35,7 @@ class Run(msgspec.Struct, tag="run"):
     trace_id: str | None
     epoch: int
     attempts: int
-    timeout_ms: int
+    limit_ms: int
     largest: int
 
     @classmethod
@@ -49,14 +49,14 @@ class Run(msgspec.Struct, tag="run"):
             lease.trace_id,
             lease.epoch,
             lease.attempts,
-            lease.timeout_ms,
+            lease.limit_ms,
             largest,
         )
 
     def lease(self) -> Lease:
         return Lease(
             JobId(self.job_id), 0, b"", self.task, self.payload, self.lane, self.tenant, self.trace_id, self.epoch,
-            self.attempts, 0, 0, self.timeout_ms, self.timeout_ms, RetryRule(), 0,
+            self.attempts, 0, 0, self.limit_ms, self.limit_ms, RetryRule(), 0,
         )  # fmt: skip
 
 
@@ -65,6 +65,19 @@ class Said(msgspec.Struct, tag="progress"):
 
     fraction: float
     note: str | None
+
+
+class Kept(msgspec.Struct, tag="kept"):
+    """What the job has got so far, encoded."""
+
+    result: bytes | None = None
+    result_error: str | None = None
+
+
+class Shrunk(msgspec.Struct, tag="shrunk"):
+    """The job may take no longer than this, from its start."""
+
+    limit_ms: int
 
 
 class Ended(msgspec.Struct, tag="ended", kw_only=True):
@@ -87,7 +100,7 @@ class Broken(msgspec.Struct, tag="broken"):
     message: str
 
 
-Message = Hello | Ready | Run | Said | Ended | Broken
+Message = Hello | Ready | Run | Said | Kept | Shrunk | Ended | Broken
 
 _encoder = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)

@@ -154,13 +154,16 @@ end
 -- What runs: read from the leases when first asked, and kept up with the claims of this call.
 function caps.floor()
   if not tx.floor then
-    local floor_ = {slots = live_slots(), running = 0, counts = {}, elastic = {}, lanes = {}}
-    local held = call('HGETALL', P .. 'lease')
+    local floor_ = {slots = live_slots(), running = 0, counts = {}, elastic = {}, sessions = {}, lanes = {}}
+    local held, shortest = call('HGETALL', P .. 'lease'), book.now().rungs[1]
     for i = 1, #held, 2 do
       local key, assigned = class.parts(lease.class(held[i + 1])), lease.rest(held[i + 1]).assigned
       floor_.running = floor_.running + 1
       floor_.lanes[key.lane] = (floor_.lanes[key.lane] or 0) + 1
-      if assigned and assigned ~= '' then
+      if key.rung == 'interactive' then  -- counts at the shortest rung
+        if shortest then floor_.counts[shortest.name] = (floor_.counts[shortest.name] or 0) + 1 end
+        push(floor_.sessions, {member = held[i], rung = assigned or '', started = tonumber(sub(held[i + 1], 25, 39))})
+      elseif assigned and assigned ~= '' then
         floor_.counts[assigned] = (floor_.counts[assigned] or 0) + 1
         if key.rung == 'default' then
           push(floor_.elastic, {member = held[i], rung = assigned, started = tonumber(sub(held[i + 1], 25, 39))})
@@ -168,6 +171,7 @@ function caps.floor()
       end
     end
     table.sort(floor_.elastic, function(a, b) return a.member < b.member end)
+    table.sort(floor_.sessions, function(a, b) return a.member < b.member end)
     tx.floor = floor_
   end
   return tx.floor
@@ -194,10 +198,30 @@ local function has_room(rules, counts, slots, index)
   return true
 end
 
-function caps.on_ladder(rung) return rung_index(book.now(), rung) ~= nil end
+function caps.on_ladder(rung)  -- whether a job that asked for this duration holds a place there while it runs
+  local rules = book.now()
+  return rules.rungs[1] ~= nil and (rung == 'interactive' or rung_index(rules, rung) ~= nil)
+end
+
+function caps.assign(assigned)  -- count a start; a session is given no rung and counts at the shortest
+  local floor_ = caps.floor()
+  if assigned == '' then assigned = book.now().rungs[1].name end
+  floor_.counts[assigned] = (floor_.counts[assigned] or 0) + 1
+end
+
+function caps.amended(rung, assigned, wanted)  -- what a running job is given by an amendment ('' to halt it), or nil
+  local rules = book.now()
+  if wanted == '' then return rung == 'interactive' and assigned ~= 'halted' and 'halted' or nil end
+  if rung ~= 'default' or assigned == '' then return nil end
+  local from, to = rung_index(rules, assigned), rung_index(rules, wanted)
+  return to and (not from or to < from) and wanted or nil
+end
 
 function caps.fit(rung)  -- whether the ladder lets a job start, and which rung it is then assigned
   local rules = book.now()
+  if rung == 'interactive' then
+    return not rules.rungs[1] or has_room(rules, caps.floor().counts, caps.floor().slots, 1), ''
+  end
   local index = rung_index(rules, rung)
   if not index then return true, '' end
   local floor_ = caps.floor()

@@ -143,10 +143,7 @@ function claim.take(take, want, worker, token, out)
           claim.give(out, member, rec, (back or bits > 3) and held_as)
           got = got + 1
           if clock and tonumber(order) > highest then highest = tonumber(order) end
-          if assigned ~= '' then
-            local floor_ = caps.floor()
-            floor_.counts[assigned] = (floor_.counts[assigned] or 0) + 1
-          end
+          if climbs then caps.assign(assigned) end
           if park then
             call('HSET', P .. 'lease', member, held_as)
             parks.leave(number, member, park)

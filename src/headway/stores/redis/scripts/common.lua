@@ -216,6 +216,16 @@ function lease.rest(held)
   return found
 end
 
+function lease.assign(held, assigned)  -- the same lease with another rung
+  local rest, tail = lease.rest(held), ''
+  tail = text(rest.worker) .. (rest.tenant and text(rest.tenant) or '')
+  tail = tail .. text(assigned) .. text(rest.parked_for or '') .. text(rest.parked_ms or '')
+  for _, key in ipairs(rest.held or {}) do tail = tail .. text(key) end
+  local flags = byte(held, 81)
+  if band(flags, 4) == 0 then flags = flags + 4 end
+  return sub(held, 1, 80) .. string.char(flags) .. tail
+end
+
 local function back_of(token, epoch, attempts, crashes, eligible, due, class, key, timeout_ms, flags, blob)
   return token .. pack('>I4I2I2', epoch, attempts, crashes) .. fmt('%015d', eligible) .. fmt('%015d', due)
     .. pack('>I4', class) .. key .. pack('>I6', timeout_ms) .. string.char(flags) .. blob

@@ -101,14 +101,14 @@ end
 
 local function requeue(report, member, held)  -- put a job back whose lease has ended
   local number, rec = lease.class(held), record.of(member)
-  if report.needs ~= '' then
+  if report.needs ~= '' or report.rung ~= '' then
     local key = class.parts(number)
-    local wanted, names = {}, {}
+    local rung, wanted, names = report.rung ~= '' and report.rung or key.rung, {}, {}
     for _, need in ipairs(key.needs) do wanted[need] = true end
     for need in string.gmatch(report.needs, '[^%z]+') do wanted[need] = true end
     for need in pairs(wanted) do push(names, need) end
     table.sort(names, before)
-    number = class.number(concat({key.lane, key.rung, '1', unpack(names)}, '\0'))
+    number = class.number(concat({key.lane, rung, '1', unpack(names)}, '\0'))
   end
   local extras, eligible, due, key = record.extras(rec), 0, 0, NONE
   if report.delay > 0 then
@@ -141,7 +141,7 @@ local function read_report(args, at)
   report.heeded, report.heeded_attempt, report.back = args[at + 5], args[at + 6], args[at + 7]
   report.needs, report.front, report.expired = args[at + 8], args[at + 9] == '1', args[at + 10] == '1'
   report.delay, report.attempts = tonumber(args[at + 11]), tonumber(args[at + 12])
-  report.crashes, report.timeout = tonumber(args[at + 13]), tonumber(args[at + 14])
+  report.crashes, report.timeout, report.rung = tonumber(args[at + 13]), tonumber(args[at + 14]), args[at + 15]
   return report
 end
 
@@ -248,7 +248,7 @@ function ending.finish(args, at, n)
   local members, starts, held = {}, {}, {}
   for k = 1, n do
     members[k], starts[k] = args[at], at
-    at = at + (byte(args[at + 1], 17) == 82 and 15 or 2)
+    at = at + (byte(args[at + 1], 17) == 82 and 16 or 2)
   end
   each(members, function(...)
     for _, found in ipairs(call('HMGET', P .. 'lease', ...)) do push(held, found) end

@@ -2,7 +2,8 @@
 
 -- renew: move a worker's deadline; say what it has lost and what it must stop.
 -- args     worker, lease ms, confirm ms, whether to register, blob, slots, offers, then id and token of each lease it holds
--- returns  now, state, lost ids, ids to cancel, leases it does not name and that are overdue (member, record, lease, ...)
+-- returns  now, state, lost ids, ids to cancel, leases it does not name and that are overdue (member, record, lease, ...),
+--          id, text of its class and rung given, of those that were given one
 local function renew(keys, args)
   begin(keys, args)
   local worker, lease_ms, confirm_ms, register = args[2], tonumber(args[3]), tonumber(args[4]), args[5] == '1'
@@ -12,7 +13,7 @@ local function renew(keys, args)
     push(tokens, args[i + 1])
   end
   local state = call('HGET', row, 'state')
-  if not register and (not state or state == 'dead') then return {now, 'dead', {}, {}, {}} end
+  if not register and (not state or state == 'dead') then return {now, 'dead', {}, {}, {}, {}} end
   if register then
     state = 'active'
     no_wait(worker)
@@ -23,7 +24,7 @@ local function renew(keys, args)
     'ends', num(now + lease_ms))
   local rules = book.now()
   if register and (rules.rungs[1] or rules.reserve) then wake_all() end  -- more slots are more room
-  local lost, cancel, named, overdue = {}, {}, {}, {}
+  local lost, cancel, named, overdue, given = {}, {}, {}, {}, {}
   for i, member in ipairs(members_of(ids)) do
     local held = member and call('HGET', P .. 'lease', member)
     if held and sub(held, 1, 16) == tokens[i] and lease.rest(held).worker == worker then
@@ -33,14 +34,21 @@ local function renew(keys, args)
       push(lost, ids[i])
     end
   end
-  for _, member in ipairs(call('SMEMBERS', P .. 'l:' .. worker)) do
-    local held = not named[member] and call('HGET', P .. 'lease', member)
-    if held and tonumber(sub(held, 25, 39)) + confirm_ms <= now then
+  local mine = call('SMEMBERS', P .. 'l:' .. worker)
+  table.sort(mine)
+  for _, member in ipairs(mine) do
+    local held = call('HGET', P .. 'lease', member)
+    local assigned = held and band(byte(held, 81), 4) ~= 0 and lease.rest(held).assigned or ''
+    if assigned ~= '' then
+      push(given, record.id(record.of(member)))
+      push(given, class.parts(lease.class(held)).name, assigned)
+    end
+    if held and not named[member] and tonumber(sub(held, 25, 39)) + confirm_ms <= now then
       push(overdue, member)
       push(overdue, record.of(member), held)
     end
   end
-  return {now, state, lost, cancel, overdue}
+  return {now, state, lost, cancel, overdue, given}
 end
 
 -- leases: those of a worker, or ('') of workers that let their deadline pass.
@@ -116,6 +124,32 @@ local function cancel(keys, args)
       ring(lease.rest(whole[4]).worker .. '.keeper')
     end
   end)
+end
+
+-- amend: lower running elastic jobs, and halt sessions.
+-- args     job and rung ('' to halt) of each
+-- returns  1 for each that changed anything, else 0
+local function amend(keys, args)
+  begin(keys, args)
+  local ids, changed, lowered = {}, {}, false
+  for i = 2, #args, 2 do push(ids, args[i]) end
+  for i, member in ipairs(members_of(ids)) do
+    local held, wanted = member and call('HGET', P .. 'lease', member), args[2 * i + 1]
+    local rest = held and lease.rest(held)
+    local given = held and caps.amended(class.parts(lease.class(held)).rung, rest.assigned or '', wanted)
+    changed[i] = given and 1 or 0
+    if given then
+      call('HSET', P .. 'lease', member, lease.assign(held, given))
+      count('lowered.' .. given, 1)
+      ring(rest.worker .. '.keeper')
+      push(tx.changed, ids[i])
+      lowered = lowered or wanted ~= ''
+    end
+  end
+  tx.floor = nil
+  if lowered then caps.with_room(true) end
+  settle()
+  return changed
 end
 
 -- retry: queue ended jobs again with all counts reset.

@@ -1,14 +1,15 @@
 -- reading: pictures of what waits and what runs.
 --
 -- snapshot: next due ('' for none), classes (text, waiting, oldest or '', head's order key or '', fair, blocked or ''),
--- floor (slots, running, counts by rung, elastic jobs as id, rung and start) or false.
+-- floor (slots, running, counts by rung, elastic jobs and sessions as id, rung and start) or false.
 snapshot = function()
   parks.pump()
   local rules, views, soon = book.now(), {}, nil
-  local ladder = rules.rungs[1] ~= nil
+  local ladder, sessions = rules.rungs[1] ~= nil, false
   for number = 1, class.all() do
     local key, name = class.parts(number), num(number)
     local waiting, oldest, head, fair, blocked = 0, '', '', '0', ''
+    sessions = sessions or key.rung == 'interactive'
     if book.shuts(key.lane) then blocked = 'paused'
     elseif key.persist and ladder and not caps.fit(key.rung) then blocked = 'ladder' end
     if key.persist then
@@ -42,14 +43,18 @@ snapshot = function()
     if timed[2] then soon = math.min(soon or math.huge, tonumber(timed[2])) end
   end
   local floor_ = false
-  if ladder then
-    local seen, counts, elastic = caps.floor(), {}, {}
+  if ladder or sessions then
+    local seen, counts = caps.floor(), {}
     for _, rung in ipairs(rules.rungs) do push(counts, seen.counts[rung.name] or 0) end
-    for _, entry in ipairs(seen.elastic) do
-      push(elastic, record.id(record.of(entry.member)))
-      push(elastic, entry.rung, num(entry.started))
+    local function told(entries)
+      local found = {}
+      for _, entry in ipairs(entries) do
+        push(found, record.id(record.of(entry.member)))
+        push(found, entry.rung, num(entry.started))
+      end
+      return found
     end
-    floor_ = {seen.slots, seen.running, counts, elastic}
+    floor_ = {seen.slots, seen.running, counts, told(seen.elastic), told(seen.sessions)}
   end
   return {soon and num(soon) or '', views, floor_}
 end
