@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc"),
 ]
 
-Script = Task[..., Output, Any]
+Script = Task[..., Output, Coroutine[Any, Any, Output]]
 
 # Ignores SIGTERM, and so do a child, a grandchild and one that leaves the group.
 STUBBORN = """
@@ -424,3 +424,21 @@ async def test_a_slot_is_free_when_the_work_has_stopped(shell: Shell, worker: Wo
         assert record.error is not None
         assert record.error.message == "time limit (2 s)"
     shell.check_nothing_is_left()
+
+
+async def test_a_program_that_is_lowered_on_the_ladder_is_stopped(
+    shell: Shell, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    # R3.5, R3.34
+    policy = tmp_path_factory.mktemp("policy") / "policy.toml"
+    policy.write_text('[ladder]\nrungs = [{name = "fast", seconds = 1}, {name = "slow", seconds = 30, limit = 1}]\n')
+    shell.app = Headway("memory://", policy=str(policy), slots=2, reserved=0)
+    program = shell.command(duration="default", max_retries=0)
+    quick = shell.command(name="quick", duration="slow")
+    async with Worker(shell.app):
+        job = await program.aenqueue(script=STUBBORN)
+        await shell.until_up()
+        assert (await (await quick.aenqueue(script="echo done")).aresult(timeout=20)).stdout == "done\n"
+        with pytest.raises(JobFailed, match=r"time limit \(1 s\)"):
+            await job.aresult(timeout=20)
+        shell.check_nothing_is_left()
