@@ -6,15 +6,18 @@ import inspect
 import math
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from headway.client.codec import Signature
 from headway.client.programs.argv import FILES, Argument, read_argv, value_text
 from headway.client.programs.files import FILES_MAX, File, name_problem, read_files
+from headway.client.programs.limits import Limits
 from headway.client.programs.output import Output
-from headway.client.programs.running import Limits, Program
 from headway.core.errors import BadArguments, ConfigError
 from headway.core.words import nearest
+
+if TYPE_CHECKING:
+    from headway.client.programs.running import Program
 
 OUTPUT = 16 << 20  # Bytes that come out at most, unless a command says otherwise.
 
@@ -83,6 +86,8 @@ class Command:
 
     def program(self, values: Mapping[str, Any], largest: int) -> Program:
         """Make the program ready to run."""
+        from headway.client.programs.running import Program  # What it needs is wanted by workers alone.
+
         files = self._files(values.get(FILES, {}))
         return Program(self.fill(values), files, self.limits, self.env, self.collect, self.stdin, largest)
 

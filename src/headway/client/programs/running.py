@@ -23,6 +23,7 @@ from typing import IO, NamedTuple
 import msgspec
 
 from headway.client.programs.files import File
+from headway.client.programs.limits import Limits
 from headway.client.programs.output import Output
 from headway.core.errors import CommandFailed
 
@@ -31,15 +32,6 @@ PIECE = 1 << 16
 LAST_BYTES = 1.0  # Seconds that what was said may take to arrive once everybody who could say it is gone.
 TAIL_LINES, TAIL_MAX = 20, 2_000
 _FORCED = (signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS)  # What lack of memory looks like.
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What a program may use: seconds of CPU and bytes of memory in each process, bytes of all that comes out."""
-
-    cpu: int | None
-    memory: int | None
-    output: int
 
 
 @dataclass(frozen=True, slots=True)
