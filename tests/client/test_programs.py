@@ -239,6 +239,7 @@ async def test_arguments_are_checked_when_called_here_and_now(shell: Shell) -> N
     [
         "yes",
         "yes >&2",
+        "trap 'exit 0' TERM; while :; do echo 0123456789; done",
         "yes > out",
         "yes > out; exit 1",
         "trap '' XFSZ; yes > out; exit 1",

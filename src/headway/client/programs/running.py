@@ -67,7 +67,9 @@ class Program:
             env = {"PATH": path, "HOME": folder, **self.env}
             _write(folder, self.files)
             ended = await guard.serve(_spec(self, program, env))
-            found = self._found(folder) if ended.code == 0 and not ended.too_much else None
+            # The guard keeps the folder only for a program that came to an end of its own.
+            at_ease = ended.code == 0 and ended.problem is None and not (ended.too_much or guard.too_much)
+            found = self._found(folder) if at_ease else None
             self._judge(ended, guard, found)
             files = _read(folder, found or {})
         finally:
