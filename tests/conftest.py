@@ -18,6 +18,7 @@ import pytest
 
 from headway.stores.base import Clock, Store
 from headway.stores.open import open_store
+from headway.stores.paired.store import PairedStore
 from headway.testing.clock import ManualClock
 from tests.servers import Postgres, Server, Valkey
 
@@ -113,6 +114,16 @@ STORES: dict[str, Callable[[Path, str, Clock], Store]] = {
     "postgres": _postgres,
 }
 
+# Two stores as one, for durable and for transient jobs: they are held to the conformance tests too.
+PAIRS: dict[str, Callable[[Path, str, Clock], Store]] = {
+    "memory+memory": lambda _folder, namespace, clock: PairedStore(
+        open_store("memory://", namespace, clock=clock), lambda: open_store("memory://", namespace, clock=clock)
+    ),
+    "sqlite+redis": lambda folder, namespace, clock: open_store(
+        f"sqlite:///{folder}/headway.db?synchronous=normal", namespace, transient=_redis_address(folder), clock=clock
+    ),
+}
+
 # The same for tests that write much: what is written need not survive a power cut.
 HASTY_STORES = STORES | {
     "sqlite": lambda folder, namespace, clock: open_store(
@@ -131,7 +142,7 @@ ADDRESSES: dict[str, Callable[[Path], str]] = {
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("headway")
-    group.addoption("--store", choices=sorted(STORES), help="run the conformance tests on this store alone")
+    group.addoption("--store", choices=sorted(STORES | PAIRS), help="run the conformance tests on this store alone")
     group.addoption("--seed", type=int, default=7, help="where random tests start")
 
 
@@ -139,7 +150,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     named = any(mark.args[0] == "store_name" for mark in metafunc.definition.iter_markers("parametrize"))
     if "store_name" in metafunc.fixturenames and not named:
         wanted: str | None = metafunc.config.getoption("--store")
-        metafunc.parametrize("store_name", [wanted] if wanted else list(STORES))
+        conforming = metafunc.definition.path.parent.name == "conformance"
+        paired = PAIRS if conforming and not metafunc.definition.get_closest_marker("one_store") else ()
+        names = [name for name in (*STORES, *paired) if wanted in (None, name)]
+        marks = {"sqlite+redis": [pytest.mark.slow]}
+        metafunc.parametrize("store_name", [pytest.param(name, marks=marks.get(name, ())) for name in names])
 
 
 @pytest.fixture
@@ -161,7 +176,7 @@ async def open_namespace(store_name: str, tmp_path: Path, clock: ManualClock) ->
     async with AsyncExitStack() as stack:
 
         async def open_one(namespace: str) -> Store:
-            store = STORES[store_name](tmp_path, namespace, clock)
+            store = (STORES | PAIRS)[store_name](tmp_path, namespace, clock)
             await store.open()
             stack.push_async_callback(store.close)
             return store

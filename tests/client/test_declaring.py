@@ -191,13 +191,6 @@ def test_context_needs_a_parameter_to_arrive_in(headway: Testbed) -> None:
         headway.app.task(context=True)(module_level)  # type: ignore[arg-type]
 
 
-def test_what_this_release_lacks_is_refused_rather_than_ignored(headway: Testbed) -> None:
-    def work() -> None: ...
-
-    with pytest.raises(ConfigError, match="interactive tasks are not in this release yet"):
-        headway.app.task(duration="interactive")(work)
-
-
 # ---------------------------------------------------------------------- crons
 
 

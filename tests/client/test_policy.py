@@ -353,10 +353,13 @@ async def test_durations_are_those_of_the_ladder(app: Headway, duration: str, kn
             await work.using(duration=duration).aenqueue()
 
 
-def test_interactive_tasks_are_not_there_yet(app: Headway) -> None:
-    # R3.4
-    with pytest.raises(ConfigError, match="interactive tasks are not in this release yet"):
-        app.task(duration="interactive")(lambda: None)
+async def test_an_interactive_task_is_never_queued(app: Headway) -> None:
+    # R3.4, R3.30
+    @app.task(name="shell", duration="interactive")
+    async def shell() -> None: ...
+
+    with pytest.raises(ConfigError, match="open a session"):
+        await shell.aenqueue()
 
 
 # ---------------------------------------------------------------------- lanes that the store knows

@@ -35,6 +35,23 @@ async def slow(seconds: float) -> str:
     return "done"
 
 
+@app.task(name="passing", persist=False)
+async def passing(number: int, seconds: float = 0.0) -> None:
+    mark(f"passing start {number} {time.monotonic_ns()}")
+    await asyncio.sleep(seconds)
+    mark(f"passing end {number} {time.monotonic_ns()}")
+
+
+@app.task(name="kept")
+async def kept(number: int, seconds: float = 0.0) -> None:
+    mark(f"kept start {number} {time.monotonic_ns()}")
+    await asyncio.sleep(seconds)
+    mark(f"kept end {number} {time.monotonic_ns()}")
+
+
+program = app.command(["sh", "-c", "{script}"], name="program", max_retries=5)
+
+
 @app.task(name="slow_thread", context=True)
 def slow_thread(ctx: Context, seconds: float) -> str:
     mark("slow_thread starts")
@@ -120,3 +137,12 @@ async def rated(number: int) -> int:
 @app.cron("* * * * * *", name="every_second", overlap="allow")
 def every_second() -> None:
     mark("tick")
+
+
+@app.task(name="climb", context=True, executor="process", max_retries=20)
+def climb(ctx: Context, rung: str, number: int, seconds: float) -> None:
+    mark(f"climb start {rung} {number} {os.getpid()} {time.monotonic_ns()}")
+    try:
+        time.sleep(seconds)
+    finally:
+        mark(f"climb end {rung} {number} {os.getpid()} {time.monotonic_ns()}")

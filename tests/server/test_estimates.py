@@ -98,7 +98,7 @@ async def test_a_handle_says_the_same(app: Headway, store: Store) -> None:
 async def test_a_socket_is_told_again_when_it_changes_materially(
     app: Headway, api: FastAPI, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # R3.40, R3.55
+    # R3.40, R3.45, R3.55
     monkeypatch.setattr(streams, "PLACE_EVERY", 0.05)
     monkeypatch.setattr(streams, "PLACE_PART", 0.0)
     before = [await app.tasks["add"].aenqueue(number) for number in range(12)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -14,6 +15,10 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from headway import Headway
+from headway.core.job import JobId, State
+from headway.core.policy.document import BUILT_IN, Ladder, Rung
+from headway.core.policy.ladder import Amendment
+from headway.engine.policies import apply_policy
 from headway.engine.tokens import create_token, revoke_token
 from headway.server.routes import streams
 from headway.worker.embedded import Worker
@@ -110,6 +115,38 @@ async def test_a_stream_of_a_task_that_is_not_there_is_denied(address: str) -> N
 
 
 @pytest.mark.parametrize("store_name", ["memory"])
+async def test_a_downgrade_is_told_with_its_seconds(app: Headway, address: str) -> None:
+    # R3.56, R3.91: what the plan of the protocol calls options {duration}.
+    rungs = (Rung("fast", 60_000), Rung("slow", 90_000, limit=1))
+    store = await app.client.store()
+    await apply_policy(store, replace(BUILT_IN, ladder=Ladder(rungs)), now_at=1)
+    job = await app.tasks["steps"].using(duration="default").aenqueue()
+    async with connect(socket_at(address, job.id)) as socket, Worker(app):
+        while json.loads(await socket.recv())["type"] != "started":
+            pass
+        assert await store.amend([Amendment(JobId(job.id), "fast")]) == [True]
+        told = await messages(socket)
+    [lowered] = [message for message in told if message["type"] == "duration"]
+    assert (lowered["duration"], lowered["from"], lowered["seconds"]) == ("fast", "slow", 60.0)
+
+
+@pytest.mark.parametrize(
+    "query, state", [("?abandon=true", State.CANCELLED), ("", State.QUEUED)], ids=["abandoned", "kept"]
+)
+async def test_whether_a_task_outlives_its_reader_is_the_readers_choice(
+    app: Headway, address: str, query: str, state: State
+) -> None:
+    # R3.58, R3.64
+    job = await app.tasks["add"].aenqueue(1)
+    async with connect(socket_at(address, job.id, query)) as socket:
+        assert json.loads(await socket.recv())["type"] == "queue"
+    async with asyncio.timeout(10):
+        while await job.astatus() != state:  # noqa: ASYNC110  (the server moves it)
+            await asyncio.sleep(0.01)
+    await asyncio.sleep(0.1)
+    assert await job.astatus() == state
+
+
 async def test_pages_of_other_sites_open_no_socket(app: Headway, address: str) -> None:
     job = await app.tasks["add"].aenqueue(1)
     with pytest.raises(InvalidStatus) as refused:

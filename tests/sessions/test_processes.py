@@ -18,7 +18,7 @@ import pytest
 
 from headway import Headway
 from tests.conftest import ADDRESSES
-from tests.faults.conftest import PATIENCE, alive, children, wait_until
+from tests.faults.conftest import PATIENCE, alive, children, tree, wait_until
 from tests.servers import free_port
 from tests.sessions import tasks
 from tests.sessions.dialogue import knock, opened, resumed
@@ -181,6 +181,21 @@ async def test_a_shell_in_a_real_worker_is_gone_when_it_is_halted(sqlite_site: S
         assert (await client.rest())[1] == 4409
         assert await handle.aresult(timeout=20) == "done"
         assert not alive(pid)
+
+
+async def test_nothing_of_a_shell_outlives_a_worker_that_is_killed(sqlite_site: Site) -> None:
+    await asyncio.to_thread(sqlite_site.serve)
+    worker = await asyncio.to_thread(sqlite_site.work)
+    await warm_up(sqlite_site)
+    async with opened(sqlite_site.address, "shell") as client:
+        await client.socket.send(b"trap '' HUP TERM; setsid -f sleep 1000; echo pid=$((0+$$)).; while :; do :; done\n")
+        shown = await client.until(b".\r\n")
+        pid = int(shown.rpartition(b"pid=")[2].partition(b".")[0])
+        family = [process for process in tree(worker.pid) if process != worker.pid]
+        assert pid in family
+        for process in (worker.pid, *children(worker.pid)):
+            os.kill(process, signal.SIGKILL)
+        await asyncio.to_thread(wait_until, lambda: not [process for process in family if alive(process)], within=10)
 
 
 async def test_a_client_is_told_when_its_worker_dies(sqlite_site: Site) -> None:

@@ -125,8 +125,9 @@ STUBBORN = "trap '' HUP TERM; (trap '' HUP TERM; echo $BASHPID $$; while :; do :
 @pytest.mark.parametrize("how", ["cancelled", "gone"])
 async def test_nothing_of_it_is_left_whatever_it_ignores(how: str) -> None:  # R3.34
     typist = Typist()
-    at_work = asyncio.create_task(run_in_terminal(typist, ["bash", "-c", f"set -m; {STUBBORN} & {STUBBORN}"]))
-    while len(typist.shown.split()) < 4:
+    script = f'set -m; {STUBBORN} & setsid -f bash -c "$AGAIN"; {STUBBORN}'
+    at_work = asyncio.create_task(run_in_terminal(typist, ["bash", "-c", script], env={"AGAIN": STUBBORN}))
+    while len(typist.shown.split()) < 6:
         await typist.sees(b"\n")
         await asyncio.sleep(0.05)
     pids = {int(pid) for pid in typist.shown.split()}

@@ -91,6 +91,21 @@ def spin() -> None:
         pass
 
 
+@app.task(name="elastic", duration="default", context=True, on_stop="partial", max_retries=0)
+async def elastic(ctx: Context) -> str:
+    mark("elastic starts")
+    while not ctx.budget.shrunk:  # noqa: ASYNC110  (the worker changes it)
+        await asyncio.sleep(0.01)
+    mark("elastic lowered")
+    ctx.partial(f"{ctx.budget.remaining:.0f} s left")
+    await asyncio.sleep(60)
+    return "all"
+
+
+@app.task(name="needy", duration="slow", max_retries=0)
+async def needy() -> None: ...
+
+
 @app.task(name="follow_up")
 async def follow_up(value: int) -> str:
     job = await echo.aenqueue(value)

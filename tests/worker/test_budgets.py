@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import shutil
+import subprocess
+import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +19,7 @@ import pytest
 from headway import Context, Headway, Job, JobFailed, Worker
 from headway.core.event import Event
 from tests.conftest import ADDRESSES
+from tests.worker import busy_jobs
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -57,7 +63,7 @@ def app(store_name: str, tmp_path: Path) -> Headway:
 
 async def started(job: Job[Any]) -> None:
     async with asyncio.timeout(20):
-        while await job.astatus() != "executing":
+        while await job.astatus() != "executing":  # noqa: ASYNC110  (another task moves it)
             await asyncio.sleep(0.005)
 
 
@@ -141,7 +147,7 @@ async def test_everybody_is_told(store_name: str, tmp_path: Path, caplog: pytest
             assert (await app.client.stats()).totals["lowered.medium"] == 1
     assert [event.data for event in told if event.kind == "downgraded"] == [{"duration": "medium", "from": "slow"}]
     assert any(event.kind == "progress" and float(event.data["note"]) < 4 for event in told)  # ctx.budget.shrunk
-    lines = [record.headway for record in caplog.records if record.message == "job.downgraded"]
+    lines = [vars(record)["headway"] for record in caplog.records if record.message == "job.downgraded"]
     assert [(line["job"], line["duration"], line["budget"]) for line in lines] == [(stay.id, "medium", 4.0)]
 
 
@@ -202,3 +208,92 @@ async def test_retry_longer_tries_the_next_rung(tmp_path: Path) -> None:  # R3.3
         job = await app.tasks["grow"].aenqueue()
         assert 3 < await job.aresult(timeout=10) <= 4
         assert [attempt.reason for attempt in (await job.ainfo()).history] == ["time_limit"]
+
+
+async def test_a_worker_says_which_budgets_nothing_can_make_hold(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = an_app("memory://", tmp_path)
+
+    @app.task(name="in_thread", duration="fast")
+    def in_thread() -> None: ...
+
+    async with app, Worker(app):
+        pass
+    [told] = [record.getMessage() for record in caplog.records if "cannot be stopped" in record.getMessage()]
+    assert "in_thread" in told
+    assert "executor='process'" in told
+    assert "stay" not in told
+
+
+# ---------------------------------------------------------------------- every executor
+
+
+@pytest.mark.slow
+class TestExecutors:
+    """A ``headway worker`` and tasks that will not, or cannot, stop."""
+
+    @pytest.fixture
+    def yard(self, tmp_path: Path) -> Iterator[Headway]:
+        (tmp_path / "policy.toml").write_text(POLICY)
+        shutil.copy(busy_jobs.__file__, tmp_path / "busy_jobs.py")
+        url = ADDRESSES["sqlite"](tmp_path)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "headway", "worker", "busy_jobs:app", "--log-level", "warning"],
+            cwd=tmp_path,
+            env={**os.environ, "HEADWAY_STORE": url, "HEADWAY_POLICY": "policy.toml"},
+        )
+        app = Headway(url, policy=str(tmp_path / "policy.toml"))
+        for name, task in busy_jobs.app.tasks.items():
+            options = {field.name: getattr(task.options, field.name) for field in fields(task.options)}
+            app.task(name=name, **options)(task.fn)
+        try:
+            yield app
+        finally:
+            process.terminate()
+            process.wait(30)
+            app.close()
+
+    def test_a_process_that_spins_is_killed_at_its_seconds(self, yard: Headway) -> None:  # R3.5
+        job = yard.tasks["spin"].enqueue()
+        with pytest.raises(JobFailed, match=r"time limit \(1 s\)"):
+            job.result(timeout=30)
+        ran = job.info()
+        assert ran.finished_at is not None
+        assert ran.started_at is not None
+        assert ran.finished_at - ran.started_at < 5_000
+
+    def test_a_process_that_swallows_everything_is_killed_when_it_is_lowered(
+        self, yard: Headway
+    ) -> None:  # R3.11, R3.34
+        job = yard.tasks["deaf"].enqueue()
+        self.started(job)
+        time.sleep(1.0)
+        for duration in ("slow", "medium", "medium"):
+            yard.tasks["fill"].using(duration=duration).enqueue()
+        with pytest.raises(JobFailed, match="time limit"):
+            job.result(timeout=30)
+
+    def test_a_process_sees_its_budget_shrink(self, yard: Headway) -> None:
+        job = yard.tasks["aware"].enqueue()
+        self.started(job)
+        yard.tasks["fill"].enqueue()
+        assert job.result(timeout=30) in ("4 s left", "3 s left")
+        assert job.info().reason == "partial"
+
+    def test_a_thread_that_looks_ends_by_itself(self, yard: Headway) -> None:
+        job = yard.tasks["thread"].enqueue()
+        self.started(job)
+        yard.tasks["fill"].enqueue()
+        assert job.result(timeout=30) == "as far as it came"
+
+    def test_a_thread_that_does_not_costs_its_runner(self, yard: Headway) -> None:  # R3.34
+        job = yard.tasks["deaf_thread"].enqueue()
+        with pytest.raises(JobFailed, match=r"time limit \(1 s\); it would not stop and was killed"):
+            job.result(timeout=30)
+
+    def started(self, job: Job[Any]) -> None:
+        deadline = time.monotonic() + 30
+        while job.status() != "executing":
+            assert time.monotonic() < deadline
+            time.sleep(0.01)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-import warnings
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -397,12 +396,6 @@ def _check_options(task: Task[Any, Any, Any]) -> str:
     if len(names) != len(set(names)):
         raise ConfigError(f"task {name}: two limits of the same kind by the same parameter; the lower one is enough")
     _check_on_stop(name, options.on_stop)
-    if executor == "thread" and options.duration not in (None, INTERACTIVE):
-        warnings.warn(
-            f"task {name}: duration={options.duration!r} cannot stop a thread, only ask it to stop: let the task look "
-            f"at its context's budget, or use executor='process', which is killed",
-            stacklevel=5,
-        )
     return executor
 
 
@@ -423,7 +416,7 @@ def check_interactive(name: str, function: Callable[..., Any], options: TaskOpti
 
 def _check_on_stop(name: str, on_stop: str) -> None:
     if on_stop not in ON_STOP:
-        raise ConfigError(f"task {name}: on_stop is {', '.join(ON_STOP)}, not {on_stop!r}{nearest(on_stop, ON_STOP)}")
+        raise ConfigError(f"task {name}: on_stop is fail, retry_longer or partial, not {on_stop!r}")
 
 
 def _retry_rule(name: str, options: TaskOptions, on_stop: str | None) -> RetryRule | None:

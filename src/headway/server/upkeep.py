@@ -20,6 +20,8 @@ from headway.server.service import Service
 from headway.worker.chores.chore import every
 from headway.worker.chores.pruner import Pruner
 from headway.worker.chores.reaper import Reaper
+from headway.worker.chores.steward import EVERY as ROOM_EVERY
+from headway.worker.chores.steward import Steward
 from headway.worker.chores.ticker import Ticker
 from headway.worker.chores.witness import Witness
 
@@ -50,7 +52,7 @@ def _tell_end(keeping: asyncio.Task[None]) -> None:
 async def _keep(service: Service) -> None:
     desk = await _open(service)
     settings, in_force, store = service.app.settings, desk.in_force, desk.store
-    witness = Witness(store, in_force, lambda: 0.0)
+    witness, steward = Witness(store, in_force, lambda: 0.0), Steward(store, in_force)
 
     async def follow() -> None:
         """Learn of the policy, also while polls wait; should whoever applied it have died, put its rules in force."""
@@ -60,6 +62,10 @@ async def _keep(service: Service) -> None:
     async def look() -> float | None:
         """Sample what jobs wait for, if nobody but us serves any workers."""
         return await witness() if desk.roster.count else None
+
+    async def make_room() -> float | None:
+        """The same for room on the ladder."""
+        return await steward() if desk.roster.count else None
 
     chores: list[tuple[float, Callable[[], Awaitable[float | None]]]] = [
         (OVERTIME_EVERY, Overtime(store, in_force, desk.roster, tallies=desk.tallies)),
@@ -72,6 +78,7 @@ async def _keep(service: Service) -> None:
         (settings.heartbeat, Pruner(store, in_force)),
         (5.0, Ticker(store, desk.knows)),
         (1.0, look),
+        (ROOM_EVERY, make_room),
         (LOOK_EVERY, follow),
     ]
     try:

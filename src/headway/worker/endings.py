@@ -12,6 +12,7 @@ from headway.client.options import Retry
 from headway.client.task import Task
 from headway.core.errors import (
     BadArguments,
+    CommandFailed,
     Discard,
     JobError,
     PayloadError,
@@ -59,6 +60,8 @@ def raised(error: BaseException, task: Task[Any, Any, Any] | None) -> Ending:
         case SessionClosed():
             return Stopped("its client is gone")
         case BadArguments() | UnknownTask():
+            return Raised(describe(error, retriable=False))
+        case CommandFailed() if not error.retriable:
             return Raised(describe(error, retriable=False))
         case _:
             retry = task.options.retry if task is not None else None

@@ -149,7 +149,8 @@ class Parent:
 
     def _make_post(self, up: Up) -> Post:
         if up.server is None:
-            return LocalPost(open_store(up.store, up.namespace), self.in_force, tallies=self.tallies)
+            store = open_store(up.store, up.namespace, transient=up.transient_store)
+            return LocalPost(store, self.in_force, tallies=self.tallies)
         if up.policy is not None:
             self.in_force.adopt(up.policy_version, up.policy)
         return HttpPost(up.server, up.token, self.in_force, mark=VERSION)

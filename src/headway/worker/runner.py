@@ -19,7 +19,7 @@ from headway.client.task import Task
 from headway.core.errors import JobError, StoreError
 from headway.core.lease import Lease, Report
 from headway.core.policy.document import INTERACTIVE, Policy, reserved_slots
-from headway.core.policy.ladder import Grant
+from headway.core.policy.ladder import Grant, rung_index
 from headway.core.policy.retry import Crashed, Ending, Raised, Released, Returned, Stopped, TimedOut, Unknown, judge
 from headway.core.worker import Worker
 from headway.engine import traces
@@ -125,6 +125,7 @@ class Runner:
                 shown = self._arguments if self._settings.log_args else None
                 self._middlewares = [traces.around_runs(self.worker.worker_id, shown), *self._middlewares]
                 self._simple = False
+            self._warn_of_threads()
             await self._prepare_processes()
             if any(task.options.duration == INTERACTIVE for task in self._app.tasks.values()):
                 dialling.prepare()
@@ -407,6 +408,21 @@ class Runner:
         if self._app.lifespan is not None:
             state = await stack.enter_async_context(self._app.lifespan(self._app))
             self._state = dict(state or {})
+
+    def _warn_of_threads(self) -> None:
+        """Say which tasks have a budget that nothing can make them keep."""
+        ladder = self._post.in_force.policy.ladder
+        found = [
+            task.name
+            for task in self._app.tasks.values()
+            if task.executor == "thread" and rung_index(ladder, task.template.rung) is not None
+        ]
+        if found:
+            log.warning(
+                "a thread cannot be stopped, only asked to stop: for a duration that holds, let %s look at the budget "
+                "of the context, or use executor='process'",
+                ", ".join(found),
+            )
 
     async def _prepare_processes(self) -> None:
         wanting = [task.name for task in self._app.tasks.values() if task.executor == "process"]

@@ -45,12 +45,14 @@ class Queue(Headway):
         """Make an unopened store in the project's database, which under tests is another one than in its settings."""
         if self._placed:
             return super().make_store()
-        return open_store(store_address(), self.settings.namespace)
+        settings = self.settings
+        return open_store(store_address(), settings.namespace, transient=settings.transient_store)
 
     def submit(self, call: Call[Any]) -> str | None:
         """Submit a call as part of the transaction that Django's connection is in; gives the id of its job.
 
-        A transient one is sent after the commit, if it comes to one, and has no id to give.
+        A transient one is sent after the commit, if it comes to one, and has no id to give: to its own store, if there
+        is one.
         """
         alias = database()
         connection = connections[alias]
@@ -117,6 +119,7 @@ def worker_settings(options: Options) -> dict[str, Any]:
     """Say in Headway's words what a project's settings ask of a worker."""
     return {
         "namespace": options.namespace,
+        "transient_store": options.transient_store,
         "slots": options.max_concurrency,
         "reserved": 0,  # All slots are for all jobs, as the documents of IOQueue have it.
         "heartbeat": options.heartbeat,

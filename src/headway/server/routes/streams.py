@@ -95,11 +95,16 @@ def _event_text(told: Told) -> bytes:
 
 
 @sockets.websocket("/tasks/{task_id}/stream")
-async def stream(websocket: WebSocket, task_id: str, after: str | None = None) -> None:
-    """Tell a task's story as messages of a `type`: queue, started, duration, progress, retried, result; then close."""
+async def stream(websocket: WebSocket, task_id: str, after: str | None = None, abandon: bool = False) -> None:
+    """Tell a task's story as messages of a `type`: queue, started, duration, progress, retried, result; then close.
+
+    ``abandon``: nobody else wants the result, so the task is cancelled when its reader goes away.
+    """
     service = service_of(websocket)
     try:
         caller = await authorise(websocket, Scope.READ)
+        if abandon and not caller.may(Scope.SUBMIT):
+            raise Problem("forbidden", "to cancel a task this needs a token with the scope submit", scope="submit")
         await find(service, caller, task_id[:64])
         service.check_room()
     except (Problem, HeadwayError) as error:
@@ -108,7 +113,8 @@ async def stream(websocket: WebSocket, task_id: str, after: str | None = None) -
     await websocket.accept(subprotocol=subprotocol_of(websocket))
     with service.stream(caller.token_id) as revoked:
         told = follow(service, JobId(task_id), read_place(after), revoked)
-        await _while_connected(websocket, _tell(websocket, told))
+        if not await _while_connected(websocket, _tell(websocket, told)) and abandon:
+            await service.client.cancel([JobId(task_id)])
 
 
 async def _tell(websocket: WebSocket, told: AsyncGenerator[Told]) -> None:
@@ -129,16 +135,18 @@ async def _tell(websocket: WebSocket, told: AsyncGenerator[Told]) -> None:
     await websocket.close(code, reason)
 
 
-async def _while_connected(websocket: WebSocket, telling: Coroutine[Any, Any, None]) -> None:
-    """Tell as long as somebody is there; what they say is not listened to."""
+async def _while_connected(websocket: WebSocket, telling: Coroutine[Any, Any, None]) -> bool:
+    """Tell as long as somebody is there; what they say is not listened to. False if they went before the end."""
 
     async def until_gone() -> None:
         while (await websocket.receive())["type"] != "websocket.disconnect":
             pass
 
-    tasks = {asyncio.ensure_future(telling), asyncio.ensure_future(until_gone())}
+    told = asyncio.ensure_future(telling)
+    tasks = {told, asyncio.ensure_future(until_gone())}
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        return told.done()
     finally:
         for task in tasks:
             task.cancel()

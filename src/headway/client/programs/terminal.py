@@ -8,7 +8,6 @@ import fcntl
 import json
 import os
 import pty
-import signal
 import struct
 import sys
 import termios
@@ -16,11 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-LAUNCHER = Path(__file__).with_name("launcher.py")
+ATTENDANT = Path(__file__).with_name("attendant.py")
 CHUNK = 32 << 10
-HANG_UP = 0.5  # Seconds between SIGHUP and SIGKILL.
-LAST_WORDS = 0.5  # Seconds in which what a program left in its terminal is read after it has ended.
-LOOK_EVERY = 0.02
 # Nothing of the worker's own environment but these: it may hold passwords.
 PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "USER", "LOGNAME", "SHELL", "TMPDIR")
 
@@ -64,15 +60,14 @@ async def _attend(ctx: Talks, terminal: _Terminal) -> int:
     output = asyncio.ensure_future(_show(ctx, terminal))
     others = [asyncio.ensure_future(_type(ctx, terminal)), asyncio.ensure_future(_follow_size(ctx, terminal))]
     try:
-        await asyncio.wait({exited, *others}, return_when=asyncio.FIRST_COMPLETED)
-        for task in others:
-            if task.done():
-                task.result()  # The session is over.
-        await asyncio.wait({output}, timeout=LAST_WORDS)
-        while not output.done() and not terminal.is_quiet():  # The client is behind with reading what was said.
-            await asyncio.wait({output}, timeout=LAST_WORDS)
-        code = exited.result()
-        return code if code >= 0 else 128 - code
+        # First the program ends, and all that it has started; then what they said has been sent.
+        for last in (exited, output):
+            await asyncio.wait({last, *others}, return_when=asyncio.FIRST_COMPLETED)
+            for other in others:
+                if other.done():
+                    other.result()  # The session is over.
+        output.result()
+        return exited.result()
     finally:
         parts: list[asyncio.Future[Any]] = [output, *others, exited]
         for part in parts:
@@ -83,7 +78,6 @@ async def _attend(ctx: Talks, terminal: _Terminal) -> int:
 async def _show(ctx: Talks, terminal: _Terminal) -> None:
     while data := await terminal.read():
         await ctx.send(data)
-        terminal.unsent = False
 
 
 async def _type(ctx: Talks, terminal: _Terminal) -> None:
@@ -100,10 +94,10 @@ async def _follow_size(ctx: Talks, terminal: _Terminal) -> None:
 class _Terminal:
     """A program, and the side of its terminal that a person would sit at."""
 
-    def __init__(self, process: asyncio.subprocess.Process, master: int) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, master: int, link: int) -> None:
         self.process = process
-        self.unsent = False  # Something that was read has not been sent yet.
         self._master = master
+        self._link = link  # The attendant ends everything when this is closed, by us or because we are gone.
         self._loop = asyncio.get_running_loop()
         os.set_blocking(master, False)
 
@@ -117,29 +111,33 @@ class _Terminal:
         cpu: int | None,
         memory: int | None,
     ) -> _Terminal:
-        wanted = {"argv": list(argv), "cpu": cpu, "memory": memory, "parent": os.getpid()}
         master, slave = pty.openpty()
+        theirs, link = os.pipe()
+        wanted = {"argv": list(argv), "cpu": cpu, "memory": memory, "link": theirs}
         try:
             _set_size(master, size)
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-I",
                 "-S",
-                str(LAUNCHER),
+                str(ATTENDANT),
                 json.dumps(wanted),
                 stdin=slave,
                 stdout=slave,
                 stderr=slave,
                 env=dict(env),
                 cwd=cwd,
+                pass_fds=[theirs],
                 start_new_session=True,
             )
         except BaseException:
             os.close(master)
+            os.close(link)
             raise
         finally:
             os.close(slave)
-        return cls(process, master)
+            os.close(theirs)
+        return cls(process, master, link)
 
     def resize(self, size: tuple[int, int]) -> None:
         """Set the size; the kernel tells the processes in the foreground (SIGWINCH)."""
@@ -150,21 +148,11 @@ class _Terminal:
         """Read what the program says; nothing once no process has the terminal open."""
         while True:
             try:
-                data = os.read(self._master, CHUNK)
+                return os.read(self._master, CHUNK)
             except BlockingIOError:
                 await self._ready(self._loop.add_reader, self._loop.remove_reader)
             except OSError:  # EIO: so Linux says that nobody is at the other side.
                 return b""
-            else:
-                self.unsent = True
-                return data
-
-    def is_quiet(self) -> bool:
-        """Tell whether nothing is left to be read just now, nor to be sent."""
-        if self.unsent:
-            return False
-        found = fcntl.ioctl(self._master, termios.FIONREAD, b"\0\0\0\0")
-        return found == b"\0\0\0\0"
 
     async def write(self, data: bytes) -> None:
         """Type; waits while the program does not read."""
@@ -179,26 +167,12 @@ class _Terminal:
 
     async def end(self) -> None:
         """End every process of the terminal, whatever it thinks of that, and wait until they are gone."""
-        ending = asyncio.ensure_future(self._end())
-        while not ending.done():  # Also if we are told to stop meanwhile: the slot is free only when they are gone.
+        os.close(self._link)
+        exited = asyncio.ensure_future(self.process.wait())
+        while not exited.done():  # Also if we are told to stop meanwhile: the slot is free only when they are gone.
             with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.shield(ending)
-        ending.result()
-
-    async def _end(self) -> None:
-        session = self.process.pid
-        try:
-            _signal(session, signal.SIGHUP)
-            _signal(session, signal.SIGCONT)  # What is stopped would not hear of it.
-            deadline = self._loop.time() + HANG_UP
-            while _members(session) and self._loop.time() < deadline:  # noqa: ASYNC110  (nobody tells us)
-                await asyncio.sleep(LOOK_EVERY)
-            while _members(session):
-                _signal(session, signal.SIGKILL)
-                await asyncio.sleep(LOOK_EVERY)
-            await self.process.wait()
-        finally:
-            os.close(self._master)
+                await asyncio.shield(exited)
+        os.close(self._master)
 
     async def _ready(self, watch: Callable[..., object], unwatch: Callable[[int], object]) -> None:
         ready: asyncio.Future[None] = self._loop.create_future()
@@ -216,30 +190,3 @@ def _environment(more: Mapping[str, str] | None) -> dict[str, str]:
 
 def _set_size(descriptor: int, size: tuple[int, int]) -> None:
     fcntl.ioctl(descriptor, termios.TIOCSWINSZ, struct.pack("HHHH", *size, 0, 0))
-
-
-def _signal(session: int, number: signal.Signals) -> None:
-    for pid in _members(session):
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, number)
-
-
-def _members(session: int) -> list[int]:
-    """Find the processes of a session: a shell puts each job into a group of its own. Those that have ended are not."""
-    if sys.platform != "linux":
-        try:
-            os.killpg(session, 0)
-        except (ProcessLookupError, PermissionError):
-            return []
-        return [-session]
-    found = []
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            try:
-                with open(f"/proc/{name}/stat", "rb") as file:
-                    state, _, _, its_session = file.read().rpartition(b")")[2].split()[:4]
-            except (OSError, ValueError):
-                continue
-            if int(its_session) == session and state not in (b"Z", b"X"):
-                found.append(int(name))
-    return found

@@ -1,0 +1,167 @@
+"""The ladder over real worker processes that are killed at random while it is full: no count ever exceeds a limit."""
+
+from __future__ import annotations
+
+import random
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from headway import Job
+from headway.core.job import State
+from headway.core.policy.document import BUILT_IN, ELASTIC, Ladder, Policy, Rung
+from headway.core.policy.ladder import Floor
+from headway.engine.policies import apply_policy
+from headway.stores.base import Store
+from tests.conftest import ADDRESSES
+from tests.faults.conftest import WorkerProcess, Yard, alive, tree, wait_until
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+LIMITS = {"fast": 6, "medium": 4, "slow": 2}
+SECONDS = {"fast": 1, "medium": 4, "slow": 20}
+LADDER = Ladder(tuple(Rung(name, SECONDS[name] * 1_000, limit=limit) for name, limit in LIMITS.items()))
+POLICY = replace(BUILT_IN, ladder=LADDER, reserve=replace(BUILT_IN.reserve, slots=0), crash_limit=100)
+WORKERS, SLOTS = 3, 3
+
+
+class Run(NamedTuple):
+    """One attempt, by the one clock that all processes of a machine share."""
+
+    rung: str
+    began: int
+    ended: int
+
+
+@pytest.fixture
+def yard(store_name: str, tmp_path: Path) -> Iterator[Yard]:
+    found = Yard(tmp_path, ADDRESSES[store_name](tmp_path))
+    found.app.portal.run(_apply(found, POLICY))
+    yield found
+    found.close()
+
+
+async def _apply(yard: Yard, policy: Policy) -> None:
+    await apply_policy(await yard.app.client.store(), policy, now_at=1)
+
+
+@pytest.mark.parametrize("store_name", ["sqlite"])
+def test_no_limit_is_exceeded_while_workers_die(yard: Yard, seed: int) -> None:
+    """R3.13 to R3.16, R3.65, R3.71, R3.79, R3.80, R3.82"""
+    _storm(yard, random.Random(seed), seconds=6)
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("store_name", ["sqlite", "redis", "postgres"])
+def test_no_limit_is_exceeded_in_a_long_storm(yard: Yard, seed: int) -> None:
+    _storm(yard, random.Random(seed), seconds=60)
+
+
+def _storm(yard: Yard, chance: random.Random, *, seconds: float) -> None:
+    died: dict[int, int] = {}  # By process: when it was seen to be gone.
+    workers = [yard.start("--slots", str(SLOTS)) for _ in range(WORKERS)]
+    watcher = _Watcher(yard)
+    watcher.start()
+    jobs: list[Job[object]] = []
+    ends = time.monotonic() + seconds
+    while time.monotonic() < ends:
+        waiting = sum(lane.waiting for lane in yard.app.stats().lanes.values())
+        for _ in range(12 - waiting):
+            rung = chance.choice([*LIMITS, ELASTIC, ELASTIC])
+            length = chance.uniform(0.05, 0.8)
+            jobs.append(yard.submit("climb", rung, len(jobs), length, duration=rung, on_stop="retry_longer"))
+        if chance.random() < 0.4:
+            victim = chance.choice(workers)
+            workers.remove(victim)
+            _kill(victim, died)
+            workers.append(yard.start("--slots", str(SLOTS)))
+        time.sleep(chance.uniform(0.1, 0.5))
+    for job in jobs:
+        yard.until(job, "completed", "failed", within=120)
+    watcher.stop()
+    assert watcher.wrong == []
+    assert watcher.looks > 10
+    assert max(watcher.most.values()) > 0
+    runs = _runs(yard, died)
+    assert _most(runs, "fast", "medium", "slow", ELASTIC) <= LIMITS["fast"]
+    assert _most(runs, "medium", "slow") <= LIMITS["medium"]
+    assert _most(runs, "slow") <= LIMITS["slow"]
+    wait_until(lambda: yard.app.portal.run(_floor(yard)).counts == (0, 0, 0))
+    stats = yard.app.stats()
+    assert [lane.executing for lane in stats.lanes.values()] == [0] * len(stats.lanes)
+    assert Counter(job.status() for job in jobs)[State.COMPLETED] > len(jobs) / 2
+
+
+class _Watcher(threading.Thread):
+    """Looks at the store as often as it can, and notes whatever breaks a limit."""
+
+    def __init__(self, yard: Yard) -> None:
+        super().__init__(daemon=True)
+        self._yard = yard
+        self._over = threading.Event()
+        self.wrong: list[Floor] = []
+        self.most: Counter[str] = Counter()
+        self.looks = 0
+
+    def run(self) -> None:
+        while not self._over.is_set():
+            floor = self._yard.app.portal.run(_floor(self._yard))
+            self.looks += 1
+            for index, (name, limit) in enumerate(LIMITS.items()):
+                count = sum(floor.counts[index:])
+                self.most[name] = max(self.most[name], count)
+                if count > limit:
+                    self.wrong.append(floor)
+            time.sleep(0.005)
+
+    def stop(self) -> None:
+        self._over.set()
+        self.join()
+
+
+async def _floor(yard: Yard) -> Floor:
+    store: Store = await yard.app.client.store()
+    floor = (await store.snapshot()).floor
+    assert floor is not None
+    return floor
+
+
+def _kill(worker: WorkerProcess, died: dict[int, int]) -> None:
+    pids = tree(worker.pid)
+    worker.send(signal.SIGKILL, whole_tree=True)
+    worker.wait()
+    wait_until(lambda: not any(alive(pid) for pid in pids))
+    died.update(dict.fromkeys(pids, time.monotonic_ns()))
+
+
+def _runs(yard: Yard, died: dict[int, int]) -> list[Run]:
+    """Read what ran when. What a killed process had begun ended when it was gone."""
+    began: dict[tuple[str, str, str], int] = {}
+    runs: list[Run] = []
+    for line in yard.marks("climb "):
+        _, what, rung, number, pid, moment = line.split()
+        if what == "start":
+            began[rung, number, pid] = int(moment)
+        else:
+            runs.append(Run(rung, began.pop((rung, number, pid)), int(moment)))
+    # Those that were killed by their own worker, for want of time, left no mark; they ended within its grace.
+    own = 2_000_000_000
+    runs += [Run(rung, at, min(died.get(int(pid), at), at + own)) for (rung, _, pid), at in began.items()]
+    return runs
+
+
+def _most(runs: list[Run], *rungs: str) -> int:
+    """Recount how many of these ran at the same moment, at most."""
+    changes = sorted(change for run in runs if run.rung in rungs for change in ((run.began, 1), (run.ended, -1)))
+    running = most = 0
+    for _, change in changes:
+        running += change
+        most = max(most, running)
+    return most
