@@ -83,7 +83,7 @@ def become(wanted: dict) -> None:  # type: ignore[type-arg]
         os._exit(NOT_STARTED)
 
 
-def reap(program: int) -> "int | None":
+def reap(program: int) -> int | None:
     """Bury whoever has ended. Gives the program's exit code, if it is among them."""
     code = None
     with contextlib.suppress(ChildProcessError):
@@ -114,13 +114,13 @@ def end(program: int) -> None:
         left = descendants(program)
 
 
-def tell(pids: "list[int]", number: int) -> None:
+def tell(pids: list[int], number: int) -> None:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)
 
 
-def descendants(program: int) -> "list[int]":
+def descendants(program: int) -> list[int]:
     """Find every process that comes from us. Where nobody can tell, those of the program's own group."""
     if sys.platform != "linux":
         try:
@@ -128,7 +128,7 @@ def descendants(program: int) -> "list[int]":
         except (ProcessLookupError, PermissionError):
             return []
         return [-program]
-    parents = {}
+    parents: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
             try:
