@@ -131,6 +131,17 @@ async def test_what_was_said_before_is_still_received() -> None:
         await talk.send("too late")
 
 
+async def test_no_resize_is_missed_between_two_looks() -> None:
+    talk = Conversation(Ear().hear)
+    talk.hear(Resize(5, 6))
+    assert await asyncio.wait_for(talk.resized(), 1) == (5, 6)
+    waiting = asyncio.create_task(talk.resized())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    talk.hear(Resize(7, 8))
+    assert await asyncio.wait_for(waiting, 1) == (7, 8)
+
+
 async def test_a_line_that_breaks_while_sending_is_the_end() -> None:
     ear = Ear()
     talk = Conversation(ear.hear)

@@ -44,10 +44,10 @@ class Conversation:
         return self._size
 
     async def resized(self) -> tuple[int, int]:
-        """Wait for the next resize. Gives the size."""
-        self._resized.clear()
+        """Wait for a resize that came since this was last told. Gives the size."""
         await self._resized.wait()
         self._raise_if_gone()
+        self._resized.clear()
         return self._size
 
     async def receive(self) -> str | bytes:
