@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import socket
 import threading
 from pathlib import Path
 
@@ -31,3 +34,20 @@ def test_ears_open_while_others_ring(tmp_path: Path) -> None:
         for ringer in ringers:
             ringer.join()
     assert list((tmp_path / "headway.db-wake").iterdir()) == []
+
+
+async def test_an_ear_that_is_closed_while_somebody_waits_leaves_nothing_in_the_loop(tmp_path: Path) -> None:
+    """The next one to get the number of its descriptor would find an entry of the loop that is not its own."""
+    loop = asyncio.get_running_loop()
+    ear = Bell(tmp_path / "headway.db").listen(f"{WATCHER}me")
+    waiting = asyncio.create_task(ear.wait(5.0))
+    await asyncio.sleep(0.01)
+    waiting.cancel()
+    ear.close()
+    first, second = socket.socketpair()
+    with first, second:
+        for end in (first, second):  # One of them has the number now.
+            loop.add_reader(end, lambda: None)
+            loop.remove_reader(end)
+    with contextlib.suppress(asyncio.CancelledError):
+        await waiting
