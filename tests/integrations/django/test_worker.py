@@ -17,13 +17,13 @@ from django.core.management import call_command
 from django.db import connection, transaction
 
 from headway.integrations.django.models import IOJob
-from tests.integrations.django.conftest import Worker, ended, wait_until
+from tests.integrations.django.conftest import Worker, both, ended, wait_until
 from tests.integrations.django.names import Status
 from tests.integrations.django.shop import django_tasks_here as declared
 from tests.integrations.django.shop import tasks
 from tests.integrations.django.shop.models import Order
 
-pytestmark = pytest.mark.xdist_group("django")
+pytestmark = [pytest.mark.xdist_group("django"), both]
 
 
 def test_a_job_runs_and_its_row_tells_of_it(worker: Worker) -> None:
@@ -48,6 +48,8 @@ def test_a_sync_task_uses_the_orm_in_a_thread_and_leaves_no_connection_open(work
 
 
 def is_connected(backend_pid: int) -> bool:
+    if not backend_pid:
+        return False
     with connection.cursor() as cursor:
         cursor.execute("SELECT count(*) FROM pg_stat_activity WHERE pid = %s", [backend_pid])
         return bool(cursor.fetchone()[0])
