@@ -18,6 +18,7 @@ import pytest
 
 from headway.stores.base import Clock, Store
 from headway.stores.open import open_store
+from headway.stores.paired.store import PairedStore
 from headway.testing.clock import ManualClock
 from tests.guest import SCHEME, open_guest, open_hasty_guest
 from tests.servers import Postgres, Server, Valkey
@@ -114,7 +115,17 @@ STORES: dict[str, Callable[[Path, str, Clock], Store]] = {
     "postgres": _postgres,
 }
 # Its statements are those of sqlite, carried out by another library: no address leads there, and so no other test.
-CONFORMANCE_STORES = STORES | {"guest": open_guest}
+GUESTS: dict[str, Callable[[Path, str, Clock], Store]] = {"guest": open_guest}
+
+# Two stores as one, for durable and for transient jobs: they are held to the conformance tests too.
+PAIRS: dict[str, Callable[[Path, str, Clock], Store]] = {
+    "memory+memory": lambda _folder, namespace, clock: PairedStore(
+        open_store("memory://", namespace, clock=clock), lambda: open_store("memory://", namespace, clock=clock)
+    ),
+    "sqlite+redis": lambda folder, namespace, clock: open_store(
+        f"sqlite:///{folder}/headway.db?synchronous=normal", namespace, transient=_redis_address(folder), clock=clock
+    ),
+}
 
 # The same for tests that write much: what is written need not survive a power cut.
 HASTY_STORES = STORES | {
@@ -136,7 +147,8 @@ ADDRESSES: dict[str, Callable[[Path], str]] = {
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("headway")
-    group.addoption("--store", choices=sorted(CONFORMANCE_STORES), help="run the conformance tests on this store alone")
+    known = sorted(STORES | GUESTS | PAIRS)
+    group.addoption("--store", choices=known, help="run the conformance tests on this store alone")
     group.addoption("--seed", type=int, default=7, help="where random tests start")
 
 
@@ -144,9 +156,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     named = any(mark.args[0] == "store_name" for mark in metafunc.definition.iter_markers("parametrize"))
     if "store_name" in metafunc.fixturenames and not named:
         wanted: str | None = metafunc.config.getoption("--store")
-        quick = metafunc.definition.get_closest_marker("slow") is None
-        known = CONFORMANCE_STORES if quick and "conformance" in metafunc.definition.path.parts else STORES
-        metafunc.parametrize("store_name", [wanted] if wanted else list(known))
+        conforming = metafunc.definition.path.parent.name == "conformance"
+        others = GUESTS if conforming and not metafunc.definition.get_closest_marker("slow") else {}
+        if conforming and not metafunc.definition.get_closest_marker("one_store"):
+            others = others | PAIRS
+        if conforming and wanted is not None:
+            others = GUESTS | PAIRS
+        names = [name for name in (*STORES, *others) if wanted in (None, name)]
+        marks = {"sqlite+redis": [pytest.mark.slow]}
+        metafunc.parametrize("store_name", [pytest.param(name, marks=marks.get(name, ())) for name in names])
 
 
 @pytest.fixture
@@ -168,7 +186,7 @@ async def open_namespace(store_name: str, tmp_path: Path, clock: ManualClock) ->
     async with AsyncExitStack() as stack:
 
         async def open_one(namespace: str) -> Store:
-            store = CONFORMANCE_STORES[store_name](tmp_path, namespace, clock)
+            store = (STORES | GUESTS | PAIRS)[store_name](tmp_path, namespace, clock)
             await store.open()
             stack.push_async_callback(store.close)
             return store

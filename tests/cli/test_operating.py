@@ -9,6 +9,8 @@ import pytest
 
 from headway.version import __version__
 from tests.cli.command import Cli
+from tests.conftest import valkey
+from tests.servers import free_port
 
 TASKS = """
 from headway import Headway
@@ -102,6 +104,26 @@ def test_doctor_says_what_is_wrong_and_what_to_do(cli: Cli) -> None:
     told = cli.call("doctor", code=1).out
     assert "its jobs are back in under 1 s" in told
     assert "→ start one" in told
+
+
+def test_doctor_says_whether_the_store_of_transient_jobs_answers(cli: Cli) -> None:
+    cli.submit("demo.noop")
+    away = f"redis://user:hush@127.0.0.1:{free_port()}/5"
+    ran = cli.run("doctor", "--json", code=1, HEADWAY_TRANSIENT_STORE=away)
+    checks = {check["name"]: check for check in ran.json["checks"]}
+    assert checks["transient store"]["status"] == "fail"
+    assert "durable jobs go on" in checks["transient store"]["advice"]
+    assert checks["store"]["status"] == checks["writing"]["status"] == "ok"
+    assert "hush" not in ran.out + ran.err
+    there = cli.run("doctor", "--json", code=1, HEADWAY_TRANSIENT_STORE=f"{valkey().url}?prefix={cli.folder.name}")
+    checks = {check["name"]: check for check in there.json["checks"]}
+    assert checks["transient store"]["status"] == "ok"
+
+
+def test_a_transient_store_inside_one_process_is_refused(cli: Cli) -> None:
+    for words in (["stats"], ["worker", "headway.demo:app"], ["serve"]):
+        ran = cli.run(*words, code=None, HEADWAY_TRANSIENT_STORE="memory://")
+        assert (ran.code, "memory://" in ran.err) == (2, True), ran
 
 
 def test_migrate_reports_what_it_does(cli: Cli) -> None:

@@ -8,10 +8,11 @@ import pytest
 
 from headway.core.job import State
 from headway.core.lease import Answer
-from headway.core.policy.retry import Returned, Stopped
+from headway.core.policy.retry import Returned, Stopped, TimedOut
 from headway.stores.base import Store
 from headway.testing.clock import ManualClock
 from tests.conformance.builders import (
+    BOOM,
     a_job,
     an_id,
     claim,
@@ -121,3 +122,13 @@ async def test_a_cancelled_job_asks_nothing_of_its_next_run(store: Store) -> Non
     await store.retry([job_id])
     assert not (await claim_one(store)).cancel_requested
     assert (await the_job(store, job_id)).cancel_requested_at is None
+
+
+async def test_a_job_cancelled_while_it_ran_keeps_the_timeout_it_ran_with(store: Store) -> None:
+    await register(store)
+    job_id = await submit_one(store, a_job(timeout_ms=60_000))
+    lease = await claim_one(store)
+    await store.cancel([job_id])
+    await end(store, lease, TimedOut(BOOM))  # Its worker has not heard of that, and wants it to go on for longer.
+    job = await the_job(store, job_id)
+    assert (job.state, job.timeout_ms) == (State.CANCELLED, 60_000)

@@ -58,6 +58,8 @@ from tests.conformance.crowd import (
 from tests.conftest import ADDRESSES, OpenStore
 from tests.guest import open_any
 
+pytestmark = pytest.mark.one_store  # One at a time, they would have to be one.
+
 EVERYTHING = JobQuery(limit=100_000)
 BAD = (State.FAILED, State.CANCELLED, State.DEAD_LETTER)
 LAST = "the last"  # How the worker is called that takes all that is left.

@@ -175,6 +175,7 @@ async def test_the_same_report_again_is_the_same_and_changes_nothing(store: Stor
         await store.cancel([job_id])
 
 
+@pytest.mark.one_store  # A report without a token is that of a transient job, and counted as such elsewhere.
 async def test_a_foreign_token_is_refused_and_changes_nothing(store: Store) -> None:
     # R5.57, R2.56
     job_id = await submit_one(store)

@@ -22,9 +22,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from headway.core.errors import IdempotencyConflict, JobError
-from headway.core.job import MOVES, Job, JobId, NewJob, State, Submitted
+from headway.core.job import MOVES, Job, JobId, NewJob, RetryRule, State, Submitted
 from headway.core.lease import Answer, Lease
-from headway.core.policy.document import BUILT_IN, Keep, LimitRule, Reserve, Rung
+from headway.core.policy.document import BUILT_IN, Keep, Ladder, LimitRule, Reserve, Rung
+from headway.core.policy.ladder import Amendment
 from headway.core.policy.lanes import plan
 from headway.core.policy.retry import (
     Crashed,
@@ -50,6 +51,8 @@ from headway.testing.clock import ManualClock
 from tests.conformance.builders import BOOM, a_job, a_worker, an_id
 from tests.conftest import HASTY_STORES
 
+pytestmark = pytest.mark.one_store  # All answers are those of one store, order keys and all.
+
 T = TypeVar("T")
 
 WORKERS = {
@@ -69,6 +72,7 @@ ENDINGS: list[Ending] = [
     Snoozed(2_000),
     Snoozed(0),
     TimedOut(JobError("TimedOut", "too slow")),
+    TimedOut(JobError("TimedOut", "too slow"), b"half"),
     Stopped(),
     Crashed("signal 9"),
     Released(),
@@ -93,6 +97,7 @@ class Wanted(NamedTuple):
     tenant: str | None
     persist: bool
     limits: tuple[str, ...]
+    on_stop: str = "fail"
 
 
 def _mostly(usual: Any, *others: Any) -> st.SearchStrategy[Any]:
@@ -110,7 +115,7 @@ wanted = st.builds(
     payload=_mostly(b"1", b"\x002\xff"),
     lane=st.sampled_from(["high", "medium", "low"]),
     needs=_mostly((), ("gpu",), ("gpu", "arm")),
-    rung=_mostly(None, "fast", "slow", "default"),
+    rung=_mostly(None, "fast", "slow", "default", "interactive"),
     max_retries=st.sampled_from([0, 1, 3]),
     delay_ms=_mostly(0, 1_000, 4_000),
     expires_ms=_mostly(None, 1_500, 6_000),
@@ -119,7 +124,9 @@ wanted = st.builds(
     tenant=_mostly(None, "acme", "zeta"),
     persist=_mostly(True, False),
     limits=_mostly((), ("account=7",), ("account=7", "host=x")),
+    on_stop=_mostly("fail", "retry_longer", "partial"),
 )
+JUDGING = replace(BUILT_IN, ladder=Ladder((Rung("fast", 3_000), Rung("slow", 30_000))))
 
 # What an operator may put in force at any time, and what plans are made by.
 GOVERNED = {
@@ -247,8 +254,8 @@ class Histories(RuleBasedStateMachine):
             claim_id = self.asked.to_bytes(16, "big")
         offers = frozenset(WORKERS[worker_id].offers)
         pairs = [(self._lease(number), ending) for number, ending in finished if self.leases]
-        ends = [judge(ending, first, BUILT_IN, chance=0.5) for (first, _), ending in pairs]
-        oracle_ends = [judge(ending, second, BUILT_IN, chance=0.5) for (_, second), ending in pairs]
+        ends = [judge(ending, first, JUDGING, chance=0.5) for (first, _), ending in pairs]
+        oracle_ends = [judge(ending, second, JUDGING, chance=0.5) for (_, second), ending in pairs]
         assert [end._replace(seq=0) for end in ends] == [end._replace(seq=0) for end in oracle_ends]
 
         async def play(store: Store) -> Exchanged:
@@ -384,6 +391,12 @@ class Histories(RuleBasedStateMachine):
     @rule(picked=st.lists(numbers, min_size=1, max_size=3))
     def cancel(self, picked: list[int]) -> None:
         self._same(lambda store: store.cancel(self._ids(picked), "not wanted"))
+
+    @rule(picked=st.lists(st.tuples(numbers, st.sampled_from(["fast", "slow", "glacial", None])), max_size=3))
+    def amend(self, picked: list[tuple[int, str | None]]) -> None:
+        ids = self._ids([number for number, _ in picked])
+        amendments = [Amendment(job_id, rung) for job_id, (_, rung) in zip(ids, picked, strict=True)]
+        self._same(lambda store: store.amend(amendments))
 
     @rule(picked=st.lists(numbers, min_size=1, max_size=3))
     def retry(self, picked: list[int]) -> None:
@@ -596,7 +609,8 @@ class Histories(RuleBasedStateMachine):
             payload=one.payload,
             lane=one.lane,
             needs=one.needs,
-            rung=one.rung,
+            rung=one.rung if one.persist or one.rung != "interactive" else None,
+            retry=None if one.on_stop == "fail" else RetryRule("policy", on_stop=one.on_stop),
             max_retries=one.max_retries,
             tenant=one.tenant,
             delay_ms=one.delay_ms if one.persist else 0,
@@ -641,7 +655,7 @@ class Histories(RuleBasedStateMachine):
     def _report(self, pair: tuple[Lease, Lease], ending: Ending) -> Answer:
         async def play(store: Store) -> list[tuple[JobId, Answer]]:
             lease = pair[0] if store is self.store else pair[1]
-            given = judge(ending, lease, BUILT_IN, chance=0.5)
+            given = judge(ending, lease, JUDGING, chance=0.5)
             return list((await store.exchange(Exchange(None, finished=[given]))).refused)
 
         refused = self._same(play)

@@ -277,6 +277,7 @@ async def test_a_lane_is_as_old_as_the_front_of_its_classes(store: Store, clock:
     assert view.oldest_at == due_at
 
 
+@pytest.mark.one_store  # The one store does not know the ids of the other.
 async def test_a_transient_job_with_the_id_of_a_kept_one_is_recognised(store: Store) -> None:
     kept = a_job(payload=b"1")
     await store.submit([kept])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from headway.core.job import ClassKey, State
 from headway.core.policy.retry import Raised, Released
 from headway.core.snapshot import ClassView
@@ -55,6 +57,7 @@ async def test_delayed_jobs_make_no_lane_old(store: Store) -> None:
     assert (await lanes(store))["medium"].oldest_at is None
 
 
+@pytest.mark.one_store  # Each has order keys of its own.
 async def test_a_snapshot_shows_each_class_with_its_length_and_age(store: Store, clock: ManualClock) -> None:
     await submit(store, a_job(), a_job(), a_job(needs=("gpu",)), a_job(rung="slow"), a_job(delay_ms=9, lane="low"))
     submitted_at = clock()

@@ -72,13 +72,16 @@ class WorkerProcess:
 class Yard:
     """A folder with the tasks, a store, and workers that come and go. The store is a file in it unless it is named."""
 
-    def __init__(self, folder: Path, store: str | None = None) -> None:
+    def __init__(self, folder: Path, store: str | None = None, transient: str | None = None) -> None:
         self.folder = folder
         self._workers: list[WorkerProcess] = []
         shutil.copy(Path(__file__).with_name("jobs.py"), folder / "jobs.py")
         self.store_path = folder / "headway.db"
         self.store = store or f"sqlite:///{self.store_path}"
-        self.app = Headway(self.store)
+        self.environment = {"HEADWAY_STORE": self.store}
+        if transient is not None:
+            self.environment["HEADWAY_TRANSIENT_STORE"] = transient
+        self.app = Headway(self.store, transient_store=transient)
         for name, task in jobs.app.tasks.items():
             options = {field.name: getattr(task.options, field.name) for field in fields(task.options)}
             self.app.task(name=name, **options)(task.fn)
@@ -92,7 +95,7 @@ class Yard:
         process = subprocess.Popen(
             [sys.executable, "-m", "headway", "worker", app, "--log-level", "warning", *options],
             cwd=self.folder,
-            env={**os.environ, "HEADWAY_STORE": self.store, **(environment or {})},
+            env={**os.environ, **self.environment, **(environment or {})},
         )
         worker = WorkerProcess(process)
         self._workers.append(worker)

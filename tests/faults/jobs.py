@@ -35,6 +35,23 @@ async def slow(seconds: float) -> str:
     return "done"
 
 
+@app.task(name="passing", persist=False)
+async def passing(number: int, seconds: float = 0.0) -> None:
+    mark(f"passing start {number} {time.monotonic_ns()}")
+    await asyncio.sleep(seconds)
+    mark(f"passing end {number} {time.monotonic_ns()}")
+
+
+@app.task(name="kept")
+async def kept(number: int, seconds: float = 0.0) -> None:
+    mark(f"kept start {number} {time.monotonic_ns()}")
+    await asyncio.sleep(seconds)
+    mark(f"kept end {number} {time.monotonic_ns()}")
+
+
+program = app.command(["sh", "-c", "{script}"], name="program", max_retries=5)
+
+
 @app.task(name="slow_thread", context=True)
 def slow_thread(ctx: Context, seconds: float) -> str:
     mark("slow_thread starts")

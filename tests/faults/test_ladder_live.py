@@ -14,6 +14,8 @@ from typing import NamedTuple
 
 import pytest
 
+from headway import Job
+from headway.core.job import State
 from headway.core.policy.document import BUILT_IN, ELASTIC, Ladder, Policy, Rung
 from headway.core.policy.ladder import Floor
 from headway.engine.policies import apply_policy
@@ -67,7 +69,7 @@ def _storm(yard: Yard, chance: random.Random, *, seconds: float) -> None:
     workers = [yard.start("--slots", str(SLOTS)) for _ in range(WORKERS)]
     watcher = _Watcher(yard)
     watcher.start()
-    jobs = []
+    jobs: list[Job[object]] = []
     ends = time.monotonic() + seconds
     while time.monotonic() < ends:
         waiting = sum(lane.waiting for lane in yard.app.stats().lanes.values())
@@ -94,7 +96,7 @@ def _storm(yard: Yard, chance: random.Random, *, seconds: float) -> None:
     wait_until(lambda: yard.app.portal.run(_floor(yard)).counts == (0, 0, 0))
     stats = yard.app.stats()
     assert [lane.executing for lane in stats.lanes.values()] == [0] * len(stats.lanes)
-    assert Counter(job.status() for job in jobs)["completed"] > len(jobs) / 2
+    assert Counter(job.status() for job in jobs)[State.COMPLETED] > len(jobs) / 2
 
 
 class _Watcher(threading.Thread):

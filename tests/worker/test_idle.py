@@ -40,7 +40,7 @@ class CountingStore(MemoryStore):
 
 async def test_an_idle_worker_asks_little_of_its_store(monkeypatch: pytest.MonkeyPatch) -> None:
     store = CountingStore()
-    monkeypatch.setattr("headway.client.app.open_store", lambda *_: store)
+    monkeypatch.setattr("headway.client.app.open_store", lambda *_, **__: store)
     app = Headway("memory://")
 
     @app.task

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from headway.core.errors import StoreUnavailable
 from headway.core.job import JobId
+from headway.core.policy.ladder import Grant
 from headway.core.worker import WorkerState
 from headway.stores.base import Beat, Renewed
 from headway.stores.memory import MemoryStore
@@ -21,6 +22,7 @@ class Told:
     def __init__(self) -> None:
         self.cancelled: list[JobId] = []
         self.gone: list[JobId] = []
+        self.granted: list[Grant] = []
         self.left: list[WorkerState] = []
         self.cut = 0
 
@@ -29,6 +31,9 @@ class Told:
 
     def lost(self, job_ids: Sequence[JobId]) -> None:
         self.gone += job_ids
+
+    def grant(self, grants: Sequence[Grant]) -> None:
+        self.granted += grants
 
     def leave(self, state: WorkerState) -> None:
         self.left.append(state)

@@ -89,6 +89,8 @@ async def _examine(settings: Settings, facts: dict[str, str]) -> AsyncIterator[C
         facts.update(await store.facts())
         yield Check("store", "ok", f"opened {mask(settings.store)}")
         yield await _check_writing(store)
+        if "transient jobs" in facts:
+            yield _check_transient(facts["transient jobs"])
         if "sqlite" in facts:
             yield _check_sqlite(facts["sqlite"])
         if "warning" in facts:
@@ -114,6 +116,13 @@ async def _check_writing(store: Store) -> Check:
     except HeadwayError as problem:
         return Check("writing", "fail", str(problem), "without writing no job can be submitted or finished")
     return Check("writing", "ok", "a document was written and removed")
+
+
+def _check_transient(told: str) -> Check:
+    if told.startswith("in "):
+        return Check("transient store", "ok", f"transient jobs wait {told}")
+    advice = "see to it, or name another with HEADWAY_TRANSIENT_STORE; durable jobs go on meanwhile"
+    return Check("transient store", "fail", f"transient jobs are {told}", advice)
 
 
 def _check_sqlite(version: str) -> Check:

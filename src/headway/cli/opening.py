@@ -132,7 +132,7 @@ async def policy_of(store: Store) -> Policy:
 
 def make_store(settings: Settings, *, create: bool = False) -> Store:
     """Make an unopened store. Raises ``NotAStore`` if its file does not exist and is not to be created."""
-    store = open_store(settings.store, settings.namespace)
+    store = open_store(settings.store, settings.namespace, transient=settings.transient_store)
     check_shared(store, settings)
     path = path_of(store)
     if path is not None and not create and not path.exists():
@@ -147,8 +147,9 @@ def make_store(settings: Settings, *, create: bool = False) -> Store:
 def check_shared(store: Store, settings: Settings) -> None:
     """Refuse a store that lives inside one process: a command would only see its own, empty one."""
     if not store.abilities.shared:
+        inside = settings.store if settings.store.startswith("memory:") else settings.transient_store or settings.store
         raise ConfigError(
-            f"{mask(settings.store)} lives inside one process, so the command line cannot use it; "
+            f"{mask(inside)} lives inside one process, so the command line cannot use it; "
             "give another store with --store or HEADWAY_STORE"
         )
 

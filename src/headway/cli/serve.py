@@ -125,7 +125,7 @@ def check_installed() -> None:
 
 
 def check_store(settings: Settings, workers: int) -> None:
-    if settings.store.startswith("memory:"):
+    if any((address or "").startswith("memory:") for address in (settings.store, settings.transient_store)):
         raise ConfigError(
             "memory:// lives inside one process, where no worker could reach it; use sqlite:///headway.db"
         )

@@ -141,7 +141,7 @@ class Door:
         from headway.server.serving import Server, announce, check_door
 
         given = self._http.settings() | {"store": up.store, "namespace": up.namespace, "history": up.history}
-        app = Headway(**given)
+        app = Headway(**given, transient_store=up.transient_store)
         await check_door(await app.client.store(), self._settings)
         announce(self.address)
         may_open = reaches_only_here(self._settings.host)
@@ -185,7 +185,8 @@ async def _look_once_more(display: Display) -> None:
     """Show what the drain left: the last look may be older than the last job."""
     if display.up is None:
         return
-    store = open_store(display.up.store, display.up.namespace)
+    up = display.up
+    store = open_store(up.store, up.namespace, transient=up.transient_store)
     with contextlib.suppress(StoreError):
         await store.open()
         display.show(await store.stats(), ())

@@ -99,7 +99,8 @@ class WorkerFlags:
         given = {name: value for name, value in given.items() if value is not None}
         found = gather(given)
         remote = "server" in more and "server" in found
-        if not remote and str(found.get("store", ("",))[0]).startswith("memory:"):
+        stores = (str(found.get(name, ("",))[0]) for name in ("store", "transient_store"))
+        if not remote and any(store.startswith("memory:") for store in stores):
             raise ConfigError("memory:// lives inside one process, but a worker has several; use sqlite:///headway.db")
         return given
 

@@ -76,7 +76,7 @@ class Report(NamedTuple):
     reason: str | None = None
     attempts: int = 0
     crashes: int = 0
-    timeout_ms: int = 0
+    timeout_ms: int = 0  # 0: the one it had.
     delay_ms: int = 0
     front: bool = False
     needs: tuple[str, ...] = ()

@@ -21,12 +21,24 @@ def host_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def open_store(url: str, namespace: str = "default", *, clock: Clock | None = None) -> Store:
+def open_store(
+    url: str, namespace: str = "default", *, transient: str | None = None, clock: Clock | None = None
+) -> Store:
     """Make the store an address names. It is not opened yet: ``await store.open()`` does that.
 
+    ``transient`` names another one for transient jobs; what is given then is both as one.
     Without a ``clock`` the store goes by its own: its server's, or this host's where there is none.
     Raises ``ConfigError`` for an address that cannot be read, or whose driver is not installed.
     """
+    store = _make(url, namespace, clock)
+    if transient is None or transient == url:
+        return store
+    from headway.stores.paired.store import PairedStore
+
+    return PairedStore(store, lambda: _make(transient, namespace, clock))
+
+
+def _make(url: str, namespace: str, clock: Clock | None) -> Store:
     scheme, separator, rest = url.partition("://")
     if not separator:
         raise ConfigError(f"store address {mask(url)!r} has no scheme; write sqlite:///path/to/file.db", url=mask(url))

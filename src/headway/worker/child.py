@@ -138,6 +138,7 @@ def _up(app: Headway, runner: Runner, post: Post, server: str | None) -> Up:
         confirm=pace.confirm,
         grace=settings.grace,
         pid=os.getpid(),
+        transient_store=settings.transient_store,
         history=settings.history,
         worker_http=settings.worker_http,
         server=server,

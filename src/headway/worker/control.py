@@ -37,6 +37,7 @@ class Up(msgspec.Struct, tag="up"):
     confirm: float
     grace: float
     pid: int
+    transient_store: str | None = None
     history: str | None = None
     worker_http: str | None = None
     server: str | None = None

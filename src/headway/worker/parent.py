@@ -70,7 +70,7 @@ class Parent:
     """One ``headway worker``: ``processes`` runners of one app, and the upkeep of their store.
 
     ``remote``: if the settings name a server, its jobs are run, and there is no store to keep up. ``opener`` makes the
-    parent's own store from the address and namespace that a runner tells.
+    parent's own store, as ``open_store`` does, from what a runner tells.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Parent:
         remote: bool = False,
         on_up: Callable[[Up, Store], None] | None = None,
         on_remote: Callable[[Up], None] | None = None,
-        opener: Callable[[str, str], Store] = open_store,
+        opener: Callable[..., Store] = open_store,
     ) -> None:
         self.app_path = app_path
         self.overrides = overrides or {}
@@ -152,7 +152,8 @@ class Parent:
 
     def _make_post(self, up: Up) -> Post:
         if up.server is None:
-            return LocalPost(self._open_store(up.store, up.namespace), self.in_force, tallies=self.tallies)
+            store = self._open_store(up.store, up.namespace, transient=up.transient_store)
+            return LocalPost(store, self.in_force, tallies=self.tallies)
         if up.policy is not None:
             self.in_force.adopt(up.policy_version, up.policy)
         return HttpPost(up.server, up.token, self.in_force, mark=VERSION)

@@ -135,7 +135,7 @@ def test_a_cancel_the_worker_had_not_heard_of_changes_only_what_would_go_back(en
     report = judge(ending, a_lease(), BUILT_IN)
     heeded = heed_cancel(report)
     if report.state is State.QUEUED:
-        assert heeded == report._replace(state=State.CANCELLED, reason=CANCELLED)
+        assert heeded == report._replace(state=State.CANCELLED, reason=CANCELLED, timeout_ms=0)
     else:
         assert heeded == report
 

@@ -106,8 +106,20 @@ def test_a_setting_that_does_not_exist_is_a_warning_that_names_the_nearest() -> 
     assert "IOQUEUE_MAX_CONCURRENCY" in message.msg
 
 
-def test_a_redis_for_transient_jobs_is_told_to_have_no_effect() -> None:
-    assert found(IOQUEUE_REDIS_URL="redis://cache/5") == ["ioqueue.W002"]
+def test_the_settings_for_redis_select_where_transient_jobs_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    # R2.20, R2.34, R2.35: the key keeps queues at one server apart.
+    monkeypatch.setenv("REDIS_URL", "redis://user:secret@cache:6379/0?replicas=1")
+    assert worker_settings(Options())["transient_store"] is None  # Nobody asked: they pass through the database.
+    with override_settings(IOQUEUE_REDIS_URL="redis://cache/7"):
+        assert worker_settings(read_options()[0])["transient_store"] == "redis://cache/7?prefix=ioqueue:memory"
+    with override_settings(IOQUEUE_REDIS_QUEUE_KEY="previews"):
+        chosen = worker_settings(read_options()[0])["transient_store"]
+        assert chosen == "redis://user:secret@cache:6379/5?replicas=1&prefix=previews"
+
+
+def test_a_redis_that_cannot_be_one_is_an_error() -> None:
+    assert found(IOQUEUE_REDIS_URL="redis://cache/5") == []
+    assert found(IOQUEUE_REDIS_URL="cache:6379") == ["ioqueue.E001"]
 
 
 def test_a_database_that_cannot_hold_jobs_is_an_error_that_says_what_works() -> None:

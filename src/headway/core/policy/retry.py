@@ -152,7 +152,7 @@ def heed_cancel(report: Report) -> Report:
     """Apply rule 4 to a worker that had not heard of the request yet: what would go back is cancelled instead."""
     if report.state is not State.QUEUED:
         return report
-    return report._replace(state=State.CANCELLED, reason=_CANCELLED)
+    return report._replace(state=State.CANCELLED, reason=_CANCELLED, timeout_ms=0)
 
 
 def backoff_ms(rule: RetryRule, attempts: int, *, chance: float = 0.0) -> int:

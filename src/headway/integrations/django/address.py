@@ -9,7 +9,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 
 from headway.integrations.django.conf import database, read_options
-from headway.integrations.django.sqlite import SCHEME, sqlite_address, worker_store
+from headway.integrations.django.sqlite import SCHEME, sqlite_address, with_transient, worker_store
 from headway.stores.base import Store
 from headway.stores.open import open_store
 
@@ -40,9 +40,11 @@ def store_address() -> str:
     return address_of(connection.settings_dict)
 
 
-def open_project_store(address: str, namespace: str) -> Store:
-    """Make the unopened store of one process of a worker."""
-    return worker_store(address, namespace) if address.startswith(SCHEME) else open_store(address, namespace)
+def open_project_store(address: str, namespace: str, *, transient: str | None = None) -> Store:
+    """Make the unopened store of one process of a worker, with another one for transient jobs if that is named."""
+    if not address.startswith(SCHEME):
+        return open_store(address, namespace, transient=transient)
+    return with_transient(worker_store(address, namespace), transient)
 
 
 def address_of(entry: dict[str, Any]) -> str:

@@ -26,28 +26,18 @@ def check_settings(**_: Any) -> list[CheckMessage]:
         else Error(problem.message, id="ioqueue.E001")
         for problem in problems
     ]
-    if options.store is not None:
+    for setting, address in (("STORE", options.store), ("REDIS_URL", options.transient_store)):
         try:
-            open_store(options.store, options.namespace)
+            if address is not None:
+                open_store(address, options.namespace)
         except ConfigError as problem:
-            found.append(Error(f"IOQUEUE_STORE: {problem}", id="ioqueue.E001"))
+            found.append(Error(f"IOQUEUE_{setting}: {problem}", id="ioqueue.E001"))
     try:
         from headway.integrations.django.queue import Queue
 
         Queue()
     except ConfigError as problem:
         found.append(Error(f"the queue cannot be set up: {problem}", id="ioqueue.E002"))
-    from django.conf import settings
-
-    if hasattr(settings, "IOQUEUE_REDIS_URL") or hasattr(settings, "IOQUEUE_REDIS_QUEUE_KEY"):
-        found.append(
-            Warning(
-                "IOQUEUE_REDIS_URL and IOQUEUE_REDIS_QUEUE_KEY have no effect in this release: transient jobs pass "
-                "through the database, ranked together with the others.",
-                hint="Leave the settings away, or silence ioqueue.W002.",
-                id="ioqueue.W002",
-            )
-        )
     return found
 
 

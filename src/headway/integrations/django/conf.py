@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
+from urllib.parse import quote, urlsplit
 
 from django.conf import settings
 
@@ -17,7 +18,7 @@ HEARTBEAT = 30.0  # Seconds between two renewals of leases at most.
 
 
 def _redis_url() -> str:
-    return f"{os.environ.get('REDIS_URL', 'redis://localhost:6379').rstrip('/')}/5"
+    return urlsplit(os.environ.get("REDIS_URL", "redis://localhost:6379"))._replace(path="/5").geturl()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +44,15 @@ class Options:
     def __post_init__(self) -> None:
         if self.redis_url is None:
             object.__setattr__(self, "redis_url", _redis_url())
+
+    @property
+    def transient_store(self) -> str | None:
+        """Where transient jobs wait: at the Redis of the settings, under their key, if they name either."""
+        named = any(getattr(settings, PREFIX + name, None) is not None for name in ("REDIS_URL", "REDIS_QUEUE_KEY"))
+        if not named or self.redis_url is None:
+            return None
+        sign = "&" if "?" in self.redis_url else "?"
+        return f"{self.redis_url}{sign}prefix={quote(self.redis_queue_key, safe=':')}"
 
     @property
     def heartbeat(self) -> float:

@@ -21,9 +21,18 @@ from headway.integrations.django.address import WORKS, open_project_store, store
 from headway.integrations.django.conf import Options, database, read_options
 from headway.integrations.django.middleware import request_trace
 from headway.integrations.django.portal import ProjectPortal, at_once
-from headway.integrations.django.sqlite import Here, is_sqlite, joined_store, lend_connection, migrate, path_of
+from headway.integrations.django.sqlite import (
+    Here,
+    is_sqlite,
+    joined_store,
+    lend_connection,
+    migrate,
+    path_of,
+    with_transient,
+)
 from headway.integrations.django.views import WITH_VIEWS
 from headway.stores.base import Migrates, Stats, Store
+from headway.stores.sqlite.store import SqliteStore
 
 T = TypeVar("T")
 
@@ -38,7 +47,7 @@ class Queue(Headway):
     def __init__(self) -> None:
         options, _ = read_options()
         self._placed = False
-        self._joined: tuple[Any, Store] | None = None
+        self._joined: tuple[Any, SqliteStore] | None = None
         super().__init__(**worker_settings(options))
         self.client = Client(self._make_callers_store, lambda: self.settings.history)
         self.portal = ProjectPortal(is_sqlite, lend_connection, self._close_client)
@@ -54,12 +63,13 @@ class Queue(Headway):
         It is a worker's: what is submitted and asked elsewhere goes by Django's connection, where that is SQLite's.
         """
         address = self.settings.store if self._placed else store_address()
-        return open_project_store(address, self.settings.namespace)
+        return open_project_store(address, self.settings.namespace, transient=self.settings.transient_store)
 
     def submit(self, call: Call[Any]) -> str | None:
         """Submit a call as part of the transaction that Django's connection is in; gives the id of its job.
 
-        A transient one is sent after the commit, if it comes to one, and has no id to give.
+        A transient one is sent after the commit, if it comes to one, and has no id to give: to its own store, if there
+        is one.
         """
         alias = database()
         connection = connections[alias]
@@ -121,13 +131,13 @@ class Queue(Headway):
 
     def _send_now(self, call: Call[Any]) -> None:
         if is_sqlite():
-            self._submit_here(call)
+            self.portal.run(self.submit_call(call))
         else:
             self._in_use(lambda: self.submit_call_blocking(call))
 
     def _submit_here(self, call: Call[Any]) -> list[Submitted]:
         """Submit on the connection of this thread, in whatever transaction it is in."""
-        store = self._make_callers_store()
+        store = self._joined_store()
         return self._submit_by([call], lambda jobs: at_once(store.submit(jobs)))
 
     async def _prepare(self, calls: Sequence[Call[Any]]) -> list[NewJob]:
@@ -141,9 +151,12 @@ class Queue(Headway):
         return jobs
 
     def _make_callers_store(self) -> Store:
-        """Make the store of whoever submits and asks; in SQLite one for all threads while the file is the same."""
+        """Make the store of whoever submits and asks; in SQLite there is one for all threads."""
         if not is_sqlite():
             return self.make_store()
+        return with_transient(self._joined_store(), self.settings.transient_store)
+
+    def _joined_store(self) -> SqliteStore:
         place = (database(), path_of(database()), self.settings.namespace)
         if self._joined is None or self._joined[0] != place:
             self._joined = place, joined_store(database(), self.settings.namespace)
@@ -165,6 +178,7 @@ def worker_settings(options: Options) -> dict[str, Any]:
     """Say in Headway's words what a project's settings ask of a worker."""
     return {
         "namespace": options.namespace,
+        "transient_store": options.transient_store,
         "slots": options.max_concurrency,
         "reserved": 0,  # All slots are for all jobs, as the documents of IOQueue have it.
         "heartbeat": options.heartbeat,

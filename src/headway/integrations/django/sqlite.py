@@ -17,7 +17,9 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 
 from headway.integrations.django.conf import database
-from headway.stores.open import host_ms
+from headway.stores.base import Store
+from headway.stores.open import host_ms, open_store
+from headway.stores.paired.store import PairedStore
 from headway.stores.sqlite.database import Database
 from headway.stores.sqlite.guest import Guest, migrate_guest
 from headway.stores.sqlite.joined import Joined
@@ -53,6 +55,13 @@ def joined_store(alias: str, namespace: str) -> SqliteStore:
 def worker_store(address: str, namespace: str) -> SqliteStore:
     """Make the store of a worker's process, with connections of its own."""
     return SqliteStore(Database(_guest(address.removeprefix(SCHEME))), namespace, clock=host_ms)
+
+
+def with_transient(store: SqliteStore, address: str | None) -> Store:
+    """Put another store beside it that has the transient jobs, if there is one."""
+    if address is None:
+        return store
+    return PairedStore(store, lambda: open_store(address, store.namespace))
 
 
 def migrate(alias: str) -> list[int]:

@@ -69,9 +69,9 @@ async def finish(
         counts[report.state.value] += 1
         outcomes.append(
             (report.seq, report.state.value, lease["worker_id"], report.token, lease["started_at"],
-             lease["eligible_at"], lease["epoch"], report.attempts, report.crashes, report.timeout_ms,
-             lease["cancel_at"], lease["progress"], lease["note"], reason, error, rows.text(report.result_error),
-             report.result, lease["parked_for"], lease["parked_ms"])
+             lease["eligible_at"], lease["epoch"], report.attempts, report.crashes,
+             report.timeout_ms or lease["timeout_ms"], lease["cancel_at"], lease["progress"], lease["note"], reason,
+             error, rows.text(report.result_error), report.result, lease["parked_for"], lease["parked_ms"])
         )  # fmt: skip
         if lease["unique_key"] is not None:
             freed.append(lease["unique_key"])

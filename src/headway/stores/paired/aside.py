@@ -1,0 +1,142 @@
+"""A store that may be away: whoever asks it then gets no answer at once, and goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from headway.core.errors import HeadwayError, StoreError, StoreFull, StoreUnavailable
+from headway.stores.base import Ear, Store
+
+log = logging.getLogger("headway.stores")
+
+T = TypeVar("T")
+
+PATIENCE = 2.0  # Seconds that a call may take; only the first one after it went away takes so long.
+AGAIN = 0.1  # Seconds between tries to reach it again, at first
+AGAIN_MAX = 2.0  # and at last.
+TOLD_AGAIN = 30.0  # Seconds until a warning is repeated; doubled each time,
+TOLD_AGAIN_MAX = 3_600.0  # up to here.
+
+
+class Aside:
+    """The store of transient jobs, without which everything else goes on.
+
+    While it is away nobody waits for it: one task of ours looks for it until it is back, and first of all tells it
+    what it has missed (``returned``). A store that could not be opened is made anew.
+    """
+
+    def __init__(self, make: Callable[[], Store], returned: Callable[[Store], Awaitable[None]]) -> None:
+        self._make = make
+        self._returned = returned
+        self._store = make()
+        self.abilities = self._store.abilities
+        self.returns = 0  # How often it has come back.
+        self._opened = False
+        self._problem: str | None = None
+        self._looking: asyncio.Task[None] | None = None
+
+    @property
+    def away(self) -> str | None:
+        """Say what is wrong, or None while it answers."""
+        return self._problem
+
+    async def open(self) -> None:
+        """Open it, now or once it is there. Raises ``StoreError`` for what will not pass by itself."""
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await self._open()
+        except (StoreUnavailable, StoreFull, TimeoutError) as problem:
+            self._lost(problem)
+
+    async def close(self) -> None:
+        looking, self._looking = self._looking, None
+        if looking is not None and looking.get_loop() is asyncio.get_running_loop():
+            looking.cancel()
+            await asyncio.wait([looking])
+        elif looking is not None and not looking.get_loop().is_closed():
+            looking.get_loop().call_soon_threadsafe(looking.cancel)
+        if self._opened:
+            await self._store.close()
+
+    async def ask(self, call: Callable[[Store], Awaitable[T]]) -> T | None:
+        """Ask it something. None: it is away."""
+        if self._problem is not None:
+            self._look_for_it()
+            return None
+        try:
+            async with asyncio.timeout(PATIENCE):
+                return await call(self._store)
+        except (StoreError, TimeoutError) as problem:
+            self._lost(problem)
+            return None
+
+    async def insist(self, call: Callable[[Store], Awaitable[T]]) -> T:
+        """Ask it something that nobody else can do. Raises ``StoreUnavailable`` while it is away."""
+        if self._problem is not None:
+            self._look_for_it()
+            raise _missing(self._problem)
+        try:
+            async with asyncio.timeout(PATIENCE):
+                return await call(self._store)
+        except (StoreUnavailable, TimeoutError) as problem:
+            self._lost(problem)
+            raise _missing(_text(problem)) from problem
+
+    def listen(self, name: str) -> Ear | None:
+        """Open an ear, if it was ever there. From then on the ear sees itself to being connected."""
+        return self._store.listen(name) if self._opened else None
+
+    # ------------------------------------------------------------------ going and coming back
+
+    async def _open(self) -> None:
+        if not self._opened:
+            try:
+                await self._store.open()
+            except BaseException:
+                self._store = self._make()  # One that was closed stays so.
+                raise
+            self._opened = True
+        await self._returned(self._store)
+
+    def _lost(self, problem: Exception) -> None:
+        if self._problem is None:
+            log.warning("transient jobs wait: their store is away, and all others go on without it: %s", _text(problem))
+        self._problem = _text(problem)
+        self._look_for_it()
+
+    def _look_for_it(self) -> None:
+        looking = self._looking
+        if looking is None or looking.done() or looking.get_loop().is_closed():
+            self._looking = asyncio.get_running_loop().create_task(self._look())
+
+    async def _look(self) -> None:
+        """Try to reach it, ever less often; ends when it answers."""
+        delay, told, tell_after = AGAIN, time.monotonic(), TOLD_AGAIN
+        while self._problem is not None:
+            await asyncio.sleep(delay * random.uniform(0.7, 1.3))
+            delay = min(delay * 2, AGAIN_MAX)
+            try:
+                async with asyncio.timeout(PATIENCE):
+                    await self._open()
+            except (HeadwayError, TimeoutError) as problem:
+                self._problem = _text(problem)
+                if time.monotonic() - told > tell_after:
+                    log.warning("transient jobs still wait: their store is away: %s", self._problem)
+                    told, tell_after = time.monotonic(), min(tell_after * 2, TOLD_AGAIN_MAX)
+            else:
+                self._problem = None
+                self.returns += 1
+                log.warning("the store of transient jobs is back")
+
+
+def _missing(problem: str) -> StoreUnavailable:
+    return StoreUnavailable(f"transient jobs cannot be submitted, their store is away: {problem}")
+
+
+def _text(problem: Exception) -> str:
+    return str(problem) or f"no answer within {PATIENCE:g} s"
