@@ -157,11 +157,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "store_name" in metafunc.fixturenames and not named:
         wanted: str | None = metafunc.config.getoption("--store")
         conforming = metafunc.definition.path.parent.name == "conformance"
-        others = GUESTS if conforming and not metafunc.definition.get_closest_marker("slow") else {}
-        if conforming and not metafunc.definition.get_closest_marker("one_store"):
-            others = others | PAIRS
-        if conforming and wanted is not None:
-            others = GUESTS | PAIRS
+        # Long tests run on a guest only if that is asked for: the statements are the same.
+        guests = GUESTS if wanted or not metafunc.definition.get_closest_marker("slow") else {}
+        paired = {} if metafunc.definition.get_closest_marker("one_store") else PAIRS
+        others = guests | paired if conforming else {}
         names = [name for name in (*STORES, *others) if wanted in (None, name)]
         marks = {"sqlite+redis": [pytest.mark.slow]}
         metafunc.parametrize("store_name", [pytest.param(name, marks=marks.get(name, ())) for name in names])

@@ -29,6 +29,7 @@ SETTINGS = "tests.integrations.django.settings"
 DATABASE = "django_tests"
 KINDS = ("postgresql", "sqlite")
 PATIENCE = 30.0
+SELDOM = 10.0  # Seconds; what takes less was woken.
 JOB_TABLES = (
     "job",
     "ready",
@@ -194,7 +195,7 @@ def workers(database: str, tmp_path: Path) -> Iterator[Workers]:
 
 @pytest.fixture(scope="module")
 def worker(database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
-    """One worker for all the tests of a module that only want their jobs run; it must be woken for them."""
+    """One worker for all the tests of a module that only want their jobs run; by itself it seldom looks for them."""
     made = Workers(tmp_path_factory.mktemp("worker"))
-    yield made.start(poll=PATIENCE)
+    yield made.start(poll=SELDOM)
     made.stop()

@@ -75,6 +75,9 @@ def test_a_file_that_the_other_library_has_open_is_not_touched(tmp_path: Path) -
 
 
 def test_what_a_transaction_learned_is_forgotten_with_it() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(f"DELETE FROM {table('document')}")  # A worker may have declared the limits already.
+    queue()._declared.clear()
     with transaction.atomic():
         tasks.add.using(priority="high")(1)  # A class that nobody has used before.
         tasks.one_at_a_time("nowhere")
