@@ -145,6 +145,14 @@ ADDRESSES: dict[str, Callable[[Path], str]] = {
 }
 
 
+# What is made of parts that are tested by themselves runs all of the conformance tests in `make proof` alone,
+LONG_WAYS = ("guest", "sqlite+redis")
+# and a guest these at any time: all statements but those that only read.
+CENTRAL = frozenset(
+    {"test_submit", "test_claim", "test_finish", "test_renew", "test_recover", "test_cancel", "test_amend"}
+)
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("headway")
     known = sorted(STORES | GUESTS | PAIRS)
@@ -162,7 +170,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         paired = {} if metafunc.definition.get_closest_marker("one_store") else PAIRS
         others = guests | paired if conforming else {}
         names = [name for name in (*STORES, *others) if wanted in (None, name)]
-        marks = {"sqlite+redis": [pytest.mark.slow]}
+        rest = set(LONG_WAYS) if wanted is None else set()
+        if metafunc.definition.path.stem in CENTRAL:
+            rest.discard("guest")
+        marks = dict.fromkeys(rest, pytest.mark.proof)
         metafunc.parametrize("store_name", [pytest.param(name, marks=marks.get(name, ())) for name in names])
 
 
