@@ -3,7 +3,7 @@
     python -m benchmarks.calibration                  # on a Valkey of its own, six minutes
     python -m benchmarks.calibration --warm 60 --seconds 120
 
-What a stream tells first is compared with when the job began. A job that is told to begin now, and does, does not count.
+What a stream tells first is compared with when the job began. A job that is told to begin now, and does, counts not.
 """
 
 from __future__ import annotations

@@ -338,6 +338,23 @@ class CatalogueShape(BaseModel):
     tasks: list[CatalogueTask]
 
 
+class AuditEntry(BaseModel):
+    """One thing that somebody did."""
+
+    at: datetime
+    who: str = Field(description="A token's id; local: at the command line; open: on this machine, without a token.")
+    what: str = Field(examples=["policy.put"])
+    target: str
+    before: Any = None
+    after: Any = None
+
+
+class AuditShape(BaseModel):
+    """What operators did, the newest first."""
+
+    entries: list[AuditEntry]
+
+
 class Ticket(BaseModel):
     """A right to open one stream, once."""
 
