@@ -19,6 +19,7 @@ from headway.stores.base import KEEPER, Beat, Ear, Renewed
 log = logging.getLogger("headway.worker")
 
 LOOK_EVERY = 1.0  # Seconds between looks whether the worker itself has changed.
+SETTLE = 0.1  # Seconds from the first listening to the first renewal.
 MARGIN = 0.1  # The part of a lease that is left when work is ended for want of a renewal.
 
 
@@ -78,7 +79,7 @@ class Keeper:
         """Woken by the heartbeat or by the store; ends when cancelled, or when the leases cannot be kept."""
         ear = self._post.listen(self._worker().worker_id + KEEPER)
         try:
-            due = time.monotonic() + self._heartbeat * random.uniform(0.9, 1.0)
+            due = time.monotonic() + SETTLE  # A job may have begun, and been cancelled, before anybody listened.
             while True:
                 news = await ear.wait(max(0.0, min(due - time.monotonic(), LOOK_EVERY)))
                 if news is None and time.monotonic() < due and self._worker() == self._told:
