@@ -4,8 +4,10 @@ from headway.client.app import Headway
 from headway.client.context import Context
 from headway.client.job import Job
 from headway.client.options import Depends, Limit, Retry, Unique
+from headway.client.programs.output import Output
 from headway.client.task import Call, Task
 from headway.core.errors import (
+    CommandFailed,
     Discard,
     HeadwayError,
     IdempotencyConflict,
@@ -27,6 +29,7 @@ from headway.worker.embedded import Worker
 
 __all__ = [
     "Call",
+    "CommandFailed",
     "Context",
     "Depends",
     "Discard",
@@ -41,6 +44,7 @@ __all__ = [
     "JobNotFound",
     "Limit",
     "NotStored",
+    "Output",
     "PayloadError",
     "RateLimited",
     "Reason",

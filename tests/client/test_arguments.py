@@ -431,3 +431,12 @@ def test_any_json_value_comes_back_equal_from_a_file_too(
         with Worker(app):
             results = [job.result(timeout=20) for job in jobs]
     assert all(same(result, value) for result, value in zip(results, values, strict=True))
+
+
+def test_a_model_hides_no_parameter_from_the_catalogue() -> None:
+    def work(number: int, model: Model, models: list[Model] | None = None) -> None: ...
+
+    described = Headway("memory://").task(work).signature.schema()
+    assert list(described["properties"]) == ["number", "model", "models"]
+    assert described["properties"]["number"] == {"type": "integer"}
+    assert described["required"] == ["model", "number"]

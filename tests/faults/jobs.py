@@ -49,6 +49,9 @@ async def kept(number: int, seconds: float = 0.0) -> None:
     mark(f"kept end {number} {time.monotonic_ns()}")
 
 
+program = app.command(["sh", "-c", "{script}"], name="program", max_retries=5)
+
+
 @app.task(name="slow_thread", context=True)
 def slow_thread(ctx: Context, seconds: float) -> str:
     mark("slow_thread starts")

@@ -16,9 +16,12 @@ from typing import Any, Literal, ParamSpec, TypeVar, overload
 
 from headway.client.blocking import Portal
 from headway.client.client import BATCH, Client
+from headway.client.codec import Signature
+from headway.client.command import OUTPUT, Choices, Command, CommandSignature
 from headway.client.context import Context
 from headway.client.job import Job
 from headway.client.options import Limit, Retry, Seconds, TaskOptions, Unique
+from headway.client.programs.output import Output
 from headway.client.settings import Settings, gather, load_settings, nearest
 from headway.client.task import Call, ContextTaskDecorator, Task, TaskDecorator, check_text
 from headway.core.cron import parse_cron
@@ -178,6 +181,46 @@ class Headway:
 
         return declare if function is None else declare(function)
 
+    def command(
+        self,
+        argv: Sequence[str],
+        *,
+        name: str,
+        collect: Sequence[str] = (),
+        stdin: str | None = None,
+        choices: Choices | None = None,
+        cpu: float | None = None,
+        memory: int | None = None,
+        output: int = OUTPUT,
+        env: Mapping[str, str] | None = None,
+        **options: Any,
+    ) -> Task[..., Output, Coroutine[Any, Any, Output]]:
+        """Make a program a task: ``app.command(["asy", "-f", "{format}", "drawing.asy"], name="asy.render")``.
+
+        What stands in braces is a parameter, and ``files`` is another; there is no shell. ``collect``: names or
+        patterns of the files that come out; ``stdin``: which of the files that come in the program reads;
+        ``choices``: all values of a parameter. ``cpu``: seconds, ``memory``: bytes, of each process; ``output``:
+        bytes of all that comes out. ``env``: the environment, beside PATH and HOME. Other options are those of a task.
+        """
+        made = Command(
+            name=check_text(name, "the name of a task"),
+            argv=argv,
+            collect=collect,
+            stdin=stdin,
+            choices=choices or {},
+            cpu=cpu,
+            memory=memory,
+            output=output,
+            env=env or {},
+        )
+        if options.get("executor", "auto") not in ("auto", "async") or options.get("context"):
+            raise ConfigError(f"command {name}: a program has neither an executor nor a context")
+        run = made.function(lambda: self.settings.payload_max)
+        known = self.tasks.get(name)
+        if known is not None and isinstance(known.signature, CommandSignature) and known.signature.command != made:
+            raise ConfigError(f"two commands want the task name {name!r}; give one of them another name=")
+        return self._add(run, name, _task_options(options), CommandSignature(made, run))
+
     def cron(
         self,
         expression: str,
@@ -230,7 +273,13 @@ class Headway:
 
         return listen
 
-    def _add(self, function: Callable[..., Any], name: str | None, options: TaskOptions) -> Task[Any, Any, Any]:
+    def _add(
+        self,
+        function: Callable[..., Any],
+        name: str | None,
+        options: TaskOptions,
+        signature: Signature | None = None,
+    ) -> Task[Any, Any, Any]:
         if not callable(function):
             raise ConfigError(f"a task is a function, not {function!r}")
         if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
@@ -244,7 +293,7 @@ class Headway:
                 f"two functions want the task name {name!r}: {_where(known.fn)} and {_where(function)}; "
                 "give one of them another name="
             )
-        task: Task[Any, Any, Any] = Task(self, function, name, options)
+        task: Task[Any, Any, Any] = Task(self, function, name, options, signature=signature)
         self.tasks[name] = task
         return task
 

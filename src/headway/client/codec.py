@@ -46,6 +46,10 @@ def _decode_other(kind: type, value: Any) -> Any:
     raise NotImplementedError(f"{kind.__name__} objects cannot be read from JSON")
 
 
+def _describe_other(kind: type) -> dict[str, Any]:
+    return {"title": kind.__name__}  # Not empty, which msgspec would take for no description at all.
+
+
 _encoder = msgspec.json.Encoder(enc_hook=_encode_other)
 _sorted_encoder = msgspec.json.Encoder(enc_hook=_encode_other, order="sorted")
 _plain_decoder = msgspec.json.Decoder()
@@ -164,8 +168,8 @@ class Signature:
     def schema(self) -> dict[str, Any]:
         """Describe the parameters for the catalogue."""
         try:
-            (schema,), _ = msgspec.json.schema_components([self._struct], schema_hook=lambda _: {})
-            components = msgspec.json.schema(self._struct, schema_hook=lambda _: {})
+            (schema,), _ = msgspec.json.schema_components([self._struct], schema_hook=_describe_other)
+            components = msgspec.json.schema(self._struct, schema_hook=_describe_other)
             described = components.get("$defs", {}).get(self._struct.__name__, schema)
         except TypeError:
             described = {"type": "object"}

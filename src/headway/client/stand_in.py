@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, Union
 
 from headway.client.codec import Signature
 from headway.client.options import Limit, Retry, TaskOptions, Unique
@@ -15,7 +15,7 @@ from headway.engine.catalogue import TaskEntry
 if TYPE_CHECKING:
     from headway.client.app import Headway
 
-_KINDS: dict[str, Any] = {"string": str, "integer": int, "number": float, "boolean": bool}
+_KINDS: dict[str, Any] = {"string": str, "integer": int, "number": float, "boolean": bool, "null": None}
 
 
 def stand_in(app: Headway, entry: TaskEntry) -> Task[Any, Any, Any]:
@@ -81,5 +81,13 @@ class _Anything(Signature):
 
 def _kind(schema: dict[str, Any]) -> Any:
     """Give the type of a parameter whose schema is a plain one; others are checked by the worker."""
-    plain = schema.keys() <= {"type", "default", "title", "description"}
-    return _KINDS.get(str(schema.get("type")), Any) if plain else Any
+    match {key: value for key, value in schema.items() if key not in ("default", "title", "description")}:
+        case {"type": str(kind), **others} if not others:
+            return _KINDS.get(kind, Any)
+        case {"enum": [_, *_] as values, **others} if not others and all(type(value) in (str, int) for value in values):
+            return Literal[tuple(values)]
+        case {"anyOf": [_, *_] as schemas, **others} if not others:
+            kinds = [_kind(one) if isinstance(one, dict) else Any for one in schemas]
+            return Any if Any in kinds else Union[tuple(kinds)]  # noqa: UP007
+        case _:
+            return Any

@@ -11,6 +11,7 @@
     ├── UnknownTask (LookupError)       no task of that name is registered here
     ├── JobNotFound (LookupError)
     ├── JobFailed, JobCancelled         how a job ended, raised by result()
+    ├── CommandFailed                   the program of a command did not do its work
     ├── NotStored                       a transient job keeps no state
     ├── ResultTimeout (TimeoutError)    result() waited long enough
     ├── IdempotencyConflict             the key was used with another payload
@@ -143,6 +144,32 @@ class JobCancelled(HeadwayError):
     """The job was cancelled, or expired before it ran."""
 
     code = "job_cancelled"
+
+
+class CommandFailed(HeadwayError):
+    """The program of a command did not do its work.
+
+    ``exit_code`` is negative for a signal, and None if the program never ran. Not ``retriable``: it would end in the
+    same way again.
+    """
+
+    code = "command_failed"
+
+    def __init__(
+        self,
+        message: str | None = None,
+        *,
+        exit_code: int | None = None,
+        stdout: str = "",
+        stderr: str = "",
+        retriable: bool = True,
+        **facts: object,
+    ) -> None:
+        super().__init__(message, **facts)
+        self.exit_code = exit_code
+        self.stdout = stdout
+        self.stderr = stderr
+        self.retriable = retriable
 
 
 class NotStored(HeadwayError):

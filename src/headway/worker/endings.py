@@ -12,6 +12,7 @@ from headway.client.options import Retry
 from headway.client.task import Task
 from headway.core.errors import (
     BadArguments,
+    CommandFailed,
     Discard,
     JobError,
     PayloadError,
@@ -56,6 +57,8 @@ def raised(error: BaseException, task: Task[Any, Any, Any] | None) -> Ending:
         case Discard():
             return Raised(JobError(type="Discard", message=_cut(_text(error), MESSAGE_MAX), retriable=False))
         case BadArguments() | UnknownTask():
+            return Raised(describe(error, retriable=False))
+        case CommandFailed() if not error.retriable:
             return Raised(describe(error, retriable=False))
         case _:
             retry = task.options.retry if task is not None else None

@@ -1,0 +1,87 @@
+"""Files on their way into a program and out of it."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping
+from typing import Any, Self
+
+FILES_MAX = 100
+NAME_MAX = 255  # Bytes of a name, as file systems have it.
+
+
+class File(bytes):
+    """The bytes of a file. In JSON they are text if they are UTF-8, else ``{"base64": "…"}``."""
+
+    @classmethod
+    def of(cls, content: object) -> Self:
+        """Read a file as a caller gives it: text, bytes, or an object with ``base64``. Raises ``ValueError``."""
+        if isinstance(content, cls):
+            return content
+        match content:
+            case str():
+                try:
+                    return cls(content.encode())
+                except UnicodeEncodeError:
+                    raise ValueError("is text with lone surrogates, which no file holds") from None
+            case bytes() | bytearray() | memoryview():
+                return cls(content)
+            case {"base64": str(text), **others} if not others:
+                try:
+                    return cls(base64.b64decode(text, validate=True))
+                except (binascii.Error, ValueError):
+                    raise ValueError("is no base64") from None
+            case _:
+                raise ValueError(f'is text, bytes or {{"base64": "…"}}, not {type(content).__name__}')
+
+    # The two names by which the codec knows a model.
+
+    @classmethod
+    def model_validate(cls, value: Any) -> Self:
+        return cls.of(value)
+
+    def model_dump(self, *, mode: str = "json") -> str | dict[str, str]:
+        try:
+            return self.decode()
+        except UnicodeDecodeError:
+            return {"base64": base64.b64encode(self).decode()}
+
+
+def read_files(given: object) -> dict[str, File]:
+    """Check the files that a caller gives. Raises ``ValueError`` naming the one that is wrong."""
+    if not isinstance(given, Mapping):
+        raise ValueError(f"is an object of names and contents, not {type(given).__name__}")
+    if len(given) > FILES_MAX:
+        raise ValueError(f"has {len(given):,} files, more than the {FILES_MAX} allowed")
+    files: dict[str, File] = {}
+    for name, content in given.items():
+        if (wrong := name_problem(name)) is not None:
+            raise ValueError(f"has a file {name!r}: {wrong}")
+        try:
+            files[name] = File.of(content)
+        except ValueError as problem:
+            raise ValueError(f"has a file {name!r} that {problem}") from None
+    return files
+
+
+def name_problem(name: object) -> str | None:
+    """Say what is wrong with a file's name, if anything is.
+
+    A name is one part of a path: nothing leads out of the folder. It does not begin with a dot, since the folder is
+    also the program's home and such files there change what programs do.
+    """
+    if not isinstance(name, str):
+        return "a name is text"
+    if not name:
+        return "a name is not empty"
+    if "/" in name or "\\" in name or name in (".", ".."):
+        return "a name has no path in it"
+    if name.startswith("."):
+        return "a name does not begin with a dot"
+    if "\0" in name:
+        return "a name has no NUL in it"
+    try:
+        return None if len(name.encode()) <= NAME_MAX else f"a name has at most {NAME_MAX} bytes"
+    except UnicodeEncodeError:
+        return "a name has no lone surrogates in it"

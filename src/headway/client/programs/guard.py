@@ -1,0 +1,344 @@
+"""Stands between a worker and a program: starts it within its limits, ends all of it, and removes its folder.
+
+Why a process of its own? Limits must be set between fork and exec, and ``preexec_fn`` may lock up in a process with
+threads; ``posix_spawn`` knows no limits. A launcher that only sets them and becomes the program would leave orphans: a
+program dies with its parent if the kernel is asked to (PR_SET_PDEATHSIG), but not what it has started itself. So this
+one stays. It costs an interpreter without ``site`` (some 10 ms and 8 MB) and gives that
+
+- the folder and every process are gone whenever the worker is, however it ended: the end of the socket says so;
+- processes that left the group (``setsid``, daemons) are found as well, as on Linux orphans come to a subreaper;
+- looking at how much the program has written never holds up the worker's loop.
+
+It is run as a script of its own and imports nothing of Headway, nor ``signal``, ``json`` or ``shutil``: their imports
+would take longer than all the rest.
+
+The words on the socket, each a line but for the second:
+
+    guard:  folder PATH
+    worker: 10 digits, then so many bytes: cpu, memory, output, stdin, program, how many arguments there are, the
+            arguments, the environment; NUL between them, nothing for what is not set
+    guard:  began PID                           or: unstartable ERRNO
+    guard:  ended exit|output CODE CPU SECONDS  CODE is negative for a signal; every process is gone by now
+
+When the worker closes its side before the end, the program is stopped: SIGTERM to its group, SIGKILL after a grace.
+"""
+
+import _signal  # type: ignore[import-not-found]  # pyright: ignore[reportMissingImports]
+import os
+import resource
+import select
+import sys
+import time
+
+GRACE = 0.5  # Seconds between SIGTERM and SIGKILL.
+TICK = 0.05  # Seconds between looks at the folder, and at whether the worker lives.
+ENTRIES_MAX = 10_000  # Files and folders that a program may have,
+DEPTH_MAX = 32  # one inside the other.
+OPEN_FILES = 256
+
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+
+
+class Spec:
+    """What to run."""
+
+    def __init__(self, body: bytes) -> None:
+        cpu, memory, output, stdin, program, count, *texts = body.split(b"\0")
+        self.cpu, self.memory, self.output = (int(text) if text else None for text in (cpu, memory, output))
+        self.stdin = stdin
+        self.program = program
+        self.argv = texts[: int(count)]
+        self.env = dict(text.split(b"=", 1) for text in texts[int(count) :])
+
+
+def main() -> None:
+    """Serve one program. ``argv``: the number of the socket, and where to make the folder."""
+    link = int(sys.argv[-2])
+    os.set_inheritable(link, False)
+    os.umask(0o077)
+    for number in (_signal.SIGTERM, _signal.SIGINT, _signal.SIGHUP):  # Meant for the worker, which decides.
+        _signal.signal(number, _signal.SIG_IGN)
+    folder = f"{sys.argv[-1]}/headway-{os.urandom(8).hex()}".encode()
+    os.mkdir(folder, 0o700)
+    try:
+        _say(link, b"folder " + folder)
+        spec = _hear(link)
+        if spec is not None:
+            _serve(link, folder, spec)
+    finally:
+        _remove(folder)
+    os._exit(0)
+
+
+def _serve(link: int, folder: bytes, spec: Spec) -> None:
+    _prctl(PR_SET_CHILD_SUBREAPER, 1)
+    wake, woken = os.pipe()
+    os.set_blocking(woken, False)
+    _signal.signal(_signal.SIGCHLD, lambda *_: None)
+    _signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
+    before, _ = _measure(folder)
+    began = time.monotonic()
+    pid, problem = _start(folder, spec)
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for number in (1, 2):  # Else the worker would never see the end of what the program says.
+        os.dup2(nowhere, number)
+    if problem is not None:
+        os.waitpid(pid, 0)
+        _say(link, b"unstartable %d" % problem)
+        return
+    _say(link, b"began %d" % pid)
+    watch = _Watch(pid, folder, None if spec.output is None else spec.output + before)
+    heard_all = watch.until_ended(link, wake)
+    seconds = time.monotonic() - began
+    watch.end_all()
+    how = b"output" if watch.too_much or watch.is_too_much() else b"exit"
+    _say(link, b"ended %s %d %.3f %.3f" % (how, watch.code, watch.cpu, seconds))
+    while not heard_all:  # The worker takes what it wants from the folder.
+        heard_all = not os.read(link, 4_096)
+
+
+class _Watch:
+    """Waits for the end of a program, and brings it about."""
+
+    def __init__(self, pid: int, folder: bytes, limit: int | None) -> None:
+        self._pid = pid
+        self._folder = folder
+        self._limit = limit
+        self._parent = os.getppid()
+        self._ended = False
+        self._look_at = 0.0
+        self.code = 0
+        self.cpu = 0.0
+        self.too_much = False
+
+    def until_ended(self, link: int, wake: int) -> bool:
+        """Wait until the program has ended or must be killed. Tell whether the worker has closed its side."""
+        kill_at: float | None = None
+        while True:
+            listening = [wake] if kill_at else [wake, link]
+            ready, _, _ = select.select(listening, [], [], TICK)
+            if wake in ready:
+                os.read(wake, 4_096)
+            lost = os.getppid() != self._parent  # Its socket may live on in a process it forked.
+            if kill_at is None and (lost or (link in ready and not os.read(link, 4_096))):
+                kill_at = time.monotonic() + GRACE
+                self._kill_group(_signal.SIGTERM)
+            self._reap()
+            if kill_at is not None:
+                if time.monotonic() >= kill_at or (self._ended and not self._kill_group(0)):
+                    return True
+            elif self._ended:
+                return False
+            elif self._look_at <= time.monotonic():
+                began = time.monotonic()
+                if self.is_too_much():
+                    self.too_much = True
+                    return False
+                self._look_at = began + 20 * (time.monotonic() - began)  # However many files: a twentieth of the time.
+
+    def end_all(self) -> None:
+        """Kill whatever is left, and come back when nothing is."""
+        wait = 0.001
+        while True:
+            in_group = self._kill_group(_signal.SIGKILL)
+            children = _children()
+            for pid in children:
+                try:
+                    os.kill(pid, _signal.SIGKILL)
+                except OSError:
+                    pass
+            if not self._reap() or (not children and not in_group):
+                return
+            time.sleep(wait)
+            wait = min(2 * wait, TICK)
+
+    def is_too_much(self) -> bool:
+        size, odd = _measure(self._folder)
+        return odd or (self._limit is not None and size > self._limit)
+
+    def _reap(self) -> bool:
+        """Take note of processes that ended. Tell whether there are others."""
+        while True:
+            try:
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                return False
+            if pid == 0:
+                return True
+            if pid == self._pid:
+                self._ended = True
+                self.code = os.waitstatus_to_exitcode(status)
+                self.cpu = usage.ru_utime + usage.ru_stime
+
+    def _kill_group(self, number: int) -> bool:
+        """Signal the program's group. Tell whether there is anybody in it."""
+        try:
+            os.killpg(self._pid, number)
+        except OSError:  # Nobody; on some systems, nobody but dead ones.
+            return False
+        return True
+
+
+def _start(folder: bytes, spec: Spec) -> tuple[int, int | None]:
+    """Start the program. Gives its process, and the error number if it could not be started."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            _become(folder, spec)
+        except BaseException as problem:
+            number = getattr(problem, "errno", None)
+            os.write(writing, b"%d" % (number if isinstance(number, int) else 0))
+        finally:
+            os._exit(127)
+    os.close(writing)
+    said = os.read(reading, 100)  # Closed by a successful exec.
+    os.close(reading)
+    return pid, int(said) if said else None
+
+
+def _become(folder: bytes, spec: Spec) -> None:
+    """Turn this process into the program."""
+    os.setsid()
+    _prctl(PR_SET_PDEATHSIG, _signal.SIGKILL)  # Should the guard itself be killed.
+    os.chdir(folder)
+    os.dup2(os.open(spec.stdin or os.devnull, os.O_RDONLY), 0)
+    for name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGPIPE", "SIGXFSZ"):  # Python ignores the last two.
+        _signal.signal(getattr(_signal, name), _signal.SIG_DFL)
+    _limit(resource.RLIMIT_CORE, 0)
+    _limit(resource.RLIMIT_NOFILE, OPEN_FILES)
+    if spec.output is not None:
+        _limit(resource.RLIMIT_FSIZE, spec.output + 1)  # One more, so that it can be seen who went past it.
+    if spec.cpu is not None:
+        _limit(resource.RLIMIT_CPU, spec.cpu, spec.cpu + 1)  # SIGXCPU, and a second later SIGKILL.
+    if spec.memory is not None:
+        _limit(resource.RLIMIT_AS, spec.memory)
+    os.execve(spec.program, spec.argv, spec.env)
+
+
+def _limit(what: int, soft: int, hard: int | None = None) -> None:
+    """Set a limit, but never raise one."""
+    _, highest = resource.getrlimit(what)
+    bounds = [soft, soft if hard is None else hard]
+    if highest != resource.RLIM_INFINITY:
+        bounds = [min(bound, highest) for bound in bounds]
+    resource.setrlimit(what, (bounds[0], bounds[1]))
+
+
+def _prctl(option: int, value: int) -> None:
+    """Ask something of Linux; other systems have no such thing."""
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
+def _children() -> list[int]:
+    """List the processes whose parent this is: on Linux also the orphans of those that ended."""
+    try:
+        with open(f"/proc/self/task/{os.getpid()}/children", "rb") as file:
+            return [int(pid) for pid in file.read().split()]
+    except OSError:
+        return []
+
+
+def _measure(folder: bytes) -> tuple[int, bool]:
+    """Add up the sizes of all files. The second value tells that there are too many, or too deep."""
+    size = entries = 0
+    waiting = [(folder, 0)]
+    while waiting:
+        path, depth = waiting.pop()
+        for entry in _entries(path, ENTRIES_MAX + 1):
+            entries += 1
+            if entries > ENTRIES_MAX or depth > DEPTH_MAX:
+                return size, True
+            try:
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append((entry.path, depth + 1))
+                else:
+                    size += entry.stat(follow_symlinks=False).st_size
+            except OSError:  # It has gone.
+                pass
+    return size, False
+
+
+def _entries(path: bytes, most: int = sys.maxsize) -> "list[os.DirEntry[bytes]]":
+    for again in (True, False):
+        try:
+            with os.scandir(path) as found:
+                return [entry for entry, _ in zip(found, range(most), strict=False)]
+        except PermissionError:  # The program has closed its own folder.
+            if again:
+                _open(path)
+        except OSError:
+            break
+    return []
+
+
+def _remove(folder: bytes) -> None:
+    """Remove a folder with all that is in it.
+
+    Folders further down are first moved up to its top: however deep they lie, no path becomes too long.
+    """
+    folders = {folder}
+    waiting = [folder]
+    for path in waiting:
+        again = True
+        while again:
+            again = False
+            for entry in _entries(path):
+                try:
+                    if not entry.is_dir(follow_symlinks=False):
+                        os.unlink(entry.path)
+                        again = True
+                    elif entry.path not in folders:
+                        place = entry.path
+                        _open(place)
+                        if path != folder:
+                            place = b"%s/.%s" % (folder, os.urandom(16).hex().encode())
+                            os.rename(entry.path, place)
+                            again = True
+                        folders.add(place)
+                        waiting.append(place)
+                except OSError:
+                    pass
+    for path in reversed(waiting):
+        try:
+            os.rmdir(path)
+        except OSError:
+            pass
+
+
+def _open(path: bytes) -> None:
+    try:
+        os.chmod(path, 0o700)
+    except OSError:
+        pass
+
+
+def _say(link: int, line: bytes) -> None:
+    try:
+        os.write(link, line + b"\n")
+    except OSError:  # Nobody listens any more.
+        pass
+
+
+def _hear(link: int) -> "Spec | None":
+    size = _exactly(link, 10)
+    body = None if size is None else _exactly(link, int(size))
+    return None if body is None else Spec(body)
+
+
+def _exactly(link: int, size: int) -> bytes | None:
+    found = b""
+    while len(found) < size:
+        piece = os.read(link, size - len(found))
+        if not piece:
+            return None
+        found += piece
+    return found
+
+
+if __name__ == "__main__":
+    main()
