@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -14,6 +15,8 @@ PORT = os.environ.get("PORT", "8002")
 
 def main() -> None:
     """Run until interrupted."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     with tempfile.TemporaryDirectory(prefix="headway-drawings-") as folder:
         environment = {
             "HEADWAY_STORE": f"sqlite:///{folder}/drawings.db",
