@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from pathlib import Path
 
@@ -31,3 +32,14 @@ def test_ears_open_while_others_ring(tmp_path: Path) -> None:
         for ringer in ringers:
             ringer.join()
     assert list((tmp_path / "headway.db-wake").iterdir()) == []
+
+
+async def test_an_ear_that_is_closed_while_somebody_waits_leaves_its_number_to_others(tmp_path: Path) -> None:
+    ear = Bell(tmp_path / "store.db").listen("worker-1")
+    waiting = asyncio.create_task(ear.wait(60.0))
+    await asyncio.sleep(0)
+    number = ear._descriptor
+    waiting.cancel()  # As a watcher does that nobody needs any more.
+    ear.close()
+    await asyncio.gather(waiting, return_exceptions=True)
+    assert not asyncio.get_running_loop().remove_reader(number)

@@ -76,6 +76,7 @@ class PipeEar:
         # Opened for writing too, so that the pipe never reports its end when a ringer closes it.
         self._descriptor = os.open(unborn, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         unborn.rename(path)
+        self._loop: asyncio.AbstractEventLoop | None = None  # That of whoever waits.
 
     async def wait(self, timeout: float) -> Sequence[JobId] | None:
         heard = self._read()
@@ -84,22 +85,33 @@ class PipeEar:
         loop = asyncio.get_running_loop()
         rung: asyncio.Future[None] = loop.create_future()
         loop.add_reader(self._descriptor, _settle(rung))
+        self._loop = loop
         try:
             async with asyncio.timeout(timeout):
                 await rung
         except TimeoutError:
             return None
         finally:
-            if self._descriptor >= 0:
-                loop.remove_reader(self._descriptor)
+            self._forget()
         return self._read()
 
     def close(self) -> None:
+        """End it; on the loop of whoever waits."""
         if self._descriptor >= 0:
+            self._forget()
             with contextlib.suppress(OSError):
                 self._path.unlink()
             os.close(self._descriptor)
             self._descriptor = -1
+
+    def _forget(self) -> None:
+        """Have the loop look at the descriptor no more.
+
+        Before it is closed: its number goes to the next connection, which would be taken for it and never be heard.
+        """
+        loop, self._loop = self._loop, None
+        if loop is not None and not loop.is_closed():
+            loop.remove_reader(self._descriptor)
 
     def _read(self) -> Sequence[JobId] | None:
         if self._descriptor < 0:
