@@ -178,7 +178,9 @@ def svg(sheet: Sheet) -> bytes:
     for stroke in sheet.strokes:
         points = " ".join(f"{x:.2f},{-y:.2f}" for x, y in stroke.points)  # There y grows downwards.
         red, green, blue = stroke.colour
-        lines.append(f'<polyline stroke="rgb({red},{green},{blue})" stroke-width="{stroke.width:g}" points="{points}"/>')
+        lines.append(
+            f'<polyline stroke="rgb({red},{green},{blue})" stroke-width="{stroke.width:g}" points="{points}"/>'
+        )
     return "\n".join([*lines, "</svg>", ""]).encode()
 
 
@@ -201,9 +203,9 @@ def pdf(sheet: Sheet) -> bytes:
         places.append(len(file))
         file += f"{number} 0 obj\n{part}\nendobj\n"
     table = "".join(f"{place:010} 00000 n \n" for place in places)
-    start = len(file)
-    size = len(parts) + 1
-    file += f"xref\n0 {size}\n0000000000 65535 f \n{table}trailer\n<< /Size {size} /Root 1 0 R >>\nstartxref\n{start}\n%%EOF\n"
+    start, size = len(file), len(parts) + 1
+    file += f"xref\n0 {size}\n0000000000 65535 f \n{table}"
+    file += f"trailer\n<< /Size {size} /Root 1 0 R >>\nstartxref\n{start}\n%%EOF\n"
     return file.encode("ascii")
 
 

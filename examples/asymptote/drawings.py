@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from headway import Headway
 from programs import Program, programs_here
+
+from headway import Headway
 
 queue = Headway(policy=str(Path(__file__).resolve().parent / "policy.toml"), slots=6, reserved=0)
 programs = programs_here()

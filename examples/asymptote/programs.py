@@ -17,7 +17,7 @@ CONFINED = ("-safe", "-noglobalwrite", "-noglobalread", "-noV")
 class Program:
     """A program that makes ``drawing.svg`` or ``drawing.pdf`` of a file.
 
-    ``shell``: how it is talked to. ``needs``: other programs that it starts.
+    ``prompt``: how it is started to be talked to. ``needs``: other programs that it starts.
     """
 
     name: str
@@ -25,7 +25,7 @@ class Program:
     file: str
     argv: tuple[str, ...]
     sample: str
-    shell: tuple[str, ...] = ()
+    prompt: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
 
 
@@ -42,7 +42,7 @@ for (int i = 0; i < 60; ++i) {
   draw(square, colours[i % 5] + linewidth(0.6) + opacity(0.8));
 }
 """,
-    shell=("asy", *CONFINED),
+    prompt=("asy", *CONFINED),
     needs=("latex", "dvisvgm"),
 )
 GRAPHVIZ = Program(
@@ -71,7 +71,7 @@ set samples 800
 unset border; unset tics; unset key
 plot [0:12*pi] exp(cos(t)) - 2*cos(4*t) + sin(t/12)**5 linewidth 1.5
 """,
-    shell=("gnuplot",),
+    prompt=("gnuplot",),
 )
 PEN = Program(
     name="draw",

@@ -11,11 +11,17 @@ from fastapi import Depends, FastAPI, HTTPException
 from fastapi.responses import FileResponse, Response
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
-from headway import Headway, HeadwayError
+from headway import Headway, HeadwayError, State
 from headway.server import client_of, headway_api
 
 PAGE = Path(__file__).resolve().parent / "page"
-PARTS = {"index.html": "text/html", "page.css": "text/css", "page.js": "text/javascript", "task.js": "text/javascript"}
+PARTS = {
+    "index.html": "text/html",
+    "page.css": "text/css",
+    "page.js": "text/javascript",
+    "task.js": "text/javascript",
+    "icon.svg": "image/svg+xml",
+}
 KINDS = {"drawing.svg": "image/svg+xml", "drawing.pdf": "application/pdf"}
 PAGE_HEADERS = {
     "Content-Security-Policy": (
@@ -48,11 +54,11 @@ async def list_programs() -> list[dict[str, Any]]:
 @app.get("/drawings/{job_id}/{name}")
 async def get_drawing(job_id: str, name: str, queue: Annotated[Headway, Depends(client_of(queue))]) -> Response:
     """Give what a job has drawn, for as long as its result is kept."""
+    job = queue.job(job_id)
     try:
-        result = await queue.job(job_id).aresult(timeout=0)
-        drawing = result["files"][name]
-        kind = KINDS[name]
-    except (HeadwayError, KeyError, TimeoutError):
+        result = await job.aresult() if await job.astatus() == State.COMPLETED else {"files": {}}
+        kind, drawing = KINDS[name], result["files"][name]
+    except (HeadwayError, KeyError, TypeError):
         raise HTTPException(404, "no such drawing") from None
     content = base64.b64decode(drawing["base64"]) if isinstance(drawing, dict) else drawing
     named = {"Content-Disposition": f'attachment; filename="{name}"'}

@@ -23,14 +23,14 @@ def main() -> None:
             **os.environ,
             "PYTHONPATH": os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep),
         }
-        commands = (
-            ["headway", "worker", "drawings:queue", "--log-level", "warning"],
-            ["uvicorn", "service:app", "--host", "127.0.0.1", "--port", PORT, "--log-level", "warning"],
-        )
+
+        def start(*words: str) -> subprocess.Popen[bytes]:
+            return subprocess.Popen([sys.executable, "-m", *words], cwd=folder, env=environment)
+
         started: list[subprocess.Popen[bytes]] = []
         try:
-            for words in commands:
-                started.append(subprocess.Popen([sys.executable, "-m", *words], cwd=folder, env=environment))
+            started.append(start("headway", "worker", "drawings:queue", "--log-level", "warning"))
+            started.append(start("uvicorn", "service:app", "--port", PORT, "--log-level", "warning"))
             print(f"http://127.0.0.1:{PORT}/", flush=True)
             started[-1].wait()
         except KeyboardInterrupt:
