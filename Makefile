@@ -63,7 +63,7 @@ proof: $(DEV) ## Run the long proofs, one at a time and without time limits (ARG
 bench: $(DEV) $(PEERS) ## Measure Headway on every store beside its peers, in about 20 minutes (ARGS="--quick")
 	$(BIN)/python -m benchmarks $(ARGS)
 
-example-django: $(DEV) ## Start a Django project with a queue, a page and an admin, on a PostgreSQL of its own
+example-django: $(DEV) ## Start a Django project with a queue, a page and an admin, on SQLite or the PostgreSQL of PGHOST
 	$(BIN)/python examples/django/start.py
 
 example-asymptote: $(DEV) ## Start a service that compiles drawings in a page, with a ladder of durations

@@ -18,7 +18,7 @@ from headway.core.snapshot import ClassView, Snapshot
 from headway.core.worker import Worker
 from headway.stores.base import RULES, Beat, Exchange
 from headway.stores.rulebook import rules_body
-from headway.stores.sqlite.store import SqliteStore
+from headway.stores.sqlite.store import make_store
 
 Figures = dict[str, Any]
 NOW_AT = 1_760_000_000_000
@@ -53,7 +53,7 @@ async def store_cost(
     measured: int = 10_000,
 ) -> Figures:
     """Give the CPU microseconds a job that submit, and claim with finish, cost behind so many waiting jobs."""
-    store = SqliteStore(path, clock=lambda: time.time_ns() // 1_000_000, synchronous="OFF")
+    store = make_store(path, "default", clock=lambda: time.time_ns() // 1_000_000, synchronous="OFF")
     await store.open()
     if rules is not None:
         await store.write(RULES, "policy", rules_body(rules))

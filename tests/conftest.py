@@ -20,6 +20,7 @@ from headway.stores.base import Clock, Store
 from headway.stores.open import open_store
 from headway.stores.paired.store import PairedStore
 from headway.testing.clock import ManualClock
+from tests.guest import SCHEME, open_guest, open_hasty_guest
 from tests.servers import Postgres, Server, Valkey
 
 AnyServer = TypeVar("AnyServer", bound=Server)
@@ -113,6 +114,8 @@ STORES: dict[str, Callable[[Path, str, Clock], Store]] = {
     "redis": _redis,
     "postgres": _postgres,
 }
+# Its statements are those of sqlite, carried out by another library: no address leads there, and so no other test.
+GUESTS: dict[str, Callable[[Path, str, Clock], Store]] = {"guest": open_guest}
 
 # Two stores as one, for durable and for transient jobs: they are held to the conformance tests too.
 PAIRS: dict[str, Callable[[Path, str, Clock], Store]] = {
@@ -126,9 +129,10 @@ PAIRS: dict[str, Callable[[Path, str, Clock], Store]] = {
 
 # The same for tests that write much: what is written need not survive a power cut.
 HASTY_STORES = STORES | {
+    "guest": open_hasty_guest,
     "sqlite": lambda folder, namespace, clock: open_store(
         f"sqlite:///{folder}/headway.db?synchronous=normal", namespace, clock=clock
-    )
+    ),
 }
 
 # Where other processes find the same store. What is written there need not survive a power cut either.
@@ -137,12 +141,22 @@ ADDRESSES: dict[str, Callable[[Path], str]] = {
     "sqlite": lambda folder: f"sqlite:///{folder}/headway.db?synchronous=normal",
     "redis": _redis_address,
     "postgres": _postgres_address,
+    "guest": lambda folder: f"{SCHEME}{folder}",
 }
+
+
+# What is made of parts that are tested by themselves runs all of the conformance tests in `make proof` alone,
+LONG_WAYS = ("guest", "sqlite+redis")
+# and a guest these at any time: all statements but those that only read.
+CENTRAL = frozenset(
+    {"test_submit", "test_claim", "test_finish", "test_renew", "test_recover", "test_cancel", "test_amend"}
+)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("headway")
-    group.addoption("--store", choices=sorted(STORES | PAIRS), help="run the conformance tests on this store alone")
+    known = sorted(STORES | GUESTS | PAIRS)
+    group.addoption("--store", choices=known, help="run the conformance tests on this store alone")
     group.addoption("--seed", type=int, default=7, help="where random tests start")
 
 
@@ -151,9 +165,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "store_name" in metafunc.fixturenames and not named:
         wanted: str | None = metafunc.config.getoption("--store")
         conforming = metafunc.definition.path.parent.name == "conformance"
-        paired = PAIRS if conforming and not metafunc.definition.get_closest_marker("one_store") else ()
-        names = [name for name in (*STORES, *paired) if wanted in (None, name)]
-        marks = {"sqlite+redis": [pytest.mark.slow]}
+        # Long tests run on a guest only if that is asked for: the statements are the same.
+        guests = GUESTS if wanted or not metafunc.definition.get_closest_marker("slow") else {}
+        paired = {} if metafunc.definition.get_closest_marker("one_store") else PAIRS
+        others = guests | paired if conforming else {}
+        names = [name for name in (*STORES, *others) if wanted in (None, name)]
+        rest = set(LONG_WAYS) if wanted is None else set()
+        if metafunc.definition.path.stem in CENTRAL:
+            rest.discard("guest")
+        marks = dict.fromkeys(rest, pytest.mark.proof)
         metafunc.parametrize("store_name", [pytest.param(name, marks=marks.get(name, ())) for name in names])
 
 
@@ -176,7 +196,7 @@ async def open_namespace(store_name: str, tmp_path: Path, clock: ManualClock) ->
     async with AsyncExitStack() as stack:
 
         async def open_one(namespace: str) -> Store:
-            store = (STORES | PAIRS)[store_name](tmp_path, namespace, clock)
+            store = (STORES | GUESTS | PAIRS)[store_name](tmp_path, namespace, clock)
             await store.open()
             stack.push_async_callback(store.close)
             return store

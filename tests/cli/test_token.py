@@ -100,3 +100,12 @@ def test_help_shows_examples(cli: Cli) -> None:
     assert "headway token revoke 3f9c2b7a10" in cli.call("token").out
     assert "headway token create --scope worker" in cli.call("token", "create", "--help").out
     assert "│ token " in cli.call().out
+
+
+def test_what_operators_did_is_shown(cli: Cli) -> None:
+    cli.call("token", "create", "--scope", "read", "--note", "the dashboard")
+    shown = cli.call("token", "audit")
+    assert "token.create" in shown.out
+    assert "local" in shown.out
+    (entry,) = cli.call("token", "audit", "--json").json["items"]
+    assert (entry["who"], entry["what"]) == ("local", "token.create")

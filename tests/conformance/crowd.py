@@ -34,9 +34,9 @@ from headway.core.snapshot import Snapshot
 from headway.core.worker import Worker, WorkerState
 from headway.engine.recovery import end_worker, overdue, reap
 from headway.stores.base import RULES, Beat, Exchange, JobQuery, Progress, Renewed, Store
-from headway.stores.open import open_store
 from headway.stores.rulebook import rules_body
 from tests.conformance.builders import a_job, a_worker
+from tests.guest import open_any
 
 FOREVER = 1 << 62
 CUT = {"renew": 0.1, "exchange": 0.3}  # The part of lost calls that are cut off on their way.
@@ -473,9 +473,9 @@ async def join_in(orders: Orders, stores: Sequence[Store], name: str) -> list[En
 
 async def open_stores(address: str, namespace: str, many: int) -> list[Store]:
     """Open instances beside each other; of a store that lives in one instance there is but one."""
-    stores = [open_store(address, namespace)]
+    stores = [open_any(address, namespace)]
     if stores[0].abilities.shared:
-        stores += [open_store(address, namespace) for _ in range(many - 1)]
+        stores += [open_any(address, namespace) for _ in range(many - 1)]
     await asyncio.gather(*(store.open() for store in stores))
     return stores
 

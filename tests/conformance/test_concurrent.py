@@ -36,7 +36,6 @@ from headway.core.standing import Survey
 from headway.core.worker import WorkerState, serves
 from headway.engine.recovery import end_worker
 from headway.stores.base import RULES, Beat, Exchange, Exchanged, JobQuery, LaneStats, Renewed, Stats, Store
-from headway.stores.open import open_store
 from headway.stores.rulebook import read_rules, rules_body
 from tests.conformance.builders import a_claim_id, a_job, a_worker, claimed_ids, register, submit_one
 from tests.conformance.crowd import (
@@ -57,6 +56,7 @@ from tests.conformance.crowd import (
     worker_slots,
 )
 from tests.conftest import ADDRESSES, OpenStore
+from tests.guest import open_any
 
 pytestmark = pytest.mark.one_store  # One at a time, they would have to be one.
 
@@ -925,7 +925,7 @@ async def play_scene(
 ) -> None:
     """Play histories of one scene, each in a namespace of its own, with so many processes beside this one."""
     address = ADDRESSES[store_name](folder)
-    if not open_store(address).abilities.shared:
+    if not open_any(address).abilities.shared:
         apart = 0  # It lives in one process.
     for seed in seeds:
         try:

@@ -52,3 +52,14 @@ async def test_the_catalogue_tells_what_tasks_take(app: Headway, http: httpx.Asy
     tasks = {task["task_type"]: task for task in (await http.get(f"{API}/catalogue")).json()["tasks"]}
     assert tasks.keys() == {"add", "fail", "hang", "steps"}
     assert tasks["add"]["parameters"]["required"] == ["a"]
+
+
+async def test_what_operators_did_can_be_read(http: httpx.AsyncClient) -> None:
+    await http.post(f"{API}/pause", json={"lane": "low"})
+    await http.post(f"{API}/resume", json={"lane": "low"})
+    newest, oldest = (await http.get(f"{API}/audit")).json()["entries"]
+    assert (newest["what"], oldest["what"], newest["who"], oldest["target"]) == ("resume", "pause", "open", "queue")
+    assert (oldest["before"]["lanes"], oldest["after"]["lanes"]) == ([], ["low"])
+    assert newest["at"] >= oldest["at"]
+    assert len((await http.get(f"{API}/audit?limit=1")).json()["entries"]) == 1
+    assert (await http.get(f"{API}/audit?limit=0")).status_code == 422

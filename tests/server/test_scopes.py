@@ -20,6 +20,7 @@ from tests.server.door import call, with_operating
 # S-3: whoever adds a route adds it here, and thinks about who may call it.
 MATRIX = {
     "DELETE /api/v1/tasks/{task_id}": "submit",
+    "GET /api/v1/audit": "admin",
     "GET /api/v1/catalogue": "read",
     "GET /api/v1/dlq": "read",
     "GET /api/v1/pauses": "read",

@@ -1,4 +1,4 @@
-"""Settings of the example. The database comes from the usual PG* variables; ``start.py`` sets them."""
+"""Settings of the example. The database is the PostgreSQL that the usual PG* variables name, else a file of SQLite."""
 
 from __future__ import annotations
 
@@ -41,15 +41,19 @@ TEMPLATES = [
         },
     }
 ]
-DATABASES = {
-    "default": {
-        "ENGINE": "django.db.backends.postgresql",
-        "HOST": os.environ.get("PGHOST", "localhost"),
-        "PORT": os.environ.get("PGPORT", "5432"),
-        "USER": os.environ.get("PGUSER", "postgres"),
-        "PASSWORD": os.environ.get("PGPASSWORD", ""),
-        "NAME": os.environ.get("PGDATABASE", "press"),
-    }
+POSTGRES = {
+    "ENGINE": "django.db.backends.postgresql",
+    "HOST": os.environ.get("PGHOST", ""),
+    "PORT": os.environ.get("PGPORT", "5432"),
+    "USER": os.environ.get("PGUSER", "postgres"),
+    "PASSWORD": os.environ.get("PGPASSWORD", ""),
+    "NAME": os.environ.get("PGDATABASE", "press"),
 }
+SQLITE = {
+    "ENGINE": "django.db.backends.sqlite3",
+    "NAME": os.environ.get("PRESS_FILE", "press.sqlite3"),
+    "OPTIONS": {"transaction_mode": "IMMEDIATE"},
+}
+DATABASES = {"default": POSTGRES if POSTGRES["HOST"] else SQLITE}
 
 IOQUEUE_MAX_CONCURRENCY = 2  # So that jobs have to wait, and the page has something to show.

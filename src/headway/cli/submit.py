@@ -45,6 +45,13 @@ class CallFlags:
     tenant: Annotated[str | None, Parameter(help="The party that fairness is counted by.", metavar="TENANT")] = None
     max_retries: Annotated[int | None, Parameter(help="How often a failed attempt is repeated.", metavar="N")] = None
     timeout: Annotated[float | None, Parameter(help="The longest one attempt may take.", metavar="SECONDS")] = None
+    duration: Annotated[
+        str | None, Parameter(help="A rung of the ladder: fast, medium, slow or default.", metavar="RUNG")
+    ] = None
+    on_stop: Annotated[
+        str | None,
+        Parameter(help="What it becomes if that stops it: fail, retry_longer or partial.", metavar="WHAT"),
+    ] = None
     needs: Annotated[str | None, Parameter(help="What a worker must offer; several with commas.", metavar="NAMES")] = (
         None
     )
@@ -60,6 +67,8 @@ class CallFlags:
             "tenant": self.tenant,
             "max_retries": self.max_retries,
             "timeout": self.timeout,
+            "duration": self.duration,
+            "on_stop": self.on_stop,
             "needs": None if self.needs is None else [part for part in map(str.strip, self.needs.split(",")) if part],
         }
         return {name: value for name, value in given.items() if value is not None}
@@ -181,6 +190,8 @@ def _body(name: str, values: dict[str, Any], options: dict[str, Any]) -> dict[st
         "required_capabilities": options.get("needs"),
         "timeout_seconds": options.get("timeout"),
         "max_retries": options.get("max_retries"),
+        "duration": options.get("duration"),
+        "on_stop": options.get("on_stop"),
         "idempotency_key": options.get("idempotency_key"),
         "tenant": options.get("tenant"),
         "run_after": None if run_after is None else run_after.isoformat(),

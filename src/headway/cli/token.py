@@ -6,12 +6,14 @@ import sys
 from typing import Annotated, Any
 
 from cyclopts import App, Group, Parameter
+from msgspec.structs import asdict
 
 from headway.cli import show
 from headway.cli.opening import OPTIONS, STORE_HERE, JsonFlag, StorePlace, opened, run
 from headway.core.errors import ConfigError
 from headway.core.policy.units import parse_length
 from headway.core.words import nearest
+from headway.engine.audit import Entry, read_audit
 from headway.engine.tokens import (
     SCOPES,
     Token,
@@ -135,6 +137,38 @@ def revoke(
     for one, (_, answer) in zip(ids, answers, strict=True):
         print(f"{show.clean(one)}  {answer}")
     return 0 if all(done for done, _ in answers) else 1
+
+
+@token.command(
+    usage="Usage: headway token audit [OPTIONS]",
+    help_epilogue="Examples:\n\n    headway token audit --limit 20\n    headway token audit --json",
+)
+def audit(
+    *,
+    limit: Annotated[int, Parameter(help="How many entries.", metavar="N")] = 50,
+    json: JsonFlag = False,
+    place: StorePlace = STORE_HERE,
+) -> int:
+    """Show what operators did, who and when; the newest first.
+
+    Who: the id of a token, `local` for the command line, or `open` for somebody
+    on this machine while there were no tokens.
+    """
+
+    async def look() -> tuple[list[Entry], int]:
+        async with opened(place) as store:
+            return await read_audit(store, limit=max(1, limit)), (await store.snapshot()).now_at
+
+    entries, now_at = run(look())
+    if json:
+        items = [asdict(entry) | {"at": show.moment(entry.at)} for entry in entries]
+        show.print_json({"items": items, "next_cursor": None})
+        return 0
+    table = show.table("when", "who", "what", "of", flexible=["of"])
+    for entry in entries:
+        table.add_row(f"{show.age(entry.at, now_at)} ago", show.text(entry.who), entry.what, show.text(entry.target))
+    show.console().print(table if entries else "nothing was done yet")
+    return 0
 
 
 def _answer(token_id: str, ended: Token | None, known: list[str], *, forgotten: bool) -> tuple[bool, str]:

@@ -410,13 +410,23 @@ class Headway:
         """Submit on a caller's connection, in the caller's thread: only what must be looked up is done elsewhere."""
         store = self.client.opened(self.portal.loop())
         prepare: PrepareBlocking | None = getattr(store, "prepare_submit_blocking", None)
-        ready = prepare is not None and all(self._is_ready(call.task) for call in calls)
-        with traces.Sending([call.job() for call in calls] if ready else self.portal.run(self._prepare(calls))) as jobs:
+
+        def keep(jobs: Sequence[NewJob]) -> list[Submitted]:
             while True:
                 submission = prepare(jobs) if prepare is not None else None
                 submission = submission or self.portal.run(self.client.prepare_submit(jobs))
                 if (answers := submission.run(connection)) is not None:
-                    break
+                    return answers
+
+        return self._submit_by(calls, keep, ready=prepare is not None)
+
+    def _submit_by(
+        self, calls: Sequence[Call[Any]], keep: Callable[[Sequence[NewJob]], list[Submitted]], *, ready: bool = True
+    ) -> list[Submitted]:
+        """Submit in the caller's thread by what keeps jobs there; blocks. ``ready``: a store was opened before."""
+        ready = ready and all(self._is_ready(call.task) for call in calls)
+        with traces.Sending([call.job() for call in calls] if ready else self.portal.run(self._prepare(calls))) as jobs:
+            answers = keep(jobs)
         _log_queued(jobs, answers)
         return answers
 

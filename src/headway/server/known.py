@@ -73,7 +73,7 @@ class Variants:
     def of(self, task: Task[Any, Any, Any], new: NewTask) -> Task[Any, Any, Any]:
         """Give the task with what a body asks for, but for what is each job's own."""
         needs = None if new.required_capabilities is None else tuple(new.required_capabilities)
-        key = (task.name, new.priority, new.timeout_seconds, new.max_retries, new.duration, needs)
+        key = (task.name, new.priority, new.timeout_seconds, new.max_retries, new.duration, new.on_stop, needs)
         known = self._made.get(key)
         if known is not None and known[0] is task:
             return known[1]
@@ -82,6 +82,7 @@ class Variants:
             timeout=new.timeout_seconds,
             max_retries=new.max_retries,
             duration=new.duration,
+            on_stop=new.on_stop,
             needs=needs,
         )
         self._made[key] = (task, made)

@@ -61,6 +61,9 @@ class NewTask(Body):
         default=None, description="The party that fairness is counted by; a token's own goes first."
     )
     duration: Name | None = Field(default=None, description="A rung of the ladder: fast, medium, slow or default.")
+    on_stop: Literal["fail", "retry_longer", "partial"] | None = Field(
+        default=None, description="What it becomes if its duration stops it; else the task's own, else fail."
+    )
     run_after: AwareDatetime | None = Field(default=None, strict=False, description="Not before this moment.")
     expires: Seconds | None = Field(default=None, description="Cancelled, if it has not begun in so many seconds.")
     trace_id: Name | None = Field(
@@ -333,6 +336,23 @@ class CatalogueShape(BaseModel):
     """The tasks that are known."""
 
     tasks: list[CatalogueTask]
+
+
+class AuditEntry(BaseModel):
+    """One thing that somebody did."""
+
+    at: datetime
+    who: str = Field(description="A token's id; local: at the command line; open: on this machine, without a token.")
+    what: str = Field(examples=["policy.put"])
+    target: str
+    before: Any = None
+    after: Any = None
+
+
+class AuditShape(BaseModel):
+    """What operators did, the newest first."""
+
+    entries: list[AuditEntry]
 
 
 class Ticket(BaseModel):

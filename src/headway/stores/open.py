@@ -44,11 +44,11 @@ def _make(url: str, namespace: str, clock: Clock | None) -> Store:
         raise ConfigError(f"store address {mask(url)!r} has no scheme; write sqlite:///path/to/file.db", url=mask(url))
     match scheme:
         case "sqlite":
-            from headway.stores.sqlite.store import SqliteStore
+            from headway.stores.sqlite import store as sqlite
 
             path, _, query = rest.partition("?")
             file = _sqlite_path(url, unquote(path))
-            return SqliteStore(file, namespace, clock=clock or host_ms, **_sqlite_options(url, query))
+            return sqlite.make_store(file, namespace, clock=clock or host_ms, **_sqlite_options(url, query))
         case "memory":
             from headway.stores.memory import MemoryStore
 

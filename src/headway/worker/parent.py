@@ -69,7 +69,8 @@ class CannotStart(HeadwayError):
 class Parent:
     """One ``headway worker``: ``processes`` runners of one app, and the upkeep of their store.
 
-    ``remote``: if the settings name a server, its jobs are run, and there is no store to keep up.
+    ``remote``: if the settings name a server, its jobs are run, and there is no store to keep up. ``opener`` makes the
+    parent's own store, as ``open_store`` does, from what a runner tells.
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class Parent:
         remote: bool = False,
         on_up: Callable[[Up, Store], None] | None = None,
         on_remote: Callable[[Up], None] | None = None,
+        opener: Callable[..., Store] = open_store,
     ) -> None:
         self.app_path = app_path
         self.overrides = overrides or {}
@@ -93,6 +95,7 @@ class Parent:
         self._told_version = 0
         self._processes = processes
         self._on_up, self._on_remote = on_up, on_remote
+        self._open_store = opener
         self._post: Post | None = None
         self.tallies = Tallies()
         self._probes: Probes | None = None
@@ -149,7 +152,7 @@ class Parent:
 
     def _make_post(self, up: Up) -> Post:
         if up.server is None:
-            store = open_store(up.store, up.namespace, transient=up.transient_store)
+            store = self._open_store(up.store, up.namespace, transient=up.transient_store)
             return LocalPost(store, self.in_force, tallies=self.tallies)
         if up.policy is not None:
             self.in_force.adopt(up.policy_version, up.policy)

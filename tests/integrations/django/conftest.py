@@ -1,4 +1,4 @@
-"""A Django project on a real PostgreSQL, and workers that run its jobs."""
+"""A Django project on a real PostgreSQL or on SQLite, and workers that run its jobs."""
 
 # pyright: reportAttributeAccessIssue=false, reportGeneralTypeIssues=false, reportIndexIssue=false
 # (Django brings no types, and what pyright makes of its code is not always so.)
@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -20,12 +21,15 @@ import psycopg
 import pytest
 from django.apps import apps
 
+from headway.integrations.django.framework import RELEASE
 from tests.conftest import postgres
 
 ROOT = Path(__file__).parents[3]
 SETTINGS = "tests.integrations.django.settings"
 DATABASE = "django_tests"
+KINDS = ("postgresql", "sqlite")
 PATIENCE = 30.0
+SELDOM = 10.0  # Seconds; what takes less was woken.
 JOB_TABLES = (
     "job",
     "ready",
@@ -44,36 +48,77 @@ if not apps.ready:
     django.setup()
 
 
+# For a module whose tests are to hold wherever jobs may be kept.
+both = pytest.mark.parametrize("database", KINDS, indirect=True, scope="module")
+
+_made: dict[str, dict[str, Any]] = {}
+
+
 @pytest.fixture(scope="session")
-def database() -> Iterator[None]:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("django")
+
+
+@pytest.fixture(scope="module")
+def database(request: pytest.FixtureRequest, folder: Path) -> Iterator[str]:
     """A database of our own, with the tables of the project and of Headway, made as any project makes them."""
     from django.core.management import call_command
-    from django.db import connections
 
     from headway.integrations.django import queue
 
+    kind = getattr(request, "param", KINDS[0])
+    if new := kind not in _made:
+        _made[kind] = _make_postgres() if kind == "postgresql" else _make_sqlite(folder)
+    use(_made[kind])
+    if new:
+        call_command("migrate", verbosity=0, database="default", run_syncdb=True)
+    yield kind
+    queue().close()
+
+
+def use(entry: dict[str, Any]) -> None:
+    """Let the project have this database, here and in processes that are started."""
+    from django.contrib.contenttypes.models import ContentType
+    from django.db import connections
+
+    connections.close_all()
+    connections.settings["default"] = {**connections.settings["default"], **entry}
+    del connections["default"]
+    ContentType.objects.clear_cache()
+    os.environ["DJANGO_TESTS_DATABASE"] = json.dumps(entry)
+
+
+def _make_postgres() -> dict[str, Any]:
     server = postgres()
     with psycopg.connect(server.url, autocommit=True) as connection:
         connection.execute(f"DROP DATABASE IF EXISTS {DATABASE}")
         connection.execute(f"CREATE DATABASE {DATABASE}")
-    os.environ["DJANGO_TESTS_PORT"], os.environ["DJANGO_TESTS_DATABASE"] = str(server.port), DATABASE
-    connections.settings["default"].update(PORT=str(server.port), NAME=DATABASE)
-    call_command("migrate", verbosity=0, database="default", run_syncdb=True)
-    yield
-    queue().close()
-    connections.close_all()
+    place = {"HOST": "127.0.0.1", "PORT": str(server.port), "USER": "postgres", "NAME": DATABASE}
+    return {"ENGINE": "django.db.backends.postgresql", "OPTIONS": {}, **place}
+
+
+def _make_sqlite(folder: Path) -> dict[str, Any]:
+    options = {"transaction_mode": "IMMEDIATE", "timeout": 20} if RELEASE >= (5, 1) else {"timeout": 20}
+    return {"ENGINE": "django.db.backends.sqlite3", "NAME": str(folder / "project.sqlite3"), "OPTIONS": options}
+
+
+def table(name: str) -> str:
+    """Give what one of Headway's tables is called here."""
+    from django.db import connection
+
+    return f"headway.{name}" if connection.vendor == "postgresql" else f"headway_{name}"
 
 
 @pytest.fixture(autouse=True)
-def _empty(database: None) -> None:
+def _empty(database: str) -> None:
     """No job and no order of the test before."""
     from django.db import connection
 
     from tests.integrations.django.shop.models import Order
 
     with connection.cursor() as cursor:
-        for table in JOB_TABLES:
-            cursor.execute(f"DELETE FROM headway.{table}")
+        for name in JOB_TABLES:
+            cursor.execute(f"DELETE FROM {table(name)}")
     Order.objects.all().delete()
 
 
@@ -84,8 +129,8 @@ class Workers:
         self._folder = folder
         self._processes: list[subprocess.Popen[bytes]] = []
 
-    def start(self, *options: str, settings: str = SETTINGS, wait: bool = True) -> Worker:
-        """Start a worker, and wait until it is ready."""
+    def start(self, *options: str, settings: str = SETTINGS, wait: bool = True, poll: float = 0.5) -> Worker:
+        """Start a worker, and wait until it is ready. ``poll``: how often it looks if nobody wakes it."""
         path = self._folder / f"worker-{len(self._processes)}.log"
         with path.open("wb") as file:
             process = subprocess.Popen(
@@ -93,7 +138,8 @@ class Workers:
                 stdout=file,
                 stderr=file,
                 cwd=ROOT,
-                env={**os.environ, "PYTHONPATH": str(ROOT), "DJANGO_SETTINGS_MODULE": settings},
+                env={**os.environ, "PYTHONPATH": str(ROOT), "DJANGO_SETTINGS_MODULE": settings}
+                | {"DJANGO_TESTS_POLL": str(poll)},
             )
         self._processes.append(process)
         worker = Worker(process, path)
@@ -141,15 +187,15 @@ def ended(job_id: str | None, worker: Worker | None = None) -> Any:
 
 
 @pytest.fixture
-def workers(database: None, tmp_path: Path) -> Iterator[Workers]:
+def workers(database: str, tmp_path: Path) -> Iterator[Workers]:
     made = Workers(tmp_path)
     yield made
     made.stop()
 
 
 @pytest.fixture(scope="module")
-def worker(database: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
-    """One worker for all the tests of a module that only want their jobs run."""
+def worker(database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
+    """One worker for all the tests of a module that only want their jobs run; by itself it seldom looks for them."""
     made = Workers(tmp_path_factory.mktemp("worker"))
-    yield made.start()
+    yield made.start(poll=SELDOM)
     made.stop()

@@ -1,7 +1,8 @@
-"""A project for the tests: an app with a model and tasks, the admin, and jobs in PostgreSQL."""
+"""A project for the tests: an app with a model and tasks, the admin, and jobs in whatever database a test chose."""
 
 from __future__ import annotations
 
+import json
 import os
 
 import django
@@ -43,18 +44,15 @@ TEMPLATES = [
     }
 ]
 DATABASES = {
-    "default": {
-        "ENGINE": "django.db.backends.postgresql",
-        "HOST": "127.0.0.1",
-        "PORT": os.environ.get("DJANGO_TESTS_PORT", "1"),
-        "USER": "postgres",
-        "NAME": os.environ.get("DJANGO_TESTS_DATABASE", "postgres"),
-    },
-    "other": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"},
+    "default": json.loads(
+        os.environ.get("DJANGO_TESTS_DATABASE", '{"ENGINE": "django.db.backends.postgresql", "NAME": "postgres"}')
+    ),
+    "other": {"ENGINE": "django.db.backends.dummy"},
 }
 TASKS = {"default": {"BACKEND": "headway.integrations.django.HeadwayBackend", "QUEUES": ["default", "mail"]}}
 
 # Quick, for the tests: what must be waited for is short.
 IOQUEUE_MAX_CONCURRENCY = 4
+IOQUEUE_POLL_INTERVAL_SEC = float(os.environ.get("DJANGO_TESTS_POLL", "0.5"))
 IOQUEUE_VISIBILITY_TIMEOUT_SEC = 3
 IOQUEUE_GRACE_SEC = 10

@@ -11,9 +11,10 @@ from django.test import Client
 
 from headway.integrations.django import queue
 from headway.integrations.django.models import IOJob
+from tests.integrations.django.conftest import both
 from tests.integrations.django.shop import tasks
 
-pytestmark = pytest.mark.xdist_group("django")
+pytestmark = [pytest.mark.xdist_group("django"), both]
 
 LIST = "/admin/ioqueue/iojob/"
 

@@ -20,6 +20,7 @@ from django.utils import timezone
 from headway.integrations.django import HeadwayBackend
 from headway.integrations.django.loading import adopt_django_tasks
 from headway.integrations.django.models import IOJob
+from tests.integrations.django.conftest import both
 from tests.integrations.django.names import (
     InvalidTask,
     Status,
@@ -31,7 +32,7 @@ from tests.integrations.django.names import (
 from tests.integrations.django.shop import django_tasks_here as declared
 from tests.integrations.django.shop import tasks
 
-pytestmark = pytest.mark.xdist_group("django")
+pytestmark = [pytest.mark.xdist_group("django"), both]
 
 
 def test_the_backend_says_what_it_can() -> None:

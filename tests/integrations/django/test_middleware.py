@@ -14,9 +14,10 @@ from django.test import RequestFactory
 
 from headway.integrations.django.middleware import request_trace, trace_middleware
 from headway.integrations.django.models import IOJob
+from tests.integrations.django.conftest import both
 from tests.integrations.django.shop import tasks
 
-pytestmark = pytest.mark.xdist_group("django")
+pytestmark = [pytest.mark.xdist_group("django"), both]
 
 PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 

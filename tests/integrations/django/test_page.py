@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import signal
@@ -14,7 +15,8 @@ import psycopg
 import pytest
 
 from tests.conftest import postgres
-from tests.integrations.django.conftest import ROOT, Worker, wait_until
+from tests.guest import connect
+from tests.integrations.django.conftest import KINDS, ROOT, Worker, wait_until
 
 pytestmark = [pytest.mark.xdist_group("django"), pytest.mark.slow]
 
@@ -45,33 +47,48 @@ class Project:
         return Worker(process, path)
 
 
-def files_of_the_page() -> list[tuple[str, str]]:
-    """Give the files that the page shows: their paths, which stand in the first line, and what is in them."""
+def files_of_the_page(kind: str) -> list[tuple[str, str]]:
+    """Give the files that the page shows for a kind of database: their paths, from the first line, and their text."""
     blocks = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    blocks = [block for block in blocks if kind == "postgresql" or "backends.postgresql" not in block]
     return [(block.partition("\n")[0].removeprefix("# "), block) for block in blocks]
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Project:
-    server = postgres()
-    with psycopg.connect(server.url, autocommit=True) as connection:
-        connection.execute(f"DROP DATABASE IF EXISTS {DATABASE}")
-        connection.execute(f"CREATE DATABASE {DATABASE}")
+def project(tmp_path: Path, kind: str) -> Project:
     assert "django-admin startproject shop\ncd shop\npython manage.py startapp orders\n" in PAGE
     outer = Project(tmp_path)
     outer.run("-m", "django", "startproject", "shop")
     made = Project(tmp_path / "shop")
     made.run("manage.py", "startapp", "orders")
-    for path, text in files_of_the_page():
+    for path, text in files_of_the_page(kind):
         with (made.folder / path).open("a" if path.endswith("settings.py") else "w") as file:
             file.write(text)
-    with (made.folder / "shop" / "settings.py").open("a") as file:
-        place = {"HOST": "127.0.0.1", "PORT": str(server.port), "USER": "postgres", "NAME": DATABASE}
-        file.write(f"DATABASES['default'] |= {place!r}\n")
+    if kind == "postgresql":
+        server = postgres()
+        with psycopg.connect(server.url, autocommit=True) as connection:
+            connection.execute(f"DROP DATABASE IF EXISTS {DATABASE}")
+            connection.execute(f"CREATE DATABASE {DATABASE}")
+        with (made.folder / "shop" / "settings.py").open("a") as file:
+            place = {"HOST": "127.0.0.1", "PORT": str(server.port), "USER": "postgres", "NAME": DATABASE}
+            file.write(f"DATABASES['default'] |= {place!r}\n")
     return made
 
 
-def test_an_empty_project_comes_to_a_running_job(project: Project) -> None:
+def job_in(project: Project, kind: str, job_id: str) -> tuple[str, object]:
+    """Read how a job is getting on from the view, as any program might."""
+    asked = f"SELECT status, result FROM ioqueue_iojob WHERE id = '{job_id}'"
+    if kind == "sqlite":
+        with contextlib.closing(connect(project.folder / "db.sqlite3")) as raw:
+            status, result = raw.execute(asked).fetchone()
+            return status, result and json.loads(result)
+    with psycopg.connect(f"{postgres().url.removesuffix('/postgres')}/{DATABASE}", autocommit=True) as connection:
+        status, result = connection.execute(asked.encode()).fetchone() or ("", None)
+        return status, result
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_empty_project_comes_to_a_running_job(project: Project, kind: str) -> None:
     # R2.22, R2.37, R2.49
     assert "python manage.py migrate\npython manage.py run_ioqueue\n" in PAGE
     project.run("manage.py", "migrate")
@@ -81,10 +98,7 @@ def test_an_empty_project_comes_to_a_running_job(project: Project) -> None:
         said = project.run("manage.py", "shell", "-v", "0", "-c", f"import orders.report, orders.views; {submit}")
         job_id = said.strip().splitlines()[-1]
 
-        with psycopg.connect(f"{postgres().url.removesuffix('/postgres')}/{DATABASE}", autocommit=True) as connection:
-            asked = "SELECT status, result FROM ioqueue_iojob WHERE id = %s"
-            expected = ("done", "receipt of order 7 sent")
-            wait_until(lambda: connection.execute(asked, [job_id]).fetchone() == expected, worker)
+        wait_until(lambda: job_in(project, kind, job_id) == ("done", "receipt of order 7 sent"), worker)
         assert re.search(r"^done +1$", project.run("manage.py", "ioqueue_status"), re.MULTILINE)
     finally:
         worker.process.send_signal(signal.SIGTERM)

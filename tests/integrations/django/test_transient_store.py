@@ -17,12 +17,12 @@ import pytest
 from django.db import connection
 
 from headway.integrations.django.models import IOJob
-from tests.integrations.django.conftest import ROOT, Workers, ended, wait_until
+from tests.integrations.django.conftest import ROOT, Workers, both, ended, table, wait_until
 from tests.integrations.django.shop import tasks
 from tests.integrations.django.shop.models import Order
 from tests.servers import Valkey
 
-pytestmark = [pytest.mark.xdist_group("django"), pytest.mark.slow]
+pytestmark = [pytest.mark.xdist_group("django"), pytest.mark.slow, both]
 
 SETTINGS = "tests.integrations.django.settings_redis"
 SCRIPT = """
@@ -81,7 +81,7 @@ def test_transient_jobs_wait_at_redis_for_the_commit_and_for_a_worker(server: Va
         "EVAL", "redis.call('SELECT', 5); return redis.call('KEYS', '*tr:*')", "0"
     )
     with connection.cursor() as cursor:
-        cursor.execute("SELECT count(*) FROM headway.transient")
+        cursor.execute(f"SELECT count(*) FROM {table('transient')}")
         assert cursor.fetchone()[0] == 0
     worker = workers.start(settings=SETTINGS)
     wait_until(lambda: Order.objects.get(pk=order.pk).handled_by == "touched", worker)

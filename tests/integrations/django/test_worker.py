@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 import socket
+import time
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -17,13 +18,13 @@ from django.core.management import call_command
 from django.db import connection, transaction
 
 from headway.integrations.django.models import IOJob
-from tests.integrations.django.conftest import Worker, ended, wait_until
+from tests.integrations.django.conftest import SELDOM, Worker, both, ended, wait_until
 from tests.integrations.django.names import Status
 from tests.integrations.django.shop import django_tasks_here as declared
 from tests.integrations.django.shop import tasks
 from tests.integrations.django.shop.models import Order
 
-pytestmark = pytest.mark.xdist_group("django")
+pytestmark = [pytest.mark.xdist_group("django"), both]
 
 
 def test_a_job_runs_and_its_row_tells_of_it(worker: Worker) -> None:
@@ -48,6 +49,8 @@ def test_a_sync_task_uses_the_orm_in_a_thread_and_leaves_no_connection_open(work
 
 
 def is_connected(backend_pid: int) -> bool:
+    if not backend_pid:
+        return False
     with connection.cursor() as cursor:
         cursor.execute("SELECT count(*) FROM pg_stat_activity WHERE pid = %s", [backend_pid])
         return bool(cursor.fetchone()[0])
@@ -95,9 +98,15 @@ def test_a_job_submits_another(worker: Worker) -> None:
 
 def test_a_commit_wakes_the_worker(worker: Worker) -> None:
     # R2.67
-    with transaction.atomic():
-        job_id = tasks.add(1)
-    assert ended(job_id, worker).status == "done"
+    def seconds() -> float:
+        began = time.monotonic()
+        with transaction.atomic():
+            job_id = tasks.add(1)
+        assert ended(job_id, worker).status == "done"
+        return time.monotonic() - began
+
+    # A worker that could not renew its leases in time, on a busy machine, is not woken; it is not so every time.
+    assert any(seconds() < SELDOM / 2 for _ in range(3))
 
 
 def test_jobs_that_wait_for_a_limit_hold_no_slot(worker: Worker, tmp_path: Path) -> None:

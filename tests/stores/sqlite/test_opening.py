@@ -19,7 +19,8 @@ import pytest
 from headway.core.errors import HeadwayError, NotAStore, StoreCorrupt, StoreError, StoreTooNew
 from headway.core.job import State
 from headway.stores.base import FORMAT, OLDEST_READER, OLDEST_WRITER, JobQuery
-from headway.stores.sqlite.database import APPLICATION_ID, MIGRATIONS, Connection, migrate
+from headway.stores.sqlite.own import APPLICATION_ID, OwnConnection, migrate
+from headway.stores.sqlite.statements import MIGRATIONS
 from tests.conformance.builders import a_job, state_of, submit, submit_one
 from tests.stores.sqlite.conftest import OpenFile
 
@@ -91,10 +92,10 @@ async def test_jobs_are_there_when_a_file_is_opened_again(open_file: OpenFile, p
 
 
 async def test_migrating_step_by_step_gives_the_schema_of_a_new_file(tmp_path: Path) -> None:
-    def schema(connection: Connection) -> list[object]:
+    def schema(connection: OwnConnection) -> list[object]:
         return list(connection.raw.execute("SELECT type, name, tbl_name, sql FROM sqlite_schema ORDER BY name"))
 
-    fresh, stepped = Connection(tmp_path / "fresh.db", "NORMAL"), Connection(tmp_path / "stepped.db", "NORMAL")
+    fresh, stepped = OwnConnection(tmp_path / "fresh.db", "NORMAL"), OwnConnection(tmp_path / "stepped.db", "NORMAL")
     numbers = [number for number, _ in MIGRATIONS]
     assert migrate(fresh, tmp_path / "fresh.db") == numbers
     for number in numbers:

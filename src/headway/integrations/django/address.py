@@ -9,11 +9,17 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 
 from headway.integrations.django.conf import database, read_options
+from headway.integrations.django.sqlite import SCHEME, sqlite_address, with_transient, worker_store
+from headway.stores.base import Store
+from headway.stores.open import open_store
 
 WORKS = (
-    "Under Django, jobs are kept in PostgreSQL 13 or newer, with psycopg 3 (pip install 'headway[django,postgres]' "
-    "'psycopg[binary]'). SQLite and other databases are not supported in this release; if the rest of your project is "
-    "on one, give the jobs a PostgreSQL database of their own and name it in IOQUEUE_DATABASE."
+    "Under Django, jobs are kept in SQLite, or in PostgreSQL 13 or newer with psycopg 3 (pip install "
+    "'headway[django,postgres]' 'psycopg[binary]'). If the rest of your project is on another database, give the jobs "
+    "one of their own and name it in IOQUEUE_DATABASE."
+)
+NO_OTHER_WAY = (
+    "Jobs in SQLite are in the project's own file, through Django's own connection: leave IOQUEUE_STORE away."
 )
 # What both Django's driver and ours understand.
 _PASSED_ON = ("sslmode", "sslcert", "sslkey", "sslrootcert", "sslcrl", "passfile", "service", "target_session_attrs")
@@ -22,12 +28,23 @@ _PASSED_ON = ("sslmode", "sslcert", "sslkey", "sslrootcert", "sslcrl", "passfile
 def store_address() -> str:
     """Give the address of the store. Raises ``ImproperlyConfigured`` if the database cannot hold one."""
     options, _ = read_options()
+    connection = connections[database()]
+    if connection.vendor == "sqlite":
+        if options.store is not None:
+            raise ImproperlyConfigured(f"IOQUEUE_STORE is set, and {database()!r} is sqlite. {NO_OTHER_WAY}")
+        return sqlite_address(database())
     if options.store is not None:
         return options.store
-    connection = connections[database()]
     if connection.vendor != "postgresql":
         raise ImproperlyConfigured(f"the database {database()!r} is {connection.vendor}. {WORKS}")
     return address_of(connection.settings_dict)
+
+
+def open_project_store(address: str, namespace: str, *, transient: str | None = None) -> Store:
+    """Make the unopened store of one process of a worker, with another one for transient jobs if that is named."""
+    if not address.startswith(SCHEME):
+        return open_store(address, namespace, transient=transient)
+    return with_transient(worker_store(address, namespace), transient)
 
 
 def address_of(entry: dict[str, Any]) -> str:

@@ -18,23 +18,27 @@ class IoQueueConfig(AppConfig):
 
     def ready(self) -> None:
         from headway.integrations.django.checks import check_database, check_settings
+        from headway.integrations.django.sqlite import claim_files
 
         checks.register(check_settings, "ioqueue")
         checks.register(check_database, "ioqueue")
         pre_migrate.connect(prepare_tables, sender=self)
+        claim_files()
 
 
 def prepare_tables(*, using: str, verbosity: int = 1, stdout: Any = None, **_: object) -> None:
     """Before Django migrates the database that jobs are in, bring Headway's own tables to this release.
 
-    They are in a schema of their own and have migrations of their own, which PostgreSQL runs in one transaction.
+    They have migrations of their own, which run in one transaction: on PostgreSQL in a schema of their own, in SQLite
+    on Django's connection, with names that begin with ``headway_``.
     """
     from django.db import connections
 
     from headway.integrations.django.conf import database
     from headway.integrations.django.queue import queue
+    from headway.integrations.django.views import WITH_VIEWS
 
-    if using != database() or connections[using].vendor != "postgresql":
+    if using != database() or connections[using].vendor not in WITH_VIEWS:
         return
     steps = queue().migrate()
     if steps and verbosity >= 1 and stdout is not None:

@@ -1,7 +1,8 @@
-"""Which Django Tasks there is: Django's own since 6.0, before that the package ``django-tasks``."""
+"""Which Django there is, and which Django Tasks: Django's own since 6.0, before that the package ``django-tasks``."""
 
 from __future__ import annotations
 
 import django
 
+RELEASE: tuple[int, ...] = tuple(int(part) for part in django.VERSION[:2])
 FRAMEWORK = "django.tasks" if django.VERSION[0] >= 6 else "django_tasks"

@@ -10,17 +10,29 @@ from typing import Any, TypeVar
 from asgiref.sync import sync_to_async
 from django.core import mail
 from django.core.exceptions import ImproperlyConfigured
-from django.db import connections, transaction
+from django.db import OperationalError, connections, transaction
 
 from headway.client.app import Headway
+from headway.client.client import Client
 from headway.client.task import Call
-from headway.core.errors import JobNotFound, NotAStore
-from headway.core.job import JobId, State
-from headway.integrations.django.address import WORKS, store_address
+from headway.core.errors import JobNotFound, NotAStore, StoreError
+from headway.core.job import JobId, NewJob, State, Submitted
+from headway.integrations.django.address import WORKS, open_project_store, store_address
 from headway.integrations.django.conf import Options, database, read_options
 from headway.integrations.django.middleware import request_trace
+from headway.integrations.django.portal import ProjectPortal, at_once
+from headway.integrations.django.sqlite import (
+    Here,
+    is_sqlite,
+    joined_store,
+    lend_connection,
+    migrate,
+    path_of,
+    with_transient,
+)
+from headway.integrations.django.views import WITH_VIEWS
 from headway.stores.base import Migrates, Stats, Store
-from headway.stores.open import open_store
+from headway.stores.sqlite.store import SqliteStore
 
 T = TypeVar("T")
 
@@ -29,12 +41,16 @@ class Queue(Headway):
     """The tasks of a Django project. Jobs are kept in its database and submitted on its connection.
 
     Its settings are ``IOQUEUE_*``; what those do not say comes from ``HEADWAY_*`` variables and ``headway.toml``.
+    In SQLite every blocking verb, not only a submit, goes by the connection of the thread that calls it.
     """
 
     def __init__(self) -> None:
         options, _ = read_options()
         self._placed = False
+        self._joined: tuple[Any, SqliteStore] | None = None
         super().__init__(**worker_settings(options))
+        self.client = Client(self._make_callers_store, lambda: self.settings.history)
+        self.portal = ProjectPortal(is_sqlite, lend_connection, self._close_client)
 
     def configure(self, **settings: Any) -> None:
         """Set settings over those of the project, as a worker's parent does."""
@@ -42,11 +58,12 @@ class Queue(Headway):
         super().configure(**settings)
 
     def make_store(self) -> Store:
-        """Make an unopened store in the project's database, which under tests is another one than in its settings."""
-        if self._placed:
-            return super().make_store()
-        settings = self.settings
-        return open_store(store_address(), settings.namespace, transient=settings.transient_store)
+        """Make an unopened store in the project's database, which under tests is another one than in its settings.
+
+        It is a worker's: what is submitted and asked elsewhere goes by Django's connection, where that is SQLite's.
+        """
+        address = self.settings.store if self._placed else store_address()
+        return open_project_store(address, self.settings.namespace, transient=self.settings.transient_store)
 
     def submit(self, call: Call[Any]) -> str | None:
         """Submit a call as part of the transaction that Django's connection is in; gives the id of its job.
@@ -56,7 +73,7 @@ class Queue(Headway):
         """
         alias = database()
         connection = connections[alias]
-        if connection.vendor != "postgresql":
+        if connection.vendor not in WITH_VIEWS:
             raise ImproperlyConfigured(f"the database {alias!r} is {connection.vendor}. {WORKS}")
         connection.ensure_connection()
         trace = request_trace.get()
@@ -67,6 +84,12 @@ class Queue(Headway):
             transaction.on_commit(partial(self._send_now, call), using=alias, robust=True)
             return None
         connection.validate_no_broken_transaction()
+        if is_sqlite():
+            try:
+                (answer,) = self._submit_here(call)
+            except StoreError as problem:  # What any other statement on this connection would raise.
+                raise OperationalError(str(problem)) from problem
+            return answer.job_id
         with connection.wrap_database_errors:
             (answer,) = self._in_use(lambda: self._submit_blocking([call], connection.connection))
         return answer.job_id
@@ -98,13 +121,49 @@ class Queue(Headway):
 
     def migrate(self) -> list[int]:
         """Bring Headway's own tables to this release. Gives the numbers of the steps taken."""
+        if is_sqlite():
+            self._joined = None  # What it remembers may be of a file that was there before.
+            return migrate(database())
         store = self.make_store()
         if not isinstance(store, Migrates):
             raise NotAStore("the store cannot be migrated")
         return self.portal.run(store.migrate())
 
     def _send_now(self, call: Call[Any]) -> None:
-        self._in_use(lambda: self.submit_call_blocking(call))
+        if is_sqlite():
+            self.portal.run(self.submit_call(call))
+        else:
+            self._in_use(lambda: self.submit_call_blocking(call))
+
+    def _submit_here(self, call: Call[Any]) -> list[Submitted]:
+        """Submit on the connection of this thread, in whatever transaction it is in."""
+        store = self._joined_store()
+        return self._submit_by([call], lambda jobs: at_once(store.submit(jobs)))
+
+    async def _prepare(self, calls: Sequence[Call[Any]]) -> list[NewJob]:
+        before = set(self._declared)
+        jobs = await super()._prepare(calls)
+        declared = self._declared - before
+        if declared and is_sqlite() and Here(database()).joins:
+            # What a transaction has written of the limits of tasks is there once it commits, and not if it does not.
+            self._declared -= declared
+            Here(database()).after_commit(partial(self._declared.update, declared))
+        return jobs
+
+    def _make_callers_store(self) -> Store:
+        """Make the store of whoever submits and asks; in SQLite there is one for all threads."""
+        if not is_sqlite():
+            return self.make_store()
+        return with_transient(self._joined_store(), self.settings.transient_store)
+
+    def _joined_store(self) -> SqliteStore:
+        place = (database(), path_of(database()), self.settings.namespace)
+        if self._joined is None or self._joined[0] != place:
+            self._joined = place, joined_store(database(), self.settings.namespace)
+        return self._joined[1]
+
+    async def _close_client(self) -> None:
+        await self.client.close()
 
     def _in_use(self, work: Callable[[], T]) -> T:
         """Do something with the store. A database made for tests will be dropped, so nothing may stay open there."""

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import Path, Request
+from fastapi import Path, Query, Request
+from msgspec.structs import asdict
 from starlette.responses import Response
 
 from headway.core.job import State
 from headway.core.moments import write_moment
 from headway.core.policy.rules import Paused
 from headway.core.worker import Worker
-from headway.engine.audit import record
+from headway.engine.audit import read_audit, record
 from headway.server.auth import Scope
 from headway.server.problems import Problem
 from headway.server.routes.tasks import reply
 from headway.server.routing import Routes, caller_of
 from headway.server.service import service_of
-from headway.server.shapes import CatalogueShape, Pause, Pauses, WorkerDrained, WorkersShape
+from headway.server.shapes import AuditShape, CatalogueShape, Pause, Pauses, WorkerDrained, WorkersShape
 from headway.server.tasks import TASK_NEED
 from headway.stores.base import JobQuery
 
@@ -102,6 +103,15 @@ async def get_catalogue(request: Request) -> Response:
             ]
         }
     )
+
+
+@routes.get("/audit", scope=Scope.ADMIN, answers={200: AuditShape}, whole=True, summary="What operators did")
+async def get_audit(
+    request: Request, limit: Annotated[int, Query(ge=1, le=1_000, description="How many entries.")] = 100
+) -> Response:
+    """Tell what was done over HTTP and at the command line, by whom and when; the newest first."""
+    entries = await read_audit(await service_of(request).store(), limit=limit)
+    return reply({"entries": [asdict(entry) | {"at": write_moment(entry.at)} for entry in entries]})
 
 
 async def _switched(request: Request, what: str, before: Paused) -> Response:

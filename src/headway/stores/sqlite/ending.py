@@ -180,5 +180,4 @@ def _end_queued(tx: Transaction, row: rows.Row, reason: str) -> None:
 
 
 def set_worker_state(tx: Transaction, worker_id: str, state: WorkerState) -> bool:
-    tx.db.run("set_worker_state", state.value, worker_id, tx.namespace_id)
-    return bool(tx.db.raw.changes())
+    return tx.db.first("set_worker_state", state.value, worker_id, tx.namespace_id) is not None

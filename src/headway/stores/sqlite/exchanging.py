@@ -15,7 +15,7 @@ from headway.core.worker import WorkerState
 from headway.stores.base import PASSED, PUMPED, Exchange, Exchanged
 from headway.stores.sqlite import rows
 from headway.stores.sqlite.caps import Caps, left_park, put_aside
-from headway.stores.sqlite.database import ALL
+from headway.stores.sqlite.connection import ALL
 from headway.stores.sqlite.ending import cancel, finish
 from headway.stores.sqlite.lines import Lines
 from headway.stores.sqlite.reading import snapshot

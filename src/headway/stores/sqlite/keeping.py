@@ -12,7 +12,7 @@ from headway.core.worker import WorkerState
 from headway.stores.base import KEEPER, Beat, Renewed
 from headway.stores.sqlite import rows
 from headway.stores.sqlite.caps import with_room
-from headway.stores.sqlite.database import ALL
+from headway.stores.sqlite.connection import ALL
 from headway.stores.sqlite.ending import finish
 from headway.stores.sqlite.transaction import Transaction
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
-
-import apsw
+from typing import Protocol, TypeVar
 
 from headway.core.job import ClassKey, Job, JobId, NewJob, State, Submitted
 from headway.core.lease import Lease
@@ -33,10 +30,34 @@ from headway.stores.base import (
 from headway.stores.sqlite import ending, exchanging, keeping, pruning, reading, rows, standing, submitting
 from headway.stores.sqlite.bell import Bell
 from headway.stores.sqlite.caps import adopt_rules
-from headway.stores.sqlite.database import MIGRATIONS, Connection, Database
-from headway.stores.sqlite.transaction import Memory, Transaction
+from headway.stores.sqlite.connection import Connection, Driver
+from headway.stores.sqlite.database import Database
+from headway.stores.sqlite.own import OwnFile
+from headway.stores.sqlite.statements import MIGRATIONS
+from headway.stores.sqlite.transaction import Hooks, Memory, Transaction
 
 T = TypeVar("T")
+
+
+class Place(Protocol):
+    """Where transactions are carried out: in threads of their own, or right where the caller is."""
+
+    @property
+    def driver(self) -> Driver: ...
+
+    async def open(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    async def version(self) -> int | None: ...
+
+    def write(self, function: Callable[[Connection, Hooks], T], *, vital: bool = True) -> Awaitable[T]:
+        """Run a function inside a transaction that may write."""
+        ...
+
+    def read(self, function: Callable[[Connection, Hooks], T]) -> Awaitable[T]:
+        """Run a function that only reads, all at one moment."""
+        ...
 
 
 class SqliteStore:
@@ -44,22 +65,21 @@ class SqliteStore:
 
     abilities = Abilities(durable=True, shared=True, any_loop=True)
 
-    def __init__(self, path: Path, namespace: str = "default", *, clock: Clock, synchronous: str = "FULL") -> None:
-        self.path = path
+    def __init__(self, place: Place, namespace: str = "default", *, clock: Clock) -> None:
+        self.path = place.driver.path
         self.namespace = namespace
         self._clock = clock
         self._last_at = 0
-        self._database = Database(path, synchronous)
-        self._bell = Bell(path)
-        self._namespace_id = 0  # Until somebody writes in this namespace; a look at a wrong name leaves no trace.
+        self._place = place
+        self._bell = Bell(self.path)
         self._memory = Memory()
         self._round = pruning.Round()
 
     async def open(self) -> None:
-        await asyncio.get_running_loop().run_in_executor(None, self._database.open)
+        await self._place.open()
 
     async def close(self) -> None:
-        await asyncio.get_running_loop().run_in_executor(None, self._database.close)
+        await self._place.close()
 
     async def submit(self, jobs: Sequence[NewJob]) -> list[Submitted]:
         return await self._write(lambda tx: submitting.submit(tx, jobs), vital=False)
@@ -153,17 +173,10 @@ class SqliteStore:
         return self._bell.listen(name)
 
     async def schema(self) -> tuple[int | None, int]:
-        found = await asyncio.get_running_loop().run_in_executor(None, self._database.version)
-        return found, MIGRATIONS[-1][0]
+        return await self._place.version(), MIGRATIONS[-1][0]
 
     async def facts(self) -> dict[str, str]:
-        survives = "process, system and power loss" if self._database.synchronous != "NORMAL" else "process crash only"
-        return {
-            "store": f"sqlite, {self.path.resolve()}",
-            "schema": str(MIGRATIONS[-1][0]),
-            "sqlite": apsw.sqlite_lib_version(),
-            "durability": f"synchronous={self._database.synchronous}: an accepted job survives {survives}",
-        }
+        return self._place.driver.facts()
 
     async def _move(
         self, job_ids: Sequence[JobId], move: Callable[[Transaction, rows.Row], State]
@@ -179,36 +192,34 @@ class SqliteStore:
 
     def _write(
         self, function: Callable[[Transaction], T], *, vital: bool = True, asker: str | None = None
-    ) -> asyncio.Future[T]:
-        def run(db: Connection) -> T:
-            tx = self._transaction(db)
+    ) -> Awaitable[T]:
+        def run(db: Connection, hooks: Hooks) -> T:
+            tx, memory = self._transaction(db, hooks)
             if not tx.namespace_id:
-                tx.namespace_id = self._namespace_id = int(db.first("namespace_add", self.namespace))
-                self._database.after_rollback(self._forget_namespace)
+                tx.namespace_id = memory.namespace_id = int(db.first("namespace_add", self.namespace))
+                hooks.after_rollback(memory.forget_namespace)
             value = function(tx)
             tx.settle(but=asker)
             return value
 
-        return self._database.write(run, vital=vital)
+        return self._place.write(run, vital=vital)
 
-    def _read(self, function: Callable[[Transaction], T]) -> asyncio.Future[T]:
-        return self._database.read(lambda db: function(self._transaction(db)))
+    def _read(self, function: Callable[[Transaction], T]) -> Awaitable[T]:
+        return self._place.read(lambda db, hooks: function(self._transaction(db, hooks)[0]))
 
-    def _transaction(self, db: Connection) -> Transaction:
-        if not self._namespace_id:
-            self._namespace_id = db.first("namespace_find", self.namespace) or 0
-        return Transaction(
-            db,
-            now_at=self._now(),
-            namespace_id=self._namespace_id,
-            memory=self._memory,
-            bell=self._bell,
-            hooks=self._database,
-        )
-
-    def _forget_namespace(self) -> None:
-        self._namespace_id = 0
+    def _transaction(self, db: Connection, hooks: Hooks) -> tuple[Transaction, Memory]:
+        memory = hooks.borrow(self._memory)
+        if not memory.namespace_id:
+            memory.namespace_id = db.first("namespace_find", self.namespace) or 0
+        now_at, namespace_id = self._now(), memory.namespace_id
+        tx = Transaction(db, now_at=now_at, namespace_id=namespace_id, memory=memory, bell=self._bell, hooks=hooks)
+        return tx, memory
 
     def _now(self) -> int:
         self._last_at = max(self._last_at, self._clock())
         return self._last_at
+
+
+def make_store(path: Path, namespace: str, *, clock: Clock, synchronous: str = "FULL") -> SqliteStore:
+    """Make a store in a file of its own."""
+    return SqliteStore(Database(OwnFile(path, synchronous)), namespace, clock=clock)

@@ -8,7 +8,7 @@ from typing import Any
 from headway.core.job import JobId, NewJob, Submitted
 from headway.stores.base import check_same
 from headway.stores.sqlite import rows
-from headway.stores.sqlite.database import KnownAlready
+from headway.stores.sqlite.connection import KnownAlready
 from headway.stores.sqlite.lines import Lines
 from headway.stores.sqlite.transaction import Transaction
 

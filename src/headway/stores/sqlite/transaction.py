@@ -13,29 +13,54 @@ from headway.stores.base import RULES
 from headway.stores.rulebook import read_rulebook
 from headway.stores.sqlite import rows
 from headway.stores.sqlite.bell import Bell
-from headway.stores.sqlite.database import Connection
+from headway.stores.sqlite.connection import Connection
 
 MINUTE = 60_000
+
+
+class Memory:
+    """What a process remembers between transactions: the numbers of namespace and classes, the rules it read last."""
+
+    def __init__(self) -> None:
+        self.namespace_id = 0  # Until somebody writes in this namespace; a look at a wrong name leaves no trace.
+        self.class_ids: dict[ClassKey, int] = {}
+        self.rules_version = -1
+        self.book = Rulebook()
+
+    def forget_namespace(self) -> None:
+        self.namespace_id = 0
+
+    def forget_rules(self) -> None:
+        self.rules_version = -1
+
+    def copy(self) -> Memory:
+        """Give another one that knows the same, to learn what may yet be undone."""
+        made = Memory()
+        made.namespace_id, made.class_ids = self.namespace_id, dict(self.class_ids)
+        made.rules_version, made.book = self.rules_version, self.book
+        return made
+
+    def adopt(self, learned: Memory) -> None:
+        """Remember what a copy has learned, now that it is durable."""
+        self.namespace_id = learned.namespace_id
+        self.class_ids.update(learned.class_ids)
+        self.book, self.rules_version = learned.book, learned.rules_version
 
 
 class Hooks(Protocol):
     """What a transaction may leave to be done when it has ended."""
 
-    def after_commit(self, action: Callable[[], None]) -> None: ...
+    def after_commit(self, action: Callable[[], None]) -> None:
+        """Do something once it is durable, and only then."""
+        ...
 
-    def after_rollback(self, action: Callable[[], object]) -> None: ...
+    def after_rollback(self, action: Callable[[], object]) -> None:
+        """Undo something in memory if it is undone."""
+        ...
 
-
-class Memory:
-    """What a process remembers between transactions: the numbers of classes, and the rules it read last."""
-
-    def __init__(self) -> None:
-        self.class_ids: dict[ClassKey, int] = {}
-        self.rules_version = -1
-        self.book = Rulebook()
-
-    def forget_rules(self) -> None:
-        self.rules_version = -1
+    def borrow(self, memory: Memory) -> Memory:
+        """Give the memory that it may write what it learns to."""
+        ...
 
 
 class Transaction:

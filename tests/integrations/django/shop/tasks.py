@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import time
 from pathlib import Path
@@ -78,7 +80,21 @@ def unstorable() -> Any:
     return object()
 
 
+@io_task(max_retries=20)
+def die() -> None:
+    """End the process that runs it, as a crash of C code or the system's memory killer does."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@io_task
+def note(text: str) -> None:
+    Order.objects.create(article=text)
+
+
 def backend_pid() -> int:
+    """Give what the server knows this connection by; SQLite has none."""
+    if connection.vendor == "sqlite":
+        return 0
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_backend_pid()")
         return int(cursor.fetchone()[0])

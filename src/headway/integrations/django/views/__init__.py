@@ -1,4 +1,4 @@
-"""Views on Headway's tables, for the models."""
+"""Views on Headway's tables, for the models: a folder of statements for each kind of database."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from importlib.resources import files
 from typing import Any
 
 VIEWS = ("iojob", "ioattempt")
+WITH_VIEWS = ("postgresql", "sqlite")
 
 
 def make_views(_: Any, editor: Any) -> None:
     """Make the views, in the database that holds the tables."""
-    from headway.integrations.django.address import store_address
-    from headway.stores.postgres.address import read_address
-
     if not _holds_jobs(editor.connection):
         return
-    schema = editor.quote_name(read_address(store_address()).schema)
+    if editor.connection.vendor == "sqlite":  # It cannot replace a view.
+        drop_views(_, editor)
+    tables = _tables(editor)
     for name in VIEWS:
-        text = (files(__name__) / f"{name}.sql").read_text(encoding="utf-8")
+        text = (files(__name__) / editor.connection.vendor / f"{name}.sql").read_text(encoding="utf-8")
         body = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("--"))
-        editor.execute(body.format(view=editor.quote_name(f"ioqueue_{name}"), schema=schema))
+        editor.execute(body.format(view=editor.quote_name(f"ioqueue_{name}"), tables=tables), params=None)
 
 
 def drop_views(_: Any, editor: Any) -> None:
@@ -29,7 +29,19 @@ def drop_views(_: Any, editor: Any) -> None:
             editor.execute(f"DROP VIEW IF EXISTS {editor.quote_name(f'ioqueue_{name}')}")
 
 
+def _tables(editor: Any) -> str:
+    """Give what the name of each of Headway's tables begins with."""
+    if editor.connection.vendor == "sqlite":
+        from headway.stores.sqlite.guest import PREFIX
+
+        return PREFIX
+    from headway.integrations.django.address import store_address
+    from headway.stores.postgres.address import read_address
+
+    return f"{editor.quote_name(read_address(store_address()).schema)}."
+
+
 def _holds_jobs(connection: Any) -> bool:
     from headway.integrations.django.conf import database
 
-    return bool(connection.alias == database() and connection.vendor == "postgresql")
+    return bool(connection.alias == database() and connection.vendor in WITH_VIEWS)

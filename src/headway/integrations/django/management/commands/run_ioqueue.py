@@ -17,7 +17,7 @@ from django.db import connections
 
 from headway.core.errors import HeadwayError
 from headway.engine.logs import configure_logs
-from headway.integrations.django.address import store_address
+from headway.integrations.django.address import open_project_store, store_address
 from headway.integrations.django.conf import read_options
 from headway.integrations.django.queue import worker_settings
 from headway.stores.open import mask
@@ -67,6 +67,7 @@ class Command(BaseCommand):
             overrides=overrides,
             log_level=given["log_level"],
             on_up=_log_up,
+            opener=open_project_store,
         )
         try:
             code = _run(parent.run())

@@ -1,0 +1,1 @@
+"""A small Django project to measure: a model, a task, and settings that name whatever database is measured."""

@@ -1,0 +1,75 @@
+"""Blocking verbs: on SQLite they run in the thread that calls them, whose connection and transaction they use."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import AbstractContextManager
+from typing import Any, TypeVar
+
+from headway.client.blocking import Portal
+
+T = TypeVar("T")
+
+
+class ProjectPortal(Portal):
+    """Runs coroutines where they are called if ``here``, else on a loop in a thread of its own.
+
+    ``lend`` lets a loop use this thread's connection; ``close`` closes what was opened on the loop, before that ends.
+    """
+
+    def __init__(
+        self,
+        here: Callable[[], bool],
+        lend: Callable[[], AbstractContextManager[None]],
+        close: Callable[[], Coroutine[Any, Any, None]],
+    ) -> None:
+        super().__init__()
+        self._here, self._lend, self._close = here, lend, close
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine to its end."""
+        if not self._here():
+            return super().run(coroutine)
+        with contextlib.closing(coroutine), self._runner() as runner:
+            return runner.run(coroutine)
+
+    def iterate(self, items: AsyncIterator[T]) -> Iterator[T]:
+        """Walk an async iterator from plain code, all on one loop."""
+        if not self._here():
+            yield from super().iterate(items)
+            return
+        with self._runner() as runner:
+            while True:
+                try:
+                    item = runner.run(_next(items))
+                except StopAsyncIteration:
+                    return
+                yield item
+
+    @contextlib.contextmanager
+    def _runner(self) -> Iterator[asyncio.Runner]:
+        runner = asyncio.Runner()
+        with self._lend():
+            runner.get_loop()  # It goes by what is lent at this moment, for as long as it runs.
+        with runner:
+            try:
+                yield runner
+            finally:
+                runner.run(self._close())
+
+
+async def _next(items: AsyncIterator[T]) -> T:
+    return await anext(items)
+
+
+def at_once(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine that waits for nothing, without a loop."""
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        value: T = end.value
+        return value
+    coroutine.close()
+    raise AssertionError("it waits")

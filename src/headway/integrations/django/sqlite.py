@@ -1,0 +1,134 @@
+"""Jobs in a project's SQLite file: everything goes through Django's connections, so through one SQLite library.
+
+In web processes and tasks a verb runs on the connection of the thread it is called in, as part of that thread's
+transaction. A worker has connections of its own, made by Django like any other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any
+
+from django.core.exceptions import ImproperlyConfigured
+from django.db import connections
+
+from headway.integrations.django.conf import database
+from headway.stores.base import Store
+from headway.stores.open import host_ms, open_store
+from headway.stores.paired.store import PairedStore
+from headway.stores.sqlite.database import Database
+from headway.stores.sqlite.guest import Guest, migrate_guest
+from headway.stores.sqlite.joined import Joined
+from headway.stores.sqlite.libraries import STDLIB, claim
+from headway.stores.sqlite.store import SqliteStore
+
+SCHEME = "django://"
+_lent: ContextVar[Any] = ContextVar("ioqueue_connection", default=None)
+MIGRATE = "run manage.py migrate"
+
+
+def is_sqlite(alias: str | None = None) -> bool:
+    """Tell whether jobs are kept in SQLite."""
+    return bool(connections[alias or database()].vendor == "sqlite")
+
+
+def sqlite_address(alias: str) -> str:
+    """Give the address by which a worker's processes find the file. Raises ``ImproperlyConfigured`` if it is none."""
+    if is_in_memory(alias):
+        raise ImproperlyConfigured(f"the database {alias!r} is in memory, where a worker cannot see it; give it a file")
+    return f"{SCHEME}{alias}"
+
+
+def is_in_memory(alias: str) -> bool:
+    return bool(connections[alias].is_in_memory_db())
+
+
+def joined_store(alias: str, namespace: str) -> SqliteStore:
+    """Make the store of a process that submits and looks."""
+    return SqliteStore(Joined(_guest(alias), Here(alias)), namespace, clock=host_ms)
+
+
+def worker_store(address: str, namespace: str) -> SqliteStore:
+    """Make the store of a worker's process, with connections of its own."""
+    return SqliteStore(Database(_guest(address.removeprefix(SCHEME))), namespace, clock=host_ms)
+
+
+def with_transient(store: SqliteStore, address: str | None) -> Store:
+    """Put another store beside it that has the transient jobs, if there is one."""
+    if address is None:
+        return store
+    return PairedStore(store, lambda: open_store(address, store.namespace))
+
+
+def migrate(alias: str) -> list[int]:
+    """Bring Headway's tables to this release, on Django's connection. Gives the numbers of the steps taken."""
+    return migrate_guest(Here(alias).connection(), path_of(alias))
+
+
+def claim_files() -> None:
+    """See that no other SQLite library opens a file in this process that Django may open at any time."""
+    entries: dict[str, Any] = connections.settings  # type: ignore[assignment, unused-ignore]
+    for entry in entries.values():
+        if entry["ENGINE"].endswith(("sqlite3", "spatialite")) and ":memory:" not in str(entry["NAME"]):
+            claim(Path(str(entry["NAME"])), STDLIB)
+
+
+def path_of(alias: str) -> Path:
+    """Give the file of a database; of one in memory something that is none."""
+    return Path(str(connections[alias].settings_dict["NAME"]))
+
+
+class Here:
+    """Django's connection of the thread that asks."""
+
+    def __init__(self, alias: str) -> None:
+        self._alias = alias
+
+    def connection(self) -> sqlite3.Connection:
+        raw: sqlite3.Connection = self._wrapper().connection
+        return raw
+
+    def after_commit(self, action: Callable[[], None]) -> None:
+        # In a transaction that somebody runs by hand there is no such moment: workers find the jobs when they look.
+        wrapper = self._wrapper()
+        if wrapper.in_atomic_block:
+            wrapper.on_commit(action, robust=True)
+
+    @property
+    def joins(self) -> bool:
+        """Whether what is written now is part of a transaction."""
+        return bool(self.connection().in_transaction)
+
+    def _wrapper(self) -> Any:
+        lent = _lent.get()
+        if lent is not None and lent.alias == self._alias:
+            return lent
+        wrapper = connections[self._alias]
+        wrapper.ensure_connection()
+        return wrapper
+
+
+@contextlib.contextmanager
+def lend_connection() -> Iterator[None]:
+    """Let a loop that runs in this thread meanwhile use this thread's connection; by itself it would have another."""
+    wrapper = connections[database()]
+    wrapper.ensure_connection()
+    before = _lent.set(wrapper)
+    try:
+        yield
+    finally:
+        _lent.reset(before)
+
+
+def _guest(alias: str) -> Guest:
+    def connect() -> tuple[sqlite3.Connection, Callable[[], None]]:
+        wrapper: Any = connections.create_connection(alias)
+        wrapper.inc_thread_sharing()  # Made in one thread, used in another, closed by that.
+        wrapper.ensure_connection()
+        return wrapper.connection, wrapper.close
+
+    return Guest(path_of(alias), connect, advice=MIGRATE)

@@ -1,0 +1,59 @@
+"""The statements of this store by name, with the names of its tables as a file has them."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+from headway.stores.assets import load_migrations, load_queries
+
+PACKAGE = "headway.stores.sqlite"
+QUERIES = load_queries(PACKAGE)
+MIGRATIONS = load_migrations(PACKAGE)
+TABLES = tuple(re.findall(r"^CREATE TABLE (\w+)", "\n".join(text for _, text in MIGRATIONS), re.MULTILINE))
+
+_PARAMETER = re.compile(r"(?<![:\w]):([A-Za-z_]\w*)")
+_TABLE = re.compile(
+    rf"\b((?:FROM|JOIN|INTO|UPDATE|TABLE)\s+)({'|'.join(TABLES)})\b"  # Where a statement names a table,
+    rf"|\b(\s+ON\s+)({'|'.join(TABLES)})\b(?=\s*\()"  # an index the one it is on,
+    rf"|(?<![.\w])()({'|'.join(TABLES)})\b(?=\.\w)"  # and a column the one it is of.
+)
+_INDEX = re.compile(r"\b(CREATE (?:UNIQUE )?INDEX |INDEXED BY )(\w+)")
+
+
+@lru_cache(maxsize=8)
+def queries(prefix: str) -> dict[str, str]:
+    """Give every statement, for tables whose names begin so."""
+    return {name: prefixed(text, prefix) for name, text in QUERIES.items()}
+
+
+@lru_cache(maxsize=8)
+def numbered(prefix: str) -> dict[str, str]:
+    """Give the same with numbers for parameters, in the order in which a statement first names them.
+
+    Python's own module takes values in their order only for parameters that have no name.
+    """
+    return {name: _number(text) for name, text in queries(prefix).items()}
+
+
+def migrations(prefix: str) -> list[tuple[int, str]]:
+    """Give the steps from nothing to this release, for tables and indexes whose names begin so."""
+    return [(number, prefixed(text, prefix)) for number, text in MIGRATIONS]
+
+
+def prefixed(text: str, prefix: str) -> str:
+    """Put a prefix before the names of tables and indexes. Columns of the same names stay as they are."""
+    if not prefix:
+        return text
+    text = _INDEX.sub(rf"\g<1>{prefix}\g<2>", text)
+    return _TABLE.sub(lambda found: _with(found, prefix), text)
+
+
+def _with(found: re.Match[str], prefix: str) -> str:
+    before, name = next((found[at], found[at + 1]) for at in (1, 3, 5) if found[at + 1])
+    return f"{before or ''}{prefix}{name}"
+
+
+def _number(text: str) -> str:
+    names = list(dict.fromkeys(_PARAMETER.findall(text)))
+    return _PARAMETER.sub(lambda found: f"?{names.index(found[1]) + 1}", text)
