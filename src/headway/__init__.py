@@ -18,6 +18,7 @@ from headway.core.errors import (
     PayloadError,
     RateLimited,
     RetryAfter,
+    SessionClosed,
     Snooze,
 )
 from headway.core.event import Event
@@ -50,6 +51,7 @@ __all__ = [
     "Reason",
     "Retry",
     "RetryAfter",
+    "SessionClosed",
     "Snooze",
     "State",
     "Task",

@@ -22,8 +22,8 @@ from headway.core.policy.why import CODES
 from tests.cli.command import Cli
 
 DOCS = Path(__file__).parents[2] / "docs"
-# Those of integrations need servers and projects of their own; their tests follow them in tests/integrations.
-ELSEWHERE = {"celery.md", "django.md"}
+# These need servers and projects of their own, and are followed by tests of their own.
+ELSEWHERE = {"celery.md", "django.md", "interactive-sessions.md"}
 HOW_TO = sorted(page.name for page in (DOCS / "how-to").glob("*.md") if page.name not in ELSEWHERE)
 REFERENCE = DOCS / "reference" / "policy.md"
 

@@ -42,6 +42,7 @@ MATRIX = {
     "GET /task/{task_id}": "read",
     "POST /api/v1/dlq/replay": "admin",
     "POST /api/v1/dlq/{task_id}/replay": "admin",
+    "POST /api/v1/interactive/ticket": "submit",
     "POST /api/v1/pause": "admin",
     "POST /api/v1/resume": "admin",
     "POST /api/v1/tasks": "submit",
@@ -59,7 +60,10 @@ MATRIX = {
     "POST /internal/workers/{worker_id}/result": "worker",
     "POST /task": "submit",
     "PUT /api/v1/policy": "admin",
+    "WS /api/v1/interactive": "submit",
     "WS /api/v1/tasks/{task_id}/stream": "read",
+    "WS /internal/sessions/{job_id}": "public",  # Who dials in proves that they hold the job.
+    "WS /internal/sessions/{job_id}/client": "public",  # The same, for another process of the service.
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import os
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -23,11 +24,11 @@ from headway.client.job import Job
 from headway.client.options import Limit, Retry, Seconds, TaskOptions, Unique
 from headway.client.programs.output import Output
 from headway.client.settings import Settings, gather, load_settings, nearest
-from headway.client.task import Call, ContextTaskDecorator, Task, TaskDecorator, check_text
+from headway.client.task import Call, ContextTaskDecorator, Task, TaskDecorator, check_interactive, check_text
 from headway.core.cron import parse_cron
 from headway.core.errors import BadCron, ConfigError, UnknownOption, UnknownTask
 from headway.core.job import JobId, NewJob, State, Submitted
-from headway.core.policy.document import BUILT_IN, Policy
+from headway.core.policy.document import BUILT_IN, INTERACTIVE, Policy
 from headway.core.policy.rules import Paused, pausing, resuming
 from headway.engine import traces
 from headway.engine.depth import Depth
@@ -256,6 +257,36 @@ class Headway:
 
         return declare
 
+    def terminal(
+        self,
+        argv: Sequence[str],
+        *,
+        name: str,
+        env: Mapping[str, str] | None = None,
+        cwd: str | os.PathLike[str] | None = None,
+        cpu: int | None = None,
+        memory: int | None = None,
+        **options: Any,
+    ) -> Task[[], int, Coroutine[Any, Any, int]]:
+        """Make a program an interactive task: it runs under a terminal that the session's client types into.
+
+        ``env``, ``cwd``, ``cpu`` and ``memory`` are those of ``run_in_terminal``; other options are those of a task.
+        The task's result is the program's exit code.
+        """
+        program = [os.fspath(part) for part in argv] if not isinstance(argv, (str, bytes)) else []
+        if not program or not all(isinstance(part, str) and "\0" not in part for part in program):
+            raise ConfigError(f"terminal {name}: the program is a list such as ['bash', '--norc'], not {argv!r}")
+        given = {"env": env, "cwd": cwd, "cpu": cpu, "memory": memory}
+
+        async def terminal(ctx: Context) -> int:
+            from headway.client.programs.terminal import run_in_terminal  # Windows has none of what it needs.
+
+            return await run_in_terminal(ctx, program, **given)  # type: ignore[arg-type]
+
+        terminal.__doc__ = f"Run {program[0]} under a terminal."
+        chosen = _task_options({**options, "duration": INTERACTIVE, "context": True})
+        return self._add(terminal, name, chosen)
+
     def middleware(self, function: Middleware) -> Middleware:
         """Wrap every job: ``async def mw(ctx, call_next)``; the first added is the outermost."""
         self.middlewares.append(function)
@@ -293,6 +324,8 @@ class Headway:
                 f"two functions want the task name {name!r}: {_where(known.fn)} and {_where(function)}; "
                 "give one of them another name="
             )
+        if options.duration == INTERACTIVE:
+            check_interactive(name, function, options)
         task: Task[Any, Any, Any] = Task(self, function, name, options, signature=signature)
         self.tasks[name] = task
         return task

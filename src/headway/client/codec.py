@@ -22,6 +22,8 @@ from headway.core.errors import BadArguments, PayloadError, PayloadTooLarge
 from headway.core.words import nearest
 
 VERSION = b"\x01"  # The first byte of every payload and result.
+SESSION = "headway.server"  # Stands before the arguments of a session: no parameter can have this name.
+_SESSION = VERSION + b'{"headway.server":'
 DEPTH_MAX = 64
 COPIED_MAX = 4_096  # Bytes; below it a copy costs less than a view.
 
@@ -260,7 +262,22 @@ def result_type(function: Callable[..., Any]) -> Any:
 
 def read_payload(payload: bytes) -> Any:
     """Give a payload's arguments as plain JSON values, for people and operators."""
-    return _plain_decoder.decode(payload_body(payload))
+    return _plain_decoder.decode(payload_body(split_server(payload)[0]))
+
+
+def add_server(payload: bytes, server: str) -> bytes:
+    """Put the address of the server that has admitted a session into its job's payload, before the arguments."""
+    rest = payload[len(VERSION) + 1 :]
+    return _SESSION + _encoder.encode(server) + (b"}" if rest == b"}" else b"," + rest)
+
+
+def split_server(payload: bytes) -> tuple[bytes, str | None]:
+    """Take that address out again. Gives the payload as its task knows it, and the address if there is one."""
+    if not payload.startswith(_SESSION):
+        return payload, None
+    members = msgspec.json.decode(payload[len(VERSION) :], type=dict[str, msgspec.Raw])
+    server = msgspec.json.decode(members.pop(SESSION), type=str)
+    return VERSION + _encoder.encode(members), server
 
 
 def payload_body(payload: bytes) -> bytes | memoryview:

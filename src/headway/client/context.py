@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import AsyncIterator, Callable, Mapping, MutableMapping
 from contextvars import ContextVar
 from types import MappingProxyType
 from typing import Any
 
+from headway.client.conversation import Conversation
+from headway.core.errors import ConfigError, SessionClosed
 from headway.core.job import JobId
 from headway.core.lease import Lease
 from headway.engine.traces import shown_trace, taken_trace
@@ -53,7 +56,7 @@ class Context:
     """The running job, handed to tasks made with ``context=True``, to middleware and to dependencies."""
 
     # Made for every job, wanted by few: all that can be read from the lease is read only when asked for.
-    __slots__ = ("_budget", "_hear", "_lease", "_report", "_started", "cancelled", "kept", "state")
+    __slots__ = ("_budget", "_conversation", "_hear", "_lease", "_report", "_started", "cancelled", "kept", "state")
 
     def __init__(
         self,
@@ -69,6 +72,7 @@ class Context:
         self._report = report
         self._started = time.monotonic() if started is None else started
         self._budget: Budget | None = None
+        self._conversation: Conversation | None = None
         self.state = state  # What the lifespan yielded.
         self.cancelled = False  # True once the job should stop; threads must look by themselves.
 
@@ -130,6 +134,46 @@ class Context:
         """Say how far the job has come, 0 to 1. Never blocks; only the latest word is kept."""
         if self._report is not None:
             self._report(self._lease, min(1.0, max(0.0, float(fraction))), None if note is None else str(note)[:500])
+
+    # ------------------------------------------------------------------ interactive tasks
+
+    async def receive(self) -> str | bytes:
+        """Wait for what the session's client sends next: text as ``str``, data as ``bytes``.
+
+        Raises ``SessionClosed``, an ``EOFError``, once the client is gone for good.
+        """
+        return await self._session().receive()
+
+    async def send(self, data: str | bytes | bytearray | memoryview) -> None:
+        """Send to the session's client; waits while it is behind with reading. Raises ``SessionClosed``."""
+        await self._session().send(data)
+
+    async def __aiter__(self) -> AsyncIterator[str | bytes]:
+        """Give what the session's client sends, until it is gone for good."""
+        with contextlib.suppress(SessionClosed):
+            while True:
+                yield await self.receive()
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Rows and columns of the window of the session's client, as it said last."""
+        return self._session().size
+
+    async def resized(self) -> tuple[int, int]:
+        """Wait until the client's window has another size, and give that. Raises ``SessionClosed``."""
+        return await self._session().resized()
+
+    def converse(self, conversation: Conversation) -> None:
+        """Called by the worker: the job is a session, and this is its end of it."""
+        self._conversation = conversation
+
+    def _session(self) -> Conversation:
+        if self._conversation is None:
+            raise ConfigError(
+                f"task {self.task} has nobody to talk to: only a job that a session was opened for has, "
+                'of a task made with duration="interactive"'
+            )
+        return self._conversation
 
     @property
     def log(self) -> logging.LoggerAdapter[logging.Logger]:

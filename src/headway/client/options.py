@@ -187,7 +187,7 @@ class CallOptions:
     trace_id: str | None = None
     duration: str | None = None
     on_stop: str | None = None
-    session: bool = False  # Whoever calls has admitted a session, and will end it.
+    session: str | None = None  # The address of the server that has admitted a session, and will end it.
     connection: Any = None  # The caller's own, in whose transaction the job is submitted.
 
 

@@ -48,6 +48,8 @@ class Settings:
     server: str | None = None
     token: str | None = None
     worker_http: str | None = None
+    advertise: str | None = None
+    session_grace: float = 15.0
     task_by_get: bool = True
     log: str | None = None
     log_args: bool = False
@@ -67,7 +69,7 @@ class Settings:
         for name in ("heartbeat", "dead_after", "confirm", "poll", "payload_max"):
             if getattr(self, name) <= 0:
                 raise ConfigError(f"{name} must be above 0, not {getattr(self, name)}", setting=name)
-        for name in ("grace", "hard_grace"):
+        for name in ("grace", "hard_grace", "session_grace"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} must be at least 0, not {getattr(self, name)}", setting=name)
         if self.dead_after < 2 * self.heartbeat:
@@ -83,6 +85,10 @@ class Settings:
             )
         if self.log not in (None, "console", "json"):
             raise ConfigError(f"log must be console or json, not {self.log!r}", setting="log")
+        if self.advertise is not None and not self.advertise.startswith(("http://", "https://")):
+            raise ConfigError(
+                f"advertise is an address such as http://10.0.0.7:8000, not {self.advertise!r}", setting="advertise"
+            )
         if self.worker_http is not None:
             read_probe_address(self.worker_http)
 

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, Union
 
-from headway.client.codec import Signature
+from headway.client.codec import SESSION, Signature
 from headway.client.options import Limit, Retry, TaskOptions, Unique
 from headway.client.task import Task
 from headway.core.errors import BadArguments
@@ -22,7 +22,7 @@ def stand_in(app: Headway, entry: TaskEntry) -> Task[Any, Any, Any]:
     """Give a task as the catalogue describes it, so that a call to it is checked and built as anywhere else."""
     properties, required = entry.parameters.get("properties", {}), entry.parameters.get("required", ())
 
-    def elsewhere(**_: Any) -> None:
+    async def elsewhere(**_: Any) -> None:
         raise AssertionError("a task of the catalogue runs in a worker")
 
     elsewhere.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
@@ -71,6 +71,8 @@ class _Anything(Signature):
         return dict(kwargs)
 
     def check_named(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        if SESSION in values:
+            raise BadArguments(f"no task has a parameter {SESSION!r}")
         return dict(values)
 
     def encode(self, values: Mapping[str, Any], *, largest: int) -> bytes:

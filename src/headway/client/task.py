@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, NamedTuple, Never, ParamSpec, Protocol, TypeVar, overload
 
-from headway.client.codec import Signature, read_payload, result_type
+from headway.client.codec import Signature, add_server, read_payload, result_type
 from headway.client.context import Context, current, inline_lease
 from headway.client.ids import new_job_id
 from headway.client.invoke import bounce_to, invoke_async, invoke_plain
@@ -106,7 +106,7 @@ class Task(Generic[P, R, C]):
 
     def _call(self, values: dict[str, Any]) -> Call[R]:
         terms = self.terms
-        if terms.template.rung == INTERACTIVE and not self._asked.session:
+        if terms.template.rung == INTERACTIVE and self._asked.session is None:
             raise ConfigError(
                 f"task {self.name} is interactive, so it is never queued: open a session, "
                 f"WebSocket /api/v1/interactive?task_type={self.name}"
@@ -161,6 +161,21 @@ class Task(Generic[P, R, C]):
         same._asked = replace(self._asked, **{name: value for name, value in asked.items() if value is not None})
         same._terms = _Terms.of(self, same._asked)
         return same
+
+    def session(
+        self, values: dict[str, Any], *, server: str, expires: Seconds, tenant: str | None, trace_id: str | None
+    ) -> Call[R]:
+        """Describe the job of a session by named arguments. Whoever calls has admitted it, and is at ``server``."""
+        same: Task[P, R, C] = object.__new__(type(self))
+        same.__dict__.update(self.__dict__)
+        same._asked = CallOptions(session=server, expires=expires, tenant=tenant, trace_id=trace_id)
+        same._terms = _Terms.of(self, same._asked)
+        return same.call_named(values)
+
+    @property
+    def is_interactive(self) -> bool:
+        """Whether its jobs are sessions."""
+        return self.template.rung == INTERACTIVE
 
     @property
     def connection(self) -> Any:
@@ -246,6 +261,7 @@ class _Terms:
     fair_by: str | None
     unique: Unique | None
     largest: int
+    server: str | None  # Of a session: where its worker finds the client.
 
     @classmethod
     def of(cls, task: Task[Any, Any, Any], call: CallOptions) -> _Terms:
@@ -258,6 +274,8 @@ class _Terms:
             raise ConfigError(problem)
         lane = policy.lanes.get(lane_name) or policy.lanes[policy.default_lane]
         max_retries = _first(call.max_retries, said.max_retries, options.max_retries, lane.max_retries)
+        if rung == INTERACTIVE:
+            max_retries = 0  # Nobody would be there for a second attempt.
         timeout_ms = _first(
             _length_ms(task.name, "timeout", call.timeout),
             said.timeout_ms,
@@ -300,11 +318,13 @@ class _Terms:
             if rule.by not in (None, TENANT) and rule.by in task.signature.parameters and applies(rule, task.name)
         )
         largest = task.app.settings.payload_max
-        return cls(policy, problem, bound, task.signature, template, options.fair_by, unique, largest)
+        return cls(policy, problem, bound, task.signature, template, options.fair_by, unique, largest, call.session)
 
     def new_job(self, values: dict[str, Any]) -> NewJob:
         template = self.template
         payload = self.signature.encode(values, largest=self.largest)
+        if self.server is not None:
+            payload = add_server(payload, self.server)
         tenant = template.tenant
         if tenant is None and self.fair_by is not None:
             value = values.get(self.fair_by, self.signature.defaults.get(self.fair_by))
@@ -377,6 +397,21 @@ def _check_options(task: Task[Any, Any, Any]) -> str:
         raise ConfigError(f"task {name}: two limits of the same kind by the same parameter; the lower one is enough")
     _check_on_stop(name, options.on_stop)
     return executor
+
+
+def check_interactive(name: str, function: Callable[..., Any], options: TaskOptions) -> None:
+    """Refuse an interactive task that could not talk to its client, or would be expected to run again."""
+    wrong = {
+        "needs an async def": not inspect.iscoroutinefunction(function) or options.executor not in ("auto", "async"),
+        "needs context=True: the client is met there": not options.context,
+        "cannot go with persist=False": not options.persist,
+        "runs once, so max_retries can only be 0": options.max_retries not in (None, 0) or options.retry is not None,
+        "is a session for whoever opens it, so it cannot be unique": options.unique is not None,
+        "cannot be stopped by a rung, so on_stop means nothing": options.on_stop != "fail",
+    }
+    for why, is_so in wrong.items():
+        if is_so:
+            raise ConfigError(f"task {name}: duration={INTERACTIVE!r} {why}")
 
 
 def _check_on_stop(name: str, on_stop: str) -> None:

@@ -21,6 +21,7 @@
     ├── WorkerUnknown                   the store does not know this worker, or took it for dead
     ├── WorkerNotFound (LookupError)    who asks may not speak for this worker
     ├── TooMany                         more at once than a server keeps up with
+    ├── SessionClosed (EOFError)        nobody is at the other end of a session any more
     └── StoreError
         ├── StoreUnavailable            may pass; the call can be repeated
         │   ├── StoreBusy               locked by another process for too long
@@ -224,6 +225,12 @@ class TooMany(HeadwayError):
     """There are more of these at once than a server keeps up with; later again."""
 
     code = "too_many"
+
+
+class SessionClosed(HeadwayError, EOFError):
+    """Nobody is at the other end of this session any more."""
+
+    code = "session_closed"
 
 
 class StoreError(HeadwayError):

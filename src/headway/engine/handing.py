@@ -13,7 +13,7 @@ from typing import NamedTuple
 from headway.core.errors import JobError
 from headway.core.job import Job, JobId, State
 from headway.core.lease import Answer, Lease, Report
-from headway.core.policy.document import Policy
+from headway.core.policy.document import HALTED, Policy
 from headway.core.policy.retry import Crashed, Ending, Raised, Unknown, judge
 from headway.engine.seat import Seat
 from headway.stores.base import Progress, Store
@@ -180,5 +180,7 @@ def _past_lease(job: Job, one: Ended) -> Lease:
         job.retry,
         job.started_at or 0,
         needs=job.needs,
-        budget_ms=job.timeout_ms if job.reason in ("time_limit", "partial") else None,
+        rung=job.rung,
+        assigned=HALTED if job.reason == HALTED else None,
+        budget_ms=job.timeout_ms if job.reason in ("time_limit", "partial", HALTED) else None,
     )

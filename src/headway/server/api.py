@@ -13,7 +13,7 @@ from headway.client.app import Headway
 from headway.server import problems
 from headway.server.docs import add_docs
 from headway.server.guard import Guard
-from headway.server.routes import admin, fasdis, health, operate, policy, queue, streams, tasks, workers
+from headway.server.routes import admin, fasdis, health, interactive, operate, policy, queue, streams, tasks, workers
 from headway.server.service import Service
 from headway.server.upkeep import upkeep
 from headway.version import __version__
@@ -23,7 +23,7 @@ ABOUT = """Submit tasks, watch them, ask why they wait, and run them from any la
 Errors are `application/problem+json` with a stable `code`. Times are RFC 3339 in UTC.
 With tokens in use, send `Authorization: Bearer hw_…`; each operation names the scope it needs.
 """
-FAMILIES = (tasks, queue, policy, streams, admin, workers, operate, fasdis, health)
+FAMILIES = (tasks, queue, policy, streams, interactive, admin, workers, operate, fasdis, health)
 
 
 def headway_api(
@@ -61,6 +61,7 @@ def headway_api(
     for family in FAMILIES:
         api.include_router(family.routes.router)
     api.include_router(streams.sockets)
+    api.include_router(interactive.sockets)
     api.openapi = _describe(api)  # type: ignore[method-assign]
     add_docs(api)
     api.add_middleware(Guard, tokens=service.tokens, hosts=hosts, origins=origins)

@@ -25,6 +25,7 @@ from headway.server.intake import Intake
 from headway.server.known import KnownTasks, Variants
 from headway.server.lookout import Lookout, Picture
 from headway.server.problems import Problem
+from headway.server.sessions import Sessions
 from headway.stores.base import Store
 
 STREAMS_MAX = 10_000
@@ -51,6 +52,7 @@ class Service:
         self._endings: dict[str | None, tuple[int, asyncio.Future[None]]] = {}
         self._stopping: asyncio.Future[None] | None = None
         self._desk: Desk | None = None
+        self._sessions: Sessions | None = None
 
     @property
     def client(self) -> Client:
@@ -107,7 +109,16 @@ class Service:
         if self.streams >= STREAMS_MAX:
             raise Problem("too_many_streams", f"{self.streams:,} streams are open here; try again later")
 
+    @property
+    def sessions(self) -> Sessions:
+        """The interactive sessions that this process has admitted."""
+        if self._sessions is None:
+            self._sessions = Sessions(self)
+        return self._sessions
+
     async def close(self) -> None:
+        if self._sessions is not None:
+            await self._sessions.close()
         if self._desk is not None:
             await self._desk.close()
         await self.app.aclose()

@@ -18,10 +18,11 @@ from headway.core.errors import (
     PayloadError,
     RateLimited,
     RetryAfter,
+    SessionClosed,
     Snooze,
     UnknownTask,
 )
-from headway.core.policy.retry import DELAY_MS_MAX, Ending, Raised, Returned, Snoozed
+from headway.core.policy.retry import DELAY_MS_MAX, Ending, Raised, Returned, Snoozed, Stopped
 
 MESSAGE_MAX = 8_000
 TRACEBACK_MAX = 32_000
@@ -56,6 +57,8 @@ def raised(error: BaseException, task: Task[Any, Any, Any] | None) -> Ending:
             return Raised(describe(error, retriable=True), after_ms=to_ms(error.seconds))
         case Discard():
             return Raised(JobError(type="Discard", message=_cut(_text(error), MESSAGE_MAX), retriable=False))
+        case SessionClosed():
+            return Stopped("its client is gone")
         case BadArguments() | UnknownTask():
             return Raised(describe(error, retriable=False))
         case CommandFailed() if not error.retriable:

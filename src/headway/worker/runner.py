@@ -18,7 +18,7 @@ from headway.client.context import NOTHING, Context, trace_of
 from headway.client.task import Task
 from headway.core.errors import JobError, StoreError
 from headway.core.lease import Lease, Report
-from headway.core.policy.document import Policy, reserved_slots
+from headway.core.policy.document import INTERACTIVE, Policy, reserved_slots
 from headway.core.policy.ladder import Grant, rung_index
 from headway.core.policy.retry import Crashed, Ending, Raised, Released, Returned, Stopped, TimedOut, Unknown, judge
 from headway.core.worker import Worker
@@ -28,6 +28,7 @@ from headway.engine.inforce import LOOK_EVERY
 from headway.engine.post import Feed, Known, Pace, Post
 from headway.stores.base import Ear, Progress
 from headway.version import __version__
+from headway.worker import dialling
 from headway.worker.board import Board, Stop
 from headway.worker.chores.chore import every
 from headway.worker.claimer import Claimer
@@ -126,6 +127,8 @@ class Runner:
                 self._simple = False
             self._warn_of_threads()
             await self._prepare_processes()
+            if any(task.options.duration == INTERACTIVE for task in self._app.tasks.values()):
+                dialling.prepare()
             self.worker, self.pace = await self._post.register(
                 self.worker, self.pace, self._known, reserved=self._reserved_asked
             )

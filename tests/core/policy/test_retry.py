@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from headway.core.errors import JobError
 from headway.core.job import MOVES, JobId, RetryRule, State
 from headway.core.lease import Answer, Lease, answer_late
-from headway.core.policy.document import BUILT_IN
+from headway.core.policy.document import BUILT_IN, INTERACTIVE
 from headway.core.policy.retry import (
     DELAY_MS_MAX,
     Crashed,
@@ -299,3 +299,13 @@ def test_the_same_inputs_give_the_same_answer_and_it_keeps_the_rules(
         assert report.attempts <= max(max_retries, attempts - 1)
         assert timeout_ms <= report.timeout_ms <= 4 * timeout_ms
         assert report.crashes < max(BUILT_IN.crash_limit, crashes + 1)
+
+
+@pytest.mark.parametrize("ending", EVERY_ENDING, ids=lambda ending: type(ending).__name__)
+@pytest.mark.parametrize("crashes", [0, 9])
+def test_a_session_never_goes_back_to_the_queue(ending: Ending, crashes: int) -> None:  # R3.30
+    lease = a_lease(crashes=crashes, max_retries=0)._replace(rung=INTERACTIVE)
+    report = judge(ending, lease, BUILT_IN)
+    unharmed = isinstance(ending, (Snoozed, Released, Unknown, Stopped))
+    expected = State.CANCELLED if unharmed else State.COMPLETED if isinstance(ending, Returned) else State.FAILED
+    assert report.state is expected

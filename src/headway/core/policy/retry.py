@@ -10,6 +10,8 @@ Rule 4: a job asked to stop never goes back to the queue: where it would, it is 
 Rule 5: a transient job never goes back either; its end is counted and that is all.
 Rule 6: a job stopped by the length of its rung becomes what its submitter chose: failed, queued again for a longer
         rung (the ladder bounds how often, so no attempt is used), or completed with what it had got so far.
+Rule 7: a session never goes back to the queue, where nobody would be at its other end: what failed has failed,
+        and what would go back unharmed is cancelled.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from typing import NamedTuple, assert_never
 from headway.core.errors import JobError
 from headway.core.job import RetryRule, State
 from headway.core.lease import Lease, Report
-from headway.core.policy.document import HALTED, Policy
+from headway.core.policy.document import HALTED, INTERACTIVE, Policy
 
 _CANCELLED = "cancelled while executing"
 _COMPLETED = State.COMPLETED  # Named once: Python 3.11 searches for an enum's member each time.
@@ -111,7 +113,7 @@ def judge(ending: Ending, lease: Lease, policy: Policy, *, chance: float = 0.0) 
         case Crashed(cause):
             error = JobError(type="WorkerDied", message=cause)
             crashes = lease.crashes + 1
-            if crashes >= policy.crash_limit and not lease.cancel_requested:
+            if crashes >= policy.crash_limit and not lease.cancel_requested and lease.rung != INTERACTIVE:
                 return _end(lease, State.DEAD_LETTER, error=error, reason="crash_limit", crashes=crashes)
             return _again(lease, policy, error=error, reason="crash", crashes=crashes, chance=chance)
         case Snoozed(after_ms, reason):
@@ -182,6 +184,8 @@ def _again(
     crashes = lease.crashes if crashes is None else crashes
     if lease.cancel_requested:  # Rule 4.
         return _end(lease, State.CANCELLED, error=error, reason=_CANCELLED, crashes=crashes)
+    if lease.rung == INTERACTIVE:  # Rule 7.
+        return _end(lease, State.FAILED, error=error, reason=reason, crashes=crashes)
     if lease.attempts > lease.max_retries:  # Rule 2.
         return _end(lease, State.DEAD_LETTER, error=error, reason="max_retries_exceeded", crashes=crashes)
     rule = policy.retry if lease.retry is None or lease.retry.backoff == "policy" else lease.retry
@@ -211,6 +215,8 @@ def grown_timeout_ms(lease: Lease, policy: Policy) -> int:
 def _back(lease: Lease, *, reason: str, delay_ms: int = 0, front: bool = False, needs: tuple[str, ...] = ()) -> Report:
     if lease.cancel_requested:  # Rule 4.
         return _end(lease, State.CANCELLED, reason=_CANCELLED)
+    if lease.rung == INTERACTIVE:  # Rule 7.
+        return _end(lease, State.CANCELLED, reason=reason)
     return Report(
         lease.job_id,
         lease.seq,

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import logging
 import random
+from collections.abc import Sequence
 
+from headway.core.policy.document import HALTED
+from headway.core.policy.ladder import Amendment, Session
 from headway.core.policy.lanes import plan
+from headway.core.policy.sessions import Placed, crowded_out
 from headway.engine.inforce import InForce
 from headway.stores.base import Store
 
@@ -33,9 +37,21 @@ class Steward:
         offers = frozenset(offer for worker in survey.workers for offer in worker.offers)
         chance = random.random()
         wanted = plan(survey.snapshot, free=0, free_below=0, offers=offers, policy=policy, chance=chance).amendments
+        if floor.sessions and all(rung is not None for _, rung in wanted):
+            halted = crowded_out(survey, policy, await self._place(floor.sessions), chance=chance)
+            wanted = wanted if halted is None else (*wanted, Amendment(halted, None))
         if wanted:
             changed = await self._store.amend(wanted)
             for (job_id, rung), done in zip(wanted, changed, strict=True):
                 if done:
-                    log.info("job.amended", extra={"headway": {"job": job_id, "duration": rung or "halted"}})
+                    log.info("job.amended", extra={"headway": {"job": job_id, "duration": rung or HALTED}})
         return None
+
+    async def _place(self, sessions: Sequence[Session]) -> list[Placed]:
+        """Find out where sessions run. They are few, since each holds a slot."""
+        jobs = await self._store.get([session.job_id for session in sessions])
+        return [
+            Placed(job.job_id, job.worker_id or "", job.lane, session.started_at, session.stopping)
+            for session, job in zip(sessions, jobs, strict=True)
+            if job is not None
+        ]

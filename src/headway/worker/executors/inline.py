@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from headway.client.invoke import invoke_async
+from headway.core.policy.document import INTERACTIVE
+from headway.worker.dialling import converse
 from headway.worker.running import Running
 
 
@@ -12,8 +14,13 @@ class InlineExecutor:
     """Awaits the task. Stopping it cancels the asyncio task it runs in."""
 
     async def call(self, job: Running) -> Any:
+        if job.lease.rung == INTERACTIVE:
+            return await converse(job, lambda payload: self._call(job, payload))
+        return await self._call(job, job.lease.payload)
+
+    async def _call(self, job: Running, payload: bytes) -> Any:
         task = job.task
-        args, kwargs = task.signature.decode(job.lease.payload)
+        args, kwargs = task.signature.decode(payload)
         if task.options.context:
             args.insert(0, job.context)
         dependencies = task.signature.dependencies

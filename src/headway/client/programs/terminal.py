@@ -1,0 +1,192 @@
+"""A program under a terminal of its own, at the far end of a session."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import json
+import os
+import pty
+import struct
+import sys
+import termios
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+ATTENDANT = Path(__file__).with_name("attendant.py")
+CHUNK = 32 << 10
+# Nothing of the worker's own environment but these: it may hold passwords.
+PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "USER", "LOGNAME", "SHELL", "TMPDIR")
+
+
+class Talks(Protocol):
+    """The part of a session's context that this needs."""
+
+    @property
+    def size(self) -> tuple[int, int]: ...
+    async def receive(self) -> str | bytes: ...
+    async def send(self, data: bytes) -> None: ...
+    async def resized(self) -> tuple[int, int]: ...
+
+
+async def run_in_terminal(
+    ctx: Talks,
+    argv: Sequence[str],
+    *,
+    env: Mapping[str, str] | None = None,
+    cwd: str | os.PathLike[str] | None = None,
+    cpu: int | None = None,
+    memory: int | None = None,
+) -> int:
+    """Run a program under a terminal that the session's client types into. Gives its exit code, as shells do.
+
+    ``env`` is added to a small environment (PATH, HOME, TERM and the like), not to the worker's own. ``cpu``: seconds
+    of processor time that each of its processes may use; ``memory``: bytes that each may map.
+    When the session ends first, all processes of the terminal get SIGHUP and half a second later SIGKILL; this
+    returns only when they are gone.
+    """
+    terminal = await _Terminal.start(argv, ctx.size, _environment(env), cwd, cpu, memory)
+    try:
+        return await _attend(ctx, terminal)
+    finally:
+        await terminal.end()
+
+
+async def _attend(ctx: Talks, terminal: _Terminal) -> int:
+    """Carry bytes both ways and sizes one way until the program has ended, or the session has."""
+    exited = asyncio.ensure_future(terminal.process.wait())
+    output = asyncio.ensure_future(_show(ctx, terminal))
+    others = [asyncio.ensure_future(_type(ctx, terminal)), asyncio.ensure_future(_follow_size(ctx, terminal))]
+    try:
+        # First the program ends, and all that it has started; then what they said has been sent.
+        for last in (exited, output):
+            await asyncio.wait({last, *others}, return_when=asyncio.FIRST_COMPLETED)
+            for other in others:
+                if other.done():
+                    other.result()  # The session is over.
+        output.result()
+        return exited.result()
+    finally:
+        parts: list[asyncio.Future[Any]] = [output, *others, exited]
+        for part in parts:
+            part.cancel()
+        await asyncio.gather(*parts, return_exceptions=True)
+
+
+async def _show(ctx: Talks, terminal: _Terminal) -> None:
+    while data := await terminal.read():
+        await ctx.send(data)
+
+
+async def _type(ctx: Talks, terminal: _Terminal) -> None:
+    while True:
+        message = await ctx.receive()
+        await terminal.write(message.encode("utf-8", "replace") if isinstance(message, str) else message)
+
+
+async def _follow_size(ctx: Talks, terminal: _Terminal) -> None:
+    while True:
+        terminal.resize(await ctx.resized())
+
+
+class _Terminal:
+    """A program, and the side of its terminal that a person would sit at."""
+
+    def __init__(self, process: asyncio.subprocess.Process, master: int, link: int) -> None:
+        self.process = process
+        self._master = master
+        self._link = link  # The attendant ends everything when this is closed, by us or because we are gone.
+        self._loop = asyncio.get_running_loop()
+        os.set_blocking(master, False)
+
+    @classmethod
+    async def start(
+        cls,
+        argv: Sequence[str],
+        size: tuple[int, int],
+        env: Mapping[str, str],
+        cwd: str | os.PathLike[str] | None,
+        cpu: int | None,
+        memory: int | None,
+    ) -> _Terminal:
+        master, slave = pty.openpty()
+        theirs, link = os.pipe()
+        wanted = {"argv": list(argv), "cpu": cpu, "memory": memory, "link": theirs}
+        try:
+            _set_size(master, size)
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-I",
+                "-S",
+                str(ATTENDANT),
+                json.dumps(wanted),
+                stdin=slave,
+                stdout=slave,
+                stderr=slave,
+                env=dict(env),
+                cwd=cwd,
+                pass_fds=[theirs],
+                start_new_session=True,
+            )
+        except BaseException:
+            os.close(master)
+            os.close(link)
+            raise
+        finally:
+            os.close(slave)
+            os.close(theirs)
+        return cls(process, master, link)
+
+    def resize(self, size: tuple[int, int]) -> None:
+        """Set the size; the kernel tells the processes in the foreground (SIGWINCH)."""
+        with contextlib.suppress(OSError):
+            _set_size(self._master, size)
+
+    async def read(self) -> bytes:
+        """Read what the program says; nothing once no process has the terminal open."""
+        while True:
+            try:
+                return os.read(self._master, CHUNK)
+            except BlockingIOError:
+                await self._ready(self._loop.add_reader, self._loop.remove_reader)
+            except OSError:  # EIO: so Linux says that nobody is at the other side.
+                return b""
+
+    async def write(self, data: bytes) -> None:
+        """Type; waits while the program does not read."""
+        left = memoryview(data)
+        while left:
+            try:
+                left = left[os.write(self._master, left) :]
+            except BlockingIOError:
+                await self._ready(self._loop.add_writer, self._loop.remove_writer)
+            except OSError:  # It has ended.
+                return
+
+    async def end(self) -> None:
+        """End every process of the terminal, whatever it thinks of that, and wait until they are gone."""
+        os.close(self._link)
+        exited = asyncio.ensure_future(self.process.wait())
+        while not exited.done():  # Also if we are told to stop meanwhile: the slot is free only when they are gone.
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.shield(exited)
+        os.close(self._master)
+
+    async def _ready(self, watch: Callable[..., object], unwatch: Callable[[int], object]) -> None:
+        ready: asyncio.Future[None] = self._loop.create_future()
+        watch(self._master, lambda: None if ready.done() else ready.set_result(None))
+        try:
+            await ready
+        finally:
+            unwatch(self._master)
+
+
+def _environment(more: Mapping[str, str] | None) -> dict[str, str]:
+    kept = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
+    return {"TERM": "xterm-256color", "PATH": os.defpath, **kept, **(more or {})}
+
+
+def _set_size(descriptor: int, size: tuple[int, int]) -> None:
+    fcntl.ioctl(descriptor, termios.TIOCSWINSZ, struct.pack("HHHH", *size, 0, 0))

@@ -1,0 +1,72 @@
+"""A client that comes back to another process than the one with its session: what is said is passed on as it is."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Mapping
+from typing import Any
+
+from starlette.websockets import WebSocket, WebSocketDisconnect
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, WebSocketException
+
+DIAL_SECONDS = 2.0
+GONE, RESTARTING = 1001, 1012
+
+
+async def reach(address: str, headers: Mapping[str, str]) -> ClientConnection | None:
+    """Connect to the process that has a session. None: it will not have us, or is gone."""
+    try:
+        return await connect(
+            address.replace("http", "ws", 1),
+            additional_headers=headers,
+            compression=None,
+            proxy=None,
+            max_size=None,  # A result may be large; whoever sends it has bounds of its own.
+            max_queue=4,
+            open_timeout=DIAL_SECONDS,
+            close_timeout=DIAL_SECONDS,
+        )
+    except (OSError, TimeoutError, WebSocketException):
+        return None
+
+
+async def forward(client: WebSocket, far: ClientConnection, *ends: asyncio.Future[None]) -> None:
+    """Pass messages on both ways until one side closes; no more than one each way is kept here."""
+    outward, inward = asyncio.create_task(_outward(far, client)), asyncio.create_task(_inward(client, far))
+    try:
+        parts: set[asyncio.Future[Any]] = {outward, inward, *ends}
+        await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
+        code, reason = outward.result() if outward.done() else (RESTARTING, "come back")
+        if not inward.done():
+            with contextlib.suppress(WebSocketDisconnect, RuntimeError, TimeoutError):
+                async with asyncio.timeout(DIAL_SECONDS):
+                    await client.close(code, reason)
+    finally:
+        for task in (outward, inward):
+            task.cancel()
+        await asyncio.gather(outward, inward, return_exceptions=True)
+        await far.close(GONE)
+
+
+async def _outward(far: ClientConnection, client: WebSocket) -> tuple[int, str]:
+    try:
+        while True:
+            message = await far.recv()
+            if isinstance(message, str):
+                await client.send_text(message)
+            else:
+                await client.send_bytes(message)
+    except ConnectionClosed as closed:
+        end = closed.rcvd
+        return (RESTARTING, "come back") if end is None else (end.code, end.reason)
+    except (WebSocketDisconnect, RuntimeError):
+        return GONE, ""
+
+
+async def _inward(client: WebSocket, far: ClientConnection) -> None:
+    with contextlib.suppress(ConnectionClosed):
+        while (message := await client.receive())["type"] != "websocket.disconnect":
+            data = message.get("bytes")
+            await far.send(message.get("text") or "" if data is None else data)
