@@ -1,6 +1,7 @@
 """A drawing program of its own, for machines without any other: a pen that walks, to SVG or PDF.
 
-``python draw.py svg drawing.txt`` writes ``drawing.svg``. One command a line; ``#`` begins a comment.
+``python draw.py svg drawing.txt`` writes ``drawing.svg``; ``python draw.py talk`` draws what is typed
+and says where the pen is. One command a line; ``#`` begins a comment.
 
     size 200 120          the sheet; the pen begins in its middle and looks to the right
     pen teal 2            a colour and a width
@@ -49,6 +50,10 @@ Point = tuple[float, float]
 
 class Mistake(Exception):
     """The drawing cannot be read."""
+
+
+class Unfinished(Mistake):
+    """There is more to come."""
 
 
 @dataclass(frozen=True)
@@ -164,7 +169,7 @@ def read(text: str) -> tuple[Step, ...]:
             open_blocks[-1][1].append(step)
     head, steps = open_blocks[-1]
     if head is not None:
-        raise Mistake(f"line {head.line}: {head.word} has no end")
+        raise Unfinished(f"line {head.line}: {head.word} has no end")
     return tuple(steps)
 
 
@@ -209,8 +214,30 @@ def pdf(sheet: Sheet) -> bytes:
     return file.encode("ascii")
 
 
+def talk() -> int:
+    """Draw what is typed, until there is no more."""
+    sheet, typed = Sheet(), ""
+    while True:
+        try:
+            typed += input("pen> " if not typed else "...> ") + "\n"
+            sheet.run(read(typed))
+        except EOFError:
+            return 0
+        except Unfinished:
+            continue
+        except (Mistake, RecursionError) as mistake:
+            print(mistake or "too deep")
+        except KeyboardInterrupt:
+            print()
+        else:
+            print(f"at {sheet.x:.1f}, {sheet.y:.1f}, looking to {sheet.angle:g}; {sheet.points} points")
+        typed = ""
+
+
 def main() -> int:
-    """Draw one file."""
+    """Draw one file, or what is typed."""
+    if sys.argv[1:] == ["talk"]:
+        return talk()
     kind, name = sys.argv[1:]
     source = Path(name)
     sheet = Sheet()

@@ -17,7 +17,7 @@ CONFINED = ("-safe", "-noglobalwrite", "-noglobalread", "-noV")
 class Program:
     """A program that makes ``drawing.svg`` or ``drawing.pdf`` of a file.
 
-    ``prompt``: how it is started to be talked to. ``needs``: other programs that it starts.
+    ``prompt``: how it is started to be talked to, if it can be. ``needs``: other programs that it starts.
     """
 
     name: str
@@ -92,6 +92,7 @@ end
 pen orange 2
 circle 74
 """,
+    prompt=(*DRAW, "talk"),
 )
 
 

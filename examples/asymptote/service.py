@@ -6,7 +6,7 @@ import base64
 from pathlib import Path
 from typing import Annotated, Any
 
-from drawings import programs, queue
+from drawings import programs, queue, talker
 from fastapi import Depends, FastAPI, HTTPException
 from fastapi.responses import FileResponse, Response
 from starlette.middleware.trustedhost import TrustedHostMiddleware
@@ -20,6 +20,7 @@ PARTS = {
     "page.css": "text/css",
     "page.js": "text/javascript",
     "task.js": "text/javascript",
+    "shell.js": "text/javascript",
     "icon.svg": "image/svg+xml",
 }
 KINDS = {"drawing.svg": "image/svg+xml", "drawing.pdf": "application/pdf"}
@@ -46,9 +47,10 @@ app.mount("/headway", headway_api(queue))
 
 
 @app.get("/programs")
-async def list_programs() -> list[dict[str, Any]]:
-    """List what can draw here."""
-    return [{"name": one.name, "title": one.title, "file": one.file, "sample": one.sample} for one in programs]
+async def list_programs() -> dict[str, Any]:
+    """List what can draw here, and say who is talked to in the shell."""
+    listed = [{"name": one.name, "title": one.title, "file": one.file, "sample": one.sample} for one in programs]
+    return {"programs": listed, "shell": talker.title}
 
 
 @app.get("/drawings/{job_id}/{name}")

@@ -11,6 +11,7 @@ import pytest
 
 from tests.examples.service import ENDLESS, ROOT, STAR, Service, started
 from tests.faults.conftest import wait_until
+from tests.sessions.dialogue import knock, opened
 
 pytestmark = [pytest.mark.xdist_group("asymptote"), pytest.mark.slow]
 
@@ -135,7 +136,7 @@ def test_the_page_needs_nothing_from_elsewhere_and_runs_nothing_inline(service: 
     page = service.http.get("/")
     assert "script-src 'self'" in page.headers["content-security-policy"]
     assert not re.search(r"https?://|<script(?![^>]*\bsrc=)|<style|\sstyle=|\son\w+=", page.text)
-    for name in [*re.findall(r'(?:src|href)="([^"]+)"', page.text), "task.js"]:
+    for name in [*re.findall(r'(?:src|href)="([^"]+)"', page.text), "task.js", "shell.js"]:
         assert service.http.get(f"/{name}").text == (PAGE / name).read_text()
     assert "innerHTML" not in "".join(file.read_text() for file in PAGE.glob("*.js"))
 
@@ -152,7 +153,7 @@ def test_other_names_and_other_sites_are_turned_away(service: Service) -> None:
 
 
 async def test_every_program_of_this_machine_draws_its_sample(service: Service) -> None:
-    programs = service.http.get("/programs").json()
+    programs = service.http.get("/programs").json()["programs"]
     assert programs[-1]["name"] == "draw"
     sent = {
         (program["name"], kind): service.submit(
@@ -176,3 +177,33 @@ async def test_asymptote_reads_its_files_and_nobody_elses(service: Service) -> N
     others = {"drawing.asy": 'file f = input("/etc/hostname"); string s = f; label(s, (0,0));'}
     told = await service.story(service.submit("", "medium", task="asy.draw", kind="pdf", **others))
     assert "Read from other directories disabled" in told[-1]["error"]["message"]
+
+
+# ---------------------------------------------------------------------- the shell
+
+SAID = {  # By who is talked to: a line, and what it answers.
+    "Asymptote": ("write(6 * 7);", b"\n42"),
+    "gnuplot": ("print 6 * 7", b"\n42"),
+    "Walking pen": ("forward 42", b"\nat 42.0, 0.0"),
+}
+
+
+async def test_a_program_can_be_talked_to_until_a_drawing_needs_its_slot(service: Service) -> None:
+    line, answer = SAID[service.http.get("/programs").json()["shell"]]
+    async with opened(f"{service.address}/headway", "shell") as dialogue:
+        await dialogue.say(f"{line}\n")
+        await dialogue.until(answer)
+        sent = service.submit_many("wait 1", "fast", 6)
+        told, code, _ = await dialogue.rest()
+        assert told[-1]["type"] == "halted"
+        assert code == 4409
+    for task_id in sent:
+        assert (await service.story(task_id))[-1]["status"] == "completed"
+
+
+async def test_a_session_is_denied_while_all_slots_are_at_work(service: Service) -> None:
+    sent = service.submit_many(ENDLESS, "fast", 6)
+    wait_until(lambda: service.load() == (6, 6))
+    async with knock(f"{service.address}/headway", task_type="shell") as dialogue:
+        assert (await dialogue.expect("denied"))["error"] == "no slot is free"
+    service.cancel(*sent)

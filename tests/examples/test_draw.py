@@ -57,3 +57,13 @@ def test_mistakes_are_told(tmp_path: Path, text: str, said: str) -> None:
     assert done.returncode == 1
     assert said in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_one_can_talk_to_it() -> None:
+    typed = "forward 10\nrepeat 2\nturn 45\nend\nfly\n"
+    done = subprocess.run(
+        [sys.executable, "-I", str(DRAW), "talk"], input=typed, capture_output=True, text=True, timeout=30
+    )
+    assert done.returncode == 0
+    assert "at 10.0, 0.0, looking to 90; 2 points" in done.stdout
+    assert "'fly' is none of" in done.stdout

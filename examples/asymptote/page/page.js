@@ -1,5 +1,6 @@
 // The page: what is written goes to the queue, what comes of it is shown.
 
+import "./shell.js";
 import { ask, follow, words } from "./task.js";
 
 const $ = (id) => document.getElementById(id);
@@ -9,7 +10,8 @@ const BUSY = 20;
 
 let programs = [];
 let busy = [];
-let current = null; // The task that is shown: its id, and how to stop listening to it.
+let count = 0; // Drawings of this page; in the log they go by their number.
+let current = null; // The id of the task that is shown. Earlier ones are listened to until they have ended.
 
 function log(text, isBad = false) {
   const line = document.createElement("li");
@@ -53,8 +55,7 @@ async function draw(duration) {
   };
   try {
     const { task_id: id } = await ask("tasks", { method: "POST", body });
-    log(`${program.title}, ${duration}: sent`);
-    watch(id, format, $("abandon").checked);
+    watch(id, format, $("abandon").checked, `${program.title}, ${duration}`);
     $("image").parentElement.scrollIntoView({ block: "nearest" }); // On a phone it is further down.
   } catch (problem) {
     log(problem.message, true);
@@ -62,22 +63,23 @@ async function draw(duration) {
   }
 }
 
-function watch(id, format, abandon) {
-  current?.stop();
+function watch(id, format, abandon, what) {
+  const number = ++count;
+  log(`${number}: ${what}`);
   show(null);
   $("cancel").hidden = false;
   history.replaceState(null, "", `#${format}/${id}`);
-  const stop = follow(id, abandon, (message) => {
-    if (current?.id !== id) return;
+  current = id;
+  follow(id, abandon, (message) => {
     const isBad = ("status" in message && message.status !== "completed") || message.type === "gone";
-    log(words(message), isBad);
+    log(`${number}: ${words(message)}`, isBad);
+    if (current !== id) return;
     caption(words(message), isBad);
     if (message.type === "result" || message.type === "gone") {
       $("cancel").hidden = true;
       if (message.status === "completed") show(id, message.result);
     }
   });
-  current = { id, stop };
 }
 
 /** Show what a program wrote: as an image, in which nothing runs, or as a file to save. */
@@ -105,7 +107,7 @@ $("form").addEventListener("submit", (event) => {
 });
 
 $("cancel").addEventListener("click", async () => {
-  if (current) await ask(`tasks/${current.id}`, { method: "DELETE" }).catch((problem) => log(problem.message, true));
+  if (current) await ask(`tasks/${current}`, { method: "DELETE" }).catch((problem) => log(problem.message, true));
 });
 
 $("program").addEventListener("change", () => {
@@ -153,9 +155,11 @@ async function tellLoad() {
 
 // ---------------------------------------------------------------- begin
 
-programs = await (await fetch("programs")).json();
+const here = await (await fetch("programs")).json();
+programs = here.programs;
+$("talker").textContent = here.shell;
 $("program").append(...programs.map((program) => new Option(program.title, program.name)));
 $("source").value = programs[0].sample;
 tellLoad();
 const [, format, known] = location.hash.match(/^#(svg|pdf)\/([\w-]+)$/) ?? [];
-if (known) watch(known, format, false); // Results outlive the page that asked for them.
+if (known) watch(known, format, false, "drawn before"); // Results outlive the page that asked for them.

@@ -24,16 +24,14 @@ export function open(path, query) {
 
 /**
  * Tell all that happens to a task until it has ended; comes back by itself when the line breaks.
- * `abandon`: the server cancels the task when this page is gone. Gives a function that stops listening.
+ * `abandon`: the server cancels the task when this page is gone.
  */
 export function follow(id, abandon, tell) {
   let after = "";
-  let socket = null;
-  let stopped = false;
   let again = 0;
 
   function connect() {
-    socket = open(`tasks/${encodeURIComponent(id)}/stream`, { ...(after && { after }), ...(abandon && { abandon }) });
+    const socket = open(`tasks/${encodeURIComponent(id)}/stream`, { ...(after && { after }), ...(abandon && { abandon }) });
     socket.onmessage = (event) => {
       const message = JSON.parse(event.data);
       after = message.id ?? after;
@@ -41,18 +39,14 @@ export function follow(id, abandon, tell) {
       tell(message);
     };
     socket.onclose = ({ code }) => {
-      if (stopped || code === 1000) return;
+      if (code === 1000) return;
       if (code === 4404 || again === 10) return tell({ type: "gone" });
       again += 1;
-      setTimeout(() => stopped || connect(), 1000);
+      setTimeout(connect, 1000);
     };
   }
 
   connect();
-  return () => {
-    stopped = true;
-    socket.close();
-  };
 }
 
 /** Say in words what a message of a stream means. */
