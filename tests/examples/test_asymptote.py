@@ -182,9 +182,9 @@ async def test_asymptote_reads_its_files_and_nobody_elses(service: Service) -> N
 # ---------------------------------------------------------------------- the shell
 
 SAID = {  # By who is talked to: a line, and what it answers.
-    "Asymptote": ("write(6 * 7);", b"\n42"),
-    "gnuplot": ("print 6 * 7", b"\n42"),
-    "Walking pen": ("forward 42", b"\nat 42.0, 0.0"),
+    "Asymptote": ("write(6 * 7);", b"42"),
+    "gnuplot": ("print 6 * 7", b"42"),
+    "Walking pen": ("forward 42", b"at 42.0, 0.0"),
 }
 
 
