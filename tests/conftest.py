@@ -146,7 +146,7 @@ ADDRESSES: dict[str, Callable[[Path], str]] = {
 
 
 # What is made of parts that are tested by themselves runs all of the conformance tests in `make proof` alone,
-LONG_WAYS = ("guest", "sqlite+redis")
+LONG_WAYS: tuple[str, ...] = ("guest", "sqlite+redis")
 # and a guest these at any time: all statements but those that only read.
 CENTRAL = frozenset(
     {"test_submit", "test_claim", "test_finish", "test_renew", "test_recover", "test_cancel", "test_amend"}
