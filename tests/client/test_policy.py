@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from headway import Headway, JobNotFound, Limit, NotStored, Worker
+from headway import Context, Headway, JobNotFound, Limit, NotStored, Worker
 from headway.core.errors import ConfigError, PolicyError
 from headway.core.job import Job as Record
 from headway.core.job import JobId
@@ -355,8 +355,8 @@ async def test_durations_are_those_of_the_ladder(app: Headway, duration: str, kn
 
 async def test_an_interactive_task_is_never_queued(app: Headway) -> None:
     # R3.4, R3.30
-    @app.task(name="shell", duration="interactive")
-    async def shell() -> None: ...
+    @app.task(name="shell", duration="interactive", context=True)
+    async def shell(ctx: Context) -> None: ...
 
     with pytest.raises(ConfigError, match="open a session"):
         await shell.aenqueue()

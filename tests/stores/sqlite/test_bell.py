@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
 import threading
 from pathlib import Path
 
@@ -34,12 +36,29 @@ def test_ears_open_while_others_ring(tmp_path: Path) -> None:
     assert list((tmp_path / "headway.db-wake").iterdir()) == []
 
 
-async def test_an_ear_that_is_closed_while_somebody_waits_leaves_its_number_to_others(tmp_path: Path) -> None:
-    ear = Bell(tmp_path / "store.db").listen("worker-1")
-    waiting = asyncio.create_task(ear.wait(60.0))
+async def test_an_ear_that_is_closed_while_somebody_waits_leaves_nothing_in_the_loop(tmp_path: Path) -> None:
+    """The next one to get the number of its descriptor would find an entry of the loop that is not its own."""
+    loop = asyncio.get_running_loop()
+    ear = Bell(tmp_path / "headway.db").listen(f"{WATCHER}me")
+    waiting = asyncio.create_task(ear.wait(5.0))
+    await asyncio.sleep(0.01)
+    waiting.cancel()
+    ear.close()
+    first, second = socket.socketpair()
+    with first, second:
+        for end in (first, second):  # One of them has the number now.
+            loop.add_reader(end, lambda: None)
+            loop.remove_reader(end)
+    with contextlib.suppress(asyncio.CancelledError):
+        await waiting
+
+
+async def test_an_ear_that_was_closed_is_polled_no_more(tmp_path: Path) -> None:
+    ear = Bell(tmp_path / "headway.db").listen(f"{WATCHER}me")
+    waiting = asyncio.create_task(ear.wait(5.0))
     await asyncio.sleep(0)
     number = ear._descriptor
-    waiting.cancel()  # As a watcher does that nobody needs any more.
+    waiting.cancel()
     ear.close()
     await asyncio.gather(waiting, return_exceptions=True)
     assert not asyncio.get_running_loop().remove_reader(number)

@@ -76,7 +76,7 @@ class PipeEar:
         # Opened for writing too, so that the pipe never reports its end when a ringer closes it.
         self._descriptor = os.open(unborn, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         unborn.rename(path)
-        self._loop: asyncio.AbstractEventLoop | None = None  # That of whoever waits.
+        self._waiting: asyncio.AbstractEventLoop | None = None  # The loop that looks at the pipe just now.
 
     async def wait(self, timeout: float) -> Sequence[JobId] | None:
         heard = self._read()
@@ -85,33 +85,30 @@ class PipeEar:
         loop = asyncio.get_running_loop()
         rung: asyncio.Future[None] = loop.create_future()
         loop.add_reader(self._descriptor, _settle(rung))
-        self._loop = loop
+        self._waiting = loop
         try:
             async with asyncio.timeout(timeout):
                 await rung
         except TimeoutError:
             return None
         finally:
-            self._forget()
+            self._leave_loop()
         return self._read()
 
     def close(self) -> None:
-        """End it; on the loop of whoever waits."""
         if self._descriptor >= 0:
-            self._forget()
             with contextlib.suppress(OSError):
                 self._path.unlink()
+            self._leave_loop()
             os.close(self._descriptor)
             self._descriptor = -1
 
-    def _forget(self) -> None:
-        """Have the loop look at the descriptor no more.
-
-        Before it is closed: its number goes to the next connection, which would be taken for it and never be heard.
-        """
-        loop, self._loop = self._loop, None
-        if loop is not None and not loop.is_closed():
-            loop.remove_reader(self._descriptor)
+    def _leave_loop(self) -> None:
+        """Let the loop forget the pipe. Before it is closed: whoever gets its number next would inherit the entry."""
+        loop, self._waiting = self._waiting, None
+        if loop is not None:
+            with contextlib.suppress(RuntimeError):  # The loop itself is closed.
+                loop.remove_reader(self._descriptor)
 
     def _read(self) -> Sequence[JobId] | None:
         if self._descriptor < 0:
