@@ -30,7 +30,8 @@ def main() -> None:
         started: list[subprocess.Popen[bytes]] = []
         try:
             started.append(start("headway", "worker", "drawings:queue", "--log-level", "warning"))
-            started.append(start("uvicorn", "service:app", "--port", PORT, "--log-level", "warning"))
+            bounds = ("--no-server-header", "--ws-max-size", "65536")  # As where Headway serves by itself.
+            started.append(start("uvicorn", "service:app", "--port", PORT, "--log-level", "warning", *bounds))
             print(f"http://127.0.0.1:{PORT}/", flush=True)
             started[-1].wait()
         except KeyboardInterrupt:
