@@ -47,8 +47,8 @@ async def test_an_ear_that_is_closed_while_somebody_waits_leaves_nothing_in_the_
     first, second = socket.socketpair()
     with first, second:
         for end in (first, second):  # One of them has the number now.
-            loop.add_reader(end, lambda: None)
-            loop.remove_reader(end)
+            loop.add_writer(end, lambda: None)
+            loop.remove_writer(end)
     with contextlib.suppress(asyncio.CancelledError):
         await waiting
 
