@@ -29,7 +29,9 @@ from headway.worker.chores.steward import Steward
 if TYPE_CHECKING:
     from headway.server.service import Service
 
-START_SECONDS = 1.0  # In which a worker must have taken the job and dialled in; else the client is denied.
+# In which a worker must have taken the job and dialled in, else the client is denied. A look of the slow poll fits in,
+# should a wake-up be lost.
+START_SECONDS = 1.5
 
 
 class Denied(Exception):
@@ -56,7 +58,7 @@ class Sessions:
     async def begin(
         self, task: Task[Any, Any, Any], parameters: Mapping[str, Any], *, tenant: str | None, trace_id: str | None
     ) -> Session:
-        """Start a session, within a second or not at all. Raises ``Denied``."""
+        """Start a session, at once or not at all. Raises ``Denied``."""
         await self._admit(task)
         server = await self._dial_in.address()
         call = task.session(dict(parameters), server=server, expires=START_SECONDS, tenant=tenant, trace_id=trace_id)
@@ -70,7 +72,7 @@ class Sessions:
             raise Denied(str(problem)) from None
         except TimeoutError:
             await self._give_up(session)
-            raise Denied("no worker took it within a second") from None
+            raise Denied("no worker took it at once") from None
         except BaseException:
             await self._give_up(session)
             raise
