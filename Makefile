@@ -24,10 +24,10 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test test-fast lint types format conformance sim proof bench example-django clean
+.PHONY: help run test test-fast lint types format conformance sim proof bench example-django example-asymptote clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-18s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 run: $(PACKAGE) ## Start Headway on an embedded store with demo tasks and a live view (ARGS="...")
 	$(BIN)/headway up $(ARGS)
@@ -65,6 +65,9 @@ bench: $(DEV) $(PEERS) ## Measure Headway on every store beside its peers, in ab
 
 example-django: $(DEV) ## Start a Django project with a queue, a page and an admin, on SQLite or the PostgreSQL of PGHOST
 	$(BIN)/python examples/django/start.py
+
+example-asymptote: $(DEV) ## Start a service that compiles drawings in a page, with a ladder of durations
+	$(BIN)/python examples/asymptote/start.py
 
 clean: ## Remove both environments, caches and build output
 	rm -rf $(VENV) $(PEERS_VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache .grimp_cache

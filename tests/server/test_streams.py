@@ -115,15 +115,16 @@ async def test_a_stream_of_a_task_that_is_not_there_is_denied(address: str) -> N
 
 
 @pytest.mark.parametrize("store_name", ["memory"])
-async def test_a_downgrade_is_told_with_its_seconds(app: Headway, address: str) -> None:
+async def test_a_start_and_a_downgrade_are_told_with_their_seconds(app: Headway, address: str) -> None:
     # R3.56, R3.91: what the plan of the protocol calls options {duration}.
     rungs = (Rung("fast", 60_000), Rung("slow", 90_000, limit=1))
     store = await app.client.store()
     await apply_policy(store, replace(BUILT_IN, ladder=Ladder(rungs)), now_at=1)
     job = await app.tasks["steps"].using(duration="default").aenqueue()
     async with connect(socket_at(address, job.id)) as socket, Worker(app):
-        while json.loads(await socket.recv())["type"] != "started":
+        while (began := json.loads(await socket.recv()))["type"] != "started":
             pass
+        assert (began["duration"], began["seconds"]) == ("slow", 90.0)
         assert await store.amend([Amendment(JobId(job.id), "fast")]) == [True]
         told = await messages(socket)
     [lowered] = [message for message in told if message["type"] == "duration"]

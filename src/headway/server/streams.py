@@ -59,7 +59,7 @@ async def follow(
                         raise JobNotFound(f"no task {job_id}; it may have been removed since it ended", job_id=job_id)
                     for event in events_between(before, job, time.time_ns() // 1_000_000):
                         if before is not None or event.place > after:
-                            yield Told(await _told(service, event), job)
+                            yield Told(await _told(service, event, job), job)
                     if job.state.ended:
                         return
                     look = _next(looks)
@@ -77,12 +77,18 @@ async def follow(
                 await look
 
 
-async def _told(service: Service, event: Event) -> Event:
-    """Say of a duration how long it is."""
-    if event.kind != "downgraded":
+async def _told(service: Service, event: Event, job: Job) -> Event:
+    """Say of a duration how long it is; and of a start, which one the job was given."""
+    if event.kind == "downgraded":
+        duration = event.data["duration"]
+    elif event.kind == "started" and event.place[0] == job.epoch:
+        duration = job.assigned
+    else:
         return event
-    rung = (await service.policy()).ladder.find(event.data["duration"])
-    return event if rung is None else replace(event, data={**event.data, "seconds": rung.length_ms / 1_000})
+    rung = None if duration is None else (await service.policy()).ladder.find(duration)
+    if rung is None:
+        return event
+    return replace(event, data={**event.data, "duration": duration, "seconds": rung.length_ms / 1_000})
 
 
 async def _first(*futures: asyncio.Future[Any], timeout: float) -> None:

@@ -169,6 +169,17 @@ def test_without_runs_the_ladder_says_how_long_jobs_may_take() -> None:
     assert found.p50 == pytest.approx(15 * 9 / 2, rel=0.3)
 
 
+@pytest.mark.parametrize("rung", ["default", "interactive"])
+def test_without_runs_it_also_says_so_of_jobs_beside_elastic_ones_and_sessions(rung: str) -> None:
+    # R3.37
+    policy = replace(UNRESERVED, ladder=Ladder((Rung("fast", 3_000), Rung("slow", 30_000))))
+    beside = (a_view("medium", 10, rung="slow"), a_view("medium", 1, rung=rung))
+    scene = busy(2, policy=policy, rung="slow", ahead=9, classes=beside)
+    found = ask(replace(scene, executing=(a_run(), a_run())), Known())
+    assert found.basis == "declared"
+    assert found.p50 == pytest.approx(15 * 9 / 2, rel=0.3)
+
+
 UNKNOWN = [
     pytest.param(busy(1), Known(), id="nothing was learned"),
     pytest.param(Scene(), known(), id="no worker"),

@@ -51,3 +51,14 @@ async def test_an_ear_that_is_closed_while_somebody_waits_leaves_nothing_in_the_
             loop.remove_writer(end)
     with contextlib.suppress(asyncio.CancelledError):
         await waiting
+
+
+async def test_an_ear_that_was_closed_is_polled_no_more(tmp_path: Path) -> None:
+    ear = Bell(tmp_path / "headway.db").listen(f"{WATCHER}me")
+    waiting = asyncio.create_task(ear.wait(5.0))
+    await asyncio.sleep(0)
+    number = ear._descriptor
+    waiting.cancel()
+    ear.close()
+    await asyncio.gather(waiting, return_exceptions=True)
+    assert not asyncio.get_running_loop().remove_reader(number)

@@ -12,7 +12,7 @@ from math import exp, inf
 
 from headway.core.job import ClassKey
 from headway.core.learned import Known, Lengths, up_to
-from headway.core.policy.document import Lane, Policy
+from headway.core.policy.document import ELASTIC, INTERACTIVE, Lane, Policy
 from headway.core.policy.lanes import competitions, lane_of, risen_level
 from headway.core.snapshot import ClassView, Snapshot
 from headway.core.standing import Executing, Survey
@@ -276,10 +276,17 @@ class Run:
 
 
 def declared(policy: Policy, keys: Iterable[ClassKey]) -> Lengths | None:
-    """Give how long jobs of these classes may take by the ladder; None unless all are on it."""
+    """Give how long jobs of these classes may take by the ladder; None unless all are on it.
+
+    An elastic job may take as long as the longest. Sessions do not count: they make way for jobs.
+    """
     lengths_ms: list[int] = []
     for key in keys:
+        if key.rung == INTERACTIVE:
+            continue
         rung = policy.ladder.find(key.rung)
+        if key.rung == ELASTIC and policy.ladder.rungs:
+            rung = policy.ladder.rungs[-1]
         if rung is None:
             return None
         lengths_ms.append(rung.length_ms)

@@ -1,0 +1,47 @@
+"""The queue: for every program of this machine a task that draws with it, and a shell of the best one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from programs import Program, programs_here
+
+from headway import Context, Headway
+from headway.terminal import run_in_terminal
+
+queue = Headway(policy=str(Path(__file__).resolve().parent / "policy.toml"), slots=6, reserved=0)
+programs = programs_here()
+
+
+def add(program: Program, name: str, on_stop: str) -> None:
+    """Make a program a task. It gets files and gives files; what it may take of this machine is bounded."""
+    queue.command(
+        program.argv,
+        name=name,
+        collect=["drawing.svg", "drawing.pdf"],
+        choices={"format": ["svg", "pdf"]},
+        memory=2 << 30,
+        output=512 << 10,
+        env={"LANG": "C.UTF-8"},
+        priority="normal",
+        duration="default",
+        max_retries=0,
+        on_stop=on_stop,
+    )
+
+
+for program in programs:
+    add(program, f"{program.name}.draw", on_stop="fail")  # When its time is up, it has failed;
+    add(program, f"{program.name}.insist", on_stop="retry_longer")  # or it tries again with more of it.
+
+
+talker = next(program for program in programs if program.prompt)
+
+
+@queue.task(name="shell", duration="interactive", context=True, priority="normal", timeout=600)
+async def shell(ctx: Context) -> int:
+    """Let somebody talk to a program, in a folder that goes with it. Drawings that wait come first."""
+    with TemporaryDirectory(prefix="headway-shell-") as folder:
+        quiet = {"TERM": "dumb", "HOME": folder}  # The page shows plain text.
+        return await run_in_terminal(ctx, talker.prompt, env=quiet, cwd=folder, cpu=60, memory=2 << 30)
