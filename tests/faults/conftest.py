@@ -49,6 +49,12 @@ def alive(pid: int) -> bool:
         return False
 
 
+def stopped(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "TZ"
+    return True
+
+
 class WorkerProcess:
     """A ``headway worker`` and the signals it gets."""
 
@@ -107,6 +113,7 @@ class Yard:
         """Stop a worker's processes at a moment when none of them holds the file's lock."""
         while True:
             worker.send(signal.SIGSTOP, whole_tree=True)
+            wait_until(lambda: all(stopped(pid) for pid in tree(worker.pid)))  # They may take their time to hear of it.
             if not self.store.startswith("sqlite"):
                 return
             probe = apsw.Connection(str(self.store_path))

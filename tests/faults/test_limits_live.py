@@ -113,6 +113,9 @@ def test_the_limit_is_used_again_in_full_once_the_dead_workers_jobs_are_recovere
     _, died = kill_in_mid_job(yard, first)
     for job in jobs:
         yard.until(job, "completed", within=90)
+    # However long that took, by now they are: the killed one's own job was among them.
+    for job in [yard.submit("capped", number, number, 0.2) for number in range(30, 36)]:
+        yard.until(job, "completed", within=90)
     late = [run for run in runs_of(yard) if run.began > died and run.pid == second.runner]
     assert most_at_once(late) == 2
 
