@@ -3,13 +3,15 @@
 import inspect
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from headway import Context, Discard, Headway, Job, JobCancelled, JobFailed, JobNotFound, State, Task, Unique
-from headway.core.errors import IllegalMove
+from headway import Context, Discard, Headway, Job, JobCancelled, JobFailed, JobNotFound, State, Task, Unique, Worker
+from headway.core.errors import IllegalMove, ResultTimeout
 from headway.testing import Testbed
+from tests.conftest import ADDRESSES
 
 UNKNOWN_ID = "01900000-0000-7000-8000-000000000000"
 
@@ -258,3 +260,19 @@ def test_a_transient_job_runs_once_and_keeps_nothing(headway: Testbed) -> None:
     assert ran == [1]
     assert drained.attempts == 1
     assert headway.app.jobs() == []
+
+
+async def test_who_waits_for_no_time_is_told_of_a_job_that_has_ended(store_name: str, tmp_path: Path) -> None:
+    app = Headway(ADDRESSES[store_name](tmp_path))
+
+    @app.task(name="one")
+    async def one() -> int:
+        return 1
+
+    async with app:
+        job = await one.aenqueue()
+        with pytest.raises(ResultTimeout):
+            await job.aresult(timeout=0)
+        async with Worker(app):
+            assert await job.aresult(timeout=20) == 1
+        assert await job.aresult(timeout=0) == 1

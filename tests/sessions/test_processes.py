@@ -85,6 +85,7 @@ class Site:
                 process.wait(PATIENCE)
             except subprocess.TimeoutExpired:
                 process.kill()
+                process.wait()
         self.app.close()
 
 

@@ -89,6 +89,9 @@ class Client:
             async with asyncio.timeout(None if timeout is None else seconds(timeout, "timeout")):
                 return await link.watcher.ended(job_id)
         except TimeoutError:
+            (job,) = await self.look([job_id])  # Whoever waits for no time at all is told as well if it has ended.
+            if job is not None and job.state.ended:
+                return job
             raise ResultTimeout(f"job {job_id} has not ended within {timeout} s; it goes on", job_id=job_id) from None
 
     async def events(self, job_id: JobId) -> AsyncIterator[Event]:
