@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from programs import Program, programs_here
+from programs import programs_here
 
 from headway import Context, Headway
 from headway.terminal import run_in_terminal
@@ -14,11 +14,10 @@ queue = Headway(policy=str(Path(__file__).resolve().parent / "policy.toml"), slo
 programs = programs_here()
 
 
-def add(program: Program, name: str, on_stop: str) -> None:
-    """Make a program a task. It gets files and gives files; what it may take of this machine is bounded."""
+for program in programs:  # Each gets files and gives files; what it may take of this machine is bounded.
     queue.command(
         program.argv,
-        name=name,
+        name=f"{program.name}.draw",
         collect=["drawing.svg", "drawing.pdf"],
         choices={"format": ["svg", "pdf"]},
         memory=2 << 30,
@@ -27,14 +26,7 @@ def add(program: Program, name: str, on_stop: str) -> None:
         priority="normal",
         duration="default",
         max_retries=0,
-        on_stop=on_stop,
     )
-
-
-for program in programs:
-    add(program, f"{program.name}.draw", on_stop="fail")  # When its time is up, it has failed;
-    add(program, f"{program.name}.insist", on_stop="retry_longer")  # or it tries again with more of it.
-
 
 talker = next(program for program in programs if program.prompt)
 

@@ -35,8 +35,17 @@ class Service:
         self.address = address
         self.http = httpx.Client(base_url=address, timeout=PATIENCE)
 
-    def submit(self, text: str, duration: str, *, task: str = "draw.draw", kind: str = "svg", **files: str) -> str:
-        body = self.body(text, duration, task=task, kind=kind, **files)
+    def submit(
+        self,
+        text: str,
+        duration: str,
+        *,
+        task: str = "draw.draw",
+        kind: str = "svg",
+        on_stop: str | None = None,
+        **files: str,
+    ) -> str:
+        body = self.body(text, duration, task=task, kind=kind, **files) | {"on_stop": on_stop}
         answer = self.http.post("/headway/api/v1/tasks", json=body)
         assert answer.status_code in (200, 201, 202), answer.text
         return str(answer.json()["task_id"])

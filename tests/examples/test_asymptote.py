@@ -55,7 +55,7 @@ async def test_an_endless_drawing_is_stopped_at_its_duration(service: Service) -
 
 
 async def test_whoever_insists_gets_more_time(service: Service) -> None:
-    task_id = service.submit(f"wait 3.5\n{STAR}", "fast", task="draw.insist")
+    task_id = service.submit(f"wait 3.5\n{STAR}", "fast", on_stop="retry_longer")
     told = await service.story(task_id)
     [again] = [message for message in told if message["type"] == "retried"]
     assert again["message"] == "time limit (3 s)"

@@ -49,7 +49,8 @@ async function draw(duration) {
   const format = chosen.get("format");
   const program = programs[$("program").selectedIndex];
   const body = {
-    task_type: `${program.name}.${chosen.get("stop")}`,
+    task_type: `${program.name}.draw`,
+    on_stop: chosen.get("stop"),
     parameters: { format, files: await contents() },
     duration,
   };
