@@ -774,7 +774,7 @@ async def test_a_rate_that_splits_no_millisecond_evenly_is_never_exceeded(store:
     await submit(store, *(a_job() for _ in range(30)))
     await register(store)
     moments: list[int] = []
-    for _ in range(3_000):
+    for _ in range(1_700):
         if (await store.snapshot()).next_due_at in (None, clock()):
             for lease in await claim(store):
                 moments.append(clock())
@@ -782,7 +782,7 @@ async def test_a_rate_that_splits_no_millisecond_evenly_is_never_exceeded(store:
         clock.advance(ms=1)
     assert moments[7] - moments[0] >= 1_000
     assert all(later - earlier >= 1_000 for earlier, later in zip(moments, moments[7:], strict=False))
-    assert len(moments) >= 20
+    assert len(moments) >= 11
 
 
 async def test_a_rate_and_a_cap_in_one_rule_hold_both(store: Store, clock: ManualClock) -> None:

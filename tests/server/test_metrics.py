@@ -307,7 +307,7 @@ def rendered(address: str) -> dict[str, float]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("store_name", ["sqlite", "redis"])
+@pytest.mark.parametrize("store_name", ["sqlite", pytest.param("redis", marks=pytest.mark.proof)])
 def test_two_servers_and_two_workers_give_the_same_right_numbers(store_name: str, tmp_path: Path) -> None:
     # R5.27, R5.85, R5.87, R5.88, R5.93: and no counter falls when a worker leaves.
     address = ADDRESSES[store_name](tmp_path)

@@ -50,6 +50,10 @@ if not apps.ready:
 
 # For a module whose tests are to hold wherever jobs may be kept.
 both = pytest.mark.parametrize("database", KINDS, indirect=True, scope="module")
+# Where much time goes by and little hangs on the database: the other one in the proofs.
+either = pytest.mark.parametrize(
+    "database", [KINDS[0], pytest.param(KINDS[1], marks=pytest.mark.proof)], indirect=True, scope="module"
+)
 
 _made: dict[str, dict[str, Any]] = {}
 

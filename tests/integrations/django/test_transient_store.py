@@ -17,12 +17,12 @@ import pytest
 from django.db import connection
 
 from headway.integrations.django.models import IOJob
-from tests.integrations.django.conftest import ROOT, Workers, both, ended, table, wait_until
+from tests.integrations.django.conftest import ROOT, Workers, either, ended, table, wait_until
 from tests.integrations.django.shop import tasks
 from tests.integrations.django.shop.models import Order
 from tests.servers import Valkey
 
-pytestmark = [pytest.mark.xdist_group("django"), pytest.mark.slow, both]
+pytestmark = [pytest.mark.xdist_group("django"), pytest.mark.slow, either]
 
 SETTINGS = "tests.integrations.django.settings_redis"
 SCRIPT = """

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from headway.integrations.django.models import IOJob
-from tests.integrations.django.conftest import Workers, both, ended, wait_until
+from tests.integrations.django.conftest import Workers, either, ended, wait_until
 from tests.integrations.django.shop import tasks
 
-pytestmark = [pytest.mark.xdist_group("django"), both]
+pytestmark = [pytest.mark.xdist_group("django"), either]
 
 
 def test_a_job_outlives_its_visibility_and_a_drain_waits_for_it(workers: Workers, tmp_path: Path) -> None:
