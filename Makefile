@@ -33,10 +33,10 @@ run: $(PACKAGE) ## Start Headway on an embedded store with demo tasks and a live
 	$(BIN)/headway up $(ARGS)
 
 test: lint types ## Run every check: lint, types, import contract and the whole test suite (ARGS="...")
-	$(BIN)/pytest -n 3 --dist loadgroup $(ARGS)
+	$(BIN)/pytest -n 3 --dist loadfile $(ARGS)
 
 test-fast: $(DEV) ## Run only the quick tests (ARGS="...")
-	$(BIN)/pytest -n 2 --dist loadgroup -m "not proof and not slow" $(ARGS)
+	$(BIN)/pytest -n 3 --dist loadfile -m "not proof and not slow" $(ARGS)
 
 lint: $(DEV) ## Check style, formatting and the direction of imports
 	$(BIN)/ruff check

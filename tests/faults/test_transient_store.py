@@ -103,7 +103,7 @@ def test_a_frozen_server_holds_durable_jobs_up_for_a_moment_only(paired: PairedY
     paired.until(paired.submit("kept", 0), "completed")
     paired.server.freeze()
     for number in range(1, 6):
-        paired.until(paired.submit("kept", number), "completed", within=10)
+        paired.until(paired.submit("kept", number), "completed", within=30)
     paired.server.thaw()
     wait_until(lambda: _sent(paired), within=20)
     wait_until(lambda: paired.ended("passing") == 1)
