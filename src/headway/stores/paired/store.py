@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import time
@@ -40,6 +41,7 @@ from headway.stores.paired.parting import Left, Parts, join_stats, join_views, l
 # exactly if the durable store does.
 OFFERED = ("path", "prepare_submit", "prepare_submit_blocking", "unarchived", "archived", "migrate")
 FRESH = 0.02  # Seconds for which a look at an empty transient store is good enough for those who are busy.
+PROMPT = 0.25  # Seconds that a renewal waits for the transient store.
 BARREN = 1.0  # Seconds for which a class that was said to hold jobs, and gave none, holds nobody up.
 
 
@@ -90,12 +92,15 @@ class PairedStore:
         self._begun: dict[str, Begun] = {}  # By worker.
         self._met: set[str] = set()  # The workers that the transient store knows since it last came back.
         self._returns = 0
+        self._renewing: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
         await self._durable.open()
         await self._aside.open()
 
     async def close(self) -> None:
+        if self._renewing is not None and not self._renewing.get_loop().is_closed():
+            self._renewing.get_loop().call_soon_threadsafe(self._renewing.cancel)
         try:
             await self._aside.close()
         finally:
@@ -257,8 +262,15 @@ class PairedStore:
     async def renew(self, beat: Beat) -> Renewed:
         answer = await self._durable.renew(beat)
         if answer.state is not WorkerState.DEAD:
-            await self._aside.ask(lambda store: _register(store, beat._replace(held=())))
+            await self._renew_aside(beat)
         return answer
+
+    async def _renew_aside(self, beat: Beat) -> None:
+        """Renew at the transient store, too; if that takes long, without keeping anybody's leases waiting for it."""
+        if self._renewing is None or self._renewing.done():
+            asked = self._aside.ask(lambda store: _register(store, beat._replace(held=())))
+            self._renewing = asyncio.get_running_loop().create_task(asked)
+            await asyncio.wait({self._renewing}, timeout=PROMPT)
 
     def _is_unmet(self, worker_id: str) -> bool:
         """Tell whether the transient store may have forgotten a worker, or let its deadline pass, while it was away."""
