@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from headway.core.job import ClassKey
-from headway.core.policy.ladder import Amendment, Floor
+from headway.core.policy.ladder import Floor
 
 
 class ClassView(NamedTuple):
@@ -55,5 +55,4 @@ class Plan(NamedTuple):
     free: int = 0
     free_below: int = 0  # How many of them may come from lanes below the reserve.
     leave_free: bool = False  # Whatever is claimed comes off that, not only what those lanes take.
-    amendments: tuple[Amendment, ...] = ()
     known: int | None = None  # How many classes it was made from. If there are more by now, nothing is claimed by it.

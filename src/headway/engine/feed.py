@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from headway.core.errors import StoreError
 from headway.core.lease import TOKEN_BYTES, Lease, Report
-from headway.core.policy.lanes import Clocks, plan
+from headway.core.policy.lanes import Clocks, make_room, plan
 from headway.core.policy.retry import Ending, judge
 from headway.core.snapshot import Plan, Snapshot
 from headway.core.worker import WorkerState, serves
@@ -164,9 +164,7 @@ class LocalFeed:
 
     async def _make_room(self, seen: Snapshot, fed: Fed) -> Fed:
         """Lower and halt what holds back jobs that could run here. What it frees is asked for at once."""
-        policy = self._in_force.policy
-        chance = random.random()
-        wanted = plan(seen, free=0, free_below=0, offers=self._offers, policy=policy, chance=chance).amendments
+        wanted = make_room(seen, offers=self._offers, policy=self._in_force.policy, chance=random.random())
         lowered: Sequence[bool] = ()
         with contextlib.suppress(StoreError):  # What was claimed must not be lost for it; somebody will do it later.
             lowered = await self._store.amend(wanted) if wanted else ()

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from headway.core.job import ClassKey, Job, JobId, State
 from headway.core.policy.document import BUILT_IN, Ladder, Lane, Policy, Reserve, Rung
 from headway.core.policy.ladder import Elastic, Floor
-from headway.core.policy.lanes import Clocks, effective_lane, lane_of, plan, risen_level
+from headway.core.policy.lanes import Clocks, effective_lane, lane_of, make_room, plan, risen_level
 from headway.core.snapshot import ClassView, Plan, Snapshot, Take
 from headway.core.worker import serves
 
@@ -947,28 +947,28 @@ ELASTIC_AT_SLOW = Elastic(JobId("e"), 2, 5)
 
 
 @pytest.mark.parametrize(
-    "waiting, free, floor, amended",
+    "waiting, floor, amended",
     [
-        pytest.param("slow", 2, Floor(5, 2, (0, 0, 1), (ELASTIC_AT_SLOW,)), [("e", "medium")], id="R3.18 slow is full"),
-        pytest.param("slow", 2, Floor(5, 2, (0, 2, 1), (ELASTIC_AT_SLOW,)), [("e", "fast")], id="R3.19 medium too"),
-        pytest.param("slow", 2, Floor(5, 2, (0, 0, 1)), [], id="R3.20 nobody to lower"),
-        pytest.param("fast", 0, Floor(1, 0, (0, 0, 1), (ELASTIC_AT_SLOW,)), [("e", "fast")], id="R3.23 no slot free"),
-        pytest.param("fast", 2, Floor(5, 2, (0, 0, 1), (ELASTIC_AT_SLOW,)), [], id="R3.9 there is room"),
-        pytest.param(None, 0, Floor(1, 0, (0, 0, 1), (ELASTIC_AT_SLOW,)), [], id="nothing on the ladder waits"),
+        pytest.param("slow", Floor(5, 2, (0, 0, 1), (ELASTIC_AT_SLOW,)), [("e", "medium")], id="R3.18 slow is full"),
+        pytest.param("slow", Floor(5, 2, (0, 2, 1), (ELASTIC_AT_SLOW,)), [("e", "fast")], id="R3.19 medium too"),
+        pytest.param("slow", Floor(5, 2, (0, 0, 1)), [], id="R3.20 nobody to lower"),
+        pytest.param("fast", Floor(1, 0, (0, 0, 1), (ELASTIC_AT_SLOW,)), [("e", "fast")], id="R3.23 no slot free"),
+        pytest.param("fast", Floor(5, 2, (0, 0, 1), (ELASTIC_AT_SLOW,)), [], id="R3.9 there is room"),
+        pytest.param(None, Floor(1, 0, (0, 0, 1), (ELASTIC_AT_SLOW,)), [], id="nothing on the ladder waits"),
     ],
 )
-def test_a_plan_names_the_running_jobs_that_make_room(
-    waiting: str | None, free: int, floor: Floor, amended: list[tuple[str, str]]
+def test_the_running_jobs_are_named_that_make_room(
+    waiting: str | None, floor: Floor, amended: list[tuple[str, str]]
 ) -> None:
     view = ClassView(ClassKey("medium", rung=waiting), 1, NOW_AT, blocked="ladder" if waiting == "slow" else None)
     snapshot = Snapshot(NOW_AT, (view,), floor=floor)
     policy = replace(PLAIN, ladder=LADDER)
-    chosen = plan(snapshot, free=free, free_below=free, offers=frozenset(), policy=policy)
-    assert [(amendment.job_id, amendment.rung) for amendment in chosen.amendments] == amended
+    chosen = make_room(snapshot, offers=frozenset(), policy=policy)
+    assert [(amendment.job_id, amendment.rung) for amendment in chosen] == amended
 
 
 def test_a_paused_lane_takes_room_from_nobody() -> None:
     view = ClassView(ClassKey("medium", rung="slow"), 1, NOW_AT, blocked="paused")
     snapshot = Snapshot(NOW_AT, (view,), floor=Floor(5, 2, (0, 0, 1), (ELASTIC_AT_SLOW,)))
     policy = replace(PLAIN, ladder=LADDER)
-    assert plan(snapshot, free=2, free_below=2, offers=frozenset(), policy=policy).amendments == ()
+    assert make_room(snapshot, offers=frozenset(), policy=policy) == ()

@@ -74,7 +74,6 @@ def plan(
     offers: frozenset[str],
     policy: Policy,
     clocks: Clocks | None = None,
-    chance: float = 0.0,
 ) -> Plan:
     """Say what a worker with so many free slots should claim, in order.
 
@@ -83,19 +82,35 @@ def plan(
     Rule 3: the best level comes first. A lane whose oldest job has waited past its thresholds has risen, and joins
             the level being served: those who meet there share it by weight, in expected seconds.
     Rule 4: the classes of a lane go by sequence; where tenants share, they take turns by expected seconds.
-    Rule 5: where the ladder holds a job back, the running jobs that make room for it are named as amendments;
-            ``chance`` in [0, 1) chooses among them if the policy says so.
     Classes that looked empty are named too: the snapshot may be old, and levels must hold all the same.
     """
     lines = _lines(snapshot, offers, policy)
-    amendments = _make_room(lines, snapshot, policy, chance)
     if free <= 0:
-        return Plan(amendments=amendments)
+        return Plan()
     clocks = clocks or Clocks()
     below = max(0, min(free, free_below))
     takes = _serve(lines, free, snapshot.now_at, policy, clocks)
     leave_free = policy.reserve.rule == "leave_free"
-    return Plan(tuple(_bounded(takes, free, below, policy)), free, below, leave_free, amendments)
+    return Plan(tuple(_bounded(takes, free, below, policy)), free, below, leave_free)
+
+
+def make_room(
+    snapshot: Snapshot, *, offers: frozenset[str], policy: Policy, chance: float = 0.0
+) -> tuple[Amendment, ...]:
+    """Name the running jobs that are to make room where the ladder, or want of a slot, holds back jobs served here.
+
+    The ladder's cycle is run over what waits on it, in the order of service; ``chance`` in [0, 1) chooses among those
+    who could make room if the policy says so.
+    """
+    floor, ladder = snapshot.floor, policy.ladder
+    if floor is None or len(floor.counts) != len(ladder.rungs):
+        return ()
+    queue: list[str] = []
+    for line in sorted(_lines(snapshot, offers, policy), key=lambda line: (line.lane.level, line.name)):
+        for view in line.views:
+            if view.blocked != "paused" and rung_index(ladder, view.key.rung) is not None:
+                queue += [view.key.rung or ""] * min(view.waiting, floor.slots)
+    return cycle(ladder, floor, queue, chance=chance).amendments if queue else ()
 
 
 def service_order(snapshot: Snapshot, offers: frozenset[str], policy: Policy) -> list[list[Line]]:
@@ -174,19 +189,6 @@ def _lines(snapshot: Snapshot, offers: frozenset[str], policy: Policy) -> list[L
 def _by_place(view: ClassView) -> tuple[int, tuple[str, ...], str, bool]:
     key = view.key
     return (view.head_key, key.needs, key.rung or "", key.persist)
-
-
-def _make_room(lines: Sequence[Line], snapshot: Snapshot, policy: Policy, chance: float) -> tuple[Amendment, ...]:
-    """Run the ladder's cycle over what waits on it, in the order of service. Gives what is to be amended."""
-    floor, ladder = snapshot.floor, policy.ladder
-    if floor is None or len(floor.counts) != len(ladder.rungs):
-        return ()
-    queue: list[str] = []
-    for line in sorted(lines, key=lambda line: (line.lane.level, line.name)):
-        for view in line.views:
-            if view.blocked != "paused" and rung_index(ladder, view.key.rung) is not None:
-                queue += [view.key.rung or ""] * min(view.waiting, floor.slots)
-    return cycle(ladder, floor, queue, chance=chance).amendments if queue else ()
 
 
 def _groups(lines: Sequence[Line], policy: Policy) -> Iterator[list[Line]]:

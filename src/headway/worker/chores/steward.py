@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from headway.core.policy.document import HALTED
 from headway.core.policy.ladder import Amendment, Session
-from headway.core.policy.lanes import plan
+from headway.core.policy.lanes import make_room
 from headway.core.policy.sessions import Placed, crowded_out
 from headway.engine.inforce import InForce
 from headway.stores.base import Store
@@ -36,7 +36,7 @@ class Steward:
             return None if policy.ladder.rungs else IDLE
         offers = frozenset(offer for worker in survey.workers for offer in worker.offers)
         chance = random.random()
-        wanted = plan(survey.snapshot, free=0, free_below=0, offers=offers, policy=policy, chance=chance).amendments
+        wanted = make_room(survey.snapshot, offers=offers, policy=policy, chance=chance)
         if floor.sessions and all(rung is not None for _, rung in wanted):
             halted = crowded_out(survey, policy, await self._place(floor.sessions), chance=chance)
             wanted = wanted if halted is None else (*wanted, Amendment(halted, None))

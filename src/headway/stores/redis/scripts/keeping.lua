@@ -28,7 +28,7 @@ local function renew(keys, args)
   for i, member in ipairs(members_of(ids)) do
     local held = member and call('HGET', P .. 'lease', member)
     if held and sub(held, 1, 16) == tokens[i] and lease.rest(held).worker == worker then
-      named[member] = true
+      named[member] = held
       if call('HEXISTS', P .. 'cancel', member) == 1 then push(cancel, ids[i]) end
     else
       push(lost, ids[i])
@@ -37,7 +37,7 @@ local function renew(keys, args)
   local mine = call('SMEMBERS', P .. 'l:' .. worker)
   table.sort(mine)
   for _, member in ipairs(mine) do
-    local held = call('HGET', P .. 'lease', member)
+    local held = named[member] or call('HGET', P .. 'lease', member)
     local assigned = held and band(byte(held, 81), 4) ~= 0 and lease.rest(held).assigned or ''
     if assigned ~= '' then
       push(given, record.id(record.of(member)))
