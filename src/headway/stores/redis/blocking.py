@@ -17,8 +17,9 @@ import hiredis
 
 from headway.core.errors import StoreError, StoreUnavailable
 from headway.stores.redis.address import Place
-from headway.stores.redis.connection import CONNECT_TIMEOUT, Address, Login, pack
+from headway.stores.redis.connection import Address, Login, pack
 from headway.stores.redis.library import Library
+from headway.stores.redis.plug import MORE, new_reader, plug_in, read_reply
 
 PATIENCE = 5.0  # Seconds that a call is repeated before it is given up.
 TIMEOUT = 5.0
@@ -28,7 +29,6 @@ PAUSE = 1.0  # Seconds until a connection that failed is tried again by those wh
 TOLD_MAX = 10_000  # Unanswered commands that are kept for a server that is away; then the oldest are given up.
 LINGER = 0.02  # Seconds that something may wait for company that is not urgent.
 DRAIN_AT = 32  # Unanswered commands after which their replies are looked for.
-_MORE = object()
 _SOON = ("LOADING", "BUSY", "MASTERDOWN", "READONLY", "NOREPLICAS", "UNBLOCKED", "MISCONF", "ERR max number of clients")
 
 Word = bytes | str | int
@@ -51,7 +51,7 @@ class BlockingLink:
         self._lock = threading.RLock()
         self._pid = os.getpid()
         self._plug: socket.socket | None = None
-        self._reader = hiredis.Reader(notEnoughData=_MORE)
+        self._reader = new_reader()
         self._told: deque[bytes] = deque()  # Sent or not, but not answered; oldest first.
         self._unsent = b""  # The end of that, if it may linger.
         self._retry_at = 0.0
@@ -158,15 +158,7 @@ class BlockingLink:
 
     def _read(self) -> Any:
         """Read the next reply. Raises ``OSError``, or the reply itself if it is an error."""
-        plug, reader = self._plugged(), self._reader
-        while (reply := reader.gets()) is _MORE:
-            data = plug.recv(65_536)
-            if not data:
-                raise ConnectionError("the server has closed the connection")
-            reader.feed(data)
-        if isinstance(reply, hiredis.ReplyError):
-            raise reply
-        return reply
+        return read_reply(self._plugged(), self._reader)
 
     def _hear_told(self) -> None:
         """Read the replies to all that was told before."""
@@ -198,7 +190,7 @@ class BlockingLink:
             if not data:
                 raise ConnectionError("the server has closed the connection")
             self._reader.feed(data)
-        while self._told and (reply := self._reader.gets()) is not _MORE:
+        while self._told and (reply := self._reader.gets()) is not MORE:
             self._note(reply)
 
     def _heed(self, problem: hiredis.ReplyError) -> None:
@@ -220,7 +212,7 @@ class BlockingLink:
         login = self._place.login
         address = self._find()
         try:
-            self._plug, self._reader = _plug_in(address, login), hiredis.Reader(notEnoughData=_MORE)
+            self._plug, self._reader = plug_in(address, login), new_reader()
             said = self._greet(login)
             if int(said[b"version"].partition(b".")[0]) < OLDEST_SERVER:
                 raise StoreError(f"{address} is too old; Redis {OLDEST_SERVER} or any Valkey is needed")
@@ -304,38 +296,12 @@ class BlockingLink:
             self._pid = os.getpid()
 
 
-def _plug_in(address: Address, login: Login) -> socket.socket:
-    if address.path is not None:
-        plug = socket.socket(socket.AF_UNIX)
-        plug.settimeout(CONNECT_TIMEOUT)
-        plug.connect(address.path)
-    else:
-        plug = socket.create_connection((address.host, address.port), CONNECT_TIMEOUT)
-        plug.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        plug.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        if login.tls is not None:
-            plug = login.tls.wrap_socket(plug, server_hostname=address.host)
-    plug.settimeout(TIMEOUT)
-    return plug
-
-
 def _ask_once(address: Address, login: Login, *words: str) -> Any:
     """Ask a server that only knows the way. Raises ``OSError``, ``hiredis.ReplyError``."""
-    reader = hiredis.Reader(notEnoughData=_MORE)
     commands: list[tuple[Word, ...]] = [words]
     if login.password is not None:
         commands.insert(0, ("AUTH", login.username or "default", login.password))
-    with _plug_in(address, login) as plug:
+    reader = new_reader()
+    with plug_in(address, login) as plug:
         plug.sendall(b"".join(map(pack, commands)))
-        replies: list[Any] = []
-        while len(replies) < len(commands):
-            while (reply := reader.gets()) is not _MORE:
-                if isinstance(reply, hiredis.ReplyError):
-                    raise reply
-                replies.append(reply)
-            if len(replies) < len(commands):
-                data = plug.recv(65_536)
-                if not data:
-                    raise ConnectionError("the Sentinel has closed the connection")
-                reader.feed(data)
-    return replies[-1]
+        return [read_reply(plug, reader) for _ in commands][-1]

@@ -11,9 +11,7 @@ from typing import Any
 import hiredis
 
 from headway.stores.redis.connection import Address, Login, pack
-
-TIMEOUT = 5.0
-_MORE = object()
+from headway.stores.redis.plug import new_reader, plug_in, read_reply
 
 
 class Shortcut:
@@ -43,31 +41,15 @@ class Shortcut:
             return None
 
     def _answer(self, *words: bytes | str | int) -> Any:
-        plug, reader = self._here.plug, self._here.reader
-        plug.sendall(pack(words))
-        while (reply := reader.gets()) is _MORE:
-            data = plug.recv(65_536)
-            if not data:
-                raise ConnectionError("the server has closed the connection")
-            reader.feed(data)
-        if isinstance(reply, hiredis.ReplyError):
-            raise reply
-        return reply
+        self._here.plug.sendall(pack(words))
+        return read_reply(self._here.plug, self._here.reader)
 
     def _connect(self, address: Address) -> None:
         self._leave()
         here, login = self._here, self._login
-        if address.path is not None:
-            plug = socket.socket(socket.AF_UNIX)
-            plug.settimeout(TIMEOUT)
-            plug.connect(address.path)
-        else:
-            plug = socket.create_connection((address.host, address.port), TIMEOUT)
-            plug.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if login.tls is not None:
-                plug = login.tls.wrap_socket(plug, server_hostname=address.host)
+        plug = plug_in(address, login)
         self._plugs.add(plug)
-        here.plug, here.reader, here.place = plug, hiredis.Reader(notEnoughData=_MORE), (address, os.getpid())
+        here.plug, here.reader, here.place = plug, new_reader(), (address, os.getpid())
         if login.password is not None:
             self._answer("AUTH", login.username or "default", login.password)
         if login.database:
