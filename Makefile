@@ -22,6 +22,9 @@ PEERS_PIP  := $(PEERS_VENV)/bin/python -m pip install -qq --disable-pip-version-
 # pyright would otherwise look for newer releases of itself.
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
+# Tests start hundreds of processes: each would compile the package anew where this is set.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help run test test-fast lint types format conformance sim proof bench example-django example-asymptote clean

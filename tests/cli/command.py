@@ -128,6 +128,11 @@ class Started:
             self._process.wait()
 
 
+def _take_terminal() -> None:
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # It is ignored in whatever a shell runs in the background.
+
+
 class Terminal:
     """A command on a terminal of its own, with somebody who reads and presses keys."""
 
@@ -142,7 +147,7 @@ class Terminal:
             stdout=theirs,
             stderr=theirs,
             start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+            preexec_fn=_take_terminal,
         )
         os.close(theirs)
         self.seen = ""

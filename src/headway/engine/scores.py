@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from random import randrange
 from typing import NamedTuple
 
 from headway.core.job import Job, JobId, State
@@ -43,6 +44,16 @@ class Scores:
     def give(self, job_id: JobId, lane: str, estimate: Estimate, now_at: int) -> None:
         """Somebody is told this. The first estimate of a job is kept, if it is one that is sampled."""
         self._given[estimate.basis, lane] += 1
+        self._sample(job_id, lane, estimate, now_at)
+
+    def give_many(self, job_ids: Sequence[JobId], lane: str, estimates: Sequence[Estimate], now_at: int) -> None:
+        """Somebody is told all this at once; any of it may be the one that is kept."""
+        for basis, count in Counter(estimate.basis for estimate in estimates).items():
+            self._given[basis, lane] += count
+        at = randrange(len(job_ids))
+        self._sample(job_ids[at], lane, estimates[at], now_at)
+
+    def _sample(self, job_id: JobId, lane: str, estimate: Estimate, now_at: int) -> None:
         if estimate.p50 is None or estimate.p90 is None:
             return
         now = self._monotonic()

@@ -9,7 +9,7 @@ from headway.client.task import Call, Task
 from headway.core.errors import HeadwayError, StoreUnavailable
 from headway.core.job import ClassKey, Job, State, Submitted
 from headway.core.policy.document import Policy
-from headway.core.policy.estimate import Estimate, Forecast, Spot, spot_of
+from headway.core.policy.estimate import Estimate, Forecast, Spot, next_place, spot_of
 from headway.core.policy.position import Places, position
 from headway.core.policy.why import Reason, why
 from headway.core.standing import AHEAD_COUNTED, Standing
@@ -22,7 +22,10 @@ from headway.server.shapes import NewTask
 
 
 class Kept(NamedTuple):
-    """A task that the store has: its id, where it stands, and its place while it waits."""
+    """A task that the store has: its id, where it stands, and its place while it waits.
+
+    The place is its own; what else the estimate says may be shared with its neighbours.
+    """
 
     task_id: str
     state: State
@@ -94,20 +97,20 @@ async def _kept(service: Service, calls: Sequence[Call[Any]], answers: Sequence[
                 terms, found_in = call.terms, classes.setdefault(call.new.class_key, [])
             found_in.append(index)
     forecast = await service.forecast()
-    found: dict[int, Estimate] = {}
+    placed: dict[int, Kept] = {}
     for key, indexes in classes.items():
         view = picture.views.get(key)
         # Where tenants share, each job has a place of its own; nobody is told a wrong one.
         if view is None or not view.fair:
             waiting = 0 if view is None else view.waiting
             places = _spread(picture.places, key, waiting, indexes)
-            first = max(0, waiting - len(indexes))
-            for number, index in enumerate(indexes):
-                found[index] = _foresee(forecast, calls[index], first + number, places[index])
-                service.scores.give(answers[index].job_id, key.lane, found[index], picture.now_at)
+            made = _foresee_last(forecast, [calls[index] for index in indexes], max(0, waiting - len(indexes)))
+            for index, place, estimate in zip(indexes, places, made, strict=True):
+                placed[index] = Kept(answers[index].job_id, State.QUEUED, place, estimate)
+            service.scores.give_many([answers[index].job_id for index in indexes], key.lane, made, picture.now_at)
     return [
-        Kept(answer.job_id, State.QUEUED, found[index].position, found[index])
-        if index in found
+        placed[index]
+        if index in placed
         else Kept(answer.job_id, State.QUEUED, None)
         if not answer.deduplicated
         else Kept(answer.job_id, _state(known.get(answer.job_id)), None, deduplicated=True)
@@ -115,12 +118,12 @@ async def _kept(service: Service, calls: Sequence[Call[Any]], answers: Sequence[
     ]
 
 
-def _spread(places: Places, key: ClassKey, waiting: int, indexes: Sequence[int]) -> dict[int, int]:
+def _spread(places: Places, key: ClassKey, waiting: int, indexes: Sequence[int]) -> list[int]:
     """Give the places of the last jobs of a class: of the first and the last as they are, in between evenly."""
     count = len(indexes)
     first, last = places.of(key, max(0, waiting - count)), places.of(key, max(0, waiting - 1))
     steps = max(1, count - 1)
-    return {index: first + (last - first) * number // steps for number, index in enumerate(indexes)}
+    return [first + (last - first) * number // steps for number in range(count)]
 
 
 def _state(job: Job | None) -> State:
@@ -142,19 +145,29 @@ async def _one_kept(service: Service, call: Call[Any], answer: Submitted) -> Kep
         return Kept(answer.job_id, State.QUEUED, found.position, found)
     waiting = 0 if view is None else view.waiting
     ahead = max(0, waiting - (0 if call.new.delay_ms or call.new.due_at else 1))
-    found = _foresee(forecast, call, ahead, picture.places.of(key, ahead))
+    found = _foresee(forecast, call, ahead)
     service.scores.give(answer.job_id, key.lane, found, picture.now_at)
-    return Kept(answer.job_id, State.QUEUED, found.position, found)
+    return Kept(answer.job_id, State.QUEUED, picture.places.of(key, ahead), found)
 
 
-def _foresee(forecast: Forecast, call: Call[Any], ahead: int, place: int) -> Estimate:
+def _foresee(forecast: Forecast, call: Call[Any], ahead: int) -> Estimate:
     """Say when a new job will start that is last of its class."""
     new = call.new
     if new.limits or forecast.book.binds(new.task, new.tenant):  # Where it stands there is not known yet.
-        return Estimate(position=place)
+        return Estimate()
     due_at = new.due_at or (forecast.survey.now_at + new.delay_ms if new.delay_ms else None)
-    made = forecast.near(Spot(new.class_key, new.task, None, ahead, due_at=due_at))
-    return Estimate(made.p50, made.p90, place, made.basis)
+    return forecast.near(Spot(new.class_key, new.task, None, ahead, due_at=due_at))
+
+
+def _foresee_last(forecast: Forecast, calls: Sequence[Call[Any]], first: int) -> list[Estimate]:
+    """Say when the last jobs of a class will start. Neighbours on the same terms share what is said."""
+    found: list[Estimate] = []
+    terms, until, made = None, first, Estimate()
+    for ahead, call in enumerate(calls, first):
+        if call.terms is not terms or ahead >= until or call.new.limits:
+            terms, until, made = call.terms, next_place(ahead), _foresee(forecast, call, ahead)
+        found.append(made)
+    return found
 
 
 def estimate_from(standing: Standing, forecast: Forecast, policy: Policy) -> Estimate | None:

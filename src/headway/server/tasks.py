@@ -69,11 +69,12 @@ def reason_values(reasons: Sequence[Reason]) -> list[dict[str, Any]]:
     return [{**reason.facts, "code": reason.code, "text": reason.text} for reason in reasons]
 
 
-def estimate_values(estimate: Estimate | None) -> dict[str, Any] | None:
-    """Say when a task that waits will begin."""
+def estimate_values(estimate: Estimate | None, position: int | None = None) -> dict[str, Any] | None:
+    """Say when a task that waits will begin. ``position``: its own, if the estimate is shared with others."""
     if estimate is None:
         return None
-    return {"position": estimate.position, "p50": estimate.p50, "p90": estimate.p90, "basis": estimate.basis}
+    place = estimate.position if position is None else position
+    return {"position": place, "p50": estimate.p50, "p90": estimate.p90, "basis": estimate.basis}
 
 
 def ending_values(job: Job) -> dict[str, Any]:

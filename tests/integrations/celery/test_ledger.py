@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from headway.integrations.celery.ledger import Entry, Ledger, lease_of
+from headway.integrations.celery.ledger import Entry, Ledger, Run, lease_of
 from headway.stores.redis.address import read_place
 from tests.servers import Valkey
 
@@ -61,7 +61,7 @@ def test_the_numbers_are_plain_keys(ledger: Ledger, server: Valkey) -> None:
     assert shown(server, "queue_0") == (0, 0)
     count(ledger, "a")
     assert shown(server, "queue_0") == (1, 0)
-    ledger.start("a/0", NODE, queue="queue_0", name="t")
+    ledger.start(Run(lease_of("a/0", NODE), "queue_0", "t"))
     ledger.flush()
     assert shown(server, "queue_0") == (0, 1)
 
@@ -69,10 +69,10 @@ def test_the_numbers_are_plain_keys(ledger: Ledger, server: Valkey) -> None:
 def test_a_start_is_one_move_and_an_end_too(ledger: Ledger) -> None:
     # R4.6, R4.14, R4.15
     count(ledger, "a")
-    ledger.start("a/0", NODE, queue="queue_0", name="t")
+    ledger.start(Run(lease_of("a/0", NODE), "queue_0", "t"))
     ledger.flush()
     assert loads(ledger)["queue_0"] == (0, 1)
-    ledger.finish(lease_of("a/0", NODE))
+    ledger.finish(Run(lease_of("a/0", NODE)))
     ledger.flush()
     assert loads(ledger)["queue_0"] == (0, 0)
 
@@ -83,11 +83,11 @@ def test_nothing_is_counted_twice_or_falls_below_zero(ledger: Ledger) -> None:
         count(ledger, "a")
     assert loads(ledger)["queue_0"] == (1, 0)
     for _ in range(3):
-        ledger.start("a/0", NODE, queue="queue_0", name="t")
+        ledger.start(Run(lease_of("a/0", NODE), "queue_0", "t"))
     ledger.flush()
     assert loads(ledger)["queue_0"] == (0, 1)
     for _ in range(3):
-        ledger.finish(lease_of("a/0", NODE))
+        ledger.finish(Run(lease_of("a/0", NODE)))
         ledger.uncount(["a/0"], "revoked")
     ledger.flush()
     assert loads(ledger)["queue_0"] == (0, 0)
@@ -96,11 +96,11 @@ def test_nothing_is_counted_twice_or_falls_below_zero(ledger: Ledger) -> None:
 def test_a_retry_waits_while_its_first_attempt_still_runs(ledger: Ledger) -> None:
     # R4.37
     count(ledger, "a")
-    ledger.start("a/0", NODE, queue="queue_0", name="t")
+    ledger.start(Run(lease_of("a/0", NODE), "queue_0", "t"))
     ledger.count([Entry("a/1", "t", fixed="queue_0")], queues=3, measure="count")
     assert loads(ledger)["queue_0"] == (1, 1)
-    ledger.start("a/1", NODE, queue="queue_0", name="t")
-    ledger.finish(lease_of("a/0", NODE))
+    ledger.start(Run(lease_of("a/1", NODE), "queue_0", "t"))
+    ledger.finish(Run(lease_of("a/0", NODE)))
     ledger.flush()
     assert loads(ledger)["queue_0"] == (0, 1)
 
@@ -109,10 +109,10 @@ def test_a_task_that_is_handed_out_twice_runs_twice(ledger: Ledger) -> None:
     # R4.37: the second delivery waits nowhere, so nothing goes below zero.
     count(ledger, "a")
     for node in (NODE, "other"):
-        ledger.start("a/0", node, queue="queue_0", name="t")
+        ledger.start(Run(lease_of("a/0", node), "queue_0", "t"))
     ledger.flush()
     assert loads(ledger)["queue_0"] == (0, 2)
-    ledger.finish(lease_of("a/0", NODE))
+    ledger.finish(Run(lease_of("a/0", NODE)))
     ledger.flush()
     assert loads(ledger)["queue_0"] == (0, 1)
 
@@ -120,8 +120,8 @@ def test_a_task_that_is_handed_out_twice_runs_twice(ledger: Ledger) -> None:
 def test_a_rejected_task_waits_again(ledger: Ledger) -> None:
     # R4.37
     count(ledger, "a")
-    ledger.start("a/0", NODE, queue="queue_0", name="t")
-    ledger.finish(lease_of("a/0", NODE), again=True)
+    ledger.start(Run(lease_of("a/0", NODE), "queue_0", "t"))
+    ledger.finish(Run(lease_of("a/0", NODE)), again=True)
     ledger.flush()
     assert loads(ledger)["queue_0"] == (1, 0)
 
@@ -130,8 +130,8 @@ def test_what_a_dead_node_ran_ends_with_its_lease(ledger: Ledger) -> None:
     # R4.36
     count(ledger, "a", "b")
     ledger.renew("dead", ["queue_0"], lease_ms=1, reconcile_ms=MINUTE)
-    ledger.start("a/0", "dead", queue="queue_0", name="t")
-    ledger.start("b/0", NODE, queue="queue_1", name="t")
+    ledger.start(Run(lease_of("a/0", "dead"), "queue_0", "t"))
+    ledger.start(Run(lease_of("b/0", NODE), "queue_1", "t"))
     time.sleep(0.01)  # The server's clock counts whole milliseconds.
     ledger.renew(NODE, ["queue_1"], lease_ms=MINUTE, reconcile_ms=MINUTE)
     _, leases = ledger.renew(NODE, ["queue_1"], lease_ms=MINUTE, reconcile_ms=MINUTE)
@@ -142,7 +142,7 @@ def test_what_a_dead_node_ran_ends_with_its_lease(ledger: Ledger) -> None:
 
 def test_a_node_that_goes_ends_what_it_ran(ledger: Ledger) -> None:
     count(ledger, "a")
-    ledger.start("a/0", NODE, queue="queue_0", name="t")
+    ledger.start(Run(lease_of("a/0", NODE), "queue_0", "t"))
     ledger.leave(NODE)
     assert loads(ledger)["queue_0"] == (0, 0)
     assert ledger.figures().nodes == {}
@@ -179,13 +179,28 @@ def test_work_weighs_by_how_long_tasks_took(ledger: Ledger, server: Valkey) -> N
     assert queues == ["queue_0", *["queue_1"] * 5]
 
 
+def test_short_runs_are_told_as_one(ledger: Ledger, server: Valkey) -> None:
+    members = [f"{number}/0" for number in range(50)]
+    count(ledger, *(str(number) for number in range(50)), queues=4)
+    server.ask("CONFIG", "RESETSTAT")
+    for member in members:
+        ledger.start(Run(lease_of(member, NODE), "queue_0", "t"))
+        ledger.finish(Run(lease_of(member, NODE)))
+    ledger.flush()
+    said = server.ask("INFO", "commandstats")
+    assert int(said.split(b"cmdstat_fcall:calls=")[1].split(b",")[0]) < 10
+    assert set(loads(ledger).values()) == {(0, 0)}
+    tally = ledger.figures().tally
+    assert (tally["started"], tally["finished"]) == (50, 50)
+
+
 def test_how_long_tasks_take_is_learned(ledger: Ledger, server: Valkey) -> None:
     # R4.40
     count(ledger, "a")
-    ledger.start("a/0", NODE, queue="queue_0", name="t")
-    ledger.finish(lease_of("a/0", NODE), learn=True)
+    ledger.start(Run(lease_of("a/0", NODE), "queue_0", "t"))
+    ledger.finish(Run(lease_of("a/0", NODE)), took_ms=250, learn=True)
     ledger.flush()
-    assert server.ask("HGET", "headway:celery:queue_:durations", "t").startswith(b"$")
+    assert b"250.0" in server.ask("HGET", "headway:celery:queue_:durations", "t")
 
 
 def test_selecting_costs_one_call_whatever_waits(ledger: Ledger, server: Valkey) -> None:
@@ -210,10 +225,10 @@ def test_selecting_costs_one_call_whatever_waits(ledger: Ledger, server: Valkey)
 def test_users_are_counted_while_their_tasks_wait_or_run(ledger: Ledger) -> None:
     ledger.count([Entry(f"{n}/0", "t", user="7" if n else "8") for n in range(3)], queues=3, measure="count")
     assert ledger.figures().users == {"7": 2, "8": 1}
-    ledger.start("0/0", NODE, queue="", name="")
+    ledger.start(Run(lease_of("0/0", NODE), "", ""))
     ledger.flush()
     assert ledger.figures().users == {"7": 2, "8": 1}
-    ledger.finish(lease_of("0/0", NODE))
+    ledger.finish(Run(lease_of("0/0", NODE)))
     ledger.uncount(["1/0", "2/0"], "revoked")
     ledger.flush()
     assert ledger.figures().users == {}
@@ -234,17 +249,18 @@ def test_any_history_leaves_the_numbers_equal_to_a_recount(ledger: Ledger, serve
             case 2:
                 lease = lease_of(member, NODE)
                 fallback = chance.choice(["", "queue_3"])
-                ledger.start(member, NODE, queue=fallback, name="t", user="")
+                ledger.start(Run(lease_of(member, NODE), fallback, "t"))
                 if lease not in running and (queue := waiting.pop(member, fallback)):
                     running[lease] = queue
             case 3:
-                ledger.finish(lease_of(member, NODE))
+                ledger.finish(Run(lease_of(member, NODE)))
                 running.pop(lease_of(member, NODE), None)
             case _:
                 ledger.uncount([member], "revoked")
                 waiting.pop(member, None)
+        if chance.randrange(4) == 0:
+            ledger.flush()  # Otherwise short runs are told as one.
         if number % 50 == 0:
-            ledger.flush()
             assert ledger.check() == 0
     ledger.flush()
     pending, runs = Counter(waiting.values()), Counter(running.values())

@@ -10,6 +10,7 @@ from celery import Celery  # type: ignore[import-untyped]
 from kombu import pools
 
 from headway.integrations.celery import Balancer, balancer_of, enqueue_bulk, get_all_queue_loads, get_queue_load
+from headway.integrations.celery.ledger import Run, lease_of
 from headway.integrations.celery.metrics import metrics_text
 from headway.integrations.celery.reconciling import Found, Reconciler, Report
 from tests.integrations.celery.conftest import MakeApp
@@ -80,7 +81,7 @@ def test_what_runs_and_is_not_acknowledged_does_not_wait(app: Celery, balancer: 
     [(member, _)] = balancer.ledger.waiting("queue_0")
     text = server.ask("RPOP", "queue_0").split(b"\r\n", 1)[1].removesuffix(b"\r\n").decode()
     server.ask("HSET", "unacked", "tag", f'[{text}, "", "queue_0"]')
-    balancer.ledger.start(member, "node", queue="queue_0", name="x")
+    balancer.ledger.start(Run(lease_of(member, "node"), "queue_0", "x"))
     assert balancer.reconcile() == CLEAN
     assert get_queue_load("queue_0") == (0, 1)
 

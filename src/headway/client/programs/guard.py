@@ -204,7 +204,7 @@ def _become(folder: bytes, spec: Spec) -> None:
     _prctl(PR_SET_PDEATHSIG, _signal.SIGKILL)  # Should the guard itself be killed.
     os.chdir(folder)
     os.dup2(os.open(spec.stdin or os.devnull, os.O_RDONLY), 0)
-    for name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGPIPE", "SIGXFSZ"):  # Python ignores the last two.
+    for name in ("SIGTERM", "SIGINT", "SIGQUIT", "SIGHUP", "SIGPIPE", "SIGXFSZ"):  # Python ignores the last two.
         _signal.signal(getattr(_signal, name), _signal.SIG_DFL)
     _limit(resource.RLIMIT_CORE, 0)
     _limit(resource.RLIMIT_NOFILE, OPEN_FILES)

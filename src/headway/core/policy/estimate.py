@@ -302,9 +302,18 @@ def _moved(was: float | None, now: float | None) -> bool:
     return abs(was - now) > max(CHANGED * max(was, now), NOW / 2)
 
 
+def next_place(count: int) -> int:
+    """Give the next place of which ``Forecast.near`` may say something else."""
+    step = _step(count)
+    return count // step * step + step
+
+
 def _rounded(count: int) -> int:
     """Round to two figures, up to a hundred not at all."""
-    if count < 100:
-        return count
-    step: int = 10 ** (len(str(count)) - 2) // 2
+    step = _step(count)
     return count // step * step
+
+
+def _step(count: int) -> int:
+    step: int = 1 if count < 100 else 10 ** (len(str(count)) - 2) // 2
+    return step

@@ -10,7 +10,7 @@ from typing import Any
 from celery.worker import state  # type: ignore[import-untyped]
 
 from headway.core.errors import StoreError
-from headway.integrations.celery.ledger import Ledger, lease_of, member_in
+from headway.integrations.celery.ledger import Ledger, Run, lease_of, member_in
 from headway.integrations.celery.messages import read_request
 from headway.integrations.celery.rules import Rules
 from headway.integrations.celery.runs import Runs
@@ -94,7 +94,7 @@ class Keeper:
         holding = _members(_held())
         for lease in leases:
             if member_in(lease) not in holding:
-                self._ledger.finish(lease)
+                self._ledger.finish(Run(lease))
         self._take_leases(set(leases))
         if due and (self._reconciling is None or not self._reconciling.is_alive()):
             # It takes its time, and leases must be renewed meanwhile.
@@ -113,11 +113,12 @@ class Keeper:
         unleased = set()
         for request in _copy(state.active_requests):
             member, queue = read_request(request._context)
-            if not self._rules.is_ours(queue) or lease_of(member, self._runs.node) in leases:
+            lease = lease_of(member, self._runs.node)
+            if not self._rules.is_ours(queue) or lease in leases:
                 continue
             unleased.add(member)
             if member in self._unleased:
-                self._ledger.start(member, self._runs.node, queue=queue, name=str(request.name))
+                self._ledger.start(Run(lease, queue, str(request.name)))
         self._unleased = unleased
 
     def _reads(self) -> list[str]:

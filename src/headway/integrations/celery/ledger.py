@@ -37,6 +37,15 @@ class Parcel(NamedTuple):
         return self._replace(entry=self.entry._replace(fixed=queue))
 
 
+class Run(NamedTuple):
+    """A run of a task. Queue ('' if it is not one of ours), name and user are for a task that nobody counted."""
+
+    lease: str
+    queue: str = ""
+    name: str = ""
+    user: str = ""
+
+
 class Load(NamedTuple):
     """What one queue has. ``read`` tells whether a live worker reads it, None if no worker is known at all."""
 
@@ -127,18 +136,18 @@ class Ledger:
         """Take tasks out that will not run; gives how many waited."""
         return int(self._link.call("uncount", self._key, why, *members))
 
-    def uncount_soon(self, member: str, why: str) -> None:
-        """The same for one task, without waiting for it."""
-        self._link.tell("uncount", self._key, why, member)
+    def uncount_soon(self, members: Iterable[str], why: str) -> None:
+        """The same, without waiting for it."""
+        self._link.tell("uncount", self._key, why, *members)
 
-    def start(self, member: str, node: str, *, queue: str, name: str, user: str = "", urgent: bool = True) -> None:
-        """A task runs on a node; queue, name and user are for one that nobody counted."""
-        words = member, lease_of(member, node), node, queue, _tidy(name), _tidy(user)
-        self._link.tell("start", self._key, *words, linger=not urgent)
+    def start(self, run: Run) -> None:
+        """A task runs. The server hears of it some milliseconds later."""
+        self._link.tell_late("runs", self._key, _words("start", run), name=run.lease)
 
-    def finish(self, lease: str, *, learn: bool = False, again: bool = False) -> None:
-        """A run has ended; ``again`` puts its task back into its queue."""
-        self._link.tell("finish", self._key, lease, int(learn), int(again), linger=True)
+    def finish(self, run: Run, *, took_ms: int = 0, learn: bool = False, again: bool = False) -> None:
+        """A run has ended; ``again`` puts its task back into its queue. Of a short one this is all that is told."""
+        what = "ran" if self._link.take_back(run.lease) else "finish"
+        self._link.tell_late("runs", self._key, _words(what, run, str(took_ms) if learn else "", int(again)))
 
     # ------------------------------------------------------------------ by hand
 
@@ -255,6 +264,10 @@ def _text(word: bytes) -> str:
 def _tidy(text: str) -> str:
     """Names and users are kept between tabs."""
     return text.replace("\t", " ").encode(errors="replace").decode()
+
+
+def _words(what: str, run: Run, learn: str = "", again: int = 0) -> tuple[Word, ...]:
+    return what, run.lease, run.queue, _tidy(run.name), _tidy(run.user), learn, again
 
 
 def _numbers(among: Sequence[int]) -> str:

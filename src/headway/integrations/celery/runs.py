@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from secrets import token_hex
 from typing import Any
 
 from celery import Celery, signals  # type: ignore[import-untyped]
-from celery.exceptions import Reject  # type: ignore[import-untyped]
+from celery.exceptions import Reject, TimeLimitExceeded, WorkerLostError  # type: ignore[import-untyped]
 
-from headway.integrations.celery.ledger import Ledger, lease_of
+from headway.integrations.celery.ledger import Ledger, Run, lease_of, member_of
 from headway.integrations.celery.messages import USER_HEADER, read_delivered, read_request
 from headway.integrations.celery.rules import Rules
 
 SUCCESS = "SUCCESS"
 SAMPLE = 16
+RETRIES = 10  # How many of a task that died at once are looked for.
 
 
 class Runs:
@@ -26,7 +28,7 @@ class Runs:
         self._rules = rules
         self._ledger = ledger
         self.node = ""  # Who we are: a name that a worker that is started again does not have.
-        self._main = 0
+        self._begun: dict[str, tuple[Run, float]] = {}  # By task id: what runs here, and since when.
         self._ends = 0
         self.ended_oddly: Callable[[], None] = lambda: None
 
@@ -46,8 +48,7 @@ class Runs:
 
     def name_node(self, hostname: str) -> None:
         """Give this worker its name. Children that are forked later have the same one."""
-        self._main = os.getpid()
-        self.node = f"{hostname}#{self._main}-{token_hex(4)}"
+        self.node = f"{hostname}#{os.getpid()}-{token_hex(4)}"
 
     # ------------------------------------------------------------------ in the process that runs the task
 
@@ -55,26 +56,29 @@ class Runs:
         if task is None or task.app is not self._app or task.request.is_eager:
             return
         request = task.request
-        member, queue = read_request(request)
-        queue = queue if self._rules.is_ours(queue) else ""
-        # A process of its own may die of its task at once, so its start must be out by then. Threads save the send.
-        self._ledger.start(
-            member,
-            self._name(request),
-            queue=queue,
-            name=task.name,
-            user=str(request.get(USER_HEADER) or ""),
-            urgent=os.getpid() != self._main,
-        )
+        run = self._run(task)
+        self._begun[request.id] = run, time.monotonic()
+        self._ledger.start(run)
 
     def _ended(self, task: Any = None, state: str | None = None, retval: Any = None, **_: Any) -> None:
         if task is None or task.app is not self._app or task.request.is_eager:
             return
-        member, _queue = read_request(task.request)
+        run, began = self._begun.pop(task.request.id, None) or (self._run(task), None)
         self._ledger.finish(
-            lease_of(member, self._name(task.request)),
-            learn=state == SUCCESS and self._is_sample(),
+            run,
+            took_ms=0 if began is None else int((time.monotonic() - began) * 1_000),
+            learn=began is not None and state == SUCCESS and self._is_sample(),
             again=isinstance(retval, Reject) and bool(retval.requeue),
+        )
+
+    def _run(self, task: Any) -> Run:
+        request = task.request
+        member, queue = read_request(request)
+        return Run(
+            lease_of(member, self._name(request)),
+            queue if self._rules.is_ours(queue) else "",
+            task.name,
+            str(request.get(USER_HEADER) or ""),
         )
 
     def _process_ends(self, **_: Any) -> None:
@@ -99,15 +103,19 @@ class Runs:
             return
         member, _queue = read_request(request)
         if terminated:
-            self._ledger.finish(lease_of(member, self.node))
-        self._ledger.uncount_soon(member, "revoked")
+            self._ledger.finish(Run(lease_of(member, self.node)))
+        self._ledger.uncount_soon([member], "revoked")
 
     def _discarded(self, message: Any = None, **_: Any) -> None:
         member = None if message is None else read_delivered(message)
         if member is not None:
-            self._ledger.uncount_soon(member, "discarded")
+            self._ledger.uncount_soon([member], "discarded")
 
-    def _failed(self, sender: Any = None, **_: Any) -> None:
-        """Perhaps its process died, and nobody else says so."""
-        if getattr(sender, "app", None) is self._app:
-            self.ended_oddly()
+    def _failed(self, sender: Any = None, task_id: str = "", exception: Any = None, **_: Any) -> None:
+        """Perhaps its process died, and nobody else says so; if it died at once, not even that it began."""
+        if getattr(sender, "app", None) is not self._app:
+            return
+        if isinstance(exception, (WorkerLostError, TimeLimitExceeded)):
+            retries = range(min(RETRIES, sender.max_retries or RETRIES) + 1)  # Nobody says which one it was.
+            self._ledger.uncount_soon([member_of(task_id, number) for number in retries], "lost")
+        self.ended_oddly()

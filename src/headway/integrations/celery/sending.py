@@ -81,7 +81,7 @@ class Sender:
             return self._send(producer, name, message, **options)
         except BaseException:
             # If it did arrive all the same, it is counted again when it starts, or when the broker is looked through.
-            self._ledger.uncount_soon(entry.member, "refused")
+            self._ledger.uncount_soon([entry.member], "refused")
             raise
 
     def _count(self, entry: Entry) -> str:

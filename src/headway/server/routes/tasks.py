@@ -268,7 +268,7 @@ def _submitted(kept: Kept) -> dict[str, Any]:
         "task_id": kept.task_id,
         "status": kept.state.value,
         "queue_position": kept.position,
-        "estimate": estimate_values(kept.estimate),
+        "estimate": estimate_values(kept.estimate, kept.position),
         "deduplicated": kept.deduplicated,
     }
 

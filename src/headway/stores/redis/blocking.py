@@ -10,7 +10,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import hiredis
@@ -27,18 +27,21 @@ BACKOFF = 0.05
 OLDEST_SERVER = 7
 PAUSE = 1.0  # Seconds until a connection that failed is tried again by those who only tell.
 TOLD_MAX = 10_000  # Unanswered commands that are kept for a server that is away; then the oldest are given up.
-LINGER = 0.02  # Seconds that something may wait for company that is not urgent.
+LINGER = 0.02  # Seconds that something may wait for company that is not urgent,
+LATE_MAX = 100  # and how much company.
 DRAIN_AT = 32  # Unanswered commands after which their replies are looked for.
 _SOON = ("LOADING", "BUSY", "MASTERDOWN", "READONLY", "NOREPLICAS", "UNBLOCKED", "MISCONF", "ERR max number of clients")
 
 Word = bytes | str | int
+Words = Sequence[Word]
 
 
 class BlockingLink:
     """Calls functions of a library, whichever server holds it now.
 
     ``call`` waits for its reply. ``tell`` only sends: its reply is read later, and it is sent again if the connection
-    is lost before. So both may be carried out twice, and functions must bear that; what is told keeps its order.
+    is lost before; so does ``tell_late``, once in a while. So all may be carried out twice, and functions must bear
+    that; what is told keeps its order.
     ``probe`` names a function that may be called without arguments and changes nothing. ``failed`` hears of commands
     that were told and refused, or given up.
     """
@@ -53,7 +56,8 @@ class BlockingLink:
         self._plug: socket.socket | None = None
         self._reader = new_reader()
         self._told: deque[bytes] = deque()  # Sent or not, but not answered; oldest first.
-        self._unsent = b""  # The end of that, if it may linger.
+        self._late: dict[object, Words] = {}  # What is to be told once it has lingered, by its name,
+        self._late_call = "", ""  # and the function that is called for it, with its key.
         self._retry_at = 0.0
         self._lingering = threading.Event()
         self._lingerer: threading.Thread | None = None
@@ -71,7 +75,9 @@ class BlockingLink:
             with self._lock:
                 try:
                     plug = self._plug or self._connect()
-                    self._send(plug, command)
+                    late = self._take_late()
+                    self._told += late
+                    plug.sendall(b"".join((*late, command)))
                     self._hear_told()
                     return self._read()
                 except hiredis.ReplyError as problem:
@@ -85,59 +91,76 @@ class BlockingLink:
             time.sleep(delay * random.uniform(0.5, 1.5))
             delay = min(1.0, delay * 2)
 
-    def tell(self, function: str, key: str, *args: Word, linger: bool = False) -> None:
-        """Let a function be carried out, now or when the server is back. Never waits for it, never raises.
-
-        What may ``linger`` is sent together with what is told next, or a few milliseconds later.
-        """
-        command = pack(("FCALL", f"{self._library.name}_{function}", 1, key, *args))
+    def tell(self, function: str, key: str, *args: Word) -> None:
+        """Let a function be carried out, now or when the server is back. Never waits for it, never raises."""
         self._after_fork()
         with self._lock:
-            self._told.append(command)
-            if len(self._told) > TOLD_MAX:
-                self._told.popleft()
-                self._failed("the server is away for too long", 1)
-                self._leave()  # Otherwise its reply would be taken for another's.
-            try:
-                if self._plug is None:
-                    if time.monotonic() >= self._retry_at:
-                        self._connect()  # This sends all that was told.
-                    return
-                if linger:
-                    self._unsent += command
-                    self._see_to_lingering()
-                    return
-                self._send(self._plug, command)
-                if len(self._told) >= DRAIN_AT:
-                    self._drain()
-            except (OSError, hiredis.ReplyError, StoreError):
-                self._leave()
-                self._retry_at = time.monotonic() + PAUSE
+            self._tell(*self._take_late(), self._command(function, key, args))
 
-    def _send(self, plug: socket.socket, command: bytes = b"") -> None:
-        words, self._unsent = self._unsent + command, b""
-        plug.sendall(words)
+    def tell_late(self, function: str, key: str, words: Words, *, name: str | None = None) -> None:
+        """The same, a few milliseconds later: once for all that is told meanwhile, their words one after the other.
 
-    def _see_to_lingering(self) -> None:
-        if self._lingerer is None:
-            self._lingerer = threading.Thread(target=self._send_late, name="headway-linger", daemon=True)
-            self._lingerer.start()
-        if not self._lingering.is_set():
-            self._lingering.set()
+        By its ``name`` it may be taken back.
+        """
+        self._after_fork()
+        with self._lock:
+            late = self._late
+            if late and (self._late_call != (function, key) or len(late) >= LATE_MAX):
+                self._tell(*self._take_late())
+            self._late_call = function, key
+            late[name or object()] = words
+            if self._lingerer is None:
+                self._lingerer = threading.Thread(target=self._linger, name="headway-linger", daemon=True)
+                self._lingerer.start()
+            if not self._lingering.is_set():
+                self._lingering.set()
 
-    def _send_late(self) -> None:
-        """Woken when something lingers; ends with the process, or when the link is closed."""
+    def take_back(self, name: str) -> bool:
+        """Do not tell what was to be told late; gives False if it is too late for that."""
+        self._after_fork()
+        with self._lock:
+            return self._late.pop(name, None) is not None
+
+    def _linger(self) -> None:
+        """Woken when something is to be told late; ends with the process, or when the link is closed."""
         mine = threading.current_thread()
         while self._lingerer is mine:
             self._lingering.wait()
             self._lingering.clear()
             time.sleep(LINGER)
             with self._lock:
-                try:
-                    if self._unsent and self._plug is not None:
-                        self._send(self._plug)
-                except OSError:
-                    self._leave()
+                if self._lingerer is mine:
+                    self._tell(*self._take_late())
+
+    def _take_late(self) -> list[bytes]:
+        if not self._late:
+            return []
+        command = self._command(*self._late_call, [word for words in self._late.values() for word in words])
+        self._late.clear()
+        return [command]
+
+    def _command(self, function: str, key: str, args: Words) -> bytes:
+        return pack(("FCALL", f"{self._library.name}_{function}", 1, key, *args))
+
+    def _tell(self, *commands: bytes) -> None:
+        if not commands:
+            return
+        self._told += commands
+        if len(self._told) > TOLD_MAX:
+            for _ in range(len(self._told) - TOLD_MAX):
+                self._told.popleft()
+                self._failed("the server is away for too long", 1)
+            self._leave()  # Otherwise their replies would be taken for others'.
+        try:
+            if self._plug is not None:
+                self._plug.sendall(b"".join(commands))
+                if len(self._told) >= DRAIN_AT:
+                    self._drain()
+            elif time.monotonic() >= self._retry_at:
+                self._connect()  # This sends all that was told.
+        except (OSError, hiredis.ReplyError, StoreError):
+            self._leave()
+            self._retry_at = time.monotonic() + PAUSE
 
     def flush(self) -> None:
         """Wait until all that was told is answered. Raises ``StoreUnavailable``."""
@@ -147,9 +170,7 @@ class BlockingLink:
         """Leave the server. Whoever calls again connects again."""
         self._after_fork()
         with self._lock:
-            with contextlib.suppress(OSError):
-                if self._unsent and self._plug is not None:
-                    self._send(self._plug)
+            self._tell(*self._take_late())
             self._leave()
             self._lingerer = None
             self._lingering.set()
@@ -280,7 +301,6 @@ class BlockingLink:
 
     def _leave(self) -> None:
         plug, self._plug = self._plug, None
-        self._unsent = b""  # All that was told is sent again.
         if plug is not None:
             with contextlib.suppress(OSError):
                 plug.close()
@@ -291,7 +311,7 @@ class BlockingLink:
             self._lock = threading.RLock()
             self._plug = None  # Only our copy of its descriptor is closed by this.
             self._told.clear()
-            self._unsent = b""
+            self._late.clear()
             self._lingering, self._lingerer = threading.Event(), None
             self._pid = os.getpid()
 

@@ -13,18 +13,18 @@
 -- from what they were before, so there is nothing that could drift.
 local call, match, floor  -- set by the first call: a library is loaded without Lua's own
 local UNKNOWN_MS = 1000  -- what a task is expected to take before one of its name has ended
-local P, now, touched
+local P, now, touched, tallied
 
 local function begin(keys)
   call, match, floor = redis.call, string.match, math.floor
   P = keys[1]
   local time = call('TIME')
   now = time[1] * 1000 + floor(time[2] / 1000)
-  touched = {}
+  touched, tallied = {}, {}
 end
 
 local function tally(what, by)
-  if by ~= 0 then call('HINCRBY', P .. ':tally', what, by) end
+  tallied[what] = (tallied[what] or 0) + by
 end
 
 local function pending_of(queue)
@@ -35,8 +35,11 @@ local function running_of(queue)
   return call('SCARD', P .. ':running:' .. queue) + call('ZCARD', P .. ':claimed:' .. queue)
 end
 
--- Write the numbers of the queues that were touched.
+-- Write the numbers of the queues that were touched, and what was counted.
 local function settle()
+  for what, by in pairs(tallied) do
+    if by ~= 0 then call('HINCRBY', P .. ':tally', what, by) end
+  end
   local base = match(P, '^(.*)headway:celery:')
   for queue in pairs(touched) do
     local pending, running = call('ZCARD', P .. ':pending:' .. queue), call('SCARD', P .. ':running:' .. queue)
@@ -83,14 +86,14 @@ local function take(member, to_run)
   return queue, cost, name, user
 end
 
--- End a run: its member, queue, name, user and how long it took; nothing if it is not known.
+-- End a run: its member, queue, name and user; nothing if it is not known.
 local function stop(lease)
   local member, node = match(lease, '^(.-)@(.*)$')
   local detail = call('HGET', P .. ':lease:' .. node, member)
   if not detail then return nil end
-  local began, queue, cost, name, user = match(detail, '^(.-)\t(.-)\t(.-)\t(.-)\t(.*)$')
+  local queue, cost, name, user = match(detail, '^.-\t(.-)\t(.-)\t(.-)\t(.*)$')
   call('HDEL', P .. ':lease:' .. node, member)
   call('SREM', P .. ':running:' .. queue, lease)
   weigh(queue, tonumber(cost), user, -1)
-  return member, queue, name, user, now - tonumber(began)
+  return member, queue, name, user
 end

@@ -2,21 +2,22 @@
 local FIRST_LEASE_MS = 60000  -- what a node has that runs a task before it was heard of
 local SHARE_NEW = 0.1         -- how much the newest run counts in a mean
 
--- start: a task runs. It stops waiting in the same step.
--- args     member, lease, node, then for a task that is not known to wait: its queue ('' if that is not one of ours), name, user
--- returns  1, or 0 if it is running already or not ours
-local function start(keys, args)
-  begin(keys)
-  local member, lease, node = args[1], args[2], args[3]
+local function learn(name, took)
+  local mean = tonumber(call('HGET', P .. ':durations', name) or took)
+  call('HSET', P .. ':durations', name, string.format('%.1f', mean + SHARE_NEW * (took - mean)))
+end
+
+-- A task runs, and stops waiting. Gives whether that is news.
+local function start(lease, queue, name, user)
+  local member, node = match(lease, '^(.-)@(.*)$')
   local runs = P .. ':lease:' .. node
-  if call('HSETNX', runs, member, '') == 0 then return 0 end
-  local queue, cost, name, user = take(member, true)
-  if not queue then
-    queue, name, user = args[4], args[5], args[6]
-    if queue == '' then
-      call('HDEL', runs, member)
-      return 0
-    end
+  if call('HEXISTS', runs, member) == 1 then return false end
+  local known, cost, known_name, known_user = take(member, true)
+  if known then
+    queue, name, user = known, known_name, known_user
+  elseif queue == '' then
+    return false
+  else
     cost = cost_of(name)
     weigh(queue, cost, user, 1)
     tally('unannounced', 1)
@@ -25,25 +26,61 @@ local function start(keys, args)
   call('SADD', P .. ':running:' .. queue, lease)
   call('ZADD', P .. ':nodes', 'NX', now + FIRST_LEASE_MS, node)
   tally('started', 1)
-  settle()
-  return 1
+  return true
 end
 
--- finish: a run has ended, however it did.
--- args     lease, whether to learn from how long it took (1 or 0), whether it goes back to its queue (1 or 0)
--- returns  1, or 0 if it had ended before
-local function finish(keys, args)
-  begin(keys)
-  local member, queue, name, user, took = stop(args[1])
-  if not member then return 0 end
-  if args[2] == '1' then
-    local mean = tonumber(call('HGET', P .. ':durations', name) or took)
-    call('HSET', P .. ':durations', name, string.format('%.1f', mean + SHARE_NEW * (took - mean)))
-  end
-  if args[3] == '1' and call('HEXISTS', P .. ':task', member) == 0 then enter(member, queue, name, user) end
+-- A run has ended, however it did. Gives whether it was known.
+local function finish(lease, learned, again)
+  local member, queue, name, user = stop(lease)
+  if not member then return false end
+  if learned ~= '' then learn(name, tonumber(learned)) end
+  if again == '1' and call('HEXISTS', P .. ':task', member) == 0 then enter(member, queue, name, user) end
   tally('finished', 1)
+  return true
+end
+
+-- A task ran and has ended, and nobody said so in between. Gives whether it is one of ours.
+local function ran(lease, queue, name, learned, again)
+  local member, node = match(lease, '^(.-)@(.*)$')
+  if call('HEXISTS', P .. ':lease:' .. node, member) == 1 then return finish(lease, learned, again) end
+  local known = call('HEXISTS', P .. ':task', member) == 1
+  if not known then
+    if queue == '' then return false end
+    tally('unannounced', 1)
+  end
+  if known and again ~= '1' then
+    local _, _, known_name = take(member)
+    name = known_name
+  end
+  if learned ~= '' then learn(name, tonumber(learned)) end
+  tally('started', 1)
+  tally('finished', 1)
+  return true
+end
+
+-- runs: tasks begin and end, in this order.
+-- args     of each: start, finish or ran (both at once); the lease; for a task that is not known to wait its queue ('' if that is
+--          not one of ours), name and user; how many ms it took, if that is to be learned, else ''; whether it goes back to its
+--          queue (1 or 0)
+-- returns  how many of them were news
+-- holds    a task that begins stops waiting in the same step; repeated, nothing is counted twice in any queue
+local function runs(keys, args)
+  begin(keys)
+  local news = 0
+  for i = 1, #args, 7 do
+    local what, lease, queue, name, user = args[i], args[i + 1], args[i + 2], args[i + 3], args[i + 4]
+    local new
+    if what == 'start' then
+      new = start(lease, queue, name, user)
+    elseif what == 'finish' then
+      new = finish(lease, args[i + 5], args[i + 6])
+    else
+      new = ran(lease, queue, name, args[i + 5], args[i + 6])
+    end
+    if new then news = news + 1 end
+  end
   settle()
-  return 1
+  return news
 end
 
 -- Say anew which queues are read, from what each live node reads.
