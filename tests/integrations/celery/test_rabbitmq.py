@@ -9,6 +9,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from celery import Celery  # type: ignore[import-untyped]
@@ -83,12 +84,12 @@ def rabbit(tmp_path: Path) -> Iterator[RabbitMQ]:
 
 
 @pytest.fixture
-def options(server: Valkey) -> dict[str, object]:
+def options(server: Valkey) -> dict[str, Any]:
     return FAST | {"store": f"{server.url}/3"}
 
 
 @pytest.fixture
-def app(rabbit: RabbitMQ, options: dict[str, object]) -> Iterator[Celery]:
+def app(rabbit: RabbitMQ, options: dict[str, Any]) -> Iterator[Celery]:
     app = make_app(rabbit.url, options, {"result_backend": None})
     app.set_current()
     yield app
@@ -98,7 +99,7 @@ def app(rabbit: RabbitMQ, options: dict[str, object]) -> Iterator[Celery]:
 
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
 def test_the_ledger_stays_true_beside_rabbitmq(
-    app: Celery, rabbit: RabbitMQ, options: dict[str, object], tmp_path: Path, pool: str
+    app: Celery, rabbit: RabbitMQ, options: dict[str, Any], tmp_path: Path, pool: str
 ) -> None:
     # R4.34, R4.35, R4.36, R4.37, R4.38: revoked, failing, killed, and a broker that is killed too.
     balancer, task = balancer_of(app), app.tasks
