@@ -133,7 +133,7 @@ def test_the_past_fades_and_rare_things_are_dropped() -> None:
     learn(notes, {f"t{number}": {0: 1} for number in range(300)}, {}, 0)
     assert len(notes.tasks) == TASKS_MAX
     assert "t" in notes.tasks
-    learn(notes, {}, {f"n{number}": [1, 1, 1, 5, 5] for number in range(300)}, 1)
+    learn(notes, {}, {f"n{number}": [1, 1, 1, 5, 5, 1] for number in range(300)}, 1)
     assert len(notes.tenants) == TENANTS_MAX
 
 
@@ -184,6 +184,18 @@ async def test_a_burst_that_several_workers_served_is_one(store: MemoryStore) ->
     assert coming.size == pytest.approx(200, rel=0.01)
 
 
+async def test_how_many_come_at_once_is_learned(store: MemoryStore) -> None:
+    lessons = Lessons(Beats())
+    for minute in range(30):
+        for number in range(40):
+            lessons.note(a_lease(tenant="batches", after_s=60 * minute), 1.0)
+            lessons.note(a_lease(tenant="singles", after_s=60 * minute + 1.5 * number), 1.0)
+    arrivals = (await told(store, lessons, 1_800)).learned.arrivals["medium"]
+    assert arrivals["batches"].size == pytest.approx(40, rel=0.05)
+    assert arrivals["singles"].size == 1
+    assert arrivals["batches"].rate == pytest.approx(arrivals["singles"].rate, rel=0.05)
+
+
 async def test_many_tenants_that_come_seldom_are_a_rate_together(store: MemoryStore) -> None:
     lessons = Lessons(Beats())
     for number in range(50):
@@ -204,7 +216,7 @@ async def test_transient_jobs_have_lengths_and_nothing_else(store: MemoryStore) 
 
 def test_what_has_not_come_for_long_comes_less_often() -> None:
     notes = LaneNotes(since_at=BEGINS_AT)
-    learn(notes, {}, {"acme": [50, 10, 1, 1, 10]}, BEGINS_AT + 600_000)
+    learn(notes, {}, {"acme": [50, 10, 1, 1, 10, 50]}, BEGINS_AT + 600_000)
     acme = notes.tenants["acme"]
     soon, later = (acme.coming(BEGINS_AT + after, BEGINS_AT) for after in (600_000, 10 * 3_600_000))
     assert later.rate < soon.rate / 100

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from headway.core.lease import Lease, Report
 from headway.core.policy.document import Policy
+from headway.core.policy.estimate import NOW
 from headway.engine.foresight import Foresight
 from headway.engine.learning import Lessons
 from headway.engine.scores import LONG
@@ -33,7 +34,7 @@ class Foreseen(NamedTuple):
     @property
     def counts(self) -> bool:
         """Tell whether it is scored: a job that was said to start now, and did, says nothing."""
-        return self.p50 > 0 or self.waited >= 1
+        return self.p90 >= NOW or self.waited >= NOW
 
 
 class Figures(NamedTuple):

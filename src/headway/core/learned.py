@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
-from math import floor, log, log2
+from math import exp, floor, log, log2
 from typing import NamedTuple
 
 A_DOUBLING = 4  # Buckets from one length to twice that: a length is known to within a tenth.
 ENOUGH = 10.0  # Jobs of which a length must be known before anything is said of it.
 LASTING = 0.002  # The part of all jobs below which none is known to have taken as long as one that still runs.
+STAGES_MAX = 3  # Stages of a phase.
 SHORTEST = 1e-6  # Seconds; what is shorter counts as this.
 
 Sketch = Mapping[int, float]  # How many jobs took how long, by bucket. Two are merged by adding them up.
@@ -39,10 +40,14 @@ def faded(sketch: Sketch, most: float) -> dict[int, float]:
 
 
 class Phase(NamedTuple):
-    """Some of the jobs of a kind: the part of all that they are, and their mean length in seconds."""
+    """Some of the jobs of a kind: the part of all that they are, and their mean length in seconds.
+
+    The more alike they are, the more ``stages`` they go through, one after the other, each of any length.
+    """
 
     part: float
     mean: float
+    stages: int = 1
 
 
 class Lengths:
@@ -96,13 +101,21 @@ class Lengths:
 
 def _phases(buckets: Iterable[tuple[float, float, float]], mean: float) -> tuple[Phase, ...]:
     """Split jobs into those shorter than the mean and those longer."""
-    counts, seconds = [0.0, 0.0], [0.0, 0.0]
+    sums = [[0.0, 0.0, 0.0], [0.0, 0.0, 0.0]]
     for begins, ends, count in buckets:
         middle = (begins + ends) / 2
-        counts[middle > mean] += count
-        seconds[middle > mean] += count * middle
-    total = sum(counts)
-    return tuple(Phase(count / total, of / count) for count, of in zip(counts, seconds, strict=True) if count)
+        for at, value in enumerate((count, count * middle, count * middle * middle)):
+            sums[middle > mean][at] += value
+    total = sum(count for count, _, _ in sums)
+    return tuple(
+        Phase(count / total, first / count, _stages(first / count, second / count))
+        for count, first, second in sums
+        if count
+    )
+
+
+def _stages(mean: float, square: float) -> int:
+    return max(1, min(STAGES_MAX, round(mean * mean / max(1e-12, square - mean * mean))))
 
 
 def up_to(seconds: float) -> Lengths:
@@ -142,8 +155,14 @@ class Comers:
         self._sums = [0.0]
         for rate in self._rates:
             self._sums.append(self._sums[-1] + rate)
-        self.rate = self._sums[-1]  # Jobs a second, without bursts.
+        self.rate = self._sums[-1]  # Jobs a second, without bursts,
+        self._together = sum(coming.rate * coming.size for coming in by_tenant.values() if coming.steady)
+        self.batch = self._together / self.rate if self.rate > 0 else 1.0  # and how many come with any one of them.
         self.bursts = [(tenant, coming) for tenant, coming in by_tenant.items() if not coming.steady]
+
+    def within(self, seconds: float) -> float:
+        """Count those that come in so many seconds, in half of all cases, without bursts."""
+        return _half(self.rate * seconds, self.batch)
 
     def burst(self, seconds: float) -> float:
         """Count those that bursts bring in so many seconds."""
@@ -160,14 +179,29 @@ class Comers:
         few = bisect_right(self._rates, most / seconds)
         count = seconds * self._sums[few] + most * (len(self._rates) - few)
         own = self._of.get(tenant)
+        whole = self.batch
         if own is not None and own.steady:
             count -= min(most, own.rate * seconds)
-        variance = count
+            rest = self.rate - own.rate
+            whole = (self._together - own.rate * own.size) / rest if rest > 1e-9 * self.rate else 1.0
+        # Of a larger batch no more than that goes first; some are smaller than others.
+        batch = min(whole, most)
+        count *= 1.0 - (1.0 - 1.0 / whole) * exp(-2.0 * most / whole)
+        count, variance = _half(count, batch), count * batch
         for other, coming in self.bursts:
             if other != tenant:
                 count += min(most, coming.within(seconds))
                 variance += min(most, coming.size) ** 2 * coming.times * seconds
         return count, variance
+
+
+def _half(mean: float, batch: float) -> float:
+    """Give what half of all cases do not exceed where jobs come in batches: less than the mean, the larger they are.
+
+    It is the median of a gamma distribution, nearly, by Wilson and Hilferty.
+    """
+    part = 1.0 - batch / (9.0 * mean) if mean > 0 else 0.0
+    return mean * part * part * part if part > 0 else 0.0
 
 
 class Learned(NamedTuple):

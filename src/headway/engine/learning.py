@@ -24,6 +24,7 @@ LANE_JOBS = 2_000.0  # and the mix of a lane.
 TASKS_MAX, TENANTS_MAX = 200, 100  # Those that come most often are kept.
 HOUR_MS = 3_600_000.0  # What came longer ago than this counts for little.
 WINDOW_MS = 60_000  # Jobs of a tenant that come in windows of this length next to each other came together.
+SECOND_MS = 1_000
 STEADY = 0.5  # The part of windows in which a steady tenant brings something;
 BURST = 10.0  # others bring bursts, if they bring so many at a time.
 NOTED_MAX = 10_000  # Tenants noted between two publications.
@@ -40,19 +41,24 @@ class TaskNotes(msgspec.Struct, array_like=True):
 
 
 class TenantNotes(msgspec.Struct, array_like=True):
-    """Of a tenant in a lane: jobs, windows with jobs, and bursts; all as of ``at``, the older ones counting less."""
+    """Of a tenant in a lane: jobs, windows with jobs, and bursts; all as of ``at``, the older ones counting less.
+
+    ``squares``: of how many jobs came in any one second.
+    """
 
     jobs: float = 0.0
     windows: float = 0.0
     bursts: float = 0.0
     last: int = -2  # The last window with jobs.
     at: int = 0
+    squares: float = 0.0
 
     def fade(self, at: int) -> None:
         """Let the past fade until this moment."""
         if at > self.at:
             part = math.exp((self.at - at) / HOUR_MS) if self.at else 0.0
             self.jobs, self.windows, self.bursts = self.jobs * part, self.windows * part, self.bursts * part
+            self.squares *= part
             self.at = at
 
     def coming(self, now_at: int, since_at: int) -> Coming:
@@ -62,7 +68,10 @@ class TenantNotes(msgspec.Struct, array_like=True):
         jobs, windows, bursts = self.jobs * part, self.windows * part, max(1e-9, self.bursts * part)
         size = jobs / bursts
         if windows * WINDOW_MS / 1_000 > STEADY * seen or size < BURST:
-            return Coming(jobs / max(1e-9, windows), windows / seen)
+            rate = jobs / seen
+            # Of jobs that come one by one, as many come in a second with any one of them as on average, and itself.
+            batch = max(1.0, self.squares * part / max(1e-9, jobs) - rate)
+            return Coming(batch, rate / batch)
         # Just after one, half a burst too many would be counted: it is the reason why there is anything to count.
         return Coming(size, max(0.0, bursts - 0.5 * part) / seen, steady=False)
 
@@ -85,7 +94,8 @@ class Lessons:
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
         self._lengths: dict[tuple[str, str], dict[int, int]] = {}
-        self._came: dict[tuple[str, str | None], list[int]] = {}  # jobs, windows, bursts, first and last window
+        # Jobs, windows, bursts, first and last window, squares; when the last second ends, and its jobs.
+        self._came: dict[tuple[str, str | None], list[int]] = {}
         self._from_at = self._until_at = 0
         self._told = -math.inf
         self._patience = TELL_FIRST
@@ -100,22 +110,24 @@ class Lessons:
         lengths[at] = lengths[at] + 1 if at in lengths else 1
         if not eligible_at:  # A transient job.
             return
-        window = eligible_at // WINDOW_MS
         came = self._came.get((lane, tenant))
-        if came is not None and window <= came[4]:
-            came[0] += 1
-            self._until_at = started_at
-            return
-        self._another_window(lane, tenant, window, started_at)
-
-    def _another_window(self, lane: str, tenant: str | None, window: int, started_at: int) -> None:
-        came = self._came.setdefault((lane, tenant), [0, 0, 0, window, -2])
-        came[0] += 1
-        came[1] += 1
-        came[2] += window > came[4] + 1
-        came[4] = window
-        self._from_at = self._from_at or started_at
         self._until_at = started_at
+        if came is not None and eligible_at < came[6]:
+            came[7] += 1
+            return
+        self._another_second(lane, tenant, eligible_at, started_at)
+
+    def _another_second(self, lane: str, tenant: str | None, eligible_at: int, started_at: int) -> None:
+        window = eligible_at // WINDOW_MS
+        came = self._came.setdefault((lane, tenant), [0, 0, 0, window, -2, 0, 0, 0])
+        _close(came)
+        came[6] = eligible_at // SECOND_MS * SECOND_MS + SECOND_MS
+        came[7] = 1
+        self._from_at = self._from_at or started_at
+        if window > came[4]:
+            came[1] += 1
+            came[2] += window > came[4] + 1
+            came[4] = window
         if len(self._came) > NOTED_MAX:  # The one that came longest ago is forgotten.
             del self._came[next(iter(self._came))]
 
@@ -128,7 +140,7 @@ class Lessons:
         known = math.inf
         for lane in {lane for lane, _ in self._lengths}:
             lengths = {task: noted for (name, task), noted in self._lengths.items() if name == lane}
-            came = {tenant or "": noted for (name, tenant), noted in self._came.items() if name == lane}
+            came = {tenant or "": _close(noted) for (name, tenant), noted in self._came.items() if name == lane}
             jobs = await self._tell(store, lane, lengths, came)
             if jobs is not None:
                 known = min(known, jobs)
@@ -150,6 +162,14 @@ class Lessons:
         return None
 
 
+def _close(came: list[int]) -> list[int]:
+    """Count what came in the last second."""
+    came[0] += came[7]
+    came[5] += came[7] * came[7]
+    came[7] = 0
+    return came
+
+
 def learn(
     notes: LaneNotes, lengths: Mapping[str, Mapping[int, int]], came: Mapping[str, list[int]], now_at: int
 ) -> None:
@@ -162,12 +182,13 @@ def learn(
     shares = sum(task.share for task in notes.tasks.values())
     for known in notes.tasks.values():
         known.share = round(known.share * min(1.0, LANE_JOBS / shares), 3)
-    for tenant, (jobs, windows, bursts, first, last) in came.items():
+    for tenant, (jobs, windows, bursts, first, last, squares, *_) in came.items():
         mine = notes.tenants.setdefault(tenant, TenantNotes())
         mine.fade(now_at)
         mine.jobs = round(mine.jobs + jobs, 3)
         mine.windows = round(mine.windows + windows - (first <= mine.last), 3)
         mine.bursts = round(mine.bursts + bursts - (first <= mine.last + 1), 3)
+        mine.squares = round(mine.squares + squares, 3)
         mine.last = max(mine.last, last)
     if len(notes.tasks) > TASKS_MAX:
         often = sorted(notes.tasks.items(), key=lambda pair: pair[1].share, reverse=True)

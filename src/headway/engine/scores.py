@@ -88,7 +88,7 @@ def score(given: Given, job: Job, tallies: Tallies) -> None:
             tallies.scored(given.lane, within_p50=False, within_p90=False, error=None)
         return
     waited = max(0.0, (started_at - given.at) / 1_000)
-    if given.p50 == 0 and waited < NOW:
+    if given.p90 < NOW and waited < NOW:
         return
     tallies.scored(
         given.lane,

@@ -11,7 +11,8 @@ from typing import NamedTuple
 from headway.core.job import ClassKey, State
 from headway.core.learned import Comers, Known, Lengths
 from headway.core.policy.document import Policy
-from headway.core.policy.forward import POINTS, Flow, Run, declared
+from headway.core.policy.ends import POINTS
+from headway.core.policy.forward import Flow, Run, declared
 from headway.core.policy.position import Places, waiting_in
 from headway.core.policy.rules import PAUSE, Paused, Rulebook
 from headway.core.snapshot import ClassView
@@ -20,7 +21,7 @@ from headway.core.worker import TASK
 
 HALF, MOST = 0.0, 1.2816  # Standard deviations beyond which half of all cases lie, and a tenth.
 FIRST = 0.62  # How much of a start is due when it has come in half of all cases: 0.5 to 0.69, the more slots.
-ROUGH = 0.04  # The part by which all that was learned may be off together: lengths are known to within a tenth.
+ROUGH = 0.02  # The part by which all that was learned may be off together.
 NOW = 1.0  # Seconds below which one says "now".
 CHANGED = 0.2  # The part by which seconds must move to be worth telling again.
 MADE_MAX = 10_000  # Estimates of one forecast that are remembered.

@@ -6,23 +6,23 @@ wait. Steps grow with the time they reach into: what is far away need not be kno
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from math import exp, inf
 
 from headway.core.job import ClassKey
 from headway.core.learned import Known, Lengths, up_to
 from headway.core.policy.document import ELASTIC, INTERACTIVE, Lane, Policy
+from headway.core.policy.ends import POINTS, Ends
 from headway.core.policy.lanes import competitions, lane_of, risen_level
 from headway.core.snapshot import ClassView, Snapshot
 from headway.core.standing import Executing, Survey
 from headway.core.worker import Worker, WorkerState, serves
 
-POINTS = 8  # Values that stand for how much longer one running job goes on,
-POINTS_MAX = 256  # and all of them.
 GROWTH = 0.2  # How long a step is, beside the time before it.
 STEPS_MAX = 300
 HORIZON = 7 * 86_400.0
+LATE = 0.35  # How many fewer jobs start in a slot that has just come free if all take as long: half of one, and less
+# where steps are short. This was fitted to simulations.
 LAST = 0.25  # How much of its last job must be left for a lane to have one: less is left when its start is found.
 _UNKNOWN = up_to(1.0)
 _NONE = 1e-9
@@ -49,7 +49,8 @@ class Flow:
         self.apart = False  # Whether the reserve is its own.
         self.had = self.waiting = waiting
         self.oldest_ms = oldest_ms  # How long its oldest job has waited.
-        self.running = [0.0] * len(lengths.phases)  # Of what the run has started, in slots that are anybody's.
+        # Of what the run has started, in slots that are anybody's, by phase and stage.
+        self.running = [[0.0] * phase.stages for phase in lengths.phases]
         self.filled = 0.0  # Slots filled in the step under way,
         self.pace = 1.0  # and how many of its jobs start in one slot meanwhile.
         self.served = 0.0
@@ -89,6 +90,8 @@ class Run:
         ids = {worker.worker_id for worker in able}
         self._make_points([job for job in survey.executing if job.worker_id in ids], known)
         self._all = list(self.flows.values())
+        # A job that starts in the reserve is followed by another once it has ended, not from its first moment on.
+        self._late = max((_late(flow.lengths) for flow in self._all if flow.apart), default=0.0)
         self._aging = [flow for flow in self._all if flow.lane.promote_after_ms]
         self._groups: list[tuple[list[Flow], list[Flow]]] = []
         self._levels: list[int] | None = None
@@ -147,8 +150,8 @@ class Run:
             left = lengths.left(max(0.0, (self._now_at - job.started_at) / 1_000), POINTS)
             (favoured if job.lane in self._policy.reserve.lanes else others).append(left)
         favoured.sort(key=sum, reverse=True)
-        self._common = _points(favoured[self._kept :] + others, self._open)
-        self._apart = _points(favoured[: self._kept], self._kept)
+        self._common = Ends(favoured[self._kept :] + others, self._open)
+        self._apart = Ends(favoured[: self._kept], self._kept)
 
     def _trust(self, basis: str) -> None:
         if self.basis != "unknown":
@@ -159,7 +162,7 @@ class Run:
     def _begin(self) -> None:
         """Fill the slots that are free now."""
         self._order(0.0)
-        self._serve_all([_due(self._common, 0.0, self._open), 0.0], [_due(self._apart, 0.0, self._kept), 0.0])
+        self._serve_all([self._common.due(0.0), 0.0], [self._apart.due(0.0), 0.0])
         self._record(0.0)
 
     def _step(self) -> None:
@@ -168,30 +171,39 @@ class Run:
         now = before + length
         if self._aging:
             self._order(before)
-        slots = _due(self._common, before, self._open)
-        starts, seconds = _due(self._common, now, self._open), slots * length
+        slots = self._common.due(before)
+        starts, seconds = self._common.due(now), slots * length
         for flow in self._all:
             # What runs ends at its pace: so many slots come free, and there is so much time left in them.
             young = old = 0.0
-            for at, (part, mean) in enumerate(flow.phases):
-                gone = 1.0 - exp(-length / mean)
-                ran = flow.running[at]
-                flow.running[at] = ran * (1.0 - gone)
-                starts -= ran * (1.0 - gone)
-                seconds -= mean * ran * gone
-                young += part * mean * gone
-                old += part * mean * mean * gone
+            for at, (part, mean, stages) in enumerate(flow.phases):
+                chances, busy = _passing(length * stages / mean, stages)
+                left = [0.0] * stages
+                for stage, ran in enumerate(flow.running[at]):
+                    if ran:
+                        for further in range(stages - stage):
+                            left[stage + further] += ran * chances[further]
+                        seconds -= ran * mean / stages * busy[stages - stage - 1]
+                flow.running[at] = left
+                starts -= sum(left)
+                young += part * mean / stages * busy[-1]
+                # The more alike jobs are, the later the first of them end in slots that have just come free.
+                late = LATE * (1.0 - 1.0 / stages) * (1.0 - exp(-2.0 * length / mean)) if stages > 1 else 0.0
+                old += part * mean * mean / stages * busy[-1] * (1.0 - late)
             flow.pace = old / (young * flow.mean)
-            comes = flow.rate * length
+            comers = flow.comers
+            comes, doubt = comers.within(now) - comers.within(before), flow.rate * comers.batch * length
             if flow.apart and flow.waiting < _NONE:
                 comes *= flow.overflow
-            flow.came += comes * flow.mean * flow.mean
-            if flow.comers.bursts:
-                comes += flow.comers.burst(now) - flow.comers.burst(before)
-                flow.came += flow.comers.burst_variance(length) * flow.mean * flow.mean
+                doubt *= flow.overflow
+            if comers.bursts:
+                comes += comers.burst(now) - comers.burst(before)
+                doubt += comers.burst_variance(length)
+            flow.came += doubt * flow.mean * flow.mean
             flow.waiting += comes
-        held = _due(self._apart, before, self._kept)
-        self._serve_all([starts, max(0.0, seconds)], [_due(self._apart, now, self._kept) - held, held * length], length)
+        freed = self._apart.due(now) - self._apart.due(before)
+        held = self._apart.due(before - self._late)
+        self._serve_all([starts, max(0.0, seconds)], [freed, held * length], length)
         self.times.append(now)
         self._record(now)
 
@@ -206,11 +218,23 @@ class Run:
             self._serve(natives, joined, common)
         for flow in self._all:
             if flow.filled > 0:
-                mixed = [part * mean * (1.0 - exp(-length / mean)) if length else part for part, mean in flow.phases]
-                slots = flow.filled / sum(mixed)
-                for at, part in enumerate(mixed):
-                    flow.running[at] += slots * part
+                self._fill(flow, length)
                 flow.filled = 0.0
+
+    @staticmethod
+    def _fill(flow: Flow, length: float) -> None:
+        """Let jobs run that have started in a step: the longer it is, the more of them have come some way."""
+        mixed = [
+            part * mean / stages * _passing(length * stages / mean, stages)[1][-1] if length else part
+            for part, mean, stages in flow.phases
+        ]
+        slots = flow.filled / sum(mixed)
+        for at, (part, (_, mean, stages)) in enumerate(zip(mixed, flow.phases, strict=True)):
+            chances, _ = _passing(min(0.5, length / (2 * mean)) * stages, stages)
+            scale = slots * part / sum(chances)
+            running = flow.running[at]
+            for stage, chance in enumerate(chances):
+                running[stage] += scale * chance
 
     def _serve(self, natives: Sequence[Flow], joined: Sequence[Flow], supply: list[float]) -> None:
         """Let lanes that compete start what they have. ``supply``: slots that came free, and seconds in them.
@@ -262,17 +286,16 @@ class Run:
         return int(1_000 * max(0.0, now - came))
 
     def _record(self, now: float) -> None:
-        common, apart = _due(self._common, now, self._open), _due(self._apart, now, self._kept)
         spread = came = 0.0
         for group, _ in self._groups:
             for flow in group:
                 spread += flow.spread
                 came += flow.came
             for flow in group:
-                freed, rooms = (common + apart, self.slots) if flow.apart else (common, self._open)
+                freed = self._common.doubt(now, flow.mean) + (self._apart.doubt(now, flow.mean) if flow.apart else 0.0)
                 flow.curve.append(flow.reach)
                 flow.queue.append(flow.waiting)
-                flow.doubt.append(freed * (1 - freed / rooms) + (spread + came - flow.came) / (flow.mean * flow.mean))
+                flow.doubt.append(freed + (spread + came - flow.came) / (flow.mean * flow.mean))
 
 
 def declared(policy: Policy, keys: Iterable[ClassKey]) -> Lengths | None:
@@ -324,24 +347,33 @@ def _shares(
     return parts, could
 
 
+def _passing(due: float, stages: int) -> tuple[list[float], list[float]]:
+    """Give how likely none, one, two stages are passed where so many are due on average.
+
+    And how long somebody is in there meanwhile who has one, two, three of them left, counted in stages.
+    """
+    chance = exp(-due)
+    chances, busy, left, total = [chance], [1.0 - chance], 1.0 - chance, 1.0 - chance
+    for stage in range(1, stages):
+        chance *= due / stage
+        left -= chance
+        total += left
+        chances.append(chance)
+        busy.append(total)
+    return chances, busy
+
+
+def _late(lengths: Lengths) -> float:
+    """Give how many seconds later than half of the jobs' mean the next one starts in a slot."""
+    return 0.5 * max(0.0, lengths.mean - lengths.variance / lengths.mean) if lengths.mean else 0.0
+
+
 def _kept(policy: Policy, able: Sequence[Worker], slots: int) -> int:
     reserve = policy.reserve
     if not reserve.lanes:
         return 0
     kept = reserve.slots if reserve.scope == "pool" else sum(worker.reserved for worker in able)
     return max(0, min(kept, slots - 1))
-
-
-def _points(lefts: Sequence[list[float]], rooms: int) -> list[float]:
-    free = max(0, rooms - len(lefts))
-    points = sorted([0.0] * (free * POINTS) + [point for left in lefts for point in left])
-    step = -(-len(points) // POINTS_MAX)
-    return points[step // 2 :: step] if step > 1 else points
-
-
-def _due(points: Sequence[float], now: float, rooms: int) -> float:
-    """Give how many of these slots have come free by then."""
-    return bisect_right(points, now) / len(points) * rooms if points else 0.0
 
 
 def _overflow(load: float, rooms: int) -> float:

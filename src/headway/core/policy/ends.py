@@ -1,0 +1,45 @@
+"""When the slots come free that are taken now."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import accumulate
+
+POINTS = 8  # Values that stand for how much longer one running job goes on,
+POINTS_MAX = 256  # and all of them.
+
+
+class Ends:
+    """When slots come free that are taken now: points in time that are all equally likely."""
+
+    def __init__(self, lefts: Sequence[list[float]], rooms: int) -> None:
+        free = max(0, rooms - len(lefts))
+        points = sorted([0.0] * (free * POINTS) + [point for left in lefts for point in left])
+        step = -(-len(points) // POINTS_MAX)
+        self._rooms = rooms
+        self._points = points = points[step // 2 :: step] if step > 1 else points
+        self._sums = [0.0, *accumulate(points)]
+        self._squares = [0.0, *accumulate(point * point for point in points)]
+        # Of how far they lie apart, this part is not known: the rest is that some jobs have longer to run than others.
+        whole = rooms * _variance(points)
+        self._unknown = sum(map(_variance, lefts)) / whole if whole > 0 else 0.0
+
+    def due(self, now: float) -> float:
+        """Give how many of these slots have come free by then."""
+        return bisect_right(self._points, now) / len(self._points) * self._rooms if self._points else 0.0
+
+    def doubt(self, now: float, mean: float) -> float:
+        """Give the variance of how many jobs of this length those slots could have started by then."""
+        if not self._points:
+            return 0.0
+        count, at = len(self._points), bisect_right(self._points, now)
+        most = 1.0 + now / mean  # What one can start that was free from the beginning.
+        sums, squares = self._sums[at] / mean, self._squares[at] / (mean * mean)
+        first, second = at * most - sums, at * most * most - 2.0 * most * sums + squares
+        return max(0.0, second / count - (first / count) ** 2) * self._rooms * self._unknown
+
+
+def _variance(values: Sequence[float]) -> float:
+    mean = sum(values) / max(1, len(values))
+    return sum([(value - mean) ** 2 for value in values]) / max(1, len(values))
