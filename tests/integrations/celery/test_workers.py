@@ -87,8 +87,8 @@ def test_killed_processes_leave_nothing_running(
     second = start_worker(more=("--prefetch-multiplier", "1")).ready()
     app.tasks["project.die"].delay()
     doomed = app.tasks["project.hold"].delay(str(tmp_path / "doomed"))
-    # It died before anybody was told that it had begun.
-    eventually(lambda: balancer.ledger.figures().tally.get("lost") == 1, "one is dead", lambda: first.log + second.log)
+    # It may have died before anybody was told that it had begun.
+    eventually(lambda: totals() == (0, 1), "one is dead", lambda: first.log + second.log)
     eventually(lambda: len(lines(tmp_path / "doomed.began")) == 1, "the task runs")
     app.control.revoke(doomed.id, terminate=True, signal="SIGKILL")
     rest(balancer)
@@ -102,7 +102,7 @@ def test_killed_processes_leave_nothing_running(
     # What it had fetched and not begun still waits: the broker will hand it out again, in an hour by default.
     eventually(lambda: totals() == (int(server.ask("HLEN", "unacked")[1:]), 0), "rest", totals)
     assert totals()[0] <= 2
-    assert balancer.ledger.figures().tally["lost"] == 3
+    assert balancer.ledger.figures().tally["lost"] in (2, 3)
     assert balancer.ledger.check() == 0
 
 
