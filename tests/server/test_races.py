@@ -195,6 +195,20 @@ async def test_a_cancel_races_claim_finish_and_retry_a_thousand_times(
     await run_races(http, second, seed + 1, PROOF)
 
 
+@stores
+async def test_what_was_handed_in_at_one_server_leaves_room_at_the_other_at_once(
+    http: httpx.AsyncClient, second: httpx.AsyncClient
+) -> None:
+    # Found by the races, with a seed that made the same server hand out five tasks in a row.
+    worker = await register(http, reserved=0)
+    there = Worker(second, worker.worker_id, [])
+    for _ in range(12):
+        await submit(http)
+        given = await worker.claim()
+        answer = await there.say("result", task_id=given["task_id"], fence=given["fence"], status="completed")
+        assert answer.status_code == 200
+
+
 # ---------------------------------------------------------------------- results
 
 

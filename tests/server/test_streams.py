@@ -210,8 +210,9 @@ async def test_a_server_that_leaves_ends_its_streams_with_a_code_to_come_back(ap
 
 
 @pytest.mark.parametrize("store_name", ["memory"])
+@pytest.mark.parametrize("way", ["stream", "events"])
 async def test_a_reader_who_does_not_read_is_let_go(
-    api: FastAPI, app: Headway, address: str, monkeypatch: pytest.MonkeyPatch
+    api: FastAPI, app: Headway, address: str, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     monkeypatch.setattr(streams, "SEND_SECONDS", 0.2)
 
@@ -228,10 +229,12 @@ async def test_a_reader_who_does_not_read_is_let_go(
             *address.removeprefix("http://").split(":"),
             limit=1_000,
         )
-        writer.write(
-            f"GET {TASKS}/{job.id}/stream HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-            "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n".encode()
+        upgrade = (
+            "Upgrade: websocket\r\nConnection: Upgrade\r\n"
+            "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n"
         )
+        head = f"GET {TASKS}/{job.id}/{way} HTTP/1.1\r\nHost: localhost\r\n"
+        writer.write(f"{head}{upgrade if way == 'stream' else ''}\r\n".encode())
         sockets.append((reader, writer))
     service = api.state.service
     await asyncio.to_thread(wait_until, lambda: service.streams)

@@ -80,6 +80,7 @@ class Serving:
         self._told = seat.told[poll.claims]
         self._state = WorkerState.ACTIVE
         self._waited = False
+        self._doubted = False  # Whether its leases were looked at because they left too little room.
         self._more = False
         self._next_due: float | None = None
         self._settled: list[Settled] = []
@@ -199,8 +200,15 @@ class Serving:
         if self._ask.free <= 0 or self._state is not WorkerState.ACTIVE:
             return 0
         await self._look()
+        if self._room() < self._ask.free and not self._doubted:
+            # Another server may have taken what it handed in since.
+            self._doubted = True
+            await self._seat.look()
+        return max(0, min(self._ask.free, self._room()))
+
+    def _room(self) -> int:
         held = self._seat.leases.keys() - {one.job_id for one in self._ask.ended}
-        return max(0, min(self._ask.free, self._seat.registration.slots - len(held)))
+        return self._seat.registration.slots - len(held)
 
     async def _below(self, free: int) -> int:
         """How many of the free slots lanes outside the reserve may fill."""

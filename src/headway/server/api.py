@@ -15,7 +15,7 @@ from headway.server.docs import add_docs
 from headway.server.guard import Guard
 from headway.server.routes import admin, fasdis, health, interactive, operate, policy, queue, streams, tasks, workers
 from headway.server.service import Service
-from headway.server.upkeep import upkeep
+from headway.server.upkeep import Mounted, upkeep
 from headway.version import __version__
 
 ABOUT = """Submit tasks, watch them, ask why they wait, and run them from any language.
@@ -64,6 +64,7 @@ def headway_api(
     api.include_router(interactive.sockets)
     api.openapi = _describe(api)  # type: ignore[method-assign]
     add_docs(api)
+    api.add_middleware(Mounted, service=service)
     api.add_middleware(Guard, tokens=service.tokens, hosts=hosts, origins=origins)
     return api
 

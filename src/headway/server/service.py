@@ -47,6 +47,7 @@ class Service:
         self.scores = Scores()
         self._foresight = Foresight()
         self._forecasts: Lookout[Forecast] = Lookout(self._look_ahead)
+        self.keeping: asyncio.Task[None] | None = None  # What does the chores.
         self.streams = 0  # Open ones.
         # By token: how many streams it has open, and what is done once it is good no more. One look for all of them.
         self._endings: dict[str | None, tuple[int, asyncio.Future[None]]] = {}

@@ -8,6 +8,8 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
+from starlette.types import ASGIApp, Receive, Scope, Send
+
 from headway.core.errors import StoreError
 from headway.engine.desk import Desk
 from headway.engine.inforce import LOOK_EVERY
@@ -35,13 +37,34 @@ OPEN_AGAIN = 2.0  # Seconds between tries to open the store.
 @asynccontextmanager
 async def upkeep(service: Service) -> AsyncIterator[None]:
     """Do the chores while the server serves. No leader: any number of servers and workers may do them."""
-    keeping = asyncio.create_task(_keep(service))
-    keeping.add_done_callback(_tell_end)
+    keeping = _begin(service)
     try:
         yield
     finally:
         keeping.cancel()
         await asyncio.gather(keeping, return_exceptions=True)
+
+
+class Mounted:
+    """A layer that begins the chores with the first request, where the application is mounted into another.
+
+    Frameworks do not run the lifespan of what is mounted. The chores then end with the loop.
+    """
+
+    def __init__(self, app: ASGIApp, service: Service) -> None:
+        self._app = app
+        self._service = service
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._service.keeping is None and scope.get("root_path") and scope["type"] != "lifespan":
+            _begin(self._service)
+        await self._app(scope, receive, send)
+
+
+def _begin(service: Service) -> asyncio.Task[None]:
+    service.keeping = keeping = asyncio.create_task(_keep(service))
+    keeping.add_done_callback(_tell_end)
+    return keeping
 
 
 def _tell_end(keeping: asyncio.Task[None]) -> None:

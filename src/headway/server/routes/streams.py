@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request, WebSocket
 from starlette.responses import Response, StreamingResponse
+from starlette.types import Message, Send
 
 from headway.core.errors import HeadwayError
 from headway.core.job import JobId
@@ -64,7 +65,19 @@ async def get_events(
     await find(service, caller, task_id)
     service.check_room()
     told = _events(service, caller, JobId(task_id), last_event_id)
-    return StreamingResponse(told, media_type="text/event-stream")
+    return _Events(told, media_type="text/event-stream")
+
+
+class _Events(StreamingResponse):
+    """Events for one reader. One that does not read is let go; it may come back with Last-Event-ID."""
+
+    async def stream_response(self, send: Send) -> None:
+        async def send_soon(message: Message) -> None:
+            async with asyncio.timeout(SEND_SECONDS):
+                await send(message)
+
+        with contextlib.suppress(TimeoutError):
+            await super().stream_response(send_soon)
 
 
 async def _events(service: Service, caller: Caller, job_id: JobId, last: str | None) -> AsyncIterator[bytes]:
