@@ -374,3 +374,15 @@ async def test_a_full_queue_says_when_to_come_back(app: Headway, http: httpx.Asy
     answer = await http.post(TASKS, json={"task_type": "x"})
     assert (answer.status_code, answer.json()["code"], answer.headers["retry-after"]) == (429, "queue_full", "5")
     assert len((await http.get(TASKS)).json()["items"]) == 3
+
+
+async def test_a_filter_with_a_typo_is_refused(http: httpx.AsyncClient) -> None:
+    for path, words in (
+        (f"{TASKS}?tenent=acme", "'tenent' here; did you mean 'tenant'? (parameters: age, age_max, "),
+        (f"{TASKS}?=", "no parameter '' here"),
+        (f"{TASKS}/x?full=1", "'full' here (it takes none)"),
+    ):
+        answer = await http.get(path)
+        assert (answer.status_code, answer.json()["code"]) == (422, "invalid")
+        assert words in answer.json()["detail"]
+    assert (await http.get(f"{TASKS}?tenant=acme&limit=3")).status_code == 200

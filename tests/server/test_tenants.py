@@ -146,7 +146,7 @@ async def test_no_list_and_no_number_names_what_is_another_tenants(house: House)
         for path in reads:
             for query in filters if path in (TASKS, "/api/v1/dlq") else [""]:
                 answer = await ours.get(f"{path}{query}")
-                assert answer.status_code in (200, 403), (path, answer.text)
+                assert answer.status_code in (200, 403, 422), (path, answer.text)  # Not every list has every filter.
                 assert not [word for word in house.hidden if word in answer.text], path
         for path in (TASKS, "/api/v1/dlq"):
             answer = await ours.get(f"{path}?tenant={THEIRS}")

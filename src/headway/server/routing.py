@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request
 from fastapi.routing import APIRoute
 from starlette.responses import Response
 
+from headway.core.words import nearest
 from headway.server.auth import Caller, Scope, authorise
 from headway.server.guard import DEPTH_MAX, too_deep
 from headway.server.problems import FIELD_MAX, PROBLEM_JSON, STATUSES, Problem
@@ -77,7 +78,9 @@ class Routes:
                 responses=responses,
                 response_model=None,
                 response_class=Response,
-                route_class_override=_guarded(scope, whole=whole, checked=method != "GET" and not many),
+                route_class_override=_guarded(
+                    scope, whole=whole, checked=method != "GET" and not many, strict=takes_input
+                ),
                 openapi_extra=_security(scope) | _headers(headers or {}),
                 **more,
             )
@@ -86,8 +89,12 @@ class Routes:
         return declare
 
 
-def _guarded(scope: Scope, *, whole: bool, checked: bool) -> type[APIRoute]:
-    """Make the class of routes that ask for a scope before anything else is read."""
+def _guarded(scope: Scope, *, whole: bool, checked: bool, strict: bool) -> type[APIRoute]:
+    """Make the class of routes that ask for a scope before anything else is read.
+
+    ``strict``: a parameter in the address that the route does not know is refused: a filter with a typo would filter
+    nothing.
+    """
 
     class Scoped(APIRoute):
         needs = scope
@@ -95,11 +102,14 @@ def _guarded(scope: Scope, *, whole: bool, checked: bool) -> type[APIRoute]:
         def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
             handle = super().get_route_handler()
             reads_json = self.body_field is not None
+            known = [parameter.alias for parameter in self.dependant.query_params]
 
             async def handle_allowed(request: Request) -> Response:
                 request.state.caller = caller = await authorise(request, scope)
                 if whole and caller.tenant is not None:
                     raise Problem("forbidden", "this token is for one tenant, and this concerns all of them")
+                if strict and request.scope["query_string"]:
+                    _check_names(request.query_params, known)
                 if checked:
                     check_depth(await request.body())
                 if reads_json and (body := await request.body()):
@@ -109,6 +119,13 @@ def _guarded(scope: Scope, *, whole: bool, checked: bool) -> type[APIRoute]:
             return handle_allowed
 
     return Scoped
+
+
+def _check_names(given: Iterable[str], known: Sequence[str]) -> None:
+    for name in given:
+        if name not in known:
+            names = f"parameters: {', '.join(sorted(known))}" if known else "it takes none"
+            raise Problem("invalid", f"no parameter {name[:FIELD_MAX]!r} here{nearest(name, known)} ({names})")
 
 
 def check_depth(body: bytes) -> None:
