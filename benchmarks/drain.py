@@ -39,7 +39,7 @@ def _keep(run: Run, contender: Contender, found: Figures, name: str) -> None:
         row |= {f"{name}_{key}": value for key, value in found.items() if key != "per_second"}
 
 
-def drain(run: Run, contender: Contender, *, workers: int, slots: int = 100) -> Figures:
+def drain(run: Run, contender: Contender, *, workers: int, slots: int | None = None) -> Figures:
     """Fill a queue, start workers, and time what they run once all are at work, for some seconds at most."""
     jobs = contender.jobs * workers // (4 if run.quick else 1)
     with run.stand(contender) as stand:
@@ -47,7 +47,7 @@ def drain(run: Run, contender: Contender, *, workers: int, slots: int = 100) -> 
         stand.ask("fill", count=jobs, patience=120)
         operations = stand.place.operations()
         for _ in range(workers):
-            stand.start_worker("drain", HEADWAY_SLOTS=str(slots))
+            stand.start_worker("drain", **({} if slots is None else {"HEADWAY_SLOTS": str(slots)}))
         stand.need(stand.all_at_work, "the workers run jobs")
         found = timed(stand, upto=jobs, seconds=3 if run.quick else 5)
         stand.stop_workers()

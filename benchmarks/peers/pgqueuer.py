@@ -14,8 +14,8 @@ from pgqueuer import AsyncpgDriver, PgQueuer, Queries
 from benchmarks import jobs
 
 PACKAGES = ("pgqueuer", "asyncpg", "uvloop")
-CONFIGURATION = "asyncpg, batch_size 100, max_concurrent_tasks 200 (naps: 50 and 100), LISTEN/NOTIFY, uvloop"
-BATCHES = {"drain": (100, 200), "naps": (50, 100), "idle": (100, 200)}
+CONFIGURATION = "asyncpg, batch_size 400, max_concurrent_tasks 800 (naps: 50 and 100), LISTEN/NOTIFY, uvloop"
+BATCHES = {"drain": (400, 800), "naps": (50, 100), "idle": (100, 200)}
 
 queries: Queries
 

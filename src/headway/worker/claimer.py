@@ -24,6 +24,7 @@ RESERVE_POLL = 0.005  # Seconds after a claim that left only slots of the reserv
 PROGRESS_EVERY = 0.2
 BACKOFF_MAX = 5.0
 LONG = 0.01  # Seconds; of jobs that take longer only a part of the slots is handed in at once.
+TOGETHER = 100  # Jobs that are handed in at once, however many slots there are.
 PARTS = 8
 PART_MIN = 8
 
@@ -65,6 +66,7 @@ class Claimer(Generic[Word]):
         self._woken = False  # By the store, since the last exchange.
         self._ended: list[_Ended[Word]] = []
         self._shortest = math.inf  # Seconds that the shortest of them took.
+        self._small = False  # Whether what was handed in last was short.
         self._progress: dict[str, Progress] = {}
         self._progress_timer: asyncio.TimerHandle | None = None
         self._filled = 0
@@ -159,11 +161,13 @@ class Claimer(Generic[Word]):
     def _hand_in(self) -> list[_Ended[Word]]:
         """Choose what goes with the next exchange, and count its slots as free.
 
-        Small jobs go together, which costs least. Long ones that ended together, as those do that began together,
-        go in parts: so the first slots need not wait until the store has dealt with all, and next time they do not
-        end together.
+        Small jobs go together, which costs least; of more than ``TOGETHER`` only half of the slots, so that the others
+        have something to do while the store deals with these. Long ones that ended together, as those do that began
+        together, go in parts: so the first slots need not wait until the store has dealt with all, and next time they
+        do not end together.
         """
-        most = self._slots if self._shortest < LONG else max(PART_MIN, self._slots // PARTS)
+        self._small = self._shortest < LONG
+        most = max(TOGETHER, -(-self._slots // 2)) if self._small else max(PART_MIN, self._slots // PARTS)
         ended, self._ended = self._ended[:most], self._ended[most:]
         if not self._ended:
             self._shortest = math.inf
@@ -192,7 +196,8 @@ class Claimer(Generic[Word]):
             if fed.next_due is not None:
                 timeout = min(timeout, fed.next_due + 0.001)
         if self._ended:
-            await asyncio.sleep(0)  # Let what was claimed begin.
+            if not self._small:
+                await asyncio.sleep(0)  # Let what was claimed begin; small jobs run while the store is asked.
         else:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(timeout):
