@@ -217,3 +217,19 @@ def _own_logging() -> Iterator[None]:
     before = logger.handlers[:], logger.level, logger.propagate
     yield
     logger.handlers, logger.level, logger.propagate = before
+
+
+# The files that take longest. They begin first, so that at the end no process is left alone with one of them.
+LONGEST = (
+    "faults/", "conformance/test_histories.py", "worker/test_remote_live.py", "sessions/", "worker/test_budgets.py",
+    "cli/test_up.py", "integrations/", "simulation/", "cli/test_operating.py",
+)  # fmt: skip
+
+
+def _turn(item: pytest.Item) -> int:
+    place = item.nodeid.removeprefix("tests/")
+    return next((turn for turn, name in enumerate(LONGEST) if place.startswith(name)), len(LONGEST))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=_turn)
