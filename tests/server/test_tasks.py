@@ -381,8 +381,9 @@ async def test_a_filter_with_a_typo_is_refused(http: httpx.AsyncClient) -> None:
         (f"{TASKS}?tenent=acme", "'tenent' here; did you mean 'tenant'? (parameters: age, age_max, "),
         (f"{TASKS}?=", "no parameter '' here"),
         (f"{TASKS}/x?full=1", "'full' here (it takes none)"),
+        (f"{TASKS}?tenant=a&tenant=b", "tenant is given twice"),
     ):
         answer = await http.get(path)
         assert (answer.status_code, answer.json()["code"]) == (422, "invalid")
         assert words in answer.json()["detail"]
-    assert (await http.get(f"{TASKS}?tenant=acme&limit=3")).status_code == 200
+    assert (await http.get(f"{TASKS}?tenant=acme&limit=3&status=queued&status=failed")).status_code == 200

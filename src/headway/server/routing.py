@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args, get_origin
 
 from fastapi import APIRouter, Request
 from fastapi.routing import APIRoute
@@ -92,8 +92,7 @@ class Routes:
 def _guarded(scope: Scope, *, whole: bool, checked: bool, strict: bool) -> type[APIRoute]:
     """Make the class of routes that ask for a scope before anything else is read.
 
-    ``strict``: a parameter in the address that the route does not know is refused: a filter with a typo would filter
-    nothing.
+    ``strict``: parameters in the address are checked by their names: a filter with a typo would filter nothing.
     """
 
     class Scoped(APIRoute):
@@ -102,14 +101,17 @@ def _guarded(scope: Scope, *, whole: bool, checked: bool, strict: bool) -> type[
         def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
             handle = super().get_route_handler()
             reads_json = self.body_field is not None
-            known = [parameter.alias for parameter in self.dependant.query_params]
+            known = {
+                parameter.alias: _takes_several(parameter.field_info.annotation)
+                for parameter in self.dependant.query_params
+            }
 
             async def handle_allowed(request: Request) -> Response:
                 request.state.caller = caller = await authorise(request, scope)
                 if whole and caller.tenant is not None:
                     raise Problem("forbidden", "this token is for one tenant, and this concerns all of them")
                 if strict and request.scope["query_string"]:
-                    _check_names(request.query_params, known)
+                    _check_names(request.query_params.multi_items(), known)
                 if checked:
                     check_depth(await request.body())
                 if reads_json and (body := await request.body()):
@@ -121,11 +123,20 @@ def _guarded(scope: Scope, *, whole: bool, checked: bool, strict: bool) -> type[
     return Scoped
 
 
-def _check_names(given: Iterable[str], known: Sequence[str]) -> None:
-    for name in given:
+def _takes_several(annotation: Any) -> bool:
+    return any(get_origin(kind) is list for kind in (annotation, *get_args(annotation)))
+
+
+def _check_names(given: Iterable[tuple[str, str]], known: Mapping[str, bool]) -> None:
+    """Refuse parameters that a route does not know, and one that is given twice though it takes one value."""
+    seen: set[str] = set()
+    for name, _ in given:
         if name not in known:
             names = f"parameters: {', '.join(sorted(known))}" if known else "it takes none"
-            raise Problem("invalid", f"no parameter {name[:FIELD_MAX]!r} here{nearest(name, known)} ({names})")
+            raise Problem("invalid", f"no parameter {name[:FIELD_MAX]!r} here{nearest(name, list(known))} ({names})")
+        if name in seen and not known[name]:
+            raise Problem("invalid", f"{name} is given twice; it takes one value")
+        seen.add(name)
 
 
 def check_depth(body: bytes) -> None:
