@@ -21,7 +21,7 @@ from typing import NamedTuple
 from websockets.asyncio.client import connect
 
 from benchmarks.service import Serving, request, valkey
-from headway.core.policy.estimate import NOW
+from headway.engine.scores import is_scored
 
 SLOTS = 8
 LOAD = 0.8  # Of all slots, on average.
@@ -74,7 +74,7 @@ async def watch(port: int, job_id: str, task: str, scores: list[Scored], unknown
             elif said["type"] == "started":
                 if told is not None:
                     waited = time.monotonic() - told[2]
-                    if told[1] >= NOW or waited >= NOW:
+                    if is_scored(told[1], waited):
                         scores.append(Scored(task, told[0], told[1], waited))
                 return
             elif said["type"] == "result":

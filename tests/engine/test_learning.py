@@ -20,6 +20,7 @@ from headway.engine.learning import (
     TELL_FIRST,
     TENANTS_MAX,
     WINDOW_MS,
+    Came,
     LaneNotes,
     Lessons,
     Lookup,
@@ -133,7 +134,7 @@ def test_the_past_fades_and_rare_things_are_dropped() -> None:
     learn(notes, {f"t{number}": {0: 1} for number in range(300)}, {}, 0)
     assert len(notes.tasks) == TASKS_MAX
     assert "t" in notes.tasks
-    learn(notes, {}, {f"n{number}": [1, 1, 1, 5, 5, 1] for number in range(300)}, 1)
+    learn(notes, {}, {f"n{number}": Came(1, 1, 1, 5, 5, 1) for number in range(300)}, 1)
     assert len(notes.tenants) == TENANTS_MAX
 
 
@@ -216,7 +217,7 @@ async def test_transient_jobs_have_lengths_and_nothing_else(store: MemoryStore) 
 
 def test_what_has_not_come_for_long_comes_less_often() -> None:
     notes = LaneNotes(since_at=BEGINS_AT)
-    learn(notes, {}, {"acme": [50, 10, 1, 1, 10, 50]}, BEGINS_AT + 600_000)
+    learn(notes, {}, {"acme": Came(50, 10, 1, 1, 10, 50)}, BEGINS_AT + 600_000)
     acme = notes.tenants["acme"]
     soon, later = (acme.coming(BEGINS_AT + after, BEGINS_AT) for after in (600_000, 10 * 3_600_000))
     assert later.rate < soon.rate / 100

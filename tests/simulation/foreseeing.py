@@ -12,10 +12,9 @@ from typing import NamedTuple
 
 from headway.core.lease import Lease, Report
 from headway.core.policy.document import Policy
-from headway.core.policy.estimate import NOW
 from headway.engine.foresight import Foresight
 from headway.engine.learning import Lessons
-from headway.engine.scores import LONG
+from headway.engine.scores import LONG, is_scored
 from tests.simulation.driver import Player
 from tests.simulation.workload import GROUPS, Work
 
@@ -34,7 +33,7 @@ class Foreseen(NamedTuple):
     @property
     def counts(self) -> bool:
         """Tell whether it is scored: a job that was said to start now, and did, says nothing."""
-        return self.p90 >= NOW or self.waited >= NOW
+        return is_scored(self.p90, self.waited)
 
 
 class Figures(NamedTuple):

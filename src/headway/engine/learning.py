@@ -76,6 +76,29 @@ class TenantNotes(msgspec.Struct, array_like=True):
         return Coming(size, max(0.0, bursts - 0.5 * part) / seen, steady=False)
 
 
+class Came(msgspec.Struct):
+    """What came of a tenant to a lane since the last publication, as ``TenantNotes`` will have it.
+
+    ``first``: the first window with jobs. ``at_once``: those of the second that ends at ``ends_at``, not counted yet.
+    """
+
+    jobs: int = 0
+    windows: int = 0
+    bursts: int = 0
+    first: int = 0
+    last: int = -2
+    squares: int = 0
+    ends_at: int = 0
+    at_once: int = 0
+
+    def close(self) -> Came:
+        """Count what came in the last second."""
+        self.jobs += self.at_once
+        self.squares += self.at_once * self.at_once
+        self.at_once = 0
+        return self
+
+
 class LaneNotes(msgspec.Struct, omit_defaults=True):
     """All that is known of a lane. ``since_at``: when somebody began to look."""
 
@@ -94,8 +117,7 @@ class Lessons:
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
         self._lengths: dict[tuple[str, str], dict[int, int]] = {}
-        # Jobs, windows, bursts, first and last window, squares; when the last second ends, and its jobs.
-        self._came: dict[tuple[str, str | None], list[int]] = {}
+        self._came: dict[tuple[str, str | None], Came] = {}
         self._from_at = self._until_at = 0
         self._told = -math.inf
         self._patience = TELL_FIRST
@@ -112,22 +134,21 @@ class Lessons:
             return
         came = self._came.get((lane, tenant))
         self._until_at = started_at
-        if came is not None and eligible_at < came[6]:
-            came[7] += 1
+        if came is not None and eligible_at < came.ends_at:
+            came.at_once += 1
             return
         self._another_second(lane, tenant, eligible_at, started_at)
 
     def _another_second(self, lane: str, tenant: str | None, eligible_at: int, started_at: int) -> None:
         window = eligible_at // WINDOW_MS
-        came = self._came.setdefault((lane, tenant), [0, 0, 0, window, -2, 0, 0, 0])
-        _close(came)
-        came[6] = eligible_at // SECOND_MS * SECOND_MS + SECOND_MS
-        came[7] = 1
+        came = self._came.setdefault((lane, tenant), Came(first=window)).close()
+        came.ends_at = eligible_at // SECOND_MS * SECOND_MS + SECOND_MS
+        came.at_once = 1
         self._from_at = self._from_at or started_at
-        if window > came[4]:
-            came[1] += 1
-            came[2] += window > came[4] + 1
-            came[4] = window
+        if window > came.last:
+            came.windows += 1
+            came.bursts += window > came.last + 1
+            came.last = window
         if len(self._came) > NOTED_MAX:  # The one that came longest ago is forgotten.
             del self._came[next(iter(self._came))]
 
@@ -140,7 +161,7 @@ class Lessons:
         known = math.inf
         for lane in {lane for lane, _ in self._lengths}:
             lengths = {task: noted for (name, task), noted in self._lengths.items() if name == lane}
-            came = {tenant or "": _close(noted) for (name, tenant), noted in self._came.items() if name == lane}
+            came = {tenant or "": noted.close() for (name, tenant), noted in self._came.items() if name == lane}
             jobs = await self._tell(store, lane, lengths, came)
             if jobs is not None:
                 known = min(known, jobs)
@@ -149,7 +170,7 @@ class Lessons:
         self._patience = TELL_FIRST if known < LITTLE else TELL_EVERY
 
     async def _tell(
-        self, store: Store, lane: str, lengths: Mapping[str, dict[int, int]], came: Mapping[str, list[int]]
+        self, store: Store, lane: str, lengths: Mapping[str, dict[int, int]], came: Mapping[str, Came]
     ) -> float | None:
         """Add to the document of a lane. Gives how many jobs it tells of; None if others were faster every time."""
         for _ in range(TRIES):
@@ -162,17 +183,7 @@ class Lessons:
         return None
 
 
-def _close(came: list[int]) -> list[int]:
-    """Count what came in the last second."""
-    came[0] += came[7]
-    came[5] += came[7] * came[7]
-    came[7] = 0
-    return came
-
-
-def learn(
-    notes: LaneNotes, lengths: Mapping[str, Mapping[int, int]], came: Mapping[str, list[int]], now_at: int
-) -> None:
+def learn(notes: LaneNotes, lengths: Mapping[str, Mapping[int, int]], came: Mapping[str, Came], now_at: int) -> None:
     """Add what was noted to what was known; the past fades."""
     for task, noted in lengths.items():
         known = notes.tasks.setdefault(task, TaskNotes())
@@ -182,14 +193,14 @@ def learn(
     shares = sum(task.share for task in notes.tasks.values())
     for known in notes.tasks.values():
         known.share = round(known.share * min(1.0, LANE_JOBS / shares), 3)
-    for tenant, (jobs, windows, bursts, first, last, squares, *_) in came.items():
+    for tenant, new in came.items():
         mine = notes.tenants.setdefault(tenant, TenantNotes())
         mine.fade(now_at)
-        mine.jobs = round(mine.jobs + jobs, 3)
-        mine.windows = round(mine.windows + windows - (first <= mine.last), 3)
-        mine.bursts = round(mine.bursts + bursts - (first <= mine.last + 1), 3)
-        mine.squares = round(mine.squares + squares, 3)
-        mine.last = max(mine.last, last)
+        mine.jobs = round(mine.jobs + new.jobs, 3)
+        mine.windows = round(mine.windows + new.windows - (new.first <= mine.last), 3)
+        mine.bursts = round(mine.bursts + new.bursts - (new.first <= mine.last + 1), 3)
+        mine.squares = round(mine.squares + new.squares, 3)
+        mine.last = max(mine.last, new.last)
     if len(notes.tasks) > TASKS_MAX:
         often = sorted(notes.tasks.items(), key=lambda pair: pair[1].share, reverse=True)
         notes.tasks = dict(often[:TASKS_MAX])

@@ -80,6 +80,11 @@ class Scores:
                 score(given, job, tallies)
 
 
+def is_scored(p90: float, waited: float) -> bool:
+    """Tell whether an estimate counts: one of a job that was said to start now, and did, says nothing."""
+    return p90 >= NOW or waited >= NOW
+
+
 def score(given: Given, job: Job, tallies: Tallies) -> None:
     """Compare an estimate with when the job started. One that never did says nothing; nor does a "now" that held."""
     started_at = _started_at(job, given.at)
@@ -88,7 +93,7 @@ def score(given: Given, job: Job, tallies: Tallies) -> None:
             tallies.scored(given.lane, within_p50=False, within_p90=False, error=None)
         return
     waited = max(0.0, (started_at - given.at) / 1_000)
-    if given.p90 < NOW and waited < NOW:
+    if not is_scored(given.p90, waited):
         return
     tallies.scored(
         given.lane,

@@ -133,7 +133,9 @@ def _check_names(given: Iterable[tuple[str, str]], known: Mapping[str, bool]) ->
     for name, _ in given:
         if name not in known:
             names = f"parameters: {', '.join(sorted(known))}" if known else "it takes none"
-            raise Problem("invalid", f"no parameter {name[:FIELD_MAX]!r} here{nearest(name, list(known))} ({names})")
+            raise Problem(
+                "invalid", f"no parameter {name[:FIELD_MAX]!r} here{nearest(name[:FIELD_MAX], list(known))} ({names})"
+            )
         if name in seen and not known[name]:
             raise Problem("invalid", f"{name} is given twice; it takes one value")
         seen.add(name)

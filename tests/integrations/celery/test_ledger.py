@@ -198,7 +198,7 @@ def test_how_long_tasks_take_is_learned(ledger: Ledger, server: Valkey) -> None:
     # R4.40
     count(ledger, "a")
     ledger.start(Run(lease_of("a/0", NODE), "queue_0", "t"))
-    ledger.finish(Run(lease_of("a/0", NODE)), took_ms=250, learn=True)
+    ledger.finish(Run(lease_of("a/0", NODE)), took_ms=250)
     ledger.flush()
     assert b"250.0" in server.ask("HGET", "headway:celery:queue_:durations", "t")
 

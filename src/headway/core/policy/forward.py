@@ -364,7 +364,7 @@ def _passing(due: float, stages: int) -> tuple[list[float], list[float]]:
 
 
 def _late(lengths: Lengths) -> float:
-    """Give how many seconds later than half of the jobs' mean the next one starts in a slot."""
+    """Give by how many seconds starts in one slot are late, beside its mean pace: half a job if all take as long."""
     return 0.5 * max(0.0, lengths.mean - lengths.variance / lengths.mean) if lengths.mean else 0.0
 
 

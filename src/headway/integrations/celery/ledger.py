@@ -144,10 +144,13 @@ class Ledger:
         """A task runs. The server hears of it some milliseconds later."""
         self._link.tell_late("runs", self._key, _words("start", run), name=run.lease)
 
-    def finish(self, run: Run, *, took_ms: int = 0, learn: bool = False, again: bool = False) -> None:
-        """A run has ended; ``again`` puts its task back into its queue. Of a short one this is all that is told."""
+    def finish(self, run: Run, *, took_ms: int | None = None, again: bool = False) -> None:
+        """A run has ended. Of a short one this is all that is told.
+
+        ``took_ms``: how long it took, if that is to be learned. ``again`` puts its task back into its queue.
+        """
         what = "ran" if self._link.take_back(run.lease) else "finish"
-        self._link.tell_late("runs", self._key, _words(what, run, str(took_ms) if learn else "", int(again)))
+        self._link.tell_late("runs", self._key, _words(what, run, "" if took_ms is None else str(took_ms), int(again)))
 
     # ------------------------------------------------------------------ by hand
 

@@ -64,10 +64,10 @@ class Runs:
         if task is None or task.app is not self._app or task.request.is_eager:
             return
         run, began = self._begun.pop(task.request.id, None) or (self._run(task), None)
+        learn = began is not None and state == SUCCESS and self._is_sample()
         self._ledger.finish(
             run,
-            took_ms=0 if began is None else int((time.monotonic() - began) * 1_000),
-            learn=began is not None and state == SUCCESS and self._is_sample(),
+            took_ms=int((time.monotonic() - (began or 0.0)) * 1_000) if learn else None,
             again=isinstance(retval, Reject) and bool(retval.requeue),
         )
 

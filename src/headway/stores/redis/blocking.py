@@ -22,7 +22,6 @@ from headway.stores.redis.library import Library
 from headway.stores.redis.plug import MORE, new_reader, plug_in, read_reply
 
 PATIENCE = 5.0  # Seconds that a call is repeated before it is given up.
-TIMEOUT = 5.0
 BACKOFF = 0.05
 OLDEST_SERVER = 7
 PAUSE = 1.0  # Seconds until a connection that failed is tried again by those who only tell.
