@@ -78,7 +78,7 @@ async def test_what_is_not_worth_telling_is_not_written(store: MemoryStore) -> N
     await change_costs(store, lambda _: {"t": SECOND})
     durations = Durations()
     for _ in range(50):
-        durations.note("t", None, 1.0)
+        durations.note([("t", None, 1.0)])
         await durations.publish(store)
     [document] = await store.read(RULES, "costs")
     assert document.version == 1
@@ -96,7 +96,7 @@ async def test_what_a_worker_notes_a_job_at_a_time_adds_up(store: MemoryStore) -
     await change_costs(store, lambda _: {"t": SECOND})
     durations = Durations()
     for _ in range(500):
-        durations.note("t", None, 5.0)
+        durations.note([("t", None, 5.0)])
         await durations.publish(store)
     assert durations.expected("t") == pytest.approx(5.0, rel=0.2)
 
@@ -121,9 +121,9 @@ def test_how_far_is_far(parts: float, own: bool) -> None:
 async def test_a_few_jobs_of_a_tenant_say_nothing(store: MemoryStore) -> None:
     durations = Durations()
     for _ in range(500):
-        durations.note("t", "like", 1.0)
+        durations.note([("t", "like", 1.0)])
     for _ in range(TENANT_JOBS - 1):
-        durations.note("t", "dear", 30.0)
+        durations.note([("t", "dear", 30.0)])
     await durations.publish(store)
     assert list(await read_costs(store)) == ["t"]
 
@@ -146,8 +146,8 @@ async def test_a_tenants_jobs_are_gathered_over_several_publications(store: Memo
     durations = Durations()
     for _ in range(TENANT_JOBS):
         for _ in range(10):
-            durations.note("t", "like", 1.0)
-        durations.note("t", "dear", 20.0)
+            durations.note([("t", "like", 1.0)])
+        durations.note([("t", "dear", 20.0)])
         await durations.publish(store)
     assert (await read_costs(store))["t=dear"] == 20 * SECOND
 
@@ -155,11 +155,11 @@ async def test_a_tenants_jobs_are_gathered_over_several_publications(store: Memo
 async def test_many_tenants_that_come_once_do_not_keep_others_from_being_known(store: MemoryStore) -> None:
     durations = Durations()
     for number in range(NOTED_MAX):
-        durations.note("t", f"once {number}", 1.0)
+        durations.note([("t", f"once {number}", 1.0)])
     await durations.publish(store)
     for _ in range(3):
         for _ in range(TENANT_JOBS):
-            durations.note("t", "dear", 20.0)
+            durations.note([("t", "dear", 20.0)])
         await durations.publish(store)
     assert (await read_costs(store)).get("t=dear") == 20 * SECOND
 
@@ -170,7 +170,7 @@ async def test_many_tenants_that_come_once_do_not_keep_others_from_being_known(s
 async def test_nothing_is_expected_to_take_a_second_until_something_is_known(store: MemoryStore) -> None:
     durations = Durations()
     assert durations.expected("t") == 1.0
-    durations.note("t", None, 4.0)
+    durations.note([("t", None, 4.0)])
     assert durations.expected("t") == 1.0  # Not told yet, so that all expect the same.
     await durations.publish(store)
     assert durations.expected("t") == 4.0
@@ -178,7 +178,7 @@ async def test_nothing_is_expected_to_take_a_second_until_something_is_known(sto
 
 async def test_what_one_worker_learned_the_others_know_after_their_next_look(store: MemoryStore) -> None:
     mine, theirs = Durations(), Durations()
-    mine.note("t", None, 4.0)
+    mine.note([("t", None, 4.0)])
     await mine.publish(store)
     assert theirs.expected("t") == 1.0
     await theirs.publish(store)
@@ -187,7 +187,7 @@ async def test_what_one_worker_learned_the_others_know_after_their_next_look(sto
 
 async def test_what_was_told_is_not_told_again(store: MemoryStore) -> None:
     durations = Durations()
-    durations.note("t", None, 4.0)
+    durations.note([("t", None, 4.0)])
     for _ in range(3):
         await durations.publish(store)
     [document] = await store.read(RULES, "costs")
@@ -208,6 +208,6 @@ async def test_two_that_publish_at_once_are_both_heard(clock: ManualClock) -> No
 
     store = Meddled(clock=clock)
     durations = Durations()
-    durations.note("t", None, 4.0)
+    durations.note([("t", None, 4.0)])
     await durations.publish(store)
     assert await read_costs(store) == {"other": 7, "t": 4 * SECOND}

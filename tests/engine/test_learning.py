@@ -65,9 +65,9 @@ async def told(store: MemoryStore, lessons: Lessons, now_s: float = 0.0) -> Know
 async def test_lengths_are_known_by_task_and_by_lane(store: MemoryStore) -> None:
     lessons = Lessons(Beats())
     for _ in range(90):
-        lessons.note(a_lease("short"), 1.0)
+        lessons.note([(a_lease("short"), 1.0)])
     for _ in range(30):
-        lessons.note(a_lease("long"), 20.0)
+        lessons.note([(a_lease("long"), 20.0)])
     known = await told(store, lessons)
     short, lane = known.task("short", "medium"), known.lane("medium")
     assert short is not None
@@ -80,9 +80,9 @@ async def test_lengths_are_known_by_task_and_by_lane(store: MemoryStore) -> None
 async def test_what_several_workers_saw_is_added_up(store: MemoryStore) -> None:
     first, second = Lessons(Beats()), Lessons(Beats())
     for _ in range(int(ENOUGH) - 1):
-        first.note(a_lease(), 2.0)
+        first.note([(a_lease(), 2.0)])
     assert (await told(store, first)).task("t", "medium") is None
-    second.note(a_lease(), 2.0)
+    second.note([(a_lease(), 2.0)])
     assert (await told(store, second)).task("t", "medium") is not None
 
 
@@ -91,7 +91,7 @@ async def test_it_is_told_soon_while_little_is_known_and_seldom_later(store: Mem
     lessons = Lessons(beats)
 
     async def versions() -> int:
-        lessons.note(a_lease(), 2.0)
+        lessons.note([(a_lease(), 2.0)])
         await lessons.publish(store)
         return sum(document.version for document in await store.read(LEARNED))
 
@@ -100,7 +100,7 @@ async def test_it_is_told_soon_while_little_is_known_and_seldom_later(store: Mem
     beats.seconds += TELL_FIRST
     assert await versions() == 2
     for _ in range(1_000):
-        lessons.note(a_lease(), 2.0)
+        lessons.note([(a_lease(), 2.0)])
     beats.seconds += TELL_FIRST
     assert await versions() == 3
     beats.seconds += TELL_FIRST
@@ -117,7 +117,7 @@ async def test_nothing_is_lost_while_others_write(store: MemoryStore) -> None:
     beats = Beats()
     lessons = Lessons(beats)
     for _ in range(20):
-        lessons.note(a_lease(), 2.0)
+        lessons.note([(a_lease(), 2.0)])
     await lessons.publish(Contended(clock=ManualClock()))
     beats.seconds += TELL_EVERY
     assert (await told(store, lessons)).task("t", "medium") is not None
@@ -141,7 +141,7 @@ def test_the_past_fades_and_rare_things_are_dropped() -> None:
 def test_tenants_noted_between_two_publications_are_bounded() -> None:
     lessons = Lessons(Beats())
     for number in range(NOTED_MAX + 10):
-        lessons.note(a_lease(tenant=f"n{number}"), 1.0)
+        lessons.note([(a_lease(tenant=f"n{number}"), 1.0)])
     assert len(lessons._came) == NOTED_MAX
 
 
@@ -153,7 +153,7 @@ async def test_what_comes_again_and_again_is_a_rate(store: MemoryStore) -> None:
     lessons = Lessons(beats)
     for number in range(1_800):
         beats.seconds = 2.0 * number
-        lessons.note(a_lease(tenant="acme", after_s=2 * number), 1.0)
+        lessons.note([(a_lease(tenant="acme", after_s=2 * number), 1.0)])
         await lessons.publish(store)
     coming = (await told(store, lessons, 3_600)).learned.arrivals["medium"]["acme"]
     assert coming.steady
@@ -165,7 +165,7 @@ async def test_what_comes_all_at_once_now_and_then_is_a_burst(store: MemoryStore
     lessons = Lessons(beats)
     for burst in range(12):
         for number in range(200):
-            lessons.note(a_lease(tenant="bulk", after_s=600 * burst + number / 20), 1.0)
+            lessons.note([(a_lease(tenant="bulk", after_s=600 * burst + number / 20), 1.0)])
         beats.seconds += TELL_EVERY
         await lessons.publish(store)
     coming = Known(await read_learned(store, BEGINS_AT + 6_600_000)).learned.arrivals["medium"]["bulk"]
@@ -177,7 +177,7 @@ async def test_what_comes_all_at_once_now_and_then_is_a_burst(store: MemoryStore
 async def test_a_burst_that_several_workers_served_is_one(store: MemoryStore) -> None:
     workers = [Lessons(Beats()) for _ in range(4)]
     for number in range(200):
-        workers[number % 4].note(a_lease(tenant="bulk", after_s=number / 20), 1.0)
+        workers[number % 4].note([(a_lease(tenant="bulk", after_s=number / 20), 1.0)])
     for lessons in workers:
         await lessons.publish(store)
     coming = Known(await read_learned(store, BEGINS_AT + int(HOUR_MS))).learned.arrivals["medium"]["bulk"]
@@ -189,8 +189,8 @@ async def test_how_many_come_at_once_is_learned(store: MemoryStore) -> None:
     lessons = Lessons(Beats())
     for minute in range(30):
         for number in range(40):
-            lessons.note(a_lease(tenant="batches", after_s=60 * minute), 1.0)
-            lessons.note(a_lease(tenant="singles", after_s=60 * minute + 1.5 * number), 1.0)
+            lessons.note([(a_lease(tenant="batches", after_s=60 * minute), 1.0)])
+            lessons.note([(a_lease(tenant="singles", after_s=60 * minute + 1.5 * number), 1.0)])
     arrivals = (await told(store, lessons, 1_800)).learned.arrivals["medium"]
     assert arrivals["batches"].size == pytest.approx(40, rel=0.05)
     assert arrivals["singles"].size == 1
@@ -200,7 +200,7 @@ async def test_how_many_come_at_once_is_learned(store: MemoryStore) -> None:
 async def test_many_tenants_that_come_seldom_are_a_rate_together(store: MemoryStore) -> None:
     lessons = Lessons(Beats())
     for number in range(50):
-        lessons.note(a_lease(tenant=f"n{number}", after_s=60 * number), 1.0)
+        lessons.note([(a_lease(tenant=f"n{number}", after_s=60 * number), 1.0)])
     comers = (await told(store, lessons, 3_600)).comers("medium")
     assert not comers.bursts
     assert comers.rate > 0
@@ -209,7 +209,7 @@ async def test_many_tenants_that_come_seldom_are_a_rate_together(store: MemorySt
 async def test_transient_jobs_have_lengths_and_nothing_else(store: MemoryStore) -> None:
     lessons = Lessons(Beats())
     for _ in range(20):
-        lessons.note(a_lease(transient=True), 1.0)
+        lessons.note([(a_lease(transient=True), 1.0)])
     known = await told(store, lessons)
     assert known.lane("medium") is not None
     assert known.learned.arrivals == {"medium": {}}
@@ -231,8 +231,7 @@ async def test_a_worker_learns_from_the_jobs_it_ends(store: MemoryStore) -> None
     await register(store, slots=20)
     await submit(store, *(a_job(tenant="acme") for _ in range(12)))
     durations = Durations()
-    for lease in await claim(store, free=12):
-        durations.ended(lease, 3.0)
+    durations.ended([(lease, 3.0) for lease in await claim(store, free=12)])
     await durations.publish(store)
     known = Known(await read_learned(store, (await store.snapshot()).now_at))
     lengths = known.lane("medium")
@@ -246,7 +245,7 @@ async def test_those_who_estimate_look_once_in_a_while(store: MemoryStore) -> No
     lookup, lessons = Lookup(beats), Lessons(Beats())
     nothing = await lookup.known(store, 0)
     for _ in range(20):
-        lessons.note(a_lease(), 1.0)
+        lessons.note([(a_lease(), 1.0)])
     await lessons.publish(store)
     assert await lookup.known(store, 0) is nothing
     beats.seconds += LOOK_EVERY + 1

@@ -13,7 +13,7 @@ from headway.core.lease import Answer, Lease
 from headway.core.policy.document import BUILT_IN
 from headway.core.policy.retry import Crashed, Ending, Raised, Released, Returned, Snoozed, TimedOut, judge
 from headway.engine import tallies as names
-from headway.engine.feed import LocalFeed
+from headway.engine.feed import LocalFeed, Ran
 from headway.engine.inforce import InForce
 from headway.engine.recovery import end_worker
 from headway.engine.tallies import LENGTHS_MS, Tallies
@@ -39,7 +39,7 @@ def a_lease(
 
 def run(tallies: Tallies, lease: Lease, ending: Ending = DONE, seconds: float = 0.02, *, lost: bool = False) -> None:
     """Let a job run and be reported."""
-    tallies.noted[lease.job_id] = (lease, seconds)
+    tallies.note([(lease, seconds)])
     tallies.reported([judge(ending, lease, BUILT_IN)], [(lease.job_id, Answer.LOST)] if lost else [])
 
 
@@ -147,9 +147,7 @@ async def test_a_feed_counts_waits_runs_and_round_trips(clock: ManualClock) -> N
     leases: list[Lease] = []
     while not leases:
         leases = list((await feed.exchange([], [], free=5, free_below=4)).leases)
-    for lease in leases:
-        feed.ended(lease, 0.1)
-    await feed.exchange([judge(DONE, lease, BUILT_IN) for lease in leases], [], free=5, free_below=4)
+    await feed.exchange(feed.words([Ran(lease, DONE, 0.1) for lease in leases]), [], free=5, free_below=4)
     counted = tallies.counted()
     assert bucket(counted, "waits|medium") == {1.0: 3}
     assert bucket(counted, "spans|completed|medium") == {1.0: 3}
@@ -176,8 +174,7 @@ def test_counting_costs_next_to_nothing() -> None:
     def batch() -> float:
         began = time.process_time()
         tallies.claimed(leases)
-        for lease in leases:
-            tallies.noted[lease.job_id] = (lease, 0.003)
+        tallies.note([(lease, 0.003) for lease in leases])
         tallies.reported(reports, ())
         return time.process_time() - began
 

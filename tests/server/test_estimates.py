@@ -33,7 +33,7 @@ async def store(app: Headway) -> Store:
     store = await app.client.store()
     lessons = Lessons()
     for _ in range(20):
-        lessons.note(a_lease(), SECONDS)
+        lessons.note([(a_lease(), SECONDS)])
     await lessons.publish(store)
     worker = a_worker("w1", slots=2, reserved=0, offers=("task:*",))
     await store.renew(Beat(worker, 60_000, 60_000, register=True))

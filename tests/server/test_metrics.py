@@ -90,7 +90,7 @@ async def test_every_metric_of_the_contract_is_there(store: Store) -> None:
     lease = await claim_one(store)
     await end(store, lease)
     tallies.claimed([lease])
-    tallies.noted[lease.job_id] = (lease, 0.1)
+    tallies.note([(lease, 0.1)])
     tallies.reported([judge(Returned(None), lease, BUILT_IN)], ())
     await tallies.publish(store)
     text = (await render(store, BUILT_IN))[0].decode()

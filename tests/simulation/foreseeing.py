@@ -117,5 +117,5 @@ class _Foreseer(Player):
             self.foreseen.append(Foreseen(work, *said, self.waits[work.number]))
 
     def end(self, lease: Lease) -> Report:
-        self._lessons.note(lease, self.by_id[lease.job_id].seconds)
+        self._lessons.note([(lease, self.by_id[lease.job_id].seconds)])
         return super().end(lease)

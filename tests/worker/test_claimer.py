@@ -7,11 +7,15 @@ from collections.abc import Sequence
 
 import pytest
 
-from headway.core.job import JobId, State
+from headway.core.job import JobId
 from headway.core.lease import Lease, Report
+from headway.core.policy.retry import Returned
 from headway.core.worker import WorkerState
-from headway.engine.feed import Fed, LocalFeed
+from headway.engine.feed import Fed, LocalFeed, Ran
+from headway.engine.inforce import InForce
 from headway.stores.base import Progress
+from headway.stores.memory import MemoryStore
+from headway.testing.clock import ManualClock
 from headway.worker.claimer import PARTS, Claimer
 
 SLOTS = 80
@@ -31,6 +35,7 @@ class Ledger(LocalFeed):
     """A feed that gives nothing, or once what it was made with, and notes what it was asked."""
 
     def __init__(self, leases: Sequence[Lease] = ()) -> None:
+        super().__init__(MemoryStore(clock=ManualClock()), InForce(), "w1", ())
         self._leases = leases
         self.asked: list[tuple[int, int, int]] = []  # How many reports, slots free, and of them below the reserve.
 
@@ -67,8 +72,7 @@ class Desk:
         """Let all slots be filled by jobs that end at once, after so long."""
         self.claimer.began(SLOTS, below=SLOTS)
         for slot in range(SLOTS):
-            report = Report(JobId(str(slot)), slot, b"t", State.COMPLETED)
-            self.claimer.ended(report, slot, below=True, seconds=seconds)
+            self.claimer.ended(Ran(a_lease(slot), Returned(None), seconds), slot, below=True)
 
 
 def a_lease(number: int) -> Lease:

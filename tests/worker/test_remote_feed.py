@@ -18,7 +18,7 @@ from headway.core.policy.document import BUILT_IN, LimitRule, Policy, Reserve
 from headway.core.policy.reading import policy_data
 from headway.core.policy.retry import Crashed, Ending, Raised, Released, Returned, Snoozed, Stopped, TimedOut, Unknown
 from headway.core.worker import Worker, WorkerState
-from headway.engine.feed import Fed
+from headway.engine.feed import Fed, Ran
 from headway.engine.inforce import InForce
 from headway.engine.messages import Result
 from headway.engine.post import Feed, Known, Pace
@@ -260,7 +260,7 @@ async def test_a_result_that_the_server_cannot_take_costs_only_itself(caplog: py
 
     async def talk(feed: Feed[Result], teller: Teller) -> None:
         lease = Lease(JobId("job-2"), 0, b"t" * 16, "t", b"", "low", None, None, 1, 1, 0, 0, 1, 1, None, 0)
-        large = feed.word(Returned(VERSION + b'"much"'), lease, 0.5)
+        (large,) = feed.words([Ran(lease, Returned(VERSION + b'"much"'), 0.5)])
         fed = await exchange(feed, [done(1), large, done(3)], free=0, below=0)
         assert not fed.refused
         handed = [asked.body["results"] for asked in teller.asked]
@@ -282,7 +282,7 @@ async def test_large_results_go_in_several_bodies() -> None:
     async def talk(feed: Feed[Result], teller: Teller) -> None:
         lease = Lease(JobId("job-2"), 0, b"t" * 16, "t", b"", "low", None, None, 1, 1, 0, 0, 1, 1, None, 0)
         text = b'"%s"' % (b"x" * (BODY_MAX // 3))
-        words = [feed.word(Returned(VERSION + text), lease, 0.5) for _ in range(4)]
+        words = feed.words([Ran(lease, Returned(VERSION + text), 0.5)] * 4)
         await exchange(feed, words, free=0, below=0)
         assert [len(asked.body["results"]) for asked in teller.asked] == [2, 2]
 
@@ -316,7 +316,7 @@ async def test_endings_go_over_the_wire_and_not_what_becomes_of_the_job(ending: 
     async def talk(feed: Feed[Result], teller: Teller) -> None:
         lease = Lease(JobId("job-1"), 0, b"t" * 16, "t", b"", "low", None, None, 1, 1, 0, 0, 1, 1, None, 0)
         progress = [Progress(JobId("job-9"), 0, b"u" * 16, 0.5, None)]
-        await feed.exchange([feed.word(ending, lease, 0.25)], progress, free=0, free_below=0)
+        await feed.exchange(feed.words([Ran(lease, ending, 0.25)]), progress, free=0, free_below=0)
         (asked,) = teller.polls()
         always = {"task_id": "job-1", "fence": (b"t" * 16).hex(), "seconds": 0.25}
         assert asked["results"] == [always | said]

@@ -55,6 +55,7 @@ def _describe_other(kind: type) -> dict[str, Any]:
 _encoder = msgspec.json.Encoder(enc_hook=_encode_other)
 _sorted_encoder = msgspec.json.Encoder(enc_hook=_encode_other, order="sorted")
 _plain_decoder = msgspec.json.Decoder()
+_as_dict = msgspec.structs.asdict
 
 
 class Signature:
@@ -85,6 +86,7 @@ class Signature:
         self._required = frozenset(p.name for p in own if p.default is p.empty and p.kind not in _VARIABLE)
         self.defaults = {p.name: p.default for p in own if p.default is not p.empty and _storable(p.default)}
         self._all_required = len(self._required) == len(own)
+        self._simple = self._all_required and not self._odd and not self._positional_only
         annotations = {p.name: _annotation(p) for p in own}
         self._walked = frozenset(name for name, kind in annotations.items() if not _is_typed(kind))
         self._typed = len(self._walked) < len(annotations)
@@ -147,7 +149,9 @@ class Signature:
                 f"task {self._name}: the job's arguments do not fit this version of the task: {_locate(problem)}",
                 task=self._name,
             ) from None
-        values = msgspec.structs.asdict(found)
+        values = _as_dict(found)
+        if self._simple:
+            return [], values
         if not self._all_required:
             values = {name: value for name, value in values.items() if value is not msgspec.UNSET}
         if not self._odd and not self._positional_only:
@@ -221,7 +225,7 @@ class Signature:
 _VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
-def encode_result(value: Any, *, typed: bool, largest: int) -> bytes | None:
+def encode_result(value: Any, typed: bool, largest: int) -> bytes | None:
     """Turn a result into bytes; None stays None. Raises ``PayloadError``."""
     if value is None:
         return None
@@ -281,7 +285,7 @@ def split_server(payload: bytes) -> tuple[bytes, str | None]:
 
 
 def payload_body(payload: bytes) -> bytes | memoryview:
-    if not payload.startswith(VERSION):
+    if payload[:1] != VERSION:
         raise PayloadError(f"this payload has version {payload[:1].hex() or 'none'}; this Headway reads 01")
     return payload[1:] if len(payload) < COPIED_MAX else memoryview(payload)[1:]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from headway.core.lease import Lease
 from headway.core.policy.rules import SECOND_US, limit_key
@@ -36,20 +36,26 @@ class Durations:
         """Give the seconds that a job of this task is expected to take; 1 until something is known."""
         return self._known_us.get(task, SECOND_US) / SECOND_US
 
-    def ended(self, lease: Lease, seconds: float) -> None:
-        """A job has run for so long."""
-        self.note(lease.task, lease.tenant, seconds)
-        self._lessons.note(lease, seconds)
+    def ended(self, runs: Sequence[tuple[Lease, float]]) -> None:
+        """Jobs have run for so many seconds."""
+        self.note((lease.task, lease.tenant, seconds) for lease, seconds in runs)
+        self._lessons.note(runs)
 
-    def note(self, task: str, tenant: str | None, seconds: float) -> None:
-        self.noted = True
-        count, total = self._tasks.get(task, (0, 0.0))
-        self._tasks[task] = (count + 1, total + seconds)
-        if tenant is not None:
-            count, total = self._tenants.pop((task, tenant), (0, 0.0))
-            self._tenants[task, tenant] = (count + 1, total + seconds)
-            if len(self._tenants) > NOTED_MAX:  # The one that came longest ago is forgotten.
-                del self._tenants[next(iter(self._tenants))]
+    def note(self, runs: Iterable[tuple[str, str | None, float]]) -> None:
+        """Jobs of a task, of a tenant perhaps, have run for so many seconds."""
+        tasks = self._tasks
+        for task, tenant, seconds in runs:
+            self.noted = True
+            count, total = tasks.get(task, (0, 0.0))
+            tasks[task] = (count + 1, total + seconds)
+            if tenant is not None:
+                self._note_tenant(task, tenant, seconds)
+
+    def _note_tenant(self, task: str, tenant: str, seconds: float) -> None:
+        count, total = self._tenants.pop((task, tenant), (0, 0.0))
+        self._tenants[task, tenant] = (count + 1, total + seconds)
+        if len(self._tenants) > NOTED_MAX:  # The one that came longest ago is forgotten.
+            del self._tenants[next(iter(self._tenants))]
 
     async def publish(self, store: Store) -> None:
         """Tell the store what was learned and is worth telling, and learn what others told it."""

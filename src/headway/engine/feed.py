@@ -27,6 +27,14 @@ SNAPSHOT_AGE_ALONE = 0.2  # and if there is only one class: then there is nothin
 DEBT_MAX = 60.0  # Seconds beyond what was expected that one job may cost its lane.
 
 
+class Ran(NamedTuple):
+    """A job that has run here: how that ended, and after how many seconds."""
+
+    lease: Lease
+    ending: Ending
+    seconds: float
+
+
 class Fed(NamedTuple):
     """What an exchange brought. ``more``: ask again at once, something claimable was passed over or only now seen."""
 
@@ -174,9 +182,11 @@ class LocalFeed:
         """Wait no longer: whoever submits something now wakes another worker."""
         await self._store.exchange(Exchange(self._worker_id, os.urandom(TOKEN_BYTES), plan=Plan()))
 
-    def word(self, ending: Ending, lease: Lease, seconds: float) -> Report:
-        """Decide what becomes of a job: what goes with the next exchange is a report."""
-        return judge(ending, lease, self._in_force.policy, chance=random.random())
+    def words(self, ran: Sequence[Ran]) -> list[Report]:
+        """Learn from jobs that have run, and decide what becomes of them: what goes with an exchange are reports."""
+        self.learn([(lease, seconds) for lease, _, seconds in ran])
+        policy, chance = self._in_force.policy, random.random
+        return [judge(ending, lease, policy, chance=chance()) for lease, ending, _ in ran]
 
     def listen(self) -> Ear:
         """Open the ear that the store rings when something this worker can serve was submitted."""
@@ -186,13 +196,14 @@ class LocalFeed:
 
     async def close(self) -> None: ...
 
-    def ended(self, lease: Lease, seconds: float) -> None:
-        """Learn how long a job took: its lane had so much more, or less, than it was charged for."""
+    def learn(self, runs: Sequence[tuple[Lease, float]]) -> None:
+        """Learn how many seconds jobs took: their lane had so much more, or less, than it was charged for."""
         if len(self._snapshot.classes) > 1:
-            over = seconds - self._durations.expected(lease.task)
-            self._clocks.correct(self._in_force.policy, lease.class_key, min(over, DEBT_MAX))
-        self._durations.ended(lease, seconds)
-        self._tallies.noted[lease.job_id] = (lease, seconds)
+            for lease, seconds in runs:
+                over = seconds - self._durations.expected(lease.task)
+                self._clocks.correct(self._in_force.policy, lease.class_key, min(over, DEBT_MAX))
+        self._durations.ended(runs)
+        self._tallies.note(runs)
 
     def _age_max(self, free_below: int) -> float:
         """Give how old the picture may be before a plan is made from a new one."""

@@ -144,7 +144,7 @@ class HandIn:
         if given is not None:
             seen = min(max(given, 0.0), lease.limit_ms / 500 if seen is None else seen)
         if seen is not None:
-            self._seat.feed().ended(lease, seen)
+            self._seat.feed().learn([(lease, seen)])
 
 
 def _stands(wanted: State, stands: State, *, taken: bool) -> State | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from math import floor, log2
 from operator import itemgetter
 
@@ -122,24 +122,28 @@ class Lessons:
         self._told = -math.inf
         self._patience = TELL_FIRST
 
-    def note(self, lease: Lease, seconds: float) -> None:
-        """A job has run for so long."""
-        lane, task, tenant, started_at, eligible_at = _RAN(lease)
-        lengths = self._lengths.get((lane, task))
-        if lengths is None:
-            lengths = self._lengths[lane, task] = {}
-        at = floor(log2(seconds) * A_DOUBLING) if seconds > SHORTEST else bucket(seconds)
-        lengths[at] = lengths[at] + 1 if at in lengths else 1
-        if not eligible_at:  # A transient job.
-            return
-        came = self._came.get((lane, tenant))
-        self._until_at = started_at
-        if came is not None and eligible_at < came.ends_at:
-            came.at_once += 1
-            return
-        self._another_second(lane, tenant, eligible_at, started_at)
+    def note(self, runs: Iterable[tuple[Lease, float]]) -> None:
+        """Jobs have run for so many seconds."""
+        same: tuple[str, str, str | None] | None = None
+        lengths: dict[int, int] = {}
+        came: Came | None = None
+        for lease, seconds in runs:
+            lane, task, tenant, started_at, eligible_at = _RAN(lease)
+            if same != (lane, task, tenant):  # Mostly they are of one kind.
+                same = (lane, task, tenant)
+                lengths = self._lengths.get((lane, task)) or self._lengths.setdefault((lane, task), {})
+                came = self._came.get((lane, tenant))
+            at = floor(log2(seconds) * A_DOUBLING) if seconds > SHORTEST else bucket(seconds)
+            lengths[at] = lengths[at] + 1 if at in lengths else 1
+            if not eligible_at:  # A transient job.
+                continue
+            self._until_at = started_at
+            if came is not None and eligible_at < came.ends_at:
+                came.at_once += 1
+            else:
+                came = self._another_second(lane, tenant, eligible_at, started_at)
 
-    def _another_second(self, lane: str, tenant: str | None, eligible_at: int, started_at: int) -> None:
+    def _another_second(self, lane: str, tenant: str | None, eligible_at: int, started_at: int) -> Came:
         window = eligible_at // WINDOW_MS
         came = self._came.setdefault((lane, tenant), Came(first=window)).close()
         came.ends_at = eligible_at // SECOND_MS * SECOND_MS + SECOND_MS
@@ -151,6 +155,7 @@ class Lessons:
             came.last = window
         if len(self._came) > NOTED_MAX:  # The one that came longest ago is forgotten.
             del self._came[next(iter(self._came))]
+        return came
 
     async def publish(self, store: Store) -> None:
         """Tell what was learned, unless that was done a moment ago."""

@@ -15,22 +15,14 @@ from headway.core.policy.retry import Ending
 from headway.core.worker import Worker
 from headway.engine.catalogue import CronDocument, TaskEntry, publish_crons, publish_tasks
 from headway.engine.durations import Durations
-from headway.engine.feed import Fed, LocalFeed
+from headway.engine.feed import Fed, LocalFeed, Ran
 from headway.engine.inforce import InForce, apply_file
 from headway.engine.recovery import end_worker
 from headway.engine.rules import declare_limits, govern
 from headway.engine.tallies import Tallies
 from headway.stores.base import Beat, Ear, Progress, Renewed, Store
 
-
-class Ended(Protocol):
-    """Whatever tells how a job has ended."""
-
-    @property
-    def job_id(self) -> JobId: ...
-
-
-Word = TypeVar("Word", bound=Ended)
+Word = TypeVar("Word")
 
 
 class Feed(Protocol[Word]):
@@ -41,12 +33,8 @@ class Feed(Protocol[Word]):
 
     calm: float  # When nothing was last seen to wait, on the monotonic clock; 0 if something did, or if unknown.
 
-    def word(self, ending: Ending, lease: Lease, seconds: float) -> Word:
-        """Put an ending into the word that goes with the next exchange."""
-        ...
-
-    def ended(self, lease: Lease, seconds: float) -> None:
-        """Learn how long a job took."""
+    def words(self, ran: Sequence[Ran]) -> list[Word]:
+        """Learn from jobs that have run, and put their endings into the words that go with the next exchange."""
         ...
 
     async def exchange(

@@ -18,10 +18,10 @@ from headway.core.job import JobId
 from headway.core.lease import Lease
 from headway.core.policy.document import Policy, reserved_slots
 from headway.core.policy.ladder import Grant
-from headway.core.policy.retry import Ending, Released
+from headway.core.policy.retry import Released
 from headway.core.worker import TASK, Worker, WorkerState
 from headway.engine import messages
-from headway.engine.feed import Fed
+from headway.engine.feed import Fed, Ran
 from headway.engine.http import PATIENCE, Caller
 from headway.engine.inforce import InForce
 from headway.engine.messages import Heard, Polled, Registered, Result, lease_of, result_of
@@ -165,10 +165,8 @@ class HttpFeed:
         self._state = WorkerState.ACTIVE
         self._errands: set[asyncio.Task[None]] = set()
 
-    def word(self, ending: Ending, lease: Lease, seconds: float) -> Result:
-        return result_of(ending, lease.job_id, lease.token, round(seconds, 6))
-
-    def ended(self, lease: Lease, seconds: float) -> None: ...
+    def words(self, ran: Sequence[Ran]) -> list[Result]:
+        return [result_of(ending, lease.job_id, lease.token, round(seconds, 6)) for lease, ending, seconds in ran]
 
     def listen(self) -> Ear:
         return self._bell

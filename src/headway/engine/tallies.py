@@ -110,6 +110,12 @@ class Tallies:
         """The jobs of a claim that was answered at this moment of the monotonic clock have all begun."""
         _instant(self._starts, time.monotonic() - claimed)
 
+    def note(self, runs: Iterable[tuple[Lease, float]]) -> None:
+        """Jobs have run for so many seconds. They count once it is known what the store says to their reports."""
+        noted = self.noted
+        for run in runs:
+            noted[run[0].job_id] = run
+
     def reported(self, reports: Sequence[Report], refused: Sequence[tuple[str, str]]) -> None:
         """The store has answered these reports, of jobs that were noted."""
         self._busy = True

@@ -13,7 +13,7 @@ from headway.core.lease import Lease, Report
 from headway.core.policy.retry import Ending, Released, TimedOut
 from headway.core.snapshot import Snapshot
 from headway.core.worker import Worker
-from headway.engine.feed import Fed, LocalFeed
+from headway.engine.feed import Fed, LocalFeed, Ran
 from headway.engine.post import Feed, LocalPost, Pace
 from headway.engine.recovery import end_worker
 from headway.stores.base import Ear, Exchange, Progress, Store
@@ -42,10 +42,11 @@ class Bench(Runner):
         self, app: Headway, store: Store, *, slots: int, attempts_max: int, raise_errors: bool, move_on: MoveOn
     ) -> None:
         self._own_board = Board.create(slots)
+        self.reports: list[Report] = []
         self._store = store
         super().__init__(
             app,
-            _FreshPost(store, app.in_force, file=policy_file(app)),
+            _FreshPost(store, app.in_force, file=policy_file(app), kept=self.reports),
             self._own_board,
             worker_id=f"testbed:{uuid.uuid4().hex[:6]}",
             host="testbed",
@@ -58,7 +59,6 @@ class Bench(Runner):
         self._raise_errors = raise_errors
         self._move_on = move_on
         self.pace = self.pace._replace(dead_after=LEASE_MS / 1_000)
-        self.reports: list[Report] = []
         self.errors: list[BaseException] = []
         self.attempts = 0
         self.endless: str | None = None  # The task that was about to run when the bound was reached.
@@ -143,12 +143,10 @@ class _Clerk(Claimer[Report]):
             if self._progress_timer is not None:
                 self._progress_timer.cancel()
 
-    def ended(self, word: Report | None, slot: int | None, *, below: bool, seconds: float = 0.0) -> None:
-        if word is not None:
-            self._bench.reports.append(word)
+    def ended(self, ran: Ran | None, slot: int | None, *, below: bool) -> None:
         if self._bench.halted:
             self.stop_claiming()
-        super().ended(word, slot, below=below, seconds=seconds)
+        super().ended(ran, slot, below=below)
 
     def _begin(self, leases: Sequence[Lease]) -> None:
         for lease in leases:
@@ -158,10 +156,14 @@ class _Clerk(Claimer[Report]):
 
 
 class _FreshPost(LocalPost):
-    """Gives the bench its own feed."""
+    """Gives the bench its own feed, which keeps all reports."""
+
+    def __init__(self, *args: Any, kept: list[Report], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._kept = kept
 
     def feed(self, worker: Worker, pace: Pace, *, offset: float) -> Feed[Report]:
-        return _FreshFeed(self._store, self.in_force, worker.worker_id, worker.offers)
+        return _FreshFeed(self._store, self.in_force, worker.worker_id, worker.offers, kept=self._kept)
 
 
 class _FreshFeed(LocalFeed):
@@ -169,6 +171,15 @@ class _FreshFeed(LocalFeed):
 
     It has every capability that waiting jobs ask for, but not tasks that the app does not have.
     """
+
+    def __init__(self, *args: Any, kept: list[Report]) -> None:
+        super().__init__(*args)
+        self._kept = kept
+
+    def words(self, ran: Sequence[Ran]) -> list[Report]:
+        reports = super().words(ran)
+        self._kept += reports
+        return reports
 
     async def exchange(
         self,

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import lru_cache
 
 from headway.core.job import JobId
 
@@ -71,8 +72,8 @@ class Board:
     def hold(self, slot: int, job_id: JobId, token: bytes, task: str, executor: str, stop_by: float) -> None:
         """Put a job on the board. The busy mark is written last, so a reader never sees half a slot."""
         offset = _FIRST + slot * _STEP
-        code = _EXECUTORS.index(executor)
-        _SLOT.pack_into(self._memory, offset, _FREE, code, _GO_ON, job_id.encode(), token, stop_by, task.encode()[:64])
+        code, name = _kind(task, executor)
+        _SLOT.pack_into(self._memory, offset, _FREE, code, _GO_ON, job_id.encode(), token, stop_by, name)
         self._memory[offset] = _BUSY
 
     def stopping(self, slot: int, stop: Stop, stop_by: float) -> None:
@@ -129,6 +130,11 @@ class Board:
     def close(self) -> None:
         self._memory.close()
         os.close(self.descriptor)
+
+
+@lru_cache(maxsize=1_024)
+def _kind(task: str, executor: str) -> tuple[int, bytes]:
+    return _EXECUTORS.index(executor), task.encode()[:64]
 
 
 def _size(slots: int) -> int:

@@ -13,7 +13,7 @@ from typing import Generic
 
 from headway.core.errors import StoreError
 from headway.core.lease import Lease
-from headway.engine.feed import Fed
+from headway.engine.feed import Fed, Ran
 from headway.engine.post import Feed, Word
 from headway.stores.base import Ear, Progress
 
@@ -29,9 +29,9 @@ PARTS = 8
 PART_MIN = 8
 
 
-# A job that has ended but is not handed in: the feed's word of it, the slot it still fills, and whether that is below
-# the reserve.
-_Ended = tuple[Word | None, int | None, bool]
+# A job that has ended but is not handed in: what is to be said of it, the slot it still fills, and whether that is
+# below the reserve.
+_Ended = tuple[Ran | None, int | None, bool]
 
 
 class Claimer(Generic[Word]):
@@ -64,7 +64,7 @@ class Claimer(Generic[Word]):
         self._poll = poll
         self._kick = asyncio.Event()
         self._woken = False  # By the store, since the last exchange.
-        self._ended: list[_Ended[Word]] = []
+        self._ended: list[_Ended] = []
         self._shortest = math.inf  # Seconds that the shortest of them took.
         self._small = False  # Whether what was handed in last was short.
         self._progress: dict[str, Progress] = {}
@@ -81,12 +81,14 @@ class Claimer(Generic[Word]):
         self._filled += jobs
         self._filled_below += below
 
-    def ended(self, word: Word | None, slot: int | None, *, below: bool, seconds: float = 0.0) -> None:
-        """A job has ended; the word of it, if there is one, goes with the next exchange, and then its slot is free."""
-        self._ended.append((word, slot, below))
-        self._shortest = min(self._shortest, seconds)
-        if self._progress and word is not None:
-            self._progress.pop(word.job_id, None)
+    def ended(self, ran: Ran | None, slot: int | None, *, below: bool) -> None:
+        """A job has ended; if that is to be told, it goes with the next exchange, and then its slot is free."""
+        self._ended.append((ran, slot, below))
+        if ran is not None:
+            if ran.seconds < self._shortest:
+                self._shortest = ran.seconds
+            if self._progress:
+                self._progress.pop(ran.lease.job_id, None)
         self._kick.set()
 
     def note(self, progress: Progress) -> None:
@@ -134,7 +136,7 @@ class Claimer(Generic[Word]):
     async def _exchange(self) -> Fed:
         """Make one exchange, again and again until the store answers."""
         ended = self._hand_in()
-        words = [word for word, _, _ in ended if word is not None]
+        words = self._feed.words([ran for ran, _, _ in ended if ran is not None])
         progress, self._progress = list(self._progress.values()), {}
         woken, self._woken = self._woken, False
         delay = 0.05
@@ -158,7 +160,7 @@ class Claimer(Generic[Word]):
                 self._begin(fed.leases)
             return fed
 
-    def _hand_in(self) -> list[_Ended[Word]]:
+    def _hand_in(self) -> list[_Ended]:
         """Choose what goes with the next exchange, and count its slots as free.
 
         Small jobs go together, which costs least; of more than ``TOGETHER`` only half of the slots, so that the others

@@ -17,13 +17,14 @@ from headway.client.app import Headway, Middleware
 from headway.client.context import NOTHING, Context, trace_of
 from headway.client.task import Task
 from headway.core.errors import JobError, StoreError
-from headway.core.lease import Lease, Report
+from headway.core.lease import Lease
 from headway.core.policy.document import INTERACTIVE, Policy, reserved_slots
 from headway.core.policy.ladder import Grant, rung_index
 from headway.core.policy.retry import Crashed, Ending, Raised, Released, Returned, Stopped, TimedOut, Unknown, judge
 from headway.core.worker import Worker
 from headway.engine import traces
 from headway.engine.catalogue import CronDocument, TaskEntry
+from headway.engine.feed import Ran
 from headway.engine.inforce import LOOK_EVERY
 from headway.engine.post import Feed, Known, Pace, Post
 from headway.stores.base import Ear, Progress
@@ -296,13 +297,14 @@ class Runner:
         reserved, hard_grace = policy.reserve.lanes, self._settings.hard_grace
         self._logged = job_log.isEnabledFor(logging.INFO)
         now = time.monotonic()
-        claimer.began(len(leases), below=sum(lease.lane not in reserved for lease in leases))
+        outside = 0  # Of the reserve.
         for lease in leases:
             task = tasks.get(lease.task)
             below = lease.lane not in reserved
+            outside += below
             if task is None:
                 log.warning("job.unknown_task", extra={"headway": {"job": lease.job_id, "task": lease.task}})
-                claimer.ended(feed.word(Unknown(), lease, 0.0), None, below=below)
+                claimer.ended(Ran(lease, Unknown(), 0.0), None, below=below)
                 continue
             slot = self._free_slots.pop()
             timeout = lease.limit_ms / 1_000
@@ -317,6 +319,7 @@ class Runner:
                 self._log("job.started", job, args=self._arguments(job.context) if self._settings.log_args else None)
             if self._granted and (grant := self._granted.pop(lease.job_id, None)):
                 self._shrink(job, grant)  # It was lowered while we were being told of it.
+        claimer.began(len(leases), below=outside)
         if self._jobs:
             self._idle.clear()
 
@@ -342,23 +345,17 @@ class Runner:
         # A job points to its task, and that points back: cut here, or a collector must find them all.
         job.handle = None
         self._board.ended(job.slot)
-        seconds = time.monotonic() - job.started
-        feed = self._feed
-        if feed is not None:
-            feed.ended(job.lease, seconds)
-        del self._jobs[job.lease.job_id]
+        lease = job.lease
+        del self._jobs[lease.job_id]
         if not self._jobs:
             self._idle.set()
-        word = None
-        if ending is not None and feed is not None:
-            lease = job.lease
-            if job.stop and job.stop is Stop.CANCEL:
-                lease = lease._replace(cancel_requested=True)
-            word = feed.word(ending, lease, seconds)
+        if job.stop and job.stop is Stop.CANCEL:
+            lease = lease._replace(cancel_requested=True)
+        ran = None if ending is None else Ran(lease, ending, time.monotonic() - job.started)
         if self._logged:
-            self._log_end(job, ending, word)
+            self._log_end(job, ran)
         if self._claimer is not None:
-            self._claimer.ended(word, job.slot, below=job.below, seconds=seconds)
+            self._claimer.ended(ran, job.slot, below=job.below)
 
     def _handed_in(self, slots: list[int]) -> None:
         """The store has taken the reports of these slots' jobs: the slots are free."""
@@ -485,12 +482,11 @@ class Runner:
         job = self._jobs[context.job_id]
         return job.task.show_arguments(job.lease.payload)
 
-    def _log_end(self, job: Running, ending: Ending | None, word: object) -> None:
-        report = word if isinstance(word, Report) else None
-        if report is None and ending is not None:  # A server judges for itself; this is what it will come to.
-            report = judge(ending, job.lease, self._post.in_force.policy)
+    def _log_end(self, job: Running, ran: Ran | None) -> None:
+        ending = None if ran is None else ran.ending
+        report = None if ran is None else judge(ran.ending, ran.lease, self._post.in_force.policy)
         state = report.state.value if report else None
-        event = state or ("lost" if ending is None else "ended")
+        event = state or "lost"
         if state == "queued":
             event = "retried" if isinstance(ending, (Raised, TimedOut, Crashed)) else "released"
         facts: dict[str, Any] = {

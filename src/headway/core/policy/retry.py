@@ -17,6 +17,7 @@ Rule 7: a session never goes back to the queue, where nobody would be at its oth
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import NamedTuple, assert_never
 
 from headway.core.errors import JobError
@@ -26,6 +27,9 @@ from headway.core.policy.document import HALTED, INTERACTIVE, Policy
 
 _CANCELLED = "cancelled while executing"
 _COMPLETED = State.COMPLETED  # Named once: Python 3.11 searches for an enum's member each time.
+_KEPT = itemgetter(*map(Lease._fields.index, ("job_id", "seq", "token", "attempts", "crashes", "timeout_ms")))
+_NO_MORE = tuple(Report._field_defaults[name] for name in Report._fields[11:])
+_as_report = Report._make
 DELAY_MS_MAX = 366 * 24 * 3_600_000  # Odd values from tasks are clamped to a year.
 
 
@@ -95,11 +99,13 @@ def judge(ending: Ending, lease: Lease, policy: Policy, *, chance: float = 0.0) 
     ``chance`` is a random number in [0, 1) for the jitter of the backoff; it is passed in so that the
     same inputs give the same answer.
     """
-    if not lease.persist:
+    if not lease.token:
         return _transient(ending, lease)
+    if type(ending) is Returned:  # The usual case, so it takes the shortest way.
+        return _completed(ending, lease)
     match ending:
-        case Returned():  # The usual case, so it is asked for what it holds only here.
-            return _end(lease, _COMPLETED, ending.result, ending.result_error)
+        case Returned(result, result_error):
+            return _end(lease, _COMPLETED, result, result_error)
         case Stopped(reason):
             return _end(lease, State.CANCELLED, reason=reason)
         case Raised(error, after_ms):
@@ -124,6 +130,15 @@ def judge(ending: Ending, lease: Lease, policy: Policy, *, chance: float = 0.0) 
             return _back(lease, reason="unknown_task", front=True, needs=(f"task:{lease.task}",))
         case _ as never:
             assert_never(never)
+
+
+def _completed(ending: Returned, lease: Lease) -> Report:
+    """As ``_end`` does, at a third of its cost."""
+    job_id, seq, token, attempts, crashes, timeout_ms = _KEPT(lease)
+    result, result_error = ending
+    return _as_report(
+        (job_id, seq, token, _COMPLETED, result, result_error, None, None, attempts, crashes, timeout_ms, *_NO_MORE)
+    )
 
 
 def _stopped(lease: Lease, policy: Policy, error: JobError, partial: bytes | None) -> Report:

@@ -27,7 +27,10 @@ _HEAD = struct.Struct("BB")
 _SHORT = struct.Struct(">H")
 _LONG = struct.Struct(">I")
 _COUNTS = struct.Struct(">IHH")
-_read_long = _LONG.unpack_from
+_MEMBER = struct.Struct("16s")
+_PLAIN = bytes((0, 36))  # No flags, and an id as Headway makes them; a record that says so begins like this:
+_read_plain = struct.Struct(">15s6x36sI").unpack_from  # since when it waits, its id, and how long its end is.
+_PLAIN_END = 61
 _read_short = _SHORT.unpack_from
 _as_lease = Lease._make
 
@@ -174,6 +177,12 @@ def _known_name(raw: bytes) -> str:
     return raw.decode()
 
 
+@lru_cache(maxsize=1_024)
+def _known_terms(raw: bytes, body: int) -> tuple[int, int, RetryRule | None, str]:
+    """Read a body of so many bytes, and the name behind it."""
+    return (*_known_body(raw[:body]), _known_name(raw[body + 2 :]))
+
+
 class _Cursor:
     """Reads one piece of a record after another."""
 
@@ -292,30 +301,27 @@ def fresh_leases(
     leases: list[Lease] = []
     replies, members, others, runs = given
     held_at = {int(others[at]): others[at + 1] for at in range(0, len(others), 2)}
+    seqs = [int(member) - BASE for (member,) in _MEMBER.iter_unpack(members)]
     at = 0
     for run in range(0, len(runs), 2):
         key = class_key(runs[run])
         lane, needs, rung, persist = key
         for _ in range(int(runs[run + 1])):
-            record = replies[at]
-            seq = int(members[16 * at : 16 * at + 16]) - BASE
-            held = held_at.get(at)
+            record, seq, held = replies[at], seqs[at], held_at.get(at)
             at += 1
             if held is not None:
                 leases.append(make_lease(seq, read_record(record), read_held(held), key, ladder))
                 continue
             tenant = trace_id = None
-            if record[19]:
-                fixed = read_record(record)
-                job_id, task, payload, tenant, trace_id = fixed[1:4] + fixed[7:9]
-                max_retries, asked_ms, retry = fixed[4:7]
-            else:  # As ``read_record`` does, for a job that has nothing but a task and a payload.
-                stop = 21 + record[20]
-                job_id = JobId(record[21:stop].decode())
-                tail = len(record) - _read_long(record, stop)[0]
-                max_retries, asked_ms, retry = _known_body(record[stop + 4 : tail])
+            if record[19:21] == _PLAIN:  # As ``read_record`` does, for a job that has only an id, a task and a payload.
+                submitted, raw_id, tail = _read_plain(record)
+                tail = len(record) - tail
                 name = tail + 2 + _read_short(record, tail)[0]
-                task, payload = _known_name(record[tail + 2 : name]), record[name:]
+                job_id, submitted_at, payload = JobId(raw_id.decode()), int(submitted), record[name:]
+                max_retries, asked_ms, retry, task = _known_terms(record[_PLAIN_END:name], tail - _PLAIN_END)
+            else:
+                fixed = read_record(record)
+                submitted_at, job_id, task, payload, max_retries, asked_ms, retry, tenant, trace_id = fixed[:9]
             if not persist:
                 leases.append(
                     Lease(
@@ -324,9 +330,8 @@ def fresh_leases(
                     )
                 )  # fmt: skip
             else:
-                submitted_at = int(record[:15])  # It has no past, so that is also since when it has waited.
                 leases.append(
-                    _as_lease(
+                    _as_lease(  # It has no past, so it has waited since it was submitted.
                         (job_id, seq, token, task, payload, lane, tenant, trace_id, 1, 1, 0, max_retries, asked_ms,
                          asked_ms, retry, now_at, False, needs, worker_id, rung, None, None, submitted_at, submitted_at)
                     )
