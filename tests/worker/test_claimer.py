@@ -62,15 +62,12 @@ class Desk:
         self.feed = feed
         self.freed: list[int] = []
         self.claimer = Claimer(
-            feed, Deaf(), slots=SLOTS, start=self._start, handed_in=self.freed.extend, confirm=60.0
+            feed, Deaf(), slots=SLOTS, start=lambda leases, lanes: None, handed_in=self.freed.extend, confirm=60.0
         )  # fmt: skip
-
-    def _start(self, leases: Sequence[Lease]) -> None:
-        self.claimer.began(len(leases), below=len(leases))
 
     def fill(self, *, seconds: float) -> None:
         """Let all slots be filled by jobs that end at once, after so long."""
-        self.claimer.began(SLOTS, below=SLOTS)
+        self.claimer._begin([a_lease(slot) for slot in range(SLOTS)])
         for slot in range(SLOTS):
             self.claimer.ended(Ran(a_lease(slot), Returned(None), seconds), slot, below=True)
 
@@ -102,7 +99,7 @@ async def test_a_job_that_is_not_handed_in_fills_its_slot() -> None:
 
 async def test_only_the_reserve_left_is_asked_for_a_moment_later_and_not_again_and_again() -> None:
     desk = Desk(Ledger([a_lease(number) for number in range(SLOTS - 1)]))
-    desk.claimer.reserve(1, leave_free=False)
+    desk.claimer.reserve(1, frozenset({"high"}), leave_free=False)
     running = asyncio.create_task(desk.claimer.run())
     await asyncio.sleep(0.3)
     assert desk.feed.asked == [(0, SLOTS, SLOTS - 1), (0, 1, 0)]

@@ -133,10 +133,10 @@ class _Clerk(Claimer[Report]):
                 fed = await self._exchange()
                 if self._free() > 0 and (fed.more or fed.leases):
                     continue
-                if self._filled > len(self._ended):
+                if self._filled > len(self._over) + len(self._ended):
                     await self._kick.wait()
                     self._kick.clear()
-                elif not self._ended and not self._bench.moves_on(fed.next_due):
+                elif not self._any_ended() and not self._bench.moves_on(fed.next_due):
                     return
         finally:
             hearing.cancel()
@@ -152,7 +152,7 @@ class _Clerk(Claimer[Report]):
         for lease in leases:
             if not self._bench.begins(lease):
                 self.stop_claiming()
-        self._start(leases)
+        super()._begin(leases)
 
 
 class _FreshPost(LocalPost):

@@ -29,9 +29,13 @@ PARTS = 8
 PART_MIN = 8
 
 
-# A job that has ended but is not handed in: what is to be said of it, the slot it still fills, and whether that is
-# below the reserve.
-_Ended = tuple[Ran | None, int | None, bool]
+# A job that has ended but is not handed in: the feed's word of it, the slot it still fills, and whether that is below
+# the reserve.
+_Ended = tuple[Word | None, int | None, bool]
+
+
+# Starts leased jobs, and is told which lanes are those of the reserve.
+Start = Callable[[Sequence[Lease], frozenset[str]], None]
 
 
 class Claimer(Generic[Word]):
@@ -49,7 +53,7 @@ class Claimer(Generic[Word]):
         ear: Ear,
         *,
         slots: int,
-        start: Callable[[Sequence[Lease]], None],
+        start: Start,
         handed_in: Callable[[list[int]], None],
         confirm: float,
         poll: float = SLOW_POLL,
@@ -58,13 +62,15 @@ class Claimer(Generic[Word]):
         self._ear = ear
         self._slots = slots
         self._reserved, self._leave_free = 0, False
+        self._lanes: frozenset[str] = frozenset()  # Those of the reserve.
         self._start = start
         self._handed_in = handed_in
         self._confirm = confirm
         self._poll = poll
         self._kick = asyncio.Event()
         self._woken = False  # By the store, since the last exchange.
-        self._ended: list[_Ended] = []
+        self._over: list[tuple[Ran | None, int | None, bool]] = []  # The same, of which the feed has not been told.
+        self._ended: list[_Ended[Word]] = []
         self._shortest = math.inf  # Seconds that the shortest of them took.
         self._small = False  # Whether what was handed in last was short.
         self._progress: dict[str, Progress] = {}
@@ -72,18 +78,16 @@ class Claimer(Generic[Word]):
         self._filled = 0
         self._filled_below = 0
         self.claiming = True
+        self._asking = False  # An exchange is under way.
         self._stopped = False
 
     # ------------------------------------------------------------------ what the runner says
 
-    def began(self, jobs: int, *, below: int) -> None:
-        """So many jobs have begun; ``below``: how many of them count against the slots outside the reserve."""
-        self._filled += jobs
-        self._filled_below += below
-
     def ended(self, ran: Ran | None, slot: int | None, *, below: bool) -> None:
         """A job has ended; if that is to be told, it goes with the next exchange, and then its slot is free."""
-        self._ended.append((ran, slot, below))
+        self._over.append((ran, slot, below))
+        if len(self._over) == 1 and self._asking:  # The time until the store answers is spent best on what goes next.
+            asyncio.get_running_loop().call_soon(self._word)
         if ran is not None:
             if ran.seconds < self._shortest:
                 self._shortest = ran.seconds
@@ -97,9 +101,9 @@ class Claimer(Generic[Word]):
         if self._progress_timer is None:
             self._progress_timer = asyncio.get_running_loop().call_later(PROGRESS_EVERY, self._flush_progress)
 
-    def reserve(self, slots: int, *, leave_free: bool) -> None:
+    def reserve(self, slots: int, lanes: frozenset[str], *, leave_free: bool) -> None:
         """Keep slots for the lanes of the reserve: the others never hold them, or never take the last free ones."""
-        self._reserved, self._leave_free = slots, leave_free
+        self._reserved, self._lanes, self._leave_free = slots, lanes, leave_free
 
     def look(self) -> None:
         """Something has changed that may let a job start."""
@@ -123,7 +127,7 @@ class Claimer(Generic[Word]):
                 fed = await self._exchange()
                 if self._stopped and not self._filled:
                     return
-                if self._free() > 0 and not self._ended:
+                if self._free() > 0 and not self._any_ended():
                     if fed.more:
                         continue
                     if fed.leases and not self._only_reserve_left():
@@ -135,14 +139,16 @@ class Claimer(Generic[Word]):
 
     async def _exchange(self) -> Fed:
         """Make one exchange, again and again until the store answers."""
+        self._word()
         ended = self._hand_in()
-        words = self._feed.words([ran for ran, _, _ in ended if ran is not None])
+        words = [word for word, _, _ in ended if word is not None]
         progress, self._progress = list(self._progress.values()), {}
         woken, self._woken = self._woken, False
         delay = 0.05
         while True:
             free = self._free()
             asked = time.monotonic()
+            self._asking = True
             try:
                 fed = await self._feed.exchange(words, progress, free=free, free_below=self._free_below(), woken=woken)
             except StoreError as problem:
@@ -150,6 +156,8 @@ class Claimer(Generic[Word]):
                 await asyncio.sleep(delay * random.uniform(0.7, 1.3))
                 delay = min(BACKOFF_MAX, delay * 2)
                 continue
+            finally:
+                self._asking = False
             self._handed_in([slot for _, slot, _ in ended if slot is not None])
             if fed.refused:
                 self._tell_refused(fed)
@@ -160,7 +168,13 @@ class Claimer(Generic[Word]):
                 self._begin(fed.leases)
             return fed
 
-    def _hand_in(self) -> list[_Ended]:
+    def _word(self) -> None:
+        """Put what has ended into words, all at once."""
+        over, self._over = self._over, []
+        words = iter(self._feed.words([ran for ran, _, _ in over if ran is not None]))
+        self._ended += [(None if ran is None else next(words), slot, below) for ran, slot, below in over]
+
+    def _hand_in(self) -> list[_Ended[Word]]:
         """Choose what goes with the next exchange, and count its slots as free.
 
         Small jobs go together, which costs least; of more than ``TOGETHER`` only half of the slots, so that the others
@@ -177,8 +191,18 @@ class Claimer(Generic[Word]):
         self._filled_below -= sum(below for _, _, below in ended)
         return ended
 
+    def _any_ended(self) -> bool:
+        return bool(self._over or self._ended)
+
     def _begin(self, leases: Sequence[Lease]) -> None:
-        self._start(leases)
+        """Let jobs start; if something has ended meanwhile, while the store is dealing with that."""
+        lanes = self._lanes
+        self._filled += len(leases)
+        self._filled_below += sum(lease.lane not in lanes for lease in leases)
+        if self._any_ended():
+            asyncio.get_running_loop().call_soon(self._start, leases, lanes)
+        else:
+            self._start(leases, lanes)
 
     def _free(self) -> int:
         return self._slots - self._filled if self.claiming and not self._stopped else 0
@@ -197,7 +221,7 @@ class Claimer(Generic[Word]):
                 timeout = RESERVE_POLL
             if fed.next_due is not None:
                 timeout = min(timeout, fed.next_due + 0.001)
-        if self._ended:
+        if self._any_ended():
             if not self._small:
                 await asyncio.sleep(0)  # Let what was claimed begin; small jobs run while the store is asked.
         else:

@@ -209,7 +209,7 @@ class Runner:
         reserved = reserved_slots(policy, worker.slots, self._reserved_asked)
         self.worker = replace(worker, reserved=reserved)
         if self._claimer is not None:
-            self._claimer.reserve(reserved, leave_free=policy.reserve.rule == "leave_free")
+            self._claimer.reserve(reserved, policy.reserve.lanes, leave_free=policy.reserve.rule == "leave_free")
 
     async def _learn(self) -> None:
         now = time.monotonic()
@@ -288,20 +288,17 @@ class Runner:
 
     # ------------------------------------------------------------------ one job
 
-    def _start(self, leases: Sequence[Lease]) -> None:
-        """Give leased jobs their slots and let them run."""
-        claimer, stints, feed = self._claimer, self._stints, self._feed
-        if claimer is None or stints is None or feed is None:
+    def _start(self, leases: Sequence[Lease], reserved: frozenset[str]) -> None:
+        """Give leased jobs their slots and let them run. ``reserved``: the lanes of the reserve."""
+        claimer, stints = self._claimer, self._stints
+        if claimer is None or stints is None:
             return
-        tasks, board, policy = self._app.tasks, self._board, self._post.in_force.policy
-        reserved, hard_grace = policy.reserve.lanes, self._settings.hard_grace
+        tasks, board, hard_grace = self._app.tasks, self._board, self._settings.hard_grace
         self._logged = job_log.isEnabledFor(logging.INFO)
         now = time.monotonic()
-        outside = 0  # Of the reserve.
         for lease in leases:
             task = tasks.get(lease.task)
             below = lease.lane not in reserved
-            outside += below
             if task is None:
                 log.warning("job.unknown_task", extra={"headway": {"job": lease.job_id, "task": lease.task}})
                 claimer.ended(Ran(lease, Unknown(), 0.0), None, below=below)
@@ -319,7 +316,6 @@ class Runner:
                 self._log("job.started", job, args=self._arguments(job.context) if self._settings.log_args else None)
             if self._granted and (grant := self._granted.pop(lease.job_id, None)):
                 self._shrink(job, grant)  # It was lowered while we were being told of it.
-        claimer.began(len(leases), below=outside)
         if self._jobs:
             self._idle.clear()
 
