@@ -12,7 +12,7 @@ from headway.core.policy.document import BUILT_IN
 from headway.core.policy.retry import Raised, Released, judge
 from headway.core.snapshot import Plan
 from headway.core.worker import ANY_TASK
-from headway.stores.base import KEEPER, WATCHER, Ear, Exchange, Progress, Store
+from headway.stores.base import KEEPER, POLICIES, WATCHER, Ear, Exchange, Progress, Store
 from headway.testing.clock import ManualClock
 from tests.conformance.builders import (
     BOOM,
@@ -230,6 +230,18 @@ async def test_a_drain_rings_who_keeps_the_leases(store: Store, listen: Listen) 
     await register(store)
     await store.drain("w1")
     assert await rung(keeper) == [True]
+
+
+async def test_a_policy_rings_whoever_keeps_leases(store: Store, listen: Listen) -> None:
+    first, second, runner = listen("w1" + KEEPER), listen("w2" + KEEPER), listen("w1")
+    await register(store, "w1")
+    await register(store, "w2")
+    await store.write("other", "name", b"1")
+    assert await rung(first, second, runner) == [False, False, False]
+    await store.write(POLICIES, "current", b"1", if_version=0)
+    assert await rung(first, second, runner) == [True, True, False]
+    assert await store.write(POLICIES, "current", b"2", if_version=7) is None
+    assert await rung(first, second) == [False, False]
 
 
 async def test_watchers_are_told_which_jobs_change(store: Store, listen: Listen) -> None:

@@ -14,7 +14,6 @@ from headway.core.policy.document import BUILT_IN, LimitRule, Policy
 from headway.core.policy.reading import policy_data
 from headway.engine.policies import (
     CURRENT,
-    POLICIES,
     apply_policy,
     current_version,
     history,
@@ -23,7 +22,7 @@ from headway.engine.policies import (
     read_current,
     roll_back,
 )
-from headway.stores.base import RULES, Document, Store
+from headway.stores.base import POLICIES, RULES, Document, Store
 from headway.stores.memory import MemoryStore
 from headway.stores.rulebook import read_rules
 from headway.testing.clock import ManualClock

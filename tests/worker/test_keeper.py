@@ -25,6 +25,7 @@ class Told:
         self.granted: list[Grant] = []
         self.left: list[WorkerState] = []
         self.cut = 0
+        self.news = 0
 
     def cancel(self, job_ids: Sequence[JobId]) -> None:
         self.cancelled += job_ids
@@ -37,6 +38,9 @@ class Told:
 
     def leave(self, state: WorkerState) -> None:
         self.left.append(state)
+
+    def heard(self) -> None:
+        self.news += 1
 
     def cut_off(self) -> None:
         self.cut += 1

@@ -16,10 +16,11 @@ import pytest
 from headway import Headway, Job, Limit, Worker
 from headway.core.policy.document import BUILT_IN, Ladder, Lane, LimitRule, Policy, Reserve, Rung
 from headway.core.policy.reading import policy_data
-from headway.engine.policies import CURRENT, POLICIES, apply_policy
+from headway.engine.policies import CURRENT, apply_policy
 from headway.engine.rules import read_costs
+from headway.stores.base import POLICIES
 
-PROMPTLY = 4.0  # Seconds; a worker looks at the store's policy once a second, and the machine may be busy.
+PROMPTLY = 4.0  # Seconds; a worker is told of another policy at once, but the machine may be busy.
 NO_RESERVE = replace(BUILT_IN, reserve=Reserve(slots=0))
 ONE_RESERVED = replace(BUILT_IN, reserve=Reserve(slots=1))
 

@@ -20,10 +20,11 @@ from headway.engine.durations import Durations
 from headway.engine.failpoints import reach
 from headway.engine.inforce import InForce
 from headway.engine.tallies import Tallies
-from headway.stores.base import Ear, Exchange, Exchanged, Progress, Store
+from headway.stores.base import Ear, Exchange, Exchanged, Progress, Quiets, Store
 
 SNAPSHOT_AGE = 0.02  # Seconds after which a snapshot is asked for again,
 SNAPSHOT_AGE_ALONE = 0.2  # and if there is only one class: then there is nothing to choose from.
+ASK_EVERY = 60.0  # Seconds after which a store is asked for jobs that could say before that there are none.
 DEBT_MAX = 60.0  # Seconds beyond what was expected that one job may cost its lane.
 
 
@@ -74,6 +75,9 @@ class LocalFeed:
         self._dry = True  # The last exchange brought less than was asked for.
         self.calm = 0.0  # When the store was last seen, on the monotonic clock, if nothing waited there; else 0.
         self._request: Exchange | None = None
+        self._asked = -1.0  # When the store was last asked for jobs,
+        self._waits_for: tuple[str, ...] | None = None  # of these lanes (None: any),
+        self._waits = False  # and whether it wakes us for them, having had none.
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def exchange(
@@ -95,8 +99,11 @@ class LocalFeed:
         After an error the same call, claim and all, is made again first: a reply may have been lost
         after its effect, and repeating it gives the same leases. Whoever gives a ``claim_id`` sees to that itself.
         """
+        policy = self._in_force.policy
+        lanes = None if free_below > 0 else tuple(sorted(policy.reserve.lanes))
+        if not (finished or progress or woken or claim_id) and await self._rests(lanes):
+            return Fed((), (), False, WorkerState.ACTIVE, None)
         if self._request is None or claim_id is not None:
-            policy = self._in_force.policy
             takes = plan(
                 self._snapshot,
                 free=free,
@@ -113,9 +120,10 @@ class LocalFeed:
                 progress,
                 wait=wait and free > 0,
                 want_snapshot=free > 0 and not woken and time.monotonic() - self._seen > self._age_max(free_below),
-                wait_lanes=None if free_below > 0 else tuple(sorted(policy.reserve.lanes)),
+                wait_lanes=lanes,
             )
         request = self._request
+        self._waits = False
         answer = await self._ask(request, may_repeat=claim_id is not None)
         self._request = None
         if len(self._snapshot.classes) > 1:  # Otherwise nobody shares anything.
@@ -123,6 +131,8 @@ class LocalFeed:
                 expected = self._durations.expected(lease.task)
                 self._clocks.charge(self._in_force.policy, lease.class_key, expected)
         fed = self._read(request, answer)
+        self._waits = request.wait and not answer.leases and not fed.more and answer.worker_state is WorkerState.ACTIVE
+        self._waits_for, self._asked = request.wait_lanes, time.monotonic()
         if answer.snapshot is not None and answer.snapshot.floor is not None:
             fed = await self._make_room(answer.snapshot, fed)
         if claim_id is None:  # Of others' slots and jobs nobody here knows what becomes of them.
@@ -130,6 +140,20 @@ class LocalFeed:
             if answer.leases:
                 self._time_start()
         return fed
+
+    async def _rests(self, lanes: tuple[str, ...] | None) -> bool:
+        """Tell whether there is still nothing to do, as the store said when it was last asked; then it need not be."""
+        if (
+            not isinstance(self._store, Quiets)
+            or not (self._waits and self.calm and self._waits_for == lanes)
+            or self._request is not None
+            or self._snapshot.next_due_at is not None
+            or time.monotonic() - self._asked > ASK_EVERY
+            or not await self._store.quiet(len(self._snapshot.classes))
+        ):
+            return False
+        self.calm = time.monotonic()
+        return True
 
     async def _ask(self, request: Exchange, *, may_repeat: bool) -> Exchanged:
         tallies, asked = self._tallies, time.monotonic()

@@ -19,7 +19,8 @@ from headway.stores.base import Store
 log = logging.getLogger("headway.policy")
 
 FILES = "policy_file"  # The document that remembers which policy file was applied last.
-LOOK_EVERY = 1.25  # Seconds between looks at the store.
+LOOK_EVERY = 1.25  # Seconds between looks at the store,
+LOOK_SELDOM = 30.0  # and of those whom it tells.
 
 
 class InForce:

@@ -12,10 +12,10 @@ import msgspec
 
 from headway.core.errors import ConfigError
 from headway.core.job import JobId, State
-from headway.engine.policies import POLICIES, check_kept
+from headway.engine.policies import check_kept
 from headway.engine.rules import PAUSES, POLICY
 from headway.engine.tally import TALLIES
-from headway.stores.base import FORMAT, RULES, JobQuery, Store
+from headway.stores.base import FORMAT, POLICIES, RULES, JobQuery, Store
 from headway.stores.rulebook import read_rules
 from headway.version import __version__
 

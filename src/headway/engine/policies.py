@@ -17,9 +17,8 @@ from headway.core.errors import PolicyError, StoreBusy
 from headway.core.policy.document import Policy
 from headway.core.policy.reading import policy_data, read_policy
 from headway.engine.rules import govern
-from headway.stores.base import Store
+from headway.stores.base import POLICIES, Store
 
-POLICIES = "policy"
 CURRENT = "current"
 TRIES = 20  # Appliers that meet take turns; nobody meets so many.
 

@@ -334,6 +334,15 @@ SubmitBlocking = Callable[[Sequence[NewJob]], list[Submitted] | None]
 
 
 @runtime_checkable
+class Quiets(Protocol):
+    """A store that can tell at next to no cost that there is nothing to do."""
+
+    async def quiet(self, classes: int) -> bool:
+        """Tell whether no job waits or will, if there are as many classes as the caller knows. False: look."""
+        ...
+
+
+@runtime_checkable
 class Migrates(Protocol):
     """A store whose schema changes only when somebody asks for it, not when it is opened."""
 
@@ -353,5 +362,6 @@ def check_same(known: object, given: object, job: NewJob, index: int, what: str)
         )
 
 
-KEEPER = ".keeper"  # The ear of whoever keeps a worker's leases: it is told of cancels.
+KEEPER = ".keeper"  # The ear of whoever keeps a worker's leases: it is told of cancels,
+POLICIES = "policy"  # and when a document of this kind is written, which concerns every worker.
 WATCHER = "watch."  # Ears told of every job that changes.

@@ -143,6 +143,7 @@ def _up(app: Headway, runner: Runner, post: Post, server: str | None) -> Up:
         worker_http=settings.worker_http,
         server=server,
         token=None if server is None else settings.token,
+        sessions=runner.has_sessions,
         policy_version=post.in_force.version,
         policy=None if server is None else policy_data(post.in_force.policy),
     )

@@ -42,6 +42,7 @@ class Up(msgspec.Struct, tag="up"):
     worker_http: str | None = None
     server: str | None = None
     token: str | None = None
+    sessions: bool = False  # Whether its app has tasks that talk to a client.
     policy_version: int = 0
     policy: dict[str, Any] | None = None  # A server's, which the parent cannot look up.
 

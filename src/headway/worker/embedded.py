@@ -208,10 +208,10 @@ class Worker:
         reaper = Reaper(own, in_force, settings.dead_after, tallies=tallies)
         upkeep = [
             asyncio.create_task(keeper.run()),
-            asyncio.create_task(every(settings.heartbeat / 6, reaper)),
+            asyncio.create_task(every(settings.heartbeat / 3, reaper)),
             asyncio.create_task(every(1.0, Witness(own, in_force, board.calm))),
-            asyncio.create_task(every(ROOM_EVERY, Steward(own, in_force))),
-            asyncio.create_task(every(settings.heartbeat, Pruner(own, in_force))),
+            asyncio.create_task(every(ROOM_EVERY, Steward(own, in_force, sessions=runner.has_sessions))),
+            asyncio.create_task(every(2 * settings.heartbeat, Pruner(own, in_force))),
             asyncio.create_task(every(5.0, Ticker(own, self._app.tasks.__contains__))),
             asyncio.create_task(every(PUBLISH_EVERY, lambda: tallies.publish(own))),
             asyncio.create_task(every(STALE / 5, Retirer(own))),
@@ -268,6 +268,9 @@ class _Told:
         self._worker.begin_anew()
         self._call(self._runner.stop_jobs, self._runner.stuck, Stop.LOST)
         asyncio.run_coroutine_threadsafe(self._runner.drain(0), self._loop)
+
+    def heard(self) -> None:
+        self._call(self._runner.look_at_policy)
 
     def _call(self, function: Any, *values: Any) -> None:
         with contextlib.suppress(RuntimeError):

@@ -36,6 +36,10 @@ class Kept(Protocol):
 
     def cut_off(self) -> None: ...
 
+    def heard(self) -> None:
+        """The store has rung: beside all this, another policy may be in force."""
+        ...
+
 
 class Keeps(Protocol):
     """Who is asked to keep leases: a post, or a store itself."""
@@ -86,6 +90,7 @@ class Keeper:
                     continue
                 if not await self.renew():
                     return
+                self._kept.heard()
                 due = time.monotonic() + self._heartbeat * random.uniform(0.9, 1.0)
         finally:
             ear.close()

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import random
 import signal
 import socket
 import sys
@@ -25,7 +26,7 @@ from headway.core.policy.ladder import Grant
 from headway.core.policy.reading import policy_data
 from headway.core.policy.retry import Crashed, Ending, Released, Stopped, TimedOut
 from headway.core.worker import Worker, WorkerState
-from headway.engine.inforce import LOOK_EVERY, InForce
+from headway.engine.inforce import LOOK_SELDOM, InForce
 from headway.engine.measures import measure, write_text
 from headway.engine.post import LocalPost, Post
 from headway.engine.remote import HttpPost
@@ -93,6 +94,7 @@ class Parent:
         self.remote = remote
         self.in_force = InForce()
         self._told_version = 0
+        self.policy_news = asyncio.Event()
         self._processes = processes
         self._on_up, self._on_remote = on_up, on_remote
         self._open_store = opener
@@ -139,7 +141,7 @@ class Parent:
                 if up.worker_http is not None:
                     self._probes = Probes(up.worker_http, ready=self._not_ready, metrics=lambda: self._measure(post))
                     await self._probes.open()
-                self._chores = [asyncio.create_task(every(LOOK_EVERY, lambda: self._follow_policy(post)))]
+                self._chores = [asyncio.create_task(self._heed_policy(post))]
                 if post.store is not None:
                     self._start_chores(up, post.store)
                     if self._on_up is not None:
@@ -161,16 +163,28 @@ class Parent:
     def _start_chores(self, up: Up, store: Store) -> None:
         reaper = Reaper(store, self.in_force, up.dead_after, tallies=self.tallies)
         self._chores += [
-            asyncio.create_task(every(up.heartbeat / 6, reaper)),
+            asyncio.create_task(every(up.heartbeat / 3, reaper)),
             asyncio.create_task(every(1.0, Witness(store, self.in_force, self._calm))),
-            asyncio.create_task(every(ROOM_EVERY, Steward(store, self.in_force))),
-            asyncio.create_task(every(up.heartbeat, Pruner(store, self.in_force))),
+            asyncio.create_task(every(ROOM_EVERY, Steward(store, self.in_force, sessions=up.sessions))),
+            asyncio.create_task(every(2 * up.heartbeat, Pruner(store, self.in_force))),
             asyncio.create_task(every(5.0, Ticker(store, lambda task: f"task:{task}" in self.offers))),
             asyncio.create_task(every(PUBLISH_EVERY, lambda: self.tallies.publish(store))),
             asyncio.create_task(every(STALE / 5, Retirer(store))),
         ]
         if up.history is not None:
             self._chores.append(asyncio.create_task(every(ARCHIVE_EVERY, archivist(store, up.history))))
+
+    async def _heed_policy(self, post: Post) -> None:
+        """Follow the policy: woken by a keeper's word, or after a while; never ends."""
+        while True:
+            try:
+                await self._follow_policy(post)
+            except StoreError as problem:
+                log.warning("the policy could not be looked at, later again: %s", problem)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_SELDOM * random.uniform(0.7, 1.3)):
+                    await self.policy_news.wait()
+            self.policy_news.clear()
 
     async def _follow_policy(self, post: Post) -> None:
         """Look for all the runners, and tell them."""
@@ -410,6 +424,9 @@ class RunnerProcess:
     def cut_off(self) -> None:
         self._parent.cut_off = True
         self._kill()
+
+    def heard(self) -> None:
+        self._parent.policy_news.set()
 
     def _stop(self, job_ids: Sequence[JobId], why: Stop) -> None:
         if self._channel is not None:

@@ -25,7 +25,7 @@ from headway.core.worker import Worker
 from headway.engine import traces
 from headway.engine.catalogue import CronDocument, TaskEntry
 from headway.engine.feed import Ran
-from headway.engine.inforce import LOOK_EVERY
+from headway.engine.inforce import LOOK_SELDOM
 from headway.engine.post import Feed, Known, Pace, Post
 from headway.stores.base import Ear, Progress
 from headway.version import __version__
@@ -112,6 +112,11 @@ class Runner:
         self._idle = asyncio.Event()
         self._idle.set()
 
+    @property
+    def has_sessions(self) -> bool:
+        """Whether any job here may be one that talks to a client."""
+        return any(task.options.duration == INTERACTIVE for task in self._app.tasks.values())
+
     # ------------------------------------------------------------------ from start to stop
 
     async def run(self, *, ready: Callable[[], Awaitable[None]]) -> None:
@@ -128,7 +133,7 @@ class Runner:
                 self._simple = False
             self._warn_of_threads()
             await self._prepare_processes()
-            if any(task.options.duration == INTERACTIVE for task in self._app.tasks.values()):
+            if self.has_sessions:
                 dialling.prepare()
             self.worker, self.pace = await self._post.register(
                 self.worker, self.pace, self._known, reserved=self._reserved_asked
@@ -182,11 +187,15 @@ class Runner:
             self._post.told(version, policy)
         self._governed.set()
 
+    def look_at_policy(self) -> None:
+        """Another policy may be in force."""
+        self._governed.set()
+
     async def _heed_policy(self) -> None:
-        """Follow the policy: woken by the parent's word, or without a parent every second; never ends."""
+        """Follow the policy: woken by the parent or whoever keeps the leases, or after a while; never ends."""
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_EVERY * random.uniform(0.7, 1.3)):
+                async with asyncio.timeout(LOOK_SELDOM * random.uniform(0.7, 1.3)):
                     await self._governed.wait()
             self._governed.clear()
             if self._has_parent and self._governed_version == self._followed:

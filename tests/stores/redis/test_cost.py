@@ -5,9 +5,14 @@ from __future__ import annotations
 import re
 import threading
 
+import pytest
+
 from headway import Headway
+from headway.core.job import NewJob
+from headway.engine.feed import LocalFeed
+from headway.engine.inforce import InForce
 from headway.stores.redis.store import RedisStore
-from tests.conformance.builders import a_job, claim, claimed_ids, register, submit
+from tests.conformance.builders import a_job, claim, claim_one, claimed_ids, end, register, submit
 from tests.servers import Valkey
 
 
@@ -72,3 +77,47 @@ def test_threads_submit_each_on_a_connection_of_its_own(server: Valkey) -> None:
             server.ask("CLIENT", "KILL", "TYPE", "normal")
             assert export.enqueue(1).status() == "queued"
         assert app.stats().lanes["medium"].waiting == 204
+
+
+async def rested(store: RedisStore) -> LocalFeed:
+    """A feed that has seen that there is nothing to do, but knows classes."""
+    await register(store)
+    await submit(store, a_job())
+    await end(store, await claim_one(store))
+    feed = LocalFeed(store, InForce(), "w1", ())
+    while (await feed.exchange([], [], free=5, free_below=4)).more:
+        pass
+    return feed
+
+
+async def test_a_worker_that_looks_again_while_there_is_nothing_costs_one_command(
+    store: RedisStore, server: Valkey
+) -> None:
+    # R5.103
+    feed = await rested(store)
+    before = commands(server)
+    for _ in range(10):
+        assert not (await feed.exchange([], [], free=5, free_below=4)).leases
+    assert commands(server) - before == 10 + 1  # And the question for this number.
+
+
+@pytest.mark.parametrize(
+    "job, starts",
+    [
+        (a_job(), True),
+        (a_job(lane="high"), True),  # A class that it does not know.
+        (a_job(persist=False), True),
+        (a_job(delay_ms=60_000), False),
+        (a_job(needs=("gpu",)), False),
+    ],
+    ids=["usual", "another class", "transient", "delayed", "not for us"],
+)
+async def test_whatever_comes_is_seen_by_one_that_has_rested(store: RedisStore, job: NewJob, starts: bool) -> None:
+    feed = await rested(store)
+    assert not (await feed.exchange([], [], free=5, free_below=4)).leases
+    await submit(store, job)  # Whose wake-up is lost.
+    fed = await feed.exchange([], [], free=5, free_below=4)
+    while fed.more and not fed.leases:
+        fed = await feed.exchange([], [], free=5, free_below=4)
+    assert [lease.job_id for lease in fed.leases] == ([job.job_id] if starts else [])
+    assert starts or feed.calm == 0.0 or fed.next_due is not None

@@ -24,6 +24,7 @@ from headway.core.worker import Worker, WorkerState, serves
 from headway.stores.base import (
     KEEPER,
     PASSED,
+    POLICIES,
     PUMPED,
     RULES,
     WAITING_COUNTED,
@@ -399,6 +400,9 @@ class MemoryStore:
                 self._documents[kind, name] = Document(kind, name, version + 1, body)
             if kind == RULES:
                 self._adopt_rules(self._now())
+            if kind == POLICIES:
+                for worker_id in self._workers:
+                    self._ring(worker_id + KEEPER)
             return version + 1
 
     def listen(self, name: str) -> Ear:

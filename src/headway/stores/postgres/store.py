@@ -16,6 +16,7 @@ from headway.core.snapshot import Snapshot
 from headway.core.standing import Standing, Survey
 from headway.core.worker import WorkerState
 from headway.stores.base import (
+    POLICIES,
     RULES,
     Abilities,
     Beat,
@@ -276,6 +277,8 @@ class PostgresStore:
                 await tx.db.run("rules_changed", tx.namespace_id)
                 await read_rules(tx.db, tx.memory)
                 await adopt_rules(tx, before)
+            if kind == POLICIES:
+                tx.rung += [row["worker_id"] for row in await tx.db.run("workers", tx.namespace_id)]
             return int(version) + 1
 
         try:

@@ -170,6 +170,11 @@ class RedisStore:
             snapshot = _read_snapshot(now_at, seen, await self._rules() if seen[2] else self._book)
         return Exchanged(now_at, leases, refusals, snapshot, bool(more), WorkerState(state.decode()))
 
+    async def quiet(self, classes: int) -> bool:
+        # A class that has come up since has one of the next numbers.
+        lines = [f"{self._prefix}{line}:{number}" for line in ("w", "tr") for number in range(1, classes + 3)]
+        return not await self._link.ask("EXISTS", *lines, f"{self._prefix}due", f"{self._prefix}parked")
+
     # ------------------------------------------------------------------ workers and their leases
 
     async def renew(self, beat: Beat) -> Renewed:

@@ -15,6 +15,7 @@ from headway.core.standing import Standing, Survey
 from headway.core.worker import WorkerState
 from headway.stores.base import (
     KEEPER,
+    POLICIES,
     RULES,
     Abilities,
     Beat,
@@ -165,6 +166,9 @@ class SqliteStore:
                 tx.db.run("document_write", tx.namespace_id, kind, name, version + 1, body)
             if kind == RULES:
                 adopt_rules(tx)
+            if kind == POLICIES:
+                for row in tx.db.rows("workers", tx.namespace_id):
+                    tx.ring(row["worker_id"] + KEEPER)
             return int(version) + 1
 
         return await self._write(write)

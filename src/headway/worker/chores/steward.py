@@ -20,14 +20,20 @@ IDLE = 5.0  # and otherwise: sessions may begin without a ladder too.
 
 
 class Steward:
-    """Decides for all workers, whether any has a slot free or none. No leader: to amend twice changes nothing."""
+    """Decides for all workers, whether any has a slot free or none. No leader: to amend twice changes nothing.
 
-    def __init__(self, store: Store, in_force: InForce) -> None:
+    ``sessions``: whether there may be any. Those of others are seen to by whoever runs them.
+    """
+
+    def __init__(self, store: Store, in_force: InForce, *, sessions: bool = True) -> None:
         self._store = store
         self._in_force = in_force
+        self._sessions = sessions
 
     async def __call__(self) -> float | None:
         policy = self._in_force.policy
+        if not policy.ladder.rungs and not self._sessions:
+            return None
         survey = await self._store.survey()
         floor = survey.snapshot.floor
         if floor is None:

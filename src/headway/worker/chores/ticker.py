@@ -16,7 +16,7 @@ log = logging.getLogger("headway.worker")
 
 LATE_MS = 30_000  # A tick older than this was missed.
 CAUGHT_UP = 1_000  # Missed ticks made up for at most.
-LOOK = 5.0  # Seconds between looks for crons that other processes have published.
+LOOK = 15.0  # Seconds between looks for crons that other processes have published.
 
 
 class Ticker:

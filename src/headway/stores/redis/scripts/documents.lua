@@ -53,7 +53,7 @@ local function adopt()  -- count leases anew, and let all that was put aside try
   wake_all()
 end
 
--- write: a document, or remove it.
+-- write: a document, or remove it. Of a policy every worker's keeper is told.
 -- args     kind, name, body, 1 to write or 0 to remove, version it must have ('' for any), and of a part of the rules: the
 --          version of all rules it was compiled for, the rules as a whole (JSON), 1 if they may let more start,
 --          their new version: a random text, so that servers never take other rules for those they remember
@@ -68,6 +68,9 @@ local function write(keys, args)
     call('HSET', key, name, num(version + 1) .. '\n' .. args[4])
   else
     call('HDEL', key, name)
+  end
+  if args[2] == 'policy' then
+    for _, id in ipairs(call('SMEMBERS', P .. 'workers')) do ring(id .. '.keeper') end
   end
   if args[7] then
     call('HSET', P .. 'meta', 'book', args[8])
