@@ -169,6 +169,15 @@ class Ear(Protocol):
     def close(self) -> None: ...
 
 
+@runtime_checkable
+class Calls(Protocol):
+    """An ear at which nobody need wait."""
+
+    def call(self, heard: Callable[[], None]) -> None:
+        """From now on call this at every wake-up, on the loop that runs now."""
+        ...
+
+
 class Store(Protocol):
     """Where live jobs are kept. Every verb is atomic and may be repeated after a lost reply."""
 

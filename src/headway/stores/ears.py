@@ -51,6 +51,14 @@ class LocalEar:
                 self._wake = None
         return self._take()
 
+    def call(self, heard: Callable[[], None]) -> None:
+        loop = asyncio.get_running_loop()
+        with self._lock:
+            self._wake = lambda: _call_on(loop, heard)
+            rung = self._rung
+        if rung:
+            heard()
+
     def close(self) -> None:
         self._forget(self)
 

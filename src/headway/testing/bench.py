@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -127,7 +126,7 @@ class _Clerk(Claimer[Report]):
         self._bench = bench
 
     async def run(self) -> None:
-        hearing = asyncio.create_task(self._hear())
+        hearing = self.listen()
         try:
             while True:
                 fed = await self._exchange()
@@ -139,7 +138,8 @@ class _Clerk(Claimer[Report]):
                 elif not self._any_ended() and not self._bench.moves_on(fed.next_due):
                     return
         finally:
-            hearing.cancel()
+            if hearing is not None:
+                hearing.cancel()
             if self._progress_timer is not None:
                 self._progress_timer.cancel()
 

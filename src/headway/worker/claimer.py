@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import math
 import random
@@ -15,7 +14,7 @@ from headway.core.errors import StoreError
 from headway.core.lease import Lease
 from headway.engine.feed import Fed, Ran
 from headway.engine.post import Feed, Word
-from headway.stores.base import Ear, Progress
+from headway.stores.base import Calls, Ear, Progress
 
 log = logging.getLogger("headway.worker")
 
@@ -36,6 +35,39 @@ _Ended = tuple[Word | None, int | None, bool]
 
 # Starts leased jobs, and is told which lanes are those of the reserve.
 Start = Callable[[Sequence[Lease], frozenset[str]], None]
+
+
+class Kick:
+    """What one task waits for, at most so long; it wakes in half the time that asyncio's event and timeout take."""
+
+    def __init__(self) -> None:
+        self._given = False
+        self._waiter: asyncio.Future[None] | None = None
+
+    def set(self) -> None:
+        self._given = True
+        self._let_go()
+
+    def clear(self) -> None:
+        self._given = False
+
+    async def wait(self, timeout: float = math.inf) -> None:
+        """Wait until it is given, or for so many seconds."""
+        if self._given:
+            return
+        loop = asyncio.get_running_loop()
+        self._waiter = loop.create_future()
+        late = loop.call_later(timeout, self._let_go) if timeout < math.inf else None
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+            if late is not None:
+                late.cancel()
+
+    def _let_go(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
 
 class Claimer(Generic[Word]):
@@ -67,7 +99,7 @@ class Claimer(Generic[Word]):
         self._handed_in = handed_in
         self._confirm = confirm
         self._poll = poll
-        self._kick = asyncio.Event()
+        self._kick = Kick()
         self._woken = False  # By the store, since the last exchange.
         self._over: list[tuple[Ran | None, int | None, bool]] = []  # The same, of which the feed has not been told.
         self._ended: list[_Ended[Word]] = []
@@ -121,7 +153,7 @@ class Claimer(Generic[Word]):
     # ------------------------------------------------------------------ the loop
 
     async def run(self) -> None:
-        hearing = asyncio.create_task(self._hear())
+        hearing = self.listen()
         try:
             while True:
                 fed = await self._exchange()
@@ -135,11 +167,14 @@ class Claimer(Generic[Word]):
                         continue
                 await self._pause(fed)
         finally:
-            hearing.cancel()
+            if hearing is not None:
+                hearing.cancel()
 
     async def _exchange(self) -> Fed:
         """Make one exchange, again and again until the store answers."""
-        self._word()
+        self._kick.clear()  # Whatever gave reason for this one; what comes from here on gives reason for another.
+        if self._over:
+            self._word()
         ended = self._hand_in()
         words = [word for word, _, _ in ended if word is not None]
         progress, self._progress = list(self._progress.values()), {}
@@ -225,17 +260,24 @@ class Claimer(Generic[Word]):
             if not self._small:
                 await asyncio.sleep(0)  # Let what was claimed begin; small jobs run while the store is asked.
         else:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(timeout):
-                    await self._kick.wait()
-        self._kick.clear()
+            await self._kick.wait(timeout)
+
+    def listen(self) -> asyncio.Task[None] | None:
+        """Be woken by the store when something this worker can serve was submitted; with a task, if that takes one."""
+        if isinstance(self._ear, Calls):
+            self._ear.call(self._wake)
+            return None
+        return asyncio.create_task(self._hear())
 
     async def _hear(self) -> None:
-        """Woken by the store when something this worker can serve was submitted."""
+        """Woken by the store; ends when cancelled."""
         while True:
             if await self._ear.wait(60.0) is not None:
-                self._woken = True
-                self._kick.set()
+                self._wake()
+
+    def _wake(self) -> None:
+        self._woken = True
+        self._kick.set()
 
     def _flush_progress(self) -> None:
         self._progress_timer = None
