@@ -36,6 +36,8 @@ KEY_MAX = 100  # Letters of a value that a limit is counted by; a longer one is 
 YEAR_9999_MS = 253_402_300_799_000
 RETRIES_MAX = 1_000_000
 
+_as_job = NewJob._make
+
 
 class Call(NamedTuple, Generic[R]):
     """A call of a task that has not been submitted yet."""
@@ -262,6 +264,7 @@ class _Terms:
     unique: Unique | None
     largest: int
     server: str | None  # Of a session: where its worker finds the client.
+    rest: tuple[Any, ...] | None  # All but id, task and payload, if that hangs on nothing else.
 
     @classmethod
     def of(cls, task: Task[Any, Any, Any], call: CallOptions) -> _Terms:
@@ -318,18 +321,24 @@ class _Terms:
             if rule.by not in (None, TENANT) and rule.by in task.signature.parameters and applies(rule, task.name)
         )
         largest = task.app.settings.payload_max
-        return cls(policy, problem, bound, task.signature, template, options.fair_by, unique, largest, call.session)
+        fixed = not bound and options.fair_by is None and unique is None and template.idempotency_key is None
+        rest = template[3:] if fixed and call.session is None else None
+        return cls(
+            policy, problem, bound, task.signature, template, options.fair_by, unique, largest, call.session, rest
+        )  # fmt: skip
 
     def new_job(self, values: dict[str, Any]) -> NewJob:
         template = self.template
         payload = self.signature.encode(values, largest=self.largest)
+        outer = current.get()
+        if self.rest is not None and outer is None:  # As below, for most jobs, in a third of the time.
+            return _as_job((new_job_id(), template.task, payload, *self.rest))
         if self.server is not None:
             payload = add_server(payload, self.server)
         tenant = template.tenant
         if tenant is None and self.fair_by is not None:
             value = values.get(self.fair_by, self.signature.defaults.get(self.fair_by))
             tenant = None if value is None else check_text(str(value), f"task {template.task}: {self.fair_by}")
-        outer = current.get()
         digest = b"" if template.idempotency_key is None else self._digest(values)
         return NewJob(
             new_job_id(),
