@@ -101,7 +101,7 @@ class LocalFeed:
         """
         policy = self._in_force.policy
         lanes = None if free_below > 0 else tuple(sorted(policy.reserve.lanes))
-        if not (finished or progress or woken or claim_id) and await self._rests(lanes):
+        if free > 0 and not (finished or progress or woken or claim_id) and await self._rests(lanes):
             return Fed((), (), False, WorkerState.ACTIVE, None)
         if self._request is None or claim_id is not None:
             takes = plan(
@@ -144,11 +144,11 @@ class LocalFeed:
     async def _rests(self, lanes: tuple[str, ...] | None) -> bool:
         """Tell whether there is still nothing to do, as the store said when it was last asked; then it need not be."""
         if (
-            not isinstance(self._store, Quiets)
-            or not (self._waits and self.calm and self._waits_for == lanes)
+            not (self._waits and self.calm and self._waits_for == lanes)
             or self._request is not None
             or self._snapshot.next_due_at is not None
             or time.monotonic() - self._asked > ASK_EVERY
+            or not isinstance(self._store, Quiets)
             or not await self._store.quiet(len(self._snapshot.classes))
         ):
             return False

@@ -101,8 +101,8 @@ class Claimer(Generic[Word]):
         self._poll = poll
         self._kick = Kick()
         self._woken = False  # By the store, since the last exchange.
-        self._over: list[tuple[Ran | None, int | None, bool]] = []  # The same, of which the feed has not been told.
-        self._ended: list[_Ended[Word]] = []
+        self._over: list[tuple[Ran | None, int | None, bool]] = []  # What has ended and is not in words yet,
+        self._ended: list[_Ended[Word]] = []  # and what is.
         self._shortest = math.inf  # Seconds that the shortest of them took.
         self._small = False  # Whether what was handed in last was short.
         self._progress: dict[str, Progress] = {}
