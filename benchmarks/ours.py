@@ -10,8 +10,8 @@ from benchmarks import jobs
 from headway import Headway
 
 PACKAGES = ("headway", "uvloop")
-# With more than 100 slots a worker runs half of its jobs while the server deals with the other half. A call of PostgreSQL
-# costs about a millisecond beside what it does for each job, which larger batches share.
+# With more than 100 slots a worker runs half of its jobs while the server deals with the other half. A call of
+# PostgreSQL costs about a millisecond beside what it does for each job, which larger batches share.
 SLOTS = {"redis": 200, "postgresql": 400}
 ENVIRONMENT = {"HEADWAY_SLOTS": str(SLOTS.get(os.environ["BENCH_STORE"].partition(":")[0], 100))}
 CONFIGURATION = (
