@@ -63,7 +63,7 @@ sim: $(DEV) ## Replay the random histories of one seed (SEED=7)
 proof: $(DEV) ## Run the long proofs, one at a time and without time limits (ARGS="...")
 	$(BIN)/pytest -m proof --timeout 0 $(ARGS)
 
-bench: $(DEV) $(PEERS) ## Measure Headway on every store beside its peers, in about 20 minutes (ARGS="--quick")
+bench: $(DEV) $(PEERS) ## Measure Headway on every store beside its peers, in about 25 minutes (ARGS="--quick")
 	$(BIN)/python -m benchmarks $(ARGS)
 
 example-django: $(DEV) ## Start a Django project with a queue, a page and an admin, on SQLite or the PostgreSQL of PGHOST
