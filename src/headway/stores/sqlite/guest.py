@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,9 @@ SCHEMA = "schema"  # The row of the table ``format`` with the number of the last
 MIGRATE = "bring its tables to this release first"
 
 
+_NAMES = tuple(map(str, range(1, 100)))
+
+
 class GuestConnection(Connection):
     """A connection of ``sqlite3``'s that somebody else has made, in autocommit. Closing it is their affair."""
 
@@ -43,6 +46,18 @@ class GuestConnection(Connection):
     def __init__(self, raw: sqlite3.Connection, close: Callable[[], None] | None = None) -> None:
         super().__init__(raw, numbered(PREFIX))
         self._close = close
+
+    # To this library a number is a name: from Python 3.14 on it takes values of such parameters by their names alone.
+
+    def run(self, name: str, *values: Any) -> Any:
+        return self.raw.execute(self._statements[name], dict(zip(_NAMES, values, strict=False)))
+
+    def run_many(self, name: str, rows: Iterable[Sequence[Any]]) -> None:
+        self.raw.executemany(self._statements[name], (dict(zip(_NAMES, values, strict=False)) for values in rows))
+
+    def first(self, name: str, *values: Any) -> Any:
+        row = self.run(name, *values).fetchone()
+        return None if row is None else row[0]
 
     def rows(self, name: str, *values: Any) -> list[dict[str, Any]]:
         cursor = self.run(name, *values)
