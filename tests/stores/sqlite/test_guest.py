@@ -83,7 +83,8 @@ def make_joined(path: Path, caller: Caller, clock: Callable[[], int], namespace:
 def test_every_statement_finds_its_tables_under_their_other_names(raw: sqlite3.Connection, name: str) -> None:
     values = dict.fromkeys(re.findall(r":(\w+)", queries(PREFIX)[name]))
     raw.execute("EXPLAIN " + queries(PREFIX)[name], values)
-    raw.execute("EXPLAIN " + numbered(PREFIX)[name], [None] * len(values))
+    numbers = [str(number) for number in range(1, 1 + len(values))]
+    raw.execute("EXPLAIN " + numbered(PREFIX)[name], dict.fromkeys(numbers))
 
 
 def test_only_tables_are_renamed() -> None:
