@@ -1,7 +1,9 @@
 """Making jobs: enqueue, using, call, many at once; what makes two calls one job; when a job may run."""
 
 import uuid
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -375,3 +377,18 @@ def test_an_app_opens_what_it_needs_again_after_it_was_closed() -> None:
         assert job.status() == "queued"
     assert ping.enqueue().status() == "queued"
     app.close()
+
+
+@pytest.mark.parametrize("options", [{}, {"tenant": "acme", "delay": 5, "trace_id": "t", "priority": "high"}])
+def test_the_short_way_to_a_job_comes_to_the_same_as_the_long_one(options: dict[str, Any]) -> None:
+    app = Headway("memory://")
+
+    @app.task(max_retries=2, needs=["gpu"])
+    async def add(first: int, second: int) -> int:
+        return first + second
+
+    terms = add.using(**options).terms
+    assert terms.rest is not None
+    values = {"first": 1, "second": 2}
+    short, long = terms.new_job(values), replace(terms, rest=None).new_job(values)
+    assert short == long._replace(job_id=short.job_id)

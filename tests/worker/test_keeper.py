@@ -9,7 +9,7 @@ from headway.core.errors import StoreUnavailable
 from headway.core.job import JobId
 from headway.core.policy.ladder import Grant
 from headway.core.worker import WorkerState
-from headway.stores.base import Beat, Renewed
+from headway.stores.base import POLICIES, Beat, Renewed
 from headway.stores.memory import MemoryStore
 from headway.testing.clock import ManualClock
 from headway.worker.keeper import Keeper
@@ -25,7 +25,7 @@ class Told:
         self.granted: list[Grant] = []
         self.left: list[WorkerState] = []
         self.cut = 0
-        self.news = 0
+        self.news = asyncio.Semaphore(0)
 
     def cancel(self, job_ids: Sequence[JobId]) -> None:
         self.cancelled += job_ids
@@ -40,7 +40,7 @@ class Told:
         self.left.append(state)
 
     def heard(self) -> None:
-        self.news += 1
+        self.news.release()
 
     def cut_off(self) -> None:
         self.cut += 1
@@ -62,6 +62,18 @@ def a_keeper(
     store: MemoryStore, told: Told, held: Sequence[tuple[JobId, bytes]] = (), *, dead_after: float = 3.0
 ) -> Keeper:
     return Keeper(store, lambda: a_worker("w1"), lambda: held, told, heartbeat=0.05, dead_after=dead_after, confirm=10)
+
+
+async def test_it_is_passed_on_that_a_policy_was_written(clock: ManualClock) -> None:
+    store, told = MemoryStore(clock=clock), Told()
+    await register(store)
+    keeper = Keeper(store, lambda: a_worker("w1"), list, told, heartbeat=30, dead_after=90, confirm=10)
+    keeping = asyncio.create_task(keeper.run())
+    async with asyncio.timeout(5):
+        await told.news.acquire()  # The first look.
+        await store.write(POLICIES, "current", b"1")
+        await told.news.acquire()
+    keeping.cancel()
 
 
 async def test_a_cancelled_job_is_passed_on(clock: ManualClock) -> None:

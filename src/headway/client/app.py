@@ -410,8 +410,7 @@ class Headway:
 
     async def _send(self, calls: Sequence[Call[Any]], made: list[NewJob], connection: object | None) -> list[Job[Any]]:
         answers = await self._submit(made, connection)
-        handle = self._handle
-        return [handle(call, *answer) for call, answer in zip(calls, answers, strict=True)]
+        return [self._submitted(call, answer) for call, answer in zip(calls, answers, strict=True)]
 
     def enqueue_many(self, calls: Iterable[Call[Any]], *, connection: object | None = None) -> list[Job[Any]]:
         """Blocking twin of ``aenqueue_many``."""

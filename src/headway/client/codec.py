@@ -55,7 +55,6 @@ def _describe_other(kind: type) -> dict[str, Any]:
 _encoder = msgspec.json.Encoder(enc_hook=_encode_other)
 _sorted_encoder = msgspec.json.Encoder(enc_hook=_encode_other, order="sorted")
 _plain_decoder = msgspec.json.Decoder()
-_as_dict = msgspec.structs.asdict
 
 
 class Signature:
@@ -86,7 +85,6 @@ class Signature:
         self._required = frozenset(p.name for p in own if p.default is p.empty and p.kind not in _VARIABLE)
         self.defaults = {p.name: p.default for p in own if p.default is not p.empty and _storable(p.default)}
         self._all_required = len(self._required) == len(own)
-        self._simple = self._all_required and not self._odd and not self._positional_only
         annotations = {p.name: _annotation(p) for p in own}
         self._walked = frozenset(name for name, kind in annotations.items() if not _is_typed(kind))
         self._typed = len(self._walked) < len(annotations)
@@ -149,9 +147,7 @@ class Signature:
                 f"task {self._name}: the job's arguments do not fit this version of the task: {_locate(problem)}",
                 task=self._name,
             ) from None
-        values = _as_dict(found)
-        if self._simple:
-            return [], values
+        values = msgspec.structs.asdict(found)
         if not self._all_required:
             values = {name: value for name, value in values.items() if value is not msgspec.UNSET}
         if not self._odd and not self._positional_only:
@@ -225,7 +221,7 @@ class Signature:
 _VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
-def encode_result(value: Any, typed: bool, largest: int) -> bytes | None:
+def encode_result(value: Any, *, typed: bool, largest: int) -> bytes | None:
     """Turn a result into bytes; None stays None. Raises ``PayloadError``."""
     if value is None:
         return None

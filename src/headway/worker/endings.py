@@ -39,7 +39,7 @@ class TaskFailed(Exception):
 def returned(value: Any, task: Task[Any, Any, Any], largest: int) -> Returned:
     """Encode a result. One that cannot be stored does not undo the work: the job completes, and says so."""
     try:
-        return Returned(encode_result(value, task.result_kind is not Any, largest))
+        return Returned(encode_result(value, typed=task.result_kind is not Any, largest=largest))
     except PayloadError as problem:
         return Returned(None, str(problem))
 

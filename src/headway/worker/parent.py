@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import random
 import signal
 import socket
 import sys
@@ -141,7 +140,9 @@ class Parent:
                 if up.worker_http is not None:
                     self._probes = Probes(up.worker_http, ready=self._not_ready, metrics=lambda: self._measure(post))
                     await self._probes.open()
-                self._chores = [asyncio.create_task(self._heed_policy(post))]
+                self._chores = [
+                    asyncio.create_task(every(LOOK_SELDOM, lambda: self._follow_policy(post), news=self.policy_news))
+                ]
                 if post.store is not None:
                     self._start_chores(up, post.store)
                     if self._on_up is not None:
@@ -173,18 +174,6 @@ class Parent:
         ]
         if up.history is not None:
             self._chores.append(asyncio.create_task(every(ARCHIVE_EVERY, archivist(store, up.history))))
-
-    async def _heed_policy(self, post: Post) -> None:
-        """Follow the policy: woken by a keeper's word, or after a while; never ends."""
-        while True:
-            try:
-                await self._follow_policy(post)
-            except StoreError as problem:
-                log.warning("the policy could not be looked at, later again: %s", problem)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_SELDOM * random.uniform(0.7, 1.3)):
-                    await self.policy_news.wait()
-            self.policy_news.clear()
 
     async def _follow_policy(self, post: Post) -> None:
         """Look for all the runners, and tell them."""

@@ -16,7 +16,7 @@ from typing import Any
 from headway.client.app import Headway, Middleware
 from headway.client.context import NOTHING, Context, trace_of
 from headway.client.task import Task
-from headway.core.errors import JobError, StoreError
+from headway.core.errors import JobError
 from headway.core.lease import Lease
 from headway.core.policy.document import INTERACTIVE, Policy, reserved_slots
 from headway.core.policy.ladder import Grant, rung_index
@@ -144,7 +144,7 @@ class Runner:
             self._reserve()
             upkeep = [
                 asyncio.create_task(self._beat()),
-                asyncio.create_task(self._heed_policy()),
+                asyncio.create_task(every(LOOK_SELDOM, self._follow_policy, news=self._governed)),
                 asyncio.create_task(every(LEARN_EVERY, self._learn)),
             ]
             try:
@@ -191,21 +191,9 @@ class Runner:
         """Another policy may be in force."""
         self._governed.set()
 
-    async def _heed_policy(self) -> None:
-        """Follow the policy: woken by the parent or whoever keeps the leases, or after a while; never ends."""
-        while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_SELDOM * random.uniform(0.7, 1.3)):
-                    await self._governed.wait()
-            self._governed.clear()
-            if self._has_parent and self._governed_version == self._followed:
-                continue
-            try:
-                await self._follow_policy()
-            except StoreError as problem:
-                log.warning("the policy could not be looked at, later again: %s", problem)
-
     async def _follow_policy(self) -> None:
+        if self._has_parent and self._governed_version == self._followed:
+            return
         await self._post.follow()
         if self._followed != self._post.in_force.version:
             self._reserve()

@@ -99,13 +99,11 @@ def judge(ending: Ending, lease: Lease, policy: Policy, *, chance: float = 0.0) 
     ``chance`` is a random number in [0, 1) for the jitter of the backoff; it is passed in so that the
     same inputs give the same answer.
     """
-    if not lease.token:
+    if not lease.persist:
         return _transient(ending, lease)
-    if type(ending) is Returned:  # The usual case, so it takes the shortest way.
-        return _completed(ending, lease)
     match ending:
-        case Returned(result, result_error):
-            return _end(lease, _COMPLETED, result, result_error)
+        case Returned():  # The usual case, so it is asked for what it holds only there.
+            return _completed(ending, lease)
         case Stopped(reason):
             return _end(lease, State.CANCELLED, reason=reason)
         case Raised(error, after_ms):
