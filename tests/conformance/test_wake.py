@@ -12,6 +12,8 @@ from headway.core.policy.document import BUILT_IN
 from headway.core.policy.retry import Raised, Released, judge
 from headway.core.snapshot import Plan
 from headway.core.worker import ANY_TASK
+from headway.engine.feed import LocalFeed
+from headway.engine.inforce import InForce
 from headway.stores.base import KEEPER, POLICIES, WATCHER, Ear, Exchange, Progress, Store
 from headway.testing.clock import ManualClock
 from tests.conformance.builders import (
@@ -54,6 +56,16 @@ async def wait_for_jobs(store: Store, worker_id: str, offers: tuple[str, ...] = 
     await register(store, worker_id, offers=offers)
     answer = await ask(store, worker_id, offers=offers, wait=True)
     assert list(answer.leases) == []
+
+
+async def test_a_worker_that_comes_to_classes_it_does_not_know_waits_for_them_too(store: Store, listen: Listen) -> None:
+    await ended_job(store, State.COMPLETED)
+    await register(store, "w2")
+    ear, feed = listen("w2"), LocalFeed(store, InForce(), "w2", ())
+    while (await feed.exchange([], [], free=5, free_below=4)).more:
+        pass
+    await submit_one(store)
+    assert await ear.wait(SOON) is not None
 
 
 async def rung(*ears: Ear) -> list[bool]:

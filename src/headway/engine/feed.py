@@ -62,6 +62,7 @@ class LocalFeed:
         durations: Durations | None = None,
         tallies: Tallies | None = None,
         offset: float = 0.0,
+        confirm: float = 0.0,
     ) -> None:
         self._store = store
         self._in_force = in_force
@@ -69,6 +70,7 @@ class LocalFeed:
         self._tallies = tallies or Tallies()
         self._clocks = Clocks(offset)
         self._worker_id = worker_id
+        self._handover_ms = int(confirm * 1_000)
         self._offers = frozenset(offers)
         self._snapshot = Snapshot(0)
         self._seen = -1.0
@@ -121,6 +123,7 @@ class LocalFeed:
                 wait=wait and free > 0,
                 want_snapshot=free > 0 and not woken and time.monotonic() - self._seen > self._age_max(free_below),
                 wait_lanes=lanes,
+                handover_ms=self._handover_ms if wait and free > 0 else 0,
             )
         request = self._request
         self._waits = False
@@ -241,7 +244,7 @@ class LocalFeed:
             self._dry = len(answer.leases) < min(request.plan.free, request.plan.free_below)
         if answer.snapshot is not None:
             known = {view.key for view in self._snapshot.classes}
-            # The store claimed nothing by a plan that was made before a class came up.
+            # The store claimed nothing by a plan that was made before a class came up, and does not let it wait either.
             outdated = request.plan is not None and (request.plan.known or 0) < len(answer.snapshot.classes)
             self._snapshot = answer.snapshot
             self._seen = time.monotonic()
@@ -249,9 +252,12 @@ class LocalFeed:
             # A class that is new to this worker was not in the plan: ask for it now.
             more = more or (
                 answer.worker_state is WorkerState.ACTIVE
-                and any(
-                    view.waiting and (outdated or view.key not in known) and serves(view.key.needs, self._offers)
-                    for view in answer.snapshot.classes
+                and (
+                    outdated
+                    or any(
+                        view.waiting and view.key not in known and serves(view.key.needs, self._offers)
+                        for view in answer.snapshot.classes
+                    )
                 )
             )
         elif request.plan is not None and not answer.leases and answer.worker_state is WorkerState.ACTIVE:

@@ -187,6 +187,7 @@ class LocalPost:
             durations=self._durations,
             tallies=self.tallies,
             offset=offset,
+            confirm=pace.confirm,
         )
 
     def listen(self, name: str) -> Ear:

@@ -50,6 +50,8 @@ class Exchange(NamedTuple):
     one that yielded any gives the same leases; an older one must never be used again.
     ``wait`` registers the worker as waiting if it gets nothing, for jobs of ``wait_lanes`` or of any lane:
     a worker with only reserved slots free need not be woken for others.
+    ``handover_ms``: while the worker waits, a store may lease to it by this plan what is submitted, and ring. Its next
+    exchange then brings that, without a trip if the lease is not older than this. Stores may as well only ring.
     """
 
     worker_id: str | None
@@ -60,6 +62,7 @@ class Exchange(NamedTuple):
     wait: bool = False
     want_snapshot: bool = False
     wait_lanes: tuple[str, ...] | None = None
+    handover_ms: int = 0
 
 
 class Exchanged(NamedTuple):

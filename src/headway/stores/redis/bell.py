@@ -19,17 +19,22 @@ log = logging.getLogger("headway.redis")
 
 WATCHED_MS = 30_000  # How long servers tell of changes after the last word of a watcher.
 _REFRESH = 10.0
+_WATCH = b"}:watch"
 _AGAIN = (0.1, 0.3, 1.0, 2.0)  # Seconds between tries to connect again.
 
 
 class Bell:
     """The ears of one store. After a lost connection all of them are told to look at everything."""
 
-    def __init__(self, prefix: str, reconnect: Callable[[], Awaitable[Connection]]) -> None:
+    def __init__(
+        self, prefix: str, reconnect: Callable[[], Awaitable[Connection]], handed: Callable[[str, bytes], None]
+    ) -> None:
         self._prefix = prefix
+        self._ear = f"{prefix}ear:".encode()  # What the channels of workers begin with.
         self._ears: dict[bytes, list[LocalEar]] = {}
         self._connection: Connection | None = None
         self._reconnect = reconnect
+        self._handed = handed
         self._chores: set[asyncio.Task[None]] = set()
         self._watching: asyncio.Task[None] | None = None
         self._was_joined = False
@@ -49,7 +54,11 @@ class Bell:
 
     def hear(self, channel: bytes, text: bytes) -> None:
         """A message has come."""
-        job_ids = [JobId(job_id.decode()) for job_id in text.split(b"\n")] if text else []
+        job_ids: list[JobId] = []
+        if text and channel.endswith(_WATCH):
+            job_ids = [JobId(job_id.decode()) for job_id in text.split(b"\n")]
+        elif text:
+            self._handed(channel[len(self._ear) :].decode(), text)
         for ear in self._ears.get(channel, ()):
             ear.ring(job_ids)
 
@@ -93,7 +102,7 @@ class Bell:
             self._start(self._join_again())
 
     async def _keep_watching(self) -> None:
-        while any(channel.endswith(b"}:watch") for channel in self._ears):
+        while any(channel.endswith(_WATCH) for channel in self._ears):
             await asyncio.sleep(_REFRESH)
             self._say_watched()
         self._watching = None

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from headway.stores.base import FORMAT
 
 _PARTS = (
-    "common", "lines", "caps", "ending", "claiming", "submit", "exchange", "reading", "keeping", "documents", "pruning",
+    "common", "lines", "caps", "ending", "claiming", "exchange", "submit", "reading", "keeping", "documents", "pruning",
     "register",
 )  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import uuid4
@@ -14,7 +15,7 @@ from headway.core.policy.ladder import Amendment, Elastic, Floor, Grant, Session
 from headway.core.policy.retry import Released, judge
 from headway.core.policy.rules import Rulebook, join, lets_start
 from headway.core.policy.waits import GAP_MS, Stretch, waited_ms
-from headway.core.snapshot import ClassView, Snapshot
+from headway.core.snapshot import ClassView, Plan, Snapshot
 from headway.core.standing import AHEAD_COUNTED, Executing, LimitView, Standing, Survey
 from headway.core.worker import WorkerState
 from headway.stores.base import (
@@ -38,6 +39,7 @@ from headway.stores.redis import records
 from headway.stores.redis.bell import Bell
 from headway.stores.redis.book import compile_rules
 from headway.stores.redis.connection import Connection, Login, Unanswered
+from headway.stores.redis.handover import OpenClaims
 from headway.stores.redis.library import library
 from headway.stores.redis.link import Guide, Link
 from headway.stores.redis.shortcut import Shortcut
@@ -75,7 +77,8 @@ class RedisStore:
         self._clock = clock
         self._last_at = 0
         self._replicas, self._replicas_ms = replicas, replicas_ms
-        self._bell = Bell(self._prefix, self._connect)
+        self._open_claims = OpenClaims()
+        self._bell = Bell(self._prefix, self._connect, self._open_claims.hear)
         self._link = Link(guide, login, self._bell.hear, self._bell.joined)
         self._link.lost = self._bell.lost
         # Whoever waits for replicas holds up all that is sent behind it, so it does so on a connection of its own.
@@ -138,6 +141,17 @@ class RedisStore:
         return reply
 
     async def exchange(self, request: Exchange) -> Exchanged:
+        if self._clock is not None:
+            request = request._replace(handover_ms=0)
+        if request.plan is None and self._open_claims.any_of(request.worker_id):
+            request = request._replace(plan=Plan())  # Whoever claims nothing more must not be handed anything.
+        claim, asked = self._open_claims.claim(request), time.monotonic()
+        reply = claim.answer(request) or await self._exchange(request, claim.claim_id)
+        answer = await self._read_exchanged(request, claim.claim_id, reply)
+        self._open_claims.answered(request, answer, asked)
+        return answer
+
+    async def _exchange(self, request: Exchange, claim_id: bytes) -> Any:
         plan = request.plan
         takes: list[bytes | str | int] = [0]
         if plan is not None:
@@ -145,14 +159,17 @@ class RedisStore:
             for take in plan.takes:
                 until_at = "" if take.until_at is None else take.until_at
                 takes += (records.class_text(take.key), take.most, int(take.below_reserve), take.over or "", until_at)
+        waits = 2 if request.wait and request.handover_ms else int(request.wait)
         lanes = "*" if request.wait_lanes is None else "\0".join(request.wait_lanes)
-        reply = await self._call(
-            "exchange", request.worker_id or "", request.claim_id, int(request.want_snapshot), int(request.wait), lanes,
+        return await self._call(
+            "exchange", request.worker_id or "", claim_id, int(request.want_snapshot), waits, lanes,
             *((1, -1 if plan.known is None else plan.known, plan.free, plan.free_below, int(plan.leave_free))
               if plan is not None else (0, -1, 0, 0, 0)),
             len(request.finished), *records.pack_reports(request.finished),
             len(request.progress), *records.pack_progress(request.progress), *takes,
         )  # fmt: skip
+
+    async def _read_exchanged(self, request: Exchange, claim_id: bytes, reply: Any) -> Exchanged:
         now_at, state, more, refused, *leased, seen = reply
         leases: list[Lease] = []
         if leased[0]:
@@ -160,7 +177,7 @@ class RedisStore:
             on_ladder = any(held[80] & 4 for held in leased[2][1::2])
             ladder = (await self._rules()).ladder if on_ladder else self._book.ladder
             worker_id = request.worker_id or ""
-            leases = records.fresh_leases(records.Given(*leased), request.claim_id, worker_id, now_at, ladder)
+            leases = records.fresh_leases(records.Given(*leased), claim_id, worker_id, now_at, ladder)
         refusals = [
             (request.finished[int(refused[at])].job_id, Answer(refused[at + 1].decode()))
             for at in range(0, len(refused), 2)

@@ -26,7 +26,8 @@
 -- q:X       set   classes with a park X                     h:X  set  leases that count against limit X
 -- rates     hash  limit -> how far ahead its starts were given away, in microseconds
 -- unique    hash  key -> member;  idem  hash  scope -> until, digest, id;  idem_until  zset;  expiry  zset
--- workers   set   ids;  worker:W  hash, with lanes while it waits for jobs of these;  l:W  set  leases;  wait  zset  workers by turn
+-- workers   set   ids;  worker:W  hash, with lanes while it waits for jobs of these, and open, its claim, if a job may be
+--                 handed over to it;  l:W  set  leases;  wait  zset  workers by turn
 -- fin       list  completed jobs in the order they ended    bad:S, old:S  zset  other endings by number / by moment
 -- doc:K     hash  name -> version and body;  m:M  hash  totals of a minute;  minutes  set  those;  tally  hash  all before
 -- archive   string  exists while somebody archives;  arch  zset  ended jobs to be archived, by the moment they ended
@@ -305,8 +306,10 @@ end
 
 local function no_wait(worker)
   call('ZREM', P .. 'wait', worker)
-  call('HDEL', P .. 'worker:' .. worker, 'lanes')
+  call('HDEL', P .. 'worker:' .. worker, 'lanes', 'open')
 end
+
+local hand_over  -- a job that was submitted alone, to a worker that waits with an open claim; gives whether it was
 
 local function wake(but)  -- a waiting worker for each job that became eligible, as far as one can serve it
   local waiting = call('ZRANGE', P .. 'wait', 0, -1)
@@ -319,16 +322,18 @@ local function wake(but)  -- a waiting worker for each job that became eligible,
         if id and id ~= but then
           local fact = facts[id]
           if not fact then
-            local row = call('HMGET', P .. 'worker:' .. id, 'ends', 'offers', 'lanes')
+            local row = call('HMGET', P .. 'worker:' .. id, 'ends', 'offers', 'lanes', 'open', 'slots')
             fact = {
               live = row[1] and tonumber(row[1]) > now, offers = split(row[2] or ''),
-              lanes = row[3] and row[3] ~= '*' and split(row[3]),
+              lanes = row[3] and row[3] ~= '*' and split(row[3]), open = row[4], slots = row[5],
             }
             facts[id] = fact
           end
           if fact.live and (not fact.lanes or fact.lanes[key.lane]) and serves(key.needs, fact.offers) then
-            no_wait(id)
-            ring(id)
+            if not (tx.alone and fact.open and hand_over(id, fact, number)) then
+              no_wait(id)
+              ring(id)
+            end
             waiting[i] = false
             found = true
             break
@@ -351,12 +356,12 @@ local function wake_all()
 end
 
 local function settle(but)  -- the last step of whatever changed something
-  local minute = num(floor(now / 60000))
-  for what, n in pairs(tx.counts) do
-    if call('HINCRBY', P .. 'm:' .. minute, what, num(n)) == n then call('SADD', P .. 'minutes', minute) end
-  end
   if #tx.eligible + #tx.changed > 0 and call('EXISTS', P .. 'wait', P .. 'watched') > 0 then
     if #tx.eligible > 0 then wake(but) end
     if #tx.changed > 0 and watched() then tell(tx.changed) end
+  end
+  local minute = num(floor(now / 60000))
+  for what, n in pairs(tx.counts) do
+    if call('HINCRBY', P .. 'm:' .. minute, what, num(n)) == n then call('SADD', P .. 'minutes', minute) end
   end
 end

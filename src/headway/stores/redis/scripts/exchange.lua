@@ -1,6 +1,6 @@
 -- exchange: end leases, note progress, make due jobs eligible, claim by the plan, picture what waits: one step.
--- args     worker ('' for none), claim id, whether a snapshot is wanted, whether to wait, for which lanes (* for any), whether
---          there is a plan, how many classes it knew (-1: any number), its totals free and free_below, leave_free,
+-- args     worker ('' for none), claim id, whether a snapshot is wanted, whether to wait (2: and leave the claim open), for
+--          which lanes (* for any), whether there is a plan, how many classes it knew (-1: any number), its totals free and free_below, leave_free,
 --          number of reports, reports, number of progress notes, member, token and blob of each, number of takes,
 --          class, most, below_reserve, over and until of each
 -- returns  now, state of the worker, more, refused (index, answer ...), of the leases: their records, their members in one
@@ -35,7 +35,7 @@ end
 local function claim_by(plan, takes, row, worker, token, out, runs)
   if row.claim == token then
     leases_again(worker, token, out, runs)
-    return false
+    if out.n > 0 or not row.opens then return false end  -- what was handed over may be gone before it was heard of
   end
   local free = math.min(plan.free, row.slots - call('SCARD', P .. 'l:' .. worker))
   local below, more = math.min(plan.below, caps.pool_room()), false
@@ -60,9 +60,31 @@ local function claim_by(plan, takes, row, worker, token, out, runs)
   return more
 end
 
+-- Only to a worker that executes nothing, so that no job of its own keeps it from hearing of it, and that is connected.
+function hand_over(worker, fact, number)
+  if call('ZCARD', P .. 'w:' .. num(number)) ~= 1 or call('SCARD', P .. 'l:' .. worker) > 0 then return false end
+  local ear = P .. 'ear:' .. worker
+  local heard = redis.pcall('PUBSUB', 'NUMSUB', ear)
+  if heard.err or heard[2] == 0 then return false end
+  local token, plan, takes = unpack(cmsgpack.unpack(fact.open))
+  local name = class.parts(number).name
+  for _, take in ipairs(takes) do
+    if take.name == name and not take.until_at then
+      local out, runs = {n = 0, members = {}, records = {}, held = {}}, {}
+      claim_by(plan, {take}, {slots = tonumber(fact.slots)}, worker, token, out, runs)
+      if out.n == 0 then return false end
+      no_wait(worker)
+      call('PUBLISH', ear, now15 .. token .. out.members[1] .. text(name) .. text(out.held[2] or '') .. out.records[1])
+      return true
+    end
+  end
+  return false
+end
+
 local function exchange(keys, args)
   begin(keys, args)
-  local worker, token, wants, waits, lanes = args[2], args[3], args[4] == '1', args[5] == '1', args[6]
+  local worker, token, wants, waits, lanes = args[2], args[3], args[4] == '1', args[5] ~= '0', args[6]
+  local opens = args[5] == '2'
   local plan = args[7] == '1' and {
     known = tonumber(args[8]), free = tonumber(args[9]), below = tonumber(args[10]), leave_free = args[11] == '1',
   }
@@ -83,11 +105,10 @@ local function exchange(keys, args)
   local out, runs, more, state = {n = 0, members = {}, records = {}, held = {}}, {}, false, 'dead'
   local outdated = plan and plan.known >= 0 and plan.known < class.all()
   if worker ~= '' then
-    local row = call('HMGET', P .. 'worker:' .. worker, 'state', 'ends', 'slots', 'claim', 'lanes')
+    local takes, row = {}, call('HMGET', P .. 'worker:' .. worker, 'state', 'ends', 'slots', 'claim', 'lanes')
     state = row[1] or 'dead'
     if row[1] and plan and not outdated and tonumber(row[2]) > now then
       if state == 'active' then
-        local takes = {}
         for _ = 1, tonumber(args[at]) do
           push(takes, {
             name = args[at + 1], most = tonumber(args[at + 2]), below = args[at + 3] == '1', over = args[at + 4],
@@ -95,9 +116,11 @@ local function exchange(keys, args)
           })
           at = at + 5
         end
-        more = claim_by(plan, takes, {claim = row[4], slots = tonumber(row[3])}, worker, token, out, runs)
+        more = claim_by(plan, takes, {claim = row[4], slots = tonumber(row[3]), opens = opens}, worker, token, out, runs)
       end
-      note_waiting(worker, waits and state == 'active' and out.n == 0 and not more, lanes, row[5])
+      waits = waits and state == 'active' and out.n == 0 and not more
+      note_waiting(worker, waits, lanes, row[5])
+      if waits and opens then call('HSET', P .. 'worker:' .. worker, 'open', cmsgpack.pack({token, plan, takes})) end
     end
   end
   if out.n > 0 and watched() then

@@ -15,7 +15,7 @@ local function submit_one(name, rec)  -- the usual case of a single job; gives f
   end
   call('HSET', P .. 'job', member, now15 .. pack('>I4', number) .. rec)
   call('ZADD', P .. 'w:' .. num(number), member, member)
-  tx.eligible, tx.counts.submitted, tx.changed = {number}, 1, {id}
+  tx.eligible, tx.counts.submitted, tx.changed, tx.alone = {number}, 1, {id}, true
   settle()
   return 1
 end
@@ -135,7 +135,7 @@ local function submit(keys, args)
     end
     lines.flush()
     count('submitted', #fresh)
-    tx.changed = answered
+    tx.changed, tx.alone = answered, #fresh == 1
   end
   settle()
   return #answer > 1 and answer or #fresh

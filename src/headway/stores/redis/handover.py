@@ -1,0 +1,85 @@
+"""Claims that brought a worker nothing and are still open: the server answers one with the next job that comes alone.
+
+The lease comes with the ring, so nobody has to ask for it. Should the message be lost, or be late, the next exchange
+repeats the open claim, and a claim that is repeated gives the same leases.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from headway.core.worker import WorkerState
+from headway.stores.base import Exchange, Exchanged
+
+_AHEAD = 1.0  # Seconds by which the server's clock may seem to have gone faster than ours.
+
+
+class OpenClaim:
+    """A claim, when it was made by our clock and by the server's, and what the server has answered since."""
+
+    __slots__ = ("_asked", "_asked_at", "claim_id", "message")
+
+    def __init__(self, claim_id: bytes) -> None:
+        self.claim_id = claim_id
+        self._asked, self._asked_at = 0.0, 0
+        self.message = b""
+
+    def brought_nothing(self, asked: float, asked_at: int) -> None:
+        self._asked, self._asked_at = asked, asked_at
+
+    def answer(self, request: Exchange) -> list[Any] | None:
+        """Give what the server would answer to this exchange, if it has done so already and not too long ago."""
+        message = self.message
+        if not message or not request.handover_ms or request.finished or request.progress or request.want_snapshot:
+            return None
+        now_at, claim_id, member = int(message[:15]), message[15:31], message[31:47]
+        age = time.monotonic() - self._asked - (now_at - self._asked_at) / 1_000  # At most: it was asked before that.
+        if claim_id != self.claim_id or not -_AHEAD < age < request.handover_ms / 1_000:
+            return None
+        kind, held, record = _texts(message, 47)
+        leases = [record], member, [b"0", held] if held else [], [kind, b"1"]
+        return [now_at, WorkerState.ACTIVE.value.encode(), 0, [], *leases, None]
+
+
+class OpenClaims:
+    """Those of the workers of one process."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, OpenClaim] = {}
+
+    def any_of(self, worker_id: str | None) -> bool:
+        return worker_id in self._open
+
+    def claim(self, request: Exchange) -> OpenClaim:
+        """Give the claim that an exchange makes: the one its worker has left open, or a new one."""
+        worker_id = request.worker_id or ""
+        claim = self._open.get(worker_id)
+        if claim is None:
+            claim = OpenClaim(request.claim_id)
+            if request.handover_ms:  # The message may be here before anybody reads the reply.
+                self._open[worker_id] = claim
+        return claim
+
+    def answered(self, request: Exchange, answer: Exchanged, asked: float) -> None:
+        """Keep a claim open that has brought nothing; ``asked`` is when that was sent."""
+        worker_id = request.worker_id or ""
+        claim = self._open.get(worker_id)
+        if claim is None:
+            return
+        if request.handover_ms and not answer.leases and not answer.more and answer.worker_state is WorkerState.ACTIVE:
+            claim.brought_nothing(asked, answer.now_at)
+        else:
+            del self._open[worker_id]
+
+    def hear(self, worker_id: str, message: bytes) -> None:
+        """The server has leased a job to a worker that waits."""
+        if (claim := self._open.get(worker_id)) is not None:
+            claim.message = message
+
+
+def _texts(message: bytes, at: int) -> tuple[bytes, bytes, bytes]:
+    """Read two texts, each behind its length, and the rest."""
+    end = at + 2 + int.from_bytes(message[at : at + 2], "big")
+    last = end + 2 + int.from_bytes(message[end : end + 2], "big")
+    return message[at + 2 : end], message[end + 2 : last], message[last:]
