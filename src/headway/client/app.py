@@ -339,7 +339,7 @@ class Headway:
     async def _prepare(self, calls: Sequence[Call[Any]]) -> list[NewJob]:
         """Make jobs of calls under the policy in force, and see that the limits their tasks declare are known."""
         await self.follow_policy()
-        tasks = {id(call.task): call.task for call in calls}.values()
+        tasks = {call.task for call in calls}
         for task in tasks:
             if task.limits and task.name not in self._declared:
                 await declare_limits(await self.client.store(), task.name, task.limits)
@@ -464,7 +464,8 @@ class Headway:
         return answers
 
     def _submitted(self, call: Call[R], answer: Submitted) -> Job[R]:
-        return self._handle(call, answer.job_id, answer.deduplicated)
+        job_id, deduplicated = answer
+        return Job(self, job_id, kind=call.task.result_kind, deduplicated=deduplicated, persist=call.new.persist)
 
     def job(self, job_id: str) -> Job[Any]:
         """Give a handle on a job; asks nothing of the store."""
@@ -575,9 +576,6 @@ class Headway:
     ) -> None:
         await self.aclose()
 
-    def _handle(self, call: Call[R], job_id: JobId, deduplicated: bool) -> Job[R]:
-        return Job(self, job_id, kind=call.task.result_kind, deduplicated=deduplicated, persist=call.new.persist)
-
     def _typed(self, task: str, job_id: JobId) -> Job[Any]:
         known = self.tasks.get(task)
         return known.job(job_id) if known else self.job(job_id)
@@ -598,8 +596,9 @@ def _check_release(settings: Settings) -> Settings:
 
 def one_connection(calls: Sequence[Call[Any]], connection: object | None) -> object | None:
     """Give the caller's connection that a batch is submitted on. Raises ``ConfigError`` if there are several."""
-    found = {id(mine): mine for mine in (connection, *(call.task.connection for call in calls)) if mine is not None}
-    plain = connection is None and any(call.task.connection is None for call in calls)
+    connections = [task.connection for task in {call.task for call in calls}]
+    found = {id(mine): mine for mine in (connection, *connections) if mine is not None}
+    plain = connection is None and any(mine is None for mine in connections)
     if len(found) > 1 or (found and plain):
         raise ConfigError("jobs that are submitted together must name the same connection")
     return next(iter(found.values()), None)

@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, NamedTuple, Never, ParamSpec, Protocol, TypeVar, overload
 
 from headway.client.codec import Signature, add_server, read_payload, result_type
@@ -36,7 +37,7 @@ KEY_MAX = 100  # Letters of a value that a limit is counted by; a longer one is 
 YEAR_9999_MS = 253_402_300_799_000
 RETRIES_MAX = 1_000_000
 
-_as_job = NewJob._make
+_as_job = partial(tuple.__new__, NewJob)  # Half the cost of ``_make``, which counts.
 
 
 class Call(NamedTuple, Generic[R]):
