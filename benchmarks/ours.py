@@ -11,11 +11,13 @@ from headway import Headway
 
 PACKAGES = ("headway", "uvloop")
 # With more than 100 slots a worker runs half of its jobs while the server deals with the other half. A call of
-# PostgreSQL costs about a millisecond beside what it does for each job, which larger batches share.
-SLOTS = {"redis": 200, "postgresql": 400}
+# PostgreSQL costs about a millisecond beside what it does for each job, and a commit of SQLite a sync: larger batches
+# share that.
+SLOTS = {"redis": 200, "postgresql": 800, "sqlite": 800}
 ENVIRONMENT = {"HEADWAY_SLOTS": str(SLOTS.get(os.environ["BENCH_STORE"].partition(":")[0], 100))}
 CONFIGURATION = (
-    "100 slots (drain on Redis: 200, on PostgreSQL: 400), the default policy, results kept; naps without reserved slots"
+    "100 slots (drains: 200 on Redis, 800 on PostgreSQL and SQLite), the default policy, results kept; "
+    "naps without reserved slots"
 )
 
 app = Headway(os.environ["BENCH_STORE"])
