@@ -484,7 +484,7 @@ async def test_what_concerns_durable_jobs_alone_is_heard_at_the_durable_store(st
     "address, offers",
     [
         ("memory://", set[str]()),
-        ("sqlite:///none.db", set[str]()),
+        ("sqlite:///none.db", {"short way"}),
         ("redis://localhost", {"archival", "short way"}),
         ("postgresql://localhost/none", {"within", "migrates"}),
     ],

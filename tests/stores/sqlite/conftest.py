@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -13,6 +16,16 @@ from headway.stores.sqlite.store import SqliteStore
 from headway.testing.clock import ManualClock
 
 OpenFile = Callable[[Path], Awaitable[SqliteStore]]
+Release = Callable[[], Awaitable[None]]
+
+LOCKER = """
+import sys, apsw
+connection = apsw.Connection(sys.argv[1])
+connection.execute("BEGIN IMMEDIATE")
+print("locked", flush=True)
+sys.stdin.readline()
+connection.execute("ROLLBACK")
+"""
 
 
 @pytest.fixture
@@ -33,3 +46,22 @@ async def open_file(clock: ManualClock) -> AsyncIterator[OpenFile]:
             return store
 
         yield open_one
+
+
+@asynccontextmanager
+async def locked(path: Path) -> AsyncIterator[Release]:
+    """Keep a file locked from another process until it is released."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", LOCKER, str(path), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    assert await process.stdout.readline() == b"locked\n"
+
+    async def release() -> None:
+        if process.returncode is None:
+            await process.communicate(b"go on\n")
+
+    try:
+        yield release
+    finally:
+        await release()

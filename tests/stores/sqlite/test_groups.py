@@ -14,7 +14,7 @@ from headway.core.job import ClassKey, State
 from headway.stores.base import JobQuery
 from headway.testing.clock import ManualClock
 from tests.conformance.builders import a_job, register, state_of, submit, submit_one
-from tests.stores.sqlite.conftest import OpenFile
+from tests.stores.sqlite.conftest import OpenFile, locked
 
 
 @pytest.fixture
@@ -113,3 +113,37 @@ async def test_a_store_that_is_closed_says_so(open_file: OpenFile, path: Path) -
         await store.submit([a_job()])
     await store.open()
     await submit_one(store)
+
+
+async def test_threads_without_a_loop_submit_in_the_same_groups(
+    commits: list[apsw.Connection], open_file: OpenFile, path: Path
+) -> None:
+    store = await open_file(path)
+    await submit_one(store, a_job(idempotency_key="k"))
+    commits.clear()
+    jobs = [a_job() for _ in range(200)]
+
+    async with locked(path) as release:  # So all of them wait at once.
+        threads = [asyncio.to_thread(store.submit_blocking, jobs[at : at + 10]) for at in range(0, 200, 10)]
+        clash = asyncio.to_thread(store.submit_blocking, [a_job(idempotency_key="k", payload=b"[2]")])
+        answers = asyncio.gather(*threads, clash, return_exceptions=True)
+        await asyncio.sleep(0.2)
+        await release()
+        *kept, refused = await answers
+    assert all(isinstance(batch, list) for batch in kept)
+    assert isinstance(refused, IdempotencyConflict)
+    assert 1 <= len(commits) <= 10
+    assert len(await store.find(JobQuery(limit=1_000))) == 201
+
+
+async def test_a_thread_is_told_that_the_store_was_closed(open_file: OpenFile, path: Path) -> None:
+    """It must never wait for an answer that nobody will give."""
+    store = await open_file(path)
+    going = [asyncio.to_thread(store.submit_blocking, [a_job()]) for _ in range(8)]
+    answers = asyncio.gather(*going, return_exceptions=True)
+    await store.close()
+    async with asyncio.timeout(10):
+        for answer in await answers:
+            assert isinstance(answer, (list, StoreError))
+    with pytest.raises(StoreError, match="not open"):
+        store.submit_blocking([a_job()])

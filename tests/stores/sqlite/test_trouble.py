@@ -7,8 +7,6 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import apsw
@@ -19,37 +17,7 @@ from headway.core.job import State
 from headway.stores.base import JobQuery
 from headway.stores.sqlite import connection
 from tests.conformance.builders import a_job, state_of, submit_one
-from tests.stores.sqlite.conftest import OpenFile
-
-LOCKER = """
-import sys, apsw
-connection = apsw.Connection(sys.argv[1])
-connection.execute("BEGIN IMMEDIATE")
-print("locked", flush=True)
-sys.stdin.readline()
-connection.execute("ROLLBACK")
-"""
-
-Release = Callable[[], Awaitable[None]]
-
-
-@asynccontextmanager
-async def locked(path: Path) -> AsyncIterator[Release]:
-    """Keep a file locked from another process until it is released."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", LOCKER, str(path), stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-    assert process.stdout is not None
-    assert await process.stdout.readline() == b"locked\n"
-
-    async def release() -> None:
-        if process.returncode is None:
-            await process.communicate(b"go on\n")
-
-    try:
-        yield release
-    finally:
-        await release()
+from tests.stores.sqlite.conftest import OpenFile, locked
 
 
 async def test_a_call_waits_while_another_process_keeps_the_file_locked(open_file: OpenFile, path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import os
 import queue
@@ -33,6 +34,7 @@ class Database:
         self._writes: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
         self._reads: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
+        self._open_or_not = threading.Lock()  # No call comes behind the one that ends the threads.
         self._after: list[Callable[[], None]] = []
         self._undo: list[Callable[[], object]] = []
         self._pid = os.getpid()
@@ -55,6 +57,13 @@ class Database:
         On a full disk the ballast is given up for what is vital: results and renewals, not new jobs.
         """
         return self._call(self._writes, function, vital)
+
+    def write_waiting(self, function: Callable[[Connection, Hooks], T], *, vital: bool = True) -> T:
+        """Do the same for a thread without a loop, which waits."""
+        self._check_process()
+        done: concurrent.futures.Future[T] = concurrent.futures.Future()
+        self._put(self._writes, _Call(done, function, vital))
+        return done.result()
 
     def read(self, function: Callable[[Connection, Hooks], T]) -> asyncio.Future[T]:
         """Run a function on the reading connection, beside any writer."""
@@ -85,11 +94,12 @@ class Database:
         self._start("reader", self._read, reader)
 
     def _close(self) -> None:
-        for calls in (self._writes, self._reads):
-            calls.put(None)
-        for thread in self._threads:
+        with self._open_or_not:
+            threads, self._threads = self._threads, []
+            for calls in (self._writes, self._reads):
+                calls.put(None)
+        for thread in threads:
             thread.join()
-        self._threads = []
 
     def _start(self, name: str, function: Callable[[Connection], None], connection: Connection) -> None:
         thread = threading.Thread(target=function, args=(connection,), name=f"headway-sqlite-{name}", daemon=True)
@@ -99,13 +109,20 @@ class Database:
     def _call(
         self, calls: queue.SimpleQueue[_Call | None], function: Callable[[Connection, Hooks], T], vital: bool
     ) -> asyncio.Future[T]:
-        if not self._threads:
-            raise StoreError(f"the store {self.path} is not open")
+        self._check_process()
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._put(calls, _Call(future, function, vital))
+        return future
+
+    def _check_process(self) -> None:
         if os.getpid() != self._pid:
             raise StoreError(f"the store {self.path} was opened in another process; open it again after a fork")
-        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        calls.put(_Call(future, function, vital))
-        return future
+
+    def _put(self, calls: queue.SimpleQueue[_Call | None], call: _Call) -> None:
+        with self._open_or_not:
+            if not self._threads:
+                raise StoreError(f"the store {self.path} is not open")
+            calls.put(call)
 
     def _write(self, connection: Connection) -> None:
         """Woken by a call; takes at most a group of them; ends on None."""
@@ -194,12 +211,15 @@ class Database:
         connection.close()
 
 
+_Future = asyncio.Future[Any] | concurrent.futures.Future[Any]
+
+
 class _Call:
     """A function on its way through a thread, and the future of who asked."""
 
     __slots__ = ("error", "function", "future", "value", "vital")
 
-    def __init__(self, future: asyncio.Future[Any], function: Callable[[Connection, Hooks], Any], vital: bool) -> None:
+    def __init__(self, future: _Future, function: Callable[[Connection, Hooks], Any], vital: bool) -> None:
         self.future, self.function, self.vital = future, function, vital
         self.value: Any = None
         self.error: BaseException | None = None
@@ -208,7 +228,10 @@ class _Call:
 def _settle(calls: list[_Call]) -> None:
     by_loop: dict[asyncio.AbstractEventLoop, list[_Call]] = {}
     for call in calls:
-        by_loop.setdefault(call.future.get_loop(), []).append(call)
+        if isinstance(call.future, asyncio.Future):
+            by_loop.setdefault(call.future.get_loop(), []).append(call)
+        else:
+            _deliver([call])
     for loop, mine in by_loop.items():
         with contextlib.suppress(RuntimeError):  # The loop was closed; nobody waits any more.
             loop.call_soon_threadsafe(_deliver, mine)

@@ -27,6 +27,7 @@ from headway.stores.base import (
     JobQuery,
     Renewed,
     Stats,
+    SubmitBlocking,
 )
 from headway.stores.sqlite import ending, exchanging, keeping, pruning, reading, rows, standing, submitting
 from headway.stores.sqlite.bell import Bell
@@ -75,6 +76,8 @@ class SqliteStore:
         self._bell = Bell(self.path)
         self._memory = Memory()
         self._round = pruning.Round()
+        if isinstance(place, Database):
+            self.submit_blocking: SubmitBlocking = lambda jobs: place.write_waiting(self._submitting(jobs), vital=False)
 
     async def open(self) -> None:
         await self._place.open()
@@ -83,7 +86,7 @@ class SqliteStore:
         await self._place.close()
 
     async def submit(self, jobs: Sequence[NewJob]) -> list[Submitted]:
-        return await self._write(lambda tx: submitting.submit(tx, jobs), vital=False)
+        return await self._place.write(self._submitting(jobs), vital=False)
 
     async def exchange(self, request: Exchange) -> Exchanged:
         return await self._write(lambda tx: exchanging.exchange(tx, request), asker=request.worker_id)
@@ -194,9 +197,15 @@ class SqliteStore:
 
         return await self._write(write)
 
-    def _write(
-        self, function: Callable[[Transaction], T], *, vital: bool = True, asker: str | None = None
-    ) -> Awaitable[T]:
+    def _submitting(self, jobs: Sequence[NewJob]) -> Callable[[Connection, Hooks], list[Submitted]]:
+        return self._writing(lambda tx: submitting.submit(tx, jobs))
+
+    def _write(self, function: Callable[[Transaction], T], *, asker: str | None = None) -> Awaitable[T]:
+        return self._place.write(self._writing(function, asker=asker))
+
+    def _writing(
+        self, function: Callable[[Transaction], T], *, asker: str | None = None
+    ) -> Callable[[Connection, Hooks], T]:  # fmt: skip
         def run(db: Connection, hooks: Hooks) -> T:
             tx, memory = self._transaction(db, hooks)
             if not tx.namespace_id:
@@ -206,7 +215,7 @@ class SqliteStore:
             tx.settle(but=asker)
             return value
 
-        return self._place.write(run, vital=vital)
+        return run
 
     def _read(self, function: Callable[[Transaction], T]) -> Awaitable[T]:
         return self._place.read(lambda db, hooks: function(self._transaction(db, hooks)[0]))
