@@ -96,7 +96,7 @@ class Database:
     def _close(self) -> None:
         with self._open_or_not:
             threads, self._threads = self._threads, []
-            for calls in (self._writes, self._reads):
+            for calls in (self._writes, self._reads) if threads else ():
                 calls.put(None)
         for thread in threads:
             thread.join()

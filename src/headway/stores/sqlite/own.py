@@ -6,6 +6,7 @@ import contextlib
 import os
 import time
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -74,8 +75,8 @@ class OwnConnection(Connection):
             raise
         # Otherwise a statement is planned anew at every execution with other values, at ten times its own cost.
         raw.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
+        _keep_log(raw)
         for pragma in (
-            "journal_mode = WAL",
             f"synchronous = {synchronous}",
             "cache_size = -16384",
             "mmap_size = 0",
@@ -100,6 +101,19 @@ class OwnConnection(Connection):
         if self._path is not None:
             release(self._path, APSW)
             self._path = None
+
+
+def _keep_log(raw: apsw.Connection) -> None:
+    """Turn to a write-ahead log. If several do so with a new file at once, SQLite refuses without any patience."""
+    patience = _Patience()
+    for tries in count():
+        try:
+            raw.execute("PRAGMA journal_mode = WAL").fetchall()
+        except apsw.BusyError:
+            if not patience(tries):
+                raise
+        else:
+            return
 
 
 class OwnFile:
