@@ -38,6 +38,7 @@ class Frail:
         self.hangs = False
         self.losing = 0
         self.meanwhile: Callable[[], Awaitable[object]] | None = None  # What happens during the next exchange.
+        self.exchanges: list[Exchange] = []
 
     @property
     def store(self) -> Store:
@@ -54,6 +55,8 @@ class Frail:
 
     def _frail(self, verb: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
         async def call(*args: Any, **options: Any) -> Any:
+            if verb.__name__ == "exchange":
+                self.exchanges += args
             if verb.__name__ == "exchange" and (meanwhile := self.meanwhile) is not None:
                 self.meanwhile = None
                 await meanwhile()
@@ -475,6 +478,16 @@ async def test_a_class_that_comes_up_between_two_looks_is_asked_for_at_once(stor
 async def test_what_concerns_durable_jobs_alone_is_heard_at_the_durable_store(store: Store, durable: Frail) -> None:
     ear = store.listen("w1" + KEEPER)
     assert type(ear) is type(durable.inner.listen("w1"))
+
+
+async def test_nothing_is_handed_over_in_a_pair(store: Store, durable: Frail, transient: Frail) -> None:
+    """A slot might be given to a transient job while a durable one is on its way to it."""
+    await register(store)
+    feed = LocalFeed(store, InForce(), "w1", (), confirm=10.0)
+    await feed.exchange((), (), free=5, free_below=5)
+    asked = [*durable.exchanges, *transient.exchanges]
+    assert asked
+    assert not any(request.handover_ms for request in asked)
 
 
 # ---------------------------------------------------------------------- what it offers

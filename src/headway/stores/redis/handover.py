@@ -12,7 +12,7 @@ from typing import Any
 from headway.core.worker import WorkerState
 from headway.stores.base import Exchange, Exchanged
 
-_AHEAD = 1.0  # Seconds by which the server's clock may seem to have gone faster than ours.
+_DOUBT = 1.0  # Seconds by which the server's clock and ours may have gone apart since the claim.
 
 
 class OpenClaim:
@@ -35,7 +35,7 @@ class OpenClaim:
             return None
         now_at, claim_id, member = int(message[:15]), message[15:31], message[31:47]
         age = time.monotonic() - self._asked - (now_at - self._asked_at) / 1_000  # At most: it was asked before that.
-        if claim_id != self.claim_id or not -_AHEAD < age < request.handover_ms / 1_000:
+        if claim_id != self.claim_id or not -_DOUBT < age < request.handover_ms / 1_000 - _DOUBT:
             return None
         kind, held, record = _texts(message, 47)
         leases = [record], member, [b"0", held] if held else [], [kind, b"1"]
