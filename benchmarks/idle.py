@@ -40,7 +40,7 @@ def _warm(stand: Stand) -> None:
 
 
 def _idle(run: Run, contender: Contender, stand: Stand, seconds: float) -> None:
-    time.sleep(12)  # What the last jobs left to do and to tell, and PostgreSQL's count of it, ten seconds late.
+    time.sleep(20)  # What the last jobs left to do and to tell, and what PostgreSQL counts ten seconds late.
     [pid] = stand.pids
     cpu, operations, requests = cpu_seconds(pid), stand.place.operations(), stand.place.requests()
     time.sleep(seconds)
