@@ -20,7 +20,7 @@ from headway.engine.durations import Durations
 from headway.engine.failpoints import reach
 from headway.engine.inforce import InForce
 from headway.engine.tallies import Tallies
-from headway.stores.base import Ear, Exchange, Exchanged, Progress, Quiets, Store
+from headway.stores.base import Ear, Exchange, Exchanged, HandsOver, Progress, Quiets, Store
 
 SNAPSHOT_AGE = 0.02  # Seconds after which a snapshot is asked for again,
 SNAPSHOT_AGE_ALONE = 0.2  # and if there is only one class: then there is nothing to choose from.
@@ -70,7 +70,8 @@ class LocalFeed:
         self._tallies = tallies or Tallies()
         self._clocks = Clocks(offset)
         self._worker_id = worker_id
-        self._handover_ms = int(confirm * 1_000)
+        self._hands_over = store if confirm > 0 and isinstance(store, HandsOver) else None
+        self._confirm_ms = int(confirm * 1_000)
         self._offers = frozenset(offers)
         self._snapshot = Snapshot(0)
         self._seen = -1.0
@@ -105,6 +106,8 @@ class LocalFeed:
         lanes = None if free_below > 0 else tuple(sorted(policy.reserve.lanes))
         if free > 0 and not (finished or progress or woken or claim_id) and await self._rests(lanes):
             return Fed((), (), False, WorkerState.ACTIVE, None)
+        if woken and free > 0 and not (finished or progress) and (handed := self._handed()) is not None:
+            return handed
         if self._request is None or claim_id is not None:
             takes = plan(
                 self._snapshot,
@@ -123,16 +126,13 @@ class LocalFeed:
                 wait=wait and free > 0,
                 want_snapshot=free > 0 and not woken and time.monotonic() - self._seen > self._age_max(free_below),
                 wait_lanes=lanes,
-                handover_ms=self._handover_ms if wait and free > 0 else 0,
+                handover=self._hands_over is not None and wait and free > 0,
             )
         request = self._request
         self._waits = False
         answer = await self._ask(request, may_repeat=claim_id is not None)
         self._request = None
-        if len(self._snapshot.classes) > 1:  # Otherwise nobody shares anything.
-            for lease in answer.leases:
-                expected = self._durations.expected(lease.task)
-                self._clocks.charge(self._in_force.policy, lease.class_key, expected)
+        self._charge(answer.leases)
         fed = self._read(request, answer)
         self._waits = request.wait and not answer.leases and not fed.more and answer.worker_state is WorkerState.ACTIVE
         self._waits_for, self._asked = request.wait_lanes, time.monotonic()
@@ -143,6 +143,25 @@ class LocalFeed:
             if answer.leases:
                 self._time_start()
         return fed
+
+    def _handed(self) -> Fed | None:
+        """Give what the store has sent along with its ring."""
+        answer = None
+        if self._hands_over is not None and self._request is None:
+            answer = self._hands_over.handed(self._worker_id, self._confirm_ms)
+        if answer is None:
+            return None
+        self._waits, self._dry = False, True
+        self._charge(answer.leases)
+        self._tallies.claimed(answer.leases)
+        self._time_start()
+        return Fed(answer.leases, (), False, WorkerState.ACTIVE, None)
+
+    def _charge(self, leases: Sequence[Lease]) -> None:
+        if len(self._snapshot.classes) > 1:  # Otherwise nobody shares anything.
+            for lease in leases:
+                expected = self._durations.expected(lease.task)
+                self._clocks.charge(self._in_force.policy, lease.class_key, expected)
 
     async def _rests(self, lanes: tuple[str, ...] | None) -> bool:
         """Tell whether there is still nothing to do, as the store said when it was last asked; then it need not be."""

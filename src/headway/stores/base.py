@@ -50,8 +50,7 @@ class Exchange(NamedTuple):
     one that yielded any gives the same leases; an older one must never be used again.
     ``wait`` registers the worker as waiting if it gets nothing, for jobs of ``wait_lanes`` or of any lane:
     a worker with only reserved slots free need not be woken for others.
-    ``handover_ms``: while the worker waits, a store may lease to it by this plan what is submitted, and ring. Its next
-    exchange then brings that, without a trip if the lease is not older than this. Stores may as well only ring.
+    ``handover``: while the worker waits, a store that ``HandsOver`` may lease to it by this plan what is submitted.
     """
 
     worker_id: str | None
@@ -62,7 +61,7 @@ class Exchange(NamedTuple):
     wait: bool = False
     want_snapshot: bool = False
     wait_lanes: tuple[str, ...] | None = None
-    handover_ms: int = 0
+    handover: bool = False
 
 
 class Exchanged(NamedTuple):
@@ -343,6 +342,18 @@ class Archival(Protocol):
 # What a store with a short way for threads that have no event loop calls ``submit_blocking``: it submits as ``submit``
 # does. None: that did not work out, the same jobs are to be submitted the long way.
 SubmitBlocking = Callable[[Sequence[NewJob]], list[Submitted] | None]
+
+
+@runtime_checkable
+class HandsOver(Protocol):
+    """A store that leases jobs to workers that wait, and sends them along with the ring."""
+
+    def handed(self, worker_id: str, younger_ms: int) -> Exchanged | None:
+        """Give, once, what has come for a worker since its last exchange.
+
+        None also if a lease might be older than that: then the next exchange gives it, if it still stands.
+        """
+        ...
 
 
 @runtime_checkable

@@ -487,7 +487,7 @@ async def test_nothing_is_handed_over_in_a_pair(store: Store, durable: Frail, tr
     await feed.exchange((), (), free=5, free_below=5)
     asked = [*durable.exchanges, *transient.exchanges]
     assert asked
-    assert not any(request.handover_ms for request in asked)
+    assert not any(request.handover for request in asked)
 
 
 # ---------------------------------------------------------------------- what it offers

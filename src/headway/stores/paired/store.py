@@ -143,7 +143,6 @@ class PairedStore:
             plan=left.of(plan, parts.durable, self._durable_known(plan)),  # Refused there too, if it is outdated.
             wait=request.wait and not leases,
             want_snapshot=request.want_snapshot or peek.outdated,
-            handover_ms=0,  # The slot may be given to a transient job while a durable one is on its way.
         )
         try:
             answer = await self._durable.exchange(durably)

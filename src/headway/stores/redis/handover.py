@@ -7,39 +7,33 @@ repeats the open claim, and a claim that is repeated gives the same leases.
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import NamedTuple
 
 from headway.core.worker import WorkerState
 from headway.stores.base import Exchange, Exchanged
+from headway.stores.redis.records import Given
 
 _DOUBT = 1.0  # Seconds by which the server's clock and ours may have gone apart since the claim.
+_TERMS = 4  # The flag of a lease on terms that only the rules tell.
 
 
 class OpenClaim:
     """A claim, when it was made by our clock and by the server's, and what the server has answered since."""
 
-    __slots__ = ("_asked", "_asked_at", "claim_id", "message")
+    __slots__ = ("asked", "asked_at", "claim_id", "message")
 
     def __init__(self, claim_id: bytes) -> None:
         self.claim_id = claim_id
-        self._asked, self._asked_at = 0.0, 0
+        self.asked, self.asked_at = 0.0, 0
         self.message = b""
 
-    def brought_nothing(self, asked: float, asked_at: int) -> None:
-        self._asked, self._asked_at = asked, asked_at
 
-    def answer(self, request: Exchange) -> list[Any] | None:
-        """Give what the server would answer to this exchange, if it has done so already and not too long ago."""
-        message = self.message
-        if not message or not request.handover_ms or request.finished or request.progress or request.want_snapshot:
-            return None
-        now_at, claim_id, member = int(message[:15]), message[15:31], message[31:47]
-        age = time.monotonic() - self._asked - (now_at - self._asked_at) / 1_000  # At most: it was asked before that.
-        if claim_id != self.claim_id or not -_DOUBT < age < request.handover_ms / 1_000 - _DOUBT:
-            return None
-        kind, held, record = _texts(message, 47)
-        leases = [record], member, [b"0", held] if held else [], [kind, b"1"]
-        return [now_at, WorkerState.ACTIVE.value.encode(), 0, [], *leases, None]
+class Handed(NamedTuple):
+    """What the server has leased to an open claim, and when."""
+
+    claim_id: bytes
+    now_at: int
+    given: Given
 
 
 class OpenClaims:
@@ -57,7 +51,7 @@ class OpenClaims:
         claim = self._open.get(worker_id)
         if claim is None:
             claim = OpenClaim(request.claim_id)
-            if request.handover_ms:  # The message may be here before anybody reads the reply.
+            if request.handover:  # The message may be here before anybody reads the reply.
                 self._open[worker_id] = claim
         return claim
 
@@ -67,8 +61,8 @@ class OpenClaims:
         claim = self._open.get(worker_id)
         if claim is None:
             return
-        if request.handover_ms and not answer.leases and not answer.more and answer.worker_state is WorkerState.ACTIVE:
-            claim.brought_nothing(asked, answer.now_at)
+        if request.handover and not answer.leases and not answer.more and answer.worker_state is WorkerState.ACTIVE:
+            claim.asked, claim.asked_at = asked, answer.now_at
         else:
             del self._open[worker_id]
 
@@ -76,6 +70,24 @@ class OpenClaims:
         """The server has leased a job to a worker that waits."""
         if (claim := self._open.get(worker_id)) is not None:
             claim.message = message
+
+    def take(self, worker_id: str, younger_ms: int) -> Handed | None:
+        """Close a worker's claim with what it has brought; None if that is for an exchange to tell."""
+        claim = self._open.get(worker_id)
+        if claim is None or not claim.message:
+            return None
+        message = claim.message
+        now_at, claim_id, member = int(message[:15]), message[15:31], message[31:47]
+        age = time.monotonic() - claim.asked - (now_at - claim.asked_at) / 1_000  # At most: it was asked before that.
+        kind, held, record = _texts(message, 47)
+        if (
+            claim_id != claim.claim_id
+            or not -_DOUBT < age < younger_ms / 1_000 - _DOUBT
+            or (held and held[80] & _TERMS)
+        ):
+            return None
+        del self._open[worker_id]
+        return Handed(claim_id, now_at, Given([record], member, [b"0", held] if held else [], [kind, b"1"]))
 
 
 def _texts(message: bytes, at: int) -> tuple[bytes, bytes, bytes]:

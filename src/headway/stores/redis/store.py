@@ -142,14 +142,21 @@ class RedisStore:
 
     async def exchange(self, request: Exchange) -> Exchanged:
         if self._clock is not None:
-            request = request._replace(handover_ms=0)
+            request = request._replace(handover=False)
         if request.plan is None and self._open_claims.any_of(request.worker_id):
             request = request._replace(plan=Plan())  # Whoever claims nothing more must not be handed anything.
         claim, asked = self._open_claims.claim(request), time.monotonic()
-        reply = claim.answer(request) or await self._exchange(request, claim.claim_id)
+        reply = await self._exchange(request, claim.claim_id)
         answer = await self._read_exchanged(request, claim.claim_id, reply)
         self._open_claims.answered(request, answer, asked)
         return answer
+
+    def handed(self, worker_id: str, younger_ms: int) -> Exchanged | None:
+        handed = self._open_claims.take(worker_id, younger_ms)
+        if handed is None:
+            return None
+        claim_id, now_at, given = handed
+        return Exchanged(now_at, records.fresh_leases(given, claim_id, worker_id, now_at, self._book.ladder))
 
     async def _exchange(self, request: Exchange, claim_id: bytes) -> Any:
         plan = request.plan
@@ -159,7 +166,7 @@ class RedisStore:
             for take in plan.takes:
                 until_at = "" if take.until_at is None else take.until_at
                 takes += (records.class_text(take.key), take.most, int(take.below_reserve), take.over or "", until_at)
-        waits = 2 if request.wait and request.handover_ms else int(request.wait)
+        waits = 2 if request.wait and request.handover else int(request.wait)
         lanes = "*" if request.wait_lanes is None else "\0".join(request.wait_lanes)
         return await self._call(
             "exchange", request.worker_id or "", claim_id, int(request.want_snapshot), waits, lanes,
