@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headway import Depends, Headway, PayloadError
-from headway.client.codec import DEPTH_MAX, read_payload
+from headway.client.codec import DEPTH_MAX, Signature, read_payload
 from headway.core.errors import BadArguments, PayloadTooLarge
 from headway.testing import Testbed
 from headway.worker.embedded import Worker
@@ -440,3 +440,35 @@ def test_a_model_hides_no_parameter_from_the_catalogue() -> None:
     assert list(described["properties"]) == ["number", "model", "models"]
     assert described["properties"]["number"] == {"type": "integer"}
     assert described["required"] == ["model", "number"]
+
+
+def exact(number: int, text: str, flag: bool = False) -> None: ...
+def named_flag(number: int, text: str, *, flag: bool = False) -> None: ...
+def mixed(number: int, text: Any) -> None: ...
+
+
+class Loud(str):
+    """Text of another type."""
+
+
+@pytest.mark.parametrize("function", [exact, named_flag, mixed], ids=lambda function: function.__name__)
+@given(args=st.tuples(
+    st.integers() | st.booleans() | st.just(2**64), st.text() | st.builds(Loud) | st.just("\ud800") | st.none(),
+    st.booleans() | st.integers(),
+).flatmap(lambda values: st.integers(0, 3).map(lambda count: values[:count])))  # fmt: skip
+def test_the_short_way_of_arguments_gives_what_the_long_way_gives_or_nothing(
+    function: Callable[..., None], args: tuple[Any, ...]
+) -> None:
+    signature = Signature("short", function)
+    short = signature.encode_usual(args, largest=1_000)
+    if short is not None:
+        assert short == signature.encode(signature.bind(args, {}), largest=1_000)
+
+
+def test_the_short_way_is_taken_by_arguments_of_just_their_types_and_no_others() -> None:
+    signature = Signature("short", exact)
+    assert signature.encode_usual((1, "one", True), largest=1_000) == b'\x01{"number":1,"text":"one","flag":true}'
+    for args in [(1, "one"), (True, "one", True), (1, Loud("one"), True), (1, "\ud800", True), (1, "x" * 1_000, True)]:
+        assert signature.encode_usual(args, largest=1_000) is None
+    assert Signature("short", named_flag).encode_usual((1, "one", True), largest=1_000) is None
+    assert Signature("short", mixed).encode_usual((1, "one"), largest=1_000) is None

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from headway import Context, Headway, JobNotFound, Limit, NotStored, Worker
+from headway.client.codec import read_payload
 from headway.core.errors import ConfigError, PolicyError
 from headway.core.job import Job as Record
 from headway.core.job import JobId
@@ -327,6 +328,7 @@ async def test_a_call_that_was_described_before_the_policy_came_goes_by_it(app: 
     records = [await stored(app, job.id) for job in jobs]
     assert [(record.lane, record.timeout_ms) for record in records] == [("low", 1_234), ("high", 1_234)]
     assert [job.id for job in jobs] == [call.new.job_id for call in described]
+    assert [read_payload(record.payload) for record in records] == [{"number": 1}, {"number": 2}]
 
 
 @pytest.mark.parametrize("duration", ["fast", "medium", "slow", "default", None])

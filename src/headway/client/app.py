@@ -393,24 +393,25 @@ class Headway:
         jobs: list[Job[Any]] = []
         remaining = iter(calls)
         remote = (await self.client.store()).abilities.remote
-        sent: asyncio.Task[list[Job[Any]]] | None = None
+        before: Sequence[Call[Any]] = ()
+        sent: asyncio.Task[list[Submitted]] | None = None
         # An endless supply of calls never lies in memory whole. While a server keeps one batch the next is made; with a
         # thread of ours at work, the two would fight for the interpreter, at two thirds of the speed.
         try:
             while batch := list(islice(remaining, BATCH)):
                 made = await self._prepare(batch)
-                jobs += [] if sent is None else await sent
-                sent = asyncio.create_task(self._send(batch, made, one_connection(batch, connection)))
+                answers = [] if sent is None else await sent
+                sent = asyncio.create_task(self._submit(made, one_connection(batch, connection)))
                 await asyncio.sleep(0) if remote else await asyncio.wait([sent])
-            return jobs if sent is None else jobs + await sent
+                jobs += map(self._submitted, before, answers)
+                before = batch
+            if sent is not None:
+                jobs += map(self._submitted, before, await sent)
+            return jobs
         except Exception:
             if sent is not None:
                 await asyncio.wait([sent])  # What was begun before a call that cannot be made is kept.
             raise
-
-    async def _send(self, calls: Sequence[Call[Any]], made: list[NewJob], connection: object | None) -> list[Job[Any]]:
-        answers = await self._submit(made, connection)
-        return [self._submitted(call, answer) for call, answer in zip(calls, answers, strict=True)]
 
     def enqueue_many(self, calls: Iterable[Call[Any]], *, connection: object | None = None) -> list[Job[Any]]:
         """Blocking twin of ``aenqueue_many``."""

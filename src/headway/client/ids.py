@@ -11,19 +11,31 @@ _VARIANT = dict(zip("0123456789abcdef", "89ab" * 4, strict=True))  # The digit t
 _DIGITS = 20
 _DRAWN = 128
 
-# Random digits drawn beforehand: to ask the system for each id would cost more than all the rest of it.
-_chances: list[str] = []
+# Random ends of ids, drawn beforehand: to ask the system for each would cost more than all the rest of it.
+_ends: list[str] = []
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_chances.clear)  # A child would make the ids its parent makes.
+    os.register_at_fork(after_in_child=_ends.clear)  # A child would make the ids its parent makes.
+_begun = 0, ""  # The last millisecond that an id was made in, and how its ids begin.
 
 
 def new_job_id() -> JobId:
     """Make an id that sorts by time: 48 bits of milliseconds, then random bits."""
-    moment = f"{time.time_ns() // 1_000_000:012x}"
+    global _begun
+    now_ms = time.time_ns() // 1_000_000
+    known_ms, begin = _begun
+    if now_ms != known_ms:
+        moment = f"{now_ms:012x}"
+        begin = f"{moment[:8]}-{moment[8:]}-7"
+        _begun = now_ms, begin
     try:
-        chance = _chances.pop()
+        return JobId(begin + _ends.pop())
     except IndexError:  # Also if another thread took the last one just now.
-        digits = os.urandom(_DIGITS // 2 * _DRAWN).hex()
-        _chances.extend(digits[at : at + _DIGITS] for at in range(_DIGITS, len(digits), _DIGITS))
-        chance = digits[:_DIGITS]
-    return JobId(f"{moment[:8]}-{moment[8:]}-7{chance[:3]}-{_VARIANT[chance[3]]}{chance[4:7]}-{chance[7:19]}")
+        end, *others = _draw()
+        _ends.extend(others)
+        return JobId(begin + end)
+
+
+def _draw() -> list[str]:
+    digits = os.urandom(_DIGITS // 2 * _DRAWN).hex()
+    drawn = (digits[at : at + _DIGITS] for at in range(0, len(digits), _DIGITS))
+    return [f"{some[:3]}-{_VARIANT[some[3]]}{some[4:7]}-{some[7:19]}" for some in drawn]

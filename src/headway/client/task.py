@@ -45,7 +45,7 @@ class Call(NamedTuple, Generic[R]):
 
     task: Task[Any, R, Any]
     new: NewJob
-    values: dict[str, Any]
+    values: dict[str, Any] | None  # The arguments by name; None: as the payload says.
     terms: _Terms
 
     def job(self) -> NewJob:
@@ -55,7 +55,11 @@ class Call(NamedTuple, Generic[R]):
             raise ConfigError(terms.problem)
         if terms is self.terms:
             return self.new
-        return terms.new_job(self.values)._replace(job_id=self.new.job_id)
+        values = self.task.signature.decode(self.new.payload)[1] if self.values is None else self.values
+        return terms.new_job(values)._replace(job_id=self.new.job_id)
+
+
+_as_call = partial(tuple.__new__, Call)
 
 
 class Task(Generic[P, R, C]):
@@ -101,6 +105,12 @@ class Task(Generic[P, R, C]):
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
         """Describe a job for ``enqueue_many``. Arguments are checked here."""
+        terms = self._terms
+        if not kwargs and terms.rest is not None and terms.policy is self.app.in_force.policy and current.get() is None:
+            # As below, for most calls, in half the time.
+            payload = self.signature.encode_usual(args, largest=terms.largest)
+            if payload is not None:
+                return _as_call((self, terms.plain_job(payload), None, terms))
         return self._call(self.signature.bind(args, kwargs))
 
     def call_named(self, values: dict[str, Any]) -> Call[R]:
@@ -323,7 +333,7 @@ class _Terms:
         )
         largest = task.app.settings.payload_max
         fixed = not bound and options.fair_by is None and unique is None and template.idempotency_key is None
-        rest = template[3:] if fixed and call.session is None else None
+        rest = template[3:] if fixed and call.session is None and rung != INTERACTIVE else None
         return cls(
             policy, problem, bound, task.signature, template, options.fair_by, unique, largest, call.session, rest
         )  # fmt: skip
@@ -332,8 +342,8 @@ class _Terms:
         template = self.template
         payload = self.signature.encode(values, largest=self.largest)
         outer = current.get()
-        if self.rest is not None and outer is None:  # As below, for most jobs, in a third of the time.
-            return _as_job((new_job_id(), template.task, payload, *self.rest))
+        if self.rest is not None and outer is None:
+            return self.plain_job(payload)
         if self.server is not None:
             payload = add_server(payload, self.server)
         tenant = template.tenant
@@ -363,6 +373,10 @@ class _Terms:
             template.persist,
             tuple(self._bound_key(name, by, values) for name, by in self.bound) if self.bound else (),
         )
+
+    def plain_job(self, payload: bytes) -> NewJob:
+        """As ``new_job`` does, in a third of the time, for a job of which nothing but these hangs on the call."""
+        return _as_job((new_job_id(), self.template.task, payload, *(self.rest or ())))
 
     def _bound_key(self, name: str, by: str, values: dict[str, Any]) -> str:
         value = values.get(by, self.signature.defaults.get(by))

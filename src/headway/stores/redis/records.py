@@ -100,53 +100,59 @@ def _raw(raw: bytes) -> bytes:
 
 def pack_jobs(jobs: Sequence[NewJob]) -> list[bytes | str | int]:
     """Write jobs as the arguments of ``submit``: the classes they are in, then a record for each."""
-    kinds: dict[tuple[Any, ...], int] = {}
-    texts: list[bytes] = []
+    kinds: dict[bytes, int] = {}
     places: list[int] = []
     packed: list[bytes] = []
+    rest, terms, kind = None, _Terms(0, b"", b"", b""), 0
+    task, name = "", b""
     for job in jobs:
-        (
-            job_id, task, payload, digest, lane, max_retries, timeout_ms, needs, rung, tenant, retry, delay_ms, due_at,
-            expires_ms, idempotency_key, idempotency_ms, unique_key, trace_id, persist, limits,
-        ) = job  # fmt: skip
-        kind = kinds.get((lane, needs, rung, persist))
-        if kind is None:
-            texts.append(class_text(job.class_key))
-            kind = kinds[lane, needs, rung, persist] = len(texts)
+        if job[3:] != rest:  # Of a batch that one call made, all jobs have it in common, and it is read once.
+            rest = job[3:]
+            terms = _terms(job)
+            kind = kinds.setdefault(terms.kind, len(kinds) + 1)
+        flags, _, extras, body = terms
+        job_id, named, payload = job[:3]
+        if named != task:
+            task, name = named, _name(named)
         places.append(kind)
-        flags = 0
-        extras = b""
-        if tenant is not None:
-            flags, extras = _TENANT, _text(tenant)
-        if limits:
-            flags, extras = flags | _LIMITS, extras + _raw(b"".join(map(_text, limits)))
-        if expires_ms is not None:
-            flags, extras = flags | _EXPIRES, extras + b"%015d" % expires_ms
-        if unique_key is not None:
-            flags, extras = flags | _UNIQUE, extras + _text(unique_key)
-        if idempotency_key is not None:
-            flags |= _KEYED
-            extras += _text(idempotency_key) + _raw(digest) + b"%015d" % idempotency_ms
-        if delay_ms or due_at is not None:
-            flags, extras = flags | _TIMED, extras + b"%015d%015d" % (max(due_at or 0, 0), max(delay_ms, 0))
-        if trace_id is not None:
-            flags, extras = flags | _TRACE, extras + _text(trace_id)
-        if not persist:
-            flags |= _TRANSIENT
         raw_id = job_id.encode()
         if len(raw_id) > ID_BYTES:
             raise PayloadError(f"a job's id has at most {ID_BYTES} bytes, this one has {len(raw_id)}")
-        name = _name(task)
-        body = _body(max_retries, timeout_ms, retry)
-        packed.append(
-            b"".join(
-                (
-                    _HEAD.pack(flags, len(raw_id)), raw_id, _LONG.pack(len(name) + len(payload)), extras, body,
-                    name, payload,
-                )
-            )
-        )  # fmt: skip
-    return [len(texts), *texts, struct.pack(f">{len(places)}H", *places), *packed]
+        size = _LONG.pack(len(name) + len(payload))
+        packed.append(b"".join((_HEAD.pack(flags, len(raw_id)), raw_id, size, extras, body, name, payload)))
+    return [len(kinds), *kinds, struct.pack(f">{len(places)}H", *places), *packed]
+
+
+class _Terms(NamedTuple):
+    """What a record says of a job besides its id, task and payload."""
+
+    flags: int
+    kind: bytes
+    extras: bytes
+    body: bytes
+
+
+def _terms(job: NewJob) -> _Terms:
+    flags = 0
+    extras = b""
+    if job.tenant is not None:
+        flags, extras = _TENANT, _text(job.tenant)
+    if job.limits:
+        flags, extras = flags | _LIMITS, extras + _raw(b"".join(map(_text, job.limits)))
+    if job.expires_ms is not None:
+        flags, extras = flags | _EXPIRES, extras + b"%015d" % job.expires_ms
+    if job.unique_key is not None:
+        flags, extras = flags | _UNIQUE, extras + _text(job.unique_key)
+    if job.idempotency_key is not None:
+        flags |= _KEYED
+        extras += _text(job.idempotency_key) + _raw(job.digest) + b"%015d" % job.idempotency_ms
+    if job.delay_ms or job.due_at is not None:
+        flags, extras = flags | _TIMED, extras + b"%015d%015d" % (max(job.due_at or 0, 0), max(job.delay_ms, 0))
+    if job.trace_id is not None:
+        flags, extras = flags | _TRACE, extras + _text(job.trace_id)
+    if not job.persist:
+        flags |= _TRANSIENT
+    return _Terms(flags, class_text(job.class_key), extras, _body(job.max_retries, job.timeout_ms, job.retry))
 
 
 class Fixed(NamedTuple):
