@@ -20,7 +20,8 @@ from headway.stores.base import Clock, Store
 from headway.stores.open import open_store
 from headway.stores.paired.store import PairedStore
 from headway.testing.clock import ManualClock
-from tests.guest import SCHEME, open_guest, open_hasty_guest
+from tests.guest import INBOX, SCHEME, open_guest, open_hasty_guest
+from tests.posting import posting
 from tests.servers import PgBouncer, Postgres, Server, Valkey
 
 AnyServer = TypeVar("AnyServer", bound=Server)
@@ -131,8 +132,12 @@ STORES: dict[str, Callable[[Path, str, Clock], Store]] = {
     "redis": _redis,
     "postgres": _postgres,
 }
-# The statements of sqlite carried out by another library, and those of postgres through a pooler.
-GUESTS: dict[str, Callable[[Path, str, Clock], Store]] = {"guest": open_guest, "pgbouncer": _pgbouncer}
+# The statements of sqlite carried out by another library, those of postgres through a pooler, and redis by its inbox.
+GUESTS: dict[str, Callable[[Path, str, Clock], Store]] = {
+    "guest": open_guest,
+    "pgbouncer": _pgbouncer,
+    "inbox": lambda folder, namespace, clock: posting(_redis(folder, namespace, clock)),
+}
 
 # Two stores as one, for durable and for transient jobs: they are held to the conformance tests too.
 PAIRS: dict[str, Callable[[Path, str, Clock], Store]] = {
@@ -164,12 +169,13 @@ ADDRESSES: dict[str, Callable[[Path], str]] = {
     "postgres": _postgres_address,
     "guest": lambda folder: f"{SCHEME}{folder}",
     "pgbouncer": _pgbouncer_address,
+    "inbox": lambda folder: f"{INBOX}{_redis_address(folder)}",
 }
 
 
 # What is made of parts that are tested by themselves runs all of the conformance tests in `make proof` alone,
-LONG_WAYS: tuple[str, ...] = ("guest", "sqlite+redis", "pgbouncer")
-# and a guest these at any time: all statements but those that only read.
+LONG_WAYS: tuple[str, ...] = ("guest", "sqlite+redis", "pgbouncer", "inbox")
+# and two of them these at any time: all statements but those that only read.
 CENTRAL = frozenset(
     {"test_submit", "test_claim", "test_finish", "test_renew", "test_recover", "test_cancel", "test_amend"}
 )
@@ -194,7 +200,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         names = [name for name in (*STORES, *others) if wanted in (None, name)]
         rest = set(LONG_WAYS) if wanted is None else set()
         if metafunc.definition.path.stem in CENTRAL:
-            rest.discard("guest")
+            rest -= {"guest", "inbox"}
         marks = dict.fromkeys(rest, pytest.mark.proof)
         metafunc.parametrize("store_name", [pytest.param(name, marks=marks.get(name, ())) for name in names])
 

@@ -11,8 +11,10 @@ from headway.stores.open import host_ms, open_store
 from headway.stores.sqlite.database import Database
 from headway.stores.sqlite.guest import Guest, migrate_guest
 from headway.stores.sqlite.store import SqliteStore
+from tests.posting import posting
 
 SCHEME = "guest://"
+INBOX = "inbox+"  # Before the address of a Redis store.
 
 
 def connect(path: Path) -> sqlite3.Connection:
@@ -42,7 +44,9 @@ def open_hasty_guest(folder: Path, namespace: str, clock: Clock) -> Store:
 
 
 def open_any(address: str, namespace: str = "default") -> Store:
-    """Open a store by its address, or a guest by ``guest://`` and its folder."""
+    """Open a store by its address: a guest by ``guest://`` and its folder, one that is posted to by ``inbox+redis://``."""
     if address.startswith(SCHEME):
         return open_hasty_guest(Path(address.removeprefix(SCHEME)), namespace, host_ms)
+    if address.startswith(INBOX):
+        return posting(open_store(address.removeprefix(INBOX), namespace))
     return open_store(address, namespace)

@@ -203,7 +203,9 @@ def test_files_are_text_or_bytes(app: Headway) -> None:
     }
     _, values = made.signature.decode(payload)
     assert values == {"files": {"a.txt": "é".encode(), "b.bin": b"\xff\0", "c.txt": b"plain"}}
-    assert made.call_named({"files": {"b.bin": {"base64": "/wA="}}}).values["files"]["b.bin"] == b"\xff\0"
+    named = made.call_named({"files": {"b.bin": {"base64": "/wA="}}}).values
+    assert named is not None
+    assert named["files"]["b.bin"] == b"\xff\0"
 
 
 @pytest.mark.parametrize("wrong", [3, None, ["x"], {"base64": "%"}, {"base64": 1}, {"base64": "", "more": 1}, {}])

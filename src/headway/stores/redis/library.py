@@ -11,8 +11,8 @@ from typing import NamedTuple
 from headway.stores.base import FORMAT
 
 _PARTS = (
-    "common", "lines", "caps", "ending", "claiming", "exchange", "submit", "reading", "keeping", "documents", "pruning",
-    "register",
+    "common", "lines", "caps", "inbox", "ending", "claiming", "exchange", "submit", "reading", "keeping", "documents",
+    "pruning", "register",
 )  # fmt: skip
 
 

@@ -123,6 +123,16 @@ def pack_jobs(jobs: Sequence[NewJob]) -> list[bytes | str | int]:
     return [len(kinds), *kinds, struct.pack(f">{len(places)}H", *places), *packed]
 
 
+def pack_posted(packed: Sequence[bytes | str | int]) -> bytes | None:
+    """Write what ``pack_jobs`` gave as an entry of the inbox, if it is one job that asks for nothing but to be run."""
+    if len(packed) != 4:
+        return None
+    _, kind, _, record = packed
+    if not isinstance(kind, bytes) or not isinstance(record, bytes) or record[0]:
+        return None
+    return _SHORT.pack(len(kind)) + kind + record
+
+
 class _Terms(NamedTuple):
     """What a record says of a job besides its id, task and payload."""
 

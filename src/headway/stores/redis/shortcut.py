@@ -29,20 +29,21 @@ class Shortcut:
         self._plugs.clear()
         self._here = threading.local()
 
-    def ask(self, address: Address, *words: bytes | str | int) -> Any:
-        """Give a command's reply, or None if there was none; then nothing is known of it."""
+    def ask(self, address: Address, commands: bytes, replies: int = 1) -> list[Any] | None:
+        """Give the replies to packed commands, so many, or None if one did not come; then nothing is known of any."""
         here = self._here
         try:
             if getattr(here, "place", None) != (address, os.getpid()):
                 self._connect(address)
-            return self._answer(*words)
+            return self._answer(commands, replies)
         except (OSError, hiredis.HiredisError):
             self._leave()
             return None
 
-    def _answer(self, *words: bytes | str | int) -> Any:
-        self._here.plug.sendall(pack(words))
-        return read_reply(self._here.plug, self._here.reader)
+    def _answer(self, commands: bytes, replies: int = 1) -> list[Any]:
+        plug, reader = self._here.plug, self._here.reader
+        plug.sendall(commands)
+        return [read_reply(plug, reader) for _ in range(replies)]
 
     def _connect(self, address: Address) -> None:
         self._leave()
@@ -51,9 +52,9 @@ class Shortcut:
         self._plugs.add(plug)
         here.plug, here.reader, here.place = plug, new_reader(), (address, os.getpid())
         if login.password is not None:
-            self._answer("AUTH", login.username or "default", login.password)
+            self._answer(pack(("AUTH", login.username or "default", login.password)))
         if login.database:
-            self._answer("SELECT", login.database)
+            self._answer(pack(("SELECT", login.database)))
 
     def _leave(self) -> None:
         here = self._here

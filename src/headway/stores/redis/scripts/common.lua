@@ -8,6 +8,7 @@
 -- Order keys are kept plus BASE too, so in a line nobody shares a fresh job's member is also its score.
 --
 -- meta      hash  seq, rules, book, witnessed, turn, bottom
+-- in        stream  jobs that were posted: see inbox.lua
 -- ids       hash  job id -> member
 -- job       hash  member -> record: what never changes about a job
 -- lease     hash  member -> lease: a job that executes
@@ -43,7 +44,9 @@ local tx = {  -- what a call has read and gathered
   record = {},
 }
 
-local function begin(keys, args)
+local take_in  -- what was posted; see inbox.lua
+
+local function begin(keys, args, inbox_later)
   if not call then
     fmt, sub, byte, floor, concat = string.format, string.sub, string.byte, math.floor, table.concat
     band, pack, call = bit.band, struct.pack, redis.call
@@ -60,6 +63,7 @@ local function begin(keys, args)
     if type(kept) ~= 'table' or name == 'book' or name == 'floor' then tx[name] = nil
     elseif next(kept) ~= nil then tx[name] = {} end
   end
+  if not inbox_later and call('EXISTS', P .. 'in') == 1 then take_in() end
 end
 
 local function num(n) return fmt('%d', n) end
@@ -355,13 +359,18 @@ local function wake_all()
   end
 end
 
+local function add_up(minute, what, n)  -- to a total of a minute
+  if call('HINCRBY', P .. 'm:' .. minute, what, num(n)) == n then call('SADD', P .. 'minutes', minute) end
+end
+
 local function settle(but)  -- the last step of whatever changed something
-  if #tx.eligible + #tx.changed > 0 and call('EXISTS', P .. 'wait', P .. 'watched') > 0 then
-    if #tx.eligible > 0 then wake(but) end
-    if #tx.changed > 0 and watched() then tell(tx.changed) end
+  if #tx.eligible + #tx.changed > 0 then
+    if tx.others == nil then tx.others = call('EXISTS', P .. 'wait', P .. 'watched') > 0 end
+    if tx.others then
+      if #tx.eligible > 0 then wake(but) end
+      if #tx.changed > 0 and watched() then tell(tx.changed) end
+    end
   end
   local minute = num(floor(now / 60000))
-  for what, n in pairs(tx.counts) do
-    if call('HINCRBY', P .. 'm:' .. minute, what, num(n)) == n then call('SADD', P .. 'minutes', minute) end
-  end
+  for what, n in pairs(tx.counts) do add_up(minute, what, n) end
 end

@@ -4,6 +4,7 @@ local function register(name, callback)
   redis.register_function{function_name = '@LIBRARY@_' .. name, callback = callback, flags = {'allow-oom'}}
 end
 redis.register_function('@LIBRARY@_submit', submit)
+register('take_in', take_in_now)
 register('exchange', exchange)
 register('renew', renew)
 register('leases', leases)

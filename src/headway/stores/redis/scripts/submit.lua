@@ -1,7 +1,7 @@
 -- submit: keep all the jobs, or none.
 -- args     number of classes, their texts, the number of each job's class in that list (2 bytes a job), then a record a
 --          job, from its flags on
--- returns  an integer: all are kept under their own ids, or were before; or a list
+-- returns  an integer: all are kept under their own ids, or were before; 1 if somebody waits for jobs or watches them; or a list
 --            dup, then index and id of each job that another stands in for
 --            conflict, index, what
 -- holds    a job's id, unique key and idempotency key lead to it in the same step that lets it wait
@@ -17,14 +17,15 @@ local function submit_one(name, rec)  -- the usual case of a single job; gives f
   call('ZADD', P .. 'w:' .. num(number), member, member)
   tx.eligible, tx.counts.submitted, tx.changed, tx.alone = {number}, 1, {id}, true
   settle()
-  return 1
+  return true
 end
 
 local function submit(keys, args)
-  begin(keys, args)
-  if #args == 5 and args[2] == '1' and byte(args[5]) == 0 then
-    local kept = submit_one(args[3], args[5])
-    if kept then return kept end
+  begin(keys, args, true)
+  tx.others = call('EXISTS', P .. 'wait', P .. 'watched', P .. 'in') > 0
+  if tx.others and call('EXISTS', P .. 'in') == 1 then take_in() end
+  if #args == 5 and args[2] == '1' and byte(args[5]) == 0 and submit_one(args[3], args[5]) then
+    return tx.others and 1 or 0
   end
   local kinds, names, first = tonumber(args[2]), {}, nil
   for i = 1, kinds do names[i] = args[2 + i] end
@@ -138,5 +139,5 @@ local function submit(keys, args)
     tx.changed, tx.alone = answered, #fresh == 1
   end
   settle()
-  return #answer > 1 and answer or #fresh
+  return #answer > 1 and answer or tx.others and 1 or 0
 end

@@ -1,0 +1,28 @@
+"""A Redis store to which plain jobs are posted wherever that is possible, not only while nobody waits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headway.core.job import NewJob, Submitted
+from headway.stores.base import Store
+from headway.stores.redis.store import RedisStore
+
+_ids: set[tuple[str, str]] = set()  # Only what nobody can know is posted, as clients make sure of.
+
+
+def posting(store: Store) -> Store:
+    """Give a store that is as it was, but for that."""
+    assert isinstance(store, RedisStore)
+    submit = store.submit
+
+    async def post(jobs: Sequence[NewJob]) -> list[Submitted]:
+        names = [(store._prefix, job.job_id) for job in jobs]
+        known = _ids.intersection(names)
+        _ids.update(names)
+        store._posts = True
+        answers = None if known or len(jobs) > 1 else store.submit_blocking(jobs)
+        return await submit(jobs) if answers is None else answers
+
+    store.submit = post  # type: ignore[method-assign]
+    return store
