@@ -38,8 +38,11 @@ local function keep_posted(fresh, minutes)  -- as submit does
   bulk('HSET', P .. 'ids', links)
   for _, job in ipairs(fresh) do
     local number = numbers[job.class]
-    local step = lines.clock(number) and book.step(record.task(job.record), '') or 0
-    lines.put(number, job.member, job.member, nil, job.at15, step)
+    if lines.clock(number) then
+      lines.put(number, job.member, job.member, nil, job.at15, book.step(record.task(job.record), ''))
+    else
+      lines.append(number, job.member)
+    end
   end
   lines.flush()
 end

@@ -77,17 +77,28 @@ local function become_fair(number, place)  -- what waits or runs here already is
   return clock
 end
 
+local function added(number, shared)  -- the places that were given in a class and are not written yet
+  local add = tx.adds[number]
+  if not add then
+    add = {places = {}, ages = shared and {} or nil, live = shared and {} or nil}
+    tx.adds[number] = add
+    push(tx.order, number)
+  end
+  return add
+end
+
+function lines.append(number, member)  -- give the last place, where nobody shares
+  local places, eligible = added(number).places, tx.eligible
+  local at = #places
+  places[at + 1], places[at + 2] = member, member
+  eligible[#eligible + 1] = number
+end
+
 -- Give a place. place: where nobody shares; front: before all that wait; step: by how much its tenant's next one is later.
 function lines.put(number, member, place, tenant, eligible, step, front)
   local clock = lines.clock(number)
   if not clock and tenant then clock = become_fair(number, tonumber(place)) end
-  local add = tx.adds[number]
-  if not add then
-    add = {places = {}, ages = clock and {} or nil, live = clock and {} or nil}
-    tx.adds[number] = add
-    push(tx.order, number)
-  end
-  local key = place
+  local add, key = added(number, clock), place
   if clock then
     local sharer = tenant or ''
     local last = lines.last(number, sharer)

@@ -101,16 +101,19 @@ local function submit(keys, args)
       local member, whole = member_of(seq + k), now15 .. numbers[kind][2] .. rec
       members[k], wholes[k] = member, whole
       if byte(rec) < TRANSIENT then
-        push(links, ids[i], member)
-        push(jobs, member, whole)
+        local at = #links
+        links[at + 1], links[at + 2] = ids[i], member
+        jobs[at + 1], jobs[at + 2] = member, whole
       end
     end
     bulk('HSET', P .. 'job', jobs)
     bulk('HSET', P .. 'ids', links)
-    for k, i in ipairs(fresh) do  -- only now may it be found where jobs wait
+    for k, i in ipairs(fresh) do
       local member, extras = members[k], extras_of[i]
       local number = numbers[i2(kind_of, 2 * i - 1)][1]
-      if byte(args[first + i]) >= TRANSIENT then
+      if not extras and byte(args[first + i]) == 0 and not lines.clock(number) then
+        lines.append(number, member)
+      elseif byte(args[first + i]) >= TRANSIENT then
         call('RPUSH', P .. 'tr:' .. num(number), member .. wholes[k])
         push(tx.eligible, number)
       else
@@ -134,7 +137,7 @@ local function submit(keys, args)
         end
       end
     end
-    lines.flush()
+    lines.flush()  -- only now may they be found where jobs wait
     count('submitted', #fresh)
     tx.changed, tx.alone = answered, #fresh == 1
   end
