@@ -96,6 +96,7 @@ def _fill(run: Run, stand: Stand, waiting: int) -> None:
         stand.ask("fill", count=min(CHUNK, waiting - start))
         if start:
             run.say(f"  {start + CHUNK:,} submitted")
+    stand.place.settle()
 
 
 def _ours(run: Run) -> list[Contender]:

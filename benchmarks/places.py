@@ -40,6 +40,8 @@ class RedisPlace:
     def cpu(self) -> float:
         return cpu_seconds(self.server.pid)
 
+    def settle(self) -> None: ...
+
     def stop(self) -> None:
         self.server.stop()
 
@@ -64,8 +66,7 @@ class PostgresPlace:
     def fresh(self, *, alone: bool = True) -> str:
         name = f"bench_{next(self._numbers)}"
         self._ask(f"CREATE DATABASE {name}")
-        # What an earlier measurement left to write should not be written during this one.
-        self._ask("CHECKPOINT")
+        self.settle()
         return f"postgresql://postgres@127.0.0.1:{self.server.port}/{name}"
 
     def operations(self) -> int:
@@ -77,6 +78,10 @@ class PostgresPlace:
 
     def cpu(self) -> float:
         return cpu_seconds(self.server.pid)
+
+    def settle(self) -> None:
+        """Write what is left to write: it should not be written during what is measured next."""
+        self._ask("CHECKPOINT")
 
     def drop(self, url: str) -> None:
         self._ask(f"DROP DATABASE IF EXISTS {url.rpartition('/')[2]} WITH (FORCE)")
@@ -116,6 +121,8 @@ class SqlitePlace:
 
     def cpu(self) -> float:
         return 0.0
+
+    def settle(self) -> None: ...
 
     def stop(self) -> None: ...
 
