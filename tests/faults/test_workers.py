@@ -21,7 +21,7 @@ def test_a_worker_killed_in_mid_job_loses_nothing(yard: Yard) -> None:
     # W1, R1.40, R2.44, R5.74
     job = yard.submit("slow", 1.0)
     first = yard.start()
-    yard.until(job, "executing")
+    wait_until(lambda: yard.marks("slow starts"))  # It is executing a moment before that.
     first.send(signal.SIGKILL, whole_tree=True)
     yard.start()
     record = yard.until(job, "completed")
