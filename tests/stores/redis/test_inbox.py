@@ -6,7 +6,8 @@ import pytest
 
 from headway.core.job import JobId, NewJob, State
 from headway.stores.base import JobQuery
-from headway.stores.redis.store import POSTED_MAX, RedisStore
+from headway.stores.redis.inbox import LENGTH_MAX
+from headway.stores.redis.store import RedisStore
 from tests.conformance.builders import a_job, ask, claimed_ids, register, state_of, submit, the_job
 from tests.servers import Valkey
 from tests.stores.redis.conftest import OpenStore, StartServer, drain, recount
@@ -120,11 +121,11 @@ async def test_whoever_was_told_that_somebody_waits_calls(
 
 async def test_the_inbox_stays_short_while_nobody_works(store: RedisStore, server: Valkey) -> None:
     longest = 0
-    for _ in range(3 * POSTED_MAX):
+    for _ in range(3 * LENGTH_MAX):
         post(store, a_job())
         longest = max(longest, length(server))
-    assert longest == POSTED_MAX
-    assert await recount(store) == {State.QUEUED: 3 * POSTED_MAX}
+    assert longest == LENGTH_MAX
+    assert await recount(store) == {State.QUEUED: 3 * LENGTH_MAX}
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,7 @@ from headway.stores.redis.bell import Bell
 from headway.stores.redis.book import compile_rules
 from headway.stores.redis.connection import Address, Connection, Login, Unanswered, pack
 from headway.stores.redis.handover import OpenClaims
+from headway.stores.redis.inbox import Inbox
 from headway.stores.redis.library import library
 from headway.stores.redis.link import Guide, Link
 from headway.stores.redis.shortcut import Shortcut
@@ -51,7 +52,6 @@ STRETCHES_READ = 2_000
 ARCHIVER_MISSED_MS = 7 * 24 * 3_600_000  # So long ended jobs are held for an archiver that is away.
 PAGE = 200  # Jobs that a look for jobs reads at once,
 PAGE_BYTES = 4_000_000  # and bytes after which it takes a breath.
-POSTED_MAX = 200  # Jobs in the inbox after which the next one goes by a call, which takes them in.
 
 
 class RedisStore:
@@ -85,10 +85,7 @@ class RedisStore:
         # Whoever waits for replicas holds up all that is sent behind it, so it does so on a connection of its own.
         self._slow_link = Link(guide, login, self._bell.hear, lambda _: None) if replicas else self._link
         self._shortcut = Shortcut(login)
-        self._inbox = f"{self._prefix}in"
-        looks = ("EXISTS", f"{self._prefix}wait", f"{self._prefix}watched"), ("XLEN", self._inbox)
-        self._looks = b"".join(map(pack, looks))  # What follows a job that is posted.
-        self._posts = False  # Whether nobody waits for jobs or watches them, as the server said last.
+        self._inbox = Inbox(self._prefix, self._shortcut)
         self._book = Rulebook()
         self._book_version = b""
 
@@ -125,30 +122,17 @@ class RedisStore:
         connection = self._link.connection
         if connection is None or self._replicas or not all(job.persist for job in jobs):
             return None
-        packed = records.pack_jobs(jobs)
-        if self._posts and (posted := records.pack_posted(packed)) is not None:
-            return _read_submitted(jobs, 0) if self._post(connection.address, posted) else None
-        replies = self._ask_short(connection.address, "submit", *packed)
+        packed, address = records.pack_jobs(jobs), connection.address
+        if self._inbox.open and (posted := records.pack_posted(packed)) is not None:
+            others = self._inbox.post(address, posted, self._now())
+            if others:
+                self._ask_short(address, "take_in")  # If that fails, whoever waits will look by itself in a moment.
+            return None if others is None else _read_submitted(jobs, 0)
+        replies = self._ask_short(address, "submit", *packed)
         if replies is None:
             return None
-        self._posts = replies[0] == 0
+        self._inbox.open = replies[0] == 0
         return _read_submitted(jobs, replies[0])
-
-    def _post(self, address: Address, posted: bytes) -> bool:
-        """Leave a job in the inbox, which costs the server half as much as a call; gives whether it is there.
-
-        Whoever waits would not notice, so then a call has to follow; and so that there is never much to take in.
-        """
-        moment = self._now()
-        command = pack(("XADD", self._inbox, "*" if moment == "" else f"{moment}-*", "", posted))
-        replies = self._shortcut.ask(address, command + self._looks, 3)
-        if replies is None:
-            return False
-        _, others, length = replies
-        self._posts = not others and length < POSTED_MAX
-        if others:
-            self._ask_short(address, "take_in")  # If that fails, whoever waits will look by itself in a moment.
-        return True
 
     def _ask_short(self, address: Address, function: str, *args: bytes | str | int) -> list[Any] | None:
         words = self._link.words_of(function, self._meta, self._now(), *args)
@@ -227,7 +211,9 @@ class RedisStore:
     async def quiet(self, classes: int) -> bool:
         # A class that has come up since has one of the next numbers.
         lines = [f"{self._prefix}{line}:{number}" for line in ("w", "tr") for number in range(1, classes + 3)]
-        return not await self._link.ask("EXISTS", *lines, self._inbox, f"{self._prefix}due", f"{self._prefix}parked")
+        return not await self._link.ask(
+            "EXISTS", *lines, self._inbox.key, f"{self._prefix}due", f"{self._prefix}parked"
+        )
 
     # ------------------------------------------------------------------ workers and their leases
 
