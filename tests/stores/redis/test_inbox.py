@@ -157,6 +157,7 @@ async def test_a_full_server_refuses_a_post_and_keeps_nothing_of_it(
     server.ask("CONFIG", "SET", "maxmemory", "1000000")
     assert store.submit_blocking([a_job()]) is None  # The long way says why.
     assert length(server) == 3
+    assert not store._inbox.open  # So that nothing is posted again and again to a server that refuses it.
     assert await recount(store) == {State.QUEUED: 4}  # What is there already is taken in all the same.
 
 

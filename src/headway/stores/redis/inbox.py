@@ -27,6 +27,7 @@ class Inbox:
         True: somebody waits after all, so a call has to follow.
         """
         command = pack(("XADD", self.key, "*" if now == "" else f"{now}-*", "", posted))
+        self.open = False  # Should no reply come, or a refusal, the next job goes by a call.
         replies = self._shortcut.ask(address, command + self._looks, 3)
         if replies is None:
             return None

@@ -111,7 +111,7 @@ local function submit(keys, args)
     for k, i in ipairs(fresh) do
       local member, extras = members[k], extras_of[i]
       local number = numbers[i2(kind_of, 2 * i - 1)][1]
-      if not extras and byte(args[first + i]) == 0 and not lines.clock(number) then
+      if not extras and not lines.clock(number) then
         lines.append(number, member)
       elseif byte(args[first + i]) >= TRANSIENT then
         call('RPUSH', P .. 'tr:' .. num(number), member .. wholes[k])
