@@ -56,6 +56,25 @@ async def test_a_wake_up_right_after_a_look_at_an_empty_store_finds_a_class_that
     assert len(fed.leases) == 1
 
 
+async def test_a_worker_that_does_not_look_says_nothing_of_what_waits(clock: ManualClock) -> None:
+    # One whose slots are full, or all but the reserved ones, is not woken by what comes: others must look.
+    store = MemoryStore(clock=clock)
+    await register(store)
+    feed = a_feed(store)
+    await feed.exchange([], [], free=5, free_below=4)
+    assert feed.calm > 0.0
+    await store.submit([a_job()])
+    fed = await feed.exchange([], [], free=1, free_below=1, woken=True)
+    while not fed.leases:
+        fed = await feed.exchange([], [], free=1, free_below=1)
+    assert feed.calm == 0.0
+    await feed.exchange([], [], free=1, free_below=0)
+    assert feed.calm == 0.0
+    while (await feed.exchange([], [], free=4, free_below=3)).more:
+        pass
+    assert feed.calm > 0.0
+
+
 async def test_a_worker_with_only_reserved_slots_free_is_woken_for_those_lanes_alone(clock: ManualClock) -> None:
     store = MemoryStore(clock=clock)
     await register(store)

@@ -76,12 +76,17 @@ class LocalFeed:
         self._snapshot = Snapshot(0)
         self._seen = -1.0
         self._dry = True  # The last exchange brought less than was asked for.
-        self.calm = 0.0  # When the store was last seen, on the monotonic clock, if nothing waited there; else 0.
+        self._calm = 0.0  # When the store was last seen, on the monotonic clock, if nothing waited there; else 0.
         self._request: Exchange | None = None
         self._asked = -1.0  # When the store was last asked for jobs,
         self._waits_for: tuple[str, ...] | None = None  # of these lanes (None: any),
         self._waits = False  # and whether it wakes us for them, having had none.
         self._loop: asyncio.AbstractEventLoop | None = None
+
+    @property
+    def calm(self) -> float:
+        """When nothing was last seen to wait, while whatever comes is seen; a worker without slots does not look."""
+        return self._calm if self._waits and self._waits_for is None else 0.0
 
     async def exchange(
         self,
@@ -166,7 +171,7 @@ class LocalFeed:
     async def _rests(self, lanes: tuple[str, ...] | None) -> bool:
         """Tell whether there is still nothing to do, as the store said when it was last asked; then it need not be."""
         if (
-            not (self._waits and self.calm and self._waits_for == lanes)
+            not (self._waits and self._calm and self._waits_for == lanes)
             or self._request is not None
             or self._snapshot.next_due_at is not None
             or time.monotonic() - self._asked > ASK_EVERY
@@ -174,7 +179,7 @@ class LocalFeed:
             or not await self._store.quiet(len(self._snapshot.classes))
         ):
             return False
-        self.calm = time.monotonic()
+        self._calm = time.monotonic()
         return True
 
     async def _ask(self, request: Exchange, *, may_repeat: bool) -> Exchanged:
@@ -267,7 +272,7 @@ class LocalFeed:
             outdated = request.plan is not None and (request.plan.known or 0) < len(answer.snapshot.classes)
             self._snapshot = answer.snapshot
             self._seen = time.monotonic()
-            self.calm = 0.0 if any(view.waiting for view in answer.snapshot.classes) else self._seen
+            self._calm = 0.0 if any(view.waiting for view in answer.snapshot.classes) else self._seen
             # A class that is new to this worker was not in the plan: ask for it now.
             more = more or (
                 answer.worker_state is WorkerState.ACTIVE

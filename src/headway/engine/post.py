@@ -31,7 +31,10 @@ class Feed(Protocol[Word]):
     It takes each ending as a word of its own: a store takes a report, a server takes the ending itself.
     """
 
-    calm: float  # When nothing was last seen to wait, on the monotonic clock; 0 if something did, or if unknown.
+    @property
+    def calm(self) -> float:
+        """When nothing was last seen to wait, on the monotonic clock; 0 if something does, or if it does not look."""
+        ...
 
     def words(self, ran: Sequence[Ran]) -> list[Word]:
         """Learn from jobs that have run, and put their endings into the words that go with the next exchange."""
