@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
+import functools
 import os
 import pwd
+import random
 import shutil
 import signal
 import socket
 import ssl
 import subprocess
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -21,10 +25,27 @@ PATIENCE = 30.0
 HOST = "127.0.0.1"
 
 
+PORTS = range(16_384, 32_768)  # Below those that systems give to whoever connects.
+
+
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
+    """Give a port that is this process's for as long as it lives, whether or not a server runs on it just now."""
+    return next(_ports())
+
+
+@functools.cache
+def _ports() -> Iterator[int]:
+    """Go through the ports from anywhere. One byte of a file stands for each: whoever has locked it has the port."""
+    first = random.randrange(len(PORTS))
+    with (Path(tempfile.gettempdir()) / f"headway-ports-{os.getuid()}").open("wb") as locks:
+        for port in (*PORTS[first:], *PORTS[:first]):
+            try:
+                fcntl.lockf(locks, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
+                with socket.socket() as probe:
+                    probe.bind((HOST, port))
+            except OSError:  # Somebody has it.
+                continue
+            yield port
 
 
 class Server:
