@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 
 import apsw
 import pytest
 
 from headway.core.errors import IdempotencyConflict, StoreError
-from headway.core.job import ClassKey, State
+from headway.core.job import ClassKey, NewJob, State, Submitted
 from headway.stores.base import JobQuery
 from headway.testing.clock import ManualClock
 from tests.conformance.builders import a_job, register, state_of, submit, submit_one
@@ -121,15 +123,22 @@ async def test_threads_without_a_loop_submit_in_the_same_groups(
     store = await open_file(path)
     await submit_one(store, a_job(idempotency_key="k"))
     commits.clear()
-    jobs = [a_job() for _ in range(200)]
+    batches = [[a_job() for _ in range(10)] for _ in range(20)]
+    batches.append([a_job(idempotency_key="k", payload=b"[2]")])
+    begun = Barrier(len(batches) + 1)
 
-    async with locked(path) as release:  # So all of them wait at once.
-        threads = [asyncio.to_thread(store.submit_blocking, jobs[at : at + 10]) for at in range(0, 200, 10)]
-        clash = asyncio.to_thread(store.submit_blocking, [a_job(idempotency_key="k", payload=b"[2]")])
-        answers = asyncio.gather(*threads, clash, return_exceptions=True)
-        await asyncio.sleep(0.2)
-        await release()
-        *kept, refused = await answers
+    def submit_it(batch: list[NewJob]) -> list[Submitted] | None:
+        begun.wait()
+        return store.submit_blocking(batch)
+
+    loop = asyncio.get_running_loop()
+    with ThreadPoolExecutor(len(batches)) as threads:
+        async with locked(path) as release:  # So all of them wait at once.
+            calls = [loop.run_in_executor(threads, submit_it, batch) for batch in batches]
+            await asyncio.to_thread(begun.wait)
+            await asyncio.sleep(0.2)
+            await release()
+            *kept, refused = await asyncio.gather(*calls, return_exceptions=True)
     assert all(isinstance(batch, list) for batch in kept)
     assert isinstance(refused, IdempotencyConflict)
     assert 1 <= len(commits) <= 10
