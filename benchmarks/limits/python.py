@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 
+from benchmarks.jobs import NAP
+from benchmarks.naps import NAPS, SLOTS
+
 ROUNDS = 100_000
 
 
@@ -25,8 +28,24 @@ async def _switches() -> float:
     return ROUNDS / (time.perf_counter() - began)
 
 
+async def _naps() -> float:
+    left = iter(range(NAPS))
+
+    async def slot() -> None:
+        for _ in left:
+            await asyncio.sleep(NAP)
+
+    began = time.perf_counter()
+    await asyncio.gather(*(slot() for _ in range(SLOTS)))
+    return NAPS / (time.perf_counter() - began)
+
+
 def bare_python() -> dict[str, float]:
-    """Give tasks made and awaited a second, and switches between tasks, on uvloop."""
+    """Give tasks made and awaited a second, switches between tasks, and naps of tasks that do no more, on uvloop."""
     import uvloop
 
-    return {"python, task made and awaited": uvloop.run(_tasks()), "python, task switch": uvloop.run(_switches())}
+    return {
+        "python, task made and awaited": uvloop.run(_tasks()),
+        "python, task switch": uvloop.run(_switches()),
+        f"python, naps of {SLOTS} tasks ({SLOTS / NAP:,.0f} at best)": uvloop.run(_naps()),
+    }

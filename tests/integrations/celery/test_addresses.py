@@ -149,8 +149,8 @@ def test_tls(make: MakeApp, tls: tuple[int, Path]) -> None:
 def test_sentinels(make: MakeApp, tmp_path: Path) -> None:
     # R4.44: a failover is in tests/stores/redis/test_blocking.py.
     sentinels = Sentinels(tmp_path)
-    sentinels.start()
     try:
+        sentinels.start()
         url = ";".join(f"sentinel://{HOST}:{each.port}" for each in sentinels.sentinels)
         conf = {"broker_transport_options": {"master_name": Sentinels.MASTER}, "result_backend": None}
         assert counts(make(url, conf=conf))

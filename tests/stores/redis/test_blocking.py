@@ -138,8 +138,8 @@ def test_sentinels_lead_to_the_next_master(
     # R4.44
     monkeypatch.setattr("headway.stores.redis.blocking.PATIENCE", 30.0)
     sentinels = Sentinels(tmp_path)
-    sentinels.start()
     try:
+        sentinels.start()
         link = make_link(sentinels.url)
         link.tell("add", "s", 1)
         assert link.call("size", "s") == 1
