@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+import socket
+import time
+from collections.abc import AsyncIterator, Iterator
 
 from fastapi import FastAPI
 
 from headway.server.serving import Server, address_of, bind
 
+SMALL = 4_096  # Bytes that a system keeps for whoever does not read; it may make that twice as many.
+
 
 @contextlib.asynccontextmanager
-async def served(api: FastAPI) -> AsyncIterator[str]:
-    """Serve at a free port of this machine. Gives the address."""
+async def served(api: FastAPI, *, small: bool = False) -> AsyncIterator[str]:
+    """Serve at a free port of this machine. Gives the address. ``small``: what is not read soon finds no room."""
     listener = bind("127.0.0.1", 0)
+    if small:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SMALL)
     server = Server(api, listener)
     serving = asyncio.create_task(server.run_here())
     try:
@@ -27,3 +33,25 @@ async def served(api: FastAPI) -> AsyncIterator[str]:
         server.leave()
         await serving
         listener.close()
+
+
+@contextlib.contextmanager
+def asked(address: str, request: str) -> Iterator[socket.socket]:
+    """Send a request to an address. Gives a connection that keeps little of the answer until it is read."""
+    host, _, port = address.removeprefix("http://").partition(":")
+    with socket.socket() as reader:
+        reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL)
+        reader.connect((host, int(port)))
+        reader.sendall(request.encode())
+        yield reader
+
+
+def read_all(reader: socket.socket, *, until: int | None = None, pause: float = 0.0) -> bytes:
+    """Read to the end, or until so many bytes have come; with a pause after each piece."""
+    found = bytearray()
+    reader.settimeout(10)
+    with contextlib.suppress(ConnectionError):
+        while (until is None or len(found) < until) and (piece := reader.recv(100_000)):
+            found += piece
+            time.sleep(pause)
+    return bytes(found)

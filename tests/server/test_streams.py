@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 from fastapi import FastAPI
+from starlette.types import ASGIApp, Receive, Scope, Send
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
@@ -20,12 +21,14 @@ from headway.core.policy.document import BUILT_IN, Ladder, Rung
 from headway.core.policy.ladder import Amendment
 from headway.engine.policies import apply_policy
 from headway.engine.tokens import create_token, revoke_token
+from headway.server.protocol import LetsGo
 from headway.server.routes import streams
 from headway.worker.embedded import Worker
 from tests.faults.conftest import wait_until
-from tests.server.live import served
+from tests.server.live import asked, read_all, served
 
 TASKS = "/api/v1/tasks"
+LARGE = 900_000
 
 
 @pytest.fixture
@@ -209,35 +212,88 @@ async def test_a_server_that_leaves_ends_its_streams_with_a_code_to_come_back(ap
         assert (await messages(socket))[-1]["code"] == 1012
 
 
-@pytest.mark.parametrize("store_name", ["memory"])
-@pytest.mark.parametrize("way", ["stream", "events"])
-async def test_a_reader_who_does_not_read_is_let_go(
-    api: FastAPI, app: Headway, address: str, monkeypatch: pytest.MonkeyPatch, way: str
-) -> None:
-    monkeypatch.setattr(streams, "SEND_SECONDS", 0.2)
+class Requests:
+    """How many came, and how many are over."""
+
+    def __init__(self, api: FastAPI) -> None:
+        self.came = self.over = 0
+        api.add_middleware(self._around)
+
+    def _around(self, app: ASGIApp) -> ASGIApp:
+        async def counted(scope: Scope, receive: Receive, send: Send) -> None:
+            if scope["type"] == "lifespan":
+                return await app(scope, receive, send)
+            self.came += 1
+            try:
+                await app(scope, receive, send)
+            finally:
+                self.over += 1
+
+        return counted
+
+
+async def large_result(app: Headway) -> str:
+    """Give the id of a job whose result is larger than what waits on the way to a small reader."""
 
     @app.task(name="large")
     async def large() -> str:
-        return "x" * 900_000
+        return "x" * LARGE
 
     job = await large.aenqueue()
     async with Worker(app):
         await job.aresult()
-    sockets = []
-    for _ in range(3):
-        reader, writer = await asyncio.open_connection(
-            *address.removeprefix("http://").split(":"),
-            limit=1_000,
-        )
-        upgrade = (
-            "Upgrade: websocket\r\nConnection: Upgrade\r\n"
-            "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n"
-        )
-        head = f"GET {TASKS}/{job.id}/{way} HTTP/1.1\r\nHost: localhost\r\n"
-        writer.write(f"{head}{upgrade if way == 'stream' else ''}\r\n".encode())
-        sockets.append((reader, writer))
-    service = api.state.service
-    await asyncio.to_thread(wait_until, lambda: service.streams)
-    await asyncio.to_thread(wait_until, lambda: not service.streams)
-    for _, writer in sockets:
-        writer.close()
+    return job.id
+
+
+def request_for(task_id: str, way: str) -> str:
+    upgrade = (
+        "Upgrade: websocket\r\nConnection: Upgrade\r\n"
+        "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n"
+    )
+    return f"GET {TASKS}/{task_id}{way} HTTP/1.1\r\nHost: localhost\r\n{upgrade if way == '/stream' else ''}\r\n"
+
+
+@pytest.mark.parametrize("store_name", ["memory"])
+@pytest.mark.parametrize("way", ["/stream", "/events"])
+async def test_a_stream_whose_reader_does_not_read_ends(
+    api: FastAPI, app: Headway, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    monkeypatch.setattr(streams, "SEND_SECONDS", 0.2)
+    request, requests = request_for(await large_result(app), way), Requests(api)
+    async with served(api, small=True) as address:
+        with asked(address, request), asked(address, request), asked(address, request):
+            await asyncio.to_thread(wait_until, lambda: requests.came == requests.over == 3)
+            assert not api.state.service.streams
+
+
+@pytest.mark.parametrize("store_name", ["memory"])
+@pytest.mark.parametrize("way", ["/stream", "/events", ""])
+async def test_a_connection_whose_reader_does_not_read_is_cut(
+    api: FastAPI, app: Headway, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    lost: list[LetsGo] = []
+    lose = LetsGo.connection_lost
+
+    def noted(protocol: LetsGo, problem: Exception | None) -> None:
+        lose(protocol, problem)
+        lost.append(protocol)
+
+    monkeypatch.setattr(LetsGo, "connection_lost", noted)
+    monkeypatch.setattr(LetsGo, "read_seconds", 0.2)
+    request = request_for(await large_result(app), way)
+    async with served(api, small=True) as address:
+        with asked(address, request) as reader:
+            await asyncio.to_thread(wait_until, lambda: lost)
+            assert len(await asyncio.to_thread(read_all, reader)) < LARGE
+
+
+@pytest.mark.parametrize("store_name", ["memory"])
+@pytest.mark.parametrize("way", ["/stream", "/events", ""])
+async def test_a_reader_who_reads_slowly_is_told_everything(
+    api: FastAPI, app: Headway, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    monkeypatch.setattr(LetsGo, "read_seconds", 1.0)
+    request = request_for(await large_result(app), way)
+    async with served(api, small=True) as address:
+        with asked(address, request) as reader:
+            assert len(await asyncio.to_thread(read_all, reader, until=LARGE, pause=0.01)) >= LARGE

@@ -54,6 +54,7 @@ CSP_DOCS = (
 # trust in what a header says about the address of a caller, and no line in a log with the address of a stream.
 UVICORN: Mapping[str, Any] = {
     "http": "headway.server.protocol:Protocol",
+    "ws": "headway.server.protocol:SocketProtocol",
     "log_level": "warning",
     "server_header": False,
     "proxy_headers": False,

@@ -1,4 +1,4 @@
-"""How connections are read: the head of a request within bounds of size and time. uvicorn has none of its own."""
+"""What bounds a connection; uvicorn has none of it: a head's size and time, and how long nothing is read."""
 
 from __future__ import annotations
 
@@ -7,12 +7,54 @@ import logging
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 HEAD_MAX = 64 << 10
 HEAD_SECONDS = 10.0
+READ_SECONDS = 30.0
 
 
-class Protocol(HttpToolsProtocol):
+class LetsGo(asyncio.Protocol):
+    """Cuts a connection whose other side reads nothing for so long of what waits for it; a slow one takes its time."""
+
+    read_seconds = READ_SECONDS
+    loop: asyncio.AbstractEventLoop
+    transport: asyncio.Transport
+    _unread_timer: asyncio.TimerHandle | None = None
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._look_again()
+
+    def resume_writing(self) -> None:
+        self._read()
+        super().resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._read()
+        super().connection_lost(exc)
+
+    def _look_again(self) -> None:
+        unread = self.transport.get_write_buffer_size()
+        self._unread_timer = self.loop.call_later(self.read_seconds, self._look, unread)
+
+    def _look(self, unread: int) -> None:
+        if self.transport.get_write_buffer_size() >= unread:
+            self.transport.abort()
+        else:
+            self._look_again()
+
+    def _read(self) -> None:
+        if self._unread_timer is not None:
+            self._unread_timer.cancel()
+            self._unread_timer = None
+
+
+class SocketProtocol(LetsGo, WebSocketsSansIOProtocol):
+    """A WebSocket."""
+
+
+class Protocol(LetsGo, HttpToolsProtocol):
     """Closes a connection on which no whole head comes: at its start, or later once a head has begun.
 
     A head that comes in one piece, as nearly all do, starts no timer. The same bounds hold for what may follow a body,

@@ -145,7 +145,9 @@ async def _tell(websocket: WebSocket, told: AsyncGenerator[Told]) -> None:
         code, reason = TOO_SLOW, "reads too slowly"
     except HeadwayError as error:
         code, reason = (NOT_FOUND if error.code == "job_not_found" else RESTARTING), error.code
-    await websocket.close(code, reason)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(SEND_SECONDS):
+            await websocket.close(code, reason)
 
 
 async def _while_connected(websocket: WebSocket, telling: Coroutine[Any, Any, None]) -> bool:
