@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import gc
 import hashlib
 import logging
 import shutil
@@ -261,3 +262,9 @@ def _turn(item: pytest.Item) -> int:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=_turn)
+
+
+def pytest_collection_finish() -> None:
+    """Spare the collector what stays for good: a look through it takes a third of a second and stops every loop."""
+    gc.collect()
+    gc.freeze()

@@ -241,7 +241,7 @@ async def test_a_result_after_its_lease_ran_out_counts_until_somebody_else_has_t
     http: httpx.AsyncClient, second: httpx.AsyncClient, store: Store
 ) -> None:
     # H2, H3, I4
-    short = {"heartbeat_seconds": 0.1, "dead_after_seconds": 0.4}
+    short = {"heartbeat_seconds": 0.5, "dead_after_seconds": 2}
     late, slow = await register(http, **short), await register(http, **short)
     kept, lost = await submit(http), await submit(http)
     mine, theirs = await late.claim(), await slow.claim()

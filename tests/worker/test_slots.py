@@ -179,7 +179,7 @@ async def test_submission_returns_before_the_job_has_run_and_the_wait_is_told(fl
 
 async def test_renewals_and_results_go_on_while_every_user_thread_is_taken() -> None:
     # R2.66: longer than the lease, with all threads blocked.
-    app = Headway("memory://", slots=3, reserved=0, heartbeat=0.1, dead_after=0.4, confirm=0.2)
+    app = Headway("memory://", slots=3, reserved=0, heartbeat=0.25, dead_after=1.5, confirm=0.5)
 
     @app.task
     def nap(seconds: float) -> str:
@@ -187,7 +187,7 @@ async def test_renewals_and_results_go_on_while_every_user_thread_is_taken() -> 
         return "rested"
 
     async with Worker(app):
-        jobs = [await nap.aenqueue(1.0) for _ in range(3)]
+        jobs = [await nap.aenqueue(2.5) for _ in range(3)]
         assert [await job.aresult(20) for job in jobs] == ["rested"] * 3
         assert {(await job.ainfo()).epoch for job in jobs} == {1}
 
