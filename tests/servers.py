@@ -23,8 +23,6 @@ from typing import Any
 
 PATIENCE = 30.0
 HOST = "127.0.0.1"
-
-
 PORTS = range(16_384, 32_768)  # Below those that systems give to whoever connects.
 
 

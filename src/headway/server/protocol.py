@@ -27,11 +27,11 @@ class LetsGo(asyncio.Protocol):
         self._look_again()
 
     def resume_writing(self) -> None:
-        self._read()
+        self._look_no_more()
         super().resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._read()
+        self._look_no_more()
         super().connection_lost(exc)
 
     def _look_again(self) -> None:
@@ -44,7 +44,7 @@ class LetsGo(asyncio.Protocol):
         else:
             self._look_again()
 
-    def _read(self) -> None:
+    def _look_no_more(self) -> None:
         if self._unread_timer is not None:
             self._unread_timer.cancel()
             self._unread_timer = None
