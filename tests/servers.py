@@ -260,6 +260,7 @@ class Proxy:
         self.port = 0
         self.lost = 0  # Replies that were lost so far.
         self._losing = 0
+        self._away = ""  # refused or silent
         self._deaf: set[asyncio.StreamWriter] = set()
         self._to = port
         self._tls = tls
@@ -290,7 +291,22 @@ class Proxy:
         """Let requests pass and say nothing more on the connections there are; new ones are whole."""
         self._deaf = set(self._ends)
 
+    def refuse(self) -> None:
+        """Cut all connections, and every new one at once."""
+        self._away = "refused"
+        self.cut()
+
+    def go_silent(self) -> None:
+        """Take new connections and never answer, as a network does that loses everything."""
+        self._away = "silent"
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._away == "refused":
+            writer.transport.abort()
+            return
+        if self._away == "silent":
+            self._ends.add(writer)
+            return
         try:
             answers, requests = await asyncio.open_connection(HOST, self._to)
         except OSError:

@@ -66,6 +66,10 @@ class WorkerProcess:
     def runner(self) -> int:
         return children(self.pid)[0]
 
+    @property
+    def running(self) -> bool:
+        return self._process.poll() is None
+
     def send(self, number: int, *, whole_tree: bool = False) -> None:
         for pid in reversed(tree(self.pid)) if whole_tree else [self.pid]:
             with contextlib.suppress(ProcessLookupError):
@@ -109,11 +113,12 @@ class Yard:
             wait_until(lambda: {w.worker_id for w in self.app.stats().workers} - known)
         return worker
 
-    def freeze(self, worker: WorkerProcess) -> None:
-        """Stop a worker's processes at a moment when none of them holds the file's lock."""
+    def freeze(self, worker: WorkerProcess, *, whole_tree: bool = True) -> None:
+        """Stop a worker's processes, or its parent alone, at a moment when none of them holds the file's lock."""
         while True:
-            worker.send(signal.SIGSTOP, whole_tree=True)
-            wait_until(lambda: all(stopped(pid) for pid in tree(worker.pid)))  # They may take their time to hear of it.
+            worker.send(signal.SIGSTOP, whole_tree=whole_tree)
+            pids = tree(worker.pid) if whole_tree else [worker.pid]
+            wait_until(lambda pids=pids: all(stopped(pid) for pid in pids))  # type: ignore[misc]  # It may take a while.
             if not self.store.startswith("sqlite"):
                 return
             probe = apsw.Connection(str(self.store_path))
@@ -121,7 +126,7 @@ class Yard:
                 probe.set_busy_timeout(300)
                 probe.execute("BEGIN IMMEDIATE; ROLLBACK")
             except apsw.BusyError:
-                worker.send(signal.SIGCONT, whole_tree=True)
+                worker.send(signal.SIGCONT, whole_tree=whole_tree)
                 time.sleep(0.02)
             else:
                 return

@@ -146,3 +146,37 @@ def climb(ctx: Context, rung: str, number: int, seconds: float) -> None:
         time.sleep(seconds)
     finally:
         mark(f"climb end {rung} {number} {os.getpid()} {time.monotonic_ns()}")
+
+
+@app.task(name="exclusive", limits=[Limit(concurrency=1)], max_retries=9)
+async def exclusive(run: str, seconds: float) -> None:
+    await _mark_while_running(run, seconds)
+
+
+@app.task(name="exclusive_blocking", limits=[Limit(concurrency=1)], max_retries=9)
+async def exclusive_blocking(run: str, seconds: float) -> None:
+    _run_marking(run, seconds)
+
+
+@app.task(name="exclusive_thread", limits=[Limit(concurrency=1)], max_retries=9)
+def exclusive_thread(run: str, seconds: float) -> None:
+    _run_marking(run, seconds)
+
+
+@app.task(name="exclusive_process", executor="process", limits=[Limit(concurrency=1)], max_retries=9)
+def exclusive_process(run: str, seconds: float) -> None:
+    _run_marking(run, seconds)
+
+
+async def _mark_while_running(run: str, seconds: float) -> None:
+    ends = time.monotonic() + seconds
+    while time.monotonic() < ends:
+        mark(f"{run} {os.getpid()} {time.monotonic_ns()}")
+        await asyncio.sleep(0.01)
+
+
+def _run_marking(run: str, seconds: float) -> None:
+    ends = time.monotonic() + seconds
+    while time.monotonic() < ends:
+        mark(f"{run} {os.getpid()} {time.monotonic_ns()}")
+        time.sleep(0.01)

@@ -8,7 +8,7 @@ import os
 import time
 from pathlib import Path
 
-from headway import Context, Headway, Retry, Snooze
+from headway import Context, Headway, Limit, Retry, Snooze
 
 app = Headway(heartbeat=0.5, dead_after=3, grace=2, hard_grace=1)
 MARKS = Path("marks")
@@ -110,3 +110,11 @@ async def needy() -> None: ...
 async def follow_up(value: int) -> str:
     job = await echo.aenqueue(value)
     return job.id
+
+
+@app.task(name="exclusive", limits=[Limit(concurrency=1)], max_retries=9)
+async def exclusive(run: str, seconds: float) -> None:
+    ends = time.monotonic() + seconds
+    while time.monotonic() < ends:
+        mark(f"{run} {os.getpid()} {time.monotonic_ns()}")
+        await asyncio.sleep(0.01)

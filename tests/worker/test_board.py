@@ -50,3 +50,13 @@ def test_the_pulse_shows_that_the_loop_turns(board: Board) -> None:
     assert board.pulse() == 0
     board.beat()
     assert board.pulse() > 0
+
+
+def test_the_parent_says_by_when_the_runner_must_end(board: Board) -> None:
+    other = Board(os.dup(board.descriptor), 3)
+    assert board.runner_ends() == 0
+    other.end_by(12.5)
+    board.beat()
+    board.hold(0, JOB, b"t" * 16, "demo.noop", "async", 1.0)
+    assert board.runner_ends() == 12.5
+    other.close()

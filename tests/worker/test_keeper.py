@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import time
 from collections.abc import Sequence
+
+import pytest
 
 from headway.core.errors import StoreUnavailable
 from headway.core.job import JobId
@@ -12,7 +16,7 @@ from headway.core.worker import WorkerState
 from headway.stores.base import POLICIES, Beat, Renewed
 from headway.stores.memory import MemoryStore
 from headway.testing.clock import ManualClock
-from headway.worker.keeper import Keeper
+from headway.worker.keeper import Keeper, cut_off_after, runner_ends_after
 from tests.conformance.builders import a_job, a_worker, claim, register
 
 
@@ -129,6 +133,78 @@ async def test_work_is_cut_off_before_the_leases_end(clock: ManualClock) -> None
     assert not await keeper.renew()
     assert told.cut == 1
     assert 0 < store.refusals < 1_000  # It tried again, and not for ever.
+
+
+class Silent(MemoryStore):
+    """A store that answers no renewal, and whose calls end only when they want to."""
+
+    async def renew(self, beat: Beat) -> Renewed:
+        if beat.register:
+            return await super().renew(beat)
+        while True:
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(60)
+            if self.over:
+                raise StoreUnavailable("at last")
+
+    over = False
+
+
+async def test_a_renewal_that_hangs_is_given_up_before_the_leases_end(clock: ManualClock) -> None:
+    # W20: the heartbeat is much longer than what is left of the lease.
+    store, told = Silent(clock=clock), Told()
+    await register(store)
+    sent: list[float] = []
+    keeper = Keeper(
+        store,
+        lambda: a_worker("w1"),
+        list,
+        told,
+        heartbeat=30,
+        dead_after=60,
+        confirm=10,
+        since=time.monotonic() - 60 * 0.85 + 0.2,
+        on_renewed=sent.append,
+    )
+    async with asyncio.timeout(5):  # Not after the heartbeat.
+        assert not await keeper.renew()
+    assert told.cut == 1
+    assert sent == [keeper.renewed]
+    store.over = True
+
+
+async def test_a_worker_that_stood_still_past_its_leases_is_told_to_begin_anew(clock: ManualClock) -> None:
+    store, told = MemoryStore(clock=clock), Told()
+    await register(store)
+    keeper = a_keeper(store, told)
+    keeper.renewed -= 3.0
+    assert not await keeper.renew()
+    assert (told.left, told.cut) == ([WorkerState.DEAD], 0)
+
+
+@pytest.mark.parametrize("dead_after", [0.3, 1.0, 3.0, 30.0, 90.0, 600.0])
+def test_a_parent_acts_first_then_the_runner_and_both_before_the_lease_ends(dead_after: float) -> None:
+    assert dead_after / 2 < cut_off_after(dead_after) < runner_ends_after(dead_after) <= 0.9 * dead_after
+
+
+async def test_an_error_that_no_store_should_raise_does_not_end_the_keeper(clock: ManualClock) -> None:
+    store, told = Odd(clock=clock), Told()
+    await register(store)
+    store.times = 2
+    assert await a_keeper(store, told).renew()
+    assert (store.times, told.cut) == (0, 0)
+
+
+class Odd(MemoryStore):
+    """A store whose answers cannot be read for a while."""
+
+    times = 0
+
+    async def renew(self, beat: Beat) -> Renewed:
+        if self.times and not beat.register:
+            self.times -= 1
+            raise ValueError("not JSON")
+        return await super().renew(beat)
 
 
 async def test_news_make_it_renew_at_once(clock: ManualClock) -> None:

@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -373,7 +373,7 @@ class Lossy:
     """A proxy that lets requests pass and loses replies, on a loop of its own. Use with ``with``."""
 
     def __init__(self, port: int) -> None:
-        self._proxy = Proxy(port)
+        self.proxy = Proxy(port)
         self._up = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
 
@@ -388,19 +388,23 @@ class Lossy:
 
     @property
     def port(self) -> int:
-        return self._proxy.port
+        return self.proxy.port
 
     @property
     def lost(self) -> int:
-        return self._proxy.lost
+        return self.proxy.lost
 
     def lose(self) -> None:
         """Lose the next reply."""
-        self._loop.call_soon_threadsafe(self._proxy.lose_replies)
+        self.call(self.proxy.lose_replies)
+
+    def call(self, function: Callable[[], None]) -> None:
+        """Call one of the proxy's functions on its loop."""
+        self._loop.call_soon_threadsafe(function)
 
     async def _run(self) -> None:
         self._loop, self._over = asyncio.get_running_loop(), asyncio.Event()
-        async with self._proxy:
+        async with self.proxy:
             self._up.set()
             await self._over.wait()
 

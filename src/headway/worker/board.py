@@ -1,4 +1,4 @@
-"""A page of memory that a runner shares with its parent: which jobs it holds, and until when.
+"""A page of memory that a runner shares with its parent: which jobs it holds, and until when both may go on.
 
 The parent reads it at any moment, also while the runner's loop is blocked or some C code holds its GIL,
 so leases are renewed and overdue jobs noticed without the runner's help; and writing a slot costs no system call.
@@ -19,8 +19,9 @@ from functools import lru_cache
 from headway.core.job import JobId
 
 _HEADER = struct.Struct("=dd")  # When the runner's loop last turned; when it last saw that nothing waits.
+_END = struct.Struct("=d")  # When the runner must have ended itself.
 _SLOT = struct.Struct("=BBBx36s16sd64s")  # mark, executor, why it is being stopped, job, token, stop by, task
-_FIRST, _STEP = _HEADER.size, _SLOT.size  # Where the slots begin, and how far apart they are.
+_FIRST, _STEP = _HEADER.size + _END.size, _SLOT.size  # Where the slots begin, and how far apart they are.
 SLOTS_MAX = 10_000  # Room on a board whose runner has not told its slots yet; untouched pages cost nothing.
 _FREE, _BUSY, _ENDED = 0, 1, 2
 _EXECUTORS = ("async", "thread", "process")
@@ -52,7 +53,7 @@ class Held:
 
 
 class Board:
-    """Slots in shared memory: one writer, the runner; one reader, its parent."""
+    """Slots in shared memory, which a runner writes and its parent reads. When the runner ends, the parent writes."""
 
     def __init__(self, descriptor: int, slots: int) -> None:
         self.descriptor = descriptor
@@ -105,6 +106,14 @@ class Board:
     def calm(self) -> float:
         """When the runner last looked at the store, on the monotonic clock, if nothing waited there; else 0."""
         return float(_HEADER.unpack_from(self._memory, 0)[1])
+
+    def end_by(self, moment: float) -> None:
+        """Set when the runner must end itself, on the monotonic clock. The parent calls it after each renewal."""
+        _END.pack_into(self._memory, _HEADER.size, moment)
+
+    def runner_ends(self) -> float:
+        """Return when the runner must end itself, on the monotonic clock; 0 before its parent keeps leases."""
+        return float(_END.unpack_from(self._memory, _HEADER.size)[0])
 
     def held(self) -> list[Held]:
         """Read the jobs that run."""

@@ -9,6 +9,8 @@ import os
 import signal
 import socket
 import sys
+import threading
+import time
 import traceback
 
 from headway.client.app import Headway
@@ -20,7 +22,7 @@ from headway.engine.logs import configure_logs
 from headway.engine.post import LocalPost, Post
 from headway.engine.remote import HttpPost
 from headway.worker.board import Board, Stop
-from headway.worker.control import Begin, Channel, Drain, Failed, Go, Governed, Granted, StopJobs, Up
+from headway.worker.control import LEASES_ENDING, Begin, Channel, Drain, Failed, Go, Governed, Granted, StopJobs, Up
 from headway.worker.loading import load_app, policy_file
 from headway.worker.runner import Runner
 from headway.worker.system import calm_collector, die_with_parent
@@ -54,10 +56,11 @@ async def _serve(connection: socket.socket, board_descriptor: int) -> int:
         await asyncio.sleep(0.05)
         return CANNOT_START
     settings = app.settings
+    board = Board(board_descriptor, settings.slots)
     runner = Runner(
         app,
         post,
-        Board(board_descriptor, settings.slots),
+        board,
         worker_id=begin.worker_id,
         host=socket.gethostname(),
         slots=settings.slots,
@@ -73,8 +76,10 @@ async def _serve(connection: socket.socket, board_descriptor: int) -> int:
         calm_collector()
         channel.say(_up(app, runner, post, server))
         await go.wait()
+        watching.start()
 
     listening = asyncio.create_task(_listen(channel, runner, go))
+    watching = threading.Thread(target=_end_in_time, args=(runner, board), name="headway-lease", daemon=True)
     try:
         await runner.run(ready=ready)
     except StoreUnavailable as problem:
@@ -89,6 +94,14 @@ async def _serve(connection: socket.socket, board_descriptor: int) -> int:
     await post.close()
     await app.client.close()
     return 0
+
+
+def _end_in_time(runner: Runner, board: Board) -> None:
+    """End this process before its leases end, should its parent stand still. A thread: jobs may block the loop."""
+    while (left := board.runner_ends() - time.monotonic()) > 0:
+        time.sleep(left)
+    runner.kill_processes()
+    os._exit(LEASES_ENDING)
 
 
 async def _listen(channel: Channel, runner: Runner, go: asyncio.Event) -> None:
@@ -138,6 +151,7 @@ def _up(app: Headway, runner: Runner, post: Post, server: str | None) -> Up:
         confirm=pace.confirm,
         grace=settings.grace,
         pid=os.getpid(),
+        registered=runner.registered,
         transient_store=settings.transient_store,
         history=settings.history,
         worker_http=settings.worker_http,

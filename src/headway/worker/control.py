@@ -9,6 +9,8 @@ import msgspec
 
 from headway.core.policy.ladder import Grant
 
+LEASES_ENDING = 4  # Exit code of a runner that ended itself before its leases did: its parent stood still.
+
 
 class Begin(msgspec.Struct, tag="begin"):
     """The parent tells a new runner what to run."""
@@ -37,6 +39,7 @@ class Up(msgspec.Struct, tag="up"):
     confirm: float
     grace: float
     pid: int
+    registered: float  # When its registration was sent, on the monotonic clock that all processes here share.
     transient_store: str | None = None
     history: str | None = None
     worker_http: str | None = None

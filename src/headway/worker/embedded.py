@@ -203,6 +203,7 @@ class Worker:
             dead_after=settings.dead_after,
             confirm=settings.confirm,
             tallies=tallies,
+            since=runner.registered,
         )
         in_force = self._app.in_force
         reaper = Reaper(own, in_force, settings.dead_after, tallies=tallies)

@@ -6,8 +6,8 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Protocol
 
 from headway.core.errors import StoreError
 from headway.core.job import JobId
@@ -20,7 +20,22 @@ log = logging.getLogger("headway.worker")
 
 LOOK_EVERY = 1.0  # Seconds between looks whether the worker itself has changed.
 SETTLE = 0.1  # Seconds from the first listening to the first renewal.
-MARGIN = 0.1  # The part of a lease that is left when work is ended for want of a renewal.
+
+
+def cut_off_after(dead_after: float) -> float:
+    """Return how old, in seconds, the last renewal may get before a worker kills its runner.
+
+    The rest of the lease is for the processes to die. A program gets SIGTERM and half a second before SIGKILL.
+    """
+    return dead_after - max(0.15 * dead_after, min(1.0, 0.25 * dead_after))
+
+
+def runner_ends_after(dead_after: float) -> float:
+    """Return how old, in seconds, the last renewal may get before a runner kills itself.
+
+    Later than ``cut_off_after``: the runner acts alone only if its parent is frozen.
+    """
+    return dead_after - max(0.1 * dead_after, min(0.75, 0.2 * dead_after))
 
 
 class Kept(Protocol):
@@ -53,7 +68,10 @@ class Keeper:
     """Renews at every heartbeat, at once when the store has news, and soon when the worker has changed.
 
     Knows by the machine's own clock when the leases end: counted from the moment a renewal was *sent*. If none
-    succeeds in time it says so a little before that end, so the work can be stopped before anybody else begins it.
+    succeeds in time it says so before that end, so the work can be stopped before another worker begins it.
+
+    ``since``: when the registration was sent, on the monotonic clock. ``on_renewed`` is called with the moment at which
+    each successful renewal was sent, beginning with ``since``.
     """
 
     def __init__(
@@ -67,6 +85,8 @@ class Keeper:
         dead_after: float,
         confirm: float,
         tallies: Tallies | None = None,
+        since: float | None = None,
+        on_renewed: Callable[[float], None] | None = None,
     ) -> None:
         self._post = post
         self._tallies = tallies
@@ -77,7 +97,13 @@ class Keeper:
         self._dead_after = dead_after
         self._confirm = confirm
         self._told = worker()  # As the store was last told.
-        self.renewed = time.monotonic()
+        self._on_renewed = on_renewed
+        self._note_renewal(time.monotonic() if since is None else since)
+
+    def _note_renewal(self, sent: float) -> None:
+        self.renewed = sent
+        if self._on_renewed is not None:
+            self._on_renewed(sent)
 
     async def run(self) -> None:
         """Woken by the heartbeat or by the store; ends when cancelled, or when the leases cannot be kept."""
@@ -96,31 +122,40 @@ class Keeper:
             ear.close()
 
     async def renew(self) -> bool:
-        """Renew until it succeeds or the leases are about to end. Gives whether the worker goes on."""
-        delay = 0.1
+        """Renew until it succeeds or the leases are about to end. Return whether the worker goes on."""
+        delay, tried = 0.1, False
         while True:
             sent = time.monotonic()
+            left = self.renewed + cut_off_after(self._dead_after) - sent
+            if left <= 0:
+                if tried:
+                    log.error("worker.cut_off", extra={"headway": {"worker": self._worker().worker_id}})
+                    self._kept.cut_off()
+                else:  # This process stood still for too long. The store may be well.
+                    self._kept.leave(WorkerState.DEAD)
+                return False
+            tried = True
             held, self._told = self._held(), self._worker()
+            beat = Beat(self._told, int(self._dead_after * 1_000), int(self._confirm * 1_000), held)
             try:
-                async with asyncio.timeout(max(1.0, self._heartbeat)):
-                    answer = await self._post.renew(
-                        Beat(self._told, int(self._dead_after * 1_000), int(self._confirm * 1_000), held)
-                    )
-            except (StoreError, TimeoutError) as problem:
+                answer = await _within(min(left, max(1.0, self._heartbeat)), self._post.renew(beat))
+            except Exception as problem:  # Whatever it is: without a renewal the work must end in time.
                 if self._tallies is not None:
                     self._tallies.beat_failed()
-                left = self.renewed + self._dead_after * (1 - MARGIN) - time.monotonic()
-                if left <= 0:
-                    log.error(  # noqa: TRY400  (the cause was logged at each try)
-                        "the leases of %s could not be renewed; ending its work", self._worker().worker_id
-                    )
-                    self._kept.cut_off()
-                    return False
-                log.warning("a renewal failed, trying again (%.0f s left): %s", left, str(problem) or "no answer")
-                await asyncio.sleep(min(delay * random.uniform(0.7, 1.3), max(left, 0.01)))
+                left = max(0.0, self.renewed + cut_off_after(self._dead_after) - time.monotonic())
+                pause = min(delay * random.uniform(0.7, 1.3), left)
+                facts = {
+                    "worker": self._told.worker_id,
+                    "retry_in": round(pause, 3),
+                    "left": round(left, 1),
+                    "error": str(problem) or "no answer",
+                }
+                known = isinstance(problem, (StoreError, TimeoutError))
+                log.warning("lease.renewal_failed", extra={"headway": facts}, exc_info=None if known else problem)
+                await asyncio.sleep(pause)
                 delay = min(delay * 2, self._heartbeat, 5.0)
                 continue
-            self.renewed = sent
+            self._note_renewal(sent)
             if answer.lost:
                 self._kept.lost(answer.lost)
             if answer.cancel:
@@ -131,3 +166,23 @@ class Keeper:
                 self._kept.leave(answer.state)
                 return answer.state is not WorkerState.DEAD
             return True
+
+
+async def _within(seconds: float, renewing: Coroutine[Any, Any, Renewed]) -> Renewed:
+    """Wait for a renewal at most so long. Raise ``TimeoutError`` then, also if the call cannot be cancelled at once."""
+    task = asyncio.get_running_loop().create_task(renewing)
+    try:
+        await asyncio.wait({task}, timeout=seconds)
+    finally:
+        if not task.done():
+            task.cancel()
+            task.add_done_callback(_drop)
+    if not task.done():
+        raise TimeoutError
+    return task.result()
+
+
+def _drop(task: asyncio.Task[Renewed]) -> None:
+    """Take note of how an abandoned renewal ended, so that asyncio does not complain."""
+    if not task.cancelled():
+        task.exception()

@@ -44,9 +44,9 @@ from headway.worker.chores.steward import EVERY as ROOM_EVERY
 from headway.worker.chores.steward import Steward
 from headway.worker.chores.ticker import Ticker
 from headway.worker.chores.witness import Witness
-from headway.worker.control import Begin, Channel, Drain, Failed, Go, Governed, Granted, StopJobs, Up
+from headway.worker.control import LEASES_ENDING, Begin, Channel, Drain, Failed, Go, Governed, Granted, StopJobs, Up
 from headway.worker.health import Health, not_ready, worker_families
-from headway.worker.keeper import Keeper
+from headway.worker.keeper import Keeper, runner_ends_after
 from headway.worker.probes import Probes
 from headway.worker.stopping import Signals
 from headway.worker.system import new_worker_id
@@ -105,7 +105,7 @@ class Parent:
         self._runners: list[RunnerProcess] = []
         self.offers: set[str] = set()
         self.announced = ""  # The worker that whoever started us was told of; the others are logged here.
-        self.cut_off = False
+        self.cut_off = False  # Every runner is.
 
     async def run(self) -> int:
         """Run until told to stop. Gives the exit code. Raises ``CannotStart`` if the app cannot be loaded."""
@@ -125,8 +125,21 @@ class Parent:
             if self._probes is not None:
                 await self._probes.close()
             if self._post is not None:
-                await self._post.close()
+                await self._close(self._post)
         return 1 if self.cut_off else 0
+
+    async def _close(self, post: Post) -> None:
+        """Close the post. A store that is away gets little time for it."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CUT_OFF if self.cut_off else None):
+                await post.close()
+
+    def note_cut_off(self) -> None:
+        """Give up if no runner is left that could reach the store; else each that was cut off is replaced."""
+        if all(runner.is_cut_off or runner.leaving for runner in self._runners):
+            self.cut_off = True
+            for runner in self._runners:
+                runner.kill()
 
     async def post(self, up: Up) -> Post:
         """Give the parent's own post, opened when the first runner has told where."""
@@ -215,11 +228,12 @@ class RunnerProcess:
         self._board: Board | None = None
         self._post: Post | None = None
         self._worker_id = ""
-        self._leaving = False  # It was asked to drain, and should not be started again.
+        self.leaving = False  # It was asked to drain, and should not be started again.
         self._killed_for: list[Held] | None = None  # We killed it, because of these jobs.
         self._warned_pulse = 0.0
         self._grace = 0.0  # Until it is up, there is nothing to wait for.
         self._draining: asyncio.Task[None] | None = None
+        self.is_cut_off = False  # It could not renew its leases, and no runner has come up in its place yet.
         self.health: Health | None = None  # While it runs.
 
     async def supervise(self) -> None:
@@ -228,7 +242,7 @@ class RunnerProcess:
         while not self._parent.signals.drain.is_set():
             began = time.monotonic()
             await self._live()
-            if self._leaving or self._parent.cut_off or self._parent.signals.drain.is_set():
+            if self.leaving or self._parent.cut_off or self._parent.signals.drain.is_set():
                 return
             lasted = self._killed_for is not None or time.monotonic() - began > 10
             pause = 0.05 if lasted else min(pause * 2, RESTART_MAX)
@@ -270,7 +284,10 @@ class RunnerProcess:
                 if parent.announced != first.worker_id:
                     self._tell("up", slots=first.slots, pid=first.pid)
                 parent.offers |= set(first.offers)
-                helpers += [asyncio.create_task(self._keep(first)), asyncio.create_task(self._watch())]
+                self.is_cut_off = False
+                keeper = self._make_keeper(first, board, self._post)
+                self.health = Health(keeper, board, first.slots, first.dead_after)
+                helpers += [asyncio.create_task(keeper.run()), asyncio.create_task(self._watch(board))]
                 channel.say(Go())
                 self.tell_policy()  # It may have changed since the runner looked.
                 said = await channel.hear()
@@ -282,11 +299,11 @@ class RunnerProcess:
             for helper in helpers:
                 helper.cancel()
             await asyncio.gather(*helpers, return_exceptions=True)
-            self._kill()
+            self.kill()
             await channel.close()
-        held = board.held()
-        self.health = None
-        board.close()
+            held = board.held()
+            self.health = self._board = None  # Before it is closed: chores and probes look at it.
+            board.close()
         if failed is not None:
             raise CannotStart(failed.message, traceback=failed.traceback)
         await self._recover(code, held)
@@ -305,10 +322,7 @@ class RunnerProcess:
         """When the runner last saw that nothing waits; 0 if something did."""
         return self._board.calm() if self._board is not None else 0.0
 
-    async def _keep(self, up: Up) -> None:
-        board, post = self._board, self._post
-        if board is None or post is None:
-            return
+    def _make_keeper(self, up: Up, board: Board, post: Post) -> Keeper:
         worker = Worker(
             worker_id=self._worker_id,
             host=up.host,
@@ -324,7 +338,7 @@ class RunnerProcess:
             policy = self._parent.in_force.policy
             return replace(worker, reserved=reserved_slots(policy, worker.slots, up.reserved_asked))
 
-        keeper = Keeper(
+        return Keeper(
             post,
             as_governed,
             board.leases,
@@ -333,17 +347,14 @@ class RunnerProcess:
             dead_after=up.dead_after,
             confirm=up.confirm,
             tallies=self._parent.tallies,
+            since=up.registered,
+            on_renewed=lambda sent: board.end_by(sent + runner_ends_after(up.dead_after)),
         )
-        self.health = Health(keeper, board, up.slots, up.dead_after)
-        await keeper.run()
 
-    async def _watch(self) -> None:
+    async def _watch(self, board: Board) -> None:
         """Look at the board: kill the runner for a job that will not stop, warn when its loop is blocked."""
         while True:
             await asyncio.sleep(WATCH)
-            board = self._board
-            if board is None:
-                return
             now = time.monotonic()
             held = board.held()
             overdue = [job for job in held if job.stop_by <= now]
@@ -352,7 +363,7 @@ class RunnerProcess:
                     facts = {"job": job.job_id, "task": job.task, "worker": self._worker_id}
                     log.warning("job.would_not_stop", extra={"headway": facts})
                 self._killed_for = overdue
-                self._kill()
+                self.kill()
                 return
             self._warn_if_blocked(board, held, now)
 
@@ -375,16 +386,17 @@ class RunnerProcess:
         await self._drain()
 
     async def _drain(self) -> None:
-        self._leaving = True
+        self.leaving = True
         self._tell("draining", grace=self._grace)
         if self._channel is not None:
             self._channel.say(Drain(self._grace))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._grace + FAREWELL):
                 await self._parent.signals.now.wait()
-        self._kill()
+        self.kill()
 
-    def _kill(self) -> None:
+    def kill(self) -> None:
+        """Kill the runner and everything in its group."""
         if self._process is not None and self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -405,14 +417,15 @@ class RunnerProcess:
         if state is WorkerState.DEAD:
             log.error("%s was taken for dead; its work is ended and it starts anew", self._worker_id)
             self._killed_for = []
-            self._kill()
-        elif not self._leaving:
-            self._leaving = True
+            self.kill()
+        elif not self.leaving:
+            self.leaving = True
             self._draining = asyncio.get_running_loop().create_task(self._drain())
 
     def cut_off(self) -> None:
-        self._parent.cut_off = True
-        self._kill()
+        self.is_cut_off = True
+        self.kill()
+        self._parent.note_cut_off()
 
     def heard(self) -> None:
         self._parent.policy_news.set()
@@ -432,7 +445,7 @@ class RunnerProcess:
         self._tell("gone", cause=cause, held=len(held))
         culprits = {job.job_id: job for job in self._killed_for or ()}
         on_board = {job.job_id for job in held}
-        calm = self._leaving or self._killed_for is not None or self._parent.cut_off
+        calm = self.leaving or self._killed_for is not None or self.is_cut_off or code == LEASES_ENDING
         if not calm:
             log.error("a runner died (%s); its jobs are returned and it is started again", cause)
 
@@ -441,17 +454,18 @@ class RunnerProcess:
             if culprit is not None:
                 return _overdue(culprit, limit_ms)
             if calm or job_id not in on_board:
-                return Released("drained" if self._leaving else "its runner was restarted")
+                return Released("drained" if self.leaving else "its runner was restarted")
             return Crashed(cause)
 
         leases = [(job.job_id, job.token) for job in held if job.token != bytes(16)]
         pause = 0.1
-        # Whoever was cut off can do little: its leases are about to end by themselves.
-        deadline = time.monotonic() + (CUT_OFF if self._parent.cut_off else 30)
-        while time.monotonic() < deadline:
+        # A runner that was cut off can return little: its leases are about to end by themselves.
+        deadline = time.monotonic() + (CUT_OFF if self.is_cut_off else 30)
+        while (left := deadline - time.monotonic()) > 0:
             try:
-                await post.give_back(self._worker_id, leases, fate)
-            except StoreError as problem:
+                async with asyncio.timeout(left):
+                    await post.give_back(self._worker_id, leases, fate)
+            except (StoreError, TimeoutError) as problem:
                 log.warning("the leases of a dead runner could not be returned yet: %s", problem)
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, 5.0)

@@ -101,6 +101,7 @@ class Runner:
         # A job that will not stop is killed after the hard grace, and reported a moment later.
         self.pace = Pace(settings.heartbeat, settings.dead_after, settings.confirm, settings.hard_grace + LAST_WORDS)
         self._granted: dict[str, Grant] = {}  # To jobs that have not begun here.
+        self.registered = 0.0  # When its registration was sent, on the monotonic clock.
         self._state: dict[str, Any] = {}
         self._middlewares = app.middlewares
         self._loop: asyncio.AbstractEventLoop
@@ -135,6 +136,7 @@ class Runner:
             await self._prepare_processes()
             if self.has_sessions:
                 dialling.prepare()
+            self.registered = time.monotonic()
             self.worker, self.pace = await self._post.register(
                 self.worker, self.pace, self._known, reserved=self._reserved_asked
             )
@@ -234,6 +236,12 @@ class Runner:
                 await self._idle.wait()
         self._claimer.stop()
 
+    def kill_processes(self) -> None:
+        """Kill the processes of running jobs at once. May be called from any thread."""
+        executor = self._executors["process"]
+        if isinstance(executor, ProcessExecutor):
+            executor.kill_all()
+
     @property
     def stuck(self) -> list[str]:
         """The jobs that have not stopped."""
@@ -280,7 +288,7 @@ class Runner:
         first = job.stop is Stop.NO
         job.stop = why
         self._board.stopping(job.slot, why, time.monotonic() + self._settings.hard_grace)
-        if first:
+        if first or (why is Stop.LOST and job.task.executor == "process"):
             self._executors[job.task.executor].stop(job)
 
     # ------------------------------------------------------------------ one job

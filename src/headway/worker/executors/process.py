@@ -59,13 +59,22 @@ class ProcessExecutor:
     def stop(self, job: Running) -> None:
         job.context.cancelled = True
         child = self._busy.get(job)
-        if child is not None:
+        if child is None:
+            return
+        if job.stop is Stop.LOST:  # Another worker may begin the job: no grace.
+            child.signal_all(signal.SIGKILL)
+        else:
             child.ask_to_stop()
 
     def shrink(self, job: Running) -> None:
         child = self._busy.get(job)
         if child is not None:
             child.tell(wire.Shrunk(job.lease.limit_ms))
+
+    def kill_all(self) -> None:
+        """Kill every busy process without waiting for its end. May be called from any thread."""
+        for child in list(self._busy.values()):
+            child.signal_all(signal.SIGKILL)
 
     async def close(self) -> None:
         for child in (*self._idle, *self._busy.values()):
@@ -142,11 +151,15 @@ class _Child:
 
     def kill(self) -> None:
         """Kill the process and everything it started."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        self.signal_all(signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=1)
         self._writer.close()
+
+    def signal_all(self, number: int) -> None:
+        """Send a signal to the process and to everything that it started."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, number)
 
     def _send(self, message: wire.Message) -> None:
         self._writer.write(wire.pack(message))
