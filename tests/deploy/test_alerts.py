@@ -22,17 +22,17 @@ from headway.testing.clock import ManualClock
 DEPLOY = Path(__file__).parents[2] / "deploy"
 PROMETHEUS = DEPLOY / "prometheus"
 
-# R5.95 to R5.101, and Headway's own: how bad, after how long, and the number that must be passed.
+# R5.95 to R5.101, and Headway's own: how bad, and after how long. test_alerts_fire.py has the numbers.
 EXPECTED = {
-    "HeadwayNoActiveWorkers": ("critical", "2m", "== 0"),  # R5.95
-    "HeadwayHighQueueDeep": ("critical", None, "> 1000"),  # R5.96
-    "HeadwayFailureRate": ("critical", None, "> 0.25"),  # R5.97
-    "HeadwayDeadLetters": ("critical", None, "> 10"),  # R5.98
-    "HeadwayWorkersBusy": ("warning", "10m", "> 0.9"),  # R5.99
-    "HeadwayLowWaits": ("warning", None, "> 1500"),  # R5.100
-    "HeadwayQueueDeep": ("warning", None, "> 5000"),  # R5.101
-    "HeadwayCountersDrift": ("critical", "5m", "> 0"),
-    "HeadwayNotScraped": ("critical", "2m", "absent"),
+    "HeadwayNoActiveWorkers": ("critical", "2m"),  # R5.95
+    "HeadwayHighQueueDeep": ("critical", None),  # R5.96
+    "HeadwayFailureRate": ("critical", None),  # R5.97
+    "HeadwayDeadLetters": ("critical", None),  # R5.98
+    "HeadwayWorkersBusy": ("warning", "10m"),  # R5.99
+    "HeadwayLowWaits": ("warning", None),  # R5.100
+    "HeadwayQueueDeep": ("warning", None),  # R5.101
+    "HeadwayCountersDrift": ("critical", "5m"),
+    "HeadwayNotScraped": ("critical", "2m"),
 }
 
 
@@ -87,10 +87,9 @@ def test_the_alerts_are_those_that_were_asked_for() -> None:
     # R5.95, R5.96, R5.97, R5.98, R5.99, R5.100, R5.101
     found = {rule["alert"]: rule for rule in rules()}
     assert set(found) == set(EXPECTED)
-    for name, (severity, length, number) in EXPECTED.items():
+    for name, (severity, length) in EXPECTED.items():
         rule = found[name]
         assert (rule["labels"]["severity"], rule.get("for")) == (severity, length)
-        assert number in rule["expr"]
         assert set(rule["annotations"]) == {"summary", "description"}
 
 
