@@ -95,6 +95,8 @@ async def _examine(settings: Settings, facts: dict[str, str]) -> AsyncIterator[C
             yield _check_sqlite(facts["sqlite"])
         if "warning" in facts:
             yield Check("server", "fail", facts["warning"], "accepted jobs may be lost until this is mended")
+        if "failover" in facts:
+            yield _check_failover(facts["failover"])
         path = path_of(store)
         if path is not None:
             yield _check_disk(path)
@@ -123,6 +125,13 @@ def _check_transient(told: str) -> Check:
         return Check("transient store", "ok", f"transient jobs wait {told}")
     advice = "see to it, or name another with HEADWAY_TRANSIENT_STORE; durable jobs go on meanwhile"
     return Check("transient store", "fail", f"transient jobs are {told}", advice)
+
+
+def _check_failover(told: str) -> Check:
+    if told.startswith("loses"):
+        return Check("failover", "ok", told)
+    advice = "set min-replicas-to-write 1 and min-replicas-max-lag 2 on the servers, and add ?replicas=1 to the address"
+    return Check("failover", "warning", told, advice)
 
 
 def _check_sqlite(version: str) -> Check:

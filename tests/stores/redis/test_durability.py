@@ -8,8 +8,8 @@ import pytest
 
 from headway.stores.redis.store import RedisStore
 from tests.cli.command import Cli
-from tests.servers import Valkey
-from tests.stores.redis.conftest import OpenStore
+from tests.servers import Valkey, wait_for
+from tests.stores.redis.conftest import OpenStore, StartServer
 
 
 @pytest.mark.parametrize(
@@ -57,3 +57,24 @@ def test_the_doctor_shows_it_and_no_password(server: Valkey, tmp_path: Path) -> 
     assert "hunter2" not in ran.out + ran.err
     assert "no append-only file" in ran.json["store"]["durability"]
     assert "allkeys-lru" in ran.json["store"]["warning"]
+
+
+async def test_facts_and_doctor_tell_what_a_failover_takes(
+    server: Valkey, start_server: StartServer, open_url: OpenStore, tmp_path: Path
+) -> None:
+    store = await open_url(server.url)
+    assert "failover" not in await store.facts()  # Nothing could replace this server.
+    start_server(f"replicaof 127.0.0.1 {server.port}", "repl-diskless-sync-delay 0")
+    wait_for(lambda: b"connected_slaves:1" in server.ask("INFO", "replication"), "a replica")
+    told = (await store.facts())["failover"]
+    assert "results and idempotency keys" in told
+    assert "min-replicas-to-write is 0" in told
+    folder = tmp_path / "cli"
+    folder.mkdir()
+    ran = Cli(folder).run("doctor", "--json", "--store", server.url, code=None)
+    [check] = [check for check in ran.json["checks"] if check["name"] == "failover"]
+    assert (check["status"], "min-replicas-to-write 1" in check["advice"]) == ("warning", True)
+    server.ask("CONFIG", "SET", "min-replicas-to-write", "1")
+    assert (await store.facts())["failover"].startswith("loses at most milliseconds")
+    careful = await open_url(f"{server.url}?replicas=1")
+    assert (await careful.facts())["failover"].startswith("loses nothing")

@@ -12,7 +12,8 @@ from urllib.parse import parse_qsl, unquote
 from headway.core.errors import ConfigError
 from headway.stores.base import Clock
 from headway.stores.redis.connection import Address, Login
-from headway.stores.redis.link import Cluster, Fixed, Guide, Sentinel
+from headway.stores.redis.link import Cluster, Fixed, Guide
+from headway.stores.redis.sentinel import Sentinel
 from headway.stores.redis.store import RedisStore
 
 SLOTS = 16_384

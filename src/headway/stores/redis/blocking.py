@@ -28,6 +28,7 @@ PAUSE = 1.0  # Seconds until a connection that failed is tried again by those wh
 TOLD_MAX = 10_000  # Unanswered commands that are kept for a server that is away; then the oldest are given up.
 LINGER = 0.02  # Seconds that something may wait for company that is not urgent,
 LATE_MAX = 100  # and how much company.
+MASTER_CHECK = 1.0  # Seconds between two questions to the Sentinels whether the master is still the same.
 DRAIN_AT = 32  # Unanswered commands after which their replies are looked for.
 _SOON = ("LOADING", "BUSY", "MASTERDOWN", "READONLY", "NOREPLICAS", "UNBLOCKED", "MISCONF", "ERR max number of clients")
 
@@ -58,6 +59,8 @@ class BlockingLink:
         self._late: dict[object, Words] = {}  # What is to be told once it has lingered, by its name,
         self._late_call = "", ""  # and the function that is called for it, with its key.
         self._retry_at = 0.0
+        self._address: Address | None = None
+        self._found_at = 0.0  # When the Sentinels were last asked where the master is, on the monotonic clock.
         self._lingering = threading.Event()
         self._lingerer: threading.Thread | None = None
 
@@ -73,6 +76,7 @@ class BlockingLink:
         while True:
             with self._lock:
                 try:
+                    self._follow_master()
                     plug = self._plug or self._connect()
                     late = self._take_late()
                     self._told += late
@@ -151,6 +155,7 @@ class BlockingLink:
                 self._failed("the server is away for too long", 1)
             self._leave()  # Otherwise their replies would be taken for others'.
         try:
+            self._follow_master()
             if self._plug is not None:
                 self._plug.sendall(b"".join(commands))
                 if len(self._told) >= DRAIN_AT:
@@ -230,7 +235,8 @@ class BlockingLink:
     def _connect(self) -> socket.socket:
         """Connect, see that the functions are there, send what was told and is not answered."""
         login = self._place.login
-        address = self._find()
+        address = self._address = self._find()
+        self._found_at = time.monotonic()
         try:
             self._plug, self._reader = plug_in(address, login), new_reader()
             said = self._greet(login)
@@ -277,6 +283,16 @@ class BlockingLink:
         """Load the library; two may do so at once."""
         self._plugged().sendall(pack(("FUNCTION", "LOAD", "REPLACE", self._library.text)))
         self._read()
+
+    def _follow_master(self) -> None:
+        """Leave a master that was replaced: it takes writes for ten seconds more, and all of them are lost."""
+        now = time.monotonic()
+        if self._plug is None or self._place.master is None or now - self._found_at < MASTER_CHECK:
+            return
+        self._found_at = now
+        with contextlib.suppress(OSError):  # While no Sentinel answers, none replaces the master either.
+            if self._find() != self._address:
+                self._leave()
 
     def _find(self) -> Address:
         place = self._place

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import random
 import ssl
 from collections.abc import Callable, Iterable, Sequence
@@ -14,6 +15,8 @@ import hiredis
 from headway.core.errors import StoreBusy, StoreError, StoreFull, StoreUnavailable
 from headway.stores.redis.connection import CONNECT_TIMEOUT, Address, Connection, Hear, Login, Unanswered
 from headway.stores.redis.library import library
+
+log = logging.getLogger("headway.redis")
 
 PATIENCE = 5.0  # Seconds that a call is repeated before it is given up.
 BACKOFF = 0.02
@@ -34,6 +37,8 @@ Words = Sequence[bytes | str | int]
 class Guide(Protocol):
     """Knows where the server is that may be written to."""
 
+    replaceable: bool  # Whether another server may take its place.
+
     async def find(self) -> Address:
         """Give its address. Raises ``OSError``."""
         ...
@@ -46,9 +51,49 @@ class Guide(Protocol):
         """Give what a call of a function declares: how many keys, and which."""
         ...
 
+    def refused(self, address: Address) -> None:
+        """Take note that a server which was found does not serve."""
+        ...
 
-class Fixed:
+    def join(self, follower: Follower) -> None:
+        """Call the follower whenever the server is replaced. Joining twice is joining once."""
+        ...
+
+    async def leave(self, follower: Follower) -> None:
+        """Call the follower no more."""
+        ...
+
+
+class Follower(Protocol):
+    """What holds connections to a server that may be replaced."""
+
+    def hold(self) -> None:
+        """Send nothing more: the server is being replaced, and what it takes from now on may be lost."""
+        ...
+
+    def go_on(self) -> None:
+        """Send again: the server was not replaced."""
+        ...
+
+    def switch(self, address: Address) -> None:
+        """Leave every server but this one, and send again."""
+        ...
+
+
+class _Settled:
+    """What a guide has to say whose server is not replaced by another while connections to it stand."""
+
+    def refused(self, address: Address) -> None: ...
+
+    def join(self, follower: Follower) -> None: ...
+
+    async def leave(self, follower: Follower) -> None: ...
+
+
+class Fixed(_Settled):
     """One server, always the same."""
+
+    replaceable = False
 
     def __init__(self, address: Address) -> None:
         self._address = address
@@ -63,36 +108,10 @@ class Fixed:
         return 1, key
 
 
-class Sentinel:
-    """The master of a name, as most recently told by a Sentinel."""
-
-    def __init__(self, sentinels: Sequence[Address], master: str, login: Login) -> None:
-        self._sentinels = list(sentinels)
-        self._master = master
-        self._login = login
-
-    async def find(self) -> Address:
-        problem: Exception | None = None
-        for sentinel in self._sentinels:
-            try:
-                found = await _ask_once(sentinel, self._login, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._master)
-            except (OSError, hiredis.ReplyError) as failed:
-                problem = failed
-                continue
-            if found is not None:
-                self._sentinels = _first(sentinel, self._sentinels)  # It answered: ask it first next time.
-                return Address(found[0].decode(), int(found[1]))
-        raise ConnectionError(f"no Sentinel knows the master {self._master!r}: {problem or 'it is watched by none'}")
-
-    def moved(self, address: Address) -> None:
-        raise StoreError("the master is a node of a cluster; write redis+cluster://")
-
-    def keys(self, key: str) -> Words:
-        return 1, key
-
-
-class Cluster:
+class Cluster(_Settled):
     """The node that holds a slot, as told by any node that was ever heard of."""
+
+    replaceable = True
 
     def __init__(self, seeds: Sequence[Address], slot: int, login: Login) -> None:
         self._nodes = list(seeds)
@@ -103,7 +122,7 @@ class Cluster:
         problem: Exception | None = None
         for node in self._nodes:
             try:
-                ranges = await _ask_once(node, self._login, "CLUSTER", "SLOTS")
+                ranges = await ask_once(node, self._login, "CLUSTER", "SLOTS")
             except (OSError, hiredis.ReplyError) as failed:
                 problem = failed
                 continue
@@ -139,12 +158,31 @@ class Link:
         self._connection: Connection | None = None
         self._connecting: asyncio.Task[Connection] | None = None
         self._closed = False
+        self._steady = asyncio.Event()  # Cleared while the server is being replaced: then nothing is sent.
+        self._steady.set()
         self.lost: Callable[[], None] = lambda: None
 
     @property
     def connection(self) -> Connection | None:
-        """The connection, if there is one now."""
-        return self._connection if self._connection is not None and self._connection.open_ else None
+        """The connection, if there is one now and it may be written to."""
+        made = self._connection
+        return made if made is not None and made.open_ and self._steady.is_set() else None
+
+    @property
+    def replaceable(self) -> bool:
+        return self._guide.replaceable
+
+    def hold(self) -> None:
+        self._steady.clear()
+
+    def go_on(self) -> None:
+        self._steady.set()
+
+    def switch(self, address: Address) -> None:
+        if self._connection is not None and self._connection.address != address:
+            log.warning("store.switched from=%s to=%s", self._connection.address, address)
+            self._leave()
+        self._steady.set()
 
     async def call(self, function: str, key: str, *args: bytes | str | int) -> Any:
         """Call a function of the library. It is repeated if its reply is lost, so it must be safe to repeat."""
@@ -160,8 +198,8 @@ class Link:
         With commands to send right behind it on the same connection, gives all their replies. What must be done
         ``once`` is not sent again after no reply has come: that raises ``Unanswered``.
         """
-        connection = self._connection
-        if connection is not None and connection.open_:  # The usual case: no task.
+        connection = self.connection
+        if connection is not None:  # The usual case: no task.
             try:
                 return await self._answer(connection, words, then)
             except (OSError, hiredis.ReplyError) as problem:
@@ -188,6 +226,7 @@ class Link:
 
     async def connect(self) -> Connection:
         """Give the connection; make one if there is none. Callers that come meanwhile wait for the same one."""
+        await self._be_steady()
         if self._connection is not None and self._connection.open_:
             return self._connection
         if self._closed:
@@ -199,6 +238,8 @@ class Link:
 
     async def close(self) -> None:
         self._closed = True
+        self._steady.set()
+        await self._guide.leave(self)
         if self._connecting is not None:
             self._connecting.cancel()
             await asyncio.wait([self._connecting])
@@ -209,12 +250,22 @@ class Link:
 
     # ------------------------------------------------------------------ connecting
 
+    async def _be_steady(self) -> None:
+        """Wait while the server is being replaced. Raises ``ConnectionError`` if that takes longer than a call may."""
+        if not self._steady.is_set():
+            try:
+                async with asyncio.timeout(PATIENCE):
+                    await self._steady.wait()
+            except TimeoutError:
+                raise ConnectionError("a Sentinel is replacing the master") from None
+
     def _connected(self, task: asyncio.Task[Connection]) -> None:
         self._connecting = None
         if not task.cancelled():
             task.exception()  # Seen: whoever waited for it was told.
 
     async def _connect(self) -> Connection:
+        self._guide.join(self)
         address = await self._guide.find()
         try:
             made = await Connection.open(address, self._login, self._hear, self._left)
@@ -222,6 +273,9 @@ class Link:
             raise StoreError(
                 f"{address} shows a certificate we do not trust; name its maker with ?ca=: {problem}"
             ) from problem
+        except OSError:
+            self._guide.refused(address)
+            raise
         except hiredis.ReplyError as problem:
             if str(problem).startswith(_SOON):
                 raise
@@ -231,6 +285,7 @@ class Link:
             raise StoreError(f"{address} is version {made.version}; Redis {OLDEST_SERVER} or any Valkey is needed")
         if made.role != "master":
             made.close()
+            self._guide.refused(address)
             raise ConnectionError(f"{address} is a replica")
         self._connection = made
         self._joined(made)
@@ -291,7 +346,7 @@ class Link:
         raise StoreUnavailable(f"the store does not answer: {problem}") from problem
 
 
-async def _ask_once(address: Address, login: Login, *words: str) -> Any:
+async def ask_once(address: Address, login: Login, *words: str) -> Any:
     """Ask a server that only knows the way. Raises ``OSError``, ``hiredis.ReplyError``."""
     connection = await Connection.open(address, login, _deaf, _unmourned)
     try:

@@ -459,9 +459,26 @@ class RedisStore:
             "durability": f"an accepted job survives {kept}",
             "replicas": info.get("connected_slaves", "0"),
         }
+        if failover := await self._failover(info):
+            facts["failover"] = failover
         if policy != "noeviction":
             facts["warning"] = f"maxmemory-policy is {policy}: a full server throws jobs away; set it to noeviction"
         return facts
+
+    async def _failover(self, info: Mapping[str, str]) -> str | None:
+        """Return what a failover may take, or None for a server that nothing could replace."""
+        if not self._link.replaceable and info.get("connected_slaves", "0") == "0":
+            return None
+        least = await self._setting("min-replicas-to-write")
+        if least in ("", "0"):
+            return (
+                "may lose what the replica did not have (jobs, results and idempotency keys): nothing or milliseconds "
+                "when it is planned, seconds if the old master is cut off; min-replicas-to-write is "
+                f"{least or 'not readable'}"
+            )
+        if not self._replicas:
+            return f"loses at most milliseconds (min-replicas-to-write {least}); ?replicas=1 makes that none"
+        return f"loses nothing that was accepted (min-replicas-to-write {least}, replicas={self._replicas})"
 
     async def _check(self) -> int | None:
         """Read which format the namespace has. Raises ``NotAStore``."""
