@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import sqlite3
+import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,7 +17,7 @@ from django.core.checks import run_checks
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management import CommandError, call_command
 from django.db import OperationalError, connection, connections, transaction
-from django.test import override_settings
+from django.test import TestCase, override_settings
 
 from headway import Headway
 from headway.core.errors import IdempotencyConflict, StoreError
@@ -84,6 +85,23 @@ def test_what_a_transaction_learned_is_forgotten_with_it() -> None:
         transaction.set_rollback(True)
     assert not any("one_at_a_time" in name for name in documents())
     assert IOJob.objects.get(pk=tasks.add.using(priority="high")(1)).lane == "high"
+    tasks.one_at_a_time("nowhere")
+    assert any("one_at_a_time" in name for name in documents())
+
+
+def test_callbacks_that_a_test_runs_before_the_rollback_teach_nothing() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(f"DELETE FROM {table('document')}")
+    queue()._declared.clear()
+    fresh = tasks.add.using(needs={uuid.uuid4().hex})  # A class that has never been used.
+    with transaction.atomic():
+        with TestCase.captureOnCommitCallbacks(execute=True) as callbacks:
+            fresh(1)
+            tasks.one_at_a_time("nowhere")
+        assert callbacks
+        transaction.set_rollback(True)
+    job = IOJob.objects.get(pk=fresh(2))
+    assert (job.status, job.kwargs) == ("pending", {"left": 2})
     tasks.one_at_a_time("nowhere")
     assert any("one_at_a_time" in name for name in documents())
 

@@ -95,8 +95,14 @@ class Here:
     def after_commit(self, action: Callable[[], None]) -> None:
         # In a transaction that somebody runs by hand there is no such moment: workers find the jobs when they look.
         wrapper = self._wrapper()
+
+        def act_if_committed() -> None:
+            # Django's tests may run callbacks before the transaction around the test is rolled back.
+            if not wrapper.in_atomic_block:
+                action()
+
         if wrapper.in_atomic_block:
-            wrapper.on_commit(action, robust=True)
+            wrapper.on_commit(act_if_committed, robust=True)
 
     @property
     def joins(self) -> bool:
