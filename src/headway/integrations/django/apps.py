@@ -6,7 +6,7 @@ from typing import Any
 
 from django.apps import AppConfig
 from django.core import checks
-from django.db.models.signals import pre_migrate
+from django.db.models.signals import post_migrate, pre_migrate
 
 
 class IoQueueConfig(AppConfig):
@@ -18,11 +18,13 @@ class IoQueueConfig(AppConfig):
 
     def ready(self) -> None:
         from headway.integrations.django.checks import check_database, check_settings
+        from headway.integrations.django.flushing import flush_on_signal
         from headway.integrations.django.sqlite import claim_files
 
         checks.register(check_settings, "ioqueue")
         checks.register(check_database, "ioqueue")
         pre_migrate.connect(prepare_tables, sender=self)
+        post_migrate.connect(flush_on_signal, sender=self)
         claim_files()
 
 

@@ -119,6 +119,10 @@ class Queue(Headway):
         ids = [JobId(job_id) for job_id in job_ids]
         return self._in_use(lambda: self.portal.run(self.client.retry(ids)))
 
+    def resume_all(self) -> None:
+        """Resume everything that is paused."""
+        self._in_use(self.resume)
+
     def migrate(self) -> list[int]:
         """Bring Headway's own tables to this release. Gives the numbers of the steps taken."""
         if is_sqlite():

@@ -15,7 +15,7 @@ def make_views(_: Any, editor: Any) -> None:
         return
     if editor.connection.vendor == "sqlite":  # It cannot replace a view.
         drop_views(_, editor)
-    tables = _tables(editor)
+    tables = table_prefix(editor.connection)
     for name in VIEWS:
         text = (files(__name__) / editor.connection.vendor / f"{name}.sql").read_text(encoding="utf-8")
         body = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("--"))
@@ -29,16 +29,16 @@ def drop_views(_: Any, editor: Any) -> None:
             editor.execute(f"DROP VIEW IF EXISTS {editor.quote_name(f'ioqueue_{name}')}")
 
 
-def _tables(editor: Any) -> str:
-    """Give what the name of each of Headway's tables begins with."""
-    if editor.connection.vendor == "sqlite":
+def table_prefix(connection: Any) -> str:
+    """Return what the name of each of Headway's tables begins with."""
+    if connection.vendor == "sqlite":
         from headway.stores.sqlite.guest import PREFIX
 
         return PREFIX
     from headway.integrations.django.address import store_address
     from headway.stores.postgres.address import read_address
 
-    return f"{editor.quote_name(read_address(store_address()).schema)}."
+    return f"{connection.ops.quote_name(read_address(store_address()).schema)}."
 
 
 def _holds_jobs(connection: Any) -> bool:

@@ -1,0 +1,84 @@
+"""Delete the project's jobs when Django empties its database, as ``manage.py flush`` and TransactionTestCase do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import connections, transaction
+
+from headway.integrations.django.conf import database, read_options
+from headway.integrations.django.views import WITH_VIEWS, table_prefix
+
+# Processes remember the numbers of namespaces and classes, and live workers are registered: these rows stay.
+KEPT = frozenset({"format", "sequence", "namespace", "class", "worker", "watcher", "document"})
+# How a row of a table is known to be of a namespace, by the first of these columns that the table has.
+OWNERS = {
+    "namespace_id": "= {namespace}",
+    "class_id": "IN (SELECT class_id FROM {tables}class WHERE namespace_id = {namespace})",
+    "seq": "IN (SELECT seq FROM {tables}job WHERE namespace_id = {namespace})",
+}
+
+
+def flush_jobs(alias: str) -> None:
+    """Delete every job of this project, and what is counted of jobs, if this database holds them."""
+    connection = connections[alias]
+    if alias != database() or connection.vendor not in WITH_VIEWS:
+        return
+    with transaction.atomic(using=alias), connection.cursor() as cursor:
+        columns = _tables(connection, cursor)
+        if "namespace" not in columns:  # Not migrated yet.
+            return
+        tables = table_prefix(connection)
+        cursor.execute(
+            f"SELECT namespace_id FROM {tables}namespace WHERE name = %s",  # noqa: S608  (no value from outside)
+            [read_options()[0].namespace],
+        )
+        row = cursor.fetchone()
+        if row is None:
+            return
+        for name in sorted(columns.keys() - KEPT, key=lambda name: name == "job"):  # The others refer to it.
+            owner = next((column for column in OWNERS if column in columns[name]), None)
+            if owner is not None:
+                mine = OWNERS[owner].format(namespace=int(row[0]), tables=tables)
+                cursor.execute(f"DELETE FROM {tables}{name} WHERE {owner} {mine}")  # noqa: S608
+        cursor.execute(
+            f"SELECT 1 FROM {tables}document WHERE namespace_id = %s AND kind = 'rules' AND name = 'pauses'",  # noqa: S608
+            [row[0]],
+        )
+        paused = cursor.fetchone()
+    if paused:
+        from headway.integrations.django.queue import queue
+
+        queue().resume_all()
+
+
+def flush_on_signal(*, using: str, **given: Any) -> None:
+    """Receive Django's ``post_migrate``, which ``flush`` sends too: without the plan that ``migrate`` names."""
+    if "plan" not in given:
+        flush_jobs(using)
+
+
+def _tables(connection: Any, cursor: Any) -> dict[str, set[str]]:
+    """Read the names of Headway's tables without their prefix, and the columns of each."""
+    if connection.vendor == "sqlite":
+        prefix = table_prefix(connection)
+        cursor.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND substr(name, 1, %s) = %s",
+                       [len(prefix), prefix])  # fmt: skip
+        found: dict[str, set[str]] = {}
+        for (name,) in cursor.fetchall():
+            cursor.execute(f"PRAGMA table_info({connection.ops.quote_name(name)})")
+            found[name.removeprefix(prefix)] = {row[1] for row in cursor.fetchall()}
+        return found
+    from headway.integrations.django.address import store_address
+    from headway.stores.postgres.address import read_address
+
+    cursor.execute(
+        # A partition is emptied with the table that it is a part of.
+        "SELECT c.relname, a.attname FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 "
+        "WHERE c.relnamespace = to_regnamespace(%s) AND c.relkind IN ('r', 'p') AND NOT c.relispartition",
+        [connection.ops.quote_name(read_address(store_address()).schema)],
+    )
+    columns: dict[str, set[str]] = {}
+    for table, column in cursor.fetchall():
+        columns.setdefault(table, set()).add(column)
+    return columns
