@@ -197,3 +197,20 @@ async def test_a_watcher_hears_of_what_an_exchange_changed(clock: ManualClock) -
     await feed.exchange([], [], free=5, free_below=4)
     await feed.exchange([], [], free=5, free_below=4)
     assert list(await ear.wait(1) or ()) == [answer.job_id]
+
+
+async def test_a_worker_serves_a_task_that_another_did_not_know_once_it_can_learn_it(clock: ManualClock) -> None:
+    store = MemoryStore(clock=clock)
+    await register(store)
+    await store.submit([a_job(needs=("task:shop.bill",)), a_job(needs=("task:shop.lost",))])
+    asked: list[str] = []
+
+    def learn(name: str) -> bool:
+        asked.append(name)
+        return name == "shop.bill"
+
+    feed = a_feed(store)
+    feed.offer_learned(learn)
+    leases = [lease for _ in range(4) for lease in (await feed.exchange([], [], free=5, free_below=4)).leases]
+    assert [lease.class_key.needs for lease in leases] == [("task:shop.bill",)]
+    assert sorted(asked) == ["shop.bill", "shop.lost"]  # Each once, however often jobs are seen to wait.

@@ -544,6 +544,10 @@ class Headway:
         """Blocking twin of ``apaused``."""
         return self.portal.run(self.apaused())
 
+    def import_task(self, name: str) -> Task[Any, Any, Any] | None:
+        """Import and return a task that a job names and that is not declared yet. A plain app knows no such task."""
+        return None
+
     def find_task(self, name: str) -> Task[Any, Any, Any]:
         """Give a task by its name. Raises ``UnknownTask``, suggesting the nearest."""
         task = self.tasks.get(name)

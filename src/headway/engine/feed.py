@@ -7,7 +7,7 @@ import contextlib
 import os
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from headway.core.errors import StoreError
@@ -25,6 +25,7 @@ from headway.stores.base import Ear, Exchange, Exchanged, HandsOver, Progress, Q
 SNAPSHOT_AGE = 0.02  # Seconds after which a snapshot is asked for again,
 SNAPSHOT_AGE_ALONE = 0.2  # and if there is only one class: then there is nothing to choose from.
 ASK_EVERY = 60.0  # Seconds after which a store is asked for jobs that could say before that there are none.
+TASK_NEED = "task:"  # What a job needs whose task some worker did not know begins so.
 DEBT_MAX = 60.0  # Seconds beyond what was expected that one job may cost its lane.
 
 
@@ -73,6 +74,8 @@ class LocalFeed:
         self._hands_over = store if confirm > 0 and isinstance(store, HandsOver) else None
         self._confirm_ms = int(confirm * 1_000)
         self._offers = frozenset(offers)
+        self._learn_task: Callable[[str], bool] | None = None
+        self._strange: set[str] = set()  # Tasks that jobs wait for and this worker cannot learn.
         self._snapshot = Snapshot(0)
         self._seen = -1.0
         self._dry = True  # The last exchange brought less than was asked for.
@@ -148,6 +151,22 @@ class LocalFeed:
             if answer.leases:
                 self._time_start()
         return fed
+
+    def offer_learned(self, learn: Callable[[str], bool]) -> None:
+        """Serve also jobs of tasks that other workers did not know, if ``learn`` finds the task by its name."""
+        self._learn_task = learn
+
+    def _learn(self, seen: Snapshot) -> None:
+        """Look for the tasks that jobs wait for and this worker does not offer."""
+        if self._learn_task is None:
+            return
+        for view in seen.classes:
+            for need in view.key.needs if view.waiting else ():
+                if need.startswith(TASK_NEED) and need not in self._offers and need not in self._strange:
+                    if self._learn_task(need.removeprefix(TASK_NEED)):
+                        self._offers |= {need}
+                    else:
+                        self._strange.add(need)
 
     def _handed(self) -> Fed | None:
         """Give what the store has sent along with its ring."""
@@ -267,7 +286,8 @@ class LocalFeed:
         if request.plan is not None:
             self._dry = len(answer.leases) < min(request.plan.free, request.plan.free_below)
         if answer.snapshot is not None:
-            known = {view.key for view in self._snapshot.classes}
+            known = {view.key for view in self._snapshot.classes if serves(view.key.needs, self._offers)}
+            self._learn(answer.snapshot)
             # The store claimed nothing by a plan that was made before a class came up, and does not let it wait either.
             outdated = request.plan is not None and (request.plan.known or 0) < len(answer.snapshot.classes)
             self._snapshot = answer.snapshot

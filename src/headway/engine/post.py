@@ -52,6 +52,10 @@ class Feed(Protocol[Word]):
         """Hand in what has ended and claim for the free slots; the same again after an error."""
         ...
 
+    def offer_learned(self, learn: Callable[[str], bool]) -> None:
+        """Serve also jobs of tasks that other workers did not know, if ``learn`` finds the task by its name."""
+        ...
+
     def listen(self) -> Ear:
         """Open the ear that rings when an exchange may bring something."""
         ...

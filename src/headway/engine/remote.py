@@ -168,6 +168,9 @@ class HttpFeed:
     def words(self, ran: Sequence[Ran]) -> list[Result]:
         return [result_of(ending, lease.job_id, lease.token, round(seconds, 6)) for lease, ending, seconds in ran]
 
+    def offer_learned(self, learn: Callable[[str], bool]) -> None:
+        """Ignore it: a server gives a worker jobs of the tasks that it registered with."""
+
     def listen(self) -> Ear:
         return self._bell
 

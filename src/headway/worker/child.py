@@ -22,7 +22,19 @@ from headway.engine.logs import configure_logs
 from headway.engine.post import LocalPost, Post
 from headway.engine.remote import HttpPost
 from headway.worker.board import Board, Stop
-from headway.worker.control import LEASES_ENDING, Begin, Channel, Drain, Failed, Go, Governed, Granted, StopJobs, Up
+from headway.worker.control import (
+    LEASES_ENDING,
+    Begin,
+    Channel,
+    Drain,
+    Failed,
+    Go,
+    Governed,
+    Granted,
+    Offers,
+    StopJobs,
+    Up,
+)
 from headway.worker.loading import load_app, policy_file
 from headway.worker.runner import Runner
 from headway.worker.system import calm_collector, die_with_parent
@@ -67,6 +79,7 @@ async def _serve(connection: socket.socket, board_descriptor: int) -> int:
         reserved=app.reserved_asked,
         app_path=begin.app,
         has_parent=True,
+        on_offers=lambda offers: channel.say(Offers(list(offers))),
     )
 
     go = asyncio.Event()

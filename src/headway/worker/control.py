@@ -50,6 +50,12 @@ class Up(msgspec.Struct, tag="up"):
     policy: dict[str, Any] | None = None  # A server's, which the parent cannot look up.
 
 
+class Offers(msgspec.Struct, tag="offers"):
+    """The runner has learned a task since it came up: all that it offers now."""
+
+    offers: list[str]
+
+
 class Go(msgspec.Struct, tag="go"):
     """The parent keeps the leases from here on: claim."""
 
@@ -87,7 +93,7 @@ class Governed(msgspec.Struct, tag="governed"):
     policy: dict[str, Any] | None = None
 
 
-Message = Begin | Up | Go | Failed | Drain | StopJobs | Granted | Governed
+Message = Begin | Up | Offers | Go | Failed | Drain | StopJobs | Granted | Governed
 
 _encoder = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)

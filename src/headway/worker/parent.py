@@ -44,7 +44,19 @@ from headway.worker.chores.steward import EVERY as ROOM_EVERY
 from headway.worker.chores.steward import Steward
 from headway.worker.chores.ticker import Ticker
 from headway.worker.chores.witness import Witness
-from headway.worker.control import LEASES_ENDING, Begin, Channel, Drain, Failed, Go, Governed, Granted, StopJobs, Up
+from headway.worker.control import (
+    LEASES_ENDING,
+    Begin,
+    Channel,
+    Drain,
+    Failed,
+    Go,
+    Governed,
+    Granted,
+    Offers,
+    StopJobs,
+    Up,
+)
 from headway.worker.health import Health, not_ready, worker_families
 from headway.worker.keeper import Keeper, runner_ends_after
 from headway.worker.probes import Probes
@@ -228,6 +240,7 @@ class RunnerProcess:
         self._board: Board | None = None
         self._post: Post | None = None
         self._worker_id = ""
+        self._offers: tuple[str, ...] = ()
         self.leaving = False  # It was asked to drain, and should not be started again.
         self._killed_for: list[Held] | None = None  # We killed it, because of these jobs.
         self._warned_pulse = 0.0
@@ -290,7 +303,9 @@ class RunnerProcess:
                 helpers += [asyncio.create_task(keeper.run()), asyncio.create_task(self._watch(board))]
                 channel.say(Go())
                 self.tell_policy()  # It may have changed since the runner looked.
-                said = await channel.hear()
+                while isinstance(said := await channel.hear(), Offers):
+                    self._offers = tuple(said.offers)
+                    parent.offers |= set(said.offers)
                 failed = said if isinstance(said, Failed) else None
             elif isinstance(first, Failed):
                 failed = first
@@ -323,20 +338,21 @@ class RunnerProcess:
         return self._board.calm() if self._board is not None else 0.0
 
     def _make_keeper(self, up: Up, board: Board, post: Post) -> Keeper:
+        self._offers = tuple(up.offers)
         worker = Worker(
             worker_id=self._worker_id,
             host=up.host,
             pid=up.pid,
             slots=up.slots,
             reserved=up.reserved,
-            offers=tuple(up.offers),
+            offers=self._offers,
             version=__version__,
         )
 
         def as_governed() -> Worker:
-            """The worker with what it reserves under the policy in force."""
-            policy = self._parent.in_force.policy
-            return replace(worker, reserved=reserved_slots(policy, worker.slots, up.reserved_asked))
+            """The worker with what it reserves under the policy in force, and what it offers by now."""
+            reserved = reserved_slots(self._parent.in_force.policy, worker.slots, up.reserved_asked)
+            return replace(worker, reserved=reserved, offers=self._offers)
 
         return Keeper(
             post,

@@ -67,6 +67,7 @@ class Runner:
         reserved: int | None,
         app_path: str | None,
         has_parent: bool = False,
+        on_offers: Callable[[Sequence[str]], None] | None = None,
     ) -> None:
         self._app = app
         self._post = post
@@ -92,6 +93,7 @@ class Runner:
         self._app_path = app_path
         self._reserved_asked = reserved
         self._has_parent = has_parent  # Then it is that one which looks at the policy, and tells.
+        self._on_offers = on_offers  # Hears what is offered once a task was learned.
         self._governed = asyncio.Event()
         self._governed_version = 0
         self._followed = 0  # The version that was last heeded.
@@ -141,6 +143,7 @@ class Runner:
                 self.worker, self.pace, self._known, reserved=self._reserved_asked
             )
             self._feed = feed = self._post.feed(self.worker, self.pace, offset=random.random())
+            feed.offer_learned(lambda name: self._learn_task(name) is not None)
             ear = feed.listen()
             self._claimer = self._make_claimer(feed, ear)
             self._reserve()
@@ -302,7 +305,7 @@ class Runner:
         self._logged = job_log.isEnabledFor(logging.INFO)
         now = time.monotonic()
         for lease in leases:
-            task = tasks.get(lease.task)
+            task = tasks.get(lease.task) or self._learn_task(lease.task)
             below = lease.lane not in reserved
             if task is None:
                 log.warning("job.unknown_task", extra={"headway": {"job": lease.job_id, "task": lease.task}})
@@ -323,6 +326,16 @@ class Runner:
                 self._shrink(job, grant)  # It was lowered while we were being told of it.
         if self._jobs:
             self._idle.clear()
+
+    def _learn_task(self, name: str) -> Task[Any, Any, Any] | None:
+        """Return a task that the app can import now, and offer it from now on."""
+        task = self._app.import_task(name)
+        if task is not None and (offer := f"task:{name}") not in self.worker.offers:
+            self.worker = replace(self.worker, offers=(*self.worker.offers, offer))
+            log.info("worker.task_learned", extra={"headway": {"worker": self.worker.worker_id, "task": name}})
+            if self._on_offers is not None:
+                self._on_offers(self.worker.offers)
+        return task
 
     async def _attempt(self, job: Running) -> None:
         """Run one attempt to its end and report it. Nothing a task raises leaves this function."""

@@ -68,6 +68,14 @@ def class_reasons(survey: Survey, policy: Policy) -> dict[ClassKey, str]:
     return found
 
 
+def unknown_tasks(survey: Survey) -> list[str]:
+    """Name the tasks that jobs wait for after some worker did not know them, and that no live worker knows."""
+    offers = [frozenset(worker.offers) for worker in _live(survey)]
+    needs = {need for view in survey.snapshot.classes if view.waiting for need in view.key.needs}
+    unknown = [need for need in needs if need.startswith(_TASK) and not any(serves((need,), one) for one in offers)]
+    return sorted(need.removeprefix(_TASK) for need in unknown)
+
+
 def _class_reason(key: ClassKey, survey: Survey, policy: Policy) -> str:
     live = _live(survey)
     able = [worker for worker in live if serves(key.needs, frozenset(worker.offers))]

@@ -17,12 +17,13 @@ class IoQueueConfig(AppConfig):
     verbose_name = "IOQueue"
 
     def ready(self) -> None:
-        from headway.integrations.django.checks import check_database, check_settings
+        from headway.integrations.django.checks import check_database, check_settings, check_tasks
         from headway.integrations.django.flushing import flush_on_signal
         from headway.integrations.django.sqlite import claim_files
 
         checks.register(check_settings, "ioqueue")
         checks.register(check_database, "ioqueue")
+        checks.register(check_tasks, "ioqueue")
         pre_migrate.connect(prepare_tables, sender=self)
         post_migrate.connect(flush_on_signal, sender=self)
         claim_files()

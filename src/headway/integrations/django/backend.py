@@ -19,7 +19,7 @@ from headway.client.context import Context
 from headway.client.task import Task
 from headway.core.errors import ConfigError
 from headway.integrations.django.framework import FRAMEWORK
-from headway.integrations.django.queue import queue
+from headway.integrations.django.queue import is_of_django_tasks, queue
 from headway.integrations.django.registry import TIMEOUT
 
 _base = import_module(f"{FRAMEWORK}.base")
@@ -136,7 +136,7 @@ class HeadwayBackend(_backends.BaseTaskBackend):
         name = task.module_path
         if name not in self._tasks:
             known = queue().tasks.get(name)
-            if known is not None and not getattr(known.fn, "of_django_tasks", False):
+            if known is not None and not is_of_django_tasks(known):
                 raise ConfigError(f"{name} is a task of Headway already; name one of the two differently")
             run = self._coroutine(task) if _is_async(task) else self._function(task)
             run.of_django_tasks = True

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from importlib.util import find_spec
+from types import FunctionType, ModuleType
 from typing import Any
 
 from django.core.checks import CheckMessage, Error, Warning
@@ -11,7 +13,10 @@ from django.db import connections
 from headway.core.errors import ConfigError
 from headway.integrations.django.address import NO_OTHER_WAY, WORKS
 from headway.integrations.django.conf import database, read_options
-from headway.integrations.django.framework import RELEASE
+from headway.integrations.django.framework import FRAMEWORK, RELEASE
+from headway.integrations.django.loading import declared_django_tasks, module_of_task, task_modules
+from headway.integrations.django.queue import Queue, is_of_django_tasks, queue
+from headway.integrations.django.registry import IoTask
 from headway.integrations.django.sqlite import is_in_memory
 from headway.stores.open import open_store
 from headway.stores.sqlite.guest import check_library
@@ -33,8 +38,6 @@ def check_settings(**_: Any) -> list[CheckMessage]:
         except ConfigError as problem:
             found.append(Error(f"IOQUEUE_{setting}: {problem}", id="ioqueue.E001"))
     try:
-        from headway.integrations.django.queue import Queue
-
         Queue()
     except ConfigError as problem:
         found.append(Error(f"the queue cannot be set up: {problem}", id="ioqueue.E002"))
@@ -55,6 +58,43 @@ def check_database(**_: Any) -> list[CheckMessage]:
     if missing:
         return [Error(f"The queue needs {' and '.join(missing)}.", hint=WORKS, id="ioqueue.E005")]
     return []
+
+
+def check_tasks(**_: Any) -> list[CheckMessage]:
+    """Check that a worker will find each task declared in modules that are imported here."""
+    options, _problems = read_options()
+    loaded = {name for name in task_modules(options.task_modules) if name in sys.modules}
+    reached = loaded | {name for module in loaded for name in _referred_to(sys.modules[module])}
+    functions = {name: task.fn for name, task in queue().tasks.items() if not is_of_django_tasks(task)}
+    functions |= {task.module_path: task.func for task, _ in declared_django_tasks()}
+    return [
+        Warning(
+            f"No worker will know the task {name}, which {function.__module__} declares.",
+            hint="Import that module in tasks.py of an installed app, or add it to the settings: "
+            f'IOQUEUE_TASK_MODULES = ["{function.__module__}"]',
+            id="ioqueue.W006",
+        )
+        for name, function in sorted(functions.items())
+        if "<locals>" not in function.__qualname__  # A test declares such tasks for itself.
+        and function.__module__ not in reached
+        and module_of_task(name) != function.__module__
+    ]
+
+
+def _referred_to(module: ModuleType) -> set[str]:
+    """Name the modules that a module has imported, or imported functions, classes and tasks from."""
+    found = set()
+    for value in list(vars(module).values()):
+        kind = type(value)  # Not ``isinstance``: that would wake lazy objects.
+        if kind is ModuleType:
+            found.add(value.__name__)
+        elif kind is FunctionType or issubclass(kind, type):
+            found.add(value.__module__)
+        elif issubclass(kind, IoTask):
+            found.add(value.fn.__module__)
+        elif kind.__module__ == f"{FRAMEWORK}.base" and hasattr(value, "func"):
+            found.add(value.func.__module__)
+    return found
 
 
 def _check_sqlite(alias: str) -> list[CheckMessage]:

@@ -19,9 +19,11 @@ IDLE_AFTER = 0.2  # and from the end of the last of them to the last look.
 
 def keep_connections_fresh(app: Headway) -> None:
     """Let every task of an app begin and end so. Only in workers: a call by hand is part of its caller's request."""
-    coroutines = Coroutines()
     for task in app.tasks.values():
-        task.fn = around_coroutine(task.fn, coroutines) if task.is_async else around_function(task.fn)
+        if not hasattr(task.fn, "keeps_connections_fresh"):
+            wrapped: Any = around_coroutine(task.fn, _coroutines) if task.is_async else around_function(task.fn)
+            wrapped.keeps_connections_fresh = True
+            task.fn = wrapped
 
 
 def around_function(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -80,6 +82,9 @@ class Coroutines:
         if not self._running:
             closing = sync_to_async(close_old_connections, thread_sensitive=True)()
             self._closing = asyncio.get_running_loop().create_task(closing)
+
+
+_coroutines = Coroutines()
 
 
 def _begin() -> None:

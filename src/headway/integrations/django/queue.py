@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -14,11 +15,15 @@ from django.db import OperationalError, connections, transaction
 
 from headway.client.app import Headway
 from headway.client.client import Client
-from headway.client.task import Call
+from headway.client.task import Call, Task
 from headway.core.errors import JobNotFound, NotAStore, StoreError
 from headway.core.job import JobId, NewJob, State, Submitted
+from headway.core.policy.why import unknown_tasks
+from headway.core.standing import Survey
 from headway.integrations.django.address import WORKS, open_project_store, store_address
 from headway.integrations.django.conf import Options, database, read_options
+from headway.integrations.django.connections import keep_connections_fresh
+from headway.integrations.django.loading import adopt_django_tasks, import_task_module
 from headway.integrations.django.middleware import request_trace
 from headway.integrations.django.portal import ProjectPortal, at_once
 from headway.integrations.django.sqlite import (
@@ -48,6 +53,7 @@ class Queue(Headway):
         options, _ = read_options()
         self._placed = False
         self._joined: tuple[Any, SqliteStore] | None = None
+        self._not_found: set[str] = set()  # Tasks that jobs name and that no module declares.
         super().__init__(**worker_settings(options))
         self.client = Client(self._make_callers_store, lambda: self.settings.history)
         self.portal = ProjectPortal(is_sqlite, lend_connection, self._close_client)
@@ -64,6 +70,16 @@ class Queue(Headway):
         """
         address = self.settings.store if self._placed else store_address()
         return open_project_store(address, self.settings.namespace, transient=self.settings.transient_store)
+
+    def import_task(self, name: str) -> Task[Any, Any, Any] | None:
+        """Return a task that is declared in a module of the project which nothing has imported yet."""
+        if name not in self.tasks and name not in self._not_found:
+            if import_task_module(name):
+                adopt_django_tasks()
+                keep_connections_fresh(self)
+            if name not in self.tasks:
+                self._not_found.add(name)
+        return self.tasks.get(name)
 
     def submit(self, call: Call[Any]) -> str | None:
         """Submit a call as part of the transaction that Django's connection is in; gives the id of its job.
@@ -101,6 +117,14 @@ class Queue(Headway):
     def look(self) -> Stats:
         """Read the queue in numbers."""
         return self._in_use(self.stats)
+
+    def unknown_tasks(self) -> list[str]:
+        """Name the tasks that jobs wait for and that the workers which met them do not know."""
+
+        async def survey() -> Survey:
+            return await (await self.client.store()).survey()
+
+        return unknown_tasks(self._in_use(lambda: self.portal.run(survey())))
 
     def why(self, job_id: str) -> list[str]:
         """Say why a job waits, the binding reason first; nothing of one that others cannot see yet."""
@@ -190,6 +214,11 @@ def worker_settings(options: Options) -> dict[str, Any]:
         "grace": options.grace_sec,
         "poll": options.poll_interval_sec,
     }
+
+
+def is_of_django_tasks(task: Task[Any, Any, Any]) -> bool:
+    """Return whether a task was declared with Django Tasks."""
+    return getattr(inspect.unwrap(task.fn), "of_django_tasks", False)
 
 
 _lock = threading.Lock()

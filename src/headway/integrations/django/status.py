@@ -16,6 +16,7 @@ class Status:
     counts: dict[str, int]
     done_last_minute: int
     oldest_wait: float | None  # Seconds.
+    unknown_tasks: list[str]  # Jobs wait for these, and no live worker knows them.
     workers: list[dict[str, Any]]
 
     def values(self) -> dict[str, Any]:
@@ -42,5 +43,6 @@ def look(queue: Queue) -> Status:
         counts,
         stats.last_minute.get("completed", 0),
         None if oldest_at is None else max(0, stats.now_at - oldest_at) / 1_000,
+        queue.unknown_tasks() if workers else [],
         workers,
     )

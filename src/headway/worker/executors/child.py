@@ -77,7 +77,7 @@ def main() -> None:
 
 
 def _run(app: Headway, run: wire.Run, channel: _Channel, loop: asyncio.AbstractEventLoop) -> wire.Ended:
-    task = app.tasks.get(run.task)
+    task = app.tasks.get(run.task) or app.import_task(run.task)
     try:
         if task is None:
             raise UnknownTask(f"no task {run.task!r} in this app")

@@ -39,6 +39,8 @@ class Command(BaseCommand):
         self.stdout.write(f"last minute: {status.done_last_minute:,} done; {oldest}")
         if not status.workers:
             self.stdout.write("no worker lives; start one: manage.py run_ioqueue")
+        for name in status.unknown_tasks:
+            self.stdout.write(f"no live worker knows the task {name}, and jobs of it wait")
         for worker in status.workers:
             self.stdout.write(
                 f"{worker['picked_by']}  {worker['running']} of {worker['slots']} slots  {worker['state']}"
