@@ -18,6 +18,7 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
+from unittest import mock
 
 from headway.cli.main import main
 
@@ -58,13 +59,18 @@ class Cli:
         assert "Traceback" not in ran.err or code == 3, ran
         return ran
 
-    def call(self, *words: str, code: int = 0) -> Ran:
+    def call(self, *words: str, code: int = 0, **variables: str) -> Ran:
         """Call the command's entry point in this process: for the many calls that end before they do anything."""
         before = Path.cwd()
         out, err = io.StringIO(), io.StringIO()
         os.chdir(self.folder)
         try:
-            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), warnings.catch_warnings():
+            with (
+                contextlib.redirect_stdout(out),
+                contextlib.redirect_stderr(err),
+                warnings.catch_warnings(),
+                mock.patch.dict(os.environ, variables),
+            ):
                 ran = Ran(main(words), out.getvalue(), err.getvalue())
         finally:
             os.chdir(before)

@@ -12,7 +12,7 @@ from typing import Any, Literal, cast
 
 from headway.cli import show
 from headway.cli.opening import STORE_HERE, JsonFlag, StorePlace, make_store, path_of, run
-from headway.client.settings import Settings, gather
+from headway.client.settings import Settings
 from headway.core.errors import HeadwayError
 from headway.core.worker import WorkerState
 from headway.stores.base import Stats, Store
@@ -44,8 +44,7 @@ def doctor(*, json: JsonFlag = False, place: StorePlace = STORE_HERE) -> int:
     which failure, and how soon jobs are back after a crash. Exits with 1 if a
     check fails; each says what to do.
     """
-    given = {"store": place.store, "namespace": place.namespace}
-    settings, sources = place.settings(), {name: where for name, (_, where) in gather(given).items()}
+    settings, sources = place.settings(), place.sources()
     facts: dict[str, str] = {}
 
     async def examine() -> list[Check]:
@@ -210,8 +209,7 @@ def _settings(settings: Settings, sources: dict[str, str]) -> dict[str, tuple[An
             value = "***"
         elif isinstance(value, tuple):
             value = list(cast("tuple[str, ...]", value))
-        source = sources.get(field.name, "default")
-        shown[field.name] = (value, "command line" if source == "argument" else source)
+        shown[field.name] = (value, sources.get(field.name, "default"))
     return shown
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import os
 import traceback
+import warnings
 from collections.abc import AsyncGenerator, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -13,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from cyclopts import Group, Parameter
 
 from headway.client.historian import Historian
-from headway.client.settings import Settings, load_settings
+from headway.client.settings import Settings, gather, load_settings
 from headway.core.errors import ConfigError, HeadwayError, NotAStore
 from headway.core.policy.document import BUILT_IN, Policy
 from headway.stores.base import Archival, Store
@@ -32,16 +35,56 @@ class StorePlace:
 
     store: Annotated[
         str | None,
-        Parameter(help="Address of the store; else HEADWAY_STORE, else sqlite:///headway.db.", metavar="URL"),
+        Parameter(help="Address of the store; else the app's, HEADWAY_STORE or sqlite:///headway.db.", metavar="URL"),
     ] = None
     namespace: Annotated[
         str | None,
-        Parameter(help="Which of the apps that share the store; else HEADWAY_NAMESPACE.", metavar="NAME"),
+        Parameter(help="Which of the apps that share the store; else the app's or HEADWAY_NAMESPACE.", metavar="NAME"),
+    ] = None
+    app: Annotated[
+        str | None,
+        Parameter(help="Use the store of this app, module:attribute; else of HEADWAY_APP, if set.", metavar="APP"),
     ] = None
 
     def settings(self) -> Settings:
-        """Read the settings, with these flags over the rest."""
-        return load_settings({"store": self.store, "namespace": self.namespace})
+        """Read the settings: a flag, then ``--app``, then a ``HEADWAY_`` variable, then ``HEADWAY_APP``."""
+        app = self.named_app()
+        return load_settings(self._flags()) if app is None else app.settings
+
+    def sources(self) -> dict[str, str]:
+        """Return where each setting comes from that has not its default value."""
+        flags, app = self._flags(), self.named_app()
+        found = {name: where for name, (_, where) in gather(flags if app is None else app.given).items()}
+        path = self.app or os.environ.get("HEADWAY_APP", "")
+        for name, where in found.items():
+            if where == "argument":
+                variable = f"HEADWAY_{name.upper()}"
+                overridden = self.app is None and name in flags and os.environ.get(variable)
+                found[name] = "command line" if flags.get(name) else variable if overridden else path
+        return found
+
+    def named_app(self) -> Headway | None:
+        """Import the app that ``--app`` or ``HEADWAY_APP`` names; None if neither does.
+
+        An app that cannot be imported is an error, unless only ``HEADWAY_APP`` names it and the store is named
+        without it. Then the command warns and uses that store.
+        """
+        path = self.app or os.environ.get("HEADWAY_APP")
+        if not path:
+            return None
+        settings = self._flags()
+        if self.app is None:
+            settings = {name: value or os.environ.get(f"HEADWAY_{name.upper()}") for name, value in settings.items()}
+        try:
+            return _load_once(path, os.getcwd(), settings["store"], settings["namespace"])
+        except HeadwayError as problem:
+            if self.app is not None or not settings["store"]:
+                raise
+            warnings.warn(f"HEADWAY_APP={path} cannot be used: {problem}", stacklevel=2)
+            return None
+
+    def _flags(self) -> dict[str, str | None]:
+        return {"store": self.store, "namespace": self.namespace}
 
     def server(self) -> tuple[str, str | None] | None:
         """Give the address of the server to go through and the token for it, or None for the store itself."""
@@ -63,9 +106,11 @@ class Place(StorePlace):
     ] = None
 
     def server(self) -> tuple[str, str | None] | None:
-        here = self.store is not None or self.namespace is not None
+        here = any(flag is not None for flag in (self.store, self.namespace, self.app))
         if here and self.server_url is not None:
-            raise ConfigError("give --server, or --store and --namespace, not both: a server has a store of its own")
+            raise ConfigError(
+                "give --server, or --store, --namespace and --app, not both: a server has a store of its own"
+            )
         settings = load_settings({"server": self.server_url})
         return None if here or settings.server is None else (settings.server, settings.token)
 
@@ -138,7 +183,7 @@ def make_store(settings: Settings, *, create: bool = False) -> Store:
     if path is not None and not create and not path.exists():
         raise NotAStore(
             f"there is no store at {path.absolute()}; `headway up` or `headway worker` makes one, "
-            "--store or HEADWAY_STORE names another",
+            "--store or HEADWAY_STORE names another, --app or HEADWAY_APP an app whose store it is",
             path=str(path),
         )
     return store
@@ -160,17 +205,21 @@ def path_of(store: Store) -> Path | None:
     return path if isinstance(path, Path) else None
 
 
-def load(path: str, place: Place) -> Headway:
-    """Import an app, with the flags over its own settings. Raises ``CannotStart`` with the module's traceback."""
+@functools.lru_cache(maxsize=1)
+def _load_once(path: str, folder: str, store: str | None, namespace: str | None) -> Headway:
+    """Import an app with other settings over its own. Commands ask for their settings more than once.
+
+    Raises ``CannotStart`` with the module's traceback.
+    """
     from headway.worker.loading import load_app
     from headway.worker.parent import CannotStart
 
     try:
-        app = load_app(path)
+        app = load_app(path, folder)
     except HeadwayError:
         raise
     except (Exception, SystemExit) as problem:
         message = f"the app {path} cannot be imported: {type(problem).__name__}: {problem}"
         raise CannotStart(message, traceback=traceback.format_exc()) from problem
-    app.configure(store=place.store, namespace=place.namespace)
+    app.configure(store=store, namespace=namespace)
     return app

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 from cyclopts import Parameter
 
 from headway.cli import show
-from headway.cli.opening import HERE, JsonFlag, Place, check_shared, load, path_of, run, store_at
+from headway.cli.opening import HERE, JsonFlag, Place, check_shared, path_of, run, store_at
 from headway.client.settings import nearest
 from headway.core.errors import ConfigError, NotStored, UnknownTask
 from headway.core.job import Job, JobId, State
@@ -84,14 +84,6 @@ def submit(
     json_args: Annotated[
         str | None, Parameter(help="Arguments as a JSON object; KEY=VALUE goes over it.", metavar="JSON")
     ] = None,
-    app: Annotated[
-        str | None,
-        Parameter(
-            help="Where the task is declared; else the store's catalogue is asked.",
-            env_var="HEADWAY_APP",
-            metavar="APP",
-        ),
-    ] = None,
     call: CallFlags = NO_FLAGS,
     wait: Annotated[bool, Parameter(help="Wait for the job to end and print its result.", show_default=False)] = False,
     timeout_wait: Annotated[float | None, Parameter(help="Wait no longer than this.", metavar="SECONDS")] = None,
@@ -114,14 +106,13 @@ def submit(
     if (server := place.server()) is not None:
         return run(_submit_to(*server, task, named, call.options(), place, wait=wait or timeout_wait is not None,
                               timeout=timeout_wait, json=json))  # fmt: skip
-    return run(_submit(task, named, app, call.options(), place, wait=wait or timeout_wait is not None,
+    return run(_submit(task, named, call.options(), place, wait=wait or timeout_wait is not None,
                        timeout=timeout_wait, json=json))  # fmt: skip
 
 
 async def _submit(
     name: str,
     values: dict[str, Any],
-    path: str | None,
     options: dict[str, Any],
     place: Place,
     *,
@@ -129,10 +120,11 @@ async def _submit(
     timeout: float | None,
     json: bool,
 ) -> int:
-    named = _blank_app(place) if path is None else load(path, place)
+    app = place.named_app()
+    named = _blank_app(place) if app is None else app
     check_shared(named.make_store(), named.settings)
     async with named:
-        task = named.find_task(name) if path is not None else await _look_up(named, name, place)
+        task = await _look_up(named, name, place) if app is None else app.find_task(name)
     async with task.app as app:
         file = path_of(app.make_store())
         if file is not None and not file.exists():

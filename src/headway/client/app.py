@@ -86,7 +86,7 @@ class Headway:
         middleware: Sequence[Middleware] = (),
         **settings: Any,
     ) -> None:
-        self._given = {"store": store, **settings}
+        self.given: dict[str, Any] = {"store": store, **settings}  # Settings that win over the environment.
         self._configure()
         self.lifespan = lifespan
         self.tasks: dict[str, Task[Any, Any, Any]] = {}
@@ -100,13 +100,13 @@ class Headway:
 
     def configure(self, **settings: Any) -> None:
         """Set settings over those the app was made with, as flags of the command line do. Before anything is opened."""
-        self._given |= {name: value for name, value in settings.items() if value is not None}
+        self.given |= {name: value for name, value in settings.items() if value is not None}
         self._configure()
 
     def _configure(self) -> None:
-        self.settings: Settings = _check_release(load_settings(self._given))
+        self.settings: Settings = _check_release(load_settings(self.given))
         # None: nobody said how many, so the policy does.
-        self.reserved_asked = self.settings.reserved if "reserved" in gather(self._given) else None
+        self.reserved_asked = self.settings.reserved if "reserved" in gather(self.given) else None
         path = self.settings.policy
         self.file_policy: Policy | None = None if path is None else load_policy(Path(path))
         self.in_force = InForce(self.file_policy or BUILT_IN)
