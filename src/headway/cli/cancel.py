@@ -8,11 +8,11 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from headway.cli import show
-from headway.cli.opening import HERE, Place, opened, run
+from headway.cli.opening import HERE, Place, opened, run, whole_ids
 from headway.core.job import Job, JobId, State
 from headway.stores.base import Store
 
-First = Annotated[str, Parameter(name="ID", help="The id of a job.")]
+First = Annotated[str, Parameter(name="ID", help="The id of a job, or its end.")]
 More = Annotated[str, Parameter(name="MORE", help="Further ids.")]
 
 
@@ -21,14 +21,14 @@ def cancel(job_id: First, /, *more: More, place: Place = HERE) -> int:
 
     Exits with 1 if one of them does not exist or has ended otherwise.
     """
-    ids = _ids(job_id, more)
 
-    async def change() -> list[State | None]:
+    async def change() -> tuple[list[JobId], list[State | None]]:
         async with opened(place) as store:
-            return await store.cancel(ids)
+            ids = await _ids(store, [job_id, *more])
+            return ids, await store.cancel(ids)
 
-    answers = [_cancelled(state) for state in run(change())]
-    return print_answers(ids, answers)
+    ids, states = run(change())
+    return print_answers(ids, [_cancelled(state) for state in states])
 
 
 def retry(job_id: First, /, *more: More, place: Place = HERE) -> int:
@@ -37,13 +37,13 @@ def retry(job_id: First, /, *more: More, place: Place = HERE) -> int:
     Their counts of attempts start anew. Exits with 1 if one of them does not
     exist, completed, or cannot be queued.
     """
-    ids = _ids(job_id, more)
 
-    async def change() -> list[tuple[bool, str]]:
+    async def change() -> tuple[list[JobId], list[tuple[bool, str]]]:
         async with opened(place) as store:
-            return await retry_jobs(store, ids, await store.get(ids))
+            ids = await _ids(store, [job_id, *more])
+            return ids, await retry_jobs(store, ids, await store.get(ids))
 
-    return print_answers(ids, run(change()))
+    return print_answers(*run(change()))
 
 
 async def retry_jobs(store: Store, ids: Sequence[JobId], before: Sequence[Job | None]) -> list[tuple[bool, str]]:
@@ -59,8 +59,8 @@ def print_answers(ids: Sequence[str], answers: Sequence[tuple[bool, str]]) -> in
     return 0 if all(done for done, _ in answers) else 1
 
 
-def _ids(first: str, more: Sequence[str]) -> list[JobId]:
-    return [JobId(job_id) for job_id in dict.fromkeys([first, *more])]
+async def _ids(store: Store, words: Sequence[str]) -> list[JobId]:
+    return list(dict.fromkeys(await whole_ids(store, words)))
 
 
 def _cancelled(state: State | None) -> tuple[bool, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
@@ -17,7 +18,9 @@ from headway.core.job import Job
 from headway.stores.base import JobQuery, Store
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.text import Text
+
+ERROR_LEAST = 24  # Columns that an error needs at least; a longer one is folded.
 
 Limit = Annotated[int, Parameter(help="How many at most.", validator=Number(gte=1, lte=10_000))]
 Before = Annotated[str | None, Parameter(help="Where the page before ended: its next_cursor.", metavar="CURSOR")]
@@ -82,33 +85,38 @@ def print_page(found: list[Job], now_at: int, more: bool, *, json: bool, errors:
         console.print(f"More with --before {cursor}", style="dim")
 
 
-def jobs_table(found: list[Job], now_at: int, *, errors: bool = False) -> Table:
-    """Lay out jobs, one a line."""
-    last = "error" if errors else "took"
-    made = show.table(
-        "id",
-        "status",
-        "task",
-        "lane",
-        "attempts",
-        "age",
-        last,
-        right=["attempts", "age", "took"],
-        flexible=["task", "error"],
-    )
+def jobs_table(found: Sequence[Job], now_at: int, *, errors: bool = False) -> show.FittedTable:
+    """Lay out jobs, one a line. A narrow table shortens ids first, then leaves out attempts and lane."""
+    last, short = "error" if errors else "took", show.short_ids(job.job_id for job in found)
+    rows: list[dict[str, str | Text]] = []
     for job in found:
         error = "" if job.error is None else f"{job.error.type}: {job.error.message}"
-        took = show.NOTHING if job.started_at is None else show.duration((job.finished_at or now_at) - job.started_at)
-        made.add_row(
-            show.text(job.job_id),
-            show.status_text(_status(job)),
-            show.text(job.task),
-            show.text(job.lane),
-            f"{job.attempts}/{job.max_retries + 1}",
-            show.age(job.submitted_at, now_at),
-            show.text(show.cut(error.partition("\n")[0], 80)) if errors else took,
+        rows.append(
+            {
+                "id": show.text(job.job_id),
+                "id:short": show.text(short[job.job_id]),
+                "status": show.status_text(_status(job)),
+                "task": show.text(job.task),
+                "lane": show.text(job.lane),
+                "attempts": f"{job.attempts}/{job.max_retries + 1}",
+                "age": show.age(job.submitted_at, now_at),
+                "took": show.NOTHING
+                if job.started_at is None
+                else show.duration((job.finished_at or now_at) - job.started_at),
+                "error": show.text(show.cut(error.partition("\n")[0], 80)),
+            }
         )
-    return made
+    return show.FittedTable(
+        rows,
+        ("id", "status", "task", "lane", "attempts", "age", last),
+        ("id:short", "status", "task", "lane", "attempts", "age", last),
+        ("id:short", "status", "task", "lane", "age", last),
+        ("id:short", "status", "task", "age", last),
+        ("id:short", "task", last) if errors else ("id:short", "status", "task", "age"),
+        kept="task",
+        right=["attempts", "age", "took"],
+        flexible={"error": ERROR_LEAST},
+    )
 
 
 def _status(job: Job) -> str:

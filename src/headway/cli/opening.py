@@ -7,7 +7,7 @@ import functools
 import os
 import traceback
 import warnings
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +18,9 @@ from cyclopts import Group, Parameter
 from headway.client.historian import Historian
 from headway.client.settings import Settings, gather, load_settings
 from headway.core.errors import ConfigError, HeadwayError, NotAStore
+from headway.core.job import JobId, State
 from headway.core.policy.document import BUILT_IN, Policy
-from headway.stores.base import Archival, Store
+from headway.stores.base import Archival, JobQuery, Store
 from headway.stores.open import mask, open_store
 
 if TYPE_CHECKING:
@@ -115,6 +116,13 @@ class Place(StorePlace):
         return None if here or settings.server is None else (settings.server, settings.token)
 
 
+PART_LEAST = 4  # Characters of an id that a command looks for.
+PART_SURE = 8  # So many random characters fit two of the newest jobs by chance once in a million times.
+WHOLE = 36  # Characters of an id.
+COMPARED = 5_000  # The newest jobs, which a part of an id is compared with.
+PAGE = 500
+CANDIDATES = 10
+
 HERE = Place()
 STORE_HERE = StorePlace()
 OPTIONS = Group("Options")  # The heading in every help.
@@ -165,6 +173,44 @@ async def reading(place: StorePlace, store: Store) -> AsyncGenerator[Historian]:
 def history_of(place: StorePlace, store: Store) -> str | None:
     """Give where the jobs are kept that a store has forgotten, if it is one that forgets."""
     return place.settings().history if place.server() is None and isinstance(store, Archival) else None
+
+
+async def whole_ids(found_in: Store | Historian, words: Sequence[str], states: tuple[State, ...] = ()) -> list[JobId]:
+    """Return the ids that words stand for: each is an id, or the beginning or end of one.
+
+    Only the newest jobs are compared with a part of an id. A part that fits none of them is returned as it is, so the
+    command reports that there is no such job. Raises ``ConfigError`` with all candidates if a part fits several.
+    """
+    known = {job.job_id for job in await found_in.get([JobId(word) for word in words]) if job is not None}
+    return [
+        JobId(word) if word in known or not _may_be_part(word) else await _whole_id(found_in, word, states)
+        for word in words
+    ]
+
+
+def _may_be_part(word: str) -> bool:
+    return PART_LEAST <= len(word) < WHOLE and all(letter in "0123456789abcdef-" for letter in word.lower())
+
+
+async def _whole_id(found_in: Store | Historian, word: str, states: tuple[State, ...]) -> JobId:
+    part = word.lower()
+    # What runs or is dead may be older than the newest jobs of all states.
+    scopes = [states] if states else [(), (State.EXECUTING,), (State.DEAD_LETTER,), (State.FAILED,)]
+    for scope in scopes:
+        fitting: set[JobId] = set()
+        before, left = None, COMPARED
+        while left > 0 and not (fitting and len(part) >= PART_SURE):
+            page = await found_in.find(JobQuery(states=scope, before=before, limit=min(PAGE, left)))
+            fitting |= {job.job_id for job in page if job.job_id.startswith(part) or job.job_id.endswith(part)}
+            if len(page) < PAGE:
+                break
+            before, left = page[-1].seq, left - len(page)
+        if len(fitting) > 1:
+            shown = ", ".join(sorted(fitting)[:CANDIDATES]) + (", …" if len(fitting) > CANDIDATES else "")
+            raise ConfigError(f"{word!r} is the beginning or end of {len(fitting)} ids; give more of it: {shown}")
+        if fitting:
+            return fitting.pop()
+    return JobId(word)
 
 
 async def policy_of(store: Store) -> Policy:

@@ -15,6 +15,7 @@ from headway.stores.base import Stats
 
 COUNTED = ("submitted", "completed", "retried", "failed", "cancelled", "dead_letter")
 BAR = 12  # Columns of a progress bar.
+CAPABILITIES_LEAST = 12  # Columns that the capabilities of a worker need at least; more are folded.
 
 
 def lanes_table(stats: Stats, policy: Policy | None = None) -> Table:
@@ -41,51 +42,62 @@ def counts_line(counts: Mapping[str, float]) -> Text:
     return show.text(", ".join(parts) or "nothing")
 
 
-def workers_table(stats: Stats, *, dead: bool = True) -> Table:
+def workers_table(stats: Stats, *, dead: bool = True) -> show.FittedTable:
     """Lay out the workers; ``dead`` shows also those that are gone."""
-    made = show.table(
-        "worker", "state", "running", "reserved", "capabilities", "tasks", "up for", "last heard", "version",
-        right=["running", "reserved", "tasks", "up for", "last heard"], flexible=["worker", "capabilities"],
-    )  # fmt: skip
-    for worker in stats.workers:
-        if worker.state is WorkerState.DEAD and not dead:
-            continue
-        made.add_row(
-            show.text(worker.worker_id),
-            show.status_text(worker.state.value),
-            f"{worker.running}/{worker.slots}",
-            str(worker.reserved),
-            show.text(", ".join(show.capabilities_of(worker)) or show.NOTHING),
-            str(len(show.tasks_of(worker))),
-            show.age(worker.started_at, stats.now_at),
-            f"{show.age(worker.heartbeat_at, stats.now_at)} ago",
-            show.text(worker.version),
-        )
-    return made
-
-
-def running_table(jobs: Sequence[Job], now_at: int) -> Table:
-    """Lay out jobs that are executing."""
-    made = show.table(
-        "running",
-        "id",
-        "lane",
-        "attempt",
-        "for",
-        "progress",
-        right=["attempt", "for"],
-        flexible=["running", "progress"],
+    rows: list[dict[str, str | Text]] = [
+        {
+            "worker": show.text(worker.worker_id),
+            "state": show.status_text(worker.state.value),
+            "running": f"{worker.running}/{worker.slots}",
+            "reserved": str(worker.reserved),
+            "capabilities": show.text(", ".join(show.capabilities_of(worker)) or show.NOTHING),
+            "tasks": str(len(show.tasks_of(worker))),
+            "up for": show.age(worker.started_at, stats.now_at),
+            "last heard": f"{show.age(worker.heartbeat_at, stats.now_at)} ago",
+            "version": show.text(worker.version),
+        }
+        for worker in stats.workers
+        if dead or worker.state is not WorkerState.DEAD
+    ]
+    return show.FittedTable(
+        rows,
+        ("worker", "state", "running", "reserved", "capabilities", "tasks", "up for", "last heard", "version"),
+        ("worker", "state", "running", "reserved", "capabilities", "up for", "last heard"),
+        ("worker", "state", "running", "up for", "last heard"),
+        ("worker", "state", "running", "last heard"),
+        ("worker", "state", "running"),
+        kept="worker",
+        right=["running", "reserved", "tasks", "up for", "last heard"],
+        flexible={"capabilities": CAPABILITIES_LEAST},
     )
-    for job in jobs:
-        made.add_row(
-            show.text(job.task),
-            show.text(job.job_id),
-            show.text(job.lane),
-            str(job.attempts),
-            show.age(job.started_at, now_at),
-            _progress(job),
-        )
-    return made
+
+
+def running_table(jobs: Sequence[Job], now_at: int) -> show.FittedTable:
+    """Lay out jobs that are executing."""
+    short = show.short_ids(job.job_id for job in jobs)
+    rows: list[dict[str, str | Text]] = [
+        {
+            "running": show.text(job.task),
+            "id": show.text(job.job_id),
+            "id:short": show.text(short[job.job_id]),
+            "lane": show.text(job.lane),
+            "attempt": str(job.attempts),
+            "for": show.age(job.started_at, now_at),
+            "progress": _progress(job),
+        }
+        for job in jobs
+    ]
+    return show.FittedTable(
+        rows,
+        ("running", "id", "lane", "attempt", "for", "progress"),
+        ("running", "id:short", "lane", "attempt", "for", "progress"),
+        ("running", "id:short", "lane", "for", "progress"),
+        ("running", "id:short", "for", "progress"),
+        ("running", "id:short", "progress"),
+        kept="running",
+        right=["attempt", "for"],
+        flexible={"progress": BAR + 5},
+    )
 
 
 def _progress(job: Job) -> Text:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -18,12 +18,13 @@ from headway.engine.traces import shown_trace
 from headway.stores.base import Stats
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, ConsoleOptions, RenderResult
     from rich.table import Table
     from rich.text import Text
 
 WIDE = 1_000  # Columns when the output is not a terminal: nothing is cut or folded.
 NOTHING = "–"
+ID_LEAST = 8  # Characters of a short id. The end of an id is random; its beginning is the time of the submit.
 
 STYLES = {
     "completed": "green",
@@ -65,6 +66,15 @@ def _escape(letter: str) -> str:
 def cut(text: str, most: int) -> str:
     """Shorten text to so many characters."""
     return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def short_ids(ids: Iterable[str]) -> dict[str, str]:
+    """Return the end of each id, long enough to tell these ids apart and at least ``ID_LEAST`` characters."""
+    known = list(dict.fromkeys(ids))
+    length = ID_LEAST
+    while len({job_id[-length:] for job_id in known}) < len(known):
+        length += 1
+    return {job_id: job_id[-length:] for job_id in known}
 
 
 def plural(count: int, word: str) -> str:
@@ -322,6 +332,52 @@ def table(*columns: str, right: Iterable[str] = (), flexible: Iterable[str] = ()
             overflow="ellipsis",
         )
     return made
+
+
+class FittedTable:
+    """A table with several drafts, the widest first. The first one that fits is drawn, else the last.
+
+    A draft names the columns to show. ``id:short`` is the column ``id`` with other cells. ``flexible`` maps columns
+    that may be folded to the number of characters they need at least. In the last draft ``kept`` may be folded, too.
+    """
+
+    def __init__(
+        self,
+        rows: Sequence[Mapping[str, str | Text]],
+        *drafts: Sequence[str],
+        kept: str,
+        right: Iterable[str] = (),
+        flexible: Mapping[str, int] | None = None,
+    ) -> None:
+        self._rows = rows
+        self._drafts = drafts
+        self._kept = kept
+        self._right = tuple(right)
+        self._flexible = flexible or {}
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        from rich.measure import Measurement
+
+        wide = options.update(width=WIDE)
+        for columns in self._drafts:
+            if Measurement.get(console, wide, self._draft(columns, measured=True)).maximum <= options.max_width:
+                yield self._draft(columns)
+                return
+        folded = self._draft(self._drafts[-1])
+        for column in folded.columns:
+            if column.header == self._kept:
+                column.no_wrap, column.overflow = False, "fold"
+        yield folded
+
+    def _draft(self, columns: Sequence[str], *, measured: bool = False) -> Table:
+        made = table(*(name.partition(":")[0] for name in columns), right=self._right, flexible=self._flexible)
+        for row in self._rows:
+            made.add_row(*(self._cell(name, row[name], measured=measured) for name in columns))
+        return made
+
+    def _cell(self, name: str, cell: str | Text, *, measured: bool) -> str | Text:
+        least = self._flexible.get(name)
+        return str(cell)[:least] if measured and least is not None else cell
 
 
 def facts(pairs: Mapping[str, object]) -> Table:

@@ -7,9 +7,9 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from headway.cli import show
-from headway.cli.opening import HERE, JsonFlag, Place, opened, policy_of, run
+from headway.cli.opening import HERE, JsonFlag, Place, opened, policy_of, run, whole_ids
 from headway.core.errors import JobNotFound
-from headway.core.job import JobId, State
+from headway.core.job import State
 from headway.core.policy.document import Policy
 from headway.core.policy.lanes import effective_lane
 from headway.core.policy.why import Reason, length
@@ -18,7 +18,7 @@ from headway.core.standing import Standing
 
 
 def why(
-    job_id: Annotated[str, Parameter(name="ID", help="The job's id, as submit printed it.")],
+    job_id: Annotated[str, Parameter(name="ID", help="The job's id, or its end.")],
     /,
     *,
     json: JsonFlag = False,
@@ -32,7 +32,8 @@ def why(
 
     async def read() -> tuple[Standing | None, Policy]:
         async with opened(place) as store:
-            return await store.standing(JobId(job_id)), await policy_of(store)
+            (whole,) = await whole_ids(store, [job_id])
+            return await store.standing(whole), await policy_of(store)
 
     standing, policy = run(read())
     if standing is None:
