@@ -3,31 +3,104 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass, fields
+from datetime import datetime
 from typing import Annotated
 
 from cyclopts import App, Group, Parameter
 
 from headway.cli import show
 from headway.cli.cancel import print_answers, retry_jobs
-from headway.cli.jobs import Before, Limit, TaskName, find_page, print_page, read_cursor
-from headway.cli.opening import HERE, OPTIONS, JsonFlag, Place, opened, run
+from headway.cli.jobs import Before, Limit, TaskName, print_page, read_cursor
+from headway.cli.opening import HERE, OPTIONS, JsonFlag, Place, opened, run, whole_ids
 from headway.core.errors import ConfigError
 from headway.core.job import Job, JobId, State
+from headway.core.policy.units import parse_length
 from headway.stores.base import JobQuery, Store
 
 DEAD = (State.DEAD_LETTER,)
 PAGE = 500
 
-All = Annotated[bool, Parameter(name="--all", help="All dead letters.", show_default=False)]
+All = Annotated[bool, Parameter(name="--all", help="All dead letters that the filters choose.", show_default=False)]
 Yes = Annotated[bool, Parameter(name=["--yes", "-y"], help="Do not ask.", show_default=False)]
+Moment = "a length such as 2h before now, or 2030-01-31T08:00:00Z"
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Filters:
+    """Which dead letters a command is about."""
+
+    task: TaskName = None
+    error: Annotated[
+        str | None, Parameter(help="Only errors of this type, or with this in their message.", metavar="TEXT")
+    ] = None
+    priority: Annotated[
+        str | None, Parameter(name=["--priority", "--lane"], help="Only jobs of this lane.", metavar="LANE")
+    ] = None
+    tenant: Annotated[str | None, Parameter(help="Only jobs of this tenant.", metavar="TENANT")] = None
+    since: Annotated[str | None, Parameter(help=f"Only jobs that ended since: {Moment}.", metavar="TIME")] = None
+    until: Annotated[str | None, Parameter(help="Only jobs that ended before.", metavar="TIME")] = None
+
+    @property
+    def given(self) -> bool:
+        return any(getattr(self, field.name) is not None for field in fields(self))
+
+    async def find(self, store: Store, before: int | None = None) -> AsyncGenerator[list[Job]]:
+        """Find dead letters, newest first, page by page. A page may be empty."""
+        now_at = (await store.snapshot()).now_at
+        since_at, until_at = (
+            _read_time(name, text, now_at) for name, text in (("since", self.since), ("until", self.until))
+        )
+        query = JobQuery(states=DEAD, task=self.task, lane=self.priority, tenant=self.tenant, limit=PAGE)
+        while page := await store.find(query._replace(before=before)):
+            yield [
+                job
+                for job in page
+                if self._has_error(job)
+                and (since_at is None or (job.finished_at or 0) >= since_at)
+                and (until_at is None or (job.finished_at or 0) < until_at)
+            ]
+            if len(page) < PAGE:
+                break
+            before = page[-1].seq  # Ever older, so one that dies again meanwhile is not met twice.
+
+    def _has_error(self, job: Job) -> bool:
+        if self.error is None:
+            return True
+        return job.error is not None and (
+            job.error.type == self.error or self.error.casefold() in job.error.message.casefold()
+        )
+
+
+def _read_time(name: str, text: str | None, now_at: int) -> int | None:
+    """Read a moment: a length before now, or an RFC 3339 time with a zone."""
+    if text is None:
+        return None
+    try:
+        return now_at - parse_length(text)
+    except ValueError:
+        pass
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        moment = None
+    if moment is None or moment.tzinfo is None:
+        raise ConfigError(f"--{name} takes {Moment}; got {text!r}")
+    return int(moment.timestamp() * 1_000)
+
+
+EVERY = Filters()
 
 dlq = App(
     name="dlq",
     help="List, replay or purge dead letters: jobs out of retries, or that crashed.",
     group_commands=Group("Commands"),
     group_parameters=OPTIONS,
-    help_epilogue="Examples:\n\n    headway dlq list\n    headway dlq replay --all --task reports.export\n"
-    "    headway dlq purge --all --yes",
+    help_epilogue="Examples:\n\n    headway dlq list --since 2h --error ConnectionError\n"
+    "    headway dlq replay --all --task reports.export\n    headway dlq purge --all --tenant acme --yes",
 )
 
 
@@ -38,18 +111,24 @@ dlq = App(
 )
 def list_dead(
     *,
-    task: TaskName = None,
+    filters: Filters = EVERY,
     limit: Limit = 50,
     before: Before = None,
     json: JsonFlag = False,
     place: Place = HERE,
 ) -> int:
     """List dead letters with their errors, newest first."""
-    query = JobQuery(states=DEAD, task=task, before=read_cursor(before), limit=limit)
+    cursor = read_cursor(before)
 
     async def find() -> tuple[list[Job], int, bool]:
+        found: list[Job] = []
         async with opened(place) as store:
-            return await find_page(store, query)
+            async with aclosing(filters.find(store, cursor)) as pages:
+                async for page in pages:
+                    found += page
+                    if len(found) > limit:
+                        break
+            return found[:limit], (await store.snapshot()).now_at, len(found) > limit
 
     print_page(*run(find()), json=json, errors=True)
     return 0
@@ -62,33 +141,31 @@ def list_dead(
 def replay(
     *ids: Annotated[str, Parameter(name="ID", help="Ids of dead letters.")],
     all_: All = False,
-    task: TaskName = None,
+    filters: Filters = EVERY,
     place: Place = HERE,
 ) -> int:
     """Queue dead letters again, with all their retries."""
-    _check_choice(ids, everything=all_, task=task)
+    _check_choice(ids, everything=all_, filters=filters)
 
-    async def replay_named() -> list[tuple[bool, str]]:
+    async def replay_named() -> tuple[list[JobId], list[tuple[bool, str]]]:
         async with opened(place) as store:
-            wanted = [JobId(job_id) for job_id in ids]
+            wanted = await whole_ids(store, ids, DEAD)
             found = await store.get(wanted)
             dead = [job for job in found if job is not None and job.state in DEAD]
             answers = dict(zip(dead, await retry_jobs(store, [job.job_id for job in dead], dead), strict=True))
-            return [_not_dead(job) if job not in answers else answers[job] for job in found]
+            return wanted, [_not_dead(job) if job not in answers else answers[job] for job in found]
 
     async def replay_all() -> tuple[int, int]:
         queued = seen = 0
         async with opened(place) as store:
-            before: int | None = None
-            while page := await store.find(JobQuery(states=DEAD, task=task, before=before, limit=PAGE)):
-                answers = await retry_jobs(store, [job.job_id for job in page], page)
+            async for page in filters.find(store):
+                answers = await retry_jobs(store, [job.job_id for job in page], page) if page else []
                 queued += sum(done for done, _ in answers)
                 seen += len(page)
-                before = page[-1].seq  # Ever older, so one that dies again meanwhile is not met twice.
         return queued, seen
 
     if ids:
-        return print_answers(ids, run(replay_named()))
+        return print_answers(*run(replay_named()))
     queued, seen = run(replay_all())
     print(f"{show.plural(queued, 'job')} queued again")
     if queued < seen:
@@ -103,42 +180,44 @@ def replay(
 def purge(
     *ids: Annotated[str, Parameter(name="ID", help="Ids of dead letters.")],
     all_: All = False,
-    task: TaskName = None,
+    filters: Filters = EVERY,
     yes: Yes = False,
     place: Place = HERE,
 ) -> int:
     """Remove dead letters for good. Nothing brings them back."""
-    _check_choice(ids, everything=all_, task=task)
-    if not yes and not _confirmed(f"Remove {'all dead letters' if all_ else show.plural(len(ids), 'dead letter')}?"):
+    _check_choice(ids, everything=all_, filters=filters)
+    if not yes and not _confirmed(f"Remove {_described(filters) if all_ else show.plural(len(ids), 'dead letter')}?"):
         raise ConfigError("purge removes jobs for good; add --yes if that is what you want")
 
     async def remove() -> int:
         async with opened(place) as store:
             if ids:
-                return await store.purge(DEAD, [JobId(job_id) for job_id in ids], limit=len(ids))
-            return await _purge_all(store, task)
+                return await store.purge(DEAD, await whole_ids(store, ids, DEAD), limit=len(ids))
+            return await _purge_all(store, filters)
 
     removed = run(remove())
     print(f"{show.plural(removed, 'dead letter')} removed")
     return 0 if not ids or removed == len(set(ids)) else 1
 
 
-async def _purge_all(store: Store, task: str | None) -> int:
+async def _purge_all(store: Store, filters: Filters) -> int:
     """Remove dead letters batch by batch; one call would keep the store's writer from others for too long."""
     removed = 0
-    while page := await store.find(JobQuery(states=DEAD, task=task, limit=PAGE)):
-        gone = await store.purge(DEAD, [job.job_id for job in page], limit=PAGE)
-        removed += gone
-        if not gone:
-            break
+    async for page in filters.find(store):
+        if page:
+            removed += await store.purge(DEAD, [job.job_id for job in page], limit=PAGE)
     return removed
 
 
-def _check_choice(ids: tuple[str, ...], *, everything: bool, task: str | None) -> None:
+def _check_choice(ids: tuple[str, ...], *, everything: bool, filters: Filters) -> None:
     if not ids and not everything:
         raise ConfigError("name the ids of dead letters, or give --all")
-    if ids and (everything or task is not None):
-        raise ConfigError("give ids, or --all (with --task, if you like), not both")
+    if ids and (everything or filters.given):
+        raise ConfigError("give ids, or --all with filters, not both")
+
+
+def _described(filters: Filters) -> str:
+    return "all dead letters that the filters choose" if filters.given else "all dead letters"
 
 
 def _confirmed(question: str) -> bool:
