@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json as json_module
+import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
 
 from cyclopts import Parameter
 
 from headway.cli import show
 from headway.cli.opening import HERE, JsonFlag, Place, check_shared, path_of, run, store_at
 from headway.client.settings import nearest
-from headway.core.errors import ConfigError, NotStored, UnknownTask
+from headway.core.errors import BadArguments, ConfigError, NotStored, UnknownTask
 from headway.core.job import Job, JobId, State
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from headway.client.task import Task
 
 DEMO = "demo."
+TEXT = {"type": "string"}
+NOT_TEXT = re.compile(r"argument '(\w+)': expected str\b")  # How a server refuses a number for a text.
 
 
 @Parameter(name="*")
@@ -92,8 +95,9 @@ def submit(
 ) -> int:
     """Submit a job and print its id.
 
-    Values are read as JSON where that is possible, else as text:
-    seconds=2, flags='["a"]', name=Ada.
+    A parameter that is text takes its value as it is written: month=2026. Other
+    values are read as JSON where that is possible, else as text: seconds=2,
+    flags='["a"]', name=Ada.
 
     With --app, or HEADWAY_APP, the task's own options apply. Without, or with
     --server, the task is looked up in the catalogue that workers keep in the
@@ -102,7 +106,7 @@ def submit(
     With --wait the result is printed as well, as JSON, and the exit code is 1
     if the job does not complete.
     """
-    named = read_values(values, json_args)
+    named = Values.read(values, json_args)
     if (server := place.server()) is not None:
         return run(_submit_to(*server, task, named, call.options(), place, wait=wait or timeout_wait is not None,
                               timeout=timeout_wait, json=json))  # fmt: skip
@@ -112,7 +116,7 @@ def submit(
 
 async def _submit(
     name: str,
-    values: dict[str, Any],
+    values: Values,
     options: dict[str, Any],
     place: Place,
     *,
@@ -124,12 +128,16 @@ async def _submit(
     named = _blank_app(place) if app is None else app
     check_shared(named.make_store(), named.settings)
     async with named:
-        task = await _look_up(named, name, place) if app is None else app.find_task(name)
+        if app is None:
+            task, properties = await _look_up(named, name, place)
+        else:
+            task = app.find_task(name)
+            properties = _properties(task)
     async with task.app as app:
         file = path_of(app.make_store())
         if file is not None and not file.exists():
             app.in_force.settled = True  # A store that is yet to be made has no policy of its own.
-        call = task.using(**options).call_named(values)
+        call = task.using(**options).call_named(values.fit(properties))
         if wait and not call.new.persist:
             raise NotStored(f"task {name} is transient: its jobs keep no result to wait for")
         job = await app.submit_call(call)
@@ -143,7 +151,7 @@ async def _submit_to(
     server: str,
     token: str | None,
     name: str,
-    values: dict[str, Any],
+    values: Values,
     options: dict[str, Any],
     place: Place,
     *,
@@ -152,10 +160,19 @@ async def _submit_to(
     json: bool,
 ) -> int:
     """Submit over the REST interface: a token with the scope ``submit`` is enough, unless the end is waited for."""
-    from headway.cli.remote import submit_task
+    from headway.cli.remote import Kept, submit_task
     from headway.client.client import Client
 
-    kept = await submit_task(server, token, _body(name, values, options))
+    kept: Kept | None = None
+    texts: dict[str, Any] = {}  # Only the server knows which parameters are text.
+    while kept is None:
+        try:
+            kept = await submit_task(server, token, _body(name, values.fit(texts), options))
+        except BadArguments as problem:
+            wrong = NOT_TEXT.search(str(problem))
+            if wrong is None or wrong[1] not in values.texts or wrong[1] in texts:
+                raise
+            texts[wrong[1]] = TEXT  # What was refused was not kept, so it can be sent again.
     job_id, deduplicated = JobId(kept.task_id), kept.deduplicated
     if not json:
         _print_made(job_id, deduplicated=deduplicated)
@@ -192,8 +209,13 @@ def _body(name: str, values: dict[str, Any], options: dict[str, Any]) -> dict[st
     return {key: value for key, value in body.items() if value is not None}
 
 
-async def _look_up(app: Headway, name: str, place: Place) -> Task[Any, Any, Any]:
-    """Find a task in the store's catalogue, or among the demo tasks."""
+def _properties(task: Task[Any, Any, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = task.signature.schema()["properties"]
+    return found
+
+
+async def _look_up(app: Headway, name: str, place: Place) -> tuple[Task[Any, Any, Any], dict[str, Any]]:
+    """Find a task in the store's catalogue, or among the demo tasks. Return it with the schemas of its parameters."""
     from headway.client.stand_in import stand_in
     from headway.engine.catalogue import read_tasks
 
@@ -202,12 +224,13 @@ async def _look_up(app: Headway, name: str, place: Place) -> Task[Any, Any, Any]
     known = [] if file is not None and not file.exists() else await read_tasks(await app.client.store())
     for entry in known:
         if entry.name == name:
-            return stand_in(app, entry)
+            return stand_in(app, entry), entry.parameters.get("properties", {})
     if name.startswith(DEMO):
         from headway.demo import app as demo
 
         demo.configure(store=place.store, namespace=place.namespace)
-        return demo.find_task(name)
+        task = demo.find_task(name)
+        return task, _properties(task)
     names = [entry.name for entry in known]
     hint = nearest(name, names) or "; start a worker that knows it, or name its app with --app or HEADWAY_APP"
     raise UnknownTask(f"no task {name!r} in the catalogue of the store{hint}")
@@ -222,18 +245,40 @@ def _blank_app(place: Place) -> Headway:
 # ---------------------------------------------------------------------- reading the command line
 
 
-def read_values(pairs: Iterable[str], json_args: str | None) -> dict[str, Any]:
-    """Read arguments: a JSON object, and over it ``key=value`` pairs whose values are JSON where possible."""
-    values = {} if json_args is None else _read_object(json_args)
-    named: dict[str, Any] = {}
-    for pair in pairs:
-        name, equals, text = pair.partition("=")
-        if not equals or not name:
-            raise ConfigError(f"arguments are written key=value, not {pair!r}")
-        if name in named:
-            raise ConfigError(f"the argument {name!r} is given twice")
-        named[name] = read_value(text)
-    return values | named
+class Values(NamedTuple):
+    """The arguments of a submit: a JSON object, and over it texts that were written as ``key=value``."""
+
+    given: dict[str, Any]
+    texts: dict[str, str]
+
+    @classmethod
+    def read(cls, pairs: Iterable[str], json_args: str | None) -> Values:
+        texts: dict[str, str] = {}
+        for pair in pairs:
+            name, equals, text = pair.partition("=")
+            if not equals or not name:
+                raise ConfigError(f"arguments are written key=value, not {pair!r}")
+            if name in texts:
+                raise ConfigError(f"the argument {name!r} is given twice")
+            texts[name] = text
+        return cls({} if json_args is None else _read_object(json_args), texts)
+
+    def fit(self, properties: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments by the JSON schemas of the task's parameters."""
+        return self.given | fit_texts(self.texts, properties)
+
+
+def fit_texts(texts: Mapping[str, str], properties: Mapping[str, Any]) -> dict[str, Any]:
+    """Read each text by the schema of its parameter: as it is where text is wanted, else as JSON if it is JSON."""
+    return {name: _fit(text, properties.get(name, {})) for name, text in texts.items()}
+
+
+def _fit(text: str, schema: Mapping[str, Any]) -> Any:
+    value = read_value(text)
+    kinds = {one.get("type") for one in schema.get("anyOf", [schema])}
+    if not kinds <= {"string", "null"} or isinstance(value, str) or (value is None and "null" in kinds):
+        return value
+    return text
 
 
 def _read_object(text: str) -> dict[str, Any]:
