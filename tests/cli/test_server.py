@@ -14,6 +14,7 @@ from headway import Headway
 from headway.cli.remote import remote_store
 from headway.core.errors import ConfigError, PolicyError
 from headway.engine.audit import read_audit
+from headway.engine.catalogue import TaskEntry, publish_tasks
 from headway.server.api import headway_api
 from headway.server.serving import bind
 from headway.stores.base import Store
@@ -152,6 +153,28 @@ def test_jobs_are_submitted_through_the_server(served: Served) -> None:
     job = cli.call("status", later, "--json").json
     assert (job["max_retries"], job["eligible_at"]) == (1, None)
     assert "did you mean 'high'?" in served.call("submit", "demo.noop", "--priority", "hihg", code=2).err
+
+
+def test_a_text_parameter_takes_what_is_written_through_the_server_too(served: Served) -> None:
+    async def publish() -> None:
+        store = open_store(f"sqlite:///{served.cli.folder}/headway.db")
+        await store.open()
+        properties = {"month": {"type": "string"}, "year": {"type": "string"}, "count": {"type": "integer"}}
+        parameters = {"properties": properties, "required": ["month"]}
+        await publish_tasks(store, [TaskEntry(name="report", lane="medium", executor="thread", parameters=parameters)])
+        await store.close()
+
+    asyncio.run(publish())
+    job_id = served.call("submit", "report", "month=7", "count=3", "year=2026").out.strip()
+    assert served.cli.call("status", job_id, "--json").json["arguments"] == {"month": "7", "count": 3, "year": "2026"}
+    assert "[bad_arguments]" in served.call("submit", "report", "month=7", "count=many", code=2).err
+
+
+def test_estimates_crons_and_short_ids_work_through_the_server(served: Served) -> None:
+    job_id = served.submit("demo.noop")
+    assert served.call("estimate", job_id[-8:], "--json", code=1).json["estimate"]["position"] == 0
+    assert served.call("status", job_id[-8:], "--json").json["estimate"]["basis"] == "unknown"
+    assert served.call("crons", "list", "--json").json["items"] == []
 
 
 @pytest.mark.slow

@@ -87,11 +87,13 @@ _COMMANDS = (
         ("headway status 0198c1f2-7a3b-7c4d-8e5f-001122334455 --args", "headway status ID --follow"),
     ),
     _Command("why", "why:why", _JOBS, "ID [OPTIONS]", ("headway why 0198c1f2-7a3b-7c4d-8e5f-001122334455",)),
+    _Command("estimate", "estimate:estimate", _JOBS, "ID [OPTIONS]", ("headway estimate 22334455",)),
     _Command(
         "cancel", "cancel:cancel", _JOBS, "ID… [OPTIONS]", ("headway cancel 0198c1f2-7a3b-7c4d-8e5f-001122334455",)
     ),
     _Command("retry", "cancel:retry", _JOBS, "ID… [OPTIONS]", ("headway retry 0198c1f2-7a3b-7c4d-8e5f-001122334455",)),
     _Command("dlq", "dlq:dlq", _JOBS, "", ()),
+    _Command("crons", "crons:crons", _JOBS, "", ()),
     _Command("workers", "workers:workers", _OPERATE, "[OPTIONS]", ("headway workers", "headway workers --json")),
     _Command("drain", "workers:drain", _OPERATE, "WORKER [OPTIONS]", ("headway drain web-1:4711:a1b2c3",)),
     _Command(
@@ -105,6 +107,13 @@ _COMMANDS = (
     _Command("celery", "celery:celery", _OPERATE, "", ()),
     _Command("migrate", "migrate:migrate", _OPERATE, "[OPTIONS]", ("headway migrate --dry-run", "headway migrate")),
     _Command("doctor", "doctor:doctor", _OPERATE, "[OPTIONS]", ("headway doctor", "headway doctor --json")),
+    _Command(
+        "completion",
+        "completion:completion",
+        _MORE,
+        "[SHELL]",
+        ("source <(headway completion bash)", "headway completion fish > ~/.config/fish/completions/headway.fish"),
+    ),
 )
 
 

@@ -9,20 +9,34 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from headway.cli import show
-from headway.cli.opening import HERE, JsonFlag, Place, history_of, opened, policy_of, reading, run, store_at
+from headway.cli.estimate import estimate_values, told
+from headway.cli.opening import (
+    HERE,
+    JsonFlag,
+    Place,
+    history_of,
+    opened,
+    policy_of,
+    reading,
+    run,
+    store_at,
+    whole_ids,
+)
 from headway.client.client import Client
 from headway.core.errors import JobError, JobNotFound
 from headway.core.event import Event
-from headway.core.job import Attempt, Job, JobId, State
+from headway.core.job import Attempt, Job, State
 from headway.core.policy.document import Policy
+from headway.core.policy.estimate import Estimate
 from headway.core.policy.lanes import effective_lane
 from headway.core.policy.why import why
 from headway.core.standing import Standing
+from headway.engine.foresight import Foresight
 from headway.engine.traces import shown_trace
 
 
 def status(
-    job_id: Annotated[str, Parameter(name="ID", help="The job's id, as submit printed it.")],
+    job_id: Annotated[str, Parameter(name="ID", help="The job's id, or its end.")],
     /,
     *,
     args: Annotated[bool, Parameter(help="Show the arguments too.", show_default=False)] = False,
@@ -41,22 +55,30 @@ def status(
     with --args or --json.
     """
     if follow:
-        run(_follow(JobId(job_id), place, json=json))
+        run(_follow(job_id, place, json=json))
         return 0
 
-    async def read() -> tuple[Job | None, Standing | None, Policy]:
+    async def read() -> tuple[Job | None, Standing | None, Policy, Estimate | None]:
         async with opened(place) as store, reading(place, store) as historian:
-            job = (await historian.get([JobId(job_id)]))[0]
-            return job, await store.standing(JobId(job_id)), await policy_of(store)
+            (whole,) = await whole_ids(historian, [job_id])
+            (job,) = await historian.get([whole])
+            standing, policy = await store.standing(whole), await policy_of(store)
+            waits = standing is not None and standing.job.state is State.QUEUED
+            found = await Foresight().estimate(store, standing, policy) if standing is not None and waits else None
+            return job, standing, policy, found
 
-    job, standing, policy = run(read())
+    job, standing, policy, estimate = run(read())
     if job is None:
         raise JobNotFound(f"no job {job_id} in the store; it may have been pruned", job_id=job_id)
     if json:
-        more = {"effective_priority": effective_lane(policy, job, job.seen_at), "waited_s": _seconds(standing)}
+        more = {
+            "effective_priority": effective_lane(policy, job, job.seen_at),
+            "waited_s": _seconds(standing),
+            "estimate": estimate_values(estimate),
+        }
         show.print_json(show.job_values(job) | more)
     else:
-        _print(job, standing, policy, args=args)
+        _print(job, standing, policy, estimate, args=args)
     return 0
 
 
@@ -64,11 +86,12 @@ def _seconds(standing: Standing | None) -> dict[str, float]:
     return {} if standing is None else {reason: ms / 1_000 for reason, ms in standing.waited_ms.items()}
 
 
-async def _follow(job_id: JobId, place: Place, *, json: bool) -> None:
+async def _follow(job_id: str, place: Place, *, json: bool) -> None:
     store = store_at(place)
     client = Client(lambda: store, lambda: history_of(place, store))
     try:
-        async for event in client.events(job_id):
+        (whole,) = await whole_ids(await client.store(), [job_id])
+        async for event in client.events(whole):
             print(show.compact(show.event_values(event)) if json else describe(event))
             sys.stdout.flush()
     finally:
@@ -104,9 +127,9 @@ def _reason(reason: object) -> str:
     return f" ({reason})" if reason else ""
 
 
-def _print(job: Job, standing: Standing | None, policy: Policy, *, args: bool) -> None:
+def _print(job: Job, standing: Standing | None, policy: Policy, estimate: Estimate | None, *, args: bool) -> None:
     console = show.console()
-    console.print(show.facts(_facts(job, standing, policy)))
+    console.print(show.facts(_facts(job, standing, policy, estimate)))
     if args:
         console.print()
         console.print("Arguments", style="bold")
@@ -127,7 +150,7 @@ def _print(job: Job, standing: Standing | None, policy: Policy, *, args: bool) -
         console.print(show.text(job.error.traceback.rstrip(), lines=True), soft_wrap=True)
 
 
-def _facts(job: Job, standing: Standing | None, policy: Policy) -> dict[str, object]:
+def _facts(job: Job, standing: Standing | None, policy: Policy, estimate: Estimate | None) -> dict[str, object]:
     """Give what there is to say, leaving out what does not apply. A job in the history alone stands nowhere."""
     now_at = job.seen_at
     effective = effective_lane(policy, job, now_at)
@@ -150,6 +173,7 @@ def _facts(job: Job, standing: Standing | None, policy: Policy) -> dict[str, obj
         "submitted": _when(job.submitted_at, now_at),
         "due": _when(job.due_at, now_at),
         "waiting since": _when(job.eligible_at, now_at) if job.state is State.QUEUED else None,
+        "starts": None if estimate is None else told(estimate),
         "waits because": None if first is None else f"{first.code}: {first.text}",
         "had waited": ", ".join(waited) or None,
         "started": _when(job.started_at, now_at),

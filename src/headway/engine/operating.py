@@ -12,6 +12,8 @@ import msgspec
 
 from headway.core.errors import ConfigError
 from headway.core.job import JobId, State
+from headway.engine.catalogue import CRONS
+from headway.engine.learning import LEARNED
 from headway.engine.policies import check_kept
 from headway.engine.rules import PAUSES, POLICY
 from headway.engine.tally import TALLIES
@@ -23,11 +25,8 @@ PATH = "/internal/operate"
 IDS_MAX = 500
 PAGE_MAX = 100  # Jobs may be large.
 NUMBER_MAX = 1 << 53  # Beyond it some stores count no longer one by one.
-DOCUMENTS = (
-    POLICIES,
-    RULES,
-    TALLIES,
-)  # Kinds that may be read; written are policies, which of them governs, and pauses.
+# Kinds that may be read. Only policies, the number of the policy in force, and pauses may be written.
+DOCUMENTS = (POLICIES, RULES, TALLIES, LEARNED, CRONS)
 
 
 class Get(msgspec.Struct, frozen=True):

@@ -1,0 +1,81 @@
+"""``headway estimate``: when a job will start."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from headway.cli import show
+from headway.cli.opening import HERE, JsonFlag, Place, opened, policy_of, run, whole_ids
+from headway.core.errors import JobNotFound
+from headway.core.job import Job
+from headway.core.policy.estimate import Estimate
+from headway.engine.foresight import Foresight
+
+BASES = {
+    "learned": "from the run times and arrivals of earlier jobs",
+    "declared": "from declared durations; too few jobs have run to learn from",
+}
+
+
+def estimate(
+    job_id: Annotated[str, Parameter(name="ID", help="The job's id, or its end.")],
+    /,
+    *,
+    json: JsonFlag = False,
+    place: Place = HERE,
+) -> int:
+    """Estimate when a waiting job will start.
+
+    Headway runs the policy forward over the jobs that wait and run now. Half of
+    all such jobs start within p50, nine of ten within p90. Exits with 1 if
+    there is no estimate, because the job has started or too little is known.
+    """
+
+    async def read() -> tuple[Job, Estimate | None]:
+        async with opened(place) as store:
+            (whole,) = await whole_ids(store, [job_id])
+            standing = await store.standing(whole)
+            if standing is None:
+                raise JobNotFound(f"no job {job_id} in the store; it may have been pruned", job_id=job_id)
+            return standing.job, await Foresight().estimate(store, standing, await policy_of(store))
+
+    job, found = run(read())
+    if json:
+        show.print_json({"id": job.job_id, "status": job.state.value, "estimate": estimate_values(found)})
+    elif found is None:
+        print(show.clean(f"{job.task} is {job.state.value}; only a queued job has an estimate."))
+    elif found.p50 is None or found.p90 is None:
+        print(show.clean(f"{job.task}: {told(found)}"))
+    else:
+        facts = {
+            "task": job.task,
+            "starts in": f"{show.duration(found.p50 * 1_000)} (p50), {show.duration(found.p90 * 1_000)} (p90)",
+            "position": _place(found.position),
+            "basis": f"{found.basis}: {BASES[found.basis]}" if found.basis in BASES else found.basis,
+        }
+        show.console().print(show.facts(facts))
+    return 0 if found is not None and found.p50 is not None else 1
+
+
+def estimate_values(found: Estimate | None) -> dict[str, Any] | None:
+    """Return an estimate as JSON values."""
+    if found is None:
+        return None
+    return {"p50": found.p50, "p90": found.p90, "position": found.position, "basis": found.basis}
+
+
+def told(found: Estimate) -> str:
+    """Return an estimate as one line of text."""
+    place = "" if found.position is None else f", {_place(found.position)}"
+    if found.p50 is None or found.p90 is None:
+        return f"unknown{place}: nothing can be said yet; `headway why` lists what the job waits for"
+    p50, p90 = show.duration(found.p50 * 1_000), show.duration(found.p90 * 1_000)
+    return f"in {p50} (p50) to {p90} (p90){place}, {found.basis}"
+
+
+def _place(position: int | None) -> str:
+    if position is None:
+        return show.NOTHING
+    return "next in line" if position == 0 else f"{show.plural(position, 'job')} ahead"

@@ -1,0 +1,106 @@
+"""Commands that say when jobs run: estimates and crons; and completion in a shell."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from headway import Headway, Worker
+from headway.core.learned import bucket
+from headway.core.worker import Worker as WorkerRecord
+from headway.engine.learning import LEARNED, LaneNotes, TaskNotes
+from headway.stores.base import Beat
+from headway.stores.open import open_store
+from tests.cli.command import Cli, until
+
+
+def learned(folder: Path) -> None:
+    """Put a busy worker of one slot, and a hundred runs of ten seconds, into the store."""
+
+    async def write() -> None:
+        store = open_store(f"sqlite:///{folder}/headway.db")
+        await store.open()
+        worker = WorkerRecord(worker_id="w", host="h", pid=1, slots=1, reserved=0, offers=("task:*",), version="1")
+        await store.renew(Beat(worker, 3_600_000, 10_000, register=True))
+        notes = LaneNotes(since_at=0, tasks={"demo.sleep": TaskNotes(lengths={bucket(10.0): 100.0}, share=100.0)})
+        await store.write(LEARNED, "medium", msgspec.json.encode(notes))
+        await store.close()
+
+    asyncio.run(write())
+
+
+def test_a_job_of_which_too_little_is_known_has_no_seconds(cli: Cli) -> None:
+    ids = [cli.call("submit", "demo.noop").out.strip() for _ in range(2)]
+    found = cli.call("estimate", ids[1], "--json", code=1).json
+    assert found == {
+        "id": ids[1],
+        "status": "queued",
+        "estimate": {"p50": None, "p90": None, "position": 1, "basis": "unknown"},
+    }
+    assert "demo.noop: unknown, 1 job ahead" in cli.call("estimate", ids[1], code=1).out
+    assert cli.call("status", ids[1], "--json").json["estimate"] == found["estimate"]
+    assert "starts" in cli.call("status", ids[1]).out
+    cli.call("cancel", ids[0])
+    assert cli.call("estimate", ids[0], code=1).out == "demo.noop is cancelled; only a queued job has an estimate.\n"
+    assert cli.call("status", ids[0], "--json").json["estimate"] is None
+    assert "[job_not_found]" in cli.call("estimate", "nonsense", code=1).err
+
+
+def test_what_was_learned_becomes_seconds(cli: Cli) -> None:
+    ids = [cli.call("submit", "demo.sleep", "seconds=10").out.strip() for _ in range(5)]
+    learned(cli.folder)
+    found = cli.call("estimate", ids[-1], "--json").json["estimate"]
+    assert (found["position"], found["basis"]) == (4, "learned")
+    assert 20 < found["p50"] <= found["p90"] < 100  # Four jobs of some ten seconds in one slot.
+    told = cli.call("estimate", ids[-1]).out
+    assert "(p50)" in told
+    assert "4 jobs ahead" in told
+    assert "4 jobs ahead, learned" in cli.call("status", ids[-1]).out
+
+
+def test_crons_are_listed_with_their_last_and_next_run(cli: Cli) -> None:
+    app = Headway(f"sqlite:///{cli.folder}/headway.db")
+
+    @app.cron("* * * * * *", name="each.second")
+    def each() -> None: ...
+
+    @app.cron("0 3 1 1 *", tz="Europe/Paris", name="each.year")
+    def yearly() -> None: ...
+
+    assert cli.call("migrate").code == 0
+    assert cli.call("crons", "list").out.startswith("No crons.")
+    with app, Worker(app):
+        until(lambda: app.jobs(task="each.second", status="completed"))
+    second, year = cli.call("crons", "list", "--json").json["items"]
+    assert (second["task"], second["paused"]) == ("each.second", False)
+    (newest,) = cli.call("jobs", "--json", "--limit", "1").json["items"]
+    assert second["last"]["id"] == newest["id"]
+    assert (year["task"], year["tz"], year["last"]) == ("each.year", "Europe/Paris", None)
+    assert year["next_at"].endswith("-01-01T02:00:00.000Z")
+    cli.call("pause", "--task", "each.year")
+    told = cli.call("crons", "list").out
+    assert "paused" in told
+    assert second["last"]["id"][-8:] in told
+
+
+def test_completion_knows_the_commands(cli: Cli) -> None:
+    script = cli.call("completion", SHELL="/usr/bin/fish").out
+    assert all(word in script for word in ("complete -c headway", "estimate", "status", "replay"))
+    assert "name the shell: bash, zsh or fish" in cli.call("completion", code=2, SHELL="/bin/csh").err
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+def test_bash_completes_a_command(cli: Cli) -> None:
+    (cli.folder / "headway.bash").write_text(cli.call("completion", "bash").out)
+    lines = "source ./headway.bash; COMP_WORDS=(headway est); COMP_CWORD=1; complete -p headway"
+    done = subprocess.run(["bash", "-c", lines], cwd=cli.folder, env=dict(os.environ), capture_output=True, text=True)
+    function = done.stdout.split("-F ")[1].split()[0]
+    lines = f"source ./headway.bash; COMP_WORDS=(headway est); COMP_CWORD=1; {function}; echo ${{COMPREPLY[@]}}"
+    done = subprocess.run(["bash", "-c", lines], cwd=cli.folder, env=dict(os.environ), capture_output=True, text=True)
+    assert done.stdout.split() == ["estimate"], done
