@@ -4,7 +4,7 @@ from headway.client.app import Headway
 from headway.client.context import Context
 from headway.client.job import Job
 from headway.client.options import Depends, Limit, Retry, Unique
-from headway.client.programs.output import Output
+from headway.client.programs.output import Artifact, Output
 from headway.client.task import Call, Task
 from headway.core.errors import (
     CommandFailed,
@@ -29,6 +29,7 @@ from headway.version import __version__
 from headway.worker.embedded import Worker
 
 __all__ = [
+    "Artifact",
     "Call",
     "CommandFailed",
     "Context",

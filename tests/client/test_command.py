@@ -61,7 +61,7 @@ def test_what_stands_in_braces_is_the_signature(app: Headway) -> None:
         (["run", "{a}"], {"choices": {"a": [True]}}, "a list of text or whole numbers"),
         (["run"], {"collect": "out"}, "a list of names"),
         (["run"], {"collect": ["../x"]}, "in the working folder"),
-        (["run"], {"stdin": "/etc/passwd"}, "no path in it"),
+        (["run"], {"stdin": "/etc/passwd"}, "a path inside the folder"),
         (["run"], {"env": {"A=B": "c"}}, "without NUL and ="),
         (["run"], {"cpu": 0}, "cpu is a number above 0"),
         (["run"], {"memory": -1}, "memory is a number above 0"),
@@ -172,7 +172,7 @@ def test_arguments_are_checked_as_those_of_other_tasks(app: Headway) -> None:
         made.call()
     with pytest.raises(BadArguments, match=r"no parameter 'fromat', did you mean 'format'|no parameter 'fromat'"):
         made.call_named({"fromat": "svg"})
-    with pytest.raises(BadArguments, match="positional"):
+    with pytest.raises(BadArguments, match=r"give the arguments by name, as in enqueue\(format=…\)"):
         made.call("svg")
     with pytest.raises(BadArguments, match="is one of svg, not 'pdf'"):
         made.call(format="pdf")
@@ -183,13 +183,35 @@ def test_arguments_are_checked_as_those_of_other_tasks(app: Headway) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["", ".", "..", "../x", "/etc/passwd", "a/b", "a\\b", "a\0b", ".bashrc", "é" * 128, "\ud800", 7],
+    [
+        "",
+        ".",
+        "..",
+        "../x",
+        "a/../x",
+        "/etc/passwd",
+        "a//b",
+        "a/",
+        "a\\b",
+        "a\0b",
+        ".bashrc",
+        "a/.b",
+        "é" * 128,
+        "\ud800",
+        7,
+    ],
     ids=ascii,
 )
 def test_a_file_stays_in_its_folder(app: Headway, name: Any) -> None:
     made = app.command(["run"], name="run")
     with pytest.raises(BadArguments, match="has a file"):
         made.call(files={name: "x"})
+
+
+def test_a_name_is_not_both_a_file_and_a_folder(app: Headway) -> None:
+    made = app.command(["run"], name="run")
+    with pytest.raises(BadArguments, match="one name is both file and folder"):
+        made.call(files={"a": "x", "a/b": "x"})
 
 
 def test_files_are_text_or_bytes(app: Headway) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import os
 import signal
 import sys
@@ -17,7 +18,8 @@ from typing import Any
 import pytest
 import uvloop
 
-from headway import CommandFailed, Headway, JobFailed, Output, Worker
+from headway import CommandFailed, Headway, Job, JobFailed, Output, Worker
+from headway.client.programs.collecting import matches
 from headway.client.task import Task
 from headway.testing import Testbed
 
@@ -446,3 +448,96 @@ async def test_a_program_that_is_lowered_on_the_ladder_is_stopped(
         with pytest.raises(JobFailed, match=r"time limit \(1 s\)"):
             await job.aresult(timeout=20)
         shell.check_nothing_is_left()
+
+
+# ---------------------------------------------------------------------- what is left of a run that went wrong
+
+
+async def partial_of(job: Job[Output]) -> Output:
+    with pytest.raises(JobFailed) as caught:
+        await job.aresult(timeout=30)
+    assert isinstance(caught.value.partial, Output)
+    return caught.value.partial
+
+
+async def test_a_run_that_fails_leaves_its_output_and_files(shell: Shell, worker: Worker) -> None:
+    program = shell.command(name="keeps", collect=["out.txt", "log/*"], max_retries=0)
+    script = "echo precious; echo trouble >&2; mkdir log; echo 1 > log/a; echo half > out.txt; exit 3"
+    found = await partial_of(await program.aenqueue(script=script))
+    assert (found.exit_code, found.stdout, found.stderr) == (3, "precious\n", "trouble\n")
+    assert (found.files, found.cut) == ({"log/a": b"1\n", "out.txt": b"half\n"}, False)
+    shell.check_nothing_is_left()
+
+
+async def test_a_run_that_is_too_long_leaves_its_output_and_files(shell: Shell, worker: Worker) -> None:
+    program = shell.command(name="keeps", collect=["out.txt"], timeout=1, max_retries=0)
+    job = await program.aenqueue(script="echo so far; echo half > out.txt; sleep 1000")
+    found = await partial_of(job)
+    assert (found.stdout, found.files) == ("so far\n", {"out.txt": b"half\n"})
+    assert found.exit_code < 0
+    assert (await job.ainfo()).state == "dead_letter"
+    shell.check_nothing_is_left()
+
+
+async def test_a_run_that_writes_too_much_leaves_what_a_store_keeps(shell: Shell, worker: Worker) -> None:
+    program = shell.command(name="keeps", collect=["*.txt"], output=4 << 20, max_retries=0)
+    script = "yes | head -c 1500000; echo last; echo small > a.txt; head -c 3000000 /dev/zero > b.txt; exit 1"
+    found = await partial_of(await program.aenqueue(script=script))
+    assert (found.cut, found.files) == (True, {"a.txt": b"small\n"})
+    assert found.stdout.endswith("y\nlast\n")
+    assert len(found.stdout) == 64 << 10
+    assert found.size() <= shell.app.settings.payload_max
+
+
+# ---------------------------------------------------------------------- folders and artifacts
+
+
+async def test_files_may_lie_in_folders(shell: Shell) -> None:
+    output = await shell.run(
+        "mkdir -p out/deep/er; cp data/in.txt out/a.txt; echo x > out/deep/er/b.txt; echo no > out/c; ln -s /etc out",
+        files={"data/in.txt": "hello", "data/sub/more.txt": "more"},
+        collect=["out/**/*.txt"],
+    )
+    assert output.files == {"out/a.txt": b"hello", "out/deep/er/b.txt": b"x\n"}
+    shell.check_nothing_is_left()
+
+
+@pytest.mark.parametrize(
+    "name, pattern, fits",
+    [
+        ("a.txt", "*.txt", True),
+        ("d/a.txt", "*.txt", False),
+        ("d/a.txt", "d/*.txt", True),
+        ("d/e/a.txt", "d/*.txt", False),
+        ("a.txt", "**/*.txt", True),
+        ("d/e/a.txt", "**/*.txt", True),
+        ("d/e/a.txt", "d/**", True),
+        ("d", "d/**", False),
+        ("d/e/a.txt", "d/**/e/*", True),
+        ("x/e/a.txt", "d/**", False),
+    ],
+)
+def test_a_pattern_fits_within_folders(name: str, pattern: str, fits: bool) -> None:
+    assert matches(name, pattern) is fits
+
+
+async def test_large_files_are_moved_to_the_artifacts_folder(
+    shell: Shell, worker: Worker, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    place = tmp_path_factory.mktemp("artifacts")
+    program = shell.command(name="large", collect=["frames/*"], output=8 << 20, artifacts=place, max_retries=0)
+    job = await program.aenqueue(script="mkdir frames; head -c 3000000 /dev/zero > frames/1; echo 2 > frames/2")
+    output = await job.aresult(timeout=30)
+    folder = place / f"{job.id}.1" / "frames"
+    assert output.files == {}
+    assert {name: (made.path, made.size) for name, made in output.artifacts.items()} == {
+        "frames/1": (str(folder / "1"), 3_000_000),
+        "frames/2": (str(folder / "2"), 2),
+    }
+    assert output.artifacts["frames/2"].read_bytes() == b"2\n"
+    assert output.artifacts["frames/2"].sha256 == hashlib.sha256(b"2\n").hexdigest()
+    assert sorted(path.name for path in folder.iterdir()) == ["1", "2"]
+    failed = await program.aenqueue(script="mkdir frames; echo 3 > frames/3; exit 1")
+    left = await partial_of(failed)
+    assert left.artifacts["frames/3"].path == str(place / f"{failed.id}.1" / "frames" / "3")
+    shell.check_nothing_is_left()

@@ -321,3 +321,30 @@ async def test_an_ended_job_stays_as_it_ended(store: Store) -> None:
         await store.cancel([job_id])
         assert await claim(store) == []
         assert await the_job(store, JobId(job_id)) == before
+
+
+@pytest.mark.parametrize(
+    "ending",
+    [Raised(FINAL, partial=b"[1]"), Raised(BOOM, partial=b"[1]"), TimedOut(BOOM, b"[1]")],
+    ids=["not retriable", "retriable", "timed out"],
+)
+async def test_a_failed_job_keeps_what_its_last_attempt_had_got(store: Store, ending: Ending) -> None:
+    job_id = await submit_one(store, a_job(max_retries=0))
+    await register(store)
+    await end(store, await claim_one(store), ending)
+    job = await the_job(store, job_id)
+    assert (job.state.ended, job.result, job.result_error) == (True, b"[1]", None)
+    assert job.error is not None
+    await store.retry([job_id])
+    again = await the_job(store, job_id)
+    assert (again.state, again.result, again.error) == (State.QUEUED, None, None)
+
+
+async def test_an_attempt_that_is_tried_again_keeps_nothing(store: Store) -> None:
+    job_id = await submit_one(store, a_job(max_retries=1))
+    await register(store)
+    await end(store, await claim_one(store), Raised(BOOM, after_ms=0, partial=b"[1]"))
+    assert (await the_job(store, job_id)).result is None
+    await end(store, await claim_one(store), Raised(BOOM))
+    job = await the_job(store, job_id)
+    assert (job.state, job.result) == (State.DEAD_LETTER, None)

@@ -92,5 +92,5 @@ async def test_a_server_without_the_app_goes_by_the_catalogue(app: Headway) -> N
         await other.aclose()
     # What the catalogue cannot say, the worker checks before anything runs.
     assert (late["status"], late["error"]["retriable"]) == ("failed", False)
-    assert "a name has no path in it" in late["error"]["message"]
+    assert "a name is a path inside the folder" in late["error"]["message"]
     assert task["result"]["files"] == {"out.pdf": "draw((0,0)--(1,1));!"}

@@ -194,6 +194,7 @@ class Headway:
         memory: int | None = None,
         output: int = OUTPUT,
         env: Mapping[str, str] | None = None,
+        artifacts: str | os.PathLike[str] | None = None,
         **options: Any,
     ) -> Task[..., Output, Coroutine[Any, Any, Output]]:
         """Make a program a task: ``app.command(["asy", "-f", "{format}", "drawing.asy"], name="asy.render")``.
@@ -201,7 +202,8 @@ class Headway:
         What stands in braces is a parameter, and ``files`` is another; there is no shell. ``collect``: names or
         patterns of the files that come out; ``stdin``: which of the files that come in the program reads;
         ``choices``: all values of a parameter. ``cpu``: seconds, ``memory``: bytes, of each process; ``output``:
-        bytes of all that comes out. ``env``: the environment, beside PATH and HOME. Other options are those of a task.
+        bytes of all that comes out. ``env``: the environment, beside PATH and HOME. ``artifacts``: a folder that
+        the collected files are moved to, for more than a result holds. Other options are those of a task.
         """
         made = Command(
             name=check_text(name, "the name of a task"),
@@ -213,6 +215,7 @@ class Headway:
             memory=memory,
             output=output,
             env=env or {},
+            artifacts=None if artifacts is None else os.fspath(artifacts),
         )
         if options.get("executor", "auto") not in ("auto", "async") or options.get("context"):
             raise ConfigError(f"command {name}: a program has neither an executor nor a context")

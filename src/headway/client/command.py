@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import inspect
 import math
+import os
+import uuid
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from headway.client.codec import Signature
+from headway.client.context import current
 from headway.client.programs.argv import FILES, Argument, read_argv, value_text
 from headway.client.programs.files import FILES_MAX, File, name_problem, read_files
 from headway.client.programs.limits import Limits
@@ -38,6 +41,7 @@ class Command:
     memory: int | None = None
     output: int = OUTPUT
     env: Mapping[str, str] = field(default_factory=dict)
+    artifacts: str | None = None
     arguments: tuple[Argument, ...] = field(init=False, compare=False)
     parameters: tuple[str, ...] = field(init=False, compare=False)
     limits: Limits = field(init=False, compare=False)
@@ -49,6 +53,8 @@ class Command:
             _check_choices(self.choices, names)
             _check_env(self.env)
             _check_names(self.collect, self.stdin)
+            if self.artifacts is not None and not os.path.isabs(self.artifacts):
+                raise ValueError(f"artifacts is the absolute path of a folder, not {self.artifacts!r}")
             limits = Limits(
                 None if self.cpu is None else math.ceil(_positive(self.cpu, "cpu")),
                 None if self.memory is None else int(_positive(self.memory, "memory")),
@@ -89,7 +95,8 @@ class Command:
         from headway.client.programs.running import Program  # What it needs is wanted by workers alone.
 
         files = self._files(values.get(FILES, {}))
-        return Program(self.fill(values), files, self.limits, self.env, self.collect, self.stdin, largest)
+        folder = None if self.artifacts is None else f"{self.artifacts}/{_run_name()}"
+        return Program(self.fill(values), files, self.limits, self.env, self.collect, self.stdin, largest, folder)
 
     def _files(self, given: object) -> dict[str, File]:
         try:
@@ -109,7 +116,11 @@ class Command:
                 signature.bind(**values)
             except TypeError as problem:
                 raise BadArguments(f"task {self.name}: {problem}", task=self.name) from None
-            return await self.program(values, largest()).run()
+            context = current.get()
+            program = self.program(values, largest())
+            if context is None:
+                return await program.run()
+            return await program.run(tell=context.output, keep=context.partial)
 
         run.__name__ = run.__qualname__ = self.name
         run.__doc__ = f"Run {' '.join(self.argv)}"
@@ -135,6 +146,9 @@ class CommandSignature(Signature):
         self.command = command
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        if args:
+            named = ", ".join(f"{name}=…" for name in self.command.parameters) or f"{FILES}=…"
+            raise BadArguments(f"task {self.command.name}: give the arguments by name, as in enqueue({named})")
         return self.command.check(super().bind(args, kwargs))
 
     def schema(self) -> dict[str, Any]:
@@ -153,6 +167,12 @@ class CommandSignature(Signature):
         if choices is not None:
             return {"enum": list(choices)}
         return {"anyOf": [{"type": "string"}, {"type": "integer"}, {"type": "number"}]}
+
+
+def _run_name() -> str:
+    """Return the name of this run's own folder among the artifacts: no other attempt of any job has it."""
+    context = current.get()
+    return uuid.uuid4().hex if context is None else f"{context.job_id}.{context.epoch}"
 
 
 def _check_choices(choices: Choices, names: Sequence[str]) -> None:
@@ -175,7 +195,7 @@ def _check_names(collect: Sequence[str], stdin: str | None) -> None:
     if isinstance(collect, str):
         raise ValueError(f"collect is a list of names or patterns, not {collect!r}")
     for one in collect:
-        if not isinstance(one, str) or not one or "/" in one or "\0" in one:
+        if not isinstance(one, str) or not all(one.split("/")) or ".." in one.split("/") or "\0" in one:
             raise ValueError(f"collect has {one!r}; it is a list of names or patterns in the working folder")
     if stdin is not None and (wrong := name_problem(stdin)) is not None:
         raise ValueError(f"stdin is the name of a file that comes in, not {stdin!r}: {wrong}")

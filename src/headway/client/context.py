@@ -126,7 +126,8 @@ class Context:
     def partial(self, value: Any) -> None:
         """Keep a result that is not complete; the latest counts.
 
-        It becomes the job's result if the job is stopped by the length of its rung and has ``on_stop="partial"``.
+        If the job fails or runs out of time for good, it is kept beside the error, as ``JobFailed.partial``. It
+        becomes the job's result if the job is stopped by the length of its rung and has ``on_stop="partial"``.
         """
         self.kept = value
 
@@ -134,6 +135,12 @@ class Context:
         """Say how far the job has come, 0 to 1. Never blocks; only the latest word is kept."""
         if self._report is not None:
             self._report(self._lease, min(1.0, max(0.0, float(fraction))), None if note is None else str(note)[:500])
+
+    def output(self, stream: str, text: str) -> None:
+        """Pass on what a program writes, for the readers of the job's events. Never blocks.
+
+        Called by commands. ``stream`` is ``stdout`` or ``stderr``.
+        """
 
     # ------------------------------------------------------------------ interactive tasks
 

@@ -194,6 +194,7 @@ class Job(Generic[R]):
                     f"job {self.id} ({job.task}) ended as {job.state.value} after {job.attempts} "
                     f"attempt{'s' if job.attempts != 1 else ''}: {error.type}: {error.message}",
                     error=error,
+                    partial=decode_result(job.result, self._kind),
                     job_id=self.id,
                     reason=job.reason,
                 )

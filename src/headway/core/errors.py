@@ -40,7 +40,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class HeadwayError(Exception):
@@ -132,13 +132,19 @@ class JobError:
 
 
 class JobFailed(HeadwayError):
-    """The job ended without a result."""
+    """The job ended without a result.
+
+    ``partial`` is what its last attempt had handed to ``Context.partial``, or the ``Output`` of a program; else None.
+    """
 
     code = "job_failed"
 
-    def __init__(self, message: str | None = None, *, error: JobError | None = None, **facts: object) -> None:
+    def __init__(
+        self, message: str | None = None, *, error: JobError | None = None, partial: Any = None, **facts: object
+    ) -> None:
         super().__init__(message, **facts)
         self.error = error or JobError(type="Unknown", message=str(self))
+        self.partial = partial
 
 
 class JobCancelled(HeadwayError):

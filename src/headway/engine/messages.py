@@ -201,8 +201,10 @@ def result_of(ending: Ending, job_id: JobId, token: bytes, seconds: float | None
             if ending.result is not None:
                 said.result = msgspec.Raw(ending.result[1:])  # Without the mark of its encoding.
             said.result_error = ending.result_error
-        case Raised(error, after_ms):
+        case Raised(error, after_ms, partial):
             said.status, said.error = "failed", _failure(error)
+            if partial is not None:
+                said.result = msgspec.Raw(partial[1:])
             said.retry_after_seconds = None if after_ms is None else after_ms / 1_000
         case Snoozed(after_ms, reason):
             said.status, said.retry_after_seconds, said.reason = "snoozed", after_ms / 1_000, _word(reason)

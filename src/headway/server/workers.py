@@ -180,11 +180,11 @@ def _ending(result: shapes.Result, largest: int) -> Ending:
         case "completed":
             return _returned(result, largest)
         case "failed":
-            return Raised(_error(result.error, "Error", reason or "the worker gave no reason"), after_ms)
+            error = _error(result.error, "Error", reason or "the worker gave no reason")
+            return Raised(error, after_ms, _partial(result, largest))
         case "timed_out":
             error = _error(result.error, "TimeoutError", reason or "the time limit has passed")
-            partial = _returned(result, largest) if "result" in result.model_fields_set else Returned(None)
-            return TimedOut(error, partial.result)
+            return TimedOut(error, _partial(result, largest))
         case "cancelled":
             return Stopped() if reason is None else Stopped(reason)
         case "released":
@@ -207,6 +207,11 @@ def _returned(result: shapes.Result, largest: int) -> Returned:
         return Returned(encode_result(result.result, typed=False, largest=largest))
     except PayloadError as problem:
         return Returned(None, str(problem))
+
+
+def _partial(result: shapes.Result, largest: int) -> bytes | None:
+    """Encode what an attempt had got when it failed; None if its worker sent nothing."""
+    return _returned(result, largest).result if "result" in result.model_fields_set else None
 
 
 def _error(given: shapes.Failure | None, kind: str, message: str) -> JobError:

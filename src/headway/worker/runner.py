@@ -402,15 +402,18 @@ class Runner:
                 return Stopped()
             if job.stop is Stop.DRAIN:
                 return Released("drained")
-        return raised(error, job.task)
+        ending = raised(error, job.task)
+        if isinstance(ending, Raised) and job.context.kept is not NOTHING:
+            return replace(ending, partial=self._returned(job, job.context.kept).result)
+        return ending
 
     def _timed_out(self, job: Running, ending: Ending | None) -> TimedOut:
-        """Tell that a job ran out of time; with what it has come to, if it wants that kept."""
+        """Return the ending of a job that ran out of time, with the partial result it handed in."""
         seconds, rule, partial = job.lease.limit_ms / 1_000, job.lease.retry, None
-        if rule is not None and rule.on_stop == "partial":
-            if job.context.kept is not NOTHING and not isinstance(ending, Returned):
-                ending = self._returned(job, job.context.kept)
-            partial = ending.result if isinstance(ending, Returned) and ending.result_error is None else None
+        if isinstance(ending, Returned) and rule is not None and rule.on_stop == "partial":
+            partial = ending.result  # It returned when it was told to stop.
+        elif job.context.kept is not NOTHING:
+            partial = self._returned(job, job.context.kept).result
         return TimedOut(JobError(type="TimeoutError", message=f"time limit ({seconds:g} s)"), partial)
 
     # ------------------------------------------------------------------ around it

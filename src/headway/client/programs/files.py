@@ -9,6 +9,7 @@ from typing import Any, Self
 
 FILES_MAX = 100
 NAME_MAX = 255  # Bytes of a name, as file systems have it.
+DEPTH_MAX = 8  # Folders in a name.
 
 
 class File(bytes):
@@ -62,23 +63,31 @@ def read_files(given: object) -> dict[str, File]:
             files[name] = File.of(content)
         except ValueError as problem:
             raise ValueError(f"has a file {name!r} that {problem}") from None
+    for name in files:
+        parts = name.split("/")
+        for depth in range(1, len(parts)):
+            if (folder := "/".join(parts[:depth])) in files:
+                raise ValueError(f"has a file {folder!r} and a file {name!r}: one name is both file and folder")
     return files
 
 
 def name_problem(name: object) -> str | None:
     """Say what is wrong with a file's name, if anything is.
 
-    A name is one part of a path: nothing leads out of the folder. It does not begin with a dot, since the folder is
-    also the program's home and such files there change what programs do.
+    A name may have folders in it, as in ``data/points.csv``, but nothing leads out of the working folder. No part
+    begins with a dot, since the folder is also the program's home and such files there change what programs do.
     """
     if not isinstance(name, str):
         return "a name is text"
     if not name:
         return "a name is not empty"
-    if "/" in name or "\\" in name or name in (".", ".."):
-        return "a name has no path in it"
-    if name.startswith("."):
-        return "a name does not begin with a dot"
+    parts = name.split("/")
+    if "\\" in name or not all(parts) or "." in parts or ".." in parts:
+        return "a name is a path inside the folder, such as data/points.csv"
+    if len(parts) > DEPTH_MAX:
+        return f"a name has at most {DEPTH_MAX} folders in it"
+    if any(part.startswith(".") for part in parts):
+        return "no part of a name begins with a dot"
     if "\0" in name:
         return "a name has no NUL in it"
     try:

@@ -18,9 +18,10 @@ The words on the socket, each a line but for the second:
     worker: 10 digits, then so many bytes: cpu, memory, output, stdin, program, how many arguments there are, the
             arguments, the environment; NUL between them, nothing for what is not set
     guard:  began PID                           or: unstartable ERRNO
+    worker: any byte stops the program: SIGTERM to its group, SIGKILL after a grace
     guard:  ended exit|output CODE CPU SECONDS  CODE is negative for a signal; every process is gone by now
 
-When the worker closes its side before the end, the program is stopped: SIGTERM to its group, SIGKILL after a grace.
+The folder stays until the worker closes its side. If the worker does so before the end, the program is stopped too.
 """
 
 import _signal  # type: ignore[import-not-found]  # pyright: ignore[reportMissingImports]
@@ -89,13 +90,13 @@ def _serve(link: int, folder: bytes, spec: Spec) -> None:
         return
     _say(link, b"began %d" % pid)
     watch = _Watch(pid, folder, None if spec.output is None else spec.output + before)
-    heard_all = watch.until_ended(link, wake)
+    closed = watch.until_ended(link, wake)
     seconds = time.monotonic() - began
     watch.end_all()
     how = b"output" if watch.too_much or watch.is_too_much() else b"exit"
     _say(link, b"ended %s %d %.3f %.3f" % (how, watch.code, watch.cpu, seconds))
-    while not heard_all:  # The worker takes what it wants from the folder.
-        heard_all = not os.read(link, 4_096)
+    while not closed:  # The worker takes what it wants from the folder.
+        closed = not os.read(link, 4_096)
 
 
 class _Watch:
@@ -113,21 +114,23 @@ class _Watch:
         self.too_much = False
 
     def until_ended(self, link: int, wake: int) -> bool:
-        """Wait until the program has ended or must be killed. Tell whether the worker has closed its side."""
+        """Wait until the program has ended or must be killed. Return whether the worker has closed its side."""
         kill_at: float | None = None
+        closed = False
         while True:
             listening = [wake] if kill_at else [wake, link]
             ready, _, _ = select.select(listening, [], [], TICK)
             if wake in ready:
                 os.read(wake, 4_096)
             lost = os.getppid() != self._parent  # Its socket may live on in a process it forked.
-            if kill_at is None and (lost or (link in ready and not os.read(link, 4_096))):
+            if kill_at is None and (lost or link in ready):
+                closed = lost or not os.read(link, 4_096)
                 kill_at = time.monotonic() + GRACE
                 self._kill_group(_signal.SIGTERM)
             self._reap()
             if kill_at is not None:
                 if time.monotonic() >= kill_at or (self._ended and not self._kill_group(0)):
-                    return True
+                    return closed
             elif self._ended:
                 return False
             elif self._look_at <= time.monotonic():

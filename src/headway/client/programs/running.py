@@ -12,20 +12,24 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Awaitable, Mapping, Sequence
+from codecs import getincrementaldecoder
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
-from stat import S_ISREG
-from typing import IO, NamedTuple
+from typing import IO, NamedTuple, TypeVar
 
 import msgspec
 
+from headway.client.programs.collecting import find_files, move_files, read_files
 from headway.client.programs.files import File
 from headway.client.programs.limits import Limits
 from headway.client.programs.output import Output
 from headway.core.errors import CommandFailed
+
+T = TypeVar("T")
+Tell = Callable[[str, str], None]  # Takes the name of a stream, and text as the program writes it.
+Keep = Callable[[Output], None]  # Takes what a program that failed or was stopped had made by then.
 
 GUARD = Path(__file__).with_name("guard.py")
 PIECE = 1 << 16
@@ -34,9 +38,15 @@ TAIL_LINES, TAIL_MAX = 20, 2_000
 _FORCED = (signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS)  # What lack of memory looks like.
 
 
+def _ignore(*_: object) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A program that is ready to run. ``largest``: bytes of the largest result that is kept."""
+    """A program that is ready to run. ``largest``: bytes of the largest result that is kept.
+
+    ``artifacts``: the folder that its files are moved to; None leaves them in the result.
+    """
 
     argv: Sequence[str]
     files: Mapping[str, bytes]
@@ -45,12 +55,13 @@ class Program:
     collect: Sequence[str]
     stdin: str | None
     largest: int
+    artifacts: str | None = None
 
     @property
     def name(self) -> str:
         return self.argv[0].rpartition("/")[2]
 
-    async def run(self) -> Output:
+    async def run(self, *, tell: Tell = _ignore, keep: Keep = _ignore) -> Output:
         """Run it to its end. Cancelled, it stops the program and ends when every process of it is gone.
 
         Raises ``CommandFailed``.
@@ -61,41 +72,45 @@ class Program:
         program = shutil.which(self.argv[0], path=path)
         if program is None:
             raise CommandFailed(f"program {self.argv[0]!r} not found on this worker (PATH {path})", retriable=False)
-        guard = _Guard.start(self.limits.output)
+        guard = _Guard.start(self.limits.output, tell)
         try:
             folder = await guard.folder()
             env = {"PATH": path, "HOME": folder, **self.env}
             _write(folder, self.files)
-            ended = await guard.serve(_spec(self, program, env))
-            # The guard keeps the folder only for a program that came to an end of its own.
-            at_ease = ended.code == 0 and ended.problem is None and not (ended.too_much or guard.too_much)
-            found = self._found(folder) if at_ease else None
-            self._judge(ended, guard, found)
-            files = _read(folder, found or {})
+            try:
+                ended = await guard.serve(_spec(self, program, env))
+            except asyncio.CancelledError:
+                if (stopped := await _whatever_happens(guard.stopped())) is not None:
+                    keep(await _whatever_happens(self._salvage(stopped, guard, folder)))
+                raise
+            try:
+                found = find_files(folder, self.collect, self.files)
+                self._judge(ended, guard, found)
+                return await self._output(ended, guard, folder, found)
+            except CommandFailed:
+                if ended.problem is None:
+                    keep(await _whatever_happens(self._salvage(ended, guard, folder)))
+                raise
         finally:
             await guard.gone()
-        return self._output(ended, guard, files)
 
-    def _found(self, folder: str) -> dict[str, int]:
-        """Name the files that came out, with their sizes. What came in counts only if it is asked for by its name."""
-        found: dict[str, int] = {}
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                patterns = [one for one in self.collect if one == entry.name or entry.name not in self.files]
-                if any(fnmatchcase(entry.name, one) or entry.name == one for one in patterns):
-                    facts = entry.stat(follow_symlinks=False)
-                    if S_ISREG(facts.st_mode):
-                        found[entry.name] = facts.st_size
-        return dict(sorted(found.items()))
+    async def _salvage(self, ended: _Ended, guard: _Guard, folder: str) -> Output:
+        """Return what a program that failed or was stopped had made, as far as a result holds it."""
+        found = find_files(folder, self.collect, self.files)
+        kept = dict(found)
+        while self.artifacts is None and sum(kept.values()) > self.largest:  # More is not even read.
+            del kept[max(kept, key=kept.__getitem__)]
+        output = (await self._made(ended, guard, folder, kept)).cut_to(self.largest)
+        return output if len(kept) == len(found) else msgspec.structs.replace(output, cut=True)
 
-    def _judge(self, ended: _Ended, guard: _Guard, found: Mapping[str, int] | None) -> None:
+    def _judge(self, ended: _Ended, guard: _Guard, found: Mapping[str, int]) -> None:
         """Raise what a program's end means, unless it did well."""
         limits, code = self.limits, ended.code
         if ended.problem is not None:
             why = os.strerror(ended.problem) if ended.problem else "its limits cannot be set here"
             raise CommandFailed(f"{self.name} could not be started: {why}", retriable=False)
         failed = partial(CommandFailed, exit_code=code, stdout=guard.stdout, stderr=guard.stderr)
-        size = len(guard.said[0]) + len(guard.said[1]) + sum((found or {}).values())
+        size = len(guard.said[0]) + len(guard.said[1]) + sum(found.values())
         if ended.too_much or guard.too_much or size > limits.output or _was(code, "SIGXFSZ"):
             raise failed(f"output limit ({limits.output} bytes)", retriable=False)
         killed_late = _was(code, "SIGKILL") and ended.cpu >= (limits.cpu or math.inf) - 0.1
@@ -106,7 +121,7 @@ class Program:
         if self.collect and not found:
             sought = ", ".join(self.collect)
             raise failed(_with_tail(f"no output: {self.name} made no file {sought}", guard.stderr))
-        if size > self.largest:
+        if size > self.largest and self.artifacts is None:
             raise failed(_too_large(size, self.largest), retriable=False)
 
     def _ending(self, code: int) -> str:
@@ -122,16 +137,20 @@ class Program:
             hint = f" (its memory limit is {memory} bytes)" if memory else " (was there enough memory?)"
         return f"{self.name} was killed by {name}{hint}"
 
-    def _output(self, ended: _Ended, guard: _Guard, files: dict[str, File]) -> Output:
-        output = Output(
-            exit_code=ended.code, stdout=guard.stdout, stderr=guard.stderr, files=files, seconds=ended.seconds
-        )
-        size = len(msgspec.json.encode(output, enc_hook=lambda file: file.model_dump()))
-        if size > self.largest:
+    async def _output(self, ended: _Ended, guard: _Guard, folder: str, found: Mapping[str, int]) -> Output:
+        output = await self._made(ended, guard, folder, found)
+        if (size := output.size()) > self.largest:
             raise CommandFailed(
                 _too_large(size, self.largest), exit_code=0, stdout=guard.stdout, stderr=guard.stderr, retriable=False
             )
         return output
+
+    async def _made(self, ended: _Ended, guard: _Guard, folder: str, found: Mapping[str, int]) -> Output:
+        made = partial(Output, exit_code=ended.code, stdout=guard.stdout, stderr=guard.stderr, seconds=ended.seconds)
+        if self.artifacts is None:
+            return made(files={name: File(content) for name, content in read_files(folder, found).items()})
+        # They may be large, and the other folder on another disk: the loop does not wait for it.
+        return made(files={}, artifacts=await asyncio.to_thread(move_files, folder, found, self.artifacts))
 
 
 class _Ended(NamedTuple):
@@ -147,23 +166,26 @@ class _Ended(NamedTuple):
 class _Guard:
     """The guard process of one program, and what the program says."""
 
-    def __init__(self, process: subprocess.Popen[bytes], link: socket.socket, most: int) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], link: socket.socket, most: int, tell: Tell) -> None:
         self._process = process
         self._link = link
         self._most = most
+        self._tell = tell
         self._lines = b""
         self._folder: str | None = None
         self._pid: int | None = None
+        self._asked = False  # It has been told what to run.
         self._ended = False
         self.said = (bytearray(), bytearray())
         self.too_much = False
-        streams = (process.stdout, process.stderr)
+        streams = (("stdout", process.stdout), ("stderr", process.stderr))
         self._hearing = [
-            asyncio.create_task(self._hear(stream, into)) for stream, into in zip(streams, self.said, strict=True)
+            asyncio.create_task(self._hear(name, stream, into))
+            for (name, stream), into in zip(streams, self.said, strict=True)
         ]
 
     @classmethod
-    def start(cls, most: int) -> _Guard:
+    def start(cls, most: int, tell: Tell) -> _Guard:
         """Start one. Not by asyncio: uvloop would let it inherit files of the worker, and speak to it over sockets."""
         link, theirs = socket.socketpair()
         link.setblocking(False)
@@ -183,7 +205,7 @@ class _Guard:
             raise
         finally:
             theirs.close()
-        return cls(process, link, most)
+        return cls(process, link, most, tell)
 
     @property
     def stdout(self) -> str:
@@ -203,14 +225,36 @@ class _Guard:
         """Let it run the program; every process of that is gone afterwards."""
         with contextlib.suppress(ConnectionError):  # It has died; then there is no line to read either.
             await asyncio.get_running_loop().sock_sendall(self._link, b"%010d%s" % (len(spec), spec))
-        word, _, rest = (await self._line()).partition(" ")
-        if word == "unstartable":
-            return _Ended(problem=int(rest))
-        self._pid = int(rest)
-        how, code, cpu, seconds = (await self._line()).split(" ")[1:]
-        self._ended = True
-        await self._heard()
-        return _Ended(int(code), float(cpu), float(seconds), how == "output")
+        self._asked = True
+        return await self._end()
+
+    async def stopped(self) -> _Ended | None:
+        """Stop the program, and return how it ended; None if it never began. Its folder stays."""
+        if not self._asked:
+            return None
+        self._stop()
+        try:
+            ended = await self._end()
+        except CommandFailed:  # The guard has died, and the folder is gone.
+            return None
+        return ended if ended.problem is None else None
+
+    def _stop(self) -> None:
+        with contextlib.suppress(OSError):
+            self._link.send(b"s")
+
+    async def _end(self) -> _Ended:
+        while True:
+            word, *rest = (await self._line()).split(" ")
+            if word == "unstartable":
+                return _Ended(problem=int(rest[0]))
+            if word == "began":
+                self._pid = int(rest[0])
+                continue
+            how, code, cpu, seconds = rest
+            self._ended = True
+            await self._heard()
+            return _Ended(int(code), float(cpu), float(seconds), how == "output")
 
     async def gone(self) -> None:
         """Stop what still runs, and wait until all of it is gone; cancelling this changes nothing but its end."""
@@ -254,9 +298,10 @@ class _Guard:
         line, _, self._lines = self._lines.partition(b"\n")
         return os.fsdecode(line)
 
-    async def _hear(self, stream: IO[bytes] | None, into: bytearray) -> None:
-        """Take in what the program says, up to the limit; what comes after that is thrown away."""
+    async def _hear(self, name: str, stream: IO[bytes] | None, into: bytearray) -> None:
+        """Take in what the program writes, up to the limit; what comes after that is thrown away."""
         reader = asyncio.StreamReader()
+        text = getincrementaldecoder("utf-8")("replace")  # A piece may end in the middle of a letter.
         transport, _ = await asyncio.get_running_loop().connect_read_pipe(
             lambda: asyncio.StreamReaderProtocol(reader), stream
         )
@@ -265,10 +310,10 @@ class _Guard:
                 if self.too_much:
                     continue
                 into += piece
+                self._tell(name, text.decode(piece))
                 if len(self.said[0]) + len(self.said[1]) > self._most:
                     self.too_much = True
-                    with contextlib.suppress(OSError):
-                        self._link.shutdown(socket.SHUT_WR)
+                    self._stop()
         finally:
             transport.close()
 
@@ -302,18 +347,11 @@ def _spec(program: Program, path: str, env: Mapping[str, str]) -> bytes:
 
 def _write(folder: str, files: Mapping[str, bytes]) -> None:
     for name, content in files.items():
+        if "/" in name:
+            os.makedirs(os.path.join(folder, os.path.dirname(name)), 0o700, exist_ok=True)
         target = os.open(os.path.join(folder, name), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with open(target, "wb") as file:
             file.write(content)
-
-
-def _read(folder: str, names: Mapping[str, int]) -> dict[str, File]:
-    files: dict[str, File] = {}
-    for name in names:
-        source = os.open(os.path.join(folder, name), os.O_RDONLY | os.O_NOFOLLOW)
-        with open(source, "rb") as file:
-            files[os.fsencode(name).decode(errors="replace")] = File(file.read())
-    return files
 
 
 def _was(code: int, name: str) -> bool:
@@ -336,7 +374,7 @@ def _tail(text: str) -> str:
     return "\n".join(text.strip().splitlines()[-TAIL_LINES:])[-TAIL_MAX:]
 
 
-async def _whatever_happens(work: Awaitable[None]) -> None:
+async def _whatever_happens(work: Awaitable[T]) -> T:
     """Wait for something to its end, even if the waiter is cancelled; then be cancelled."""
     future = asyncio.ensure_future(work)
     cancelled = False
@@ -345,6 +383,7 @@ async def _whatever_happens(work: Awaitable[None]) -> None:
             await asyncio.shield(future)
         except asyncio.CancelledError:
             cancelled = True
-    future.result()
+    result = future.result()
     if cancelled:
         raise asyncio.CancelledError
+    return result

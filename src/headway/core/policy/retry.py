@@ -42,10 +42,14 @@ class Returned(NamedTuple):  # A tuple, since one is made for every job.
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """The task raised. ``after_ms`` overrides the backoff; ``error.retriable`` false ends the job."""
+    """The task raised. ``after_ms`` overrides the backoff; ``error.retriable`` false ends the job.
+
+    ``partial``: what the attempt had got so far, encoded. The job keeps it if this attempt is its last.
+    """
 
     error: JobError
     after_ms: int | None = None
+    partial: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +62,7 @@ class Snoozed:
 
 @dataclass(frozen=True, slots=True)
 class TimedOut:
-    """The attempt ran past its timeout and was stopped. ``partial``: what it had got so far, encoded."""
+    """The attempt ran past its timeout and was stopped. ``partial``: as of an attempt that raised."""
 
     error: JobError
     partial: bytes | None = None
@@ -106,14 +110,16 @@ def judge(ending: Ending, lease: Lease, policy: Policy, *, chance: float = 0.0) 
             return _completed(ending, lease)
         case Stopped(reason):
             return _end(lease, State.CANCELLED, reason=reason)
-        case Raised(error, after_ms):
+        case Raised(error, after_ms, partial):
             if not error.retriable:
-                return _end(lease, State.FAILED, error=error, reason="not_retriable")
-            return _again(lease, policy, error=error, reason="failed", after_ms=after_ms, chance=chance)
+                return _end(lease, State.FAILED, partial, error=error, reason="not_retriable")
+            return _again(
+                lease, policy, error=error, reason="failed", after_ms=after_ms, chance=chance, partial=partial
+            )
         case TimedOut(error, partial) if lease.budget_ms is not None and lease.budget_ms <= lease.timeout_ms:
             return _stopped(lease, policy, error, partial)
-        case TimedOut(error):
-            return _again(lease, policy, error=error, reason="timeout", grow=True, chance=chance)
+        case TimedOut(error, partial):
+            return _again(lease, policy, error=error, reason="timeout", grow=True, chance=chance, partial=partial)
         case Crashed(cause):
             error = JobError(type="WorkerDied", message=cause)
             crashes = lease.crashes + 1
@@ -148,7 +154,7 @@ def _stopped(lease: Lease, policy: Policy, error: JobError, partial: bytes | Non
         return _end(lease, State.COMPLETED, partial, reason="partial")
     longer = policy.ladder.longer(lease.assigned) if on_stop == "retry_longer" else None
     if longer is None:
-        return _end(lease, State.FAILED, error=error, reason="time_limit")
+        return _end(lease, State.FAILED, partial, error=error, reason="time_limit")
     return _back(lease, reason="time_limit")._replace(error=error, rung=longer.name)
 
 
@@ -193,14 +199,15 @@ def _again(
     crashes: int | None = None,
     after_ms: int | None = None,
     grow: bool = False,
+    partial: bytes | None = None,
 ) -> Report:
     crashes = lease.crashes if crashes is None else crashes
     if lease.cancel_requested:  # Rule 4.
-        return _end(lease, State.CANCELLED, error=error, reason=_CANCELLED, crashes=crashes)
+        return _end(lease, State.CANCELLED, partial, error=error, reason=_CANCELLED, crashes=crashes)
     if lease.rung == INTERACTIVE:  # Rule 7.
-        return _end(lease, State.FAILED, error=error, reason=reason, crashes=crashes)
+        return _end(lease, State.FAILED, partial, error=error, reason=reason, crashes=crashes)
     if lease.attempts > lease.max_retries:  # Rule 2.
-        return _end(lease, State.DEAD_LETTER, error=error, reason="max_retries_exceeded", crashes=crashes)
+        return _end(lease, State.DEAD_LETTER, partial, error=error, reason="max_retries_exceeded", crashes=crashes)
     rule = policy.retry if lease.retry is None or lease.retry.backoff == "policy" else lease.retry
     delay_ms = backoff_ms(rule, lease.attempts, chance=chance) if after_ms is None else after_ms
     return Report(
