@@ -52,9 +52,18 @@ def test_list_shows_what_each_allows(cli: Cli) -> None:
     made(cli, "--scope", "admin", "--note", "[bold]me")
     made(cli, "--scope", "submit", "--tenant", "acme", "--expires", "12h")
     head, admin, acme = (" ".join(line.split()) for line in cli.call("token", "list").out.splitlines())
-    assert head == "id status scopes tenant created expires last used note"
-    assert re.fullmatch(r"\w{10} active admin – .* ago – – \[bold\]me", admin)
-    assert re.fullmatch(r"\w{10} active submit acme .* ago in (11 h 59 m|12 h).* –", acme)
+    assert head == "id status scopes tenant tasks created expires last used note"
+    assert re.fullmatch(r"\w{10} active admin – – .* ago – – \[bold\]me", admin)
+    assert re.fullmatch(r"\w{10} active submit acme – .* ago in (11 h 59 m|12 h).* –", acme)
+
+
+def test_a_worker_token_is_bound_to_tasks(cli: Cli) -> None:
+    ran = cli.call("token", "create", "--scope", "worker", "--tasks", "reports.*, resize", "--tasks", "mail")
+    assert "allows worker, for tasks mail, reports.*, resize alone, for ever" in ran.err
+    assert "mail, reports.*, resize" in cli.call("token", "list").out
+    [one] = cli.call("token", "list", "--json").json["items"]
+    assert one["tasks"] == ["mail", "reports.*", "resize"]
+    assert "scope worker" in cli.call("token", "create", "--scope", "read", "--tasks", "a", code=2).err
 
 
 def test_revoke_ends_a_token_named_by_its_id_or_itself(cli: Cli) -> None:

@@ -132,9 +132,12 @@ async def test_a_worker_is_known_by_what_it_said(store: Store, sit: Sit) -> None
     assert other.worker_id != worker.worker_id
 
 
-async def test_a_worker_that_names_its_tasks_fills_the_catalogue(store: Store, sit: Sit) -> None:
+async def test_a_worker_that_names_its_tasks_fills_the_catalogue(store: Store, desk: Desk, sit: Sit) -> None:
     entry = TaskEntry(name="reports.export", lane="low", executor="async")
     await sit(tasks=[entry])
+    assert await desk.publish(NewWorker(tasks=[entry]), allowed=False) == ["reports.export"]
+    assert await read_tasks(store) == []
+    assert await desk.publish(NewWorker(tasks=[entry])) == []
     assert await read_tasks(store) == [entry]
     [known] = (await store.survey()).workers
     assert known.offers == ("task:reports.export",)

@@ -105,7 +105,8 @@ async def test_who_made_and_ended_a_token_is_noted_with_before_and_after(store: 
     token, _ = await create_token(store, ["read"], tenant="acme", now_at=1, who="aaaaaaaaaa")
     await revoke_token(store, token.token_id, now_at=2)
     ended, made = await read_audit(store)
-    told = {"scopes": ["read"], "tenant": "acme", "note": "", "expires_at": None, "revoked_at": None}
+    told: dict[str, object] = {"scopes": ["read"], "tenant": "acme", "tasks": None, "note": ""}
+    told |= {"expires_at": None, "revoked_at": None}
     assert made == Entry(at=1, who="aaaaaaaaaa", what="token.create", target=token.token_id, after=told)
     assert (ended.who, ended.before, ended.after) == ("local", told, told | {"revoked_at": 2})
 
@@ -128,6 +129,36 @@ async def test_a_revoked_token_keeps_the_server_closed_until_it_is_forgotten(sto
 async def test_a_token_grants_its_scopes_and_tenant(store: Store) -> None:
     token, text = await create_token(store, ["submit", "read"], tenant="acme", now_at=1)
     assert await checked(known(store), text) == Grant(token.token_id, frozenset({"submit", "read"}), "acme")
+
+
+async def test_a_worker_token_may_be_bound_to_tasks(store: Store) -> None:
+    token, text = await create_token(store, ["worker", "read"], tasks=["b.*", "a", "a"], now_at=1)
+    assert [one.tasks for one in await list_tokens(store)] == [("a", "b.*")]
+    grant = await checked(known(store), text)
+    assert grant == Grant(token.token_id, frozenset({"worker", "read"}), None, ("a", "b.*"))
+    [made] = await read_audit(store)
+    assert made.after["tasks"] == ["a", "b.*"]
+
+
+@pytest.mark.parametrize(
+    "scopes, tasks",
+    [
+        (["read"], ["a"]),
+        (["worker", "submit"], ["a"]),
+        (["worker", "admin"], ["a"]),
+        (["worker"], []),
+        (["worker"], [""]),
+        (["worker"], ["a\n"]),
+        (["worker"], ["a" * 256]),
+        (["worker"], [f"t{number}" for number in range(101)]),
+    ],
+)
+async def test_tasks_that_a_token_cannot_be_bound_to_are_refused(
+    store: Store, scopes: list[str], tasks: list[str]
+) -> None:
+    with pytest.raises(ConfigError):
+        await create_token(store, scopes, tasks=tasks, now_at=1)
+    assert await list_tokens(store) == []
 
 
 async def test_unknown_and_wrong_are_the_same(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

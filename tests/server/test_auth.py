@@ -36,7 +36,9 @@ async def test_a_token_opens_the_routes_of_its_scopes_and_no_others(house: House
 async def test_a_token_may_hold_several_scopes(house: House) -> None:
     token = await house.token("submit", "worker")
     statuses = [(await house.ask("GET", f"/{scope.value}", token=token)).status for scope in SCOPES]
-    assert statuses == [200, 403, 200, 403]
+    assert dict(zip(SCOPES, statuses, strict=True)) == {
+        scope: 200 if scope in ("submit", "worker") else 403 for scope in SCOPES
+    }
 
 
 @pytest.mark.parametrize("scope", SCOPES)
@@ -51,10 +53,8 @@ async def test_once_tokens_exist_nobody_gets_in_without(house: House, scope: Sco
 
 async def test_without_tokens_all_scopes_are_open(house: House) -> None:
     answers = [await house.ask("GET", f"/{scope.value}") for scope in SCOPES]
-    assert [answer.status for answer in answers] == [200] * 4
-    assert answers[0].json == {"scopes": ["admin", "read", "submit", "worker"], "tenant": None, "token": None} | {
-        "open": True
-    }
+    assert [answer.status for answer in answers] == [200] * len(SCOPES)
+    assert answers[0].json == {"scopes": sorted(SCOPES), "tenant": None, "token": None, "open": True}
 
 
 async def test_a_server_that_may_not_be_open_is_closed_without_tokens() -> None:

@@ -96,13 +96,15 @@ async def app_store(app: Headway) -> Store:
 
 
 @pytest.mark.parametrize("store_name", ["memory"])
-@pytest.mark.parametrize("held", [None, *SCOPES])
+@pytest.mark.parametrize(
+    "held, tasks", [(None, None), *((scope, None) for scope in SCOPES), ("worker", ["a"]), ("worker", ["*"])]
+)
 async def test_a_route_lets_in_who_holds_its_scope_and_nobody_else(
-    app_store: Store, api: FastAPI, held: str | None
+    app_store: Store, api: FastAPI, held: str | None, tasks: list[str] | None
 ) -> None:
-    # S-3, R5.106
+    # S-3, S-4, R5.106: a worker's token reaches a worker's routes alone, be it bound to tasks or not.
     _, admin = await create_token(app_store, ["admin"], now_at=1)
-    token = None if held is None else (await create_token(app_store, [held], now_at=1))[1]
+    token = None if held is None else (await create_token(app_store, [held], tasks=tasks, now_at=1))[1]
     wrong: list[str] = []
     for route, needed in MATRIX.items():
         method, path = route.split()

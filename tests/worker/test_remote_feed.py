@@ -18,6 +18,7 @@ from headway.core.policy.document import BUILT_IN, LimitRule, Policy, Reserve
 from headway.core.policy.reading import policy_data
 from headway.core.policy.retry import Crashed, Ending, Raised, Released, Returned, Snoozed, Stopped, TimedOut, Unknown
 from headway.core.worker import Worker, WorkerState
+from headway.engine.catalogue import CronDocument
 from headway.engine.feed import Fed, Ran
 from headway.engine.inforce import InForce
 from headway.engine.messages import Result
@@ -421,6 +422,23 @@ async def test_the_server_names_the_worker_and_sets_its_pace() -> None:
     assert (asked.body["capabilities"], asked.body["capacity"], asked.body["reserved"]) == (["gpu"], 4, None)
     assert (asked.body["dead_after_seconds"], asked.body["grace_seconds"]) == (90, 12)
     assert (asked.body["heartbeat_seconds"], asked.body["limits"], asked.body["protocol"]) == (30, {}, 1)
+
+
+async def test_what_was_not_published_is_logged_with_the_token_that_would(caplog: pytest.LogCaptureFixture) -> None:
+    told = registered(7, BUILT_IN)
+    told.body["not_published"] = [{"task_type": name, "reason": "not bound to it"} for name in ("echo", "mail")]
+    cron = CronDocument(
+        task="echo", expression="0 3 * * *", tz="UTC", catch_up="last", overlap="skip", lane="low", max_retries=1,
+        timeout_ms=60_000, payload=b"\x01{}", tenant="acme",
+    )  # fmt: skip
+    async with Teller(lambda _: told) as teller:
+        post = a_post(teller)
+        await post.register(a_worker("mine", slots=4), PACE, lambda _: Known([], {}, [cron]), reserved=None)
+        await post.close()
+    assert teller.asked[0].body["crons"] == []
+    logged = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert any("the cron of echo is not published" in line for line in logged)
+    assert any("not bound to it" in line and "--scope worker --tasks 'echo,mail'" in line for line in logged)
 
 
 async def test_who_depends_on_the_policy_registers_again_once_it_is_known() -> None:

@@ -18,6 +18,7 @@ from headway.engine.tokens import (
     SCOPES,
     Token,
     check_scopes,
+    check_tasks,
     create_token,
     forget_token,
     id_of,
@@ -39,7 +40,7 @@ token = App(
 
 @token.command(
     usage="Usage: headway token create --scope SCOPE [OPTIONS]",
-    help_epilogue="Examples:\n\n    headway token create --scope worker --note 'gpu hosts'\n"
+    help_epilogue="Examples:\n\n    headway token create --scope worker --tasks 'reports.*' --note 'gpu hosts'\n"
     "    headway token create --scope submit,read --tenant acme --expires 30d",
 )
 def create(
@@ -49,6 +50,13 @@ def create(
         Parameter(help=f"What it allows: {', '.join(SCOPES)}; several with commas, or again.", metavar="SCOPE"),
     ],
     tenant: Annotated[str | None, Parameter(help="Only for this tenant's jobs.", metavar="TENANT")] = None,
+    tasks: Annotated[
+        list[str] | None,
+        Parameter(
+            help="Bind a worker token to these tasks: a name, or a pattern such as reports.*; it may publish them.",
+            metavar="TASK",
+        ),
+    ] = None,
     expires: Annotated[str | None, Parameter(help="For how long: 12h, 30d; else for ever.", metavar="LENGTH")] = None,
     note: Annotated[str, Parameter(help="A word on who uses it.", show_default=False)] = "",
     json: JsonFlag = False,
@@ -57,16 +65,18 @@ def create(
     """Make a token and print it, this once: the store keeps only its digest.
 
     As soon as one exists, the service lets nobody in without. `admin` includes
-    all other scopes; a worker needs `worker` alone.
+    all other scopes. A worker needs `worker`; with `--tasks` it is bound to
+    these tasks and may publish them, without it publishes nothing.
     """
-    scopes = check_scopes(name.strip() for part in scope for name in part.split(",") if name.strip())
+    scopes = check_scopes(_split(scope))
+    bound = None if tasks is None else check_tasks(_split(tasks), scopes)
     expires_ms = None if expires is None else _read_expires(expires)
 
     async def make() -> tuple[Token, str, int]:
         async with opened(place, create=True) as store:
             now_at = (await store.snapshot()).now_at
             made, text = await create_token(
-                store, scopes, tenant=tenant, expires_ms=expires_ms, note=note, now_at=now_at
+                store, scopes, tenant=tenant, expires_ms=expires_ms, note=note, tasks=bound, now_at=now_at
             )
             return made, text, now_at
 
@@ -77,6 +87,7 @@ def create(
         print(text)
         until = "for ever" if made.expires_at is None else f"until {show.local(made.expires_at)}"
         whose = "" if made.tenant is None else f", for tenant {show.clean(made.tenant)} alone"
+        whose += "" if made.tasks is None else f", for tasks {show.clean(', '.join(made.tasks))} alone"
         # On the other stream: what is printed above can be taken as it is.
         print(f"token {made.token_id} allows {', '.join(made.scopes)}{whose}, {until}", file=sys.stderr)
         print("Keep it safe: it is not shown again.", file=sys.stderr)
@@ -177,6 +188,11 @@ def _answer(token_id: str, ended: Token | None, known: list[str], *, forgotten: 
     return True, "revoked and forgotten" if forgotten else "revoked"
 
 
+def _split(words: list[str]) -> list[str]:
+    """Return what was given in several options, or in one with commas."""
+    return [name.strip() for part in words for name in part.split(",") if name.strip()]
+
+
 def _read_expires(text: str) -> int:
     try:
         expires_ms = parse_length(text)
@@ -194,6 +210,7 @@ def _values(one: Token, now_at: int) -> dict[str, Any]:
         "status": one.status(now_at),
         "scopes": list(one.scopes),
         "tenant": one.tenant,
+        "tasks": None if one.tasks is None else list(one.tasks),
         "note": one.note,
         "created_at": show.moment(one.created_at),
         "expires_at": show.moment(one.expires_at),
@@ -203,7 +220,8 @@ def _values(one: Token, now_at: int) -> dict[str, Any]:
 
 
 def _print(found: list[Token], now_at: int) -> None:
-    table = show.table("id", "status", "scopes", "tenant", "created", "expires", "last used", "note", flexible=["note"])
+    columns = ("id", "status", "scopes", "tenant", "tasks", "created", "expires", "last used", "note")
+    table = show.table(*columns, flexible=["tasks", "note"])
     for one in found:
         status = one.status(now_at)
         table.add_row(
@@ -211,6 +229,7 @@ def _print(found: list[Token], now_at: int) -> None:
             show.text(status, STATUS_STYLES[status]),
             ", ".join(one.scopes),
             show.text(one.tenant or show.NOTHING),
+            show.text(show.NOTHING if one.tasks is None else ", ".join(one.tasks)),
             f"{show.age(one.created_at, now_at)} ago",
             show.NOTHING if one.expires_at is None else _expiry(one.expires_at, now_at),
             show.NOTHING if one.last_used_at is None else f"{show.age(one.last_used_at, now_at)} ago",

@@ -400,6 +400,12 @@ class _Terms:
         return f"{self.template.task}:{digest}"
 
 
+def is_unique_key(key: str, task: str) -> bool:
+    """Return whether a key is written as those of a task's own unique jobs are."""
+    digest = key.removeprefix(f"{task}:")
+    return len(digest) == 32 and key != digest and set(digest) <= set("0123456789abcdef")
+
+
 def _check_options(task: Task[Any, Any, Any]) -> str:
     """Check a task's options against its function; give its executor."""
     options, name = task.options, task.name

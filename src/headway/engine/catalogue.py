@@ -57,6 +57,8 @@ class CronDocument(msgspec.Struct, frozen=True, kw_only=True):
 
 _encode = msgspec.json.Encoder().encode
 _read_cron = msgspec.json.Decoder(CronDocument)
+encode_task = _encode
+read_cron = _read_cron.decode
 _read_task = msgspec.json.Decoder(TaskEntry)
 
 

@@ -18,24 +18,27 @@ from uuid import uuid4
 from headway.core.errors import TooMany, WorkerUnknown
 from headway.core.job import JobId
 from headway.core.policy.document import LimitRule
-from headway.core.policy.retry import Released
+from headway.core.policy.retry import Released, Unknown
 from headway.core.worker import WorkerState
-from headway.engine.catalogue import CronDocument, TaskEntry, publish_crons, publish_tasks
+from headway.engine.audit import OPEN
+from headway.engine.catalogue import CronDocument, TaskEntry, read_tasks
 from headway.engine.durations import Durations
 from headway.engine.feed import LocalFeed
 from headway.engine.handing import Ended, HandIn, Settled
 from headway.engine.inforce import InForce
+from headway.engine.publishing import Declaration, changes, publish
 from headway.engine.recovery import end_worker
 from headway.engine.roster import Registration, Roster
-from headway.engine.rules import declare_limits
 from headway.engine.seat import Seat
 from headway.engine.serving import LOOK_EVERY, Ask, Polled, Serving
 from headway.engine.tallies import Tallies
+from headway.engine.tokens import covers
 from headway.stores.base import Beat, Exchange, Store
 
 POLLS_MAX = 8  # Polls of one worker at once.
 SEATS_MAX = 10_000
 WORKERS_MAX = 10_000  # That are registered, the dead of the last minute included.
+WILDCARDS = frozenset("*?[")  # What makes a pattern match more than one name.
 LEARN_IDLE = 60.0  # Seconds between looks at what others have learned.
 
 
@@ -83,8 +86,14 @@ class Desk:
 
     # ------------------------------------------------------------------ coming and going
 
-    async def register(self, new: NewWorker, *, token_id: str | None = None) -> Registration:
-        """Make a worker known, with what it says of its tasks. Raises ``TooMany``."""
+    async def register(
+        self, new: NewWorker, *, token_id: str | None = None, bound: tuple[str, ...] | None = None
+    ) -> Registration:
+        """Make a worker known. ``bound``: patterns of the tasks that its token is for. Raises ``TooMany``.
+
+        A worker that names no tasks is given any, or those that its token names: patterns stand for what the
+        catalogue has of them now.
+        """
         if self.roster.count >= WORKERS_MAX:
             raise TooMany(f"{self.roster.count:,} workers are registered; dead ones are forgotten after a minute")
         await self.in_force.follow(self.store)
@@ -98,7 +107,8 @@ class Desk:
             slots=new.slots,
             reserved=new.reserved,
             capabilities=tuple(dict.fromkeys(new.capabilities)),
-            tasks=None if new.tasks is None else tuple(entry.name for entry in new.tasks),
+            tasks=await self._tasks_of(bound) if new.tasks is None else tuple(entry.name for entry in new.tasks),
+            bound=bound,
             lease_ms=new.lease_ms,
             confirm_ms=new.confirm_ms,
             grace_ms=new.grace_ms,
@@ -107,12 +117,32 @@ class Desk:
         await self.roster.add(registration)  # First, so that no lease of its is ever without a keeper of its time.
         worker = registration.worker(self.in_force.policy)
         await self.store.renew(Beat(worker, new.lease_ms, new.confirm_ms, register=True))
-        if new.tasks is not None:
-            await publish_tasks(self.store, list(new.tasks))
-            for name in registration.tasks or ():
-                await declare_limits(self.store, name, (new.limits or {}).get(name, {}))
-            await publish_crons(self.store, list(new.crons), set(registration.tasks or ()), now_at)
         return registration
+
+    async def publish(self, new: NewWorker, *, allowed: bool = True, who: str = OPEN) -> list[str]:
+        """Publish what a worker declares of its tasks, if that is allowed. Return the tasks left unpublished.
+
+        Those are the tasks whose entry, limits or cron differ from what the store keeps. Other tasks are untouched.
+        """
+        crons = {cron.task: cron for cron in new.crons}
+        limits = new.limits or {}
+        wanted = await changes(
+            self.store, [Declaration(one, limits.get(one.name, {}), crons.get(one.name)) for one in new.tasks or ()]
+        )
+        if not allowed:
+            return [change.declaration.name for change in wanted]
+        if wanted:
+            now_at = (await self.store.exchange(Exchange(None))).now_at
+            await publish(self.store, wanted, who=who, now_at=now_at)
+        return []
+
+    async def _tasks_of(self, bound: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        if bound is None:
+            return None
+        plain = {pattern for pattern in bound if not WILDCARDS.intersection(pattern)}
+        if len(plain) < len(bound):
+            plain |= {entry.name for entry in await read_tasks(self.store) if covers(bound, entry.name)}
+        return tuple(sorted(plain))
 
     async def drain(self, worker_id: str, *, token_id: str | None = None) -> None:
         """Give a worker nothing more. Raises ``WorkerUnknown``, ``WorkerNotFound``."""
@@ -152,7 +182,13 @@ class Desk:
             poll.over = self._closed
             if gone is not None:
                 gone.add_done_callback(lambda _: poll.wake.set())
-            return await Serving(self.store, self.in_force, seat, poll, ask, gone).run()
+            polled = await Serving(self.store, self.in_force, seat, poll, ask, gone).run()
+        strays = [lease for lease in polled.leases if not seat.registration.may_run(lease.task)]
+        if not strays:
+            return polled
+        # A class of jobs holds many tasks: those that the token is not for go on to workers that name them.
+        await self.finish(worker_id, [Ended(one.job_id, Unknown(), one.token) for one in strays], token_id=token_id)
+        return polled._replace(leases=[lease for lease in polled.leases if lease not in strays], more=True)
 
     async def finish(self, worker_id: str, ended: Sequence[Ended], *, token_id: str | None = None) -> list[Settled]:
         """Take what has ended. Gives what became of each job; without the lease, what a worker says counts for nothing.

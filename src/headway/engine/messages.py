@@ -36,6 +36,13 @@ class Register(msgspec.Struct, kw_only=True):
     protocol: int = PROTOCOL
 
 
+class NotPublished(msgspec.Struct):
+    """A task that the server did not put into the catalogue."""
+
+    task_type: str
+    reason: str = ""
+
+
 class Registered(msgspec.Struct, kw_only=True):
     """The server knows it, by this name and on these terms."""
 
@@ -45,6 +52,7 @@ class Registered(msgspec.Struct, kw_only=True):
     confirm_seconds: float = 10.0
     policy_version: int = 0
     policy: dict[str, Any] | None = None
+    not_published: list[NotPublished] = []
 
 
 class Failure(msgspec.Struct, omit_defaults=True):

@@ -21,6 +21,7 @@ from headway.core.policy.ladder import Grant
 from headway.core.policy.retry import Released
 from headway.core.worker import TASK, Worker, WorkerState
 from headway.engine import messages
+from headway.engine.catalogue import CronDocument
 from headway.engine.feed import Fed, Ran
 from headway.engine.http import PATIENCE, Caller
 from headway.engine.inforce import InForce
@@ -123,12 +124,22 @@ class HttpPost:
             reserved=reserved,
             tasks=known.tasks,
             limits={task: limits for task, limits in known.limits.items() if limits},
-            crons=known.crons,
+            crons=_without_tenants(known.crons),
             heartbeat_seconds=pace.heartbeat,
             dead_after_seconds=pace.dead_after,
             grace_seconds=min(GRACE_MAX, pace.grace),
         )
         answer = await self._caller.ask("/internal/workers/register", said, Registered)
+        if answer.not_published:
+            names = [one.task_type for one in answer.not_published]
+            log.warning(
+                "%s runs jobs of %s here, but did not publish them (entry, limits, cron): %s. To publish them, use a "
+                "token made with `headway token create --scope worker --tasks '%s'`",
+                self._caller.address,
+                ", ".join(names),
+                answer.not_published[0].reason,
+                ",".join(names),
+            )
         if answer.policy is not None:
             self.in_force.adopt(answer.policy_version, answer.policy)
         return answer
@@ -424,6 +435,17 @@ class NewsEar(Bell):
             if told != known:
                 known = told
                 self.ring()
+
+
+def _without_tenants(crons: Sequence[CronDocument]) -> list[CronDocument]:
+    """Leave out crons for a tenant: no server takes them over HTTP."""
+    for cron in crons:
+        if cron.tenant is not None:
+            log.warning(
+                "the cron of %s is not published: its jobs belong to a tenant, and that takes a worker with the store",
+                cron.task,
+            )
+    return [cron for cron in crons if cron.tenant is None]
 
 
 def _batches(results: Sequence[Result]) -> list[list[Result]]:

@@ -12,6 +12,7 @@ from headway.core.errors import WorkerNotFound, WorkerUnknown
 from headway.core.job import JobId
 from headway.core.policy.document import Policy, reserved_slots
 from headway.core.worker import ANY_TASK, TASK, Worker
+from headway.engine.tokens import covers
 from headway.stores.base import Store
 
 log = logging.getLogger("headway.server")
@@ -40,6 +41,11 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
     confirm_ms: int
     grace_ms: int  # Beyond its timeout a job is left alone for so long: the worker's own report wins.
     registered_at: int
+    bound: tuple[str, ...] | None = None  # Patterns of the tasks that its token is for; None: any.
+
+    def may_run(self, task: str) -> bool:
+        """Return whether its token lets it run jobs of a task."""
+        return self.bound is None or covers(self.bound, task)
 
     @property
     def offers(self) -> tuple[str, ...]:

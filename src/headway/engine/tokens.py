@@ -12,6 +12,7 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Literal
 
 import msgspec
@@ -26,9 +27,12 @@ log = logging.getLogger("headway.tokens")
 
 TOKENS = "token"
 USES = "token_use"  # Apart from the tokens, so that using one never collides with revoking it.
-SCOPES = ("submit", "read", "worker", "admin")
+SCOPES = ("submit", "read", "worker", "publish", "admin")
+UNBOUND = frozenset({"submit", "admin"})  # Scopes that reach every task, so a token bound to some cannot have them.
 NOTE_MAX = 200
 TENANT_MAX = 255
+PATTERN_MAX = 255
+PATTERNS_MAX = 100
 TRIES = 20
 LOOK_EVERY = 1.0  # Seconds between looks at the store, while anybody asks.
 STALE_AFTER = 30.0  # Seconds for which what was seen last counts while the store does not answer.
@@ -54,6 +58,7 @@ class Token:
     expires_at: int | None = None
     revoked_at: int | None = None
     last_used_at: int | None = None
+    tasks: tuple[str, ...] | None = None  # Patterns of the tasks that it may work on and publish; None: unbound.
 
     def status(self, now_at: int) -> Status:
         """Tell whether it opens anything now."""
@@ -69,6 +74,7 @@ class Grant:
     token_id: str
     scopes: frozenset[str]
     tenant: str | None
+    tasks: tuple[str, ...] | None = None
 
 
 class _Kept(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,6 +85,7 @@ class _Kept(msgspec.Struct, frozen=True, kw_only=True):
     created_at: int
     expires_at: int | None = None
     revoked_at: int | None = None
+    tasks: tuple[str, ...] | None = None
 
 
 _encode = msgspec.json.Encoder().encode
@@ -96,12 +103,18 @@ async def create_token(
     tenant: str | None = None,
     expires_ms: int | None = None,
     note: str = "",
+    tasks: Iterable[str] | None = None,
     who: str = LOCAL,
 ) -> tuple[Token, str]:
-    """Make a token. Gives it and its text ``hw_<id>_<secret>``, which cannot be had again."""
+    """Make a token. Gives it and its text ``hw_<id>_<secret>``, which cannot be had again.
+
+    ``tasks``: patterns of task names; a worker with this token works on these tasks alone, and may publish them.
+    """
+    allowed = check_scopes(scopes)
     kept = _Kept(
         digest="",
-        scopes=check_scopes(scopes),
+        scopes=allowed,
+        tasks=None if tasks is None else check_tasks(tasks, allowed),
         tenant=_check_text(tenant, "tenant", TENANT_MAX) if tenant is not None else None,
         note=_check_text(note, "note", NOTE_MAX) if note else "",
         created_at=now_at,
@@ -179,6 +192,25 @@ def check_scopes(scopes: Iterable[str]) -> tuple[str, ...]:
     if not wanted:
         raise ConfigError(f"a token needs at least one scope: {', '.join(SCOPES)}")
     return tuple(name for name in SCOPES if name in wanted)
+
+
+def check_tasks(tasks: Iterable[str], scopes: Iterable[str]) -> tuple[str, ...]:
+    """Return a token's patterns of task names, sorted. Raise ``ConfigError`` if they do not go with its scopes."""
+    wanted, held = sorted(set(tasks)), set(scopes)
+    if "worker" not in held:
+        raise ConfigError("a token is bound to tasks with the scope worker only; add the scope, or leave out the tasks")
+    for name in sorted(held & UNBOUND):
+        raise ConfigError(
+            f"a token bound to tasks cannot have the scope {name}, which reaches all tasks; make two tokens"
+        )
+    if not 1 <= len(wanted) <= PATTERNS_MAX:
+        raise ConfigError(f"a token is bound to 1 to {PATTERNS_MAX} patterns of task names, not {len(wanted)}")
+    return tuple(_check_text(pattern, "task pattern", PATTERN_MAX) for pattern in wanted)
+
+
+def covers(patterns: Iterable[str], task: str) -> bool:
+    """Return whether one of a token's patterns matches a task's name."""
+    return any(fnmatchcase(task, pattern) for pattern in patterns)
 
 
 def id_of(presented: str) -> str:
@@ -284,7 +316,7 @@ class Tokens:
             return None
         found = self._grants.get(token_id)
         if found is None:
-            found = self._grants[token_id] = Grant(token_id, frozenset(kept.scopes), kept.tenant)
+            found = self._grants[token_id] = Grant(token_id, frozenset(kept.scopes), kept.tenant, kept.tasks)
         return found
 
     async def note_use(self, token_id: str) -> None:
@@ -363,6 +395,7 @@ def _token(token_id: str, kept: _Kept, last_used_at: int | None = None) -> Token
         expires_at=kept.expires_at,
         revoked_at=kept.revoked_at,
         last_used_at=last_used_at,
+        tasks=kept.tasks,
     )
 
 
@@ -371,6 +404,7 @@ def _told(token: Token) -> dict[str, object]:
     return {
         "scopes": token.scopes,
         "tenant": token.tenant,
+        "tasks": token.tasks,
         "note": token.note,
         "expires_at": token.expires_at,
         "revoked_at": token.revoked_at,

@@ -42,6 +42,7 @@ class Scope(StrEnum):
     SUBMIT = "submit"
     READ = "read"
     WORKER = "worker"
+    PUBLISH = "publish"  # No route needs it: it lets a worker publish its tasks.
     ADMIN = "admin"
 
 
@@ -53,10 +54,16 @@ class Caller:
     tenant: str | None = None
     token_id: str | None = None
     open: bool = False
+    tasks: tuple[str, ...] | None = None  # Patterns of the tasks that a worker token is bound to.
 
     def may(self, scope: Scope) -> bool:
         """Tell whether a scope is among theirs."""
         return scope is Scope.PUBLIC or scope in self.scopes or Scope.ADMIN in self.scopes
+
+    @property
+    def publishes(self) -> bool:
+        """Whether a worker of theirs may change the catalogue, the limits and the crons of its tasks."""
+        return self.open or self.tasks is not None or self.may(Scope.PUBLISH)
 
     @property
     def who(self) -> str:
@@ -258,7 +265,7 @@ def _count_failure(limiter: Limiter, address: str, token_id: str) -> None:
 @functools.lru_cache(maxsize=1_000)
 def _caller(grant: Grant) -> Caller:
     known = frozenset(scope for scope in Scope if scope.value in grant.scopes)
-    return Caller(known - {Scope.PUBLIC}, grant.tenant, grant.token_id)
+    return Caller(known - {Scope.PUBLIC}, grant.tenant, grant.token_id, tasks=grant.tasks)
 
 
 def _subject(scope: AsgiScope) -> str | None:

@@ -74,6 +74,13 @@ class Register(Body):
     )
 
 
+class NotPublished(BaseModel):
+    """A task whose entry, limits and cron stay as the catalogue has them, if it has any."""
+
+    task_type: str = Field(examples=["reports.build"])
+    reason: str
+
+
 class Registered(BaseModel):
     """The worker is known by a new id."""
 
@@ -85,6 +92,9 @@ class Registered(BaseModel):
     payload_max: int = Field(description="Bytes of the largest result that is kept.")
     policy_version: int
     policy: dict[str, Any] | None = Field(description="The policy in force, if `tasks` were given.")
+    not_published: list[NotPublished] = Field(
+        default_factory=list, description="Of `tasks`: those that this token may not put into the catalogue."
+    )
 
 
 class Failure(Body):

@@ -12,6 +12,7 @@ from headway.client.codec import encode_result, payload_body
 from headway.client.context import trace_of
 from headway.client.options import Limit
 from headway.client.stand_in import stand_in
+from headway.client.task import is_unique_key
 from headway.core.cron import parse_cron
 from headway.core.errors import ConfigError, JobError, PayloadError
 from headway.core.job import JobId
@@ -29,11 +30,13 @@ from headway.core.policy.retry import (
     TimedOut,
     Unknown,
 )
+from headway.core.policy.rules import applies, counter_name
 from headway.engine.catalogue import CronDocument, TaskEntry
 from headway.engine.desk import NewWorker
 from headway.engine.handing import Ended, Step
 from headway.engine.messages import Given, Terms
 from headway.engine.serving import Ask
+from headway.engine.tokens import covers
 from headway.server import shapes_workers as shapes
 from headway.server.problems import Problem
 from headway.server.shapes import SECONDS_MAX, TEXT_MAX
@@ -66,8 +69,11 @@ def new_worker(body: shapes.Register, app: Headway) -> NewWorker:
     if stray := sorted(limits.keys() - names):
         raise Problem("invalid", f"limits: {stray[0]!r} is not among the tasks")
     crons = _converted(body.crons or [], list[CronDocument], "crons")
+    rules = {name: _limits(name, rules.values()) for name, rules in limits.items()}
     for cron in crons:
         _check_cron(cron, names, settings.payload_max)
+        governing = {name for name, rule in app.policy.limits.items() if applies(rule, cron.task)}
+        _check_cron_keys(cron, {*rules.get(cron.task, {}), *governing})
     return NewWorker(
         capabilities=tuple(body.capabilities),
         slots=body.capacity,
@@ -76,7 +82,7 @@ def new_worker(body: shapes.Register, app: Headway) -> NewWorker:
         version=body.version,
         reserved=body.reserved,
         tasks=None if body.tasks is None else tasks,
-        limits={name: _limits(name, rules.values()) for name, rules in limits.items()},
+        limits=rules,
         crons=crons,
         heartbeat_ms=_ms(heartbeat),
         lease_ms=_ms(dead_after),
@@ -123,6 +129,27 @@ def _limits(task: str, rules: Iterable[LimitRule]) -> dict[str, LimitRule]:
     if any(max(one.concurrency or 0, one.burst or 0) > LARGEST for one in found):
         raise Problem("invalid", f"limits: {task}: a limit is out of bounds")
     return {one.name(task): one.rule(task) for one in found}
+
+
+def check_tasks(new: NewWorker, patterns: tuple[str, ...] | None) -> None:
+    """Refuse a worker that names tasks which its token is not for. Raises ``Problem``."""
+    for entry in new.tasks or ():
+        if patterns is not None and not covers(patterns, entry.name):
+            raise Problem(
+                "forbidden", f"this token is for the tasks {', '.join(patterns)[:TEXT_MAX]}, not for {entry.name!r}"
+            )
+
+
+def _check_cron_keys(cron: CronDocument, limits: set[str]) -> None:
+    """Refuse a cron whose jobs would count as another tenant's, or hold keys of other tasks."""
+    if cron.tenant is not None:
+        raise Problem("invalid", f"crons: {cron.task}: a cron that comes over HTTP cannot have a tenant")
+    if cron.unique_key is not None and not is_unique_key(cron.unique_key, cron.task):
+        raise Problem("invalid", f"crons: {cron.task}: unique_key must be the task's name, a colon and 32 hex digits")
+    known = {counter_name(name) for name in limits}
+    for key in cron.limits:
+        if key.partition("=")[0] not in known:
+            raise Problem("invalid", f"crons: {cron.task}: {key[:TEXT_MAX]!r} is no limit of this task")
 
 
 def _check_cron(cron: CronDocument, names: set[str], largest: int) -> None:

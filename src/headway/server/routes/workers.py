@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Annotated
@@ -34,9 +35,12 @@ from headway.server.shapes_workers import (
     Registered,
     Result,
 )
-from headway.server.workers import given_tasks, new_worker, read_held, read_poll, read_result, unreadable
+from headway.server.workers import check_tasks, given_tasks, new_worker, read_held, read_poll, read_result, unreadable
+
+log = logging.getLogger("headway.server")
 
 POLL_INTERVAL_MS = 1_000
+UNPUBLISHED = "it differs from the catalogue, and the token is neither bound to it (--tasks) nor has the scope publish"
 
 routes = Routes("workers", "/internal/workers")
 
@@ -55,12 +59,20 @@ KNOWN = ("worker_unknown", "worker_not_found")
     summary="Register a worker",
 )
 async def register(request: Request, body: Register) -> Response:
-    """Make a worker known. Its id is new each time; only the token that registered it may speak for it."""
-    service = service_of(request)
+    """Make a worker known. Its id is new each time; only the token that registered it may speak for it.
+
+    What it says of its tasks goes into the catalogue if the token is bound to them or has the scope `publish`.
+    """
+    service, caller = service_of(request), caller_of(request)
     settings, in_force = service.app.settings, service.app.in_force
     new = new_worker(body, service.app)
+    check_tasks(new, caller.tasks)
     desk = await service.desk()
-    registration = await desk.register(new, token_id=caller_of(request).token_id)
+    registration = await desk.register(new, token_id=caller.token_id, bound=caller.tasks)
+    withheld = await desk.publish(new, allowed=caller.publishes, who=caller.who)
+    if withheld:
+        facts = {"worker": registration.worker_id, "token": caller.token_id, "tasks": withheld, "reason": UNPUBLISHED}
+        log.warning("worker.not_published", extra={"headway": facts})
     return reply(
         {
             "worker_id": registration.worker_id,
@@ -71,6 +83,7 @@ async def register(request: Request, body: Register) -> Response:
             "payload_max": settings.payload_max,
             "policy_version": in_force.version,
             "policy": None if body.tasks is None else policy_data(in_force.policy),
+            "not_published": [{"task_type": name, "reason": UNPUBLISHED} for name in withheld],
         },
         201,
     )
