@@ -15,11 +15,9 @@ from headway.integrations.celery.shards import queue_of, shard_of
 
 
 def test_a_user_has_always_the_same_queues() -> None:
-    # R4.29, R4.30: fixed, so that a release that changes them is noticed: users would move.
-    assert shard_of("user:7", queues=20, width=4) == shard_of("user:7", queues=20, width=4)
-    assert [queue_of(user, queues=20) for user in ("a", "b", 7)] == [
-        queue_of(user, queues=20) for user in ("a", "b", "7")
-    ]
+    # R4.29, R4.30: in every process, on every machine and in every release, or users would move.
+    assert shard_of("user:7", queues=20, width=4) == (3, 7, 13, 17)
+    assert [queue_of(user, queues=20) for user in ("a", "b", 7, "7", "ünï")] == [14, 3, 8, 8, 18]
 
 
 def test_nobody_has_the_first_queue() -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import getpass
 import multiprocessing
+import socket
 import threading
 from collections.abc import Callable
 
 import pytest
 from celery import Celery, group  # type: ignore[import-untyped]
 
-from headway.core.errors import ConfigError
+from headway.core.errors import ConfigError, StoreError
 from headway.integrations.celery import (
     Balancer,
     decrement_pending,
@@ -34,11 +36,20 @@ def _current(balancer: Balancer) -> None:
     """The functions work on the current app."""
 
 
-def test_loads_are_read_at_one_moment() -> None:
+def test_loads_are_read_at_one_moment(app: Celery, server: Valkey) -> None:
     # R4.8, R4.9, R4.10, R4.26
     assert get_all_queue_loads() == {f"queue_{number}": (0, 0) for number in range(20)}
-    assert select_best_queue() == "queue_0"
-    assert get_queue_load("queue_0") == (0, 0)
+    for _ in range(3):
+        app.tasks["project.add"].delay(1, 1)
+    increment_running("queue_7", 5)
+    server.ask("CONFIG", "RESETSTAT")
+    loads = get_all_queue_loads()
+    said = server.ask("INFO", "commandstats").decode()
+    assert "cmdstat_fcall:calls=1," in said or "cmdstat_fcall_ro:calls=1," in said  # One function reads them all.
+    busy = {"queue_0": (1, 0), "queue_1": (1, 0), "queue_2": (1, 0), "queue_7": (0, 5)}
+    assert loads == {f"queue_{number}": (0, 0) for number in range(20)} | busy
+    assert select_best_queue() == "queue_3"
+    assert (get_queue_load("queue_0"), get_queue_load("queue_7")) == ((1, 0), (0, 5))
 
 
 def test_counting_by_hand() -> None:
@@ -94,9 +105,24 @@ def test_a_reset_in_flight_falsifies_nothing(app: Celery, server: Valkey, caplog
     reset_queue_counters("queue_0")
     assert get_queue_load("queue_0") == (1, 0)
     assert server.ask("GET", "queue:queue_0:pending") == b"$1\r\n1\r\n"
-    assert "celery.reset" in caplog.text
+    assert f"celery.reset: {getpass.getuser()} on {socket.gethostname()} wrote queue_0 anew; 5 counts" in caplog.text
     reset_queue_counters()
     assert get_queue_load("queue_0") == (1, 0)
+
+
+def test_only_a_user_of_the_server_that_may_write_there_resets(app: Celery, make: MakeApp, server: Valkey) -> None:
+    # R4.48: the server's own users and rules are the authority.
+    app.tasks["project.add"].delay(1, 1)
+    increment_pending("queue_0", 5)
+    server.ask("ACL", "SETUSER", "viewer", "on", ">secret", "~*", "&*", "+@read", "+@connection")
+    try:
+        make(store=server.url.replace("redis://", "redis://viewer:secret@") + "/0")
+        with pytest.raises(StoreError, match=r"(?i)noperm|permission"):
+            reset_queue_counters()
+    finally:
+        server.ask("ACL", "DELUSER", "viewer")
+    app.set_current()
+    assert get_queue_load("queue_0") == (6, 0)
 
 
 def test_queues_that_are_not_counted_are_refused() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from headway.integrations.celery import (
     increment_running,
 )
 from tests.integrations.celery.conftest import MakeApp
+from tests.integrations.celery.project import make_app
 from tests.integrations.celery.workers import StartWorker, eventually, lines, times
 from tests.servers import Valkey
 
@@ -77,6 +79,34 @@ def test_every_outcome_is_counted_once(
     worker.stop()
     assert balancer.ledger.figures().nodes == {}
     assert "celery.drift" not in worker.log
+
+
+class Evil:
+    """Makes a folder wherever it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.path),)
+
+
+def test_a_pickled_message_is_refused_and_counted_off(
+    app: Celery, balancer: Balancer, start_worker: StartWorker, tmp_path: Path, server: Valkey, broker: str
+) -> None:
+    # S-36: whatever is in a message's body, neither a worker nor the ledger unpickles it.
+    stranger = make_app(broker, None)
+    sent = {"queue": "queue_3", "serializer": "pickle", "ignore_result": True}
+    stranger.tasks["project.note"].apply_async((Evil(tmp_path / "evil"), "x"), **sent)
+    stranger.close()
+    assert balancer.reconcile().adopted == 1  # The ledger reads the message's headers, and counts it.
+    assert get_all_queue_loads()["queue_3"] == (1, 0)
+    worker = start_worker(pool="threads", concurrency=1).ready()
+    eventually(lambda: "untrusted content" in worker.log, "it is refused", lambda: worker.log)
+    assert app.tasks["project.add"].delay(1, 2).get(timeout=60) == 3
+    eventually(lambda: totals() == (0, 0), "rest", lambda: (totals(), worker.log))
+    assert server.ask("HLEN", "unacked") == b":0\r\n"
+    assert not (tmp_path / "evil").exists()
 
 
 def test_killed_processes_leave_nothing_running(
