@@ -25,9 +25,9 @@ from headway.engine.tokens import create_token, revoke_token
 from headway.server import guard
 from headway.server.api import headway_api
 from headway.server.guard import BODY_MAX, Guard
+from headway.server.pages import write_cursor
 from headway.server.problems import PROBLEM_JSON, STATUSES, Problem
 from headway.server.protocol import Protocol
-from headway.server.routes.tasks import write_cursor
 from headway.server.routing import read_json
 from headway.server.serving import bind
 from headway.stores.base import JobQuery, Store

@@ -26,6 +26,7 @@ from headway.engine.operating import (
     GetStats,
     Greet,
     Greeting,
+    Jobs,
     Purge,
     Question,
     Read,
@@ -105,15 +106,19 @@ class RemoteStore:
         await self._caller.close()
 
     async def get(self, job_ids: Sequence[JobId]) -> list[Job | None]:
-        return [job for part in _parts(job_ids, PAGE_MAX) for job in await self._ask(Get(part), list[Job | None])]
+        found: list[Job | None] = []
+        while len(found) < len(job_ids):
+            part = list(job_ids[len(found) : len(found) + PAGE_MAX])
+            found += (await self._ask(Get(part), Jobs)).jobs
+        return found
 
     async def find(self, query: JobQuery) -> list[Job]:
         found: list[Job] = []
         while (wanted := min(PAGE_MAX, query.limit - len(found))) > 0:
             before = found[-1].seq if found else query.before
-            page = await self._ask(Find(query._replace(before=before, limit=wanted)), list[Job])
-            found += page
-            if len(page) < wanted:
+            page = await self._ask(Find(query._replace(before=before, limit=wanted)), Jobs)
+            found += [job for job in page.jobs if job is not None]
+            if len(page.jobs) < wanted and not page.more:
                 break
         return found
 

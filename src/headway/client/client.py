@@ -11,6 +11,7 @@ import threading
 import weakref
 from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import timedelta
+from typing import Any
 
 from headway.client.historian import Historian
 from headway.client.settings import seconds
@@ -21,6 +22,7 @@ from headway.core.policy.document import Policy
 from headway.core.policy.estimate import Estimate
 from headway.core.standing import Standing
 from headway.engine.foresight import Foresight
+from headway.engine.reading import get_in_steps
 from headway.engine.traces import shown_trace
 from headway.engine.watch import Watcher
 from headway.stores.base import JobQuery, Stats, Store, Submission, SubmitsWithin
@@ -207,17 +209,22 @@ class Client:
         self._pid = os.getpid()
 
 
-async def _known(store: Store, job_ids: Sequence[JobId]) -> Sequence[Job | None]:
-    """Read jobs as they are before a move, if somebody wants to read in a log that they made it."""
-    return await store.get(job_ids) if log.isEnabledFor(logging.INFO) else ()
+async def _known(store: Store, job_ids: Sequence[JobId]) -> list[tuple[State, dict[str, Any]] | None]:
+    """Read the states of jobs before a move, and what the log says of them, if the log is read."""
+    if not log.isEnabledFor(logging.INFO):
+        return []
+    return [None if job is None else (job.state, _facts(job)) async for job in get_in_steps(store.get, job_ids)]
 
 
-def _log_moves(before: Sequence[Job | None], after: Sequence[State | None]) -> None:
-    for job, state in zip(before, after, strict=False):
-        if job is not None and state is not None and state is not job.state:
-            trace_id = shown_trace(job.trace_id, job.job_id)
-            facts = {"job": job.job_id, "task": job.task, "lane": job.lane, "trace_id": trace_id, "reason": "by hand"}
-            log.info(f"job.{state.value}", extra={"headway": facts})
+def _facts(job: Job) -> dict[str, Any]:
+    trace_id = shown_trace(job.trace_id, job.job_id)
+    return {"job": job.job_id, "task": job.task, "lane": job.lane, "trace_id": trace_id, "reason": "by hand"}
+
+
+def _log_moves(before: Sequence[tuple[State, dict[str, Any]] | None], after: Sequence[State | None]) -> None:
+    for known, state in zip(before, after, strict=False):
+        if known is not None and state is not None and state is not known[0]:
+            log.info(f"job.{state.value}", extra={"headway": known[1]})
 
 
 class _Link:

@@ -56,6 +56,7 @@ def _describe_other(kind: type) -> dict[str, Any]:
 _encoder = msgspec.json.Encoder(enc_hook=_encode_other)
 _sorted_encoder = msgspec.json.Encoder(enc_hook=_encode_other, order="sorted")
 _plain_decoder = msgspec.json.Decoder()
+_raw_decoder = msgspec.json.Decoder(msgspec.Raw)
 
 
 class Signature:
@@ -295,6 +296,16 @@ def result_type(function: Callable[..., Any]) -> Any:
 def read_payload(payload: bytes) -> Any:
     """Give a payload's arguments as plain JSON values, for people and operators."""
     return _plain_decoder.decode(payload_body(split_server(payload)[0]))
+
+
+def raw_payload(payload: bytes) -> msgspec.Raw:
+    """Return the JSON of a payload or result as it is stored: checked, not decoded, so it takes no more memory.
+
+    Raises ``PayloadError`` and ``ValueError`` for one that cannot be passed on.
+    """
+    body = payload_body(split_server(payload)[0])
+    str(body, "utf-8")
+    return _raw_decoder.decode(body)
 
 
 def add_server(payload: bytes, server: str) -> bytes:

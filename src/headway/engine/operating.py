@@ -5,16 +5,17 @@ Only commands of the same release speak so; the REST interface is for everybody 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from typing import Any, assert_never
 
 import msgspec
 
 from headway.core.errors import ConfigError
-from headway.core.job import JobId, State
+from headway.core.job import Job, JobId, State
 from headway.engine.catalogue import CRONS
 from headway.engine.learning import LEARNED
 from headway.engine.policies import check_kept
+from headway.engine.reading import find_in_steps, get_in_steps
 from headway.engine.rules import PAUSES, POLICY
 from headway.engine.tally import TALLIES
 from headway.stores.base import FORMAT, POLICIES, RULES, JobQuery, Store
@@ -23,7 +24,8 @@ from headway.version import __version__
 
 PATH = "/internal/operate"
 IDS_MAX = 500
-PAGE_MAX = 100  # Jobs may be large.
+PAGE_MAX = 100  # Jobs of one answer,
+PAGE_BYTES = 3 << 20  # which ends with the job that reaches this; in the answer they take a third more.
 NUMBER_MAX = 1 << 53  # Beyond it some stores count no longer one by one.
 # Kinds that may be read. Only policies, the number of the policy in force, and pauses may be written.
 DOCUMENTS = (POLICIES, RULES, TALLIES, LEARNED, CRONS)
@@ -88,6 +90,13 @@ class Greeting(msgspec.Struct, frozen=True):
     version: str
 
 
+class Jobs(msgspec.Struct, frozen=True):
+    """Jobs that were read or found, in order. ``more``: the answer is full, ask for the rest."""
+
+    jobs: list[Job | None]
+    more: bool = False
+
+
 Looking = Get | Find | GetStats | GetStanding | Greet | Read
 Changing = Cancel | Retry
 Ruling = Purge | Drain | Write
@@ -121,11 +130,11 @@ async def perform(store: Store, question: Question) -> Any:
     """Do what was asked. Raises ``ConfigError`` for what is out of bounds."""
     match question:
         case Get(job_ids):
-            return await store.get(_bounded(job_ids))
+            return await _page(get_in_steps(store.get, _bounded(job_ids)))
         case Find(query):
             if not 1 <= query.limit <= PAGE_MAX:
                 raise ConfigError(f"a page holds 1 to {PAGE_MAX} jobs")
-            return await store.find(query)
+            return await _page(find_in_steps(store.find, query))
         case GetStats():
             return await store.stats()
         case GetStanding(job_id):
@@ -151,6 +160,25 @@ async def perform(store: Store, question: Question) -> Any:
             return await store.write(kind, name, body, if_version=if_version)
         case _:
             assert_never(question)
+
+
+async def _page(jobs: AsyncIterator[Job | None]) -> Jobs:
+    """Read jobs until an answer is full."""
+    found: list[Job | None] = []
+    size = 0
+    async for job in jobs:
+        if size >= PAGE_BYTES:
+            return Jobs(found, more=True)
+        found.append(job)
+        size += 0 if job is None else _size(job)
+    return Jobs(found)
+
+
+def _size(job: Job) -> int:
+    """Return about how many bytes of a job its submitter and its worker chose."""
+    errors = [job.error, *(attempt.error for attempt in job.history)]
+    texts = sum(len(error.message) + len(error.traceback) for error in errors if error is not None)
+    return len(job.payload) + len(job.result or b"") + texts
 
 
 def check_question(question: Question) -> None:

@@ -14,6 +14,7 @@ from headway.engine.roster import Registration, Roster
 from headway.stores.base import KEEPER, Ear, Store
 
 LINGER = 5.0  # Seconds that the ears stay open after a poll: another one mostly follows.
+CLAIMED_FIRST = 16  # Jobs of the first exchange at most: each may bring a megabyte.
 NARROW_MAX = 4  # Feeds kept for polls that offer less than the worker registered.
 
 
@@ -63,6 +64,7 @@ class Seat:
         self.pending: bytes | None = None  # The claim whose answer the store did not give.
         self.spent: bytes | None = None  # The last one that brought anything.
         self.fresh = True  # Nobody has polled here yet.
+        self.batch = CLAIMED_FIRST  # Jobs that the next exchange asks for at most; falls where jobs are large.
         self.woken = False  # By the store, since the last exchange.
         self.used = time.monotonic()
         self._store = store

@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 from headway.core.errors import WorkerUnknown
@@ -27,6 +28,8 @@ SLOW_POLL = 1.0  # Seconds; stands behind the wake-ups.
 LOOK_EVERY = 0.5  # Seconds between looks at a worker's leases while it polls: a cancel reaches it within a second.
 LOOK_IDLE = 10.0  # The same while a poll waits and there are none: then another server would have to give it one.
 PATIENCE = 1.0  # Seconds a poll waits at most while the worker has not done what it was told.
+CLAIMED_AT_ONCE = 64  # Jobs of one exchange at most.
+ANSWER_BYTES = 4 << 20  # Bytes of payload that one poll brings; what would be more stays queued.
 ROUNDS = 50  # Exchanges that one poll makes at a stretch, as long as there is more to look at.
 
 
@@ -82,6 +85,7 @@ class Serving:
         self._waited = False
         self._doubted = False  # Whether its leases were looked at because they left too little room.
         self._more = False
+        self._asked = 0  # Jobs that the last exchange asked for.
         self._next_due: float | None = None
         self._settled: list[Settled] = []
 
@@ -124,7 +128,7 @@ class Serving:
                 raise WorkerUnknown(worker_id=self._seat.registration.worker_id)
             self._more = fed.more and free > 0
             if fed.leases:
-                return fed.leases
+                return await self._fill(await self._fitting(fed.leases), given, free)
             rounds += 1
             if self._more and rounds < ROUNDS and not self._is_over():
                 continue
@@ -136,11 +140,45 @@ class Serving:
             if self._is_over():
                 return ()
 
+    async def _fill(self, leases: list[Lease], given: bytes | None, free: int) -> list[Lease]:
+        """Claim for the slots that are left, a batch at a time, until the answer is large enough.
+
+        A claim that can be repeated is one batch, so that a repeat finds all of it: the worker asks again.
+        """
+        policy, batch = self._in_force.policy, leases
+        while len(leases) < free and len(batch) == self._asked and not self._is_over():
+            room = ANSWER_BYTES - _size(leases)
+            if given is not None or room < max(len(lease.payload) for lease in batch):
+                self._more = True
+                break
+            if self._ask.below is not None:
+                leave_free = policy.reserve.rule == "leave_free"
+                below = len(batch) if leave_free else sum(lease.lane not in policy.reserve.lanes for lease in batch)
+                self._ask = replace(self._ask, below=max(0, self._ask.below - below))
+            handed = HandIn(self._store, self._seat, policy)
+            fed = await self._exchange(handed, None, free=free - len(leases), wait=False)
+            self._more = fed.more
+            batch = await self._fitting(fed.leases, room, least=0)
+            leases = [*leases, *batch]
+        return leases
+
+    async def _fitting(self, leases: Sequence[Lease], room: int = ANSWER_BYTES, *, least: int = 1) -> list[Lease]:
+        """Keep what the answer has room for, and the first job in any case; the rest goes back unharmed."""
+        largest = max((len(lease.payload) for lease in leases), default=0)
+        self._seat.batch = max(1, min(CLAIMED_AT_ONCE, 2 * self._seat.batch, ANSWER_BYTES // max(1, largest)))
+        sizes = accumulate(len(lease.payload) for lease in leases)
+        kept = max(least, sum(size <= room for size in sizes))
+        if kept < len(leases):
+            await self._give_back(leases[kept:], "the answer to the worker has no room for it")
+            self._more = True
+        return list(leases[:kept])
+
     async def _exchange(self, handed: HandIn, given: bytes | None, *, free: int, wait: bool) -> Fed:
         seat, ask = self._seat, self._ask
         async with seat.exchanging:
             if free and (seat.newest is not self._poll or self._is_over()):
                 free = 0
+            free = self._asked = min(free, seat.batch)
             claim_id = given or seat.pending or os.urandom(TOKEN_BYTES)
             woken, seat.woken = seat.woken and free > 0, seat.woken and free == 0
             below = await self._below(free)
@@ -190,8 +228,10 @@ class Serving:
             seat.hold(leases)
         return leases
 
-    async def _give_back(self, leases: Sequence[Lease]) -> None:
-        released = Released("the worker went away before it was told")
+    async def _give_back(
+        self, leases: Sequence[Lease], reason: str = "the worker went away before it was told"
+    ) -> None:
+        released = Released(reason)
         await end_leases(self._store, leases, self._in_force.policy, lambda _: released, expired_only=False)
         self._seat.let_go([lease.job_id for lease in leases])
 
@@ -257,6 +297,10 @@ class Serving:
             async with asyncio.timeout(max(0.0, timeout)):
                 await self._poll.wake.wait()
         self._poll.wake.clear()
+
+
+def _size(leases: Sequence[Lease]) -> int:
+    return sum(len(lease.payload) for lease in leases)
 
 
 def _claim_of(worker_id: str, claim_id: str) -> bytes:

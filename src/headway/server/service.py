@@ -29,6 +29,7 @@ from headway.server.sessions import Sessions
 from headway.stores.base import Store
 
 STREAMS_MAX = 10_000
+LISTS_MAX = 4  # Pages that are read and encoded at a time; the others wait.
 FORECAST_AGE = 1.0  # Seconds for which one look ahead serves all who ask.
 
 
@@ -48,6 +49,7 @@ class Service:
         self._foresight = Foresight()
         self._forecasts: Lookout[Forecast] = Lookout(self._look_ahead)
         self.keeping: asyncio.Task[None] | None = None  # What does the chores.
+        self.listing = asyncio.Semaphore(LISTS_MAX)
         self.streams = 0  # Open ones.
         # By token: how many streams it has open, and what is done once it is good no more. One look for all of them.
         self._endings: dict[str | None, tuple[int, asyncio.Future[None]]] = {}

@@ -120,7 +120,9 @@ class Payload(BaseModel):
     """What is to be run."""
 
     task_type: str
-    parameters: dict[str, Any] | None = Field(description="null if they cannot be read by this release.")
+    parameters: dict[str, Any] | None = Field(
+        description="null if this release cannot read them, or if they are `omitted`."
+    )
     required_capabilities: list[str]
 
 
@@ -182,10 +184,13 @@ class TaskShape(BaseModel):
     queue_position: int | None = None
     estimate: EstimateShape | None = None
     why: list[ReasonShape] | None = None
+    omitted: list[Literal["parameters", "result"]] | None = Field(
+        None, description="In lists: what is left out, being larger than 1 KiB. `include` brings it."
+    )
 
 
 class TaskPage(BaseModel):
-    """A page of tasks, newest first."""
+    """A page of tasks, newest first; it ends at 4 MiB."""
 
     items: list[TaskShape]
     next_cursor: str | None = Field(description="Give it as `cursor` for the next page; null at the end.")
@@ -294,6 +299,7 @@ class WorkersShape(BaseModel):
     """The workers."""
 
     workers: list[WorkerShape]
+    next_cursor: str | None = Field(description="Give it as `cursor` for the next page; null at the end.")
 
 
 class WorkerDrained(BaseModel):
@@ -336,6 +342,7 @@ class CatalogueShape(BaseModel):
     """The tasks that are known."""
 
     tasks: list[CatalogueTask]
+    next_cursor: str | None = Field(description="Give it as `cursor` for the next page; null at the end.")
 
 
 class AuditEntry(BaseModel):

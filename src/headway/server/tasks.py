@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import msgspec
 
-from headway.client.codec import read_payload
-from headway.core.errors import HeadwayError, JobError
+from headway.client.codec import raw_payload
+from headway.core.errors import JobError, PayloadError
 from headway.core.job import Attempt, Job, State
 from headway.core.moments import write_moment
 from headway.core.policy.document import Policy
@@ -18,10 +18,15 @@ from headway.core.policy.why import Reason
 from headway.engine.traces import shown_trace
 
 TASK_NEED = "task:"
+ATTEMPTS_SHOWN = 100  # The newest attempts that an answer lists; a task may have a million.
+TRACEBACKS_SHOWN = 10  # The newest of them that keep their traceback: one takes up to 32 kB.
 
 
-def task_values(job: Job, policy: Policy) -> dict[str, Any]:
-    """Give every field of a task but those that say when it will run."""
+def task_values(job: Job, policy: Policy, *, omitted: Collection[str] = ()) -> dict[str, Any]:
+    """Return every field of a task but those that say when it will run. Stored JSON passes through undecoded.
+
+    ``omitted``: parameters or result, or both; they are null then.
+    """
     return {
         "task_id": job.job_id,
         "status": job.state.value,
@@ -29,7 +34,7 @@ def task_values(job: Job, policy: Policy) -> dict[str, Any]:
         "effective_priority": effective_lane(policy, job, job.seen_at),
         "payload": {
             "task_type": job.task,
-            "parameters": _read(job.payload),
+            "parameters": None if "parameters" in omitted else _raw(job.payload),
             "required_capabilities": [need for need in job.needs if not need.startswith(TASK_NEED)],
         },
         "tenant": job.tenant,
@@ -45,10 +50,10 @@ def task_values(job: Job, policy: Policy) -> dict[str, Any]:
         "cancel_requested_at": _moment(job.cancel_requested_at),
         "assigned_worker_id": job.worker_id,
         "progress": None if job.progress is None else {"fraction": job.progress, "note": job.note},
-        "result": _result(job),
+        "result": None if "result" in omitted else _result(job),
         "error": _error(job.error),
         "reason": job.result_error or job.reason,
-        "attempts": [_attempt(attempt) for attempt in job.history],
+        "attempts": _attempts(job.history),
         "idempotency_key": job.idempotency_key,
         "trace_id": trace_id(job),
     }
@@ -87,6 +92,14 @@ def ending_values(job: Job) -> dict[str, Any]:
     }
 
 
+def _attempts(history: Sequence[Attempt]) -> list[dict[str, Any]]:
+    shown = [_attempt(attempt) for attempt in history[-ATTEMPTS_SHOWN:]]
+    for attempt in shown[:-TRACEBACKS_SHOWN]:
+        if attempt["error"] is not None:
+            attempt["error"]["traceback"] = None
+    return shown
+
+
 def _attempt(attempt: Attempt) -> dict[str, Any]:
     return {
         "number": attempt.number,
@@ -110,14 +123,14 @@ def _error(error: JobError | None) -> dict[str, Any] | None:
     }
 
 
-def _result(job: Job) -> Any:
-    return None if job.result is None else _read(job.result)
+def _result(job: Job) -> msgspec.Raw | None:
+    return None if job.result is None else _raw(job.result)
 
 
-def _read(payload: bytes) -> Any:
+def _raw(payload: bytes) -> msgspec.Raw | None:
     try:
-        return read_payload(payload)
-    except (HeadwayError, msgspec.DecodeError):  # Written by a release to come, or by other hands.
+        return raw_payload(payload)
+    except (PayloadError, ValueError, RecursionError):  # A later release wrote it, or another program.
         return None
 
 

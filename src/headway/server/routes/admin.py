@@ -13,7 +13,10 @@ from headway.core.moments import write_moment
 from headway.core.policy.rules import Paused
 from headway.core.worker import Worker
 from headway.engine.audit import read_audit, record
+from headway.engine.catalogue import TaskEntry
+from headway.engine.reading import find_in_steps
 from headway.server.auth import Scope
+from headway.server.pages import named_page, read_name
 from headway.server.problems import Problem
 from headway.server.routes.tasks import reply
 from headway.server.routing import Routes, caller_of
@@ -24,20 +27,26 @@ from headway.stores.base import JobQuery
 
 RUNNING_MAX = 1_000  # Executing tasks that a list of workers names.
 
+NAMED_PAGE = 1_000  # Workers or tasks on a page, unless it is full before.
+
+Limit = Annotated[int, Query(ge=1, le=NAMED_PAGE)]
+Cursor = Annotated[str | None, Query(max_length=1_500, description="`next_cursor` of the page before.")]
+
 routes = Routes("operating", "/api/v1")
 
 
-@routes.get(
-    "/workers", scope=Scope.READ, answers={200: WorkersShape}, takes_input=False, whole=True, summary="List the workers"
-)
-async def list_workers(request: Request) -> Response:
-    """List the workers with what they run and offer; those that are dead, too, for a while."""
+@routes.get("/workers", scope=Scope.READ, answers={200: WorkersShape}, whole=True, summary="List the workers")
+async def list_workers(request: Request, limit: Limit = NAMED_PAGE, cursor: Cursor = None) -> Response:
+    """List the workers with what they run and offer, by their ids; those that are dead, too, for a while."""
     service = service_of(request)
     stats = await service.client.stats()
     running: dict[str | None, list[str]] = {}
-    for job in await service.client.find(JobQuery((State.EXECUTING,), limit=RUNNING_MAX)):
-        running.setdefault(job.worker_id, []).append(job.job_id)
-    return reply({"workers": [_worker(worker, running.get(worker.worker_id, [])) for worker in stats.workers]})
+    async with service.listing:
+        async for job in find_in_steps((await service.store()).find, JobQuery((State.EXECUTING,), limit=RUNNING_MAX)):
+            running.setdefault(job.worker_id, []).append(job.job_id)
+    workers = sorted(stats.workers, key=lambda worker: worker.worker_id)
+    items = ((worker.worker_id, _worker(worker, running.get(worker.worker_id, []))) for worker in workers)
+    return named_page("workers", items, after=None if cursor is None else read_name(cursor), most=limit)
 
 
 @routes.post(
@@ -83,26 +92,11 @@ async def resume(request: Request, wanted: Pause) -> Response:
     return await _switched(request, "resume", before)
 
 
-@routes.get(
-    "/catalogue", scope=Scope.READ, answers={200: CatalogueShape}, takes_input=False, summary="The tasks that are known"
-)
-async def get_catalogue(request: Request) -> Response:
-    """List the tasks that workers have told of, with their parameters."""
-    entries = await service_of(request).known.entries()
-    return reply(
-        {
-            "tasks": [
-                {
-                    "task_type": entry.name,
-                    "priority": entry.lane,
-                    "required_capabilities": list(entry.needs),
-                    "parameters": entry.parameters,
-                    "description": entry.doc,
-                }
-                for entry in entries
-            ]
-        }
-    )
+@routes.get("/catalogue", scope=Scope.READ, answers={200: CatalogueShape}, summary="The tasks that are known")
+async def get_catalogue(request: Request, limit: Limit = NAMED_PAGE, cursor: Cursor = None) -> Response:
+    """List the tasks that workers have told of, with their parameters, by name."""
+    entries = ((entry.name, _entry(entry)) for entry in await service_of(request).known.entries())
+    return named_page("tasks", entries, after=None if cursor is None else read_name(cursor), most=limit)
 
 
 @routes.get("/audit", scope=Scope.ADMIN, answers={200: AuditShape}, whole=True, summary="What operators did")
@@ -134,6 +128,16 @@ def _paused(paused: Paused) -> dict[str, Any]:
         "lanes": list(paused.lanes),
         "task_types": list(paused.tasks),
         "tenants": list(paused.tenants),
+    }
+
+
+def _entry(entry: TaskEntry) -> dict[str, Any]:
+    return {
+        "task_type": entry.name,
+        "priority": entry.lane,
+        "required_capabilities": list(entry.needs),
+        "parameters": entry.parameters,
+        "description": entry.doc,
     }
 
 

@@ -15,9 +15,10 @@ from headway.engine.sessions import PATH, RESUME
 from headway.engine.traces import taken_trace
 from headway.server.auth import Caller, Scope, authorise, refuse_socket, subprotocol_of, tenant_for, ticket_for
 from headway.server.forwarding import forward, reach
+from headway.server.pages import encode
 from headway.server.problems import Problem, problem_of
 from headway.server.routes.streams import NOT_FOUND, TICKET_SECONDS
-from headway.server.routes.tasks import encode, reply
+from headway.server.routes.tasks import reply
 from headway.server.routing import Routes, caller_of, check_depth, read_json
 from headway.server.service import Service, service_of
 from headway.server.session import Session

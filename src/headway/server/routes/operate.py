@@ -40,8 +40,9 @@ routes = Routes("operate", PATH)
 @routes.post("/look/{verb}", scope=Scope.READ, answers={200: (None, "What was asked.")}, include_in_schema=False)
 async def look(request: Request, verb: str) -> Response:
     """Look at jobs, workers, numbers, policies."""
-    question = await _read(request, verb, LOOKING)
-    return reply(await perform(await service_of(request).store(), question))
+    service, question = service_of(request), await _read(request, verb, LOOKING)
+    async with service.listing:
+        return reply(await perform(await service.store(), question))
 
 
 @routes.post("/change/{verb}", scope=Scope.SUBMIT, answers={200: (None, "What came of it.")}, include_in_schema=False)

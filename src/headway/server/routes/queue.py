@@ -10,9 +10,11 @@ from starlette.responses import Response
 from headway.core.job import JobId, State
 from headway.core.worker import WorkerState
 from headway.engine.audit import record
+from headway.engine.reading import find_in_steps, get_in_steps
 from headway.server.auth import Caller, Scope, tenant_for
+from headway.server.pages import read_cursor, task_page
 from headway.server.problems import Problem
-from headway.server.routes.tasks import PAGE, PAGE_MAX, TaskId, find, page, read_cursor, reply
+from headway.server.routes.tasks import PAGE, PAGE_MAX, Include, TaskId, find, read_include, reply
 from headway.server.routing import Routes, caller_of
 from headway.server.service import Service, service_of
 from headway.server.shapes import BULK_MAX, Name, QueueStats, Replay, Replayed, TaskPage, TaskState
@@ -63,8 +65,12 @@ async def list_dead_letters(
     tenant: Annotated[Name | None, Query()] = None,
     limit: Annotated[int, Query(ge=1, le=PAGE_MAX)] = PAGE,
     cursor: Annotated[str | None, Query(max_length=64)] = None,
+    include: Include = None,
 ) -> Response:
-    """List the tasks whose retries are used up, newest first. They are kept as long as the policy says: 30 days."""
+    """List the tasks whose retries are used up, newest first. They are kept as long as the policy says: 30 days.
+
+    A page is bounded as in the list of tasks.
+    """
     service = service_of(request)
     query = JobQuery(
         states=(State.DEAD_LETTER,),
@@ -72,9 +78,9 @@ async def list_dead_letters(
         lane=priority,
         tenant=tenant_for(caller_of(request), tenant),
         before=None if cursor is None else read_cursor(cursor),
-        limit=limit + 1,
+        limit=limit,
     )
-    return reply(await page(service, query))
+    return await task_page(service, query, include=read_include(include))
 
 
 @routes.post(
@@ -120,11 +126,14 @@ async def _dead_letters(service: Service, caller: Caller, wanted: Replay) -> tup
     tenant = tenant_for(caller, wanted.tenant)
     if wanted.task_ids is not None:
         asked = [JobId(task_id) for task_id in dict.fromkeys(wanted.task_ids)]
-        jobs = [job for job in await (await service.store()).get(asked) if job is not None]
-        fit = [job.job_id for job in jobs if job.state is State.DEAD_LETTER and tenant in (None, job.tenant)]
+        fit = [
+            job.job_id
+            async for job in get_in_steps((await service.store()).get, asked)
+            if job is not None and job.state is State.DEAD_LETTER and tenant in (None, job.tenant)
+        ]
         return fit, False
     if not wanted.all and wanted.task_type is None and wanted.priority is None and wanted.tenant is None:
         raise Problem("invalid", "give task_ids, task_type, priority or tenant; or all: true for every dead letter")
     query = JobQuery((State.DEAD_LETTER,), wanted.task_type, wanted.priority, tenant, limit=BULK_MAX + 1)
-    found = [job.job_id for job in await (await service.store()).find(query)]
+    found = [job.job_id async for job in find_in_steps((await service.store()).find, query)]
     return found[:BULK_MAX], len(found) > BULK_MAX

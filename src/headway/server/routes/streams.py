@@ -15,8 +15,9 @@ from headway.core.errors import HeadwayError
 from headway.core.job import JobId
 from headway.core.moments import write_moment
 from headway.server.auth import Caller, Scope, authorise, refuse_socket, subprotocol_of, ticket_for
+from headway.server.pages import encode
 from headway.server.problems import Problem, problem_of
-from headway.server.routes.tasks import TaskId, encode, find, reply
+from headway.server.routes.tasks import TaskId, find, reply
 from headway.server.routing import Routes, caller_of
 from headway.server.service import Service, service_of
 from headway.server.shapes import Ticket

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import base64
 from typing import Annotated, Any
 
-import msgspec
 from fastapi import Body, Path, Query, Request
 from starlette.datastructures import Headers
 from starlette.responses import Response
@@ -14,6 +12,7 @@ from headway.core.errors import JobNotFound
 from headway.core.job import Job, JobId, State
 from headway.core.moments import write_moment
 from headway.server.auth import Caller, Scope, tenant_for
+from headway.server.pages import encode, read_cursor, task_page
 from headway.server.problems import Problem
 from headway.server.routing import Routes, caller_of
 from headway.server.service import Service, service_of
@@ -40,9 +39,15 @@ PAGE, PAGE_MAX = 50, 500
 AGE_MAX = 100 * 365 * 86_400
 
 routes = Routes("tasks", "/api/v1")
-encode = msgspec.json.Encoder().encode
 
 TaskId = Annotated[str, Path(min_length=1, max_length=64, pattern=r"^[0-9A-Za-z_-]+$", description="The task's id.")]
+Include = Annotated[
+    str | None,
+    Query(
+        pattern=r"^(parameters|result)(,(parameters|result))*$",
+        description="`parameters`, `result` or both with a comma: show them whatever their size.",
+    ),
+]
 SUBMIT_PROBLEMS = (
     "idempotency_conflict", "bad_arguments", "payload", "payload_too_large", "config", "tenant_mismatch",
     "queue_full", "not_stored", "store_full",
@@ -115,8 +120,13 @@ async def list_tasks(
     age_max: Annotated[float | None, Query(ge=0, le=AGE_MAX, description="At most so many seconds old.")] = None,
     limit: Annotated[int, Query(ge=1, le=PAGE_MAX)] = PAGE,
     cursor: Annotated[str | None, Query(max_length=64, description="`next_cursor` of the page before.")] = None,
+    include: Include = None,
 ) -> Response:
-    """List tasks with all their fields, but without their place in the queue; those in the history too."""
+    """List tasks without their place in the queue; those in the history too.
+
+    A page may hold fewer than `limit` tasks: it ends at 4 MiB. Parameters and results of more than 1 KiB are null, and
+    `omitted` names them, unless `include` asks for them.
+    """
     service, caller = service_of(request), caller_of(request)
     now_at = (await service.pictures.fresh()).now_at if age is not None or age_max is not None else 0
     query = JobQuery(
@@ -128,9 +138,9 @@ async def list_tasks(
         submitted_before_at=None if age is None else now_at - int(age * 1_000),
         submitted_after_at=None if age_max is None else now_at - int(age_max * 1_000),
         before=None if cursor is None else read_cursor(cursor),
-        limit=limit + 1,
+        limit=limit,
     )
-    return reply(await page(service, query, history=True))
+    return await task_page(service, query, include=read_include(include), history=True)
 
 
 @routes.get(
@@ -239,15 +249,9 @@ async def find(service: Service, caller: Caller, task_id: str) -> Job:
     return job
 
 
-async def page(service: Service, query: JobQuery, *, history: bool = False) -> dict[str, Any]:
-    """Find one more than wanted, to know whether there is a next page."""
-    jobs = await (service.client.find(query) if history else (await service.store()).find(query))
-    shown, policy = jobs[: query.limit - 1], await service.policy()
-    more = len(jobs) == query.limit and bool(shown)
-    return {
-        "items": [task_values(job, policy) for job in shown],
-        "next_cursor": write_cursor(shown[-1].seq) if more else None,
-    }
+def read_include(include: str | None) -> list[str]:
+    """Read which large fields a list shall show."""
+    return [] if include is None else include.split(",")
 
 
 def reply(values: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
@@ -271,18 +275,3 @@ def _submitted(kept: Kept) -> dict[str, Any]:
         "estimate": estimate_values(kept.estimate, kept.position),
         "deduplicated": kept.deduplicated,
     }
-
-
-def write_cursor(seq: int) -> str:
-    return base64.urlsafe_b64encode(str(seq).encode()).decode().rstrip("=")
-
-
-def read_cursor(text: str) -> int:
-    try:
-        number = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode("ascii")
-        seq = int(number) if number.isdecimal() and len(number) < 19 else -1
-    except (ValueError, UnicodeDecodeError):
-        seq = -1
-    if seq < 0:
-        raise Problem("invalid", "cursor: give next_cursor of the page before, as it is")
-    return seq

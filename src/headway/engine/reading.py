@@ -1,0 +1,33 @@
+"""Reads of many jobs, a few at a time: each may hold megabytes of arguments and results."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+
+from headway.core.job import Job, JobId
+from headway.stores.base import JobQuery
+
+JOBS_AT_ONCE = 16  # Jobs that one read brings into memory.
+
+Find = Callable[[JobQuery], Awaitable[list[Job]]]
+Get = Callable[[Sequence[JobId]], Awaitable[list[Job | None]]]
+
+
+async def find_in_steps(find: Find, query: JobQuery) -> AsyncIterator[Job]:
+    """Yield the jobs that a query finds, newest first, up to its limit."""
+    left, before = query.limit, query.before
+    while left > 0:
+        step = min(JOBS_AT_ONCE, left)
+        jobs = await find(query._replace(before=before, limit=step))
+        for job in jobs:
+            yield job
+        if len(jobs) < step:
+            return
+        left, before = left - step, jobs[-1].seq
+
+
+async def get_in_steps(get: Get, job_ids: Sequence[JobId]) -> AsyncIterator[Job | None]:
+    """Yield each of the jobs, or None where there is none."""
+    for start in range(0, len(job_ids), JOBS_AT_ONCE):
+        for job in await get(job_ids[start : start + JOBS_AT_ONCE]):
+            yield job

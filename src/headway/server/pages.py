@@ -1,0 +1,117 @@
+"""Lists as pages that are bounded in bytes as well as in number."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Collection, Iterable
+from typing import Any
+
+import msgspec
+from starlette.responses import Response
+
+from headway.core.job import Job
+from headway.core.policy.document import Policy
+from headway.engine.reading import find_in_steps
+from headway.server.problems import Problem
+from headway.server.service import Service
+from headway.server.tasks import task_values
+from headway.stores.base import JobQuery
+
+PAGE_BYTES = 4 << 20  # An answer ends with the item that reaches this; one item alone may be larger.
+LISTED_MAX = 1 << 10  # Bytes of parameters or of a result that a list shows without being asked to.
+LARGE = ("parameters", "result")  # What a list leaves out where it is larger.
+
+encode = msgspec.json.Encoder().encode
+
+
+class Page:
+    """Items of a list, encoded one by one until the page is full."""
+
+    def __init__(self, name: str, most: int) -> None:
+        self._name = name
+        self._most = most
+        self._items: list[bytes] = []
+        self._size = 0
+
+    def add(self, item: Any) -> bool:
+        """Add an item. Return False, and leave it out, if the page is full."""
+        if len(self._items) >= self._most:
+            return False
+        body = encode(item)
+        if self._items and self._size + len(body) > PAGE_BYTES:
+            return False
+        self._items.append(body)
+        self._size += len(body)
+        return True
+
+    def answer(self, next_cursor: str | None) -> Response:
+        """Return the page as an answer."""
+        head = b'{"%s":[' % self._name.encode()
+        body = head + b",".join(self._items) + b'],"next_cursor":' + encode(next_cursor) + b"}"
+        return Response(body, media_type="application/json")
+
+
+async def task_page(
+    service: Service, query: JobQuery, *, include: Collection[str] = (), history: bool = False
+) -> Response:
+    """Answer with the tasks that a query finds, and where the next page begins.
+
+    At most a few pages are made at a time, and each reads a few jobs at a time, so that memory stays bounded.
+    """
+    policy = await service.policy()
+    find = service.client.find if history else (await service.store()).find
+    page, last = Page("items", query.limit), query.before
+    async with service.listing:
+        async for job in find_in_steps(find, query._replace(limit=query.limit + 1)):
+            if not page.add(listed_task(job, policy, include)):
+                return page.answer(write_cursor(last or 0))
+            last = job.seq
+    return page.answer(None)
+
+
+def listed_task(job: Job, policy: Policy, include: Collection[str] = ()) -> dict[str, Any]:
+    """Return a task as lists show it: without parameters and results that are large, unless they are asked for."""
+    sizes = {"parameters": len(job.payload), "result": len(job.result or b"")}
+    omitted = [name for name in LARGE if sizes[name] > LISTED_MAX and name not in include]
+    return task_values(job, policy, omitted=omitted) | {"omitted": omitted}
+
+
+def named_page(name: str, items: Iterable[tuple[str, Any]], *, after: str | None, most: int) -> Response:
+    """Answer with items that are in the order of their names. The cursor is the name of the last one shown."""
+    page, last = Page(name, most), ""
+    for key, item in items:
+        if after is not None and key <= after:
+            continue
+        if not page.add(item):
+            return page.answer(_write(last))
+        last = key
+    return page.answer(None)
+
+
+def write_cursor(seq: int) -> str:
+    """Write where a page of tasks ended."""
+    return _write(str(seq))
+
+
+def read_cursor(text: str) -> int:
+    """Read where a page of tasks ended. Raises ``Problem``."""
+    number = read_name(text)
+    if not (number.isascii() and number.isdecimal() and len(number) < 19):
+        raise bad_cursor()
+    return int(number)
+
+
+def read_name(text: str) -> str:
+    """Read the name that a cursor was made of. Raises ``Problem``."""
+    try:
+        return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode()
+    except ValueError:
+        raise bad_cursor() from None
+
+
+def bad_cursor() -> Problem:
+    return Problem("invalid", "cursor: give next_cursor of the page before, as it is")
+
+
+def _write(name: str) -> str:
+    return base64.urlsafe_b64encode(name.encode()).decode().rstrip("=")
