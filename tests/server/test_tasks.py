@@ -350,6 +350,12 @@ async def test_a_task_for_later_is_scheduled(http: httpx.AsyncClient) -> None:
         pytest.param({"task_type": "add", "required_capabilities": "gpu"}, 422, "invalid", id="capability"),
         pytest.param({"task_type": "a\0b"}, 422, "invalid", id="nul"),
         pytest.param({"task_type": "\ud800"}, 422, "invalid", id="surrogate"),
+        pytest.param({"task_type": "\x01"}, 422, "invalid", id="control character"),
+        pytest.param({"task_type": "echo", "tenant": '\x01"victim"'}, 422, "invalid", id="control in a tenant"),
+        pytest.param({"task_type": "echo", "trace_id": "\x1b[2J"}, 422, "invalid", id="control in a trace id"),
+        pytest.param({"task_type": "echo", "idempotency_key": "a\nb"}, 422, "invalid", id="control in a key"),
+        pytest.param({"task_type": "echo", "priority": "high\x7f"}, 422, "invalid", id="control in a lane"),
+        pytest.param({"task_type": "echo", "required_capabilities": ["\x9b"]}, 422, "invalid", id="control in a need"),
         pytest.param(
             {"task_type": "other", "parameters": {"x": "y" * (1 << 20)}}, 413, "payload_too_large", id="large"
         ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from datetime import UTC, datetime
 
+import msgspec
 import pytest
 
 from headway.core.snapshot import Snapshot
@@ -100,6 +101,18 @@ async def test_a_cron_of_a_task_nobody_here_knows_is_left_to_others() -> None:
     clock.advance(60)
     await Ticker(store, lambda task: False)()
     assert await ticks(store) == []
+
+
+async def test_a_cron_whose_jobs_the_store_refuses_holds_back_no_other() -> None:
+    clock = ManualClock(start_at=at("2026-03-01T12:00:30"))
+    store = MemoryStore(clock=clock)
+    refused = msgspec.structs.replace(a_cron("* * * * *"), task="broken", tenant="x" * 5_000)
+    await publish_crons(store, [refused, a_cron("* * * * *")], {"broken", "sweep"}, clock())
+    ticker = Ticker(store, lambda task: True)
+    for _ in range(3):
+        clock.advance(60)
+        await ticker()
+    assert [job.task for job in await store.find(JobQuery())] == ["sweep"] * 3
 
 
 async def test_a_changed_cron_keeps_its_place_and_a_removed_one_goes() -> None:

@@ -12,8 +12,9 @@ TEXT_MAX = 255
 SECONDS_MAX = 10 * 365 * 86_400
 
 Status = Literal["queued", "executing", "completed", "failed", "cancelled", "dead_letter"]
-Name = Annotated[str, StringConstraints(min_length=1, max_length=TEXT_MAX, pattern=r"^[^\x00]*$")]
-Capability = Annotated[str, StringConstraints(min_length=1, max_length=100, pattern=r"^[^\x00]*$")]
+NO_CONTROLS = r"^[^\x00-\x1f\x7f-\x9f]*$"  # Names are printed on terminals and in logs.
+Name = Annotated[str, StringConstraints(min_length=1, max_length=TEXT_MAX, pattern=NO_CONTROLS)]
+Capability = Annotated[str, StringConstraints(min_length=1, max_length=100, pattern=NO_CONTROLS)]
 Seconds = Annotated[float, Field(gt=0, le=SECONDS_MAX, allow_inf_nan=False)]
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, StringConstraints, Tag
 
 from headway.core.worker import TASK
-from headway.server.shapes import SECONDS_MAX, Body, Name, Status
+from headway.server.shapes import NO_CONTROLS, SECONDS_MAX, Body, Name, Status
 
 CAPABILITIES_MAX = 100
 CAPACITY_MAX = 10_000
@@ -26,7 +26,7 @@ def _own(capability: str) -> str:
     return capability
 
 
-Offer = Annotated[str, StringConstraints(min_length=1, max_length=100, pattern=r"^[^\x00]*$"), AfterValidator(_own)]
+Offer = Annotated[str, StringConstraints(min_length=1, max_length=100, pattern=NO_CONTROLS), AfterValidator(_own)]
 TaskRef = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^[0-9A-Za-z_-]+$")]
 Fence = Annotated[str, StringConstraints(max_length=64, pattern=r"^([0-9a-f]{2})*$")]
 ClaimId = Annotated[str, StringConstraints(min_length=8, max_length=64, pattern=r"^[0-9A-Za-z_-]+$")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -18,7 +19,7 @@ from headway.server.auth import Caller, tenant_for
 from headway.server.problems import Problem, problem_of
 from headway.server.routing import check_depth
 from headway.server.service import Service
-from headway.server.shapes import NewTask
+from headway.server.shapes import NO_CONTROLS, NewTask
 
 
 class Kept(NamedTuple):
@@ -38,6 +39,8 @@ async def make_call(service: Service, caller: Caller, new: NewTask, *, key: str 
     """Check a body against the catalogue and the policy. Raises what does not fit."""
     if key is not None and new.idempotency_key not in (None, key):
         raise Problem("invalid", "Idempotency-Key and idempotency_key differ; give one of them")
+    if key is not None and not re.match(NO_CONTROLS, key):
+        raise Problem("invalid", "Idempotency-Key must not contain control characters")
     await service.app.follow_policy()
     task = await service.known.find(new.task_type)
     return _call(service, caller, new, task, key or new.idempotency_key, taken_trace(trace) or new.trace_id)

@@ -44,7 +44,7 @@ from headway.server.shapes import SECONDS_MAX, TEXT_MAX
 MESSAGE_MAX = 8_000
 TRACEBACK_MAX = 32_000
 ENTRY_MAX = 64 << 10  # Bytes.
-KEY_MAX = 1_000  # Letters of a key that is made of names.
+KEY_MAX = 300  # Letters of a key that is made of names: 1,200 bytes are as much as a store keeps.
 LARGEST = SECONDS_MAX * 1_000
 ANY = "*"  # No task has this name: it would be an offer to run any.
 

@@ -50,7 +50,7 @@ def raised(error: BaseException, task: Task[Any, Any, Any] | None) -> Ending:
         case TaskFailed():
             return error.ending
         case Snooze():
-            return Snoozed(to_ms(error.seconds), str(error) or "snoozed")
+            return Snoozed(to_ms(error.seconds), _cut(_text(error), MESSAGE_MAX) or "snoozed")
         case RateLimited():
             return Snoozed(to_ms(error.seconds), "rate_limited")
         case RetryAfter():

@@ -99,15 +99,6 @@ async def test_reports_of_several_claims_come_in_any_order(open_url: OpenStore, 
         assert (job.state, job.result) == ended
 
 
-async def test_a_batch_of_ids_with_line_breaks_is_kept(open_url: OpenStore, url: str) -> None:
-    store = await open_url(url)
-    await submit_one(store)  # From now on the class is known, and batches go the short way.
-    names = ["one", "two\nthree", "four"]
-    await store.submit([a_job(name) for name in names])
-    jobs = [await the_job(store, job.job_id) for job in [a_job(name) for name in names]]
-    assert [job.job_id for job in jobs] == names
-
-
 async def test_a_batch_with_a_job_that_is_known_keeps_the_others(open_url: OpenStore, url: str) -> None:
     store = await open_url(url)
     await submit_one(store)

@@ -47,6 +47,7 @@ from headway.stores.ears import LocalEar
 from headway.stores.memory.line import Line
 from headway.stores.memory.record import Record, job_of, matches, transient_lease
 from headway.stores.rulebook import read_rulebook
+from headway.stores.texts import check_jobs, check_text, check_worker
 
 MINUTE = 60_000
 DEAD_WORKERS_KEPT_MS = 3_600_000
@@ -90,6 +91,7 @@ class MemoryStore:
     async def close(self) -> None: ...
 
     async def submit(self, jobs: Sequence[NewJob]) -> list[Submitted]:
+        check_jobs(jobs)
         with self._lock:
             now_at = self._now()
             answers = self._check_submit(jobs, now_at)
@@ -140,6 +142,7 @@ class MemoryStore:
             )
 
     async def renew(self, beat: Beat) -> Renewed:
+        check_worker(beat.worker)
         with self._lock:
             now_at = self._now()
             known = self._workers.get(beat.worker.worker_id)
@@ -389,6 +392,8 @@ class MemoryStore:
             return sorted(found, key=lambda document: document.name)
 
     async def write(self, kind: str, name: str, body: bytes | None, *, if_version: int | None = None) -> int | None:
+        check_text(kind, "a document's kind")
+        check_text(name, "a document's name")
         with self._lock:
             known = self._documents.get((kind, name))
             version = known.version if known else 0

@@ -36,6 +36,7 @@ from headway.stores.base import (
 from headway.stores.paired.aside import Aside
 from headway.stores.paired.ear import PairedEar
 from headway.stores.paired.parting import Left, Parts, join_stats, join_views, leading, part, transient_views
+from headway.stores.texts import check_jobs
 
 # What a store may offer beyond the verbs of ``Store``. All of it concerns durable jobs alone, so it is offered here
 # exactly if the durable store does.
@@ -109,6 +110,7 @@ class PairedStore:
     # ------------------------------------------------------------------ the way of a job
 
     async def submit(self, jobs: Sequence[NewJob]) -> list[Submitted]:
+        check_jobs(jobs)  # Before one of the stores keeps its part.
         durable = [at for at, job in enumerate(jobs) if job.persist]
         transient = [at for at, job in enumerate(jobs) if not job.persist]
         answers: dict[int, Submitted] = {}

@@ -166,7 +166,8 @@ async def adopt_rules(tx: Transaction, before: Rules) -> None:
     seqs: list[int] = []
     held: list[str | None] = []
     for row in await tx.db.run("running", tx.namespace_id):
-        keys = tx.book.keys(row["task"], row["tenant"], rows.read_strings(row["limits"]))
+        task, tenant = rows.read_text(row["task"]) or "", rows.read_text(row["tenant"])
+        keys = tx.book.keys(task, tenant, rows.read_strings(row["limits"]))
         seqs.append(row["seq"])
         held.append(rows.strings_text([key for key, rule in keys if rule.concurrency is not None]))
     await tx.db.run("rehold", seqs, held)

@@ -16,6 +16,7 @@ from asyncpg import exceptions as pg
 from headway.core.errors import (
     HeadwayError,
     NotAStore,
+    PayloadError,
     StoreBusy,
     StoreCorrupt,
     StoreError,
@@ -54,14 +55,15 @@ _LOST = (
 )  # fmt: skip
 _CONTESTED = (pg.SerializationError, pg.DeadlockDetectedError, pg.UniqueViolationError, pg.LockNotAvailableError)
 
+# What the driver or the server says of NUL and of lone surrogates.
+_UNWRITABLE = (
+    pg.CharacterNotInRepertoireError, pg.UntranslatableCharacterError, asyncpg.DataError, UnicodeEncodeError,
+)  # fmt: skip
+
 # Whatever may end a listener.
 CUT = (OSError, TimeoutError, EOFError, pg.PostgresError, pg.InterfaceError, pg.InternalClientError)
 
-# Texts that PostgreSQL cannot keep: those with NUL, or with half a character.
-UNKEPT = (pg.CharacterNotInRepertoireError, pg.UntranslatableCharacterError, asyncpg.DataError, UnicodeEncodeError)
-
-# Why a plain job cannot be submitted the short way: its id is known, or it has such texts.
-UNPLAIN = (pg.UniqueViolationError, *UNKEPT)
+KnownAlready = pg.UniqueViolationError  # A row with this key is there already.
 
 
 async def connect(url: str, *, pgbouncer: bool = False) -> Connection:
@@ -180,6 +182,8 @@ def naming(shown: str) -> Iterator[None]:
         raise NotAStore(f"{shown} is not the store it was: {problem}; run `headway migrate`", **facts) from problem
     except (pg.DataCorruptedError, pg.IndexCorruptedError) as problem:
         raise StoreCorrupt(f"{shown} is damaged ({problem}); restore a backup", **facts) from problem
+    except _UNWRITABLE as problem:
+        raise PayloadError(f"{shown} cannot keep a text with NUL or a lone surrogate: {problem}", **facts) from problem
     except _LOST as problem:
         what = str(problem) or type(problem).__name__
         raise StoreUnavailable(f"{shown} cannot be reached just now: {what}", **facts) from problem

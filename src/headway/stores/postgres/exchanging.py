@@ -234,7 +234,7 @@ class _Taking:
                 return
 
     async def _take_transient(self, want: int) -> list[Lease]:
-        paused = list(self._tx.book.rules.paused.tasks)
+        paused = rows.texts(list(self._tx.book.rules.paused.tasks))
         taken = await self._tx.db.run("claim_transient", self._class_id, paused, want)
         key = self._take.key
         return [

@@ -54,7 +54,7 @@ async def renew(tx: Transaction, beat: Beat) -> Renewed:
 
 async def amend(tx: Transaction, amendments: Sequence[Amendment]) -> list[bool]:
     """Lower elastic jobs and halt sessions, as far as that changes anything."""
-    found = await tx.db.run("amend_seen", tx.namespace_id, [job_id for job_id, _ in amendments])
+    found = await tx.db.run("amend_seen", tx.namespace_id, rows.ids_list([job_id for job_id, _ in amendments]))
     seen = {row["job_id"]: row for row in found}
     now = {job_id: row["assigned"] for job_id, row in seen.items()}
     changed: list[bool] = []

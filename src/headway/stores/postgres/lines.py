@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from headway.core.policy.order import order_key
+from headway.stores.postgres import rows
 from headway.stores.postgres.transaction import Transaction
 
 
@@ -56,7 +57,13 @@ class Lines:
             self._clocks[job.class_id] = clock
         sharer = job.tenant or ""
         last = await self._last_key(job.class_id, sharer)
-        key = clock if front else order_key(clock, last, self._tx.book.step_us(job.task, sharer))
+        key = (
+            clock
+            if front
+            else order_key(
+                clock, last, self._tx.book.step_us(rows.read_text(job.task) or "", rows.read_text(sharer) or "")
+            )
+        )
         self._last[job.class_id, sharer] = key if last is None else max(last, key)
         return key
 

@@ -12,6 +12,7 @@ from headway.stores.base import WAITING_COUNTED, JobQuery, LaneStats, Stats
 from headway.stores.postgres import rows
 from headway.stores.postgres.caps import read_floor, with_sessions
 from headway.stores.postgres.transaction import MINUTE, Row, Transaction
+from headway.stores.texts import is_writable
 
 NEWEST = 2**63 - 1  # Above every sequence number.
 
@@ -34,9 +35,11 @@ async def get(tx: Transaction, job_ids: Sequence[JobId]) -> list[Job | None]:
 
 async def find(tx: Transaction, query: JobQuery) -> list[Job]:
     """Find jobs, newest first: one statement for each state asked for, so that each walks its own index."""
+    if not all(map(is_writable, (query.task, query.lane, query.tenant, query.worker_id))):
+        return []
     before = NEWEST if query.before is None else query.before
     wanted: list[Any] = [
-        query.worker_id, tx.namespace_id, rows.text(query.task), rows.text(query.lane), rows.text(query.tenant),
+        query.worker_id, tx.namespace_id, rows.text(query.task), query.lane, rows.text(query.tenant),
         query.submitted_before_at, query.submitted_after_at, before, query.limit,
     ]  # fmt: skip
     statements = {State.QUEUED: "find_queued", State.EXECUTING: "find_executing", State.COMPLETED: "find_completed"}

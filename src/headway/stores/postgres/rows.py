@@ -17,6 +17,7 @@ from headway.core.policy.rules import Rulebook
 from headway.core.snapshot import ClassView, Snapshot
 from headway.core.worker import Worker, WorkerState
 from headway.stores.base import WAITING_COUNTED
+from headway.stores.texts import escape_error, is_writable
 
 Row = Mapping[str, Any]
 
@@ -49,8 +50,20 @@ def text(value: str | None) -> str | None:
     return value
 
 
+def texts(values: Sequence[str | None]) -> list[str | None]:
+    """Write a column of texts that a store accepts: of those, only one that begins with the mark is escaped."""
+    return [text(value) if value is not None and value < "\x02" else value for value in values]
+
+
 def read_text(value: str | None) -> str | None:
-    return str(json.loads(value[1:])) if value is not None and value.startswith(_ESCAPED) else value
+    """Read a text. One that begins with the mark but was never escaped is read as it is."""
+    if value is None or not value.startswith(_ESCAPED):
+        return value
+    try:
+        read = json.loads(value[1:])
+    except ValueError:
+        return value
+    return read if isinstance(read, str) else value
 
 
 def error_text(error: JobError | None) -> str | None:
@@ -59,10 +72,7 @@ def error_text(error: JobError | None) -> str | None:
     try:
         return _json.encode(error).decode()  # Written in JSON, NUL does no harm.
     except UnicodeEncodeError:
-        kind, message, traceback = (
-            part.encode("utf-8", "replace").decode() for part in (error.type, error.message, error.traceback)
-        )
-        return _json.encode(JobError(kind, message, traceback, error.retriable)).decode()
+        return _json.encode(escape_error(error)).decode()
 
 
 def retry_text(rule: RetryRule | None) -> str | None:
@@ -88,8 +98,8 @@ def read_strings(value: str | None) -> tuple[str, ...]:
 
 
 def ids_list(job_ids: Sequence[JobId]) -> list[str]:
-    """List ids that somebody typed."""
-    return [text(job_id) or "" for job_id in job_ids]
+    """Return the ids among these that a job may have; an operator may have typed anything."""
+    return [job_id for job_id in job_ids if is_writable(job_id)]
 
 
 def class_key(lane: str, rung: str, needs: Sequence[str], persist: bool) -> ClassKey:
@@ -131,7 +141,7 @@ def snapshot(
 
 def lease(row: Row, ladder: Ladder) -> Lease:
     return Lease(
-        JobId(read_text(row["job_id"]) or ""),
+        JobId(row["job_id"]),
         row["seq"],
         row["token"],
         read_text(row["task"]) or "",
@@ -172,7 +182,7 @@ def attempt(row: Row) -> Attempt:
 
 def job(row: Row, history: Iterable[Attempt], now_at: int) -> Job:
     return Job(
-        job_id=JobId(read_text(row["job_id"]) or ""),
+        job_id=JobId(row["job_id"]),
         seq=row["seq"],
         task=read_text(row["task"]) or "",
         payload=row["payload"],

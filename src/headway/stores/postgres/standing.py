@@ -18,7 +18,13 @@ async def survey(tx: Transaction) -> Survey:
     """Picture what waits, what runs and who could run it."""
     workers = [rows.worker(row, tx.now_at) for row in await tx.db.run("workers", tx.namespace_id)]
     executing = [
-        Executing(row["task"], row["lane"], row["worker_id"], row["started_at"], rows.read_strings(row["held"]))
+        Executing(
+            rows.read_text(row["task"]) or "",
+            row["lane"],
+            row["worker_id"],
+            row["started_at"],
+            rows.read_strings(row["held"]),
+        )
         for row in await _running(tx, sum(worker.running for worker in workers))
     ]
     by_name = sorted(workers, key=lambda worker: worker.worker_id)
@@ -59,7 +65,7 @@ async def standing(tx: Transaction, job_id: JobId) -> Standing | None:
     ahead = int(await tx.db.first("ahead", class_id, park, *place, AHEAD_COUNTED))
     own = 0
     if fair:
-        own = int(await tx.db.first("ahead_own", class_id, job.tenant or "", *place, park, AHEAD_COUNTED))
+        own = int(await tx.db.first("ahead_own", class_id, rows.text(job.tenant) or "", *place, park, AHEAD_COUNTED))
     keys = tx.book.keys(job.task, job.tenant, job.limits)
     limits = [await _limit_view(tx, seen, key, rule) for key, rule in keys]
     return Standing(job, seen, fair, ahead, own, tuple(limits))

@@ -42,11 +42,12 @@ from headway.stores.postgres import (
 )
 from headway.stores.postgres.bell import WATCHED_MS, Bell
 from headway.stores.postgres.caps import adopt_rules
-from headway.stores.postgres.connections import UNKEPT, UNPLAIN, Connection, Connections, connect, naming
+from headway.stores.postgres.connections import Connection, Connections, KnownAlready, connect, naming
 from headway.stores.postgres.statements import channel, queries
 from headway.stores.postgres.submitting import Batch, Plain, as_plain
 from headway.stores.postgres.transaction import Database, Memory, Row, Transaction, binding, read_rules
 from headway.stores.postgres.within import PlainSubmission, Submission
+from headway.stores.texts import check_jobs, check_text, check_worker, is_writable
 
 if TYPE_CHECKING:
     from headway.stores.postgres.address import Address
@@ -59,7 +60,7 @@ class _Alone(HeadwayError):
 
 
 class _Unplain(HeadwayError):
-    """A job is known already, or its texts have to be escaped."""
+    """A job is known already."""
 
 
 class PostgresStore:
@@ -106,6 +107,7 @@ class PostgresStore:
     async def submit(self, jobs: Sequence[NewJob]) -> list[Submitted]:
         if not jobs:
             return []
+        check_jobs(jobs)
         await self._ready()
         memory = self._memory
         plain = as_plain(jobs, memory.class_ids)
@@ -127,7 +129,7 @@ class PostgresStore:
         async def submit(raw: Connection) -> bool:
             try:
                 return bool(await Database(raw, self._schema).first(plain.statement, *start, *plain.values))
-            except UNPLAIN as problem:
+            except KnownAlready as problem:
                 raise _Unplain from problem
 
         try:
@@ -140,19 +142,13 @@ class PostgresStore:
 
         async def submit(raw: Connection) -> Row:
             start = (memory.namespace_id, self._now(), memory.rules_version, False, batch.careful)
-            try:
-                return await Database(raw, self._schema).row("submit", *start, *batch.columns)
-            except UNKEPT as problem:
-                raise _Unplain from problem
+            return await Database(raw, self._schema).row("submit", *start, *batch.columns)
 
-        try:
-            return await self._connections.run(submit)
-        except _Unplain:
-            batch.escape()  # Only now: behind a pooler the work is a transaction, and an error has ended it.
-            return await self._connections.run(submit)
+        return await self._connections.run(submit)
 
     async def prepare_submit(self, jobs: Sequence[NewJob]) -> Submission | PlainSubmission:
         """Prepare a submit for a connection of the caller's, to the same database."""
+        check_jobs(jobs)
         await self._ready()
         memory = self._memory
         if (plain := self.prepare_submit_blocking(jobs)) is not None:
@@ -162,21 +158,20 @@ class PostgresStore:
             values = (key.lane, key.rung or "", list(key.needs), key.persist)
             memory.class_ids[key] = await self._first("class_add", memory.namespace_id, *values)
         batch = Batch(jobs, memory.class_ids, memory.book)
-        batch.escape()
         # Careful, so that a job that is known already does not end the caller's transaction.
         start = (memory.namespace_id, self._now(), memory.rules_version, True, True)
         return Submission(batch, queries(self._schema)["submit"], (*start, *batch.columns))
 
     def prepare_submit_blocking(self, jobs: Sequence[NewJob]) -> PlainSubmission | None:
         """Prepare it in any thread, if that is one plain job and all that it takes is known here."""
+        check_jobs(jobs)
         memory = self._memory
         plain = as_plain(jobs, memory.class_ids) if len(jobs) == 1 and memory.namespace_id else None
         if plain is None or plain.values[0] in memory.unplain:
             return None
-        values = [rows.text(value) if isinstance(value, str) else value for value in plain.values]
         start = (memory.namespace_id, self._now())
         statement = queries(self._schema)["submit_within"]
-        return PlainSubmission(plain, statement, (*start, *values), partial(memory.unplain.add, plain.values[0]))
+        return PlainSubmission(plain, statement, (*start, *plain.values), partial(memory.unplain.add, plain.values[0]))
 
     async def exchange(self, request: Exchange) -> Exchanged:
         await self._ready()
@@ -198,9 +193,12 @@ class PostgresStore:
         return await self._write(lambda tx: exchanging.exchange(tx, request), asker=request.worker_id)
 
     async def renew(self, beat: Beat) -> Renewed:
+        check_worker(beat.worker)
         return await self._write(lambda tx: keeping.renew(tx, beat))
 
     async def leases(self, *, worker_id: str | None = None, limit: int = 1_000) -> list[Lease]:
+        check_text(worker_id or "", "a worker's id")
+
         async def read(tx: Transaction) -> list[Lease]:
             if worker_id is not None:
                 found = await tx.db.run("leases_of", worker_id, tx.namespace_id, limit)
@@ -211,9 +209,12 @@ class PostgresStore:
         return await self._read(read)
 
     async def bury(self, worker_id: str) -> None:
+        check_text(worker_id, "a worker's id")
         await self._write(lambda tx: ending.set_worker_state(tx, worker_id, WorkerState.DEAD))
 
     async def drain(self, worker_id: str) -> bool:
+        check_text(worker_id, "a worker's id")
+
         async def write(tx: Transaction) -> bool:
             tx.rung.append(worker_id)
             return await ending.set_worker_state(tx, worker_id, WorkerState.DRAINING)
@@ -262,12 +263,18 @@ class PostgresStore:
         return await self._write(lambda tx: pruning.purge(tx, states, job_ids, limit))
 
     async def read(self, kind: str, name: str | None = None) -> list[Document]:
+        if not (is_writable(kind) and is_writable(name)):
+            return []
+
         async def read(tx: Transaction) -> list[Document]:
             return [Document(*row) for row in await tx.db.run("documents", tx.namespace_id, kind, name)]
 
         return await self._read(read)
 
     async def write(self, kind: str, name: str, body: bytes | None, *, if_version: int | None = None) -> int | None:
+        check_text(kind, "a document's kind")
+        check_text(name, "a document's name")
+
         async def write(tx: Transaction) -> int | None:
             while True:
                 version = await tx.db.first("document_version", tx.namespace_id, kind, name) or 0

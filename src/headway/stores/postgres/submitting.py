@@ -33,26 +33,20 @@ class Batch:
         self.careful = keyed or any(key is not None for key in uniques) or len(set(ids)) < len(ids)
         self.columns: list[Any] = [
             [class_ids.get(key) for key in self._keys],
-            [tenant for _, tenant in groups],
+            rows.texts([tenant for _, tenant in groups]),
             [key.persist for key in self._keys],
             [key.lane for key in self._keys],
             [key.rung or "" for key in self._keys],
             [rows.strings_text(key.needs) or "[]" for key in self._keys],
-            list(ids), list(tasks), list(payloads), numbers, steps, list(timeouts), list(retries),
+            list(ids), rows.texts(tasks), list(payloads), numbers, steps, list(timeouts), list(retries),
             _said([rows.retry_text(rule) for rule in retry]),
             list(delays) if any(delays) else None,
-            _said(dues), _said(expiries), _said(keys),
+            _said(dues), _said(expiries), _said(rows.texts(keys)),
             list(key_ms) if keyed else None,
             list(digests) if keyed else None,
-            _said(uniques), _said(traces), _said([rows.strings_text(bound) for bound in limits]),
+            _said(rows.texts(uniques)), _said(rows.texts(traces)),
+            _said([rows.strings_text(bound) for bound in limits]),
         ]  # fmt: skip
-
-    def escape(self) -> None:
-        """Write texts so that any of them can be kept; done only for a batch that was refused as it is."""
-        self.columns = [
-            [rows.text(value) if isinstance(value, str) else value for value in column] if column else column
-            for column in self.columns
-        ]
 
     def classes(self, row: Mapping[str, Any]) -> dict[ClassKey, int]:
         """Give the numbers of the classes that its jobs went into."""
@@ -65,7 +59,7 @@ class Batch:
             check_same(None, row["what"], self.jobs[row["bad"]], row["bad"], row["what"])
         found = [Submitted(job.job_id) for job in self.jobs]
         for index, job_id in zip(row["known"], row["known_ids"], strict=True):
-            found[index] = Submitted(JobId(rows.read_text(job_id) or ""), deduplicated=True)
+            found[index] = Submitted(JobId(job_id), deduplicated=True)
         return found
 
 
@@ -103,16 +97,15 @@ def as_plain(jobs: Sequence[NewJob], class_ids: Mapping[ClassKey, int]) -> Plain
     else:
         groups = [class_ids.get(job.class_key) for job in jobs]
         classes = list(set(groups))
-    lines = "\n".join(ids)
-    if None in classes or lines.count("\n") >= len(ids):
+    if None in classes:
         return None
     values = [
-        classes, classes[0], tasks[0], timeouts[0], retries[0], lines, payloads, groups,
-        None if _is_same(tasks) else tasks,
+        classes, classes[0], rows.text(tasks[0]), timeouts[0], retries[0], "\n".join(ids), payloads, groups,
+        None if _is_same(tasks) else rows.texts(tasks),
         None if _is_same(timeouts) else timeouts,
         None if _is_same(retries) else retries,
         None if _is_blank(retry) else [rows.retry_text(rule) for rule in retry],
-        None if _is_blank(traces) else traces,
+        None if _is_blank(traces) else rows.texts(traces),
         [rows.strings_text(bound) for bound in limits] if any(limits) else None,
     ]  # fmt: skip
     return Plain(jobs, "submit_many", values)
@@ -129,8 +122,8 @@ def _one(jobs: Sequence[NewJob], class_ids: Mapping[ClassKey, int]) -> Plain | N
     ):
         return None
     values = (
-        class_id, job.job_id, job.task, job.payload, job.timeout_ms, job.max_retries, rows.retry_text(job.retry),
-        job.trace_id, rows.strings_text(job.limits),
+        class_id, job.job_id, rows.text(job.task), job.payload, job.timeout_ms, job.max_retries,
+        rows.retry_text(job.retry), rows.text(job.trace_id), rows.strings_text(job.limits),
     )  # fmt: skip
     return Plain(jobs, "submit_one", values)
 

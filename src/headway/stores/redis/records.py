@@ -17,10 +17,13 @@ from headway.core.policy.ladder import budget_of
 from headway.core.policy.retry import heed_cancel
 from headway.core.worker import Worker, WorkerState
 from headway.stores.base import Progress
+from headway.stores.texts import escape_error, escape_surrogates
 
 BASE = 10**15  # Added to sequence numbers and order keys, so that all have 16 digits.
 NO_TOKEN = bytes(16)
 ID_BYTES = 255
+BLOB_BYTES_MAX = 60_000  # Bytes of a blob whose length, with a lease before it, is kept in two bytes;
+WORD_LETTERS = 3_500  # so of its texts, four at most with four bytes a letter, no more than this is kept.
 
 _TENANT, _LIMITS, _EXPIRES, _UNIQUE, _KEYED, _TIMED, _TRACE, _TRANSIENT = 1, 2, 4, 8, 16, 32, 64, 128
 _HEAD = struct.Struct("BB")
@@ -34,7 +37,7 @@ _PLAIN_END = 61
 _read_short = _SHORT.unpack_from
 _as_lease = Lease._make
 
-_pack = msgspec.msgpack.Encoder().encode
+_encode = msgspec.msgpack.Encoder().encode
 _read_body = msgspec.msgpack.Decoder(tuple[int, int, RetryRule | None]).decode
 _read_ending = msgspec.msgpack.Decoder(
     tuple[bytes | None, str | None, str | None, JobError | None, int, int]
@@ -53,6 +56,20 @@ LETTERS: Mapping[State, str] = {
     State.DEAD_LETTER: "D",
 }
 STATES: Mapping[bytes, State] = {letter.encode(): state for state, letter in LETTERS.items()}
+
+
+def _pack(value: tuple[Any, ...]) -> bytes:
+    """Write a tuple. What a running job says may hold lone surrogates, which become escapes."""
+    try:
+        return _encode(value)
+    except UnicodeEncodeError:
+        return _encode(tuple(map(_escaped, value)))
+
+
+def _escaped(value: Any) -> Any:
+    if isinstance(value, JobError):
+        return escape_error(value)
+    return escape_surrogates(value) if isinstance(value, str) else value
 
 
 def member(seq: int) -> bytes:
@@ -128,7 +145,7 @@ def pack_posted(packed: Sequence[bytes | str | int]) -> bytes | None:
     if len(packed) != 4:
         return None
     _, kind, _, record = packed
-    if not isinstance(kind, bytes) or not isinstance(record, bytes) or record[0]:
+    if not isinstance(kind, bytes) or not isinstance(record, bytes) or record[0] or len(kind) > 0xFFFF:
         return None
     return _SHORT.pack(len(kind)) + kind + record
 
@@ -390,7 +407,7 @@ def pack_reports(reports: Sequence[Report]) -> list[bytes | str | int]:
             _attempt(report),
             _ending(heeded),
             _attempt(heeded),
-            _pack((report.error, report.reason)),
+            _back_blob(report),
             "\0".join(report.needs),
             int(report.front),
             int(report.expired_only),
@@ -413,10 +430,22 @@ def _ending(report: Report) -> bytes:
     )  # fmt: skip
 
 
+def _back_blob(report: Report) -> bytes:
+    """Write why a job goes back to the queue. The length of what stands in front of an ending has two bytes."""
+    blob = _pack((report.error, report.reason))
+    if len(blob) <= BLOB_BYTES_MAX:
+        return blob
+    error, reason = report.error, report.reason
+    if error is not None:  # The attempt in its history keeps all of it.
+        kind, message, traceback = (part[:WORD_LETTERS] for part in (error.type, error.message, error.traceback))
+        error = JobError(kind, message, traceback, error.retriable)
+    return _pack((error, None if reason is None else reason[:WORD_LETTERS]))
+
+
 def pack_progress(progress: Sequence[Progress]) -> list[bytes | str | int]:
     packed: list[bytes | str | int] = []
     for note in progress:
-        packed += (member(note.seq), note.token, _pack((note.fraction, note.note)))
+        packed += (member(note.seq), note.token, _pack((note.fraction, note.note and note.note[:WORD_LETTERS])))
     return packed
 
 

@@ -45,6 +45,7 @@ from headway.stores.redis.library import library
 from headway.stores.redis.link import Guide, Link
 from headway.stores.redis.shortcut import Shortcut
 from headway.stores.rulebook import read_rulebook, read_rules
+from headway.stores.texts import check_jobs, check_text, check_worker, escape_surrogates, is_writable
 
 DEAD_WORKERS_KEPT_MS = 3_600_000
 STRETCHES_KEPT_MS = 24 * 3_600_000
@@ -111,6 +112,7 @@ class RedisStore:
     async def submit(self, jobs: Sequence[NewJob]) -> list[Submitted]:
         if not jobs:
             return []
+        check_jobs(jobs)
         once = not all(job.persist for job in jobs)  # No trace is left of others, so they cannot be told again.
         try:
             reply = await self._submit(records.pack_jobs(jobs), once=once)
@@ -119,6 +121,7 @@ class RedisStore:
         return _read_submitted(jobs, reply)
 
     def submit_blocking(self, jobs: Sequence[NewJob]) -> list[Submitted] | None:
+        check_jobs(jobs)
         connection = self._link.connection
         if connection is None or self._replicas or not all(job.persist for job in jobs):
             return None
@@ -219,6 +222,7 @@ class RedisStore:
 
     async def renew(self, beat: Beat) -> Renewed:
         worker = beat.worker
+        check_worker(worker)
         held = [word for job_id, token in dict(beat.held).items() for word in (_typed(job_id), token)]
         now_at, state, lost, cancel, overdue, given = await self._call(
             "renew", worker.worker_id, beat.lease_ms, beat.confirm_ms, int(beat.register), records.pack_worker(worker),
@@ -251,6 +255,7 @@ class RedisStore:
         await self.exchange(Exchange(None, finished=reports))
 
     async def leases(self, *, worker_id: str | None = None, limit: int = 1_000) -> list[Lease]:
+        check_text(worker_id or "", "a worker's id")
         _, *found = await self._call("leases", worker_id or "", limit)
         ladder = (await self._rules()).ladder if found else self._book.ladder
         return [
@@ -262,15 +267,17 @@ class RedisStore:
         ]  # fmt: skip
 
     async def bury(self, worker_id: str) -> None:
+        check_text(worker_id, "a worker's id")
         await self._call("bury", worker_id)
 
     async def drain(self, worker_id: str) -> bool:
+        check_text(worker_id, "a worker's id")
         return bool(await self._call("drain", worker_id))
 
     # ------------------------------------------------------------------ single jobs
 
     async def cancel(self, job_ids: Sequence[JobId], reason: str = "cancelled") -> list[State | None]:
-        return _states(await self._call("cancel", reason, *map(_typed, job_ids))) if job_ids else []
+        return _states(await self._call("cancel", escape_surrogates(reason), *map(_typed, job_ids))) if job_ids else []
 
     async def amend(self, amendments: Sequence[Amendment]) -> list[bool]:
         words = [word for job_id, rung in amendments for word in (_typed(job_id), rung or "")]
@@ -382,10 +389,14 @@ class RedisStore:
     # ------------------------------------------------------------------ documents
 
     async def read(self, kind: str, name: str | None = None) -> list[Document]:
+        if not (is_writable(kind) and is_writable(name)):
+            return []
         found = await self._call("read", kind, name or "", int(name is None))
         return [_document(kind, found[at], found[at + 1]) for at in range(0, len(found), 2)]
 
     async def write(self, kind: str, name: str, body: bytes | None, *, if_version: int | None = None) -> int | None:
+        check_text(kind, "a document's kind")
+        check_text(name, "a document's name")
         version = "" if if_version is None else if_version
         unsure = False
         while True:

@@ -51,7 +51,7 @@ def finish(tx: Transaction, reports: Sequence[Report]) -> list[tuple[JobId, Answ
         error = None
         if report.error is not None:
             error = rows.error_text(report.error)
-            tx.db.run("finish_attempt", tx.now_at, report.reason or state, error, seq)
+            tx.db.run("finish_attempt", tx.now_at, rows.text(report.reason) or state, error, seq)
         if state is _QUEUED:
             counts["retried"] += 1
             _requeue(tx, report, error, ended)
@@ -128,7 +128,8 @@ def _requeue(tx: Transaction, report: Report, error: str | None, ended: _Ended) 
     ended.settle()  # A tenant's place hangs on what else of it runs.
     if report.needs or report.rung:
         class_id = tx.class_id(moved_class(tx.classes()[class_id], report))
-    counts = (epoch, report.attempts, report.crashes, report.timeout_ms, report.token, error, report.reason)
+    reason = rows.text(report.reason)
+    counts = (epoch, report.attempts, report.crashes, report.timeout_ms, report.token, error, reason)
     if report.delay_ms > 0:
         due_at = tx.now_at + report.delay_ms
         tx.db.run("delay", tx.namespace_id, due_at, report.seq, class_id, *counts)
@@ -152,8 +153,8 @@ class _Ended:
         """A lease ends, and its job with it."""
         self._seqs.append(report.seq)
         self._outcomes.append(
-            (report.state, self._tx.now_at, report.attempts, report.crashes, report.timeout_ms, report.reason, error,
-             report.result_error, report.result, report.seq)
+            (report.state, self._tx.now_at, report.attempts, report.crashes, report.timeout_ms,
+             rows.text(report.reason), error, rows.text(report.result_error), report.result, report.seq)
         )  # fmt: skip
 
     def drop(self, seq: int) -> None:

@@ -26,7 +26,7 @@ def exchange(tx: Transaction, request: Exchange) -> Exchanged:
     """End leases, note progress, make due jobs eligible, claim by the plan."""
     refused = finish(tx, request.finished) if request.finished else ()
     for note in request.progress:
-        tx.db.run("progress", note.fraction, note.note, note.seq, note.token)
+        tx.db.run("progress", note.fraction, rows.text(note.note), note.seq, note.token)
     _pump(tx)
     leases: list[Lease] = []
     more = False

@@ -57,7 +57,7 @@ def renew(tx: Transaction, beat: Beat) -> Renewed:
 
 def amend(tx: Transaction, amendments: Sequence[Amendment]) -> list[bool]:
     """Lower elastic jobs and halt sessions, as far as that changes anything."""
-    job_ids = rows.json_list([job_id for job_id, _ in amendments])
+    job_ids = rows.ids_list([job_id for job_id, _ in amendments])
     seen = {row[0]: row[1:] for row in tx.db.run("amend_seen", job_ids, tx.namespace_id)}
     changed: list[bool] = []
     lowered = False

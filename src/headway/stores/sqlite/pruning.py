@@ -58,7 +58,7 @@ def purge(tx: Transaction, states: Sequence[State], job_ids: Sequence[JobId] | N
     if job_ids is None:
         found = tx.db.run("purge_states", tx.namespace_id, wanted, limit).fetchall()
     else:
-        found = tx.db.run("purge_named", tx.namespace_id, wanted, rows.json_list(job_ids), limit).fetchall()
+        found = tx.db.run("purge_named", tx.namespace_id, wanted, rows.ids_list(job_ids), limit).fetchall()
     _forget(tx, [seq for (seq,) in found])
     return len(found)
 

@@ -13,6 +13,7 @@ from headway.stores.base import WAITING_COUNTED, JobQuery, LaneStats, Stats
 from headway.stores.sqlite import rows
 from headway.stores.sqlite.caps import Caps
 from headway.stores.sqlite.transaction import MINUTE, Transaction
+from headway.stores.texts import is_writable
 
 NEWEST = 2**63 - 1  # Above every sequence number.
 
@@ -34,6 +35,8 @@ def get(tx: Transaction, job_ids: Sequence[JobId]) -> list[Job | None]:
 
 def find(tx: Transaction, query: JobQuery) -> list[Job]:
     """Find jobs, newest first: one statement for each state asked for, so that each walks its own index."""
+    if not all(map(is_writable, (query.task, query.lane, query.tenant, query.worker_id))):
+        return []
     before = NEWEST if query.before is None else query.before
     wanted: dict[str, Any] = query._asdict() | {"namespace_id": tx.namespace_id, "before": before}
     statements = {State.QUEUED: "find_queued", State.EXECUTING: "find_executing", State.COMPLETED: "find_completed"}

@@ -13,6 +13,7 @@ from headway.core.lease import Lease
 from headway.core.policy.document import Ladder
 from headway.core.policy.ladder import budget_of
 from headway.core.worker import Worker, WorkerState
+from headway.stores.texts import escape_error, escape_surrogates, is_writable
 
 Row = Mapping[str, Any]
 
@@ -27,7 +28,17 @@ def json_text(value: object) -> str:
 
 
 def error_text(error: JobError | None) -> str | None:
-    return None if error is None else json_text(error)
+    if error is None:
+        return None
+    try:
+        return json_text(error)
+    except UnicodeEncodeError:
+        return json_text(escape_error(error))
+
+
+def text(value: str | None) -> str | None:
+    """Write a word of a running job, which may be any text."""
+    return None if value is None else escape_surrogates(value)
 
 
 def retry_text(rule: RetryRule | None) -> str | None:
@@ -156,4 +167,4 @@ def json_list(values: Sequence[object]) -> str:
 
 def ids_list(job_ids: Sequence[JobId]) -> str:
     """List ids that somebody typed; no job has one that is not even text."""
-    return json_text([job_id for job_id in job_ids if not any("\ud800" <= letter <= "\udfff" for letter in job_id)])
+    return json_text([job_id for job_id in job_ids if is_writable(job_id)])

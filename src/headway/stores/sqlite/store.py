@@ -37,6 +37,7 @@ from headway.stores.sqlite.database import Database
 from headway.stores.sqlite.own import OwnFile
 from headway.stores.sqlite.statements import MIGRATIONS
 from headway.stores.sqlite.transaction import Hooks, Memory, Transaction
+from headway.stores.texts import check_jobs, check_text, check_worker, escape_surrogates, is_writable
 
 T = TypeVar("T")
 
@@ -92,9 +93,12 @@ class SqliteStore:
         return await self._write(lambda tx: exchanging.exchange(tx, request), asker=request.worker_id)
 
     async def renew(self, beat: Beat) -> Renewed:
+        check_worker(beat.worker)
         return await self._write(lambda tx: keeping.renew(tx, beat))
 
     async def leases(self, *, worker_id: str | None = None, limit: int = 1_000) -> list[Lease]:
+        check_text(worker_id or "", "a worker's id")
+
         def read(tx: Transaction) -> list[Lease]:
             if worker_id is not None:
                 found = tx.db.rows("leases_of", worker_id, tx.namespace_id, limit)
@@ -105,9 +109,12 @@ class SqliteStore:
         return await self._read(read)
 
     async def bury(self, worker_id: str) -> None:
+        check_text(worker_id, "a worker's id")
         await self._write(lambda tx: ending.set_worker_state(tx, worker_id, WorkerState.DEAD))
 
     async def drain(self, worker_id: str) -> bool:
+        check_text(worker_id, "a worker's id")
+
         def write(tx: Transaction) -> bool:
             tx.ring(worker_id + KEEPER)
             return ending.set_worker_state(tx, worker_id, WorkerState.DRAINING)
@@ -115,7 +122,7 @@ class SqliteStore:
         return await self._write(write)
 
     async def cancel(self, job_ids: Sequence[JobId], reason: str = "cancelled") -> list[State | None]:
-        return await self._move(job_ids, lambda tx, row: ending.cancel(tx, row, reason))
+        return await self._move(job_ids, lambda tx, row: ending.cancel(tx, row, escape_surrogates(reason)))
 
     async def amend(self, amendments: Sequence[Amendment]) -> list[bool]:
         return await self._write(lambda tx: keeping.amend(tx, amendments))
@@ -152,11 +159,16 @@ class SqliteStore:
         return await self._write(lambda tx: pruning.purge(tx, states, job_ids, limit))
 
     async def read(self, kind: str, name: str | None = None) -> list[Document]:
+        if not (is_writable(kind) and is_writable(name)):
+            return []
         return await self._read(
             lambda tx: [Document(*row) for row in tx.db.run("documents", tx.namespace_id, kind, name)]
         )
 
     async def write(self, kind: str, name: str, body: bytes | None, *, if_version: int | None = None) -> int | None:
+        check_text(kind, "a document's kind")
+        check_text(name, "a document's name")
+
         def write(tx: Transaction) -> int | None:
             version = tx.db.first("document_version", tx.namespace_id, kind, name) or 0
             if kind == RULES:
@@ -198,6 +210,7 @@ class SqliteStore:
         return await self._write(write)
 
     def _submitting(self, jobs: Sequence[NewJob]) -> Callable[[Connection, Hooks], list[Submitted]]:
+        check_jobs(jobs)
         return self._writing(lambda tx: submitting.submit(tx, jobs))
 
     def _write(self, function: Callable[[Transaction], T], *, asker: str | None = None) -> Awaitable[T]:

@@ -8,6 +8,7 @@ from functools import lru_cache
 
 from headway.client.ids import new_job_id
 from headway.core.cron import Cron, next_tick, parse_cron, ticks_between
+from headway.core.errors import HeadwayError, StoreError
 from headway.core.job import NewJob
 from headway.engine.catalogue import CronDocument, mark_ticked, read_crons
 from headway.stores.base import Store
@@ -37,16 +38,26 @@ class Ticker:
         now_at = (await self._store.snapshot()).now_at
         soonest = LOOK
         for cron, version in crons:
-            times = _times(cron.expression, cron.tz)
-            passed = ticks_between(times, cron.ticked_at, now_at, limit=CAUGHT_UP)
-            if passed:
-                for tick_at in _due(cron, passed, now_at):
-                    await self._store.submit([_job(cron, tick_at)])
-                await mark_ticked(self._store, cron, version, passed[-1])
-            following = next_tick(times, now_at)
+            try:
+                following = await self._tick(cron, version, now_at)
+            except StoreError:
+                raise
+            except HeadwayError as problem:  # The other crons must not wait for this one.
+                log.warning("cron.failed task=%s error=%s", cron.task, problem)
+                continue
             if following is not None:
                 soonest = min(soonest, (following - now_at) / 1_000)
         return max(0.02, soonest)
+
+    async def _tick(self, cron: CronDocument, version: int, now_at: int) -> int | None:
+        """Submit the jobs of a cron whose ticks have passed. Return the moment of its next tick."""
+        times = _times(cron.expression, cron.tz)
+        passed = ticks_between(times, cron.ticked_at, now_at, limit=CAUGHT_UP)
+        if passed:
+            for tick_at in _due(cron, passed, now_at):
+                await self._store.submit([_job(cron, tick_at)])
+            await mark_ticked(self._store, cron, version, passed[-1])
+        return next_tick(times, now_at)
 
 
 def _due(cron: CronDocument, passed: list[int], now_at: int) -> list[int]:
