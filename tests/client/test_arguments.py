@@ -179,7 +179,7 @@ def test_a_default_stays_behind_so_that_it_may_change(headway: Testbed) -> None:
     def work(a: int, b: int = 2, *, c: object = object()) -> None: ...
 
     job = work.enqueue(1)
-    assert read_payload(job.info().payload) == {"a": 1}
+    assert read_payload(job.record().payload) == {"a": 1}
     headway.drain(raise_errors=True)
     assert job.status() == "completed"
 
@@ -232,7 +232,7 @@ def test_arguments_that_a_newer_task_does_not_take_fail_without_a_retry(headway:
     def renamed(new: int) -> None: ...
 
     headway.drain(advance=True)
-    info = job.info()
+    info = job.record()
     assert (info.state, info.attempts) == ("failed", 1)
     assert info.error is not None
     assert "do not fit this version of the task" in info.error.message

@@ -236,7 +236,7 @@ def test_a_cron_is_a_task_that_can_be_enqueued_by_hand_too(headway: Testbed) -> 
     job = sweep.enqueue(deep=True)
     headway.drain()
     assert job.result() is True
-    assert job.info().lane == "low"
+    assert job.record().lane == "low"
 
 
 def test_signals_have_names(headway: Testbed) -> None:

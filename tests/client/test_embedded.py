@@ -33,7 +33,7 @@ async def test_progress_reaches_who_watches(app: Headway) -> None:
             async for event in job.aevents():
                 kinds.append((event.kind, event.data.get("fraction"), event.data.get("note")))
                 if event.kind == "progress":
-                    assert (await job.ainfo()).progress == 0.25
+                    assert (await job.arecord()).progress == 0.25
                     seen.set()
         assert await job.aresult() == "done"
     told = [kind for kind, _, _ in kinds]

@@ -88,12 +88,12 @@ def test_options_of_a_call_win_over_the_task_and_the_task_over_its_lane(headway:
     @headway.app.task(priority="low", max_retries=9, timeout=50, needs={"gpu"})
     def work() -> None: ...
 
-    plain = work.enqueue().info()
+    plain = work.enqueue().record()
     assert (plain.lane, plain.max_retries, plain.timeout_ms, plain.needs) == ("low", 9, 50_000, ("gpu",))
     asked = work.using(priority="high", max_retries=0, timeout=timedelta(seconds=2), needs=["ssd", "gpu"])
-    info = asked.enqueue().info()
+    info = asked.enqueue().record()
     assert (info.lane, info.max_retries, info.timeout_ms, info.needs) == ("high", 0, 2_000, ("gpu", "ssd"))
-    assert work.enqueue().info().lane == "low"  # The task itself is untouched.
+    assert work.enqueue().record().lane == "low"  # The task itself is untouched.
 
 
 # R5.33, R5.34, R5.35
@@ -104,7 +104,7 @@ def test_a_lane_gives_the_defaults_of_its_jobs(headway: Testbed, lane: str, max_
     @headway.app.task
     def work() -> None: ...
 
-    info = work.using(priority=lane).enqueue().info()
+    info = work.using(priority=lane).enqueue().record()
     assert (info.max_retries, info.timeout_ms) == (max_retries, timeout_ms)
 
 
@@ -112,7 +112,7 @@ def test_one_using_adds_to_another(headway: Testbed) -> None:
     @headway.app.task
     def work() -> None: ...
 
-    info = work.using(priority="high", delay=5).using(tenant="acme", delay=7).enqueue().info()
+    info = work.using(priority="high", delay=5).using(tenant="acme", delay=7).enqueue().record()
     assert (info.lane, info.tenant, info.due_at) == ("high", "acme", headway.clock() + 7_000)
 
 
@@ -290,7 +290,7 @@ def test_a_unique_key_is_as_long_for_a_long_argument_as_for_a_short_one(headway:
     @headway.app.task(name="export", unique=Unique())
     def export(text: str) -> None: ...
 
-    short, long, other = (export.enqueue(text).info() for text in ("x", "y" * 10_000, "y" * 9_999 + "z"))
+    short, long, other = (export.enqueue(text).record() for text in ("x", "y" * 10_000, "y" * 9_999 + "z"))
     assert len({len(info.unique_key or "") for info in (short, long, other)}) == 1
     assert len({info.unique_key for info in (short, long, other)}) == 3
 
@@ -312,12 +312,12 @@ def test_the_tenant_comes_from_the_parameter_named_by_fair_by(headway: Testbed) 
     @headway.app.task(fair_by="account")
     def work(account: int | None = 7) -> None: ...
 
-    assert work.enqueue(8).info().tenant == "8"
-    assert work.enqueue(account=9).info().tenant == "9"
-    assert work.enqueue().info().tenant == "7"  # A default counts like any other value.
-    assert work.enqueue(None).info().tenant is None
-    assert work.using(tenant="acme").enqueue(8).info().tenant == "acme"
-    assert [job.info().tenant for job in headway.app.jobs(tenant="8")] == ["8"]
+    assert work.enqueue(8).record().tenant == "8"
+    assert work.enqueue(account=9).record().tenant == "9"
+    assert work.enqueue().record().tenant == "7"  # A default counts like any other value.
+    assert work.enqueue(None).record().tenant is None
+    assert work.using(tenant="acme").enqueue(8).record().tenant == "acme"
+    assert [job.record().tenant for job in headway.app.jobs(tenant="8")] == ["8"]
 
 
 def test_a_tenant_that_a_store_could_not_keep_is_refused(headway: Testbed) -> None:

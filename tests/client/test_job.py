@@ -128,7 +128,7 @@ async def test_the_async_verbs_cancel_and_retry(headway: Testbed) -> None:
     await headway.adrain()
     assert await job.astatus() == "completed"
     assert await job.aresult() == 3
-    assert (await job.ainfo()).attempts == 1
+    assert (await job.arecord()).attempts == 1
 
 
 def test_a_job_that_has_ended_cannot_be_cancelled(headway: Testbed) -> None:
@@ -163,7 +163,7 @@ def test_a_job_is_retried_from_every_ending_but_completed(headway: Testbed, endi
     assert job.status() == ending
     broken = False
     assert job.retry() is State.QUEUED
-    info = job.info()
+    info = job.record()
     assert (info.attempts, info.crashes, info.error, info.reason) == (0, 0, None, None)
     headway.drain()
     assert job.result() == "mended"
@@ -189,12 +189,12 @@ def test_info_holds_what_the_store_knows(headway: Testbed) -> None:
         return number
 
     job = work.using(tenant="acme", trace_id="t-1").enqueue(5)
-    queued = job.info()
+    queued = job.record()
     assert (queued.task, queued.lane, queued.tenant, queued.trace_id) == ("work", "low", "acme", "t-1")
     assert (queued.state, queued.attempts, queued.submitted_at) == (State.QUEUED, 0, headway.clock())
     headway.clock.advance(3)
     headway.drain()
-    done = job.info()
+    done = job.record()
     assert (done.state, done.attempts, done.started_at, done.finished_at) == (
         State.COMPLETED,
         1,

@@ -540,7 +540,7 @@ def test_the_effective_priority_follows_the_age_of_a_job(
     job = headway.app.task(lambda: None).using(priority=lane).enqueue()
     headway.clock.advance(seconds=waited)
     assert job.effective_priority() == expected
-    assert job.info().lane == lane
+    assert job.record().lane == lane
     headway.drain()
     headway.clock.advance(seconds=9_999)
     assert job.effective_priority() == expected  # As it was when it started.
@@ -645,7 +645,7 @@ def test_a_policy_file_that_cannot_be_read_is_told_at_once(policy_file: Path) ->
 def test_the_lanes_of_a_policy_file_are_known_before_any_worker_has_applied_it(policy_file: Path) -> None:
     policy_file.write_text("[lanes.urgent]\nlevel = 0\n")
     with Headway("memory://") as app:
-        assert app.task(name="one", priority="urgent")(lambda: None).enqueue().info().lane == "urgent"
+        assert app.task(name="one", priority="urgent")(lambda: None).enqueue().record().lane == "urgent"
         with pytest.raises(ConfigError, match="no lane 'urgnt' in the policy; did you mean 'urgent'"):
             app.task(name="other", priority="urgnt")(lambda: None).enqueue()
 

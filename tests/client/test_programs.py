@@ -393,10 +393,10 @@ def test_a_job_ends_as_its_program_does(headway: Testbed) -> None:
     assert good.result().files == {"out": b"\xff"}
     with pytest.raises(JobFailed, match="exited with code 1"):
         bad.result()
-    assert (bad.status(), bad.info().attempts) == ("dead_letter", 3)
+    assert (bad.status(), bad.record().attempts) == ("dead_letter", 3)
     with pytest.raises(JobFailed, match=r"output limit \(1000 bytes\)") as caught:
         big.result()
-    assert (big.status(), big.info().attempts) == ("failed", 1)
+    assert (big.status(), big.record().attempts) == ("failed", 1)
     assert caught.value.error.type.endswith("CommandFailed")
 
 
@@ -423,7 +423,7 @@ async def test_a_slot_is_free_when_the_work_has_stopped(shell: Shell, worker: Wo
     if by == "cancel":
         await job.acancel()
     assert await after.aresult(timeout=20) == 0
-    record = await job.ainfo()
+    record = await job.arecord()
     if by == "cancel":
         assert record.state == "cancelled"
     else:
@@ -475,7 +475,7 @@ async def test_a_run_that_is_too_long_leaves_its_output_and_files(shell: Shell, 
     found = await partial_of(job)
     assert (found.stdout, found.files) == ("so far\n", {"out.txt": b"half\n"})
     assert found.exit_code < 0
-    assert (await job.ainfo()).state == "dead_letter"
+    assert (await job.ainfo()).status == "dead_letter"
     shell.check_nothing_is_left()
 
 

@@ -94,7 +94,7 @@ def test_jobs_enqueued_inside_a_job_inherit_its_trace(headway: Testbed) -> None:
     outer.using(trace_id="t-1").enqueue()
     headway.drain(raise_errors=True)
     assert traces == {"outer": "t-1", "middle": "t-1", "inner": "t-1", "last": "own"}
-    assert outer.enqueue().info().trace_id is None  # Outside a job there is nothing to inherit.
+    assert outer.enqueue().record().trace_id is None  # Outside a job there is nothing to inherit.
 
 
 # ---------------------------------------------------------------------- steering
@@ -113,7 +113,7 @@ def test_a_snooze_costs_no_attempt(headway: Testbed) -> None:
     job = work.enqueue()
     began = headway.clock()
     assert headway.drain().retried == [job]
-    assert (job.status(), job.info().reason) == ("queued", "not yet")
+    assert (job.status(), job.record().reason) == ("queued", "not yet")
     headway.drain(advance=True)
     assert job.result() == "done"
     assert calls == [1, 1, 1, 1]
@@ -127,9 +127,9 @@ def test_retry_after_sets_the_wait_and_uses_an_attempt(headway: Testbed) -> None
 
     job = work.enqueue()
     headway.drain()
-    assert job.info().due_at == headway.clock() + 600_000
+    assert job.record().due_at == headway.clock() + 600_000
     headway.drain(advance=True)
-    info = job.info()
+    info = job.record()
     assert (info.state, info.attempts, info.reason) == ("dead_letter", 2, "max_retries_exceeded")
     assert info.error is not None
     assert info.error.message == "the service is down"
@@ -171,7 +171,7 @@ def test_an_endless_wait_is_a_year(headway: Testbed, length: float) -> None:
 
     job = work.enqueue()
     headway.drain()
-    assert job.info().due_at == headway.clock() + 366 * 86_400_000
+    assert job.record().due_at == headway.clock() + 366 * 86_400_000
 
 
 # ---------------------------------------------------------------------- retries
@@ -275,8 +275,8 @@ def test_a_job_past_its_timeout_is_tried_again_with_more_time(headway: Testbed, 
     job = task.enqueue()
     headway.drain(advance=True)
     assert job.status() == "completed"
-    assert job.info().timeout_ms == 30
-    (attempt,) = job.info().history
+    assert job.record().timeout_ms == 30
+    (attempt,) = job.record().history
     assert attempt.reason == "timeout"
     assert attempt.error is not None
     assert (attempt.error.type, attempt.error.message) == ("TimeoutError", "time limit (0.02 s)")
@@ -330,7 +330,7 @@ def test_whatever_a_task_raises_is_a_failed_attempt_and_the_worker_lives(
     job, other = task.enqueue(), after.enqueue()
     drained = headway.drain(advance=True)
     assert other.result() == "alive"
-    info = job.info()
+    info = job.record()
     assert (info.state, info.attempts, drained.attempts) == ("dead_letter", 2, 3)
     assert info.error is not None
     assert info.error.type == kind
@@ -378,7 +378,7 @@ def test_a_traceback_keeps_no_local_values(headway: Testbed) -> None:
 
     job = work.enqueue("pass" + "word-123")
     headway.drain()
-    error = job.info().error
+    error = job.record().error
     assert error is not None
     assert "password-123" not in error.traceback
 
@@ -411,7 +411,7 @@ def test_a_result_that_cannot_be_stored_does_not_run_the_task_again(headway: Tes
     assert headway.drain(advance=True).completed == [job]
     assert job.status() == "completed"
     assert ran == [1]
-    assert message in (job.info().result_error or "")
+    assert message in (job.record().result_error or "")
     with pytest.raises(JobFailed, match="completed, but its result could not be stored") as caught:
         job.result()
     assert message in caught.value.error.message
@@ -517,7 +517,7 @@ def test_middleware_that_fails_fails_the_attempt(headway: Testbed) -> None:
     headway.attempts_max = 5
     with pytest.raises(RuntimeError, match="always snooze"):
         headway.drain(advance=True)
-    assert job.info().history[0].error is not None
+    assert job.record().history[0].error is not None
     assert ran == []
 
 

@@ -115,7 +115,7 @@ async def test_without_a_provider_nothing_is_written_on_a_job(app: Headway) -> N
     async def work() -> None: ...
 
     async with app:
-        assert (await (await work.aenqueue()).ainfo()).trace_id is None
+        assert (await (await work.aenqueue()).arecord()).trace_id is None
 
 
 # ---------------------------------------------------------------------- with it
@@ -134,7 +134,7 @@ async def test_a_job_is_one_trace_from_the_caller_to_the_run(app: Headway, spans
         with trace.get_tracer("test").start_as_current_span("request"):
             job = await send.aenqueue("ann")
         await job.aresult(timeout=20)
-        kept = (await job.ainfo()).trace_id
+        kept = (await job.arecord()).trace_id
     request, sent, ran = one(spans, "request"), one(spans, "send mail.send"), one(spans, "process mail.send")
     assert {trace_id(span) for span in (request, sent, ran)} == {seen["trace"]}
     assert sent.parent is not None
@@ -257,7 +257,7 @@ async def test_a_batch_is_one_span(app: Headway, spans: InMemorySpanExporter) ->
 
     async with app:
         jobs = await app.aenqueue_many(work.call() for _ in range(3))
-        kept = {str((await job.ainfo()).trace_id)[:-2] for job in jobs}
+        kept = {str((await job.arecord()).trace_id)[:-2] for job in jobs}
     sent = one(spans, "send work")
     assert (sent.attributes or {})["messaging.batch.message_count"] == 3
     assert kept == {f"00-{trace_id(sent)}-{span_id(sent):016x}-"}

@@ -140,7 +140,7 @@ class Yard:
 
     def until(self, job: Job[object], *states: str, within: float = PATIENCE) -> Record:
         wait_until(lambda: job.status() in states, within=within)
-        return job.info()
+        return job.record()
 
     def close(self) -> None:
         for worker in self._workers:

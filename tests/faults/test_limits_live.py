@@ -101,7 +101,7 @@ def test_limits_hold_over_two_workers_of_which_one_is_killed(yard: Yard) -> None
     assert set(ended) == set(range(JOBS))
     again = {run.number for run in interrupted}
     assert all(count == 1 for number, count in ended.items() if number not in again)
-    assert {number for number, job in enumerate(jobs) if job.info().crashes} <= again
+    assert {number for number, job in enumerate(jobs) if job.record().crashes} <= again
     survivors = {run.pid for run in runs if run.began > died}
     assert survivors == {second.runner}
 

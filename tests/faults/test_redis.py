@@ -97,7 +97,7 @@ def test_a_worker_registers_anew_at_a_server_that_lost_everything_and_limits_hol
         most = max(most, running)
     assert most == 2
     with pytest.raises(JobNotFound):
-        lost.info()
+        lost.record()
 
 
 def test_functions_flushed_and_connections_killed_under_a_worker(own: OwnYard) -> None:
@@ -111,7 +111,7 @@ def test_functions_flushed_and_connections_killed_under_a_worker(own: OwnYard) -
         own.server.ask("CLIENT", "KILL", "TYPE", "pubsub")
     for number, job in enumerate(jobs):
         assert job.result(timeout=30) == number
-        assert job.info().attempts == 1
+        assert job.record().attempts == 1
     assert len(own.marks("quick")) == 50
 
 
@@ -139,7 +139,7 @@ def test_a_worker_cut_off_from_its_server_ends_its_work_in_time(own: OwnYard) ->
     own.server.freeze()
     wait_until(lambda: not alive(processes[-1]), within=10)
     own.server.thaw()
-    wait_until(lambda: job.status() != "executing" or job.info().epoch > 1)
+    wait_until(lambda: job.status() != "executing" or job.record().epoch > 1)
 
 
 # ---------------------------------------------------------------------- Sentinel

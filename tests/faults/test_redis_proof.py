@@ -85,7 +85,7 @@ def test_nothing_acknowledged_is_lost_while_the_server_suffers(
         lambda: not any(lane.waiting + lane.delayed + lane.executing for lane in own.app.stats().lanes.values()),
         within=300,
     )
-    states = [job.info() for job in acknowledged]
+    states = [job.record() for job in acknowledged]
     lost = [record.job_id for record in states if record.state != "completed"]
     runs = own.marks("quick")
     with capsys.disabled():

@@ -78,7 +78,7 @@ def test_nothing_acknowledged_is_lost_under_random_kills(
         lambda: not any(lane.waiting + lane.delayed + lane.executing for lane in yard.app.stats().lanes.values()),
         within=300,
     )
-    states = [yard.app.job(job_id).info() for job_id in acknowledged]
+    states = [yard.app.job(job_id).record() for job_id in acknowledged]
     lost = [record.job_id for record in states if record.state != "completed"]
     runs = yard.marks("quick")
     with capsys.disabled():

@@ -37,7 +37,7 @@ def test_a_runner_that_dies_is_recovered_at_once_by_its_parent(yard: Yard) -> No
     yard.until(job, "executing")
     began = time.monotonic()
     os.kill(worker.runner, signal.SIGKILL)
-    wait_until(lambda: job.info().crashes == 1, within=1.5)
+    wait_until(lambda: job.record().crashes == 1, within=1.5)
     assert time.monotonic() - began < 1.5
     assert yard.until(job, "completed").attempts == 2
 
@@ -58,10 +58,10 @@ def test_the_late_result_of_a_frozen_worker_is_refused(yard: Yard) -> None:
     job = yard.submit("slow", 1.5)
     frozen = yard.start()
     yard.until(job, "executing")
-    old = job.info()
+    old = job.record()
     yard.freeze(frozen)
     yard.start()
-    wait_until(lambda: job.info().epoch == 2)
+    wait_until(lambda: job.record().epoch == 2)
     frozen.send(signal.SIGCONT, whole_tree=True)
     record = yard.until(job, "completed")
     assert record.epoch == 2
@@ -69,7 +69,7 @@ def test_the_late_result_of_a_frozen_worker_is_refused(yard: Yard) -> None:
     assert record.attempts == 2
     # Nothing that the frozen one says later changes it.
     wait_until(lambda: len(yard.app.stats().workers) >= 3)
-    again = job.info()
+    again = job.record()
     assert (again.epoch, again.worker_id, again.finished_at) == (2, record.worker_id, record.finished_at)
 
 
@@ -95,7 +95,7 @@ def test_a_poison_job_ends_as_a_dead_letter(yard: Yard) -> None:
     assert len(yard.marks("leave_in_process")) == 3
     assert yard.until(other, "completed").attempts == 1  # Its neighbour never noticed.
     job.retry()
-    assert job.info().crashes == 0
+    assert job.record().crashes == 0
     job.cancel()
 
 
@@ -172,7 +172,7 @@ def test_sigterm_gives_running_jobs_the_grace_and_returns_the_rest(yard: Yard) -
     worker.send(signal.SIGTERM)
     assert worker.wait(15) == 0
     assert short.status() == "completed"
-    record = long.info()
+    record = long.record()
     assert (record.state, record.attempts, record.worker_id, record.started_at) == ("queued", 0, None, None)  # R5.53
     assert waiting.status() == "queued"
     assert not [worker for worker in yard.app.stats().workers if worker.state == "active"]
@@ -189,7 +189,7 @@ def test_a_second_sigterm_stops_now(yard: Yard) -> None:
     worker.send(signal.SIGTERM)
     assert worker.wait(10) == 0
     assert time.monotonic() - began < 2
-    record = job.info()
+    record = job.record()
     assert (record.state, record.attempts) == ("queued", 0)
 
 
@@ -200,7 +200,7 @@ def test_two_workers_on_one_file_share_the_work(yard: Yard) -> None:
     yard.start()
     wait_until(lambda: all(job.status() == "completed" for job in jobs[::40]) and len(yard.marks("quick")) >= 400)
     assert sorted(yard.marks("quick"), key=lambda line: int(line.split()[1])) == [f"quick {n}" for n in range(400)]
-    assert {job.info().attempts for job in jobs[::40]} == {1}
+    assert {job.record().attempts for job in jobs[::40]} == {1}
 
 
 def test_what_a_killed_job_started_is_killed_with_it(yard: Yard) -> None:
@@ -220,7 +220,7 @@ def test_a_crash_around_an_exchange_loses_nothing(yard: Yard, point: str) -> Non
     yard.start(environment={"HEADWAY_FAILPOINT": f"{point}:struck"})
     for number, job in enumerate(jobs):
         assert job.result(timeout=30) == number
-        assert job.info().attempts <= 2
+        assert job.record().attempts <= 2
     wait_until(lambda: (yard.folder / "struck").exists())  # The last result is there a moment before the blow.
 
 
@@ -261,7 +261,7 @@ def test_each_tick_fires_once_with_two_workers(yard: Yard) -> None:
     yard.start()
     wait_until(lambda: len(yard.marks("tick")) >= 4)
     ticks = yard.app.jobs(task="every_second", limit=50)
-    keys = [job.info().idempotency_key for job in ticks]
+    keys = [job.record().idempotency_key for job in ticks]
     assert len(keys) == len(set(keys))
 
 
@@ -318,11 +318,11 @@ def test_a_job_whose_task_one_worker_does_not_know_waits_for_one_that_does(yard:
     yard.start("--slots", "1", "--reserved", "0")
     behind = yard.submit("quick", 1)
     assert behind.result(timeout=20) == 1
-    record = job.info()
+    record = job.record()
     assert (record.state, record.attempts, record.needs) == ("queued", 0, ("task:rare",))
     yard.start(app="other:app")
     assert job.result(timeout=20) == "found"
-    assert job.info().attempts == 1
+    assert job.record().attempts == 1
 
 
 def test_a_policy_applied_anywhere_reaches_a_running_worker_within_moments(yard: Yard) -> None:

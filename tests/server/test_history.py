@@ -182,7 +182,7 @@ async def test_the_client_reads_the_history_too(app: Headway, http: httpx.AsyncC
     def read() -> None:
         with make_app(app.settings.store, history=app.settings.history) as other:
             job = other.job(done)
-            assert (job.status(), job.result(), job.info().attempts) == (State.COMPLETED, 3, 1)
+            assert (job.status(), job.result(), job.record().attempts) == (State.COMPLETED, 3, 1)
             assert [event.kind for event in job.events()][-1] == "finished"
             with pytest.raises(JobFailed, match="RuntimeError: broken"):
                 other.job(bad).result()

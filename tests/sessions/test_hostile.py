@@ -160,9 +160,9 @@ async def test_a_client_that_does_not_read_holds_the_task_up(app: Headway, api: 
         await asyncio.sleep(1.0)
         (session,) = api.state.service.sessions._open.values()
         assert session._held <= OUTPUT_MAX + 2 * PIECE
-        before = (await app.job(client.task_id).ainfo()).progress
+        before = (await app.job(client.task_id).arecord()).progress
         await asyncio.sleep(0.5)
-        assert (await app.job(client.task_id).ainfo()).progress == before
+        assert (await app.job(client.task_id).arecord()).progress == before
         work = [await app.tasks["work"].aenqueue(1.0) for _ in range(4)]  # R3.12: it is halted all the same.
         assert [await job.aresult(timeout=20) for job in work] == ["done"] * 4
         assert (await ended(app, client.task_id)).reason == "halted"
@@ -277,7 +277,7 @@ async def test_a_session_is_its_tenants_alone(app: Headway, api: FastAPI, addres
     bearer = {"Authorization": f"Bearer {ours}"}
     assert await refused(address, task_type="echo", tenant="theirs", headers=bearer) == 403
     async with opened(address, "echo", headers=bearer) as client:
-        assert (await app.job(client.task_id).ainfo()).tenant == "ours"
+        assert (await app.job(client.task_id).arecord()).tenant == "ours"
     stranger = {"Authorization": f"Bearer {theirs}"}
     async with knock(address, task_id=client.task_id, resume=client.secret, headers=stranger) as other:
         await other.expect("denied")

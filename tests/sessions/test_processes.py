@@ -137,7 +137,7 @@ async def go_through(site: Site) -> None:
         assert await handle.aresult(timeout=20) == "done"
         halted = await ended(site.app, client.task_id)
         assert (halted.state, halted.reason) == ("cancelled", "halted")
-        assert ((await handle.ainfo()).started_at or 0) >= halted.finished_at  # R3.34
+        assert ((await handle.arecord()).started_at or 0) >= halted.finished_at  # R3.34
     await job.app.aclose()
     await site.app.aclose()
 
@@ -233,7 +233,7 @@ async def test_a_frozen_server_is_missed_within_seconds(sqlite_site: Site) -> No
     async with opened(sqlite_site.address, "deaf") as client:
         server.send_signal(signal.SIGSTOP)
         try:
-            job = await asyncio.wait_for(sqlite_site.app.job(client.task_id).ainfo(), 5)
+            job = await asyncio.wait_for(sqlite_site.app.job(client.task_id).arecord(), 5)
             assert job.state == "executing"
             job = await sqlite_site.app.client.ended(job.job_id, 20)
             assert job.state == "cancelled"

@@ -125,10 +125,10 @@ async def test_a_denial_lowers_one_elastic_job(app: Headway, tmp_path: Path) -> 
         jobs = [await app.tasks["stay"].aenqueue() for _ in range(2)]
         for job in jobs:
             await _started(app, job.id)
-        assert {(await job.ainfo()).assigned for job in jobs} == {"slow"}
+        assert {(await job.arecord()).assigned for job in jobs} == {"slow"}
         async with knock(address, task_type="echo") as client:
             await client.expect("denied")
-        assert sorted([(await job.ainfo()).assigned or "" for job in jobs]) == ["fast", "slow"]
+        assert sorted([(await job.arecord()).assigned or "" for job in jobs]) == ["fast", "slow"]
         for job in jobs:
             await job.acancel()
 
@@ -217,7 +217,7 @@ async def test_its_slot_is_free_only_when_the_task_has_ended(app: Headway) -> No
         job = await app.tasks["work"].aenqueue()
         assert (await client.rest())[1] == 4409
         assert await job.aresult(timeout=10) == "done"
-        halted, work = await ended(app, client.task_id), await job.ainfo()
+        halted, work = await ended(app, client.task_id), await job.arecord()
         assert (work.started_at or 0) >= halted.finished_at
 
 
@@ -246,7 +246,7 @@ async def test_what_the_task_says_meanwhile_is_kept_up_to_a_bound(app: Headway, 
     async with opened(address, "flood", parameters={"count": 300}) as client:
         pass
     await asyncio.sleep(0.5)
-    job = await app.job(client.task_id).ainfo()
+    job = await app.job(client.task_id).arecord()
     assert int(job.note or 0) < 120  # 7 kB each.
     async with resumed(address, client.task_id, client.secret) as again:
         messages, code, _ = await again.rest()

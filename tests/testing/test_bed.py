@@ -186,7 +186,7 @@ def test_errors_can_be_raised_where_the_test_is(headway: Testbed) -> None:
         headway.drain(raise_errors=True)
     assert any(entry.name == "work" for entry in caught.traceback)  # It leads into the task.
     assert ran == ["bad"]
-    assert (bad.info().attempts, rest.status()) == (1, "queued")
+    assert (bad.record().attempts, rest.status()) == (1, "queued")
     headway.drain(advance=True)
     assert rest.status() == "completed"
 
@@ -257,7 +257,7 @@ def test_a_job_of_an_unknown_task_waits_and_others_pass_it(headway: Testbed) -> 
     lost, found = gone.enqueue(), work.enqueue()
     del headway.app.tasks["gone"]
     assert headway.drain(advance=True).completed == [found]
-    assert (lost.status(), lost.info().attempts) == ("queued", 0)
+    assert (lost.status(), lost.record().attempts) == ("queued", 0)
     headway.app.tasks["gone"] = gone
     assert headway.drain().completed == [lost]
 
@@ -298,7 +298,7 @@ async def test_a_drain_that_is_interrupted_gives_back_what_it_held(headway: Test
     draining.cancel()
     with pytest.raises(asyncio.CancelledError):
         await draining
-    assert (await job.astatus(), (await job.ainfo()).attempts) == ("queued", 0)
+    assert (await job.astatus(), (await job.arecord()).attempts) == ("queued", 0)
     assert (await headway.adrain()).completed == [job]
     assert ended == ["stopped"]
 

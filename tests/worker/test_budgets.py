@@ -68,7 +68,7 @@ async def started(job: Job[Any]) -> None:
 
 
 async def assigned(job: Job[Any]) -> str | None:
-    return (await job.ainfo()).assigned
+    return (await job.arecord()).assigned
 
 
 async def test_an_elastic_job_makes_room_for_one_that_needs_its_rung(app: Headway) -> None:
@@ -97,7 +97,7 @@ async def test_the_lowered_budget_is_in_force_within_a_second(app: Headway) -> N
         with pytest.raises(JobFailed, match=r"time limit \(1 s\)"):
             await stay.aresult(timeout=10)
         assert time.monotonic() - began < 3.5
-        job = await stay.ainfo()
+        job = await stay.arecord()
         assert (job.state, job.reason) == ("failed", "time_limit")
         assert await fixed.aresult(timeout=10) == "done"
 
@@ -189,7 +189,7 @@ async def test_partial_keeps_what_the_task_handed_in_last(tmp_path: Path) -> Non
         job = await app.tasks["count"].aenqueue()
         found = await job.aresult(timeout=10)
         assert found[:3] == [0, 1, 2]
-        assert (await job.ainfo()).reason == "partial"
+        assert (await job.arecord()).reason == "partial"
 
 
 async def test_partial_takes_what_the_task_returns_when_it_is_told_to_stop(tmp_path: Path) -> None:  # R3.35
@@ -207,7 +207,7 @@ async def test_retry_longer_tries_the_next_rung(tmp_path: Path) -> None:  # R3.3
     async with an_embedded(tmp_path) as app:
         job = await app.tasks["grow"].aenqueue()
         assert 3 < await job.aresult(timeout=10) <= 4
-        assert [attempt.reason for attempt in (await job.ainfo()).history] == ["time_limit"]
+        assert [attempt.reason for attempt in (await job.arecord()).history] == ["time_limit"]
 
 
 async def test_a_worker_says_which_budgets_nothing_can_make_hold(
@@ -258,7 +258,7 @@ class TestExecutors:
         job = yard.tasks["spin"].enqueue()
         with pytest.raises(JobFailed, match=r"time limit \(1 s\)"):
             job.result(timeout=30)
-        ran = job.info()
+        ran = job.record()
         assert ran.finished_at is not None
         assert ran.started_at is not None
         assert ran.finished_at - ran.started_at < 5_000
@@ -279,7 +279,7 @@ class TestExecutors:
         self.started(job)
         yard.tasks["fill"].enqueue()
         assert job.result(timeout=30) in ("4 s left", "3 s left")
-        assert job.info().reason == "partial"
+        assert job.record().reason == "partial"
 
     def test_a_thread_that_looks_ends_by_itself(self, yard: Headway) -> None:
         job = yard.tasks["thread"].enqueue()

@@ -238,9 +238,9 @@ async def test_a_job_is_stopped_at_the_end_of_its_rung(floor: Floor) -> None:
         elastic = await floor.hold.using(duration="default").aenqueue("elastic")
         await until(lambda: "elastic" in floor.running)
         await until(_is(fast, "failed"))
-        record = await fast.ainfo()
+        record = await fast.arecord()
         assert (record.reason, record.error and record.error.message) == ("time_limit", "time limit (0.2 s)")
-        assert (await elastic.ainfo()).assigned == "slow"
+        assert (await elastic.arecord()).assigned == "slow"
         floor.let_go("elastic")
         await elastic.aresult(10)
 
@@ -289,7 +289,7 @@ async def test_a_rate_starts_jobs_evenly_and_no_later_than_it_must(floor: Floor)
         jobs = await floor.app.aenqueue_many([call.call(number) for number in range(6)])
         for job in jobs:
             await job.aresult(10)
-        started = [(await job.ainfo()).started_at or 0 for job in jobs]
+        started = [(await job.arecord()).started_at or 0 for job in jobs]
     apart = [later - earlier for earlier, later in pairwise(started)]
     assert min(apart) >= 200
     assert started[-1] - started[0] < 2_500  # A poll would come but once a second.

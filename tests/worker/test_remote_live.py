@@ -92,7 +92,7 @@ class Shop:
 
     def until(self, job: Job[object], *states: str, within: float = PATIENCE) -> Record:
         wait_until(lambda: job.status() in states, within=within)
-        return job.info()
+        return job.record()
 
     def marks(self, starting: str = "") -> list[str]:
         with contextlib.suppress(FileNotFoundError):
@@ -160,7 +160,7 @@ def test_every_executor_runs_its_jobs_with_no_way_to_the_store(busy: Shop) -> No
     echoed, thread, process, attempt, awake = [job.result(timeout=20) for job in jobs]
     assert (echoed, thread, attempt, awake) == (value, "in_thread 1", 3, "awake")
     assert isinstance(process, int)
-    flaky, snoozer = jobs[3].info(), jobs[4].info()
+    flaky, snoozer = jobs[3].record(), jobs[4].record()
     assert [one.reason for one in flaky.history] == ["failed", "failed"]
     assert flaky.history[0].error is not None
     assert (flaky.history[0].error.type, flaky.history[0].error.message) == ("ValueError", "not yet")
@@ -170,8 +170,8 @@ def test_every_executor_runs_its_jobs_with_no_way_to_the_store(busy: Shop) -> No
 
 def test_progress_is_seen_while_a_job_runs(busy: Shop) -> None:
     job = busy.submit("steps")
-    wait_until(lambda: job.info().progress == 0.5, within=5)
-    assert job.info().note == "half"
+    wait_until(lambda: job.record().progress == 0.5, within=5)
+    assert job.record().note == "half"
     (busy.folder / "go").touch()
     job.result(timeout=10)
 
@@ -204,14 +204,14 @@ def test_a_running_job_is_lowered_over_http_and_keeps_what_it_has(shop: Shop) ->
     shop.start("--slots", "4")
     job = shop.submit("elastic")
     wait_until(lambda: shop.marks("elastic starts"))
-    assert job.info().assigned == "slow"
+    assert job.record().assigned == "slow"
     asked = time.monotonic()
     needy = shop.submit("needy")
     wait_until(lambda: shop.marks("elastic lowered"))
     assert time.monotonic() - asked < 4.0
     assert needy.result(timeout=10) is None
     assert job.result(timeout=15) in ("3 s left", "2 s left", "1 s left")
-    assert (job.info().reason, job.info().attempts) == ("partial", 1)
+    assert (job.record().reason, job.record().attempts) == ("partial", 1)
 
 
 def test_a_burst_is_drained_and_each_job_runs_once(busy: Shop) -> None:
@@ -249,8 +249,8 @@ def test_a_drain_finishes_what_it_can_and_gives_the_rest_back(shop: Shop) -> Non
     waiting = shop.submit("echo", 3)
     worker.send(signal.SIGTERM)
     assert worker.wait() == 0
-    assert short.info().state == "completed"
-    assert [(job.info().state, job.info().attempts) for job in (long, waiting)] == [("queued", 0), ("queued", 0)]
+    assert short.record().state == "completed"
+    assert [(job.record().state, job.record().attempts) for job in (long, waiting)] == [("queued", 0), ("queued", 0)]
     assert not [worker for worker in shop.app.stats().workers if worker.state == "active"]
     assert not shop.marks("echo")
 
@@ -277,7 +277,7 @@ def test_a_runner_that_is_killed_is_reported_by_its_parent_at_once(shop: Shop) -
     wait_until(lambda: shop.marks("slow starts"))
     killed = time.monotonic()
     os.kill(worker.runner, signal.SIGKILL)
-    wait_until(lambda: job.info().crashes == 1, within=2.0)
+    wait_until(lambda: job.record().crashes == 1, within=2.0)
     assert time.monotonic() - killed < 2.0
     record = shop.until(job, "completed")
     assert (record.attempts, [one.reason for one in record.history]) == (2, ["crash"])
@@ -303,12 +303,12 @@ def test_a_frozen_worker_reports_too_late_and_registers_anew(shop: Shop) -> None
     wait_until(lambda: shop.marks("slow starts"))
     frozen.send(signal.SIGSTOP, whole_tree=True)
     shop.start()
-    wait_until(lambda: job.info().epoch == 2)
+    wait_until(lambda: job.record().epoch == 2)
     frozen.send(signal.SIGCONT, whole_tree=True)
     record = shop.until(job, "completed")
     assert (record.epoch, record.attempts) == (2, 2)
     wait_until(lambda: len(shop.app.stats().workers) >= 3)  # The one that was frozen, under its new name.
-    again = job.info()
+    again = job.record()
     assert (again.epoch, again.worker_id, again.finished_at) == (2, record.worker_id, record.finished_at)
 
 

@@ -111,7 +111,7 @@ async def test_a_job_leaves_the_queue_only_for_a_free_slot(tmp_path: Path) -> No
         await full.until(lambda: full.running == ["first"])
         (waiting,) = await full.submit("low", "second")
         await full.settle()
-        record = await waiting.ainfo()
+        record = await waiting.arecord()
         assert (record.state, record.started_at, record.worker_id) == ("queued", None, None)
         async with Worker(free.app):
             await free.until(lambda: free.running == ["second"])
@@ -171,7 +171,7 @@ async def test_submission_returns_before_the_job_has_run_and_the_wait_is_told(fl
     assert await job.astatus() == "queued"
     async with Worker(floor.app):
         await floor.until(lambda: floor.running == ["a"])
-        record = await job.ainfo()
+        record = await job.arecord()
         assert record.started_at is not None
         assert record.started_at >= record.submitted_at
         floor.close()
@@ -189,7 +189,7 @@ async def test_renewals_and_results_go_on_while_every_user_thread_is_taken() -> 
     async with Worker(app):
         jobs = [await nap.aenqueue(2.5) for _ in range(3)]
         assert [await job.aresult(20) for job in jobs] == ["rested"] * 3
-        assert {(await job.ainfo()).epoch for job in jobs} == {1}
+        assert {(await job.arecord()).epoch for job in jobs} == {1}
 
 
 async def test_progress_from_threads_reaches_the_loop_safely() -> None:
@@ -219,7 +219,7 @@ async def test_each_job_has_its_own_timeout(floor: Floor) -> None:
         short = await sleep.using(timeout=0.1).aenqueue(0.5)
         long = await sleep.using(timeout=30).aenqueue(0.5)
         assert await long.aresult(10) == "slept"
-        record = await short.ainfo()
+        record = await short.arecord()
         assert record.state == "dead_letter"
         assert record.error is not None
         assert record.error.message == "time limit (0.1 s)"

@@ -92,4 +92,4 @@ async def test_what_a_job_says_when_it_is_over_goes_nowhere(app: Headway) -> Non
         await job.aresult(10)
         said[0].progress(0.5, "too late")
         await asyncio.sleep(0.3)
-        assert (await job.ainfo()).progress is None
+        assert (await job.arecord()).progress is None

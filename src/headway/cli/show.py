@@ -8,7 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from headway.core.errors import JobError, PayloadError
+from headway.client.info import arguments_of as arguments_of
+from headway.client.info import result_of as result_of
+from headway.core.errors import JobError
 from headway.core.event import Event
 from headway.core.job import Attempt, Job
 from headway.core.moments import write_moment
@@ -201,27 +203,6 @@ def error_values(error: JobError | None) -> dict[str, Any] | None:
         "traceback": error.traceback,
         "retriable": error.retriable,
     }
-
-
-def arguments_of(job: Job) -> dict[str, Any] | None:
-    """Give a job's arguments by name, or None if this Headway cannot read them."""
-    from headway.client.codec import read_payload
-
-    try:
-        found: dict[str, Any] = read_payload(job.payload)
-    except (PayloadError, ValueError):
-        return None
-    return found
-
-
-def result_of(job: Job) -> Any:
-    """Give a job's result, or None if there is none that can be read."""
-    from headway.client.codec import decode_result
-
-    try:
-        return decode_result(job.result)
-    except (PayloadError, ValueError):
-        return None
 
 
 def worker_values(worker: Worker) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from headway.client.codec import decode_result
+from headway.client.info import JobInfo, job_info
 from headway.core.errors import IllegalMove, JobCancelled, JobError, JobFailed, NotStored
 from headway.core.event import Event
 from headway.core.job import Job as Record
@@ -38,14 +39,18 @@ class Job(Generic[R]):
         self.id = JobId(job_id)
         self.deduplicated = deduplicated  # True: another submit had made this job already.
 
-    async def ainfo(self) -> Record:
+    async def ainfo(self) -> JobInfo:
         """Read all that the store knows of the job. Raises ``JobNotFound``, or ``NotStored`` for a transient one."""
+        return job_info(await self.arecord())
+
+    async def arecord(self) -> Record:
+        """Read the store's own record, for Headway's own code. Callers read ``ainfo``."""
         self._check_stored()
         return await self._app.client.get(self.id)
 
     async def astatus(self) -> State:
         """Tell where the job stands."""
-        return (await self.ainfo()).state
+        return (await self.arecord()).state
 
     async def aresult(self, timeout: float | timedelta | None = None) -> R:
         """Wait for the job to end and give what it returned.
@@ -83,7 +88,7 @@ class Job(Generic[R]):
 
     async def aeffective_priority(self) -> str:
         """Name the lane that the job is as good as, by its age."""
-        record = await self.ainfo()
+        record = await self.arecord()
         await self._app.follow_policy()
         return effective_lane(self._app.policy, record, record.seen_at)
 
@@ -121,9 +126,13 @@ class Job(Generic[R]):
         async for event in self._app.client.events(self.id):
             yield event
 
-    def info(self) -> Record:
+    def info(self) -> JobInfo:
         """Blocking twin of ``ainfo``."""
         return self._app.portal.run(self.ainfo())
+
+    def record(self) -> Record:
+        """Blocking twin of ``arecord``."""
+        return self._app.portal.run(self.arecord())
 
     def status(self) -> State:
         """Blocking twin of ``astatus``."""
