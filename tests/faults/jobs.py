@@ -142,8 +142,11 @@ def every_second() -> None:
 @app.task(name="climb", context=True, executor="process", max_retries=20)
 def climb(ctx: Context, rung: str, number: int, seconds: float) -> None:
     mark(f"climb start {rung} {number} {os.getpid()} {time.monotonic_ns()}")
+    ends = time.monotonic() + seconds
     try:
-        time.sleep(seconds)
+        while (left := ends - time.monotonic()) > 0:
+            time.sleep(min(0.02, left))
+            mark(f"climb runs {rung} {number} {os.getpid()} {time.monotonic_ns()}")
     finally:
         mark(f"climb end {rung} {number} {os.getpid()} {time.monotonic_ns()}")
 

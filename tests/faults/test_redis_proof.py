@@ -93,5 +93,8 @@ def test_nothing_acknowledged_is_lost_while_the_server_suffers(
             f"\nseed {seed}: {seconds:.0f} s, {done}; acknowledged {len(acknowledged)}, lost {len(lost)}, "
             f"runs beyond one {len(runs) - len(set(runs))}"
         )
+    assert len(acknowledged) > seconds
+    assert sum(done.values()) > seconds / 10
     assert not lost
+    assert len(set(runs)) >= len(acknowledged)  # None is completed without a run.
     assert own.app.stats().totals["completed"] >= len(acknowledged)

@@ -73,7 +73,7 @@ def test_nothing_acknowledged_is_lost_under_random_kills(
     for producer in producers:
         producer.kill()
         producer.wait()
-    acknowledged = [line.split()[0] for log in logs for line in log.read_text().splitlines() if " " in line]
+    acknowledged = dict(line.split() for log in logs for line in log.read_text().splitlines() if " " in line)
     wait_until(
         lambda: not any(lane.waiting + lane.delayed + lane.executing for lane in yard.app.stats().lanes.values()),
         within=300,
@@ -87,7 +87,10 @@ def test_nothing_acknowledged_is_lost_under_random_kills(
             f"{len(acknowledged)}, lost {len(lost)}, runs beyond one {len(runs) - len(set(runs))}, "
             f"recovered {sum(1 for record in states if record.crashes)}"
         )
+    assert len(acknowledged) > seconds
+    assert kills + drains + freezes > seconds / 10
     assert not lost
+    assert {f"quick {number}" for number in acknowledged.values()} <= set(runs)  # None is completed without a run.
     assert all(record.epoch >= record.attempts for record in states)
 
 

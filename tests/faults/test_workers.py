@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 
 import apsw
 import pytest
@@ -196,11 +197,14 @@ def test_a_second_sigterm_stops_now(yard: Yard) -> None:
 def test_two_workers_on_one_file_share_the_work(yard: Yard) -> None:
     # R1.22, R1.4, R2.50, R5.51
     jobs = yard.app.enqueue_many(yard.app.tasks["quick"].call(number) for number in range(400))
-    yard.start()
-    yard.start()
+    yard.start("--slots", "3")
+    yard.start("--slots", "3")
     wait_until(lambda: all(job.status() == "completed" for job in jobs[::40]) and len(yard.marks("quick")) >= 400)
     assert sorted(yard.marks("quick"), key=lambda line: int(line.split()[1])) == [f"quick {n}" for n in range(400)]
     assert {job.record().attempts for job in jobs[::40]} == {1}
+    long = [yard.submit("slow", 60.0, priority="high") for _ in range(6)]
+    wait_until(lambda: all(job.status() == "executing" for job in long))
+    assert sorted(Counter(job.record().worker_id for job in long).values()) == [3, 3]
 
 
 def test_what_a_killed_job_started_is_killed_with_it(yard: Yard) -> None:
@@ -260,9 +264,10 @@ def test_each_tick_fires_once_with_two_workers(yard: Yard) -> None:
     yard.start()
     yard.start()
     wait_until(lambda: len(yard.marks("tick")) >= 4)
-    ticks = yard.app.jobs(task="every_second", limit=50)
-    keys = [job.record().idempotency_key for job in ticks]
-    assert len(keys) == len(set(keys))
+    keys = [str(job.record().idempotency_key) for job in yard.app.jobs(task="every_second", limit=50)]
+    ticks = sorted(int(key.split(":")[2]) for key in keys)  # Milliseconds since 1970.
+    assert ticks == [*range(ticks[0], ticks[-1] + 1, 1_000)]
+    assert len(ticks) >= 4
 
 
 def test_a_failed_job_says_so_to_whoever_waits(yard: Yard) -> None:

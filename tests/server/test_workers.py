@@ -19,11 +19,12 @@ from headway.engine.messages import Polled as PolledMessage
 from headway.engine.messages import lease_of, result_of
 from headway.engine.tokens import create_token
 from headway.server.shapes_workers import RESULTS_MAX
+from headway.stores.base import Exchange, Exchanged
 from tests.server.conftest import client_for
 
 WORKERS = "/internal/workers"
 TASKS = "/api/v1/tasks"
-SOON = 5.0
+SOON = 10.0
 ENTRY = {"name": "a", "lane": "low", "executor": "async"}
 
 
@@ -245,23 +246,43 @@ async def test_odd_texts_are_kept_as_far_as_they_can_be(http: httpx.AsyncClient)
 # ---------------------------------------------------------------------- long polls, cancels, drains
 
 
-async def test_a_long_poll_brings_a_task_as_soon_as_there_is_one(http: httpx.AsyncClient) -> None:
+async def poll_that_waits(app: Headway, worker: Worker, capacity: int) -> asyncio.Task[Any]:
+    """Begin a long poll; return once the store has registered that the worker waits."""
+    store, waits = await app.client.store(), asyncio.Event()
+    exchange = store.exchange
+
+    async def note(request: Exchange) -> Exchanged:
+        answer = await exchange(request)
+        if request.wait and not answer.leases:
+            waits.set()
+        return answer
+
+    store.exchange = note  # type: ignore[method-assign]
+    try:
+        poll = asyncio.create_task(worker.poll(capacity, wait_seconds=30))
+        async with asyncio.timeout(SOON):
+            await waits.wait()
+    finally:
+        store.exchange = exchange  # type: ignore[method-assign]
+    assert not poll.done()
+    return poll
+
+
+async def test_a_long_poll_brings_a_task_as_soon_as_there_is_one(http: httpx.AsyncClient, app: Headway) -> None:
     worker = await register(http)
-    poll = asyncio.create_task(worker.poll(1, wait_seconds=30))
-    await asyncio.sleep(0.1)
+    poll = await poll_that_waits(app, worker, 1)
     task_id = await submit(http)
     async with asyncio.timeout(SOON):
         assert [given["task_id"] for given in (await poll)["tasks"]] == [task_id]
 
 
-async def test_a_cancel_reaches_a_worker_within_a_second(http: httpx.AsyncClient) -> None:
+async def test_a_cancel_reaches_a_worker_that_waits(http: httpx.AsyncClient, app: Headway) -> None:
     task_id = await submit(http)
     worker = await register(http)
     given = await worker.claim()
-    poll = asyncio.create_task(worker.poll(5, wait_seconds=30))
-    await asyncio.sleep(0.1)
+    poll = await poll_that_waits(app, worker, 5)
     assert (await http.delete(f"{TASKS}/{task_id}")).status_code == 202
-    async with asyncio.timeout(1.0):
+    async with asyncio.timeout(SOON):  # The poll itself would wait for 30 s.
         assert (await poll)["cancel"] == [task_id]
     assert (await worker.say("heartbeat", current_load=1, status="active")).json()["cancel"] == [task_id]
     answer = await worker.say("result", task_id=task_id, status="cancelled", fence=given["fence"])

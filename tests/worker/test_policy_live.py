@@ -19,6 +19,7 @@ from headway.core.policy.reading import policy_data
 from headway.engine.policies import CURRENT, apply_policy
 from headway.engine.rules import read_costs
 from headway.stores.base import POLICIES
+from tests.worker.resting import at_rest
 
 PROMPTLY = 4.0  # Seconds; a worker is told of another policy at once, but the machine may be busy.
 NO_RESERVE = replace(BUILT_IN, reserve=Reserve(slots=0))
@@ -64,8 +65,8 @@ class Floor:
         await until(lambda: self.app.policy == policy, within=PROMPTLY)
 
     async def settle(self) -> None:
-        """Give whatever could still start time to start."""
-        await asyncio.sleep(0.2)
+        """Wait until nothing more can start."""
+        await at_rest(self.app)
 
 
 async def until(condition: Callable[[], bool | Awaitable[bool]], *, within: float = 10.0) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from headway import Context, Headway, Job, Worker
+from tests.worker.resting import at_rest
 
 
 class Floor:
@@ -19,13 +20,14 @@ class Floor:
     def __init__(self, app: Headway) -> None:
         self.app = app
         self.running: list[str] = []
-        self.most = 0
+        self.most = self.most_low = 0
         self._gates: dict[str, asyncio.Event] = {}
 
         @app.task(name="hold")
         async def hold(name: str) -> None:
             self.running.append(name)
             self.most = max(self.most, len(self.running))
+            self.most_low = max(self.most_low, sum(name.startswith("low") for name in self.running))
             try:
                 await self._gates.setdefault(name, asyncio.Event()).wait()
             finally:
@@ -46,8 +48,8 @@ class Floor:
                 await asyncio.sleep(0.002)
 
     async def settle(self) -> None:
-        """Give whatever could still start time to start."""
-        await asyncio.sleep(0.15)
+        """Wait until nothing more can start."""
+        await at_rest(self.app)
 
     def close(self, *jobs: Job[None]) -> None:
         for gate in self._gates.values():
@@ -110,11 +112,11 @@ async def test_a_job_leaves_the_queue_only_for_a_free_slot(tmp_path: Path) -> No
         await full.submit("low", "first")
         await full.until(lambda: full.running == ["first"])
         (waiting,) = await full.submit("low", "second")
-        await full.settle()
         record = await waiting.arecord()
         assert (record.state, record.started_at, record.worker_id) == ("queued", None, None)
         async with Worker(free.app):
             await free.until(lambda: free.running == ["second"])
+            assert (await waiting.arecord()).epoch == 1  # No other instance ever had it.
             full.close()
             free.close()
         await free.app.aclose()
@@ -134,14 +136,14 @@ async def test_instances_hold_their_limits_independently(tmp_path: Path) -> None
             await stack.enter_async_context(Worker(floor.app))
         await floors[0].submit("low", *(f"low {number}" for number in range(12)))
         await floors[0].until(lambda: running() == 6)
-        await floors[0].settle()
-        assert [len(floor.running) for floor in floors] == [2, 2, 2]
+        assert [floor.most for floor in floors] == [2, 2, 2]
         await floors[0].submit("high", *(f"high {number}" for number in range(9)))
         await floors[0].until(lambda: running() == 9)
         for floor in floors:
             floor.let_go(*(f"low {number}" for number in range(12)))
         await floors[0].until(lambda: all(len([n for n in f.running if n.startswith("high")]) == 3 for f in floors))
         assert max(floor.most for floor in floors) == 3  # R1.7
+        assert max(floor.most_low for floor in floors) == 2
         for floor in floors:
             floor.close()
     for floor in floors:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
+from typing import Any
 
 import apsw
 import pytest
@@ -14,6 +15,7 @@ import pytest
 from headway.core.errors import IdempotencyConflict, StoreError
 from headway.core.job import ClassKey, NewJob, State, Submitted
 from headway.stores.base import JobQuery
+from headway.stores.sqlite.database import Database
 from headway.testing.clock import ManualClock
 from tests.conformance.builders import a_job, register, state_of, submit, submit_one
 from tests.stores.sqlite.conftest import OpenFile, locked
@@ -118,11 +120,19 @@ async def test_a_store_that_is_closed_says_so(open_file: OpenFile, path: Path) -
 
 
 async def test_threads_without_a_loop_submit_in_the_same_groups(
-    commits: list[apsw.Connection], open_file: OpenFile, path: Path
+    commits: list[apsw.Connection], open_file: OpenFile, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = await open_file(path)
+    queued: list[object] = []
+    put = Database._put
+
+    def count_and_put(*args: Any) -> None:
+        put(*args)
+        queued.append(args)
+
     await submit_one(store, a_job(idempotency_key="k"))
     commits.clear()
+    monkeypatch.setattr(Database, "_put", count_and_put)
     batches = [[a_job() for _ in range(10)] for _ in range(20)]
     batches.append([a_job(idempotency_key="k", payload=b"[2]")])
     begun = Barrier(len(batches) + 1)
@@ -136,7 +146,9 @@ async def test_threads_without_a_loop_submit_in_the_same_groups(
         async with locked(path) as release:  # So all of them wait at once.
             calls = [loop.run_in_executor(threads, submit_it, batch) for batch in batches]
             await asyncio.to_thread(begun.wait)
-            await asyncio.sleep(0.2)
+            async with asyncio.timeout(30):
+                while len(queued) < len(batches):  # noqa: ASYNC110 - threads fill it
+                    await asyncio.sleep(0.002)
             await release()
             *kept, refused = await asyncio.gather(*calls, return_exceptions=True)
     assert all(isinstance(batch, list) for batch in kept)
