@@ -149,3 +149,53 @@ def test_a_parameter_to_redact_must_exist(tmp_path: Path) -> None:
     app = Headway("memory://")
     with pytest.raises(ConfigError, match="redact names 'pasword'"):
         app.task(redact=["pasword"])(lambda password: None)
+
+
+# ---------------------------------------------------------------------- lines that Headway does not write
+
+
+def a_foreign_record(message: str, *args: object, name: str = "my.module", **extra: object) -> logging.LogRecord:
+    record = logging.LogRecord(name, logging.WARNING, "file", 1, message, args, None)
+    record.__dict__.update(extra)
+    return record
+
+
+def test_a_foreign_line_has_its_text_in_a_member_of_its_own_and_its_extra_beside_it() -> None:
+    line = json.loads(JsonFormatter().format(a_foreign_record("took %d s", 3, order=9, event="forged", at="never")))
+    assert (line["event"], line["message"], line["order"], line["logger"]) == (
+        "log.message",
+        "took 3 s",
+        9,
+        "my.module",
+    )
+    assert line["at"] != "never"
+
+
+@pytest.mark.parametrize("nasty", ["\x7f", "\u2028", "\u2029", "\x85", "\x9b", "\ud800", "\U0001f600"])
+def test_a_json_line_is_plain_ascii(nasty: str) -> None:
+    for record in (a_foreign_record(f"a{nasty}b", value=nasty), a_record("job.failed", error=nasty)):
+        line = JsonFormatter().format(record)
+        assert line.isascii()
+        assert line.isprintable()
+        assert nasty in json.loads(line).values() or f"a{nasty}b" in json.loads(line).values()
+
+
+def test_what_cannot_be_written_as_json_is_written_as_text() -> None:
+    class Odd:
+        def __str__(self) -> str:
+            raise RuntimeError("no")
+
+    ring: list[object] = []
+    ring.append(ring)
+    line = json.loads(JsonFormatter().format(a_foreign_record("odd", ring=ring, odd=Odd(), keys={(1, 2): 3})))
+    assert line["ring"] == "[[...]]"
+    assert "Odd object" in line["odd"]
+    assert json.loads(JsonFormatter().format(a_foreign_record("%d apples", "no")))["message"] == "%d apples ('no',)"
+    assert ConsoleFormatter(colour=False).format(a_foreign_record("odd", odd=Odd())).count("Odd object") == 1
+
+
+def test_colours_reach_the_terminal_and_nothing_else_does() -> None:
+    line = ConsoleFormatter(colour=True).format(a_record("job.started", task="t\x1b[2J", job="é"))
+    assert line.split(None, 1)[1] == "\x1b[36mjob.started   \x1b[0m  t\\x1b[2J  job=é"
+    forged = ConsoleFormatter(colour=True).format(a_foreign_record("\x1b[31mred\nnew line"))
+    assert forged.split(None, 1)[1] == "warning: \\x1b[31mred\\nnew line"

@@ -26,7 +26,7 @@ from rich.text import Text
 from headway.cli import panels, show
 from headway.core.job import Job
 from headway.core.worker import WorkerState
-from headway.engine.logs import JsonFormatter
+from headway.engine.logs import MESSAGE, JsonFormatter
 from headway.stores.base import Stats
 from headway.stores.open import mask
 from headway.version import __version__
@@ -221,6 +221,7 @@ def log_line(line: str) -> Text:
         drawn += show.text(f"{name:<12}", show.STYLES.get(name, "")) + show.text(f"{values.get('task', ''):<14}  ")
         drawn += show.text(f"{values.get('job', '')}  ", "dim") + show.text(_details(values))
     else:
+        event = str(values.pop("message", "")) if event == MESSAGE else event
         style = {"warning": "yellow", "error": "red", "critical": "bold red"}.get(level, "")
         drawn += show.text(event, style) + show.text(_others(values), "dim")
     if values.get("traceback"):

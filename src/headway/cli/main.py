@@ -14,6 +14,7 @@ from cyclopts import App, CycloptsError, Group, Parameter
 from headway.cli.opening import OPTIONS
 from headway.cli.show import clean
 from headway.core.errors import BadArguments, ConfigError, HeadwayError, PolicyError
+from headway.engine.logs import fill_closed_streams, flush_logs
 from headway.version import __version__
 
 FAILED = 1
@@ -179,6 +180,7 @@ def main(words: Sequence[str] | None = None) -> int:
 def _fail(problem: HeadwayError) -> int:
     traceback = problem.facts.get("traceback")
     if isinstance(traceback, str) and traceback:
+        flush_logs()
         print(clean(traceback.rstrip(), lines=True), file=sys.stderr)
     # Only what is wrong in a policy is told on several lines, one for each problem.
     _complain(f"error: {problem} [{problem.code}]", lines=isinstance(problem, PolicyError))
@@ -192,11 +194,13 @@ def _warn(message: Warning | str, *_: object, **__: object) -> None:
 
 
 def _complain(text: str, *, lines: bool = False) -> None:
+    flush_logs()
     print(clean(text, lines=lines), file=sys.stderr)
 
 
 def _prepare_streams() -> None:
     """Let a character that the terminal cannot show become an escape instead of an error."""
+    fill_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")

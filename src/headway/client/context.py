@@ -185,15 +185,19 @@ class Context:
     @property
     def log(self) -> logging.LoggerAdapter[logging.Logger]:
         """A logger whose lines carry the job."""
-        facts = {
+        return _JobLog(logging.getLogger("headway.task"), {"headway": self.log_facts()})
+
+    def log_facts(self) -> dict[str, Any]:
+        """Return the members of a log line that identify this job."""
+        return {
             "job": self.job_id,
             "task": self.task,
             "worker": self._lease.worker_id or None,
             "lane": self.lane or None,
             "attempt": self.attempt,
+            "tenant": self._lease.tenant,
             "trace_id": self.trace_id,
         }
-        return _JobLog(logging.getLogger("headway.task"), {"headway": facts})
 
 
 class _JobLog(logging.LoggerAdapter[logging.Logger]):
@@ -205,6 +209,12 @@ class _JobLog(logging.LoggerAdapter[logging.Logger]):
 
 # The job that this piece of code runs for; jobs submitted from inside one inherit its trace.
 current: ContextVar[Context | None] = ContextVar("headway_context", default=None)
+
+
+def job_facts() -> dict[str, Any]:
+    """Return the members of a log line that identify the job for which the calling code runs; none outside of jobs."""
+    context = current.get()
+    return {} if context is None else context.log_facts()
 
 
 def trace_of(lease: Lease) -> str:

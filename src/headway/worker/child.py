@@ -15,10 +15,11 @@ import traceback
 
 from headway.client.app import Headway
 from headway.client.codec import VERSION
+from headway.client.context import job_facts
 from headway.core.errors import HeadwayError, StoreUnavailable
 from headway.core.policy.reading import policy_data
 from headway.engine.inforce import InForce
-from headway.engine.logs import configure_logs
+from headway.engine.logs import configure_logs, flush_logs
 from headway.engine.post import LocalPost, Post
 from headway.engine.remote import HttpPost
 from headway.worker.board import Board, Stop
@@ -52,7 +53,7 @@ async def _serve(connection: socket.socket, board_descriptor: int) -> int:
     try:
         app = load_app(begin.app, begin.folder)
         app.configure(**begin.overrides)
-        configure_logs(app.settings.log, begin.log_level)
+        configure_logs(app.settings.log, begin.log_level, job_facts=job_facts)
         server = app.settings.server if begin.remote else None
         post = _make_post(app, server)
         await post.open()
@@ -135,6 +136,7 @@ async def _listen(channel: Channel, runner: Runner, go: asyncio.Event) -> None:
             case StopJobs(job_ids, why):
                 runner.stop_jobs(job_ids, Stop(why))
             case None:
+                runner.kill_processes()
                 os._exit(1)
 
 
@@ -191,6 +193,7 @@ def main() -> None:
     with contextlib.suppress(Exception):
         sys.stdout.flush()
         sys.stderr.flush()
+    flush_logs()
     # Not sys.exit: a thread that will not end must not keep the process, whose jobs are already back in the queue.
     os._exit(code)
 

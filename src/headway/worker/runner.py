@@ -88,7 +88,7 @@ class Runner:
         self._executors: dict[str, InlineExecutor | ThreadExecutor | ProcessExecutor] = {
             "async": InlineExecutor(),
             "thread": ThreadExecutor(slots),
-            "process": ProcessExecutor(app_path or "", self._settings.payload_max),
+            "process": ProcessExecutor(app_path or "", self._settings.payload_max, self._settings.log),
         }
         self._app_path = app_path
         self._reserved_asked = reserved

@@ -13,11 +13,11 @@ from types import FrameType
 from typing import Any
 
 from headway.client.app import Headway
-from headway.client.context import Context, current
+from headway.client.context import Context, current, job_facts
 from headway.client.invoke import invoke_async, invoke_plain
 from headway.core.errors import UnknownTask
 from headway.core.policy.retry import Raised, Returned, Snoozed
-from headway.engine.logs import configure_logs
+from headway.engine.logs import configure_logs, flush_logs
 from headway.worker.endings import raised, returned
 from headway.worker.executors import wire
 from headway.worker.loading import load_app
@@ -35,7 +35,10 @@ class _Channel:
         self._connection = connection
 
     def send(self, message: wire.Message) -> None:
-        self._connection.sendall(wire.pack(message))
+        try:
+            self._connection.sendall(wire.pack(message))
+        except OSError:  # The runner is gone.
+            _leave()
 
     def receive(self) -> Any:
         (length,) = wire.HEADER.unpack(self._read(wire.HEADER.size))
@@ -49,11 +52,19 @@ class _Channel:
     def _read(self, size: int) -> bytes:
         parts = bytearray()
         while len(parts) < size:
-            part = self._connection.recv(size - len(parts))
+            try:
+                part = self._connection.recv(size - len(parts))
+            except OSError:
+                part = b""
             if not part:
-                os._exit(0)  # The runner is gone, and nobody would hear what we have to say.
+                _leave()
             parts += part
         return bytes(parts)
+
+
+def _leave() -> None:
+    """End this process: the runner is gone, so the job's end would reach nobody."""
+    os._exit(0)
 
 
 def main() -> None:
@@ -67,13 +78,15 @@ def main() -> None:
     except BaseException as problem:
         channel.send(wire.Broken(f"{type(problem).__name__}: {problem}"))
         return
-    configure_logs(app.settings.log, os.environ.get("HEADWAY_LOG_LEVEL", "info"))
+    configure_logs(hello.log, hello.log_level, job_facts=job_facts)
     channel.send(wire.Ready())
     loop = asyncio.new_event_loop()
     while True:
         said = channel.receive()
         if isinstance(said, wire.Run):  # Else it was for a job that has ended.
-            channel.send(_run(app, said, channel, loop))
+            ended = _run(app, said, channel, loop)
+            flush_logs()  # The runner may kill this process as soon as it knows of the end.
+            channel.send(ended)
 
 
 def _run(app: Headway, run: wire.Run, channel: _Channel, loop: asyncio.AbstractEventLoop) -> wire.Ended:

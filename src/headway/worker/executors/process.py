@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 import socket
@@ -26,18 +27,19 @@ START_TIMEOUT = 60.0
 class ProcessExecutor:
     """A pool of processes, each running one job at a time, kept warm between jobs."""
 
-    def __init__(self, app_path: str, largest: int) -> None:
+    def __init__(self, app_path: str, largest: int, log: str | None = None) -> None:
         self._app_path = app_path
+        self._log = log
         self._largest = largest
         self._idle: list[_Child] = []
         self._busy: dict[Running, _Child] = {}
 
     async def warm(self) -> None:
         """Have one process ready before the first job."""
-        self._idle.append(await _Child.start(self._app_path))
+        self._idle.append(await self._start())
 
     async def call(self, job: Running) -> Any:
-        child = self._idle.pop() if self._idle else await _Child.start(self._app_path)
+        child = self._idle.pop() if self._idle else await self._start()
         if job.stop is not Stop.NO:
             self._idle.append(child)
             raise asyncio.CancelledError
@@ -55,6 +57,10 @@ class ProcessExecutor:
                 self._idle.append(child)
             else:
                 child.kill()
+
+    async def _start(self) -> _Child:
+        level = logging.getLevelName(logging.getLogger("headway").getEffectiveLevel()).lower()
+        return await _Child.start(wire.Hello(self._app_path, os.getcwd(), self._log, level))
 
     def stop(self, job: Running) -> None:
         job.context.cancelled = True
@@ -98,7 +104,7 @@ class _Child:
         self.stopping = False
 
     @classmethod
-    async def start(cls, app_path: str) -> _Child:
+    async def start(cls, hello: wire.Hello) -> _Child:
         ours, theirs = socket.socketpair()
         process = subprocess.Popen(  # noqa: ASYNC220, S603  (it returns at once, and runs only ourselves)
             [sys.executable, "-m", "headway.worker.executors.child", str(theirs.fileno())],
@@ -111,14 +117,14 @@ class _Child:
         child = cls(process, reader, writer)
         try:
             async with asyncio.timeout(START_TIMEOUT):
-                child._send(wire.Hello(app_path, os.getcwd()))
+                child._send(hello)
                 answer = await child._receive()
         except BaseException:
             child.kill()
             raise
         if isinstance(answer, wire.Broken):
             child.kill()
-            raise TaskFailed(Crashed(f"the job's process could not load {app_path}: {answer.message}"))
+            raise TaskFailed(Crashed(f"the job's process could not load {hello.app}: {answer.message}"))
         return child
 
     @property

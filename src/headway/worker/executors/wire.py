@@ -18,6 +18,8 @@ class Hello(msgspec.Struct, tag="hello"):
 
     app: str
     folder: str
+    log: str | None = None  # How log lines look, and the least level.
+    log_level: str = "info"
 
 
 class Ready(msgspec.Struct, tag="ready"):

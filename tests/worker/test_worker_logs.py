@@ -1,0 +1,169 @@
+"""What a worker process writes: the lines of tasks and libraries too, and never at the cost of its jobs."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headway import Headway, Job
+from tests.faults.conftest import tree, wait_until
+from tests.worker import logging_jobs
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+
+
+class Place:
+    """A store, and a worker whose standard error the test holds."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.store = f"sqlite:///{folder}/headway.db?synchronous=normal"
+        self.app = Headway(self.store)
+        for name, task in logging_jobs.app.tasks.items():
+            self.app.task(name=name, executor=task.executor, context=task.options.context)(task.fn)
+        shutil.copy(logging_jobs.__file__, folder / "logging_jobs.py")
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self, *options: str, stderr: int | None = None, **more: Any) -> subprocess.Popen[bytes]:
+        with (self.folder / "worker.log").open("ab") as file:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "headway", "worker", "logging_jobs:app", *options],
+                cwd=self.folder,
+                env={**os.environ, "HEADWAY_STORE": self.store},
+                stderr=file if stderr is None else stderr,
+                **more,
+            )
+        return self._process
+
+    def submit(self, task: str, *args: object) -> Job[object]:
+        return self.app.tasks[task].enqueue(*args)
+
+    def lines(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in (self.folder / "worker.log").read_text().splitlines()]
+
+    def stop(self) -> int:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGTERM)
+        return self._process.wait(40)
+
+    def close(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            for pid in reversed(tree(self._process.pid)):
+                os.kill(pid, signal.SIGKILL)
+            self._process.wait()
+        self.app.close()
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    made = Place(tmp_path)
+    yield made
+    made.close()
+
+
+def test_what_tasks_log_arrives_with_their_jobs_whatever_runs_them(place: Place) -> None:
+    place.start("--log", "json")
+    jobs = {task: place.submit(task) for task in ("on_loop", "in_thread", "in_process", "by_context")}
+    jobs["thread_of_its_own"] = place.submit("thread_of_its_own")
+    for job in jobs.values():
+        job.result(timeout=60)
+    assert place.stop() == 0
+    lines = place.lines()  # Each is one JSON object.
+    for task, where in {"on_loop": "loop", "in_thread": "thread", "in_process": "process"}.items():
+        said = [line for line in lines if line.get("task") == task and line["event"] == "log.message"]
+        assert [line["logger"] for line in said] == ["my.module", "my.module", "py.warnings"]
+        assert {(line["job"], line["attempt"]) for line in said} == {(jobs[task].id, 1)}
+        assert [line["level"] for line in said] == ["info", "error", "warning"]
+        assert (said[0]["message"], said[0]["order"]) == (f"in {where}", 9)
+        assert said[1]["message"] == "it failed"
+        assert said[1]["traceback"].endswith("ValueError: boom\nof two lines")
+        assert "UserWarning: old way" in said[2]["message"]
+    (spoken,) = [line for line in lines if line["logger"] == "headway.task"]
+    assert (spoken["message"], spoken["order"], spoken["job"]) == ("said 1", 9, jobs["by_context"].id)
+    (died,) = [line for line in lines if line["event"] == "thread.crashed"]
+    assert died["thread"] == "mine"
+    assert died["traceback"].endswith("RuntimeError: alone")
+
+
+def test_the_level_holds_for_tasks_too(place: Place) -> None:
+    place.start("--log", "json", "--log-level", "warning")
+    for task in ("on_loop", "in_process"):
+        place.submit(task).result(timeout=60)
+    assert place.stop() == 0
+    assert {line["level"] for line in place.lines()} == {"warning", "error"}
+
+
+def test_handlers_of_the_app_are_respected(place: Place) -> None:
+    with (place.folder / "logging_jobs.py").open("a") as file:
+        file.write('\nlogging.basicConfig(filename="mine.log", level="INFO", format="MINE %(message)s")\n')
+    place.start("--log", "json")
+    place.submit("on_loop").result(timeout=60)
+    assert place.stop() == 0
+    assert "MINE in loop" in (place.folder / "mine.log").read_text()
+    lines = place.lines()
+    assert "job.completed" in [line["event"] for line in lines]
+    assert "my.module" not in [line["logger"] for line in lines]
+
+
+def test_a_standard_error_that_nobody_reads_stops_nothing(place: Place) -> None:
+    # W18
+    reading, writing = os.pipe()
+    worker = place.start("--log", "json", "--slots", "20", stderr=writing)
+    os.close(writing)
+    jobs = [place.submit("tick", number) for number in range(1_200)]
+    chatty = [place.submit("chatty", number) for number in range(80)]
+    for number, job in enumerate(jobs):
+        assert job.result(timeout=60) == number
+    for number, job in enumerate(chatty):
+        assert job.result(timeout=60) == number
+    (alive,) = place.app.stats().workers
+    assert alive.state.value == "active"
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait(40) == 0
+    os.close(reading)
+
+
+@pytest.mark.parametrize("how", ["reader gone", "closed"])
+def test_a_standard_error_that_is_gone_stops_nothing(place: Place, how: str) -> None:
+    # W18
+    if how == "closed":
+        worker = place.start("--log", "json", stderr=2, preexec_fn=lambda: os.close(2))
+    else:
+        reading, writing = os.pipe()
+        worker = place.start("--log", "json", stderr=writing)
+        os.close(writing)
+        os.close(reading)
+    for task in ("tick", "chatty"):
+        assert place.submit(task, 7).result(timeout=60) == 7
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait(40) == 0
+
+
+def test_what_a_task_prints_passes_whole(place: Place) -> None:
+    # W18
+    with (place.folder / "printed").open("wb") as printed:
+        place.start("--log", "json", stdout=printed)
+    place.submit("flood").result(timeout=60)
+    assert place.stop() == 0
+    assert (place.folder / "printed").stat().st_size == 5 << 20
+
+
+def test_no_process_writes_a_traceback_of_its_own_when_its_worker_is_killed(place: Place) -> None:
+    worker = place.start("--log", "json")
+    place.submit("chatty", 1).result(timeout=60)
+    processes = tree(worker.pid)
+    assert len(processes) >= 3
+    os.kill(processes[1], signal.SIGKILL)  # The runner; its processes lose their connection.
+    assert place.submit("chatty", 2).result(timeout=60) == 2
+    wait_until(lambda: any(line["event"] == "worker.gone" for line in place.lines()))
+    assert place.stop() == 0
+    assert all("traceback" not in line for line in place.lines())
