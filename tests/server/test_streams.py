@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -297,3 +298,31 @@ async def test_a_reader_who_reads_slowly_is_told_everything(
     async with served(api, small=True) as address:
         with asked(address, request) as reader:
             assert len(await asyncio.to_thread(read_all, reader, until=LARGE, pause=0.01)) >= LARGE
+
+
+async def test_the_output_of_a_program_is_streamed_and_told_again_after_a_break(
+    app: Headway, address: str, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    script = 'echo one; while [ ! -e "$GATE" ]; do sleep 0.02; done; echo two'
+    program = app.command(["sh", "-c", "{script}"], name="sh", env={"GATE": str(gate)}, max_retries=0)
+    async with Worker(app), httpx.AsyncClient(base_url=address, timeout=30) as http:
+        job = await program.aenqueue(script=script)
+        last, said = "", {}
+        async with http.stream("GET", f"{TASKS}/{job.id}/events") as answer:
+            kind = place = ""
+            async for line in answer.aiter_lines():
+                name, _, value = line.partition(": ")
+                if name == "id":
+                    place = value
+                if name == "event":
+                    kind = value
+                if name == "data" and kind == "output":
+                    last, said = place, json.loads(value)
+                    break
+        assert (said["stream"], said["offset"], said["text"]) == ("stdout", 0, "one\n")
+        gate.touch()
+        await job.aresult(timeout=30)
+        again = await http.get(f"{TASKS}/{job.id}/events", headers={"Last-Event-ID": last})
+    told = [json.loads(line.partition(": ")[2]) for line in again.text.splitlines() if line.startswith("data: ")]
+    assert [(one["kind"], one.get("text")) for one in told] == [("output", "two\n"), ("finished", None)]

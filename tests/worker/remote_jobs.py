@@ -118,3 +118,10 @@ async def exclusive(run: str, seconds: float) -> None:
     while time.monotonic() < ends:
         mark(f"{run} {os.getpid()} {time.monotonic_ns()}")
         await asyncio.sleep(0.01)
+
+
+printer = app.command(
+    ["sh", "-c", 'echo began; while [ ! -e "{gate}" ]; do sleep 0.02; done; echo done; exit 4'],
+    name="printer",
+    max_retries=0,
+)

@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from headway import Headway, Job, JobCancelled
+from headway import Headway, Job, JobCancelled, JobFailed
 from headway.core.job import Job as Record
 from headway.core.policy.document import BUILT_IN, Ladder, Policy, Rung
 from headway.engine.policies import apply_policy
@@ -437,3 +437,18 @@ def test_a_worker_is_known_by_its_token_which_is_shown_nowhere(shop: Shop) -> No
     assert token not in logs
     assert wrong not in logs
     assert "unauthenticated" in logs or "token" in logs
+
+
+def test_the_output_of_a_program_comes_over_http_while_it_runs_and_after_it_failed(shop: Shop) -> None:
+    shop.start()
+    gate = shop.folder / "gate"
+    job = shop.app.tasks["printer"].enqueue(gate=str(gate))
+    texts = []
+    for event in job.events():
+        if event.kind == "output":
+            texts.append(event.data["text"])
+            gate.touch()
+    assert "".join(texts) == "began\ndone\n"
+    with pytest.raises(JobFailed) as caught:
+        job.result(timeout=20)
+    assert (caught.value.partial.exit_code, caught.value.partial.stdout) == (4, "began\ndone\n")

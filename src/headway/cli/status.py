@@ -110,6 +110,9 @@ def describe(event: Event) -> str:
             rest = f"attempt {data['attempt']} on {data['worker']}"
         case "progress":
             rest = f"{data['fraction']:.0%}  {data['note'] or ''}"
+        case "output":
+            stream, lines = data["stream"], data["text"].splitlines()
+            return "\n".join(show.clean(f"{show.clock(at)}  {stream:<9} {line}".rstrip()) for line in lines)
         case "retried":
             rest = f"attempt {data['attempt']}: {data['reason']}{_because(data)}"
         case "finished":

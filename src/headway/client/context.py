@@ -17,6 +17,7 @@ from headway.core.lease import Lease
 from headway.engine.traces import shown_trace, taken_trace
 
 Report = Callable[[Lease, float, str | None], None]
+WriteOutput = Callable[[Lease, str, str], None]  # Takes the name of a stream, and text.
 
 
 class Budget:
@@ -56,7 +57,9 @@ class Context:
     """The running job, handed to tasks made with ``context=True``, to middleware and to dependencies."""
 
     # Made for every job, wanted by few: all that can be read from the lease is read only when asked for.
-    __slots__ = ("_budget", "_conversation", "_hear", "_lease", "_report", "_started", "cancelled", "kept", "state")
+    __slots__ = (
+        "_budget", "_conversation", "_hear", "_lease", "_report", "_started", "_write", "cancelled", "kept", "state",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -65,9 +68,11 @@ class Context:
         report: Report | None = None,
         started: float | None = None,
         hear: Callable[[], None] | None = None,
+        write: WriteOutput | None = None,
     ) -> None:
         self._lease = lease
         self._hear = hear
+        self._write = write
         self.kept = NOTHING  # What ``partial`` was told last.
         self._report = report
         self._started = time.monotonic() if started is None else started
@@ -139,8 +144,10 @@ class Context:
     def output(self, stream: str, text: str) -> None:
         """Pass on what a program writes, for the readers of the job's events. Never blocks.
 
-        Called by commands. ``stream`` is ``stdout`` or ``stderr``.
+        Called by commands, on the loop. ``stream`` is ``stdout`` or ``stderr``.
         """
+        if self._write is not None:
+            self._write(self._lease, stream, text)
 
     # ------------------------------------------------------------------ interactive tasks
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +13,7 @@ _QUEUED, _STARTED, _PROGRESS, _RETRIED, _FINISHED = range(5)  # The order of wha
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One thing that happened to a job: queued, started, downgraded, progress, retried or finished."""
+    """One thing that happened to a job: queued, started, downgraded, progress, output, retried or finished."""
 
     kind: str
     at: int
@@ -61,6 +61,21 @@ def events_between(before: Job | None, after: Job, now_at: int) -> Iterator[Even
     if after.state.ended and (before is None or _end(before) != _end(after)):
         ended_at = after.finished_at or 0
         yield Event("finished", ended_at, after.job_id, _ending(after), (after.epoch, _FINISHED, ended_at))
+
+
+def output_place(epoch: int, at: int) -> tuple[int, ...]:
+    """Return where a piece of a program's output belongs in the job's story."""
+    return (epoch, _PROGRESS, 0, at)
+
+
+def told_together(events: Iterable[Event], output: Sequence[Event], told: tuple[int, ...]) -> list[Event]:
+    """Return events and output in the order of the job's story. ``told``: the place of the last output told before.
+
+    Progress that says no more than the last line of the output is left out.
+    """
+    has_output = output or told[1:3] == (_PROGRESS, 0)
+    kept = [one for one in events if not (has_output and one.kind == "progress" and one.data["fraction"] == 0)]
+    return sorted([*kept, *output], key=lambda event: event.place)
 
 
 def _rung(job: Job) -> tuple[int, str] | None:

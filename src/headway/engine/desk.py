@@ -26,6 +26,7 @@ from headway.engine.durations import Durations
 from headway.engine.feed import LocalFeed
 from headway.engine.handing import Ended, HandIn, Settled
 from headway.engine.inforce import InForce
+from headway.engine.output import Chunk, write_output
 from headway.engine.publishing import Declaration, changes, publish
 from headway.engine.recovery import end_worker
 from headway.engine.roster import Registration, Roster
@@ -202,6 +203,27 @@ class Desk:
         refused = (await self.store.exchange(Exchange(None, finished=handed.reports))).refused
         self.tallies.reported(handed.reports, refused)
         return await handed.conclude(refused)
+
+    async def output(
+        self,
+        worker_id: str,
+        job_id: JobId,
+        fence: bytes | None,
+        chunks: Sequence[Chunk],
+        *,
+        token_id: str | None = None,
+    ) -> bool:
+        """Write the latest output of a job that the worker holds. Returns False for one that it does not hold.
+
+        Raises ``WorkerUnknown``, ``WorkerNotFound``.
+        """
+        seat = await self._seat(worker_id, token_id)
+        if job_id not in seat.leases:
+            await seat.look()
+        lease = seat.leases.get(job_id)
+        if lease is None or fence not in (None, lease.token):
+            return False
+        return await write_output(self.store, job_id, lease.epoch, chunks)
 
     async def beat(
         self,

@@ -14,6 +14,7 @@ from headway.core.policy.document import LimitRule
 from headway.core.policy.retry import Crashed, Ending, Raised, Released, Returned, Snoozed, Stopped, TimedOut, Unknown
 from headway.core.worker import PROTOCOL, WorkerState
 from headway.engine.catalogue import CronDocument, TaskEntry
+from headway.engine.output import Chunk
 
 WORD_MAX = 255  # Letters of a reason, or of the name of an error.
 
@@ -89,6 +90,14 @@ class Said(msgspec.Struct, omit_defaults=True):
     fence: str
     fraction: float
     note: str | None = None
+
+
+class Written(msgspec.Struct):
+    """The latest output of a running program."""
+
+    task_id: str
+    fence: str
+    chunks: list[Chunk]
 
 
 class Poll(msgspec.Struct, omit_defaults=True, kw_only=True):

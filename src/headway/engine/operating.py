@@ -14,6 +14,7 @@ from headway.core.errors import ConfigError
 from headway.core.job import Job, JobId, State
 from headway.engine.catalogue import CRONS
 from headway.engine.learning import LEARNED
+from headway.engine.output import OUTPUT
 from headway.engine.policies import check_kept
 from headway.engine.reading import find_in_steps, get_in_steps
 from headway.engine.rules import PAUSES, POLICY
@@ -28,7 +29,7 @@ PAGE_MAX = 100  # Jobs of one answer,
 PAGE_BYTES = 3 << 20  # which ends with the job that reaches this; in the answer they take a third more.
 NUMBER_MAX = 1 << 53  # Beyond it some stores count no longer one by one.
 # Kinds that may be read. Only policies, the number of the policy in force, and pauses may be written.
-DOCUMENTS = (POLICIES, RULES, TALLIES, LEARNED, CRONS)
+DOCUMENTS = (POLICIES, RULES, TALLIES, LEARNED, CRONS, OUTPUT)
 
 
 class Get(msgspec.Struct, frozen=True):

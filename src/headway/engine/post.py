@@ -17,6 +17,7 @@ from headway.engine.catalogue import CronDocument, TaskEntry, publish_crons, pub
 from headway.engine.durations import Durations
 from headway.engine.feed import Fed, LocalFeed, Ran
 from headway.engine.inforce import InForce, apply_file
+from headway.engine.output import Chunk, write_output
 from headway.engine.recovery import end_worker
 from headway.engine.rules import declare_limits, govern
 from headway.engine.tallies import Tallies
@@ -135,6 +136,10 @@ class Post(Protocol):
         """Share what jobs took, if any has ended or the worker was ``idle`` for long. Gives whether it did so."""
         ...
 
+    async def write_output(self, worker_id: str, lease: Lease, chunks: Sequence[Chunk]) -> None:
+        """Write the latest output of a running program, for the readers of its job's events."""
+        ...
+
     async def give_back(self, worker_id: str, held: Sequence[tuple[JobId, bytes]], fate: Fate) -> None:
         """End what a worker held that is gone; ``held`` are the leases that its parent knows of."""
         ...
@@ -215,6 +220,9 @@ class LocalPost:
             return False
         await self._durations.publish(self._store)
         return True
+
+    async def write_output(self, worker_id: str, lease: Lease, chunks: Sequence[Chunk]) -> None:
+        await write_output(self._store, lease.job_id, lease.epoch, chunks)
 
     async def give_back(self, worker_id: str, held: Sequence[tuple[JobId, bytes]], fate: Fate) -> None:
         def ending(lease: Lease) -> Ending:

@@ -26,6 +26,7 @@ from headway.engine.feed import Fed, Ran
 from headway.engine.http import PATIENCE, Caller
 from headway.engine.inforce import InForce
 from headway.engine.messages import Heard, Polled, Registered, Result, lease_of, result_of
+from headway.engine.output import Chunk
 from headway.engine.post import Admission, Fate, Feed, Known, Pace
 from headway.stores.base import KEEPER, Beat, Ear, Progress, Renewed, Store
 
@@ -106,6 +107,10 @@ class HttpPost:
 
     async def learn(self, *, idle: bool) -> bool:
         return False  # The server is told with each result.
+
+    async def write_output(self, worker_id: str, lease: Lease, chunks: Sequence[Chunk]) -> None:
+        with contextlib.suppress(WorkerUnknown):
+            await self._ask(worker_id, "output", messages.Written(lease.job_id, lease.token.hex(), list(chunks)))
 
     async def give_back(self, worker_id: str, held: Sequence[tuple[JobId, bytes]], fate: Fate) -> None:
         results = [result_of(fate(job_id, None), job_id, token) for job_id, token in held]

@@ -10,8 +10,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from itertools import islice
 
 from headway.core.errors import HeadwayError, JobNotFound
-from headway.core.event import Event, events_between
+from headway.core.event import Event, events_between, told_together
 from headway.core.job import Job, JobId
+from headway.engine.output import output_events
 from headway.stores.base import WATCHER, Ear, Store
 
 LINGER = 2.0  # Seconds an ear stays open after its last watcher: another often follows.
@@ -73,13 +74,18 @@ class Watcher:
     async def events(self, job_id: JobId) -> AsyncIterator[Event]:
         """Tell what happens to a job, from its submission until it has ended."""
         before: Job | None = None
+        told: tuple[int, ...] = ()  # How far the output was told.
         looks = self.looks(job_id)
         try:
             async for job in looks:
                 if job is None:
                     raise JobNotFound(f"no job {job_id} in the store; it may have been pruned", job_id=job_id)
-                for event in events_between(before, job, time.time_ns() // 1_000_000):
+                events = events_between(before, job, time.time_ns() // 1_000_000)
+                output = await output_events(self._store, job, told)
+                for event in told_together(events, output, told):
                     yield event
+                if output:
+                    told = output[-1].place
                 if job.state.ended:
                     return
                 before = job

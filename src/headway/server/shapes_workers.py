@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, StringConstraints, Tag
 
 from headway.core.worker import TASK
+from headway.engine.output import CHUNKS_MAX, KEPT_MAX
 from headway.server.shapes import NO_CONTROLS, SECONDS_MAX, Body, Name, Status
 
 CAPABILITIES_MAX = 100
@@ -145,6 +146,29 @@ class ProgressNote(Body):
     fence: Fence | None = None
     fraction: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
     note: Annotated[str, StringConstraints(max_length=NOTE_MAX)] | None = None
+
+
+class OutputChunk(Body):
+    """A piece of a program's output."""
+
+    at: int = Field(ge=0, le=SEQ_MAX, description="Milliseconds since 1970; more than that of the piece before.")
+    stream: Literal["stdout", "stderr"]
+    offset: int = Field(ge=0, le=SEQ_MAX, description="Characters of this stream that came before.")
+    text: Annotated[str, StringConstraints(max_length=KEPT_MAX)]
+
+
+class Output(Body):
+    """The latest output of a running task, for those who follow its events. It replaces what was sent before."""
+
+    task_id: TaskRef
+    fence: Fence | None = None
+    chunks: Annotated[list[OutputChunk], Field(max_length=CHUNKS_MAX)]
+
+
+class OutputTaken(BaseModel):
+    """Whether it was taken: the worker must hold the task."""
+
+    acknowledged: bool
 
 
 class Poll(Body):

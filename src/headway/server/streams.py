@@ -10,9 +10,10 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from headway.core.errors import JobNotFound
-from headway.core.event import Event, events_between
+from headway.core.event import Event, events_between, told_together
 from headway.core.job import Job, JobId, State
 from headway.core.policy.estimate import Estimate, materially_differs
+from headway.engine.output import output_events
 from headway.server.service import Service
 from headway.server.submitting import estimate_from
 
@@ -45,6 +46,7 @@ async def follow(
         look = _next(looks)
         job: Job | None = None
         told: Estimate | None = None
+        heard = after  # How far the output was told.
         place_due = 0.0
         try:
             while True:
@@ -57,9 +59,13 @@ async def follow(
                     before, job = job, look.result()
                     if job is None:
                         raise JobNotFound(f"no task {job_id}; it may have been removed since it ended", job_id=job_id)
-                    for event in events_between(before, job, time.time_ns() // 1_000_000):
+                    output = await output_events(await service.store(), job, heard)
+                    events = events_between(before, job, time.time_ns() // 1_000_000)
+                    for event in told_together(events, output, heard):
                         if before is not None or event.place > after:
                             yield Told(await _told(service, event, job), job)
+                    if output:
+                        heard = output[-1].place
                     if job.state.ended:
                         return
                     look = _next(looks)

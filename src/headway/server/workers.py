@@ -35,6 +35,7 @@ from headway.engine.catalogue import CronDocument, TaskEntry
 from headway.engine.desk import NewWorker
 from headway.engine.handing import Ended, Step
 from headway.engine.messages import Given, Terms
+from headway.engine.output import KEPT_MAX, Chunk
 from headway.engine.serving import Ask
 from headway.engine.tokens import covers
 from headway.server import shapes_workers as shapes
@@ -193,6 +194,14 @@ def read_poll(body: shapes.Poll, registered: Sequence[str], largest: int) -> Ask
 def read_result(result: shapes.Result, largest: int) -> Ended:
     """Read how an attempt ended; a result of more bytes than ``largest`` is not kept."""
     return Ended(JobId(result.task_id), _ending(result, largest), _token(result.fence), result.seconds)
+
+
+def read_output(body: shapes.Output) -> tuple[JobId, bytes | None, list[Chunk]]:
+    """Read the output of a running task; what no store holds becomes an escape. Raises ``Problem``."""
+    if sum(len(chunk.text) for chunk in body.chunks) > KEPT_MAX:
+        raise Problem("invalid", f"chunks: at most {KEPT_MAX:,} characters in all, the latest ones")
+    chunks = [Chunk(one.at, one.stream, one.offset, _cut(one.text, KEPT_MAX)) for one in body.chunks]
+    return JobId(body.task_id), _token(body.fence), chunks
 
 
 def read_held(tasks: Sequence[shapes.HeldTask] | None) -> list[tuple[JobId, bytes | None]] | None:

@@ -37,6 +37,7 @@ from headway.worker.endings import is_cancellation, raised, returned
 from headway.worker.executors.inline import InlineExecutor
 from headway.worker.executors.process import Encoded, ProcessExecutor
 from headway.worker.executors.thread import ThreadExecutor
+from headway.worker.outputs import Outputs
 from headway.worker.running import Running
 from headway.worker.stints import Stints
 
@@ -104,6 +105,7 @@ class Runner:
         self.pace = Pace(settings.heartbeat, settings.dead_after, settings.confirm, settings.hard_grace + LAST_WORDS)
         self._granted: dict[str, Grant] = {}  # To jobs that have not begun here.
         self.registered = 0.0  # When its registration was sent, on the monotonic clock.
+        self._outputs = Outputs(post, lambda: self.worker.worker_id, self._note)
         self._state: dict[str, Any] = {}
         self._middlewares = app.middlewares
         self._loop: asyncio.AbstractEventLoop
@@ -314,7 +316,8 @@ class Runner:
             slot = self._free_slots.pop()
             timeout = lease.limit_ms / 1_000
             deadline = now + timeout
-            job = Running(lease, task, slot, Context(lease, self._state, self._note, now), now, deadline, below)
+            context = Context(lease, self._state, self._note, now, write=self._outputs.add)
+            job = Running(lease, task, slot, context, now, deadline, below)
             self._jobs[lease.job_id] = job
             board.hold(slot, lease.job_id, lease.token, lease.task, task.executor, deadline + hard_grace)
             if timeout < EXACT:  # Longer ones are noticed by the beat: a timer for each would cost more than the job.
@@ -358,6 +361,8 @@ class Runner:
             job.timer.cancel()
         # A job points to its task, and that points back: cut here, or a collector must find them all.
         job.handle = None
+        if self._outputs.jobs:
+            await self._outputs.end(job.lease)
         self._board.ended(job.slot)
         lease = job.lease
         del self._jobs[lease.job_id]

@@ -51,7 +51,7 @@ async def make_ticket(request: Request, task_id: TaskId) -> Response:
 @routes.get(
     "/tasks/{task_id}/events",
     scope=Scope.READ,
-    answers={200: (None, "Server-sent events: queued, estimate, started, progress, retried, finished.")},
+    answers={200: (None, "Server-sent events: queued, estimate, started, progress, output, retried, finished.")},
     problems=("job_not_found", "too_many_streams"),
     summary="A task's story, as it happens",
 )

@@ -29,13 +29,24 @@ from headway.server.shapes_workers import (
     Heard,
     Heartbeat,
     OneOrMore,
+    Output,
+    OutputTaken,
     Poll,
     Polled,
     Register,
     Registered,
     Result,
 )
-from headway.server.workers import check_tasks, given_tasks, new_worker, read_held, read_poll, read_result, unreadable
+from headway.server.workers import (
+    check_tasks,
+    given_tasks,
+    new_worker,
+    read_held,
+    read_output,
+    read_poll,
+    read_result,
+    unreadable,
+)
 
 log = logging.getLogger("headway.server")
 
@@ -155,6 +166,21 @@ async def result(request: Request, worker_id: WorkerId, body: OneOrMore) -> Resp
     if only.state is None:
         raise Problem("lease_lost", f"this worker has no lease of task {only.job_id}; its report changes nothing")
     return reply({"acknowledged": True, "status": only.state.value})
+
+
+@routes.post(
+    "/{worker_id}/output",
+    scope=Scope.WORKER,
+    whole=True,
+    answers={200: OutputTaken},
+    problems=KNOWN,
+    summary="Send the latest output of a running task",
+)
+async def output(request: Request, worker_id: WorkerId, body: Output) -> Response:
+    """Keep the latest output of a task, which readers of its events see. Send progress too: that wakes them."""
+    desk, token_id = await service_of(request).desk(), caller_of(request).token_id
+    job_id, fence, chunks = read_output(body)
+    return reply({"acknowledged": await desk.output(worker_id, job_id, fence, chunks, token_id=token_id)})
 
 
 @routes.post(

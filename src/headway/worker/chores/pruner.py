@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import time
+
 from headway.engine.inforce import InForce
+from headway.engine.output import prune_output
 from headway.stores.base import Store
 
 LIMIT = 1_000
+OUTPUT_EVERY = 60.0  # Seconds between looks at the output of programs that have ended.
 
 
 class Pruner:
@@ -14,7 +18,13 @@ class Pruner:
     def __init__(self, store: Store, in_force: InForce) -> None:
         self._store = store
         self._in_force = in_force
+        self._output_due = 0.0
 
     async def __call__(self) -> float | None:
         touched = await self._store.prune(self._in_force.policy.keep, limit=LIMIT)
-        return 0.05 if touched >= LIMIT else None
+        if touched >= LIMIT:
+            return 0.05
+        if time.monotonic() >= self._output_due:
+            self._output_due = time.monotonic() + OUTPUT_EVERY
+            await prune_output(self._store)
+        return None
