@@ -159,6 +159,19 @@ def test_a_policy_is_applied_shown_and_undone(stored: Cli) -> None:
     assert stored.call("policy", "rollback", "--to", "2").out.startswith("nothing changes: version 4")
 
 
+def test_the_first_policy_can_be_undone_and_its_warnings_are_printed(stored: Cli) -> None:
+    (stored.folder / "policy.toml").write_text("[lanes.medium]\nlevel = 1\n[lanes.high]\nlevel = 0\n")
+    (warning,) = [line for line in lines(stored.call("policy", "check", "policy.toml").out) if "starves" in line]
+    applied = stored.call("policy", "apply", "policy.toml").out
+    assert warning in lines(applied)
+    back = stored.call("policy", "rollback").out
+    assert back.endswith("version 2 is in force, after version 1\n")
+    assert tomllib.loads(stored.call("policy", "show").out) == policy_data(BUILT_IN)
+    assert "rolled back to the built-in policy" in stored.call("policy", "show", "--history").out
+    stored.call("policy", "rollback")
+    assert stored.call("policy", "rollback", "--to", "0").out.endswith("version 4 is in force, after version 3\n")
+
+
 def test_what_is_shown_is_a_policy_file(stored: Cli) -> None:
     built_in = stored.call("policy", "show")
     assert built_in.out.startswith("# the built-in policy; none was applied\n")

@@ -102,11 +102,19 @@ async def test_there_must_be_something_to_go_back_to(store: Store) -> None:
     with pytest.raises(PolicyError, match="no policy was ever applied"):
         await roll_back(store, now_at=1)
     await apply_policy(store, a_policy(1), now_at=1)
-    with pytest.raises(PolicyError, match="version 1 is the first"):
-        await roll_back(store, now_at=2)
     with pytest.raises(PolicyError, match=r"no policy version 7 \(versions: 1\)"):
         await roll_back(store, to=7, now_at=2)
     assert await versions(store) == [1]
+
+
+async def test_the_first_policy_is_rolled_back_to_the_built_in_one(store: Store) -> None:
+    await apply_policy(store, a_policy(1), now_at=1)
+    back = await roll_back(store, now_at=2)
+    assert (back.version, back.policy, back.note) == (2, BUILT_IN, "rolled back to the built-in policy")
+    assert (await roll_back(store, now_at=3)).policy == a_policy(1)
+    assert (await roll_back(store, to=0, now_at=4)).policy == BUILT_IN
+    assert (await read_applied(store, 0)).policy == BUILT_IN
+    assert await versions(store) == [1, 2, 3, 4]
 
 
 async def test_many_that_apply_at_once_all_get_a_version_and_the_last_governs(store: Store) -> None:

@@ -83,6 +83,15 @@ async def test_the_policy_is_shown_tried_and_applied(app: Headway, http: httpx.A
 
 
 @pytest.mark.parametrize("store_name", ["memory"])
+async def test_an_applied_policy_is_answered_with_the_warnings_of_a_dry_run(http: httpx.AsyncClient) -> None:
+    wanted = {"lanes": {"high": {"level": 0}, "medium": {"level": 1}}}
+    tried = (await http.put(f"{API}/policy", params={"dry_run": 1}, json=wanted)).json()
+    assert any("can wait for ever" in warning for warning in tried["warnings"])
+    applied = (await http.put(f"{API}/policy", json=wanted)).json()
+    assert (applied["version"], applied["warnings"]) == (1, tried["warnings"])
+
+
+@pytest.mark.parametrize("store_name", ["memory"])
 async def test_what_is_wrong_in_a_policy_is_told_all_at_once(http: httpx.AsyncClient) -> None:
     answer = await http.put(f"{API}/policy", json={"crash_limit": -1, "promotion": "sideways"})
     assert (answer.status_code, answer.json()["code"]) == (422, "policy")

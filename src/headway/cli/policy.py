@@ -14,11 +14,10 @@ from headway.cli.toml import toml_text
 from headway.client.settings import load_settings
 from headway.core.errors import ConfigError, PolicyError
 from headway.core.policy.checking import Checked, Finding, Load, check_policy
-from headway.core.policy.document import BUILT_IN, Policy
+from headway.core.policy.document import Policy
 from headway.core.policy.guarantees import Guarantee
-from headway.core.policy.reading import policy_data
 from headway.core.policy.table import key_path
-from headway.engine.load import recent_load
+from headway.engine.load import check_here, recent_load
 from headway.engine.policies import (
     Applied,
     apply_policy,
@@ -31,7 +30,6 @@ from headway.engine.policies import (
 from headway.stores.base import Store
 
 File = Annotated[Path, Parameter(name="FILE", help="A policy file, .toml or .json.")]
-NO_VERSION = Applied(0, 0, "built in", "", policy_data(BUILT_IN))  # What is in force until something is applied.
 
 policy = App(
     name="policy",
@@ -118,7 +116,7 @@ def show_policy(
             current = await current_version(store)
             if history_:
                 return (await history(store))[::-1], current
-            return [await _read_version(store, current if version is None else version)], current
+            return [await read_applied(store, current if version is None else version)], current
 
     found, current = run(read())
     if json and history_:
@@ -144,13 +142,18 @@ def apply(
     note: Annotated[str, Parameter(help="A word on why, for the history.", show_default=False)] = "",
     place: Place = HERE,
 ) -> int:
-    """Put a policy file in force, as a new version. Workers follow within seconds; none is restarted."""
+    """Put a policy file in force, as a new version. Workers follow within seconds; none is restarted.
+
+    Prints what changes, and what `headway policy check` warns of for the workers
+    that are alive. `headway policy rollback` goes back, also after the first one.
+    """
     wanted: Policy = load_policy(file)
 
-    async def put() -> tuple[Applied, Applied]:
+    async def put() -> tuple[Applied, Applied, Checked]:
         async with opened(place) as store:
-            before = await _read_version(store, await current_version(store))
-            return before, await apply_policy(store, wanted, now_at=await _now_at(store), note=note)
+            before = await read_applied(store, await current_version(store))
+            checked = await check_here(store, wanted)
+            return before, await apply_policy(store, wanted, now_at=await _now_at(store), note=note), checked
 
     _print_change(*run(put()))
     return 0
@@ -162,22 +165,21 @@ def apply(
 )
 def rollback(
     *,
-    to: Annotated[int | None, Parameter(help="The version to go back to; else the one before the current.")] = None,
+    to: Annotated[
+        int | None, Parameter(help="The version to go back to, 0 for the built-in policy; else the one before.")
+    ] = None,
     place: Place = HERE,
 ) -> int:
     """Put an earlier policy in force again, as a new version."""
 
-    async def put() -> tuple[Applied, Applied]:
+    async def put() -> tuple[Applied, Applied, Checked]:
         async with opened(place) as store:
-            before = await _read_version(store, await current_version(store))
-            return before, await roll_back(store, to=to, now_at=await _now_at(store))
+            before = await read_applied(store, await current_version(store))
+            after = await roll_back(store, to=to, now_at=await _now_at(store))
+            return before, after, await check_here(store, after.policy)
 
     _print_change(*run(put()))
     return 0
-
-
-async def _read_version(store: Store, version: int) -> Applied:
-    return await read_applied(store, version) if version else NO_VERSION
 
 
 async def _now_at(store: Store) -> int:
@@ -214,11 +216,15 @@ def _print_check(checked: Checked, size: str) -> None:
         share = f"{sure.share:.0%}" if sure.share else show.NOTHING
         table.add_row(show.text(sure.lane), str(sure.level), f"{sure.weight:g}", share, show.text(sure.bound))
     console.print(table)
-    for found in checked.findings:
-        console.print(_warning(found), soft_wrap=True)
+    _print_warnings(checked)
     print(
         f"ok, with {show.plural(len(checked.findings), 'warning') if checked.findings else 'no warnings'}, for {size}"
     )
+
+
+def _print_warnings(checked: Checked) -> None:
+    for found in checked.findings:
+        show.console().print(_warning(found), soft_wrap=True)
 
 
 def _warning(found: Finding) -> Any:
@@ -260,7 +266,7 @@ def _print_history(found: list[Applied], current: int) -> None:
     show.console().print(table)
 
 
-def _print_change(before: Applied, after: Applied) -> None:
+def _print_change(before: Applied, after: Applied, checked: Checked) -> None:
     if after.version == before.version:
         print(f"nothing changes: version {after.version}, which is in force, says the same")
         return
@@ -271,6 +277,7 @@ def _print_change(before: Applied, after: Applied) -> None:
             table.add_row(*(show.text(cell) for cell in (key, old.get(key, show.NOTHING), new.get(key, show.NOTHING))))
     if table.row_count:
         show.console().print(table)
+    _print_warnings(checked)
     was = f"version {before.version}" if before.version else "the built-in policy"
     print(f"version {after.version} is in force, after {was}")
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections import Counter
 
 from headway.core.job import Job, State
-from headway.core.policy.checking import Load
+from headway.core.policy.checking import Checked, Load, check_policy
 from headway.core.policy.document import ELASTIC, Policy
 from headway.core.policy.rules import Rulebook, rules_of
+from headway.core.worker import WorkerState
 from headway.stores.base import JobQuery, Store
 
 LOOKED_AT = 1_000  # Jobs that ended last.
+DEFAULT_SLOTS = 5  # The slots of a worker by default.
 
 
 async def recent_load(store: Store, policy: Policy) -> Load | None:
@@ -20,6 +22,13 @@ async def recent_load(store: Store, policy: Policy) -> Load | None:
     """
     jobs = await store.find(JobQuery(states=(State.COMPLETED,), limit=LOOKED_AT))
     return load_of(jobs, policy)
+
+
+async def check_here(store: Store, policy: Policy) -> Checked:
+    """Check a policy for the workers that are alive now, or for one of default size, and for the recent load."""
+    stats = await store.stats()
+    slots = [worker.slots for worker in stats.workers if worker.state is not WorkerState.DEAD] or [DEFAULT_SLOTS]
+    return check_policy(policy, slots=max(slots), workers=len(slots), load=await recent_load(store, policy))
 
 
 def load_of(jobs: list[Job], policy: Policy) -> Load | None:

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from headway.core.errors import PolicyError, StoreBusy
-from headway.core.policy.document import Policy
+from headway.core.policy.document import BUILT_IN, Policy
 from headway.core.policy.reading import policy_data, read_policy
 from headway.engine.rules import govern
 from headway.stores.base import POLICIES, Store
@@ -95,7 +95,12 @@ async def read_current(store: Store) -> Applied | None:
 
 
 async def read_applied(store: Store, version: int) -> Applied:
-    """Read one version, whether or not its policy can be read. Raises ``PolicyError`` if there is none."""
+    """Read one version, whether or not its policy can be read. Raises ``PolicyError`` if there is none.
+
+    Version 0 is the built-in policy, which is in force until another one is applied.
+    """
+    if version == 0:
+        return Applied(0, 0, "built in", "", policy_data(BUILT_IN))
     for document in await store.read(POLICIES, _name(version)):
         return _applied(document.body)
     known = [applied.version for applied in await history(store)]
@@ -142,15 +147,14 @@ async def apply_policy(store: Store, policy: Policy, *, now_at: int, note: str =
 async def roll_back(store: Store, *, to: int | None = None, now_at: int) -> Applied:
     """Put an earlier version in force again, as a new version: the one before the current, or the one named.
 
-    Raises ``PolicyError`` if there is none, or if this Headway cannot read it.
+    The version before the first one is 0, the built-in policy. Raises ``PolicyError`` if there is no such version, or
+    if this Headway cannot read it.
     """
     pointer, _ = await _look(store)
     if not pointer.version:
         raise PolicyError("no policy was ever applied, so there is none to go back to")
-    if to is None and not pointer.before:
-        raise PolicyError(f"policy version {pointer.version} is the first, so there is none to go back to")
     earlier = await read_applied(store, pointer.before if to is None else to)
-    note = f"rolled back to version {earlier.version}"
+    note = f"rolled back to {f'version {earlier.version}' if earlier.version else 'the built-in policy'}"
     return await apply_policy(store, earlier.policy, now_at=now_at, note=note)
 
 

@@ -269,6 +269,7 @@ class PolicyShape(BaseModel):
     applied_at: datetime | None
     note: str
     policy: dict[str, Any]
+    warnings: list[str] | None = Field(None, description="After a PUT: what `headway policy check` warns of.")
 
 
 class PolicyChecked(BaseModel):

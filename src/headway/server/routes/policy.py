@@ -8,13 +8,10 @@ from fastapi import Body, Query, Request
 from starlette.responses import Response
 
 from headway.core.moments import write_moment
-from headway.core.policy.checking import check_policy
-from headway.core.policy.document import BUILT_IN
 from headway.core.policy.reading import policy_data, read_policy
-from headway.core.worker import WorkerState
 from headway.engine.audit import record
-from headway.engine.load import recent_load
-from headway.engine.policies import Applied, apply_policy, read_current
+from headway.engine.load import check_here
+from headway.engine.policies import Applied, apply_policy, read_applied, read_current
 from headway.server.auth import Scope
 from headway.server.routes.tasks import reply
 from headway.server.routing import Routes, caller_of
@@ -36,7 +33,8 @@ routes = Routes("policy", "/api/v1")
 )
 async def get_policy(request: Request) -> Response:
     """Give the policy in force with its version, whole: what was left out is filled in."""
-    return reply(_values(await read_current(await service_of(request).store())))
+    store = await service_of(request).store()
+    return reply(_values(await read_current(store) or await read_applied(store, 0)))
 
 
 @routes.put(
@@ -55,16 +53,14 @@ async def put_policy(
 ) -> Response:
     """Put a policy in force as a new version, with no restart. The body has the keys of a policy file.
 
-    What is wrong in it is told all at once, in `problems`. `headway policy rollback` goes back.
+    `problems` lists everything that is wrong in it, `warnings` what will surprise. `headway policy rollback` goes back.
     """
     service = service_of(request)
     store = await service.store()
     read = read_policy(policy, "the body")
+    checked = await check_here(store, read)
+    warnings = [f"{found.key}: {found.text}" if found.key else found.text for found in checked.findings]
     if dry_run:
-        stats = await store.stats()
-        slots = [worker.slots for worker in stats.workers if worker.state is not WorkerState.DEAD] or [5]
-        checked = check_policy(read, slots=max(slots), workers=len(slots), load=await recent_load(store, read))
-        warnings = [f"{found.key}: {found.text}" if found.key else found.text for found in checked.findings]
         return reply({"valid": True, "warnings": warnings, "policy": policy_data(read)})
     before = await read_current(store)
     now_at = (await service.pictures.fresh()).now_at
@@ -79,15 +75,13 @@ async def put_policy(
         now_at=now_at,
     )
     await service.app.in_force.follow(store, every=0)
-    return reply(_values(applied))
+    return reply(_values(applied) | {"warnings": warnings})
 
 
-def _values(applied: Applied | None) -> dict[str, Any]:
-    if applied is None:
-        return {"version": 0, "applied_at": None, "note": "built in", "policy": policy_data(BUILT_IN)}
+def _values(applied: Applied) -> dict[str, Any]:
     return {
         "version": applied.version,
-        "applied_at": write_moment(applied.applied_at),
+        "applied_at": write_moment(applied.applied_at) if applied.version else None,
         "note": applied.note,
         "policy": applied.data,
     }
