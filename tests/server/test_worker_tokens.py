@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import logging
 from typing import Any
@@ -103,7 +104,7 @@ async def test_a_bound_token_publishes_its_tasks_and_the_audit_tells(app: Headwa
         "capabilities": [],
         "tasks": [entry("reports.build"), entry("resize")],
         "limits": {"resize": {"x": {"concurrency": 2}}},
-        "crons": [cron("reports.build")],
+        "crons": [cron("reports.build", unique_key="cron:reports.build")],  # As one that skips what overlaps has it.
     }
     async with await with_token(app, api, "worker", tasks=["reports.*", "resize"]) as http:
         answer = await http.post(f"{WORKERS}/register", json=body)
@@ -189,6 +190,11 @@ async def test_the_scope_publish_lets_a_worker_publish_any_task(app: Headway, ap
         {"tenant": "acme"},
         {"unique_key": "other:" + "0" * 32},
         {"unique_key": "nightly"},
+        {"unique_key": "cron:other"},
+        {"rung": "interactive"},
+        {"payload": base64.b64encode(b'\x01{"headway.server":"http://127.0.0.1:1"}').decode()},
+        {"payload": base64.b64encode(b'\x01{"a":1,"headway.server":"http://127.0.0.1:1"}').decode()},
+        {"payload": base64.b64encode(b'\x01{"\\u0068eadway.server":5}').decode()},
         {"limits": ["limited:concurrency=7"]},
     ],
 )

@@ -186,7 +186,7 @@ async def test_nobody_else_is_let_in_as_its_worker(app: Headway, api: FastAPI, a
         (job,) = await store.get([JobId(client.task_id)])
         assert job is not None
         (lease,) = await store.leases(worker_id=job.worker_id)
-        door = split_server(job.payload)[1] or ""
+        door = (split_server(job.payload)[1] or "").partition(" ")[0]
         right = proof_of(client.task_id, lease.token)
         for place in (address, door):
             for proof in (None, "", "0" * 64, "\u00e9", right, proof_of(client.task_id, lease.token, "server")):
@@ -225,18 +225,21 @@ async def test_the_servers_address_is_shown_to_nobody(
         async with opened(address, "echo", parameters={"prompt": "> "}) as client, httpx.AsyncClient() as http:
             (job,) = await (await app.client.store()).get([JobId(client.task_id)])
             assert job is not None
-            door = split_server(job.payload)[1]
-            assert door is not None
+            signed = split_server(job.payload)[1]
+            assert signed is not None
+            door, signature = signed.split(" ")
             assert read_payload(job.payload) == {"prompt": "> "}
             for path in (f"/api/v1/tasks/{client.task_id}", "/api/v1/tasks", "/api/v1/workers"):
                 answer = await http.get(address + path)
                 assert answer.status_code == 200
                 assert door not in answer.text
+                assert signature not in answer.text
                 assert SESSION not in answer.text
                 assert client.secret not in answer.text
     lines = json.dumps([[record.getMessage(), str(record.__dict__.get("headway"))] for record in caplog.records])
     assert lines
     assert door not in lines
+    assert signature not in lines
     assert client.secret not in lines
 
 

@@ -319,8 +319,13 @@ def split_server(payload: bytes) -> tuple[bytes, str | None]:
     if not payload.startswith(_SESSION):
         return payload, None
     members = msgspec.json.decode(payload[len(VERSION) :], type=dict[str, msgspec.Raw])
-    server = msgspec.json.decode(members.pop(SESSION), type=str)
-    return VERSION + _encoder.encode(members), server
+    server = msgspec.json.decode(members.pop(SESSION))
+    return VERSION + _encoder.encode(members), server if isinstance(server, str) else None
+
+
+def names_server(payload: bytes) -> bool:
+    """Return whether a payload has a member where a session's has the address of its server, wherever it stands."""
+    return SESSION in msgspec.json.decode(payload_body(payload), type=dict[str, msgspec.Raw])
 
 
 def payload_body(payload: bytes) -> bytes | memoryview:

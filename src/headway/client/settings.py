@@ -14,6 +14,7 @@ from typing import Any
 from headway.core.errors import ConfigError, UnknownOption
 from headway.core.words import nearest as nearest
 from headway.engine.redaction import SECRETS
+from headway.engine.sessions import plain_address
 from headway.stores.open import mask
 
 FILE = "headway.toml"
@@ -85,9 +86,10 @@ class Settings:
             )
         if self.log not in (None, "console", "json"):
             raise ConfigError(f"log must be console or json, not {self.log!r}", setting="log")
-        if self.advertise is not None and not self.advertise.startswith(("http://", "https://")):
+        if self.advertise is not None and plain_address(self.advertise) is None:
             raise ConfigError(
-                f"advertise is an address such as http://10.0.0.7:8000, not {self.advertise!r}", setting="advertise"
+                f"advertise must be a scheme, a host and a port, such as http://10.0.0.7:8000, not {self.advertise!r}",
+                setting="advertise",
             )
         if self.worker_http is not None:
             read_probe_address(self.worker_http)

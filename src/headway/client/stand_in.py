@@ -68,7 +68,7 @@ class _Anything(Signature):
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         if args:
             raise BadArguments(f"task {self._name}: nobody has registered it yet, so give its arguments by name")
-        return dict(kwargs)
+        return self.check_named(kwargs)
 
     def check_named(self, values: Mapping[str, Any]) -> dict[str, Any]:
         if SESSION in values:

@@ -400,10 +400,15 @@ class _Terms:
         return f"{self.template.task}:{digest}"
 
 
+def cron_key(task: str) -> str:
+    """Return the key that lets at most one job of a cron wait or run."""
+    return f"cron:{task}"
+
+
 def is_unique_key(key: str, task: str) -> bool:
-    """Return whether a key is written as those of a task's own unique jobs are."""
+    """Return whether a key is written as those of a task's own unique jobs and of its cron are."""
     digest = key.removeprefix(f"{task}:")
-    return len(digest) == 32 and key != digest and set(digest) <= set("0123456789abcdef")
+    return key == cron_key(task) or (len(digest) == 32 and key != digest and set(digest) <= set("0123456789abcdef"))
 
 
 def _check_options(task: Task[Any, Any, Any]) -> str:

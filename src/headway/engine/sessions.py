@@ -8,8 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import secrets
+from collections.abc import Awaitable, Callable
+from urllib.parse import urlsplit
 
 import msgspec
+
+from headway.stores.base import Store
 
 PATH = "/internal/sessions/"
 PROOF = "X-Headway-Proof"
@@ -21,6 +26,9 @@ LETTERS = 8 << 10  # and letters of text: six bytes each at worst.
 OUTPUT_MAX = 256 << 10  # What a task may say before its client has read it,
 INPUT_MAX = 64 << 10  # and a client before the task has.
 SIDE_MAX = 10_000  # Rows or columns.
+KEYS, ADDRESS_KEY = "key", "session_address"  # The document with the key that addresses of servers are signed with.
+KEY_BYTES = 32
+ADDRESS_MAX = 300  # Letters of an address.
 
 
 class Text(msgspec.Struct, tag_field="type", tag="text", frozen=True):
@@ -59,6 +67,73 @@ _encode = msgspec.json.Encoder().encode
 def write(message: msgspec.Struct) -> str:
     """Write a message as JSON."""
     return _encode(message).decode()
+
+
+class AddressRefused(ValueError):
+    """An address is not one that a server of this store has signed."""
+
+
+class Addresses:
+    """Signs the addresses at which servers await the workers of their sessions, and checks signed ones.
+
+    The key is kept in the store, so only processes with the store can sign. ``opener`` None: this process has no
+    store, and the server that handed it the job has checked the signature.
+    """
+
+    def __init__(self, opener: Callable[[], Awaitable[Store]] | None) -> None:
+        self._opener = opener
+        self._key = b""
+
+    async def sign(self, address: str) -> str:
+        """Return an address with its signature."""
+        if self._opener is None:
+            raise AddressRefused("only a process with the store signs addresses")
+        return f"{address} {_signature(address, await self._read_key(self._opener))}"
+
+    async def check(self, signed: str) -> str:
+        """Return the address that was signed. Raises ``AddressRefused``, and ``StoreError`` if there is no key yet."""
+        address, _, signature = signed.partition(" ")
+        if plain_address(address) != address:
+            raise AddressRefused("an address has a scheme, a host and a port, and nothing else")
+        if self._opener is not None and not self._is_signed(address, signature):
+            self._key = b""  # It may be another one, in a store that was emptied.
+            await self._read_key(self._opener)
+            if not self._is_signed(address, signature):
+                raise AddressRefused("no server of this store has signed this address")
+        return address
+
+    def _is_signed(self, address: str, signature: str) -> bool:
+        given, wanted = signature.encode("utf-8", "replace"), _signature(address, self._key).encode()
+        return bool(self._key) and hmac.compare_digest(given, wanted)
+
+    async def _read_key(self, opener: Callable[[], Awaitable[Store]]) -> bytes:
+        """Read the key; the first process that asks makes it."""
+        store = await opener()
+        while not self._key:
+            for document in await store.read(KEYS, ADDRESS_KEY):
+                self._key = document.body
+            if not self._key:
+                await store.write(KEYS, ADDRESS_KEY, secrets.token_bytes(KEY_BYTES), if_version=0)
+        return self._key
+
+
+def plain_address(address: str) -> str | None:
+    """Return an address of http or https without anything behind host and port, or None if it is not one."""
+    if len(address) > ADDRESS_MAX or not address.isascii() or not address.isprintable() or " " in address:
+        return None
+    try:
+        parts = urlsplit(address)
+        valid = parts.port is None or parts.port > 0
+    except ValueError:
+        return None
+    if not valid or parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
+        return None
+    bare = f"{parts.scheme}://{parts.netloc}"
+    return bare if address in (bare, f"{bare}/") else None
+
+
+def _signature(address: str, key: bytes) -> str:
+    return hmac.new(key, f"headway server {address}".encode(), hashlib.sha256).hexdigest()
 
 
 def proof_of(job_id: str, token: bytes, who: str = WORKER) -> str:

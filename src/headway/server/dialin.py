@@ -33,7 +33,7 @@ class DialIn:
     async def address(self) -> str:
         """Give the address for workers."""
         if self._advertised is not None:
-            return self._advertised
+            return self._advertised.rstrip("/")
         if self._serving is None or self._serving.done():
             listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
             listener.bind((HOST, 0))

@@ -18,6 +18,7 @@ from headway.core.policy.position import Places
 from headway.engine.desk import Desk
 from headway.engine.foresight import Foresight
 from headway.engine.scores import Scores
+from headway.engine.sessions import Addresses
 from headway.engine.tokens import Tokens
 from headway.server.auth import Limiter
 from headway.server.instances import Instances
@@ -43,6 +44,7 @@ class Service:
         self.intake = Intake(app)
         self.tokens = Tokens(self.store, may_open=may_open)
         self.limiter = Limiter()
+        self.addresses = Addresses(self.store)
         self.instances = Instances(self.store, f"{socket.gethostname()}:{os.getpid()}")
         self.pictures: Lookout[Picture] = Lookout(self._look)
         self.scores = Scores()

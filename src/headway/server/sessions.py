@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import random
 from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -16,8 +17,9 @@ from headway.client.codec import split_server
 from headway.client.task import Task
 from headway.core.errors import QueueFull, StoreError
 from headway.core.job import Job, JobId, State
+from headway.core.policy.document import INTERACTIVE
 from headway.core.policy.sessions import admit_session
-from headway.engine.sessions import PATH, PROOF, RESUME, SERVER, WORKER, is_proof, proof_of
+from headway.engine.sessions import PATH, PROOF, RESUME, SERVER, WORKER, AddressRefused, is_proof, proof_of
 from headway.server.auth import refuse_socket
 from headway.server.dialin import DialIn
 from headway.server.problems import Problem
@@ -28,6 +30,8 @@ from headway.worker.chores.steward import Steward
 
 if TYPE_CHECKING:
     from headway.server.service import Service
+
+log = logging.getLogger("headway.server")
 
 # In which a worker must have taken the job and dialled in, else the client is denied. A look of the slow poll fits in,
 # should a wake-up be lost.
@@ -60,7 +64,7 @@ class Sessions:
     ) -> Session:
         """Start a session, at once or not at all. Raises ``Denied``."""
         await self._admit(task)
-        server = await self._dial_in.address()
+        server = await self._service.addresses.sign(await self._dial_in.address())
         call = task.session(dict(parameters), server=server, expires=START_SECONDS, tenant=tenant, trace_id=trace_id)
         session = self._make(JobId(call.new.job_id), call.new.tenant)
         try:
@@ -88,10 +92,18 @@ class Sessions:
 
     async def where(self, job: Job) -> tuple[str, dict[str, str]] | None:
         """Tell which other process has a session, and how to prove there that a client may be handed over to it."""
-        token, server = await self._token(job.job_id), split_server(job.payload)[1]
-        if token is None or server is None or server == await self._dial_in.address():
+        signed = split_server(job.payload)[1] if job.rung == INTERACTIVE else None
+        token = None if signed is None else await self._token(job.job_id)
+        if token is None or signed is None:
             return None
-        return f"{server.rstrip('/')}{PATH}{job.job_id}/client", {PROOF: proof_of(job.job_id, token, SERVER)}
+        try:
+            server = await self._service.addresses.check(signed)
+        except AddressRefused as problem:
+            log.warning("session.address_refused", extra={"headway": {"job": job.job_id, "reason": str(problem)}})
+            return None
+        if server == await self._dial_in.address():
+            return None
+        return f"{server}{PATH}{job.job_id}/client", {PROOF: proof_of(job.job_id, token, SERVER)}
 
     async def take_back(self, websocket: WebSocket) -> None:
         """Serve a client that has come back by way of another process, which has checked who it is."""

@@ -8,7 +8,7 @@ from typing import Any, assert_never
 import msgspec
 
 from headway.client.app import Headway
-from headway.client.codec import encode_result, payload_body
+from headway.client.codec import SESSION, encode_result, names_server, payload_body, split_server
 from headway.client.context import trace_of
 from headway.client.options import Limit
 from headway.client.stand_in import stand_in
@@ -17,7 +17,7 @@ from headway.core.cron import parse_cron
 from headway.core.errors import ConfigError, JobError, PayloadError
 from headway.core.job import JobId
 from headway.core.lease import Lease
-from headway.core.policy.document import LimitRule
+from headway.core.policy.document import INTERACTIVE, LimitRule
 from headway.core.policy.retry import (
     DELAY_MS_MAX,
     Crashed,
@@ -37,6 +37,7 @@ from headway.engine.handing import Ended, Step
 from headway.engine.messages import Given, Terms
 from headway.engine.output import KEPT_MAX, Chunk
 from headway.engine.serving import Ask
+from headway.engine.sessions import Addresses, AddressRefused
 from headway.engine.tokens import covers
 from headway.server import shapes_workers as shapes
 from headway.server.problems import Problem
@@ -158,9 +159,12 @@ def _check_cron(cron: CronDocument, names: set[str], largest: int) -> None:
         raise Problem("invalid", f"crons: {cron.task!r} is not among the tasks")
     try:
         parse_cron(cron.expression, cron.tz)
-        _read_object(payload_body(cron.payload))
+        if names_server(cron.payload):
+            raise Problem("invalid", f"crons: {cron.task}: no task has a parameter {SESSION!r}")
     except (ValueError, msgspec.DecodeError) as problem:
         raise Problem("invalid", f"crons: {cron.task}: {problem}") from None
+    if cron.rung == INTERACTIVE:
+        raise Problem("invalid", f"crons: {cron.task}: an interactive task has no cron, since no client would be there")
     # Every worker that knows the task makes jobs of this as it stands: what no store keeps would stop them all.
     given = [cron.lane, *cron.needs, *cron.limits, cron.unique_key or "-", cron.rung or "-", cron.tenant or "-"]
     if any(not text or len(text) > KEY_MAX or "\0" in text for text in given):
@@ -286,6 +290,20 @@ def given_tasks(leases: Sequence[Lease]) -> tuple[list[Given], list[Lease]]:
         else:
             given.append(_given(lease, parameters))
     return given, unreadable
+
+
+async def vouched(leases: Sequence[Lease], addresses: Addresses) -> tuple[list[Lease], list[Lease]]:
+    """Part leases into those to hand out and sessions whose server's address was not signed: no worker dials that."""
+    good, bad = [], []
+    for lease in leases:
+        signed = split_server(lease.payload)[1] if lease.rung == INTERACTIVE else None
+        try:
+            if signed is not None:
+                await addresses.check(signed)
+            good.append(lease)
+        except AddressRefused:
+            bad.append(lease)
+    return good, bad
 
 
 def unreadable(lease: Lease) -> Ended:

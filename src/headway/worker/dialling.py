@@ -15,7 +15,7 @@ from headway.client.codec import split_server
 from headway.client.conversation import Conversation
 from headway.core.errors import ConfigError, HeadwayError, SessionClosed
 from headway.core.lease import Lease
-from headway.engine.sessions import MESSAGE_MAX, PATH, PROOF, proof_of, read_from_server
+from headway.engine.sessions import MESSAGE_MAX, PATH, PROOF, Addresses, AddressRefused, proof_of, read_from_server
 from headway.worker.running import Running
 
 DIAL_SECONDS = 2.0  # The server waits for no longer itself.
@@ -24,14 +24,20 @@ CLOSE_SECONDS = 2.0
 GONE_SECONDS = 1.0  # What a task gets to end by itself once its client is gone for good.
 
 
-async def converse(job: Running, call: Callable[[bytes], Awaitable[Any]]) -> Any:
+async def converse(job: Running, addresses: Addresses, call: Callable[[bytes], Awaitable[Any]]) -> Any:
     """Run a session's task with its client on the line; ``call`` is given the payload without the server's address.
 
     Raises ``SessionClosed`` if the other end is gone before the task has ended.
     """
-    payload, server = split_server(job.lease.payload)
-    if server is None:
+    payload, signed = split_server(job.lease.payload)
+    if signed is None:
         raise ConfigError(f"task {job.task.name} is interactive, but no server has admitted a session for this job")
+    try:
+        server = await addresses.check(signed)
+    except AddressRefused as problem:
+        raise ConfigError(
+            f"task {job.task.name}: this worker does not dial the address of its session: {problem}"
+        ) from None
     loop = asyncio.get_running_loop()
     async with _dialled(job.lease, server) as conversation:
         job.context.converse(conversation)
@@ -57,7 +63,7 @@ async def converse(job: Running, call: Callable[[bytes], Awaitable[Any]]) -> Any
 @asynccontextmanager
 async def _dialled(lease: Lease, server: str) -> AsyncIterator[Conversation]:
     connect, closed, troubles = _library()
-    uri = server.replace("http", "ws", 1).rstrip("/") + PATH + lease.job_id
+    uri = server.replace("http", "ws", 1) + PATH + lease.job_id
     try:
         socket = await connect(
             uri,

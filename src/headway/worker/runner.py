@@ -15,7 +15,7 @@ from typing import Any
 
 from headway.client.app import Headway, Middleware
 from headway.client.context import NOTHING, Context, trace_of
-from headway.client.task import Task
+from headway.client.task import Task, cron_key
 from headway.core.errors import JobError
 from headway.core.lease import Lease
 from headway.core.policy.document import INTERACTIVE, Policy, reserved_slots
@@ -27,7 +27,8 @@ from headway.engine.catalogue import CronDocument, TaskEntry
 from headway.engine.feed import Ran
 from headway.engine.inforce import LOOK_SELDOM
 from headway.engine.post import Feed, Known, Pace, Post
-from headway.stores.base import Ear, Progress
+from headway.engine.sessions import Addresses
+from headway.stores.base import Ear, Progress, Store
 from headway.version import __version__
 from headway.worker import dialling
 from headway.worker.board import Board, Stop
@@ -87,7 +88,7 @@ class Runner:
             version=__version__,
         )
         self._executors: dict[str, InlineExecutor | ThreadExecutor | ProcessExecutor] = {
-            "async": InlineExecutor(),
+            "async": InlineExecutor(_addresses(post)),
             "thread": ThreadExecutor(slots),
             "process": ProcessExecutor(app_path or "", self._settings.payload_max, self._settings.log),
         }
@@ -569,6 +570,18 @@ def _entry(task: Task[Any, Any, Any]) -> TaskEntry:
     )
 
 
+def _addresses(post: Post) -> Addresses:
+    """Return what checks addresses of servers by the store; a worker without one relies on its server for that."""
+    store = post.store
+    if store is None:
+        return Addresses(None)
+
+    async def opened() -> Store:
+        return store
+
+    return Addresses(opened)
+
+
 def _crons(app: Headway) -> list[CronDocument]:
     documents = []
     for entry in app.crons.values():
@@ -586,7 +599,7 @@ def _crons(app: Headway) -> list[CronDocument]:
                 payload=new.payload,
                 needs=new.needs,
                 retry=new.retry,
-                unique_key=f"cron:{entry.task}" if entry.overlap == "skip" else new.unique_key,
+                unique_key=cron_key(entry.task) if entry.overlap == "skip" else new.unique_key,
                 rung=new.rung,
                 tenant=new.tenant,
                 limits=new.limits,

@@ -46,6 +46,7 @@ from headway.server.workers import (
     read_poll,
     read_result,
     unreadable,
+    vouched,
 )
 
 log = logging.getLogger("headway.server")
@@ -119,7 +120,9 @@ async def poll(request: Request, worker_id: WorkerId, body: Poll) -> Response:
     ask = read_poll(body, registration.capabilities, service.app.settings.payload_max)
     async with _until_gone(request, patient=ask.wait > 0) as gone:
         polled = await desk.poll(worker_id, ask, token_id=token_id, gone=gone)
-    tasks, bad = given_tasks(polled.leases)
+    leases, unsigned = await vouched(polled.leases, service.addresses)
+    tasks, bad = given_tasks(leases)
+    bad += unsigned
     if bad:
         await desk.finish(worker_id, [unreadable(lease) for lease in bad], token_id=token_id)
     return reply(

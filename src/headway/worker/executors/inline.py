@@ -7,6 +7,7 @@ from typing import Any
 
 from headway.client.invoke import invoke_async
 from headway.core.policy.document import INTERACTIVE
+from headway.engine.sessions import Addresses
 from headway.worker.dialling import converse
 from headway.worker.running import Running
 
@@ -14,10 +15,13 @@ from headway.worker.running import Running
 class InlineExecutor:
     """Awaits the task. Stopping it cancels the asyncio task it runs in."""
 
+    def __init__(self, addresses: Addresses | None = None) -> None:
+        self._addresses = addresses or Addresses(None)
+
     def call(self, job: Running) -> Awaitable[Any]:  # Not async itself: that would cost small jobs a coroutine more.
         lease = job.lease
         if lease.rung == INTERACTIVE:
-            return converse(job, lambda payload: self._call(job, payload))
+            return converse(job, self._addresses, lambda payload: self._call(job, payload))
         return self._call(job, lease.payload)
 
     def _call(self, job: Running, payload: bytes) -> Awaitable[Any]:
