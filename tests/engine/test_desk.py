@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headway.core.errors import JobError, StoreUnavailable, TooMany, WorkerNotFound, WorkerUnknown
+from headway.core.errors import JobError, StoreUnavailable, TooMany, WorkerUnknown
 from headway.core.job import JobId, RetryRule, State
 from headway.core.lease import Lease
 from headway.core.policy.document import BUILT_IN, Policy, Reserve
@@ -573,15 +573,15 @@ async def test_nobody_speaks_for_a_worker_of_another_token(store: Store, sit: Si
         Worker(worker.desk, worker.registration, None),
         Worker(other_desk, worker.registration, "b"),
     ):
-        with pytest.raises(WorkerNotFound):
+        with pytest.raises(WorkerUnknown):
             await thief.poll()
-        with pytest.raises(WorkerNotFound):
+        with pytest.raises(WorkerUnknown):
             await thief.says(job_id, fence=lease.token)
-        with pytest.raises(WorkerNotFound):
+        with pytest.raises(WorkerUnknown):
             await thief.desk.beat(worker.worker_id, token_id=thief.token_id)
-        with pytest.raises(WorkerNotFound):
+        with pytest.raises(WorkerUnknown):
             await thief.desk.drain(worker.worker_id, token_id=thief.token_id)
-        with pytest.raises(WorkerNotFound):
+        with pytest.raises(WorkerUnknown):
             await thief.desk.leave(worker.worker_id, token_id=thief.token_id)
     other = await sit(token_id="b")
     assert await other.says(job_id, fence=lease.token) is None

@@ -495,7 +495,11 @@ async def test_a_worker_needs_its_scope_and_speaks_only_for_itself(api: FastAPI,
                 ("heartbeat", {"current_load": 0, "status": "draining"}),
                 ("drain", {"leave": True}),
             ):
-                assert problem(await thief.say(verb, **body)) == (404, "worker_not_found")
+                # The same answer as for a worker that was never there, so ids cannot be probed.
+                foreign = await thief.say(verb, **body)
+                unknown = await Worker(thief.http, "never-registered", []).say(verb, **body)
+                assert problem(foreign) == (409, "worker_unknown")
+                assert foreign.json() == unknown.json()
         assert problem(await (await register(two)).say("result", task_id=task_id, status="completed")) == (
             409,
             "lease_lost",

@@ -19,7 +19,6 @@
     ├── IllegalMove                     the job's state does not allow it
     ├── LeaseLost                       the lease has ended; the report changes nothing
     ├── WorkerUnknown                   the store does not know this worker, or took it for dead
-    ├── WorkerNotFound (LookupError)    who asks may not speak for this worker
     ├── TooMany                         more at once than a server keeps up with
     ├── SessionClosed (EOFError)        nobody is at the other end of a session any more
     └── StoreError
@@ -219,12 +218,6 @@ class WorkerUnknown(HeadwayError):
     """The store does not know this worker, or took it for dead: it must register anew."""
 
     code = "worker_unknown"
-
-
-class WorkerNotFound(HeadwayError, LookupError):
-    """There is no such worker for whoever asks: another one registered it."""
-
-    code = "worker_not_found"
 
 
 class TooMany(HeadwayError):

@@ -146,7 +146,7 @@ class Desk:
         return tuple(sorted(plain))
 
     async def drain(self, worker_id: str, *, token_id: str | None = None) -> None:
-        """Give a worker nothing more. Raises ``WorkerUnknown``, ``WorkerNotFound``."""
+        """Give a worker nothing more. Raises ``WorkerUnknown``."""
         seat = await self._seat(worker_id, token_id)
         if not await self.store.drain(worker_id):
             raise WorkerUnknown(worker_id=worker_id)
@@ -172,8 +172,7 @@ class Desk:
         """Take what has ended and give jobs for the free slots, as soon as there are any in ``ask.wait`` seconds.
 
         Ends early with news for the worker, and when ``gone`` is done: then what was claimed meanwhile goes back
-        unharmed, unless the poll can be repeated. Raises ``WorkerUnknown`` for one that is dead, ``WorkerNotFound``,
-        ``TooMany``.
+        unharmed, unless the poll can be repeated. Raises ``WorkerUnknown`` for one that is dead, ``TooMany``.
         """
         seat = await self._seat(worker_id, token_id)
         await self.in_force.follow(self.store)
@@ -194,7 +193,7 @@ class Desk:
     async def finish(self, worker_id: str, ended: Sequence[Ended], *, token_id: str | None = None) -> list[Settled]:
         """Take what has ended. Gives what became of each job; without the lease, what a worker says counts for nothing.
 
-        Raises ``WorkerUnknown``, ``WorkerNotFound``; a dead worker's word counts as long as nobody else has the job.
+        Raises ``WorkerUnknown``; a dead worker's word counts as long as nobody else has the job.
         """
         seat = await self._seat(worker_id, token_id)
         handed = HandIn(self.store, seat, self.in_force.policy)
@@ -215,7 +214,7 @@ class Desk:
     ) -> bool:
         """Write the latest output of a job that the worker holds. Returns False for one that it does not hold.
 
-        Raises ``WorkerUnknown``, ``WorkerNotFound``.
+        Raises ``WorkerUnknown``.
         """
         seat = await self._seat(worker_id, token_id)
         if job_id not in seat.leases:
@@ -236,8 +235,7 @@ class Desk:
     ) -> Kept:
         """Move a worker's deadline and those of the leases it names, or of all it has.
 
-        ``number`` grows with each heartbeat: one that was overtaken renews nothing. Raises ``WorkerUnknown``,
-        ``WorkerNotFound``.
+        ``number`` grows with each heartbeat: one that was overtaken renews nothing. Raises ``WorkerUnknown``.
         """
         seat = await self._seat(worker_id, token_id)
         await self.in_force.follow(self.store)

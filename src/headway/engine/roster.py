@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from headway.core.errors import WorkerNotFound, WorkerUnknown
+from headway.core.errors import WorkerUnknown
 from headway.core.job import JobId
 from headway.core.policy.document import Policy, reserved_slots
 from headway.core.worker import ANY_TASK, TASK, Worker
@@ -89,9 +89,9 @@ class Roster:
         self._remember(registration)
 
     async def find(self, worker_id: str, token_id: str | None) -> Registration:
-        """Give a worker's registration.
+        """Return a worker's registration.
 
-        Raises ``WorkerUnknown`` if there is none, ``WorkerNotFound`` if this caller may not speak for it.
+        Raises ``WorkerUnknown`` if there is none, and alike if another token registered it: ids cannot be probed.
         """
         found = self._known.get(worker_id)
         if found is None:
@@ -102,7 +102,7 @@ class Roster:
         self._remember(found)
         if found.token_id != token_id:
             log.warning("worker.not_its_own", extra={"headway": {"worker": worker_id, "token": token_id}})
-            raise WorkerNotFound(worker_id=worker_id)
+            raise WorkerUnknown(worker_id=worker_id)
         return found
 
     async def all(self) -> list[Registration]:

@@ -219,11 +219,11 @@ async def until_ended(connection: HTTPConnection, caller: Caller) -> None:
 
 
 def subprotocol_of(websocket: WebSocket) -> str | None:
-    """Give the subprotocol to accept a WebSocket with; a browser that offered any wants one of them."""
-    offered: list[str] = websocket.scope.get("subprotocols", [])
-    if PROTOCOL in offered:
-        return PROTOCOL
-    return next((name for name in offered if name.startswith(BEARER_PROTOCOL)), None)
+    """Return the subprotocol to accept a WebSocket with, if the client offered ours: never the one with its token.
+
+    A browser that offers subprotocols closes a connection that is accepted with none, so it must offer ours, too.
+    """
+    return PROTOCOL if PROTOCOL in websocket.scope.get("subprotocols", []) else None
 
 
 async def refuse_socket(websocket: WebSocket, problem: Problem) -> None:

@@ -59,7 +59,7 @@ routes = Routes("workers", "/internal/workers")
 WorkerId = Annotated[
     str, Path(min_length=1, max_length=64, pattern=r"^[0-9A-Za-z_-]+$", description="From the registration.")
 ]
-KNOWN = ("worker_unknown", "worker_not_found")
+KNOWN = ("worker_unknown",)
 
 
 @routes.post(
