@@ -380,3 +380,19 @@ async def test_what_jobs_take_is_learned_and_made_known(floor: Floor, monkeypatc
         await floor.submit("high", "a")
         await until(lambda: floor.running == ["a"])
         assert "hold" not in await read_costs(store)  # It still runs.
+
+
+@pytest.mark.parametrize("ladder", [True, False])
+async def test_a_worker_warns_of_durations_without_a_ladder(ladder: bool, caplog: pytest.LogCaptureFixture) -> None:
+    app = Headway("memory://")
+
+    @app.task(name="render", duration="slow")
+    async def render() -> None: ...
+
+    if ladder:
+        policy = replace(BUILT_IN, ladder=Ladder((Rung("slow", 1_000),)))
+        await apply_policy(await app.client.store(), policy, now_at=time.time_ns() // 1_000_000)
+    async with app, Worker(app):
+        pass
+    told = [record for record in caplog.records if record.getMessage() == "task.duration_ignored"]
+    assert [record.headway["tasks"] for record in told] == ([] if ladder else [["render"]])  # type: ignore[attr-defined]

@@ -71,16 +71,32 @@ function watch(id, format, abandon, what) {
   $("cancel").hidden = false;
   history.replaceState(null, "", `#${format}/${id}`);
   current = id;
-  follow(id, abandon, (message) => {
+  let newest = null;
+  follow(id, abandon, async (message) => {
+    newest = message;
     const isBad = ("status" in message && message.status !== "completed") || message.type === "gone";
+    if (message.type === "queue") message.why = await reason(id);
+    if (message !== newest) return; // Something else has happened meanwhile.
     log(`${number}: ${words(message)}`, isBad);
     if (current !== id) return;
     caption(words(message), isBad);
-    if (message.type === "result" || message.type === "gone") {
+    if (message.type === "queue") blank("It waits.");
+    else if (message.type === "started") blank("It is being drawn.");
+    else if (message.type === "result" || message.type === "gone") {
       $("cancel").hidden = true;
-      if (message.status === "completed") show(id, message.result);
+      show(id, message.result ?? { files: {} }); // A drawing whose time is up leaves what it had got.
     }
   });
+}
+
+/** Say why a task waits, in a few words: free slots may be for others. */
+async function reason(id) {
+  const { reasons } = await ask(`tasks/${encodeURIComponent(id)}/why`).catch(() => ({ reasons: [] }));
+  return reasons[0]?.text;
+}
+
+function blank(text) {
+  $("blank").textContent = text;
 }
 
 /** Show what a program wrote: as an image, in which nothing runs, or as a file to save. */
@@ -90,7 +106,7 @@ function show(id, result = { files: {} }) {
   const isImage = name?.endsWith(".svg") ?? false;
   $("image").hidden = !isImage;
   $("blank").hidden = isImage;
-  $("blank").textContent = name ? `${name} is ready to save.` : "Nothing is drawn yet.";
+  blank(name ? `${name} is ready to save.` : id ? "There is no drawing." : "Nothing is drawn yet.");
   $("save").hidden = !name;
   if (isImage) $("image").src = address;
   else $("image").removeAttribute("src");

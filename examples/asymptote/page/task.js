@@ -53,10 +53,11 @@ export function follow(id, abandon, tell) {
 export function words(message) {
   switch (message.type) {
     case "queue": {
-      const { position, estimate } = message;
+      const { position, estimate, why } = message;
       const place = position ? `position ${position}` : "next in line";
       const seconds = estimate?.p50;
-      return seconds == null ? place : `${place}, about ${roundly(seconds)}`;
+      const told = seconds == null ? place : `${place}, about ${roundly(seconds)}`;
+      return why ? `${told}: ${why}` : told;
     }
     case "started":
       return message.seconds ? `started, ${message.seconds} s` : "started";
@@ -64,6 +65,8 @@ export function words(message) {
       return `lowered to ${message.seconds} s`;
     case "progress":
       return `${Math.round(message.fraction * 100)} % ${message.note ?? ""}`.trim();
+    case "output":
+      return message.text.trimEnd();
     case "retried":
       return `${message.message ?? message.reason}; it tries again`;
     case "result":

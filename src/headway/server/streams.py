@@ -20,7 +20,7 @@ from headway.server.submitting import estimate_from
 KEEPALIVE = 15.0  # Seconds between signs of life.
 PLACE_EVERY = 1.0  # Seconds between looks at a waiting job's place,
 PLACE_PART = 0.1  # or more, while it has long to wait: this part of it,
-PLACE_SELDOM = 30.0  # but no more than this;
+PLACE_SELDOM = 5.0  # but no more than this: people watch their place move;
 PLACES_A_SECOND = 50  # and so that all streams of this process together look no oftener.
 
 

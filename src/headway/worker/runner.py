@@ -150,6 +150,7 @@ class Runner:
             ear = feed.listen()
             self._claimer = self._make_claimer(feed, ear)
             self._reserve()
+            self._warn_of_durations()
             upkeep = [
                 asyncio.create_task(self._beat()),
                 asyncio.create_task(every(LOOK_SELDOM, self._follow_policy, news=self._governed)),
@@ -443,6 +444,15 @@ class Runner:
                 "of the context, or use executor='process'",
                 ", ".join(found),
             )
+
+    def _warn_of_durations(self) -> None:
+        """Log which tasks ask for a duration although the policy has no ladder."""
+        if self._post.in_force.policy.ladder.rungs:
+            return
+        found = [task.name for task in self._app.tasks.values() if task.options.duration not in (None, INTERACTIVE)]
+        if found:
+            facts = {"tasks": found, "remedy": "add [ladder] to the policy, or remove duration= from these tasks"}
+            log.warning("task.duration_ignored", extra={"headway": facts})
 
     async def _prepare_processes(self) -> None:
         wanting = [task.name for task in self._app.tasks.values() if task.executor == "process"]
