@@ -256,7 +256,7 @@ def test_who_changed_what_is_noted(served: Served) -> None:
             await store.close()
 
     who = token.split("_")[1]
-    assert asyncio.run(read())[:2] == [(who, "rules.write", "pauses"), (who, "task.cancel", job_id)]
+    assert asyncio.run(read())[:2] == [(who, "pause", "lane low"), (who, "task.cancel", job_id)]
 
 
 def test_a_server_that_is_not_there_is_named(cli: Cli) -> None:

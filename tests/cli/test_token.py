@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from headway.cli.opening import cli_user
 from tests.cli.command import Cli
 
 
@@ -115,6 +116,6 @@ def test_what_operators_did_is_shown(cli: Cli) -> None:
     cli.call("token", "create", "--scope", "read", "--note", "the dashboard")
     shown = cli.call("token", "audit")
     assert "token.create" in shown.out
-    assert "local" in shown.out
+    assert "cli:" in shown.out
     (entry,) = cli.call("token", "audit", "--json").json["items"]
-    assert (entry["who"], entry["what"]) == ("local", "token.create")
+    assert (entry["who"], entry["what"]) == (cli_user(), "token.create")

@@ -58,7 +58,7 @@ async def test_what_operators_did_can_be_read(http: httpx.AsyncClient) -> None:
     await http.post(f"{API}/pause", json={"lane": "low"})
     await http.post(f"{API}/resume", json={"lane": "low"})
     newest, oldest = (await http.get(f"{API}/audit")).json()["entries"]
-    assert (newest["what"], oldest["what"], newest["who"], oldest["target"]) == ("resume", "pause", "open", "queue")
+    assert (newest["what"], oldest["what"], newest["who"], oldest["target"]) == ("resume", "pause", "open", "lane low")
     assert (oldest["before"]["lanes"], oldest["after"]["lanes"]) == ([], ["low"])
     assert newest["at"] >= oldest["at"]
     assert len((await http.get(f"{API}/audit?limit=1")).json()["entries"]) == 1

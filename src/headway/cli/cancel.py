@@ -8,7 +8,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from headway.cli import show
-from headway.cli.opening import HERE, Place, opened, run, whole_ids
+from headway.cli.opening import HERE, Place, operating, run, whole_ids
 from headway.core.job import Job, JobId, State
 from headway.stores.base import Store
 
@@ -23,7 +23,7 @@ def cancel(job_id: First, /, *more: More, place: Place = HERE) -> int:
     """
 
     async def change() -> tuple[list[JobId], list[State | None]]:
-        async with opened(place) as store:
+        async with operating(place) as store:
             ids = await _ids(store, [job_id, *more])
             return ids, await store.cancel(ids)
 
@@ -39,7 +39,7 @@ def retry(job_id: First, /, *more: More, place: Place = HERE) -> int:
     """
 
     async def change() -> tuple[list[JobId], list[tuple[bool, str]]]:
-        async with opened(place) as store:
+        async with operating(place) as store:
             ids = await _ids(store, [job_id, *more])
             return ids, await retry_jobs(store, ids, await store.get(ids))
 

@@ -14,7 +14,7 @@ from cyclopts import App, Group, Parameter
 from headway.cli import show
 from headway.cli.cancel import print_answers, retry_jobs
 from headway.cli.jobs import Before, Limit, TaskName, print_page, read_cursor
-from headway.cli.opening import HERE, OPTIONS, JsonFlag, Place, opened, run, whole_ids
+from headway.cli.opening import HERE, OPTIONS, JsonFlag, Place, opened, operating, run, whole_ids
 from headway.core.errors import ConfigError
 from headway.core.job import Job, JobId, State
 from headway.core.policy.units import parse_length
@@ -148,7 +148,7 @@ def replay(
     _check_choice(ids, everything=all_, filters=filters)
 
     async def replay_named() -> tuple[list[JobId], list[tuple[bool, str]]]:
-        async with opened(place) as store:
+        async with operating(place) as store:
             wanted = await whole_ids(store, ids, DEAD)
             found = await store.get(wanted)
             dead = [job for job in found if job is not None and job.state in DEAD]
@@ -157,7 +157,7 @@ def replay(
 
     async def replay_all() -> tuple[int, int]:
         queued = seen = 0
-        async with opened(place) as store:
+        async with operating(place) as store:
             async for page in filters.find(store):
                 answers = await retry_jobs(store, [job.job_id for job in page], page) if page else []
                 queued += sum(done for done, _ in answers)
@@ -190,7 +190,7 @@ def purge(
         raise ConfigError("purge removes jobs for good; add --yes if that is what you want")
 
     async def remove() -> int:
-        async with opened(place) as store:
+        async with operating(place) as store:
             if ids:
                 return await store.purge(DEAD, await whole_ids(store, ids, DEAD), limit=len(ids))
             return await _purge_all(store, filters)

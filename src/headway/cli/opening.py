@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import getpass
 import os
+import socket
 import traceback
 import warnings
 from collections.abc import AsyncGenerator, Coroutine, Sequence
@@ -20,6 +22,7 @@ from headway.client.settings import Settings, gather, load_settings
 from headway.core.errors import ConfigError, HeadwayError, NotAStore
 from headway.core.job import JobId, State
 from headway.core.policy.document import BUILT_IN, Policy
+from headway.engine.audited import audited
 from headway.stores.base import Archival, JobQuery, Store
 from headway.stores.open import mask, open_store
 
@@ -148,6 +151,22 @@ async def opened(place: StorePlace, *, create: bool = False) -> AsyncGenerator[S
         yield store
     finally:
         await store.close()
+
+
+@asynccontextmanager
+async def operating(place: StorePlace) -> AsyncGenerator[Store]:
+    """Open the store for a command that changes something: the audit tells who did. A server records by itself."""
+    async with opened(place) as store:
+        yield audited(store, cli_user() if place.server() is None else None)
+
+
+def cli_user() -> str:
+    """Return the name by which the audit knows who runs a command."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # Containers run under numbers that have no name.
+        user = str(os.getuid())
+    return f"cli:{user}@{socket.gethostname()}"
 
 
 def store_at(place: StorePlace, *, create: bool = False) -> Store:

@@ -8,7 +8,7 @@ from cyclopts import Parameter
 
 from headway.cli import show
 from headway.cli.jobs import check_lane
-from headway.cli.opening import HERE, Place, opened, run
+from headway.cli.opening import HERE, Place, operating, run
 from headway.core.policy.rules import Paused, pausing, resuming
 from headway.engine.rules import change_paused
 
@@ -25,7 +25,7 @@ def pause(*, lane: Lane = None, task: TaskName = None, tenant: Tenant = None, pl
     """
 
     async def change() -> Paused:
-        async with opened(place) as store:
+        async with operating(place) as store:
             if lane is not None:
                 await check_lane(store, lane)
             return await change_paused(store, pausing(lane, task, tenant))
@@ -38,7 +38,7 @@ def resume(*, lane: Lane = None, task: TaskName = None, tenant: Tenant = None, p
     """Let go on what was paused by the same words; without any, everything."""
 
     async def change() -> Paused:
-        async with opened(place) as store:
+        async with operating(place) as store:
             return await change_paused(store, resuming(lane, task, tenant))
 
     _print(run(change()))

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from cyclopts import App, Group, Parameter
 
 from headway.cli import show
-from headway.cli.opening import HERE, OPTIONS, JsonFlag, Place, opened, run
+from headway.cli.opening import HERE, OPTIONS, JsonFlag, Place, opened, operating, run
 from headway.cli.toml import toml_text
 from headway.client.settings import load_settings
 from headway.core.errors import ConfigError, PolicyError
@@ -150,7 +150,7 @@ def apply(
     wanted: Policy = load_policy(file)
 
     async def put() -> tuple[Applied, Applied, Checked]:
-        async with opened(place) as store:
+        async with operating(place) as store:
             before = await read_applied(store, await current_version(store))
             checked = await check_here(store, wanted)
             return before, await apply_policy(store, wanted, now_at=await _now_at(store), note=note), checked
@@ -173,7 +173,7 @@ def rollback(
     """Put an earlier policy in force again, as a new version."""
 
     async def put() -> tuple[Applied, Applied, Checked]:
-        async with opened(place) as store:
+        async with operating(place) as store:
             before = await read_applied(store, await current_version(store))
             after = await roll_back(store, to=to, now_at=await _now_at(store))
             return before, after, await check_here(store, after.policy)

@@ -9,7 +9,7 @@ from cyclopts import App, Group, Parameter
 from msgspec.structs import asdict
 
 from headway.cli import show
-from headway.cli.opening import OPTIONS, STORE_HERE, JsonFlag, StorePlace, opened, run
+from headway.cli.opening import OPTIONS, STORE_HERE, JsonFlag, StorePlace, cli_user, opened, run
 from headway.core.errors import ConfigError
 from headway.core.policy.units import parse_length
 from headway.core.words import nearest
@@ -76,7 +76,14 @@ def create(
         async with opened(place, create=True) as store:
             now_at = (await store.snapshot()).now_at
             made, text = await create_token(
-                store, scopes, tenant=tenant, expires_ms=expires_ms, note=note, tasks=bound, now_at=now_at
+                store,
+                scopes,
+                tenant=tenant,
+                expires_ms=expires_ms,
+                note=note,
+                tasks=bound,
+                now_at=now_at,
+                who=cli_user(),
             )
             return made, text, now_at
 
@@ -140,7 +147,7 @@ def revoke(
         async with opened(place) as store:
             now_at = (await store.snapshot()).now_at
             verb = forget_token if forget else revoke_token
-            ended = [await verb(store, one, now_at=now_at) for one in ids]
+            ended = [await verb(store, one, now_at=now_at, who=cli_user()) for one in ids]
             known = [one.token_id for one in await list_tokens(store)] if None in ended else []
         return [_answer(*pair, known, forgotten=forget) for pair in zip(ids, ended, strict=True)]
 
@@ -162,8 +169,8 @@ def audit(
 ) -> int:
     """Show what operators did, who and when; the newest first.
 
-    Who: the id of a token, `local` for the command line, or `open` for somebody
-    on this machine while there were no tokens.
+    Who: the id of a token, `cli:USER@HOST` for the command line, `python` for a
+    program, or `open` for a caller on this machine while there were no tokens.
     """
 
     async def look() -> tuple[list[Entry], int]:

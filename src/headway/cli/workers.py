@@ -7,7 +7,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from headway.cli import panels, show
-from headway.cli.opening import HERE, JsonFlag, Place, opened, run
+from headway.cli.opening import HERE, JsonFlag, Place, opened, operating, run
 from headway.client.settings import nearest
 from headway.core.errors import WorkerUnknown
 from headway.core.worker import WorkerState
@@ -40,7 +40,7 @@ def drain(
     """Ask a worker to take nothing more, finish what it has, and leave."""
 
     async def ask() -> None:
-        async with opened(place) as store:
+        async with operating(place) as store:
             alive = [w.worker_id for w in (await store.stats()).workers if w.state is not WorkerState.DEAD]
             if worker_id not in alive or not await store.drain(worker_id):
                 known = f" (alive: {', '.join(alive)})" if alive else "; no worker is alive"

@@ -31,6 +31,8 @@ from headway.core.job import JobId, NewJob, State, Submitted
 from headway.core.policy.document import BUILT_IN, INTERACTIVE, Policy
 from headway.core.policy.rules import Paused, pausing, resuming
 from headway.engine import traces
+from headway.engine.audit import PYTHON
+from headway.engine.audited import audited
 from headway.engine.depth import Depth
 from headway.engine.inforce import InForce
 from headway.engine.policies import load_policy
@@ -519,7 +521,7 @@ class Headway:
 
         What runs goes on; what is submitted waits. Holds for all workers from this moment on.
         """
-        await change_paused(await self.client.store(), pausing(lane, _task_name(task), tenant))
+        await change_paused(audited(await self.client.store(), PYTHON), pausing(lane, _task_name(task), tenant))
 
     def pause(
         self, *, lane: str | None = None, task: str | Task[Any, Any, Any] | None = None, tenant: str | None = None
@@ -531,7 +533,7 @@ class Headway:
         self, *, lane: str | None = None, task: str | Task[Any, Any, Any] | None = None, tenant: str | None = None
     ) -> None:
         """Let go on what was paused by the same words; without any, everything that was paused in any way."""
-        await change_paused(await self.client.store(), resuming(lane, _task_name(task), tenant))
+        await change_paused(audited(await self.client.store(), PYTHON), resuming(lane, _task_name(task), tenant))
 
     def resume(
         self, *, lane: str | None = None, task: str | Task[Any, Any, Any] | None = None, tenant: str | None = None

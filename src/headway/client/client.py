@@ -21,6 +21,7 @@ from headway.core.job import Job, JobId, NewJob, State, Submitted
 from headway.core.policy.document import Policy
 from headway.core.policy.estimate import Estimate
 from headway.core.standing import Standing
+from headway.engine.audited import audited
 from headway.engine.foresight import Foresight
 from headway.engine.reading import get_in_steps
 from headway.engine.traces import shown_trace
@@ -102,19 +103,32 @@ class Client:
             async for event in open_events:
                 yield event
 
-    async def cancel(self, job_ids: Sequence[JobId]) -> list[State | None]:
-        store = await self.store()
+    async def cancel(self, job_ids: Sequence[JobId], *, who: str | None = None) -> list[State | None]:
+        """Cancel jobs. ``who``: the operator who asks for it, for the audit; None: a client of the jobs."""
+        store = audited(await self.store(), who)
         before = await _known(store, job_ids)
         after = await store.cancel(job_ids)
         _log_moves(before, after)
         return after
 
-    async def retry(self, job_ids: Sequence[JobId]) -> list[State | None]:
-        store = await self.store()
+    async def retry(self, job_ids: Sequence[JobId], *, who: str | None = None) -> list[State | None]:
+        """Queue ended jobs again. ``who``: as in ``cancel``."""
+        store = audited(await self.store(), who)
         before = await _known(store, job_ids)
         after = await store.retry(job_ids)
         _log_moves(before, after)
         return after
+
+    async def retry_one(self, job_id: JobId, *, who: str | None = None) -> State:
+        """Queue an ended job again. Raises ``IllegalMove``, ``JobNotFound``."""
+        state = (await self.retry([job_id], who=who))[0]
+        if state is None:
+            raise await self.absent(job_id)
+        if state is State.COMPLETED:
+            raise IllegalMove(f"job {job_id} completed and cannot be retried", job_id=job_id)
+        if state.ended:
+            raise IllegalMove(f"job {job_id} cannot be retried: another live job has its unique key", job_id=job_id)
+        return state
 
     async def absent(self, job_id: JobId) -> HeadwayError:
         """Say why a job cannot be moved that the store does not have: it is history, or there is none."""

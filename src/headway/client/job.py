@@ -111,14 +111,7 @@ class Job(Generic[R]):
         Raises ``IllegalMove`` if it completed, if it is history, or if another live job now has its unique key.
         """
         self._check_stored()
-        state = (await self._app.client.retry([self.id]))[0]
-        if state is None:
-            raise await self._app.client.absent(self.id)
-        if state is State.COMPLETED:
-            raise IllegalMove(f"job {self.id} completed and cannot be retried", job_id=self.id)
-        if state.ended:
-            raise IllegalMove(f"job {self.id} cannot be retried: another live job has its unique key", job_id=self.id)
-        return state
+        return await self._app.client.retry_one(self.id)
 
     async def aevents(self) -> AsyncIterator[Event]:
         """Tell what happens to the job until it has ended."""

@@ -1,11 +1,16 @@
-"""What operators did, who and when: kept in the store, only ever added to."""
+"""What operators did, who and when: kept in the store, only ever added to.
+
+Entries are kept in segments, documents of some dozens of entries each, so that neither adding nor pruning reads more
+than a few of them. What callers with a lesser scope do is kept apart: it cannot push out what operators did.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
-import secrets
-import time
-from typing import Any
+import random
+from collections.abc import AsyncIterator
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -14,18 +19,27 @@ from headway.core.policy.document import DAY
 from headway.stores.base import Store
 
 AUDIT = "audit"
-LOCAL = "local"  # Who: somebody at the command line, with the store itself at hand.
-OPEN = "open"  # Who: somebody on this machine, of a server that no token was made for.
-KEPT = 10_000
+LOCAL = "local"  # Who: a program with the store at hand that does not say who runs it.
+OPEN = "open"  # Who: a caller on this machine, of a server that no token was made for.
+PYTHON = "python"  # Who: a program that uses the Python interface.
+KEPT = 10_000  # Entries of operators, and as many of callers.
 KEPT_MS = 90 * DAY
 VALUE_MAX = 16 << 10  # Bytes of a value before or after; of a larger one its digest is kept.
-PRUNED_ONCE_IN = 64  # Entries between two looks at how many there are, on average.
-PRUNED_MAX = 1_000
-TRIES = 5
+WHO_MAX, TARGET_MAX = 200, 1_000  # Letters.
+SEGMENT = 50  # Entries of one segment at most,
+SEGMENT_BYTES = 64 << 10  # which is full at this size, too: each new entry writes its segment anew.
+TRIES = 50  # Attempts to add an entry while others do.
+PAUSE = 0.02  # Seconds at most between two of them.
+
+Group = Literal["operators", "callers"]
+GROUPS: tuple[Group, ...] = ("operators", "callers")
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that was done. ``who`` is a token's id, ``LOCAL`` or ``OPEN``; ``before`` and ``after`` are JSON."""
+    """One thing that was done. ``who`` is a token's id, ``cli:USER@HOST``, ``PYTHON``, ``LOCAL`` or ``OPEN``.
+
+    ``before`` and ``after`` are JSON.
+    """
 
     at: int
     who: str
@@ -35,47 +49,143 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     after: Any = None
 
 
+class Place(NamedTuple):
+    """Where an entry is: its group, its segment and its number there. Reading goes on below it."""
+
+    group: Group
+    segment: int
+    number: int
+
+
+class _Head(msgspec.Struct, frozen=True):
+    """Which segments a group has, and how many entries all but the last of them hold."""
+
+    first: int = 1
+    last: int = 1
+    closed: int = 0
+
+
 _encode = msgspec.json.Encoder().encode
-_read = msgspec.json.Decoder(Entry)
+_read_head = msgspec.json.Decoder(_Head).decode
+_read_segment = msgspec.json.Decoder(list[Entry]).decode
 
 
 async def record(
-    store: Store, *, who: str, what: str, target: str, before: Any = None, after: Any = None, now_at: int | None = None
+    store: Store,
+    *,
+    who: str,
+    what: str,
+    target: str,
+    before: Any = None,
+    after: Any = None,
+    now_at: int | None = None,
+    group: Group = "operators",
+    kept: int = KEPT,
 ) -> Entry:
-    """Note what somebody did, once it is done: ``policy.put``, ``dlq.replay``, ``task.cancel``, ``pause`` …
+    """Record what was done, once it is done: ``policy.put``, ``dlq.replay``, ``task.cancel``, ``pause`` …
 
     Never give it arguments or results of jobs, nor secrets: it is kept for long and read by many.
     """
     if now_at is None:
         now_at = (await store.snapshot()).now_at
-    entry = Entry(at=now_at, who=who, what=what, target=target, before=_bounded(before), after=_bounded(after))
+    entry = Entry(
+        at=now_at,
+        who=who[:WHO_MAX],
+        what=what,
+        target=target[:TARGET_MAX],
+        before=_bounded(before),
+        after=_bounded(after),
+    )
     for _ in range(TRIES):
-        # Those of one process in one millisecond stay in order.
-        name = f"{now_at:015d}-{time.monotonic_ns():020d}-{secrets.token_hex(4)}"
-        if await store.write(AUDIT, name, _encode(entry), if_version=0) is not None:
-            break
-    else:
-        raise StoreBusy("the audit could not be written; try again")
-    if secrets.randbelow(PRUNED_ONCE_IN) == 0:
-        await prune_audit(store, now_at=now_at)
-    return entry
+        if await _add(store, group, entry, kept):
+            return entry
+        await asyncio.sleep(random.uniform(0, PAUSE))
+    raise StoreBusy("the audit could not be written; try again")
 
 
 async def read_audit(store: Store, *, limit: int = 100) -> list[Entry]:
     """Read the last entries, the newest first."""
-    found = sorted(await store.read(AUDIT), key=lambda document: document.name, reverse=True)
-    return [_read.decode(document.body) for document in found[:limit]]
+    found: list[Entry] = []
+    async for entry, _ in walk_audit(store):
+        found.append(entry)
+        if len(found) >= limit:
+            break
+    return found
 
 
-async def prune_audit(store: Store, *, now_at: int, kept: int = KEPT, kept_ms: int = KEPT_MS) -> int:
-    """Remove a batch of the oldest entries, if there are too many or they are too old. Gives how many."""
-    names = sorted(document.name for document in await store.read(AUDIT))
-    oldest = f"{max(0, now_at - kept_ms):015d}"
-    extra = len(names) - kept
-    gone = [name for number, name in enumerate(names) if number < extra or name < oldest][:PRUNED_MAX]
-    for name in gone:
-        await store.write(AUDIT, name, None)
-    return len(gone)
+async def walk_audit(store: Store, below: tuple[Place, ...] = ()) -> AsyncIterator[tuple[Entry, Place]]:
+    """Yield entries of both groups, the newest first, each with its place.
+
+    ``below``: of each group, the place of the last entry that was read before; it goes on below these.
+    """
+    starts = {place.group: place for place in below}
+    walks = [_walk(store, group, starts.get(group)) for group in GROUPS]
+    heads = [await anext(walk, None) for walk in walks]
+    while any(heads):
+        newest = max((head[0].at, -index) for index, head in enumerate(heads) if head is not None)
+        index = -newest[1]
+        head = heads[index]
+        if head is not None:
+            yield head
+        heads[index] = await anext(walks[index], None)
+
+
+async def _walk(store: Store, group: Group, below: Place | None) -> AsyncIterator[tuple[Entry, Place]]:
+    head, _ = await _head(store, group)
+    last = head.last if below is None else min(head.last, below.segment)
+    for segment in range(last, head.first - 1, -1):
+        entries, _ = await _segment(store, group, segment)
+        end = below.number if below is not None and below.segment == segment else len(entries)
+        for number in range(min(end, len(entries)) - 1, -1, -1):
+            yield entries[number], Place(group, segment, number)
+
+
+async def _add(store: Store, group: Group, entry: Entry, kept: int) -> bool:
+    """Add an entry to the last segment. Return False if another process was faster: then it is tried again."""
+    head, head_version = await _head(store, group)
+    entries, version = await _segment(store, group, head.last)
+    if len(entries) >= SEGMENT or sum(map(_size, entries)) >= SEGMENT_BYTES:
+        await _turn(store, group, head, head_version, closed=head.closed + len(entries), now_at=entry.at, kept=kept)
+        return False
+    return await store.write(AUDIT, _name(group, head.last), _encode([*entries, entry]), if_version=version) is not None
+
+
+async def _turn(store: Store, group: Group, head: _Head, version: int, *, closed: int, now_at: int, kept: int) -> None:
+    """Begin a new segment, and remove the oldest ones that need not be kept."""
+    first = head.first
+    while first <= head.last:
+        entries, _ = await _segment(store, group, first)
+        too_old = not entries or entries[-1].at < now_at - KEPT_MS
+        if not too_old and closed - len(entries) < kept:
+            break
+        # First the segment, then the head: a process that dies in between leaves nothing that is never found.
+        await store.write(AUDIT, _name(group, first), None)
+        first, closed = first + 1, closed - len(entries)
+    await store.write(AUDIT, _head_name(group), _encode(_Head(first, head.last + 1, closed)), if_version=version)
+
+
+async def _head(store: Store, group: Group) -> tuple[_Head, int]:
+    for document in await store.read(AUDIT, _head_name(group)):
+        return _read_head(document.body), document.version
+    return _Head(), 0
+
+
+async def _segment(store: Store, group: Group, number: int) -> tuple[list[Entry], int]:
+    for document in await store.read(AUDIT, _name(group, number)):
+        return _read_segment(document.body), document.version
+    return [], 0
+
+
+def _head_name(group: Group) -> str:
+    return f"{group}.head"
+
+
+def _name(group: Group, segment: int) -> str:
+    return f"{group}.{segment:09d}"
+
+
+def _size(entry: Entry) -> int:
+    return len(_encode(entry))
 
 
 def _bounded(value: Any) -> Any:

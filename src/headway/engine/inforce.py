@@ -13,6 +13,8 @@ import msgspec
 from headway.core.errors import PolicyError
 from headway.core.policy.document import BUILT_IN, Policy
 from headway.core.policy.reading import policy_data, read_policy
+from headway.engine.audit import PYTHON
+from headway.engine.audited import audited
 from headway.engine.policies import apply_policy, current_version, read_current
 from headway.stores.base import Store
 
@@ -85,5 +87,5 @@ async def apply_file(store: Store, policy: Policy, path: str, *, now_at: int) ->
     known = await store.read(FILES, "last")
     if known and known[0].body == digest:
         return
-    await apply_policy(store, policy, now_at=now_at, note=f"from {path}")
+    await apply_policy(audited(store, PYTHON), policy, now_at=now_at, note=f"from {path}")
     await store.write(FILES, "last", digest)

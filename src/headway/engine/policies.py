@@ -172,6 +172,11 @@ def check_kept(name: str, body: bytes) -> None:
         raise PolicyError(f"which policy is current cannot be read: {problem}") from problem
 
 
+def pointed_version(body: bytes) -> int:
+    """Return the version that the document of the current policy names."""
+    return _read_pointer.decode(body).version
+
+
 async def _look(store: Store) -> tuple[_Pointer, int]:
     """Read which version is current, with the version of the document that says so."""
     for document in await store.read(POLICIES, CURRENT):

@@ -80,6 +80,7 @@ async def publish(store: Store, wanted: Sequence[Change], *, who: str, now_at: i
             before=change.before or None,
             after=after,
             now_at=now_at,
+            group="callers",
         )
 
 

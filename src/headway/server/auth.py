@@ -66,6 +66,11 @@ class Caller:
         return self.open or self.tasks is not None or self.may(Scope.PUBLISH)
 
     @property
+    def operates(self) -> bool:
+        """Whether they hold a token for operators: what they do to jobs of others is recorded."""
+        return self.token_id is not None and Scope.ADMIN in self.scopes
+
+    @property
     def who(self) -> str:
         """The name by which the audit knows them."""
         return self.token_id or OPEN

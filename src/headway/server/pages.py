@@ -83,14 +83,14 @@ def named_page(name: str, items: Iterable[tuple[str, Any]], *, after: str | None
         if after is not None and key <= after:
             continue
         if not page.add(item):
-            return page.answer(_write(last))
+            return page.answer(write_name(last))
         last = key
     return page.answer(None)
 
 
 def write_cursor(seq: int) -> str:
     """Write where a page of tasks ended."""
-    return _write(str(seq))
+    return write_name(str(seq))
 
 
 def read_cursor(text: str) -> int:
@@ -113,5 +113,6 @@ def bad_cursor() -> Problem:
     return Problem("invalid", "cursor: give next_cursor of the page before, as it is")
 
 
-def _write(name: str) -> str:
+def write_name(name: str) -> str:
+    """Write a cursor that is made of a name."""
     return base64.urlsafe_b64encode(name.encode()).decode().rstrip("=")

@@ -351,7 +351,10 @@ class AuditEntry(BaseModel):
     """One thing that somebody did."""
 
     at: datetime
-    who: str = Field(description="A token's id; local: at the command line; open: on this machine, without a token.")
+    who: str = Field(
+        description="A token's id; `cli:USER@HOST`: at the command line; `python`: a program; `open`: on this machine, "
+        "without a token.",
+    )
     what: str = Field(examples=["policy.put"])
     target: str
     before: Any = None
@@ -362,6 +365,7 @@ class AuditShape(BaseModel):
     """What operators did, the newest first."""
 
     entries: list[AuditEntry]
+    next_cursor: str | None = Field(description="Give it as `cursor` for the next page; null at the end.")
 
 
 class Ticket(BaseModel):

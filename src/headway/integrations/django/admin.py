@@ -130,7 +130,7 @@ class IOJobAdmin(_ReadOnly, admin.ModelAdmin):
     @admin.action(description="Cancel selected jobs", permissions=["manage"])
     def cancel_jobs(self, request: Any, jobs: Any) -> None:
         """Pending ones end at once; running ones are asked to stop."""
-        states = queue().cancel_jobs(_live(jobs))
+        states = queue().cancel_jobs(_live(jobs), who=_who(request))
         self._tell(request, sum(state is State.CANCELLED for state in states), "cancelled")
         self._tell(request, sum(state is State.EXECUTING for state in states), "asked to stop")
         self._left(request, jobs, len(states))
@@ -146,7 +146,7 @@ class IOJobAdmin(_ReadOnly, admin.ModelAdmin):
         self._again(request, jobs, jobs.filter(state="dead_letter"))
 
     def _again(self, request: Any, jobs: Any, fit: Any) -> None:
-        states = queue().retry_jobs(list(fit.values_list("pk", flat=True)))
+        states = queue().retry_jobs(list(fit.values_list("pk", flat=True)), who=_who(request))
         queued = sum(state is State.QUEUED for state in states)
         self._tell(request, queued, "queued again")
         self._left(request, jobs, queued)
@@ -159,6 +159,10 @@ class IOJobAdmin(_ReadOnly, admin.ModelAdmin):
         left = jobs.count() - done
         if left > 0:
             self.message_user(request, f"{left} left as they are: their state does not allow it.", messages.WARNING)
+
+
+def _who(request: Any) -> str:
+    return f"django:{request.user.get_username()}"
 
 
 def _live(jobs: Any) -> list[str]:

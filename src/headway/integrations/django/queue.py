@@ -133,15 +133,15 @@ class Queue(Headway):
         except JobNotFound:
             return []
 
-    def cancel_jobs(self, job_ids: Sequence[str]) -> list[State | None]:
+    def cancel_jobs(self, job_ids: Sequence[str], *, who: str | None = None) -> list[State | None]:
         """Cancel jobs. Gives the state of each afterwards."""
         ids = [JobId(job_id) for job_id in job_ids]
-        return self._in_use(lambda: self.portal.run(self.client.cancel(ids)))
+        return self._in_use(lambda: self.portal.run(self.client.cancel(ids, who=who)))
 
-    def retry_jobs(self, job_ids: Sequence[str]) -> list[State | None]:
+    def retry_jobs(self, job_ids: Sequence[str], *, who: str | None = None) -> list[State | None]:
         """Queue ended jobs again. Gives the state of each afterwards."""
         ids = [JobId(job_id) for job_id in job_ids]
-        return self._in_use(lambda: self.portal.run(self.client.retry(ids)))
+        return self._in_use(lambda: self.portal.run(self.client.retry(ids, who=who)))
 
     def resume_all(self) -> None:
         """Resume everything that is paused."""

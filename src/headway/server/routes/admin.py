@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
+import msgspec
 from fastapi import Path, Query, Request
 from msgspec.structs import asdict
 from starlette.responses import Response
 
 from headway.core.job import State
 from headway.core.moments import write_moment
-from headway.core.policy.rules import Paused
+from headway.core.policy.rules import pausing, resuming
 from headway.core.worker import Worker
-from headway.engine.audit import read_audit, record
+from headway.engine.audit import Place, walk_audit
+from headway.engine.audited import audited, paused_values
 from headway.engine.catalogue import TaskEntry
 from headway.engine.reading import find_in_steps
+from headway.engine.rules import change_paused
 from headway.server.auth import Scope
-from headway.server.pages import named_page, read_name
+from headway.server.pages import Page, bad_cursor, encode, named_page, read_name, write_name
 from headway.server.problems import Problem
 from headway.server.routes.tasks import reply
 from headway.server.routing import Routes, caller_of
@@ -61,35 +64,30 @@ async def drain_worker(
     request: Request, worker_id: Annotated[str, Path(min_length=1, max_length=255, pattern=r"^[^\x00/]+$")]
 ) -> Response:
     """Let a worker take nothing more, finish what it has, and leave."""
-    store = await service_of(request).store()
+    store = audited(await service_of(request).store(), caller_of(request).who)
     if not await store.drain(worker_id):
         raise Problem("worker_not_found", f"no live worker {worker_id}")
-    await record(store, who=caller_of(request).who, what="worker.drain", target=worker_id)
     return reply({"worker_id": worker_id, "status": "draining"})
 
 
 @routes.get("/pauses", scope=Scope.READ, answers={200: Pauses}, takes_input=False, whole=True, summary="What is paused")
 async def list_pauses(request: Request) -> Response:
     """Tell what must not start until it is resumed."""
-    return reply(_paused(await service_of(request).app.apaused()))
+    return reply(paused_values(await service_of(request).app.apaused()))
 
 
 @routes.post("/pause", scope=Scope.ADMIN, answers={200: Pauses}, whole=True, summary="Pause a lane, a task or a tenant")
 async def pause(request: Request, wanted: Pause) -> Response:
     """Let nothing of it start from this moment on; without any of them, nothing at all. What runs goes on."""
-    app = service_of(request).app
-    before = await app.apaused()
-    await app.apause(lane=wanted.lane, task=wanted.task_type, tenant=wanted.tenant)
-    return await _switched(request, "pause", before)
+    store = audited(await service_of(request).store(), caller_of(request).who)
+    return reply(paused_values(await change_paused(store, pausing(wanted.lane, wanted.task_type, wanted.tenant))))
 
 
 @routes.post("/resume", scope=Scope.ADMIN, answers={200: Pauses}, whole=True, summary="Resume what was paused")
 async def resume(request: Request, wanted: Pause) -> Response:
     """Let go on what was paused by the same words; without any, everything that was paused in any way."""
-    app = service_of(request).app
-    before = await app.apaused()
-    await app.aresume(lane=wanted.lane, task=wanted.task_type, tenant=wanted.tenant)
-    return await _switched(request, "resume", before)
+    store = audited(await service_of(request).store(), caller_of(request).who)
+    return reply(paused_values(await change_paused(store, resuming(wanted.lane, wanted.task_type, wanted.tenant))))
 
 
 @routes.get("/catalogue", scope=Scope.READ, answers={200: CatalogueShape}, summary="The tasks that are known")
@@ -101,34 +99,28 @@ async def get_catalogue(request: Request, limit: Limit = NAMED_PAGE, cursor: Cur
 
 @routes.get("/audit", scope=Scope.ADMIN, answers={200: AuditShape}, whole=True, summary="What operators did")
 async def get_audit(
-    request: Request, limit: Annotated[int, Query(ge=1, le=1_000, description="How many entries.")] = 100
+    request: Request,
+    limit: Annotated[int, Query(ge=1, le=1_000, description="How many entries.")] = 100,
+    cursor: Cursor = None,
 ) -> Response:
-    """Tell what was done over HTTP and at the command line, by whom and when; the newest first."""
-    entries = await read_audit(await service_of(request).store(), limit=limit)
-    return reply({"entries": [asdict(entry) | {"at": write_moment(entry.at)} for entry in entries]})
+    """List what operators did over HTTP, at the command line and in Python, by whom and when; the newest first.
+
+    Beside them, what callers with a lesser scope did by operators' commands, and what workers published.
+    """
+    store, page = await service_of(request).store(), Page("entries", limit)
+    seen = {} if cursor is None else {place.group: place for place in _read_places(read_name(cursor))}
+    async for entry, place in walk_audit(store, tuple(seen.values())):
+        if not page.add(asdict(entry) | {"at": write_moment(entry.at)}):
+            return page.answer(write_name(encode(list(seen.values())).decode()))
+        seen[place.group] = place
+    return page.answer(None)
 
 
-async def _switched(request: Request, what: str, before: Paused) -> Response:
-    service = service_of(request)
-    after = _paused(await service.app.apaused())
-    await record(
-        await service.store(),
-        who=caller_of(request).who,
-        what=what,
-        target="queue",
-        before=_paused(before),
-        after=after,
-    )
-    return reply(after)
-
-
-def _paused(paused: Paused) -> dict[str, Any]:
-    return {
-        "everything": paused.everything,
-        "lanes": list(paused.lanes),
-        "task_types": list(paused.tasks),
-        "tenants": list(paused.tenants),
-    }
+def _read_places(text: str) -> list[Place]:
+    try:
+        return msgspec.json.decode(text, type=list[Place])
+    except msgspec.MsgspecError:
+        raise bad_cursor() from None
 
 
 def _entry(entry: TaskEntry) -> dict[str, Any]:

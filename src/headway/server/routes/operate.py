@@ -8,31 +8,24 @@ import msgspec
 from fastapi import Request
 from starlette.responses import Response
 
-from headway.engine.audit import record
+from headway.engine.audit import Group
+from headway.engine.audited import audited
 from headway.engine.operating import (
     CHANGING,
-    DOCUMENTS,
     LOOKING,
     PATH,
     RULING,
-    Cancel,
-    Drain,
-    Purge,
+    Changing,
     Question,
-    Retry,
-    Write,
     check_question,
     perform,
 )
-from headway.server.auth import Caller, Scope
+from headway.server.auth import Scope
 from headway.server.guard import too_deep
 from headway.server.problems import Problem
 from headway.server.routes.tasks import reply
 from headway.server.routing import Routes, caller_of
 from headway.server.service import service_of
-from headway.stores.base import Store
-
-NAMED = 20  # Jobs that an entry of the audit names; of more it tells the number.
 
 routes = Routes("operate", PATH)
 
@@ -76,32 +69,7 @@ async def _read(request: Request, verb: str, verbs: dict[str, Any]) -> Any:
 
 
 async def _do(request: Request, question: Question) -> Response:
-    """Do something, and note who did."""
+    """Do something, and record who did."""
     store, caller = await service_of(request).store(), caller_of(request)
-    before = await _before(store, question)
-    done = await perform(store, question)
-    await _note(store, caller, question, before, done)
-    return reply(done)
-
-
-async def _before(store: Store, question: Question) -> Any:
-    if not isinstance(question, Write) or question.kind not in DOCUMENTS:
-        return None
-    known = await store.read(question.kind, question.name)
-    return msgspec.json.decode(known[0].body) if known else None
-
-
-async def _note(store: Store, caller: Caller, question: Question, before: Any, done: Any) -> None:
-    match question:
-        case Cancel(job_ids) | Retry(job_ids):
-            after = dict(zip(job_ids, done, strict=True)) if len(job_ids) <= NAMED else {"jobs": len(job_ids)}
-            what = "task.cancel" if isinstance(question, Cancel) else "task.retry"
-            await record(store, who=caller.who, what=what, target=", ".join(job_ids[:NAMED]), after=after)
-        case Purge(states, job_ids):
-            named = ", ".join((job_ids or [])[:NAMED]) or f"any {', '.join(states)}"
-            await record(store, who=caller.who, what="task.purge", target=named, after={"removed": done})
-        case Drain(worker_id):
-            await record(store, who=caller.who, what="worker.drain", target=worker_id, after={"draining": done})
-        case Write(kind, name, body) if body is not None and done is not None:
-            after = msgspec.json.decode(body)
-            await record(store, who=caller.who, what=f"{kind}.write", target=name, before=before, after=after)
+    group: Group = "operators" if caller.operates or not isinstance(question, Changing) else "callers"
+    return reply(await perform(audited(store, caller.who, group=group), question))

@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from headway.core.moments import write_moment
 from headway.core.policy.reading import policy_data, read_policy
-from headway.engine.audit import record
+from headway.engine.audited import audited
 from headway.engine.load import check_here
 from headway.engine.policies import Applied, apply_policy, read_applied, read_current
 from headway.server.auth import Scope
@@ -62,18 +62,9 @@ async def put_policy(
     warnings = [f"{found.key}: {found.text}" if found.key else found.text for found in checked.findings]
     if dry_run:
         return reply({"valid": True, "warnings": warnings, "policy": policy_data(read)})
-    before = await read_current(store)
     now_at = (await service.pictures.fresh()).now_at
-    applied = await apply_policy(store, read, now_at=now_at, note=note or "over HTTP")
-    await record(
-        store,
-        who=caller_of(request).who,
-        what="policy.put",
-        target=f"version {applied.version}",
-        before=None if before is None else before.version,
-        after=applied.digest,
-        now_at=now_at,
-    )
+    kept = audited(store, caller_of(request).who)
+    applied = await apply_policy(kept, read, now_at=now_at, note=note or "over HTTP")
     await service.app.in_force.follow(store, every=0)
     return reply(_values(applied) | {"warnings": warnings})
 

@@ -9,7 +9,6 @@ from starlette.responses import Response
 
 from headway.core.job import JobId, State
 from headway.core.worker import WorkerState
-from headway.engine.audit import record
 from headway.engine.reading import find_in_steps, get_in_steps
 from headway.server.auth import Caller, Scope, tenant_for
 from headway.server.pages import read_cursor, task_page
@@ -98,8 +97,7 @@ async def replay_one(request: Request, task_id: TaskId) -> Response:
         return reply({"task_id": task_id, "status": job.state.value})
     if job.state is not State.DEAD_LETTER:
         raise Problem("illegal_move", f"task {task_id} is no dead letter but {job.state.value}")
-    state = await service.app.job(task_id).aretry()
-    await record(await service.store(), who=caller.who, what="dlq.replay", target=task_id)
+    state = await service.client.retry_one(JobId(task_id), who=caller.who)
     return reply({"task_id": task_id, "status": state.value})
 
 
@@ -114,11 +112,9 @@ async def replay_many(request: Request, wanted: Replay) -> Response:
     """Queue up to 1,000 dead letters again: those named, those that fit, or, with `all`, any."""
     service, caller = service_of(request), caller_of(request)
     ids, more = await _dead_letters(service, caller, wanted)
-    states = await service.client.retry(ids) if ids else []
+    states = await service.client.retry(ids, who=caller.who) if ids else []
     replayed = [job_id for job_id, state in zip(ids, states, strict=True) if state is not None and not state.ended]
     refused = [job_id for job_id in ids if job_id not in set(replayed)]
-    if replayed:
-        await record(await service.store(), who=caller.who, what="dlq.replay", target=f"{len(replayed)} tasks")
     return reply({"replayed": replayed, "refused": refused, "more": more and bool(replayed)})
 
 
