@@ -227,6 +227,8 @@ async def test_a_result_that_cannot_be_kept_does_not_undo_the_work(http: httpx.A
         assert job is not None
         assert job.result is None
         assert text in (job.result_error or "")
+        shown = (await http.get(f"/api/v1/tasks/{task_id}")).json()
+        assert (shown["status"], shown["result"], shown["result_error"]) == ("completed", None, job.result_error)
 
 
 @pytest.mark.parametrize("store_name", ["memory", "postgres"])

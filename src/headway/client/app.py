@@ -28,6 +28,7 @@ from headway.client.task import Call, ContextTaskDecorator, Task, TaskDecorator,
 from headway.core.cron import parse_cron
 from headway.core.errors import BadCron, ConfigError, UnknownOption, UnknownTask
 from headway.core.job import JobId, NewJob, State, Submitted
+from headway.core.lease import Lease, Report
 from headway.core.policy.document import BUILT_IN, INTERACTIVE, Policy
 from headway.core.policy.rules import Paused, pausing, resuming
 from headway.engine import traces
@@ -95,6 +96,8 @@ class Headway:
         self.crons: dict[str, CronEntry] = {}
         self.middlewares: list[Middleware] = list(middleware)
         self.signals: dict[str, list[Signal]] = {name: [] for name in SIGNALS}
+        # Hears in workers of each outcome that the store has recorded, on their loop; it must not block.
+        self.on_recorded: Callable[[Lease, Report], None] | None = None
         self._declared: set[str] = set()
         self._depth = Depth()
         self.portal = Portal()

@@ -291,6 +291,12 @@ class StoreCorrupt(StoreError):
     code = "store_corrupt"
 
 
+class WorkerDied(HeadwayError):
+    """The process that ran a job died; jobs name it as their error, and it is never raised."""
+
+    code = "worker_died"
+
+
 class Steer(Exception):
     """How a task tells Headway what should become of this job."""
 

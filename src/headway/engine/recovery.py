@@ -45,6 +45,8 @@ async def end_leases(
             _log_end(lease, report, seconds)
             if tallies is not None:
                 tallies.ended(lease, report, seconds)
+                if tallies.on_recorded is not None:
+                    tallies.on_recorded(lease, report)
     return len(reports) - len(answer.refused)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from operator import itemgetter
 
 from headway.core.errors import StoreError
@@ -78,6 +78,7 @@ class Tallies:
         self._errors: dict[str, Row] = {}
         self._exchanges: dict[str, Row] = {"jobs": [0] * _INSTANTS, "none": [0] * _INSTANTS}
         self.noted: dict[str, tuple[Lease, float]] = {}  # What has run, and how long; it counts once it is reported.
+        self.on_recorded: Callable[[Lease, Report], None] | None = None  # Hears of each outcome that the store took.
         self._overdue: list[str] = []  # Of those, what was there already at the last publication.
         self._idle_slots, self._idle_since = 0, 0.0
         self._busy = False  # Anything but empty exchanges since the last publication.
@@ -120,6 +121,11 @@ class Tallies:
         """The store has answered these reports, of jobs that were noted."""
         self._busy = True
         noted = self.noted
+        if self.on_recorded is not None:
+            refused_ids = {job_id for job_id, _ in refused}
+            for report in reports:
+                if report.job_id in noted and report.job_id not in refused_ids:
+                    self.on_recorded(noted[report.job_id][0], report)
         for job_id, answer in refused:
             if answer == _LOST:
                 noted.pop(job_id, None)

@@ -177,6 +177,7 @@ class TaskShape(BaseModel):
     assigned_worker_id: str | None
     progress: ProgressShape | None
     result: Any
+    result_error: str | None = Field(description="Why the result of a completed task could not be stored.")
     error: ErrorShape | None
     reason: str | None = Field(description="Why it ended as it did.", examples=["max_retries_exceeded"])
     attempts: list[AttemptShape] = Field(description="The attempts that did not complete it.")

@@ -51,6 +51,7 @@ def task_values(job: Job, policy: Policy, *, omitted: Collection[str] = ()) -> d
         "assigned_worker_id": job.worker_id,
         "progress": None if job.progress is None else {"fraction": job.progress, "note": job.note},
         "result": None if "result" in omitted else _result(job),
+        "result_error": job.result_error,
         "error": _error(job.error),
         "reason": job.result_error or job.reason,
         "attempts": _attempts(job.history),
@@ -87,6 +88,7 @@ def ending_values(job: Job) -> dict[str, Any]:
     return {
         "status": job.state.value,
         "result": _result(job),
+        "result_error": job.result_error,
         "error": _error(job.error),
         "reason": job.result_error or job.reason,
     }

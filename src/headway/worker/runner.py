@@ -26,7 +26,7 @@ from headway.engine import traces
 from headway.engine.catalogue import CronDocument, TaskEntry
 from headway.engine.feed import Ran
 from headway.engine.inforce import LOOK_SELDOM
-from headway.engine.post import Feed, Known, Pace, Post
+from headway.engine.post import Feed, Known, LocalPost, Pace, Post
 from headway.engine.sessions import Addresses
 from headway.stores.base import Ear, Progress, Store
 from headway.version import __version__
@@ -87,6 +87,8 @@ class Runner:
             offers=offers,
             version=__version__,
         )
+        if isinstance(post, LocalPost):
+            post.tallies.on_recorded = app.on_recorded
         self._executors: dict[str, InlineExecutor | ThreadExecutor | ProcessExecutor] = {
             "async": InlineExecutor(_addresses(post)),
             "thread": ThreadExecutor(slots),

@@ -9,7 +9,9 @@ from headway.integrations.django.framework import FRAMEWORK
 
 framework: Any = import_module(FRAMEWORK)
 exceptions: Any = import_module(f"{FRAMEWORK}.exceptions")
-task_enqueued: Any = import_module(f"{FRAMEWORK}.signals").task_enqueued
+signals: Any = import_module(f"{FRAMEWORK}.signals")
+task_enqueued: Any = signals.task_enqueued
+task_finished: Any = signals.task_finished
 
 task: Any = framework.task
 task_backends: Any = framework.task_backends

@@ -49,7 +49,12 @@ DATABASES = {
     ),
     "other": {"ENGINE": "django.db.backends.dummy"},
 }
-TASKS = {"default": {"BACKEND": "headway.integrations.django.HeadwayBackend", "QUEUES": ["default", "mail"]}}
+HEADWAY = "headway.integrations.django.HeadwayBackend"
+TASKS = {
+    "default": {"BACKEND": HEADWAY, "QUEUES": ["default", "mail", "low"], "OPTIONS": {"queues": {"mail": "low"}}},
+    "retrying": {"BACKEND": HEADWAY, "OPTIONS": {"max_retries": 2}},
+    "hasty": {"BACKEND": HEADWAY, "OPTIONS": {"timeout": 0.2}},
+}
 
 # Quick, for the tests: what must be waited for is short.
 IOQUEUE_MAX_CONCURRENCY = 4

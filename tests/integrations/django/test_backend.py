@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -13,14 +14,15 @@ import pytest
 from asgiref.sync import async_to_sync
 from django.core.checks import run_checks
 from django.core.exceptions import ImproperlyConfigured
-from django.db import transaction
+from django.db import connection, transaction
 from django.test import override_settings
 from django.utils import timezone
 
-from headway.integrations.django import HeadwayBackend
+from headway import JobCancelled
+from headway.integrations.django import HeadwayBackend, queue
 from headway.integrations.django.loading import adopt_django_tasks
 from headway.integrations.django.models import IOJob
-from tests.integrations.django.conftest import both
+from tests.integrations.django.conftest import both, table
 from tests.integrations.django.names import (
     InvalidTask,
     Status,
@@ -31,6 +33,8 @@ from tests.integrations.django.names import (
 )
 from tests.integrations.django.shop import django_tasks_here as declared
 from tests.integrations.django.shop import tasks
+
+BACKEND = "headway.integrations.django.HeadwayBackend"
 
 pytestmark = [pytest.mark.xdist_group("django"), both]
 
@@ -65,6 +69,7 @@ def test_a_result_keeps_the_options_of_its_task() -> None:
     at = timezone.now() + timedelta(hours=1)
     result = declared.double.using(queue_name="mail", priority=-5, run_after=at).enqueue(1)
     again = default_task_backend.get_result(result.id)
+    assert again == result
     assert (again.task.queue_name, again.task.priority, again.task.run_after) == ("mail", -5, at)
     job = IOJob.objects.get(pk=result.id)
     assert (job.lane, abs(job.scheduled_at - at) < timedelta(milliseconds=2)) == ("low", True)
@@ -88,6 +93,77 @@ def test_priorities_are_mapped_onto_lanes(priority: int, lane: str) -> None:
 def test_what_the_framework_forbids_is_refused(change: Callable[[], object]) -> None:
     with pytest.raises(InvalidTask):
         change()
+
+
+@pytest.mark.parametrize(
+    "queue_name, priority, lane",
+    [("default", 5, "high"), ("default", 0, "medium"), ("mail", 5, "low"), ("low", 100, "low")],
+)
+def test_a_queue_is_a_lane_and_only_the_default_one_goes_by_priority(queue_name: str, priority: int, lane: str) -> None:
+    result = declared.double.using(queue_name=queue_name, priority=priority).enqueue(1)
+    assert IOJob.objects.get(pk=result.id).lane == lane
+
+
+def test_a_queue_that_is_no_lane_is_refused_and_the_checks_say_so() -> None:
+    with override_settings(TASKS={"default": {"BACKEND": BACKEND, "QUEUES": ["default", "low", "post"]}}):
+        [warning] = [message for message in run_checks() if message.id == "ioqueue.W007"]
+        assert "the queue 'post' is no lane of the policy" in warning.msg
+        assert '"queues": {"post": "low"}' in warning.msg
+        with pytest.raises(InvalidTask, match="the queue 'post' is no lane of the policy"):
+            declared.double.using(queue_name="post").enqueue(1)
+        assert not IOJob.objects.exists()
+        assert declared.double.using(queue_name="low").enqueue(1).id
+
+
+def test_what_enqueue_returns_is_what_the_store_has() -> None:
+    for result in (declared.double.enqueue(3, times=2), declared.where.enqueue("here")):
+        assert result == default_task_backend.get_result(result.id)
+        assert result.enqueued_at == IOJob.objects.get(pk=result.id).queued_at
+
+
+def test_a_result_outlives_changes_of_the_settings() -> None:
+    result = declared.double.using(queue_name="mail").enqueue(1)
+    with override_settings(TASKS={"default": {"BACKEND": BACKEND, "QUEUES": ["default"]}}):
+        again = default_task_backend.get_result(result.id)
+        assert (again.task.queue_name, again.status) == ("mail", Status.READY)
+    gone = declared.double.using(backend="retrying").enqueue(1)
+    with override_settings(TASKS={"default": {"BACKEND": BACKEND}}):
+        assert default_task_backend.get_result(gone.id).backend == "default"
+
+
+def test_a_result_names_its_own_backend_whoever_reads_it() -> None:
+    result = declared.double.using(backend="retrying").enqueue(1)
+    again = default_task_backend.get_result(result.id)
+    assert (again.backend, again.task.backend) == ("retrying", "retrying")
+    assert again == result
+
+
+@pytest.mark.parametrize("result_id", ["", "1\0", "\ud800", "x" * 10_000, "018f0000-0000-7000-8000-000000000000"])
+def test_an_id_that_no_job_has_is_a_result_that_does_not_exist(result_id: str) -> None:
+    with transaction.atomic():
+        with pytest.raises(exceptions.TaskResultDoesNotExist):
+            default_task_backend.get_result(result_id)
+        assert IOJob.objects.count() == 0  # The transaction goes on.
+
+
+def test_a_cancelled_job_is_failed_with_an_error_that_says_so() -> None:
+    result = declared.double.enqueue(1)
+    queue().cancel_jobs([result.id])
+    result.refresh()
+    assert result.status == Status.FAILED
+    [error] = result.errors
+    assert error.exception_class is JobCancelled
+    assert "cancelled" in error.traceback
+
+
+def test_a_task_is_looked_up_only_where_the_project_has_tasks() -> None:
+    # S-24
+    result = declared.double.enqueue(1)
+    with connection.cursor() as cursor:
+        cursor.execute(f"UPDATE {table('job')} SET task = 'antigravity.fly'")
+    with pytest.raises(exceptions.TaskResultDoesNotExist):
+        default_task_backend.get_result(result.id)
+    assert "antigravity" not in sys.modules
 
 
 def test_what_json_cannot_hold_is_refused() -> None:

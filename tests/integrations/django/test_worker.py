@@ -9,6 +9,7 @@ import json
 import re
 import socket
 import time
+from datetime import datetime, timedelta
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,9 @@ from typing import Any
 import pytest
 from django.core.management import call_command
 from django.db import connection, transaction
+from django.utils import timezone
 
+from headway import PayloadError
 from headway.integrations.django.models import IOJob
 from tests.integrations.django.conftest import SELDOM, Worker, both, ended, wait_until
 from tests.integrations.django.names import Status
@@ -158,7 +161,62 @@ def test_a_result_that_json_cannot_hold_is_a_failure(worker: Worker) -> None:
     assert [error.exception_class for error in result.errors] == [TypeError]
 
 
-@pytest.mark.parametrize("value", [None, 1, "text", [1, [2]], {"a": {"b": None}}])
+@pytest.mark.parametrize("name, says", [("too_large", "bytes"), ("not_a_number", "nan")])
+def test_a_result_that_cannot_be_kept_is_a_failure_that_names_the_problem(worker: Worker, name: str, says: str) -> None:
+    # R2.64: the work is done and is not done again.
+    result = finished(getattr(declared, name).enqueue(), worker)
+    assert (result.status, result.attempts) == (Status.FAILED, 1)
+    [error] = result.errors
+    assert error.exception_class is PayloadError
+    assert says in error.traceback
+    job = IOJob.objects.get(pk=result.id)
+    assert (job.status, says in job.result_error) == ("done", True)
+    assert told_of(result, worker) == ["FAILED PayloadError"]
+
+
+def told_of(result: Any, worker: Worker) -> list[str]:
+    """Wait for the signal of a task that has finished, and return what it said."""
+    told = Order.objects.filter(article__startswith=f"finished {result.id}")
+    wait_until(told.exists, worker)
+    return [order.article.split(maxsplit=2)[2] for order in told]
+
+
+def test_the_context_and_the_result_tell_the_same_of_earlier_attempts(worker: Worker) -> None:
+    at = timezone.now().replace(microsecond=0) - timedelta(minutes=1)
+    result = finished(declared.third_time.using(run_after=at).enqueue(), worker)
+    assert (result.status, result.attempts, result.errors[2:]) == (Status.SUCCESSFUL, 3, [])
+    said = result.return_value
+    assert said["status"] == "RUNNING"
+    assert said["enqueued_at"] == result.enqueued_at.isoformat()
+    assert said["started_at"] == result.started_at.isoformat()
+    assert said["last_attempted_at"] == result.last_attempted_at.isoformat()
+    assert result.started_at < result.last_attempted_at
+    assert datetime.fromisoformat(said["run_after"]) == at
+    assert said["errors"] == ["LookupError: attempt 1", "LookupError: attempt 2"]
+    assert said["worker_ids"] == result.worker_ids
+    assert [f":{worker.pid}:" in name for name in result.worker_ids] == [True] * 3
+    assert said["backend"] == "retrying"
+    assert told_of(result, worker) == ["SUCCESSFUL LookupError,LookupError"]
+
+
+@pytest.mark.parametrize(
+    "name, says",
+    [
+        ("double", "SUCCESSFUL"),
+        ("explode", "FAILED KeyError"),
+        ("overstay", "FAILED TimeoutError"),
+        ("die", "FAILED WorkerDied"),
+    ],
+)
+def test_the_signal_says_once_what_the_store_has_recorded(worker: Worker, name: str, says: str) -> None:
+    result = finished(getattr(declared, name).enqueue(*([1] if name == "double" else [])), worker)
+    assert " ".join([result.status, *(error.exception_class.__name__ for error in result.errors)]) == says
+    assert told_of(result, worker) == [says]
+    finished(declared.double.enqueue(1), worker)  # Whatever was to be told has been told.
+    assert told_of(result, worker) == [says]
+
+
+@pytest.mark.parametrize("value", [None, 1, "text", [1, [2]], {"a": {"b": None}}, {"status": Status.READY}])
 def test_values_come_back_as_they_went(worker: Worker, value: Any) -> None:
     assert finished(declared.give.enqueue(value), worker).return_value == value
 

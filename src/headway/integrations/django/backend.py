@@ -2,28 +2,37 @@
 
 from __future__ import annotations
 
+import builtins
+import copy
 import inspect
+import json
+import sys
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 
+from asgiref.sync import sync_to_async
 from django.apps import apps
-from django.core.checks import CheckMessage, Error
+from django.conf import settings
+from django.core.checks import CheckMessage, Error, Warning
 from django.core.exceptions import ImproperlyConfigured, ObjectDoesNotExist
+from django.db import DataError
 from django.utils import timezone
-from django.utils.module_loading import import_string
 
 from headway.client.context import Context
 from headway.client.task import Task
-from headway.core.errors import ConfigError
+from headway.core import errors
+from headway.core.errors import ConfigError, JobFailed
 from headway.integrations.django.framework import FRAMEWORK
+from headway.integrations.django.loading import module_of_task
 from headway.integrations.django.queue import is_of_django_tasks, queue
 from headway.integrations.django.registry import TIMEOUT
 
 _base = import_module(f"{FRAMEWORK}.base")
 _signals = import_module(f"{FRAMEWORK}.signals")
+_handlers: Any = import_module(FRAMEWORK)
 _exceptions = import_module(f"{FRAMEWORK}.exceptions")
 _backends: Any = import_module(f"{FRAMEWORK}.backends.base")
 _normalize_json: Any = import_module(
@@ -41,18 +50,20 @@ framework: Any = SimpleNamespace(
     started=_signals.task_started,
     finished=_signals.task_finished,
     ResultDoesNotExist=_exceptions.TaskResultDoesNotExist,
+    Invalid=getattr(_exceptions, "InvalidTask", None) or _exceptions.InvalidTaskError,
 )
 
 # From which priority on which lane is meant.
 LANES: Mapping[int, str] = {1: "high", 0: "medium", -100: "low"}
-KNOWN_OPTIONS = ("lanes", "max_retries", "timeout")
+KNOWN_OPTIONS = ("lanes", "max_retries", "queues", "timeout")
+DEFAULT_QUEUE = "default"  # Its jobs go to the lane of their priority.
 
 
 class HeadwayBackend(_backends.BaseTaskBackend):
     """Submits to the project's queue, inside the caller's transaction; ``manage.py run_ioqueue`` runs the jobs.
 
-    ``OPTIONS``: ``max_retries`` (0, since Django Tasks knows no retries), ``timeout`` in seconds, and ``lanes``: from
-    which priority on which lane is meant.
+    ``OPTIONS``: ``max_retries`` (0, since Django Tasks knows no retries), ``timeout`` in seconds, ``lanes``: from
+    which priority on which lane is meant, and ``queues``: the lane of a queue, by default the lane of the same name.
     """
 
     supports_defer = True
@@ -66,22 +77,29 @@ class HeadwayBackend(_backends.BaseTaskBackend):
         if unknown:
             raise ImproperlyConfigured(f"OPTIONS has no {unknown[0]!r}; known are {', '.join(KNOWN_OPTIONS)}")
         self._lanes = sorted((self.options.get("lanes") or LANES).items(), reverse=True)
+        self._queues: Mapping[str, str] = self.options.get("queues") or {}
         self._max_retries = self.options.get("max_retries", 0)
         self._timeout = self.options.get("timeout", TIMEOUT)
-        self._tasks: dict[str, Task[Any, Any, Any]] = {}
 
     def enqueue(self, task: Any, args: Any, kwargs: Any) -> Any:
         """Submit a job. Raises what Django Tasks raises for a task that is none and values that JSON cannot hold."""
         self.validate_task(task)
-        result = self._result(task, "", args=args, kwargs=kwargs, enqueued_at=timezone.now())
+        result = self._result(task, "", args=args, kwargs=kwargs, enqueued_at=None)
         asked = {"queue": task.queue_name, "priority": task.priority, "backend": self.alias}
         run_after = task.run_after
         if run_after is not None:
-            run_after = timezone.make_aware(run_after) if timezone.is_naive(run_after) else run_after
             asked["run_after"] = run_after.isoformat()
-        chosen = self.headway_task(task).using(priority=self.lane(task.priority), run_after=run_after)
-        job_id = queue().submit(chosen.call(args=result.args, kwargs=result.kwargs, asked=asked))
-        object.__setattr__(result, "id", job_id)
+            run_after = timezone.make_aware(run_after) if timezone.is_naive(run_after) else run_after
+        lane = self.lane_of(task)
+        try:
+            chosen = self.headway_task(task).using(priority=lane, run_after=run_after)
+            arguments = {"args": _plain(result.args), "kwargs": _plain(result.kwargs)}
+            job_id = queue().submit(chosen.call(**arguments, asked=asked))
+        except ConfigError as problem:
+            if lane in queue().policy.lanes:
+                raise
+            raise framework.Invalid(_no_lane(task.queue_name, lane)) from problem
+        _change(result, id=job_id, enqueued_at=_queued_at(job_id))
         framework.enqueued.send(type(self), task_result=result)
         return result
 
@@ -91,23 +109,18 @@ class HeadwayBackend(_backends.BaseTaskBackend):
 
         try:
             job = IOJob.objects.get(pk=result_id)
-        except ObjectDoesNotExist:
+        except (ObjectDoesNotExist, DataError, ValueError):  # The latter two: no job has such an id.
             raise framework.ResultDoesNotExist(result_id) from None
         task = _task_at(job.task_name) if job.asked else None
         if task is None:
             raise framework.ResultDoesNotExist(result_id)
-        run_after = job.asked.get("run_after")
-        task = task.using(
-            priority=job.asked["priority"],
-            queue_name=job.asked["queue"],
-            backend=job.asked["backend"],
-            run_after=None if run_after is None else datetime.fromisoformat(run_after),
-        )
+        alias = job.asked["backend"] if job.asked["backend"] in _aliases() else self.alias
         attempts = list(job.history.order_by("number"))
+        failed = job.status == "error" or bool(job.result_error)
         result = self._result(
-            task,
+            _as_asked(task, job.asked, alias),
             job.pk,
-            status=_STATUS[job.status],
+            status=framework.Status.FAILED if failed else _STATUS[job.status],
             args=job.args,
             kwargs=job.kwargs,
             enqueued_at=job.queued_at,
@@ -117,15 +130,38 @@ class HeadwayBackend(_backends.BaseTaskBackend):
             errors=[_error(attempt.error, attempt.traceback) for attempt in attempts if attempt.error],
             worker_ids=[attempt.picked_by for attempt in attempts]
             + ([job.picked_by] if job.status in ("running", "done") else []),
+            backend=alias,
         )
-        object.__setattr__(result, "_return_value", job.result)
+        if job.result_error:
+            result.errors.append(_error("PayloadError", f"the result could not be stored: {job.result_error}"))
+        elif job.state == "cancelled":
+            result.errors.append(_error("JobCancelled", f"the job was cancelled: {job.reason or 'no reason given'}"))
+        elif failed and not result.errors:
+            result.errors.append(_error(job.last_error or "JobFailed", job.last_traceback or job.reason or ""))
+        _change(result, _return_value=job.result)
         return result
 
     def check(self, **_: Any) -> list[CheckMessage]:
-        """Tell if the app that has the worker is not installed."""
-        if apps.is_installed("headway.integrations.django"):
-            return []
-        return [Error("'headway.integrations.django' is missing from INSTALLED_APPS.", id="ioqueue.E006")]
+        """Check that the app with the worker is installed, and that every queue is a lane."""
+        if not apps.is_installed("headway.integrations.django"):
+            return [Error("'headway.integrations.django' is missing from INSTALLED_APPS.", id="ioqueue.E006")]
+        lanes = {name: self._queues.get(name, name) for name in sorted(self.queues - {DEFAULT_QUEUE})}
+        return [
+            Warning(
+                f"TASKS[{self.alias!r}]: {_no_lane(name, lane)}",
+                hint="Unless the policy in the database has the lane, jobs of this queue are refused.",
+                id="ioqueue.W007",
+            )
+            for name, lane in lanes.items()
+            if lane not in queue().policy.lanes
+        ]
+
+    def lane_of(self, task: Any) -> str:
+        """Return the lane that jobs of a task go to: that of its queue, or that of its priority."""
+        name = task.queue_name
+        if name == DEFAULT_QUEUE and name not in self._queues:
+            return self.lane(task.priority)
+        return self._queues.get(name, name)
 
     def lane(self, priority: int) -> str:
         """Give the lane of a priority."""
@@ -133,78 +169,56 @@ class HeadwayBackend(_backends.BaseTaskBackend):
 
     def headway_task(self, task: Any) -> Task[Any, Any, Any]:
         """Give the task by which Headway knows a Django task: it has the same name, and runs it."""
-        name = task.module_path
-        if name not in self._tasks:
-            known = queue().tasks.get(name)
-            if known is not None and not is_of_django_tasks(known):
-                raise ConfigError(f"{name} is a task of Headway already; name one of the two differently")
+        name, terms = task.module_path, (self.alias, self._max_retries, self._timeout)
+        known = queue().tasks.get(name)
+        if known is not None and not is_of_django_tasks(known):
+            raise ConfigError(f"{name} is a task of Headway already; name one of the two differently")
+        if known is None or getattr(known.fn, "of_django_tasks", None) != terms:
             run = self._coroutine(task) if _is_async(task) else self._function(task)
-            run.of_django_tasks = True
+            run.of_django_tasks = terms
             declare: Any = queue().task(name=name, context=True, max_retries=self._max_retries, timeout=self._timeout)
-            self._tasks[name] = declare(run)
-        return self._tasks[name]
+            known = declare(run)
+        return known
 
     # ------------------------------------------------------------------ in the worker
 
     def _function(self, task: Any) -> Any:
         def run(context: Context, args: list[Any], kwargs: dict[str, Any], asked: dict[str, Any]) -> Any:
             result = self._begun(task, context, args, kwargs, asked)
+            framework.started.send(type(self), task_result=result)
             before = (framework.TaskContext(task_result=result),) if task.takes_context else ()
-            try:
-                value = _normalize_json(task.func(*before, *args, **kwargs))
-            except BaseException as problem:
-                self._failed(result, context, problem)
-                raise
-            self._succeeded(result, value)
-            return value
+            return _plain(task.func(*before, *args, **kwargs))
 
         return run
 
     def _coroutine(self, task: Any) -> Any:
         async def run(context: Context, args: list[Any], kwargs: dict[str, Any], asked: dict[str, Any]) -> Any:
-            result = self._begun(task, context, args, kwargs, asked)
+            result = await sync_to_async(self._begun)(task, context, args, kwargs, asked)
+            await sync_to_async(framework.started.send)(type(self), task_result=result)
             before = (framework.TaskContext(task_result=result),) if task.takes_context else ()
-            try:
-                value = _normalize_json(await task.func(*before, *args, **kwargs))
-            except BaseException as problem:
-                self._failed(result, context, problem)
-                raise
-            self._succeeded(result, value)
-            return value
+            return _plain(await task.func(*before, *args, **kwargs))
 
         return run
 
     def _begun(
         self, task: Any, context: Context, args: list[Any], kwargs: dict[str, Any], asked: dict[str, Any]
     ) -> Any:
-        now = timezone.now()
-        task = task.using(priority=asked["priority"], queue_name=asked["queue"], backend=asked["backend"])
-        result = self._result(
-            task,
-            context.job_id,
+        """Return the result of a job that runs; what went before this attempt is read from the database."""
+        lease = context._lease
+        if lease.epoch > 1:
+            return self.get_result(lease.job_id)
+        started_at = _moment(lease.started_at)
+        return self._result(
+            _as_asked(task, asked, self.alias),
+            lease.job_id,
             status=framework.Status.RUNNING,
             args=args,
             kwargs=kwargs,
-            enqueued_at=now,
-            started_at=now,
-            last_attempted_at=now,
-            worker_ids=[""] * (context.attempt - 1) + [context.log.extra["headway"]["worker"] or ""],  # type: ignore[index]
+            enqueued_at=_moment(lease.submitted_at),
+            started_at=started_at,
+            last_attempted_at=started_at,
+            worker_ids=[lease.worker_id],
         )
-        framework.started.send(type(self), task_result=result)
-        return result
-
-    def _succeeded(self, result: Any, value: Any) -> None:
-        _change(result, status=framework.Status.SUCCESSFUL, finished_at=timezone.now(), _return_value=value)
-        framework.finished.send(type(self), task_result=result)
-
-    def _failed(self, result: Any, context: Context, problem: BaseException) -> None:
-        """Tell of a failure, if it is the last one."""
-        if context.attempt <= self._max_retries:
-            return
-        kind = type(problem)
-        result.errors.append(_error(f"{kind.__module__}.{kind.__qualname__}", ""))
-        _change(result, status=framework.Status.FAILED, finished_at=timezone.now())
-        framework.finished.send(type(self), task_result=result)
 
     def _result(self, task: Any, job_id: str, **known: Any) -> Any:
         nothing: dict[str, Any] = {
@@ -217,6 +231,29 @@ class HeadwayBackend(_backends.BaseTaskBackend):
             "backend": self.alias,
         }
         return framework.TaskResult(**nothing | {"task": task, "id": job_id} | known)
+
+
+def send_finished(job_id: str) -> None:
+    """Send ``task_finished`` for a job whose outcome is recorded, if it is one of Django Tasks."""
+    from headway.integrations.django.models import IOJob
+
+    asked = IOJob.objects.filter(pk=job_id).values_list("asked", flat=True).first()
+    if not asked or asked["backend"] not in _aliases():
+        return
+    backend = _handlers.task_backends[asked["backend"]]
+    if not isinstance(backend, HeadwayBackend):
+        return
+    try:
+        result = backend.get_result(job_id)
+    except framework.ResultDoesNotExist:
+        return
+    if result.status != framework.Status.FAILED:
+        framework.finished.send(type(backend), task_result=result)
+        return
+    try:  # Receivers look at the exception that is being handled: Django's own logs it.
+        raise JobFailed(f"{result.errors[-1].exception_class_path}\n{result.errors[-1].traceback}".rstrip())
+    except JobFailed:
+        framework.finished.send(type(backend), task_result=result)
 
 
 _STATUS = {
@@ -233,16 +270,71 @@ def _is_async(task: Any) -> bool:
 
 def _task_at(path: str) -> Any:
     """Find the Django task of a name, or None if there is none by that name any more."""
+    module, _, name = path.rpartition(".")
+    if module not in sys.modules and module_of_task(path) is None:
+        return None
     try:
-        found = import_string(path)
+        found = getattr(import_module(module), name, None)
     except ImportError:
         return None
     return found if isinstance(found, framework.Task) else None
 
 
+def _as_asked(task: Any, asked: Mapping[str, Any], alias: str) -> Any:
+    """Return a task with the options of one job. They are not checked: the settings may have changed since."""
+    run_after = asked.get("run_after")
+    chosen = copy.copy(task)
+    _change(
+        chosen,
+        priority=asked["priority"],
+        queue_name=asked["queue"],
+        backend=alias,
+        run_after=None if run_after is None else datetime.fromisoformat(run_after),
+    )
+    return chosen
+
+
 def _error(text: str, traceback: str) -> Any:
+    """Return an error whose class can be imported, also where Headway itself gave the name."""
     kind = text.partition(":")[0]
-    return framework.TaskError(exception_class_path=kind if "." in kind else f"builtins.{kind}", traceback=traceback)
+    if "." not in kind:
+        kind = f"builtins.{kind}" if hasattr(builtins, kind) else f"{errors.__name__}.{_own_error(kind)}"
+    return framework.TaskError(exception_class_path=kind, traceback=traceback or text)
+
+
+def _own_error(name: str) -> str:
+    return name if isinstance(getattr(errors, name, None), type) else JobFailed.__name__
+
+
+def _aliases() -> Mapping[str, Any]:
+    return getattr(settings, "TASKS", {})
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON has it: of a member of ``TextChoices``, the text. Raise what Django Tasks raises."""
+    return json.loads(json.dumps(_normalize_json(value)))
+
+
+def _no_lane(queue_name: str, lane: str) -> str:
+    named = "" if lane == queue_name else f" (lane {lane!r})"
+    return (
+        f"the queue {queue_name!r}{named} is no lane of the policy. Define the lane in the policy, or map the queue to "
+        f'one: "OPTIONS": {{"queues": {{"{queue_name}": "low"}}}}'
+    )
+
+
+def _queued_at(job_id: str | None) -> datetime:
+    """Read when the database says that a job was submitted, in the caller's transaction."""
+    from headway.integrations.django.models import IOJob
+
+    found: datetime = IOJob.objects.values_list("queued_at", flat=True).get(pk=job_id)
+    return found
+
+
+def _moment(ms: int) -> datetime:
+    """Return a moment of the store as Django has it."""
+    moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=ms)
+    return moment if settings.USE_TZ else timezone.make_naive(moment)
 
 
 def _change(result: Any, **values: Any) -> None:

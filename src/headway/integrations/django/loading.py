@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from django.apps import apps
 from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
 
 from headway.integrations.django.conf import read_options
 from headway.integrations.django.framework import FRAMEWORK
@@ -58,7 +59,10 @@ def declared_django_tasks() -> Iterator[tuple[Any, HeadwayBackend]]:
         for value in list(getattr(module, "__dict__", {}).values()):
             if not issubclass(type(value), framework.Task):  # Not ``isinstance``: that would wake lazy objects.
                 continue
-            backend = value.get_backend()
+            try:
+                backend = value.get_backend()
+            except ImproperlyConfigured:  # TASKS has no backend of that name.
+                continue
             if isinstance(backend, HeadwayBackend):
                 yield value, backend
 

@@ -19,6 +19,7 @@ from headway.core.errors import HeadwayError
 from headway.engine.logs import configure_logs
 from headway.integrations.django.address import open_project_store, store_address
 from headway.integrations.django.conf import read_options
+from headway.integrations.django.outcomes import Outcomes, has_django_tasks
 from headway.integrations.django.queue import worker_settings
 from headway.stores.open import mask
 from headway.worker.parent import CannotStart, Parent
@@ -59,7 +60,7 @@ class Command(BaseCommand):
             raise CommandError(str(problem)) from problem
         # The runners are started by Python itself, not by manage.py, and must find the same modules.
         os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(path for path in sys.path if path))
-        connections.close_all()  # The parent runs nothing of the project.
+        connections.close_all()  # The parent runs no task of the project.
         configure_logs(None, given["log_level"])
         parent = Parent(
             ENTRY,
@@ -69,6 +70,8 @@ class Command(BaseCommand):
             on_up=_log_up,
             opener=open_project_store,
         )
+        outcomes = Outcomes() if has_django_tasks() else None
+        parent.tallies.on_recorded = outcomes  # Of runners that died.
         try:
             code = _run(parent.run())
         except CannotStart as problem:
@@ -76,6 +79,9 @@ class Command(BaseCommand):
             raise CommandError(f"the worker cannot start: {problem}", returncode=3) from problem
         except HeadwayError as problem:
             raise CommandError(str(problem)) from problem
+        finally:
+            if outcomes is not None:
+                outcomes.close()
         if code:
             raise CommandError("the database was away for longer than the leases last", returncode=code)
 
