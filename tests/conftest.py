@@ -70,6 +70,13 @@ def _wiper() -> psycopg.Connection:
     return connection
 
 
+# Where the numbers of jobs begin, and what is remembered of the clock: the next test has another one.
+_RESET = (
+    "SELECT setval('headway.sequence', 1, false)",
+    "SELECT setval('headway.clock_ahead', 0), setval('headway.clock_reached', 0)",
+)
+
+
 def _empty_schema(connection: psycopg.Connection) -> None:
     found = connection.execute(
         "SELECT c.relname FROM pg_class c WHERE c.relnamespace = to_regnamespace('headway') AND c.relkind IN ('r', 'p')"
@@ -77,7 +84,7 @@ def _empty_schema(connection: psycopg.Connection) -> None:
     ).fetchall()
     if found:
         emptied = [f'DELETE FROM headway."{name}"' for (name,) in found]
-        connection.execute("; ".join([*emptied, "SELECT setval('headway.sequence', 1, false)"]).encode())
+        connection.execute("; ".join([*emptied, *_RESET]).encode())
 
 
 @functools.cache

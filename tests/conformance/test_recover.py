@@ -9,7 +9,7 @@ from headway.core.lease import Answer
 from headway.core.policy.document import BUILT_IN
 from headway.core.policy.retry import Crashed, judge
 from headway.core.worker import WorkerState
-from headway.stores.base import Store
+from headway.stores.base import KEEPER, Store
 from headway.testing.clock import ManualClock
 from tests.conformance.builders import (
     LEASE_MS,
@@ -27,6 +27,9 @@ from tests.conformance.builders import (
     submit_one,
     the_job,
 )
+from tests.conftest import OpenStore
+
+HOUR_MS = 3_600_000
 
 
 async def test_the_leases_of_a_worker_are_found(store: Store) -> None:
@@ -178,12 +181,68 @@ async def test_a_job_that_comes_back_competes_with_those_that_wait(store: Store,
 async def test_a_job_whose_store_clock_went_back_is_not_reaped_early_nor_given_out_early(
     store: Store, clock: ManualClock
 ) -> None:
-    # Time never goes back inside a store.
+    # T2: time never goes back inside a store.
     await submit(store, a_job(delay_ms=1_000))
     clock.advance(seconds=1)
     await register(store)
     now_at = (await store.snapshot()).now_at
-    clock.now_at -= 3_600_000
-    assert (await store.snapshot()).now_at == now_at
+    clock.now_at -= HOUR_MS
+    assert now_at <= (await store.snapshot()).now_at <= now_at + 1_000
     assert len(await claim(store)) == 1
     assert await store.leases() == []
+
+
+async def test_delays_and_recovery_go_on_after_the_clock_was_set_back(store: Store, clock: ManualClock) -> None:
+    # T2, L8: store time goes on at the clock's pace, however far it was set back.
+    delayed = await submit_one(store, a_job(delay_ms=10_000))
+    await register(store, "gone")
+    running = await submit_one(store, a_job())
+    await claim_one(store, "gone")
+    clock.now_at -= HOUR_MS
+    await store.snapshot()
+    clock.advance(ms=10_000)
+    await register(store, "w2")
+    assert [lease.job_id for lease in await claim(store, "w2")] == [delayed]
+    for _ in range(10):  # Workers that live ask all the time.
+        clock.advance(ms=LEASE_MS // 9)
+        await store.snapshot()
+    assert running in await reap(store)
+
+
+async def test_a_clock_that_is_set_back_twice_never_goes_back_and_comes_home(store: Store, clock: ManualClock) -> None:
+    seen = [(await store.snapshot()).now_at]
+    for step_ms in (500, -HOUR_MS, 500, 20_000, -HOUR_MS, 20_000, -400, 20_000, 2 * HOUR_MS, 500):
+        clock.now_at += step_ms
+        seen.append((await store.snapshot()).now_at)
+    assert seen == sorted(seen)
+    # The last step forward only put right what went before: nobody's time has passed by it.
+    assert seen[-1] - seen[0] < 120_000
+    assert abs(seen[-1] - clock.now_at) <= 1_000
+
+
+async def test_what_a_store_remembers_of_its_clock_is_shared(open_namespace: OpenStore, clock: ManualClock) -> None:
+    # A process that comes after the clock was set back goes by the same time as those that saw it.
+    first = await open_namespace("default")
+    if not first.abilities.shared:
+        return
+    await register(first, "one")  # Anything that writes.
+    now_at = (await first.snapshot()).now_at
+    clock.now_at -= HOUR_MS
+    second = await open_namespace("default")
+    assert now_at <= (await second.snapshot()).now_at <= now_at + 1_000
+
+
+async def test_a_worker_whose_clock_has_jumped_is_told_to_renew(store: Store, clock: ManualClock) -> None:
+    # It is past its deadline, so it gets nothing; it must not wait for the next heartbeat.
+    await register(store, "w1")
+    await submit(store, a_job())
+    ear = store.listen("w1" + KEEPER)
+    try:
+        await store.snapshot()  # From now on it is heard of.
+        clock.now_at += HOUR_MS
+        assert await claim(store, "w1") == []
+        assert await ear.wait(10) is not None
+        await beat(store, "w1")
+        assert len(await claim(store, "w1")) == 1
+    finally:
+        ear.close()

@@ -14,10 +14,12 @@ from headway.engine.inforce import InForce
 from headway.stores.base import JobQuery, Store
 from headway.stores.memory import MemoryStore
 from headway.testing.clock import ManualClock
+from headway.worker.chores.jumps import JumpWatch
+from headway.worker.chores.pruner import Pruner
 from headway.worker.chores.reaper import Reaper
 from headway.worker.chores.ticker import Ticker
 from headway.worker.chores.witness import Witness
-from tests.conformance.builders import LEASE_MS, a_job, claim, register
+from tests.conformance.builders import LEASE_MS, a_job, beat, claim, register
 
 
 def at(text: str) -> int:
@@ -175,6 +177,22 @@ async def test_a_jump_of_the_stores_clock_reaps_nobody(clock: ManualClock) -> No
     clock.advance(91)
     await reaper()
     assert reaper.reaped == 1
+
+
+async def test_a_jump_of_the_stores_clock_buries_no_worker(clock: ManualClock) -> None:
+    # T1: pruning marks workers dead that are past their deadline, and after a jump all of them are.
+    store = MemoryStore(clock=clock)
+    await register(store)
+    mine = 100.0
+    pruner = Pruner(store, InForce(), JumpWatch(90, lambda: mine))
+    await pruner()
+    clock.advance(3_600)
+    mine += 1
+    await pruner()
+    await beat(store)
+    mine += 91
+    await pruner()
+    assert [worker.state for worker in (await store.stats()).workers] == ["active"]
 
 
 class WatchedStore(MemoryStore):

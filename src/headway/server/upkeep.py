@@ -20,6 +20,7 @@ from headway.engine.tallies import PUBLISH_EVERY
 from headway.engine.tally import STALE, Retirer
 from headway.server.service import Service
 from headway.worker.chores.chore import every
+from headway.worker.chores.jumps import JumpWatch
 from headway.worker.chores.pruner import Pruner
 from headway.worker.chores.reaper import Reaper
 from headway.worker.chores.steward import EVERY as ROOM_EVERY
@@ -90,6 +91,7 @@ async def _keep(service: Service) -> None:
         """The same for room on the ladder."""
         return await steward() if desk.roster.count else None
 
+    jumps = JumpWatch(settings.dead_after)
     chores: list[tuple[float, Callable[[], Awaitable[float | None]]]] = [
         (OVERTIME_EVERY, Overtime(store, in_force, desk.roster, tallies=desk.tallies)),
         (FORGET_EVERY, Forgetting(store, desk.roster)),
@@ -97,8 +99,8 @@ async def _keep(service: Service) -> None:
         (PUBLISH_EVERY, lambda: service.scores.settle(store, desk.tallies)),
         (PUBLISH_EVERY, lambda: desk.tallies.publish(store)),
         (STALE / 5, Retirer(store)),
-        (settings.heartbeat / 6, Reaper(store, in_force, settings.dead_after, tallies=desk.tallies)),
-        (settings.heartbeat, Pruner(store, in_force)),
+        (settings.heartbeat / 6, Reaper(store, in_force, settings.dead_after, tallies=desk.tallies, jumps=jumps)),
+        (settings.heartbeat, Pruner(store, in_force, jumps)),
         (5.0, Ticker(store, desk.knows)),
         (1.0, look),
         (ROOM_EVERY, make_room),

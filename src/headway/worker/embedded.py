@@ -29,6 +29,7 @@ from headway.worker.board import Board, Stop
 from headway.worker.chores.archivist import EVERY as ARCHIVE_EVERY
 from headway.worker.chores.archivist import archivist
 from headway.worker.chores.chore import every
+from headway.worker.chores.jumps import JumpWatch
 from headway.worker.chores.pruner import Pruner
 from headway.worker.chores.reaper import Reaper
 from headway.worker.chores.steward import EVERY as ROOM_EVERY
@@ -206,13 +207,14 @@ class Worker:
             since=runner.registered,
         )
         in_force = self._app.in_force
-        reaper = Reaper(own, in_force, settings.dead_after, tallies=tallies)
+        jumps = JumpWatch(settings.dead_after)
+        reaper = Reaper(own, in_force, settings.dead_after, tallies=tallies, jumps=jumps)
         upkeep = [
             asyncio.create_task(keeper.run()),
             asyncio.create_task(every(settings.heartbeat / 3, reaper)),
             asyncio.create_task(every(1.0, Witness(own, in_force, board.calm))),
             asyncio.create_task(every(ROOM_EVERY, Steward(own, in_force, sessions=runner.has_sessions))),
-            asyncio.create_task(every(2 * settings.heartbeat, Pruner(own, in_force))),
+            asyncio.create_task(every(2 * settings.heartbeat, Pruner(own, in_force, jumps))),
             asyncio.create_task(every(5.0, Ticker(own, self._app.tasks.__contains__))),
             asyncio.create_task(every(PUBLISH_EVERY, lambda: tallies.publish(own))),
             asyncio.create_task(every(STALE / 5, Retirer(own))),

@@ -38,6 +38,7 @@ from headway.worker.board import SLOTS_MAX, Board, Held, Stop
 from headway.worker.chores.archivist import EVERY as ARCHIVE_EVERY
 from headway.worker.chores.archivist import archivist
 from headway.worker.chores.chore import every
+from headway.worker.chores.jumps import JumpWatch
 from headway.worker.chores.pruner import Pruner
 from headway.worker.chores.reaper import Reaper
 from headway.worker.chores.steward import EVERY as ROOM_EVERY
@@ -187,12 +188,13 @@ class Parent:
         return HttpPost(up.server, up.token, self.in_force, mark=VERSION)
 
     def _start_chores(self, up: Up, store: Store) -> None:
-        reaper = Reaper(store, self.in_force, up.dead_after, tallies=self.tallies)
+        jumps = JumpWatch(up.dead_after)
+        reaper = Reaper(store, self.in_force, up.dead_after, tallies=self.tallies, jumps=jumps)
         self._chores += [
             asyncio.create_task(every(up.heartbeat / 3, reaper)),
             asyncio.create_task(every(1.0, Witness(store, self.in_force, self._calm))),
             asyncio.create_task(every(ROOM_EVERY, Steward(store, self.in_force, sessions=up.sessions))),
-            asyncio.create_task(every(2 * up.heartbeat, Pruner(store, self.in_force))),
+            asyncio.create_task(every(2 * up.heartbeat, Pruner(store, self.in_force, jumps))),
             asyncio.create_task(every(5.0, Ticker(store, lambda task: f"task:{task}" in self.offers))),
             asyncio.create_task(every(PUBLISH_EVERY, lambda: self.tallies.publish(store))),
             asyncio.create_task(every(STALE / 5, Retirer(store))),

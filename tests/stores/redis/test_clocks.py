@@ -84,4 +84,4 @@ async def test_a_clock_set_back_does_not_turn_time_back(server: Valkey, open_url
     store = await open_url(server.url, clock=clock)
     before = (await store.stats()).now_at
     clock.jump(-HOUR)
-    assert (await store.stats()).now_at == before
+    assert before <= (await store.stats()).now_at <= before + 1_000

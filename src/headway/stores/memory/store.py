@@ -43,6 +43,7 @@ from headway.stores.base import (
     Stats,
     check_same,
 )
+from headway.stores.clock import SteadyClock
 from headway.stores.ears import LocalEar
 from headway.stores.memory.line import Line
 from headway.stores.memory.record import Record, job_of, matches, transient_lease
@@ -62,7 +63,7 @@ class MemoryStore:
     def __init__(self, namespace: str = "default", *, clock: Clock) -> None:
         self.namespace = namespace
         self._clock = clock
-        self._last_at = 0
+        self._steady = SteadyClock()
         self._lock = threading.RLock()
         self._sequence = 0
         self._jobs: dict[JobId, Record] = {}
@@ -122,6 +123,8 @@ class MemoryStore:
             expired: list[JobId] = []
             outdated = self._outdated(request.plan)
             more = False
+            if worker is not None and worker.state is WorkerState.ACTIVE and worker.lease_ends_at <= now_at:
+                self._ring(worker.worker_id + KEEPER)  # It is alive, so the clock has stepped: let it renew.
             if not outdated and worker is not None and request.plan is not None and worker.lease_ends_at > now_at:
                 leases, more = self._claim(worker, request.claim_id, request.plan, now_at, expired)
                 self._note_waiting(worker, request, got_nothing=not leases and not more)
@@ -975,8 +978,7 @@ class MemoryStore:
             self._tally[now_at // MINUTE, what] += count
 
     def _now(self) -> int:
-        self._last_at = max(self._last_at, self._clock())
-        return self._last_at
+        return self._steady.now(self._clock())
 
 
 def _view_order(view: ClassView) -> tuple[str, tuple[str, ...], str, bool]:

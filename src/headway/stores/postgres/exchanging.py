@@ -39,6 +39,8 @@ async def exchange(tx: Transaction, request: Exchange) -> Exchanged:
         if worker is not None:
             state = WorkerState(worker["state"])
             able = state is WorkerState.ACTIVE and worker["lease_ends_at"] > tx.now_at
+            if state is WorkerState.ACTIVE and not able:
+                tx.rung.append(request.worker_id)  # It is alive, so the clock has stepped: let it renew.
             if request.plan is not None and able and not outdated:
                 leases, more = await _claim(tx, request, request.plan, worker)
     tx.changed += [report.job_id for report in request.finished]

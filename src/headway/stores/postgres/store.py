@@ -72,7 +72,6 @@ class PostgresStore:
         self.address = address
         self.namespace = namespace
         self._clock = clock
-        self._last_at = 0
         self._schema = address.schema
         self._connections = Connections(address)
         self._channel = channel(address.schema, namespace)
@@ -437,10 +436,7 @@ class PostgresStore:
 
     def _now(self) -> int | None:
         """The moment by the clock of tests; in real life there is none here, and the server's own is read."""
-        if self._clock is None:
-            return None
-        self._last_at = max(self._last_at, self._clock())
-        return self._last_at
+        return None if self._clock is None else self._clock()
 
 
 def _durability(row: Row) -> str:

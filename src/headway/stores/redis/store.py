@@ -77,7 +77,6 @@ class RedisStore:
         self._prefix = f"{{{prefix}:{namespace}}}:"
         self._meta = f"{self._prefix}meta"
         self._clock = clock
-        self._last_at = 0
         self._replicas, self._replicas_ms = replicas, replicas_ms
         self._open_claims = OpenClaims()
         self._bell = Bell(self._prefix, self._connect, self._open_claims.hear)
@@ -524,10 +523,7 @@ class RedisStore:
 
     def _now(self) -> str | int:
         """Give the moment to go by: none, unless we were given a clock. The server has its own."""
-        if self._clock is None:
-            return ""
-        self._last_at = max(self._last_at, self._clock())
-        return self._last_at
+        return "" if self._clock is None else self._clock()
 
 
 def _typed(job_id: JobId) -> bytes:

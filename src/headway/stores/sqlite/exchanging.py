@@ -12,7 +12,7 @@ from headway.core.policy.ladder import budget_of, counts_on, fit_rung
 from headway.core.policy.waits import park_reason
 from headway.core.snapshot import Plan, Take
 from headway.core.worker import WorkerState
-from headway.stores.base import PASSED, PUMPED, Exchange, Exchanged
+from headway.stores.base import KEEPER, PASSED, PUMPED, Exchange, Exchanged
 from headway.stores.sqlite import rows
 from headway.stores.sqlite.caps import Caps, left_park, put_aside
 from headway.stores.sqlite.connection import ALL
@@ -37,6 +37,8 @@ def exchange(tx: Transaction, request: Exchange) -> Exchanged:
         if worker is not None:
             state = WorkerState(worker[0])
             able = state is WorkerState.ACTIVE and worker[1] > tx.now_at
+            if state is WorkerState.ACTIVE and not able:
+                tx.ring(f"{request.worker_id}{KEEPER}")  # It is alive, so the clock has stepped: let it renew.
             if request.plan is not None and able and not outdated:
                 leases, more = _claim(tx, request, request.plan, worker)
     tx.changed += [report.job_id for report in request.finished]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, TypeVar
 
 from headway.core.job import ClassKey, Job, JobId, NewJob, State, Submitted
 from headway.core.lease import Lease
+from headway.core.policy.clock import StoreClock
 from headway.core.policy.document import Keep
 from headway.core.policy.ladder import Amendment
 from headway.core.snapshot import Snapshot
@@ -29,6 +31,7 @@ from headway.stores.base import (
     Stats,
     SubmitBlocking,
 )
+from headway.stores.clock import SteadyClock
 from headway.stores.sqlite import ending, exchanging, keeping, pruning, reading, rows, standing, submitting
 from headway.stores.sqlite.bell import Bell
 from headway.stores.sqlite.caps import adopt_rules
@@ -72,7 +75,8 @@ class SqliteStore:
         self.path = place.driver.path
         self.namespace = namespace
         self._clock = clock
-        self._last_at = 0
+        self._steady = SteadyClock()
+        self._timing = threading.Lock()  # One thread reads and another one writes.
         self._place = place
         self._bell = Bell(self.path)
         self._memory = Memory()
@@ -220,7 +224,7 @@ class SqliteStore:
         self, function: Callable[[Transaction], T], *, asker: str | None = None
     ) -> Callable[[Connection, Hooks], T]:  # fmt: skip
         def run(db: Connection, hooks: Hooks) -> T:
-            tx, memory = self._transaction(db, hooks)
+            tx, memory = self._transaction(db, hooks, writes=True)
             if not tx.namespace_id:
                 tx.namespace_id = memory.namespace_id = int(db.first("namespace_add", self.namespace))
                 hooks.after_rollback(memory.forget_namespace)
@@ -233,17 +237,27 @@ class SqliteStore:
     def _read(self, function: Callable[[Transaction], T]) -> Awaitable[T]:
         return self._place.read(lambda db, hooks: function(self._transaction(db, hooks)[0]))
 
-    def _transaction(self, db: Connection, hooks: Hooks) -> tuple[Transaction, Memory]:
+    def _transaction(self, db: Connection, hooks: Hooks, *, writes: bool = False) -> tuple[Transaction, Memory]:
         memory = hooks.borrow(self._memory)
         if not memory.namespace_id:
             memory.namespace_id = db.first("namespace_find", self.namespace) or 0
-        now_at, namespace_id = self._now(), memory.namespace_id
+        now_at, namespace_id = self._now(db, writes), memory.namespace_id
         tx = Transaction(db, now_at=now_at, namespace_id=namespace_id, memory=memory, bell=self._bell, hooks=hooks)
         return tx, memory
 
-    def _now(self) -> int:
-        self._last_at = max(self._last_at, self._clock())
-        return self._last_at
+    def _now(self, db: Connection, writes: bool) -> int:
+        """Return the store time. Once a second what all processes know of the clock is read, and written if it may."""
+        raw_at = self._clock()
+        with self._timing:
+            steady = self._steady
+            if not steady.is_fresh(raw_at):
+                ahead_ms, reached_at = db.run("clock_read").fetchone()
+                steady.learn(StoreClock(ahead_ms or 0, reached_at or 0), raw_at)
+            now_at = steady.now(raw_at)
+            if writes and steady.clock != steady.stored:
+                db.run("clock_write", *steady.clock)
+                steady.stored = steady.clock
+            return now_at
 
 
 def make_store(path: Path, namespace: str, *, clock: Clock, synchronous: str = "FULL") -> SqliteStore:

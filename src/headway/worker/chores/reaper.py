@@ -10,10 +10,10 @@ from headway.engine.inforce import InForce
 from headway.engine.recovery import overdue, reap
 from headway.engine.tallies import Tallies
 from headway.stores.base import Store
+from headway.worker.chores.jumps import JumpWatch
 
 log = logging.getLogger("headway.worker")
 
-JUMP = 5.0  # Seconds by which the store's clock may part from ours before we distrust it.
 CLOCK_EVERY = 60.0  # Seconds between looks at that clock while nothing is overdue.
 
 
@@ -28,24 +28,20 @@ class Reaper:
         monotonic: Callable[[], float] = time.monotonic,
         *,
         tallies: Tallies | None = None,
+        jumps: JumpWatch | None = None,
     ) -> None:
         self._store = store
         self._in_force = in_force
-        self._dead_after = dead_after
-        self._monotonic = monotonic
+        self._jumps = jumps or JumpWatch(dead_after, monotonic)
         self._tallies = tallies
         self._silent: set[str] = set()  # The workers of the last batch: one with many jobs is counted once.
-        self._seen: tuple[float, int] | None = None
-        self._not_before = 0.0
         self.reaped = 0
 
     async def __call__(self) -> float | None:
         leases = await overdue(self._store)
-        known = self._seen is not None and self._monotonic() - self._seen[0] < CLOCK_EVERY
-        if (leases or not known) and self._jumped((await self._store.snapshot()).now_at):
-            log.warning("the store's clock has jumped; nothing is reaped for %.0f s", self._dead_after)
-            self._not_before = self._monotonic() + self._dead_after
-        if not leases or self._monotonic() < self._not_before:
+        if leases or self._jumps.age > CLOCK_EVERY:
+            self._jumps.look((await self._store.snapshot()).now_at)
+        if not leases or self._jumps.recent:
             return None
         count = await reap(self._store, leases, self._in_force.policy, tallies=self._tallies)
         if count:
@@ -57,11 +53,3 @@ class Reaper:
             log.warning("%d job(s) of workers that are gone were returned", count)
             return 0.01
         return None
-
-    def _jumped(self, now_at: int) -> bool:
-        """Compare how far the store's clock and ours have moved: a jump would end every lease at once."""
-        mine = self._monotonic()
-        before, self._seen = self._seen, (mine, now_at)
-        if before is None:
-            return False
-        return (now_at - before[1]) / 1_000 - (mine - before[0]) > JUMP

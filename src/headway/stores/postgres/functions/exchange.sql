@@ -83,6 +83,9 @@ BEGIN
   IF FOUND THEN
     state := me.state;
     spot := me.ctid;
+    IF state = 'active' AND me.lease_ends_at <= now_at THEN  -- It is alive, so the clock has stepped: let it renew.
+      PERFORM {schema}.ring_{version}(ns, 'k', asker);
+    END IF;
   END IF;
 
   IF f_seqs IS NOT NULL THEN

@@ -10,7 +10,7 @@ CREATE OR REPLACE FUNCTION {schema}.submit_many_{version}(
   ids text, payloads bytea[], groups int[], tasks text[], timeouts bigint[], retries int[], retry text[], traces text[], limits text[])
 RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
-  now_at bigint := coalesce(at, (extract(epoch FROM clock_timestamp()) * 1000)::bigint);
+  now_at bigint := {schema}.now_ms_{version}(at);
   all_ids text[] := string_to_array(ids, E'\n');
   numbers bigint[];
   awaited boolean;

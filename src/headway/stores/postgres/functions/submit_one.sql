@@ -8,7 +8,7 @@ CREATE OR REPLACE FUNCTION {schema}.submit_one_{version}(
   ns int, at bigint, class int, id text, task text, payload bytea, timeout bigint, most int, retry text, trace text, limits text)
 RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
-  now_at bigint := coalesce(at, (extract(epoch FROM clock_timestamp()) * 1000)::bigint);
+  now_at bigint := {schema}.now_ms_{version}(at);
   held text := pg_advisory_xact_lock_shared({gate}, ns);
   number bigint;
   unfit boolean;

@@ -6,7 +6,7 @@ CREATE OR REPLACE FUNCTION {schema}.submit_within_{version}(
   ns int, at bigint, class int, id text, task text, payload bytea, timeout bigint, most int, retry text, trace text, limits text)
 RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
-  now_at bigint := coalesce(at, (extract(epoch FROM clock_timestamp()) * 1000)::bigint);
+  now_at bigint := {schema}.now_ms_{version}(at);
   number bigint;
   unfit boolean;
   watched boolean;

@@ -4,7 +4,7 @@ CREATE OR REPLACE FUNCTION {schema}.tell_{version}(ns int, job_ids text[]) RETUR
 DECLARE
   message text;
 BEGIN
-  IF NOT EXISTS (SELECT FROM {schema}.watcher w WHERE w.namespace_id = ns AND w.until_at > {schema}.now_ms_{version}(NULL)) THEN
+  IF NOT EXISTS (SELECT FROM {schema}.watcher w WHERE w.namespace_id = ns AND w.until_at > {schema}.raw_ms_{version}()) THEN
     RETURN;
   END IF;
   FOR place IN 1 .. coalesce(cardinality(job_ids), 0) BY 200 LOOP

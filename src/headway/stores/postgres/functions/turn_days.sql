@@ -3,7 +3,7 @@
 -- holds   one session at a time does this; if a table is in use for longer than a moment, it is left for the next time
 CREATE OR REPLACE FUNCTION {schema}.turn_days_{version}(at bigint) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
-  today bigint := {schema}.now_ms_{version}(at) / 86400000;
+  today bigint := coalesce(at, {schema}.raw_ms_{version}()) / 86400000;
   name text;
   filled boolean;
 BEGIN

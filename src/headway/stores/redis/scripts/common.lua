@@ -1,7 +1,7 @@
 -- common: what every function begins with, and how records are laid out.
 --
 -- KEYS[1] of every function is P..'meta', P being '{prefix:namespace}:', so that all keys share one slot of a cluster.
--- ARGV[1] is the moment to go by in milliseconds, or '' for the server's clock.
+-- ARGV[1] is what a clock of a test says in milliseconds, or '' for the server's clock.
 --
 -- A job is known by its *member*: its sequence number plus BASE, in decimal. All have 16 digits, so they sort as text in
 -- the order of their numbers, which breaks ties in sorted sets, and small sets of them are kept as sorted integers.
@@ -44,6 +44,47 @@ local tx = {  -- what a call has read and gathered
   record = {},
 }
 
+-- clocks: of each namespace the store time, by the rule of core/policy/clock.py, as this server last knew it. What is
+-- stored is read again when a second has passed or the clock has gone back: another server may have led meanwhile.
+local clocks, ahead = {}, 0
+local STEP, GAP, SLEW = 1000, 60000, 20
+
+local function raw_ms()
+  local t = call('TIME')
+  return t[1] * 1000 + floor(t[2] / 1000)
+end
+
+local function step_clock(clock, raw)  -- gives the store time, how far it is ahead, and the moment that was reached
+  local at = raw + clock.ahead
+  local passed = at - clock.reached
+  if passed >= 0 and passed <= STEP then return at, clock.ahead, clock.reached end
+  if passed < -STEP then return clock.reached + STEP, clock.reached + STEP - raw, clock.reached + STEP end
+  if passed < 0 then return clock.reached, clock.ahead, clock.reached end
+  local back = math.min(clock.ahead, passed > GAP and passed - STEP or floor(passed / SLEW))
+  return at - back, clock.ahead - back, at - back
+end
+
+local function read_clock(raw)
+  local clock = clocks[P]
+  if not clock then
+    clock = {raw = -1, last = 0}
+    clocks[P] = clock
+  end
+  if raw < clock.raw or raw >= clock.raw + STEP then
+    local stored = call('HMGET', P .. 'meta', 'ahead', 'reached')
+    local before = {ahead = tonumber(stored[1] or 0), reached = math.max(tonumber(stored[2] or 0), clock.reached or 0)}
+    clock.raw, clock.last, clock.ahead, clock.reached = raw, step_clock(before, raw)
+    if clock.ahead ~= before.ahead or clock.reached ~= tonumber(stored[2] or 0) then
+      -- A server that takes no writes now tells the time all the same.
+      redis.pcall('HSET', P .. 'meta', 'ahead', fmt('%d', clock.ahead), 'reached', fmt('%d', clock.reached))
+    end
+  else
+    clock.last = math.max(clock.last, (step_clock(clock, raw)))
+  end
+  ahead = clock.ahead
+  return clock.last
+end
+
 local take_in  -- what was posted; see inbox.lua
 
 local function begin(keys, args, inbox_later)
@@ -52,12 +93,7 @@ local function begin(keys, args, inbox_later)
     band, pack, call = bit.band, struct.pack, redis.call
   end
   P = sub(keys[1], 1, -5)
-  if args[1] == '' then
-    local t = call('TIME')
-    now = t[1] * 1000 + floor(t[2] / 1000)
-  else
-    now = tonumber(args[1])
-  end
+  now = read_clock(args[1] == '' and raw_ms() or tonumber(args[1]))  -- tests have a clock of their own
   now15 = fmt('%015d', now)
   for name, kept in pairs(tx) do  -- a table that the last call left empty serves again: garbage is what costs most
     if type(kept) ~= 'table' or name == 'book' or name == 'floor' then tx[name] = nil

@@ -107,6 +107,7 @@ local function exchange(keys, args)
   if worker ~= '' then
     local takes, row = {}, call('HMGET', P .. 'worker:' .. worker, 'state', 'ends', 'slots', 'claim', 'lanes')
     state = row[1] or 'dead'
+    if state == 'active' and tonumber(row[2]) <= now then ring(worker .. '.keeper') end  -- the clock has stepped: renew
     if row[1] and plan and not outdated and tonumber(row[2]) > now then
       if state == 'active' then
         for _ = 1, tonumber(args[at]) do

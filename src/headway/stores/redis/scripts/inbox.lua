@@ -10,7 +10,7 @@ local function read_posted(entries)  -- gives the jobs that are new; the others 
     local split = 2 + i2(body, 1)
     local rec = sub(body, split + 1)
     ids[i] = sub(rec, 3, 2 + byte(rec, 2))
-    jobs[i] = {class = sub(body, 3, split), record = rec, at = math.min(now, tonumber(string.match(entry[1], '%d+')))}
+    jobs[i] = {class = sub(body, 3, split), record = rec, at = math.min(now, tonumber(string.match(entry[1], '%d+')) + ahead)}
   end
   local known = call('HMGET', P .. 'ids', unpack(ids))
   for i, id in ipairs(ids) do

@@ -1,0 +1,47 @@
+"""Notices that the store's clock has jumped forward, by the clock of this machine that never does."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+log = logging.getLogger("headway.worker")
+
+JUMP = 5.0  # Seconds by which the store's clock may part from ours before we distrust it.
+
+
+class JumpWatch:
+    """After a jump every deadline of a worker has passed at once, and nobody has died of it.
+
+    Until one ``dead_after`` has gone by, live workers renew and no worker must be taken for dead. The reaper and the
+    pruner of a process share one watch.
+    """
+
+    def __init__(self, dead_after: float, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._dead_after = dead_after
+        self._monotonic = monotonic
+        self._seen: tuple[float, int] | None = None
+        self._until = 0.0
+
+    @property
+    def age(self) -> float:
+        """Return the seconds since the store's clock was last looked at."""
+        return float("inf") if self._seen is None else self._monotonic() - self._seen[0]
+
+    @property
+    def recent(self) -> bool:
+        """Return whether the clock has jumped less than one ``dead_after`` ago."""
+        return self._monotonic() < self._until
+
+    def look(self, now_at: int) -> None:
+        """Compare how far the store's clock and ours have moved since the last look."""
+        mine = self._monotonic()
+        before, self._seen = self._seen, (mine, now_at)
+        if before is None:
+            return
+        jump = (now_at - before[1]) / 1_000 - (mine - before[0])
+        if jump > JUMP:
+            facts = {"seconds": round(jump, 1), "grace": self._dead_after}
+            log.warning("store.clock_jumped", extra={"headway": facts})
+            self._until = mine + self._dead_after
