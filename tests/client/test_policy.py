@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from headway import Context, Headway, JobNotFound, Limit, NotStored, Worker
+from headway import Context, Headway, JobNotFound, Limit, NotStored, Unique, Worker
 from headway.client.codec import read_payload
 from headway.core.errors import ConfigError, PolicyError
 from headway.core.job import Job as Record
@@ -191,6 +191,60 @@ async def test_keys_stay_short_however_long_the_value(app: Headway) -> None:
     job = await work.aenqueue("x" * 5_000)
     [key] = (await stored(app, job.id)).limits
     assert len(key) < 60
+
+
+async def test_a_limit_by_a_parameter_is_each_tenants_own(app: Headway) -> None:
+    # S-32: one tenant's account 7 is not another's, whatever the values look like.
+    @app.task(name="t", limits=[Limit(concurrency=1, by="account")])
+    def work(account: str) -> None: ...
+
+    tenants = ["acme", "bolt", None, "acme", "a=7", "a"]
+    accounts = ["7", "7", "7", "7", "7", "7=7"]
+    jobs = [
+        await work.using(tenant=tenant).aenqueue(account) for tenant, account in zip(tenants, accounts, strict=True)
+    ]
+    keys = [(await stored(app, job.id)).limits[0] for job in jobs]
+    assert keys[:4] == [
+        "t:concurrency:account=acme=7",
+        "t:concurrency:account=bolt=7",
+        "t:concurrency:account=7",
+        keys[0],
+    ]
+    assert len(set(keys)) == 5
+    assert sorted(await running(app), key=str) == [("t", "a"), ("t", "a=7"), ("t", "acme"), ("t", "bolt"), ("t", None)]
+    [reason] = [reason for reason in await jobs[3].awhy() if reason.code == "limit"]
+    assert reason.text == "account 7 runs 1 of 1"
+
+
+async def test_a_limit_of_global_scope_is_shared_by_tenants(app: Headway) -> None:
+    rule = LimitRule(concurrency=1, by="host", scope="global")
+    await apply(app, replace(BUILT_IN, limits={"api": rule}))
+
+    @app.task(name="t", limits=[Limit(concurrency=2, by="host", scope="global")])
+    def work(host: str) -> None: ...
+
+    assert work.limits == {"t:concurrency:host:global": LimitRule(2, by="host", tasks=("t",), scope="global")}
+    jobs = [await work.using(tenant=tenant).aenqueue("a=b") for tenant in ("acme", "bolt")]
+    assert {(await stored(app, job.id)).limits for job in jobs} == {("api=a%3Db", "t:concurrency:host:global=a%3Db")}
+    assert len(await running(app)) == 1
+    assert [reason.text for reason in await jobs[1].awhy() if reason.code == "limit"] == ["host a=b runs 1 of 1"]
+
+
+@pytest.mark.parametrize(
+    "options", [{"scope": "all", "by": "a"}, {"scope": "global"}, {"scope": "global", "by": "tenant"}]
+)
+def test_a_scope_is_for_limits_by_a_parameter(options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="scope"):
+        Limit(concurrency=1, **options)
+
+
+async def test_of_a_unique_task_each_tenant_has_its_own_job(app: Headway) -> None:
+    # S-32: also where the tenant is a parameter.
+    @app.task(name="t", fair_by="customer", unique=Unique(by=["report"]))
+    def work(customer: str, report: int) -> None: ...
+
+    ids = [(await work.aenqueue(customer, 1)).id for customer in ("acme", "bolt", "acme")]
+    assert (ids[0] == ids[2], ids[0] == ids[1]) == (True, False)
 
 
 async def test_a_limit_by_tenant_is_counted_by_the_tenant_of_a_job(app: Headway) -> None:

@@ -15,7 +15,7 @@ from uuid import UUID
 from headway.core.errors import JobError, StoreUnavailable
 from headway.core.job import JobId, NewJob, RetryRule, State
 from headway.core.lease import Lease, Report
-from headway.core.policy.document import BUILT_IN, Keep, LimitRule, Reserve, Rung
+from headway.core.policy.document import BUILT_IN, TENANT, Keep, LimitRule, Reserve, Rung
 from headway.core.policy.lanes import plan
 from headway.core.policy.retry import (
     Crashed,
@@ -29,7 +29,7 @@ from headway.core.policy.retry import (
     Unknown,
     judge,
 )
-from headway.core.policy.rules import TENANT, Paused, Rules
+from headway.core.policy.rules import Paused, Rules
 from headway.core.snapshot import Snapshot
 from headway.core.worker import Worker, WorkerState
 from headway.engine.recovery import end_worker, overdue, reap

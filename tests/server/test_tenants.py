@@ -186,6 +186,27 @@ async def test_keys_are_each_tenants_own(house: House) -> None:
         assert (await ours.post(TASKS, json=once)).json()["task_id"] == second.json()["task_id"]
 
 
+async def test_a_limit_by_a_parameter_holds_back_nobody_elses_tasks(house: House) -> None:
+    # S-32: the other tenant's account 7 is busy, and nothing tells of it.
+    limits = {"export": {"x": {"concurrency": 1, "by": "account"}}}
+    parameters = {"properties": {"account": {"type": "integer"}}, "required": ["account"]}
+    entry = {"name": "export", "lane": "high", "executor": "async", "parameters": parameters}
+    entry["limits"] = [{"concurrency": 1, "by": "account"}]
+    body = {"task_type": "export", "parameters": {"account": 7}}
+    operator, theirs, ours = (house.client(token) for token in (house.operator, house.theirs, house.ours))
+    async with operator, theirs, ours:
+        worker = await register(operator, tasks=[entry], limits=limits, reserved=0)
+        assert "export" in (await operator.get("/api/v1/catalogue")).text  # From now on the server knows it.
+        first = await theirs.post(TASKS, json=body)
+        assert (await worker.claim())["task_id"] == first.json()["task_id"]
+        mine, waiting = [(await ours.post(TASKS, json=body)).json()["task_id"] for _ in range(2)]
+        assert (await worker.claim())["task_id"] == mine
+        assert (await worker.poll(1))["tasks"] == []
+        why = (await ours.get(f"{TASKS}/{waiting}/why")).text
+        assert "account 7 runs 1 of 1" in why
+        assert THEIRS not in why
+
+
 async def test_dead_letters_of_another_tenant_are_not_replayed(house: House) -> None:
     # S-31
     async with house.client(house.ours) as ours, house.client(house.theirs) as theirs:

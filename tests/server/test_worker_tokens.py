@@ -191,6 +191,7 @@ async def test_the_scope_publish_lets_a_worker_publish_any_task(app: Headway, ap
         {"unique_key": "other:" + "0" * 32},
         {"unique_key": "nightly"},
         {"unique_key": "cron:other"},
+        {"limits": ["nightly:concurrency:a=acme=7"]},
         {"rung": "interactive"},
         {"payload": base64.b64encode(b'\x01{"headway.server":"http://127.0.0.1:1"}').decode()},
         {"payload": base64.b64encode(b'\x01{"a":1,"headway.server":"http://127.0.0.1:1"}').decode()},
@@ -203,7 +204,10 @@ async def test_a_cron_over_http_takes_no_tenant_and_no_keys_of_other_tasks(
 ) -> None:
     # S-4, S-32: also of a token that may publish.
     store = await app.client.store()
-    body = {"capabilities": [], "tasks": [entry("nightly")], "crons": [cron("nightly", **changed)]}
+    limits = {"nightly": {"x": {"concurrency": 1, "by": "a"}}}
+    parameters = {"properties": {"a": {"type": "string"}}, "required": []}
+    body = {"capabilities": [], "tasks": [entry("nightly", parameters=parameters)], "limits": limits}
+    body |= {"crons": [cron("nightly", **changed)]}
     for token in ({"scopes": ("worker",), "tasks": ["nightly"]}, {"scopes": ("admin",)}):
         more = dict(token)
         async with await with_token(app, api, *more.pop("scopes"), **more) as http:

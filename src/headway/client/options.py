@@ -11,7 +11,7 @@ from typing import Any
 from headway.client.settings import seconds
 from headway.core.errors import ConfigError
 from headway.core.job import RetryRule
-from headway.core.policy.document import LimitRule
+from headway.core.policy.document import LIMIT_SCOPES, TENANT, LimitRule
 from headway.core.policy.retry import DELAY_MS_MAX
 from headway.core.policy.rules import counter_name
 from headway.core.policy.units import parse_rate, write_length, write_rate
@@ -85,14 +85,20 @@ class Limit:
     ``rate``: "100/min", "5/s" …: evenly apart, so never more in any such stretch; with ``burst`` so many may start
     at once, and a stretch may hold that many more, less one.
     ``by``: a parameter, or ``"tenant"``: the limit holds for each of its values by itself.
+    ``scope``: by a parameter, values of different tenants are counted apart (``"tenant"``) or together (``"global"``).
     """
 
     concurrency: int | None = None
     rate: str | None = None
     by: str | None = None
     burst: int | None = None
+    scope: str = "tenant"
 
     def __post_init__(self) -> None:
+        if self.scope not in LIMIT_SCOPES or (self.scope == "global" and self.by in (None, TENANT)):
+            raise ConfigError(
+                f"Limit: scope must be 'tenant', or 'global' with a parameter in by, not {self.scope!r} by {self.by!r}"
+            )
         if self.by is not None and (not isinstance(self.by, str) or not self.by):
             raise ConfigError(f"Limit: by is the name of a parameter, or 'tenant', not {self.by!r}")
         if self.concurrency is None and self.rate is None:
@@ -108,13 +114,14 @@ class Limit:
         """Make one again from the part that a store keeps."""
         rate = None if rule.count is None else write_rate(rule.count, rule.period_ms)
         burst = None if rule.count is None else rule.burst
-        return cls(concurrency=rule.concurrency, rate=rate, by=rule.by, burst=burst)
+        return cls(concurrency=rule.concurrency, rate=rate, by=rule.by, burst=burst, scope=rule.scope)
 
     def name(self, task: str) -> str:
         """Name this limit: policies may override it by that name."""
         kinds = ["concurrency"] if self.concurrency is not None else []
         kinds += [f"rate/{write_length(self.rule(task).period_ms)}"] if self.rate is not None else []
-        return ":".join([counter_name(task), "+".join(kinds), *([self.by] if self.by else [])])
+        of = [*([self.by] if self.by else []), *(["global"] if self.scope == "global" else [])]
+        return ":".join([counter_name(task), "+".join(kinds), *of])
 
     def rule(self, task: str) -> LimitRule:
         """Give the part that a store checks."""
@@ -124,7 +131,7 @@ class Limit:
                 count, period_ms = parse_rate(self.rate)
             except ValueError as problem:
                 raise ConfigError(f"Limit: rate: {problem}") from None
-        return LimitRule(self.concurrency, count, period_ms, self.burst or 1, self.by, (escape(task),))
+        return LimitRule(self.concurrency, count, period_ms, self.burst or 1, self.by, (escape(task),), self.scope)
 
 
 def _whole(value: object) -> bool:

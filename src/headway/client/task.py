@@ -19,8 +19,8 @@ from headway.client.options import CallOptions, Seconds, TaskOptions, Unique, mi
 from headway.client.settings import nearest, seconds
 from headway.core.errors import ConfigError, UnknownOption
 from headway.core.job import NewJob, RetryRule
-from headway.core.policy.document import ELASTIC, INTERACTIVE, LimitRule, Policy
-from headway.core.policy.rules import TENANT, applies, limit_key, task_rule
+from headway.core.policy.document import ELASTIC, INTERACTIVE, TENANT, LimitRule, Policy
+from headway.core.policy.rules import applies, parameter_key, task_rule
 from headway.engine.redaction import redact
 
 if TYPE_CHECKING:
@@ -268,7 +268,7 @@ class _Terms:
 
     policy: Policy
     problem: str | None
-    bound: tuple[tuple[str, str], ...]  # The limits that hang on arguments: their names and parameters.
+    bound: tuple[tuple[str, str, bool], ...]  # The limits by a parameter: name, parameter, whether tenants share it.
     signature: Signature
     template: NewJob
     fair_by: str | None
@@ -327,7 +327,7 @@ class _Terms:
             _check_transient(task.name, template, unique, options)
         limits = {**task.limits, **policy.limits}
         bound = tuple(
-            (name, rule.by)
+            (name, rule.by, rule.scope == "global")
             for name, rule in sorted(limits.items())
             if rule.by not in (None, TENANT) and rule.by in task.signature.parameters and applies(rule, task.name)
         )
@@ -368,34 +368,34 @@ class _Terms:
             template.expires_ms,
             template.idempotency_key,
             template.idempotency_ms,
-            None if self.unique is None else self._unique_key(self.unique, values),
+            None if self.unique is None else self._unique_key(self.unique, values, tenant),
             template.trace_id or (None if outer is None else outer.traceparent or outer.trace_id),
             template.persist,
-            tuple(self._bound_key(name, by, values) for name, by in self.bound) if self.bound else (),
+            tuple(self._bound_key(*one, values, tenant) for one in self.bound) if self.bound else (),
         )
 
     def plain_job(self, payload: bytes) -> NewJob:
         """As ``new_job`` does, in a third of the time, for a job of which nothing but these hangs on the call."""
         return _as_job((new_job_id(), self.template.task, payload, *(self.rest or ())))
 
-    def _bound_key(self, name: str, by: str, values: dict[str, Any]) -> str:
+    def _bound_key(self, name: str, by: str, shared: bool, values: dict[str, Any], tenant: str | None) -> str:
         value = values.get(by, self.signature.defaults.get(by))
         text = value if isinstance(value, str) else str(value)
         if not isinstance(value, (str, int)) or len(text) > KEY_MAX:
             text = hashlib.blake2b(self.signature.canonical({by: value}), digest_size=16).hexdigest()
-        return limit_key(name, check_text(text, f"task {self.template.task}: {by}"))
+        return parameter_key(name, check_text(text, f"task {self.template.task}: {by}"), None if shared else tenant)
 
     def _digest(self, values: dict[str, Any]) -> bytes:
         """Stand for task and arguments in 128 bits, whatever the order of any keys."""
         text = self.template.task.encode() + b"\0" + self.signature.canonical(values)
         return hashlib.blake2b(text, digest_size=16).digest()
 
-    def _unique_key(self, unique: Unique, values: dict[str, Any]) -> str:
+    def _unique_key(self, unique: Unique, values: dict[str, Any], tenant: str | None) -> str:
         values = {**self.signature.defaults, **values}  # Whether the default was written out makes no difference.
         chosen = values if unique.by is None else {name: values.get(name) for name in unique.by}
         text = self.signature.canonical(chosen)
-        if self.template.tenant is not None:  # Whoever submits for another tenant must not be given this one's job.
-            text = self.template.tenant.encode() + b"\0" + text
+        if tenant is not None:  # A submit for another tenant must not be given this one's job.
+            text = tenant.encode() + b"\0" + text
         digest = hashlib.blake2b(text, digest_size=16).hexdigest()
         return f"{self.template.task}:{digest}"
 

@@ -150,7 +150,8 @@ def _check_cron_keys(cron: CronDocument, limits: set[str]) -> None:
         raise Problem("invalid", f"crons: {cron.task}: unique_key must be the task's name, a colon and 32 hex digits")
     known = {counter_name(name) for name in limits}
     for key in cron.limits:
-        if key.partition("=")[0] not in known:
+        name, _, value = key.partition("=")
+        if name not in known or "=" in value:  # What stands before another one is a tenant.
             raise Problem("invalid", f"crons: {cron.task}: {key[:TEXT_MAX]!r} is no limit of this task")
 
 

@@ -173,6 +173,10 @@ def test_limits_and_task_rules() -> None:
         tasks = ["reports.*", "sync"]
         [limits.all]
         concurrency = 2
+        [limits.host]
+        concurrency = 2
+        by = "host"
+        scope = "global"
         [tasks."reports.export"]
         priority = "low"
         duration = "default"
@@ -183,6 +187,7 @@ def test_limits_and_task_rules() -> None:
     )
     assert policy.limits == {
         "github": LimitRule(5, 100, 60_000, burst=10, by="account_id", tasks=("reports.*", "sync")),
+        "host": LimitRule(concurrency=2, by="host", scope="global"),
         "all": LimitRule(concurrency=2),
     }
     assert policy.tasks == {"reports.export": TaskRule("low", "default", 60_000, 0), "ping": TaskRule()}
@@ -200,6 +205,8 @@ def test_limits_and_task_rules() -> None:
         pytest.param("promotion='age'", "promotion: expected share or absolute, found 'age'", id="promotion"),
         pytest.param("promotion=1", "promotion: expected share or absolute, found 1", id="no text"),
         pytest.param("max_depth=-1", "max_depth: expected a whole number of at least 0, found -1", id="depth"),
+        pytest.param("[limits.a]\nrate='1/s'\nby='x'\nscope='all'", "limits.a.scope: expected tenant", id="scope"),
+        pytest.param("[limits.a]\nrate='1/s'\nscope='global'", "expected none without a parameter in by", id="no by"),
         pytest.param("crash_limit=0", "crash_limit: expected a whole number of at least 1, found 0", id="crashes"),
         pytest.param("crash_limit=true", "found true", id="true is no number"),
         pytest.param("crash_limit=3.0", "found 3.0", id="3.0 is not whole"),

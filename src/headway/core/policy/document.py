@@ -15,6 +15,8 @@ DAY = 24 * HOUR
 
 ELASTIC = "default"  # The duration of a job that has none of its own: it gets what is to be had.
 INTERACTIVE = "interactive"  # Never queues: admitted at once or denied.
+TENANT = "tenant"  # What ``by`` of a limit says for the tenant of a job, whatever its parameters are called.
+LIMIT_SCOPES = ("tenant", "global")  # Whether a limit by a parameter counts each tenant's values apart.
 HALTED = "halted"  # What a session is assigned once it was told to stop: no time at all.
 
 
@@ -101,6 +103,7 @@ class LimitRule:
     """A cap on jobs that run at once, or on how often they start: for all of them, or each value of a parameter.
 
     ``tasks`` are names that may hold ``*``; none means every task. ``by`` is a parameter, or ``tenant``.
+    By a parameter, each tenant's values are counted apart, unless ``scope`` is ``global``.
     ``count`` starts in ``period_ms``, evenly apart but for ``burst`` that may come at once: never more than
     ``count + burst - 1`` in any such stretch.
     """
@@ -111,6 +114,7 @@ class LimitRule:
     burst: int = 1
     by: str | None = None
     tasks: tuple[str, ...] = ()
+    scope: str = "tenant"  # Or global.
 
     @property
     def interval_us(self) -> int:

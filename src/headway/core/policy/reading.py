@@ -13,7 +13,9 @@ from headway.core.policy.document import (
     BUILT_IN,
     ELASTIC,
     INTERACTIVE,
+    LIMIT_SCOPES,
     SECOND,
+    TENANT,
     Keep,
     Ladder,
     Lane,
@@ -248,7 +250,10 @@ def _read_limit(name: str, table: Table) -> LimitRule:
     by = table.text("by", None)
     if by is not None and not by.isidentifier():
         table.wrong("by", f"expected the name of a parameter, or 'tenant', found {by!r}")
-    rule = LimitRule(concurrency, count, period_ms, burst, by, table.texts("tasks"))
+    scope = table.word("scope", LIMIT_SCOPES[0], LIMIT_SCOPES)
+    if table.has("scope") and by in (None, TENANT):
+        table.wrong("scope", "expected none without a parameter in by: it says whose values are counted together")
+    rule = LimitRule(concurrency, count, period_ms, burst, by, table.texts("tasks"), scope)
     table.close()
     return rule
 

@@ -10,11 +10,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
-from headway.core.policy.document import Ladder, LimitRule, Policy, Reserve, Rung, TaskRule
+from headway.core.policy.document import TENANT, Ladder, LimitRule, Policy, Reserve, Rung, TaskRule
 from headway.core.policy.ladder import Floor, fit_rung
 
 SECOND_US = 1_000_000
-TENANT = "tenant"  # What ``by`` says for the tenant of a job, whatever its parameters are called.
 PAUSE = "=paused:"  # Begins the keys under which jobs wait that somebody has paused; no limit's key begins so.
 _SHUT = LimitRule(concurrency=0)
 _UNSAID = TaskRule()
@@ -116,6 +115,25 @@ def lets_start(old: Rules, new: Rules) -> bool:
 def limit_key(name: str, value: str) -> str:
     """Name one counter of a limit: the limit's name, or that and the value it is counted by."""
     return f"{counter_name(name)}={value}"
+
+
+def parameter_key(name: str, value: str, tenant: str | None) -> str:
+    """Name the counter of a limit by a parameter: one for each value, and each tenant has its own."""
+    if tenant is None:
+        return limit_key(name, _escaped(value))
+    return limit_key(name, f"{_escaped(tenant)}={value}")
+
+
+def parameter_value(key: str) -> str:
+    """Return the value of the parameter that such a counter is for."""
+    rest = key.partition("=")[2]
+    _, of_tenant, value = rest.partition("=")
+    return value if of_tenant else rest.replace("%3D", "=").replace("%25", "%")
+
+
+def _escaped(text: str) -> str:
+    """Write a text without equals signs, so that it ends at the next one."""
+    return text.replace("%", "%25").replace("=", "%3D")
 
 
 def counter_name(name: str) -> str:

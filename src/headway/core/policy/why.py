@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headway.core.job import ClassKey, Job, State
-from headway.core.policy.document import Policy
+from headway.core.policy.document import TENANT, Policy
 from headway.core.policy.lanes import Line, lane_of, service_order
-from headway.core.policy.rules import PAUSE, SECOND_US, TENANT
+from headway.core.policy.rules import PAUSE, SECOND_US, parameter_value
 from headway.core.snapshot import Snapshot
 from headway.core.standing import AHEAD_COUNTED, LANES_COUNTED, Executing, LimitView, Standing, Survey
 from headway.core.worker import TASK as _TASK
@@ -166,7 +166,9 @@ def _subject(view: LimitView) -> str:
     name, is_bound, value = view.key.partition("=")
     if not is_bound:
         return name
-    return f"tenant {value or '(none)'}" if view.rule.by == TENANT else f"{view.rule.by} {value}"
+    if view.rule.by == TENANT:
+        return f"tenant {value or '(none)'}"
+    return f"{view.rule.by} {parameter_value(view.key)}"
 
 
 def _on_the_ladder(job: Job, survey: Survey) -> Iterator[Reason]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import Any
 
-from headway.core.policy.document import Lane, LimitRule, Policy, Rung, TaskRule
+from headway.core.policy.document import LIMIT_SCOPES, Lane, LimitRule, Policy, Rung, TaskRule
 from headway.core.policy.units import write_length, write_rate, write_seconds
 
 
@@ -78,6 +78,7 @@ def _limit_data(rule: LimitRule) -> dict[str, Any]:
         burst=rule.burst if rated else None,
         by=rule.by,
         tasks=list(rule.tasks) or None,
+        scope=None if rule.scope == LIMIT_SCOPES[0] else rule.scope,
     )
 
 

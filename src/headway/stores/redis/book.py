@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from headway.core.policy.document import LimitRule
-from headway.core.policy.rules import TENANT, Rules, counter_name
+from headway.core.policy.document import TENANT, LimitRule
+from headway.core.policy.rules import Rules, counter_name
 
 _encode = msgspec.json.Encoder().encode
 
