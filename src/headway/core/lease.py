@@ -43,6 +43,7 @@ class Lease(NamedTuple):
     budget_ms: int | None = None  # How long that rung lasts.
     submitted_at: int = 0  # 0 for a transient job, of which no store keeps it;
     eligible_at: int = 0  # so too when it last began to wait for a slot.
+    unreadable: str | None = None  # Why its record cannot be read; then the rest is as far as it could be.
 
     @property
     def limit_ms(self) -> int:

@@ -13,12 +13,13 @@ from typing import NamedTuple
 from headway.core.errors import StoreError
 from headway.core.lease import TOKEN_BYTES, Lease, Report
 from headway.core.policy.lanes import Clocks, make_room, plan
-from headway.core.policy.retry import Ending, judge
+from headway.core.policy.retry import Ending, Released, judge
 from headway.core.snapshot import Plan, Snapshot
 from headway.core.worker import WorkerState, serves
 from headway.engine.durations import Durations
 from headway.engine.failpoints import reach
 from headway.engine.inforce import InForce
+from headway.engine.recovery import end_leases
 from headway.engine.tallies import Tallies
 from headway.stores.base import Ear, Exchange, Exchanged, HandsOver, Progress, Quiets, Store
 
@@ -140,6 +141,8 @@ class LocalFeed:
         self._waits = False
         answer = await self._ask(request, may_repeat=claim_id is not None)
         self._request = None
+        if any(lease.unreadable for lease in answer.leases):
+            answer = await self._without_unreadable(answer)
         self._charge(answer.leases)
         fed = self._read(request, answer)
         self._waits = request.wait and not answer.leases and not fed.more and answer.worker_state is WorkerState.ACTIVE
@@ -168,12 +171,22 @@ class LocalFeed:
                     else:
                         self._strange.add(need)
 
+    async def _without_unreadable(self, answer: Exchanged) -> Exchanged:
+        """End the leases whose jobs cannot be read, and return the answer without them."""
+        bad = [lease for lease in answer.leases if lease.unreadable is not None]
+        with contextlib.suppress(StoreError):  # The next renewal does not name them: that ends them as well.
+            await end_leases(
+                self._store, bad, self._in_force.policy, lambda _: Released(), expired_only=False, tallies=self._tallies
+            )
+        good = [lease for lease in answer.leases if lease.unreadable is None]
+        return answer._replace(leases=good, more=True)
+
     def _handed(self) -> Fed | None:
         """Give what the store has sent along with its ring."""
         answer = None
         if self._hands_over is not None and self._request is None:
             answer = self._hands_over.handed(self._worker_id, self._confirm_ms)
-        if answer is None:
+        if answer is None or any(lease.unreadable for lease in answer.leases):  # The next exchange gives it again.
             return None
         self._waits, self._dry = False, True
         self._charge(answer.leases)

@@ -102,7 +102,8 @@ class Seat:
             self._meanwhile = []
             held = await self._store.leases(worker_id=self.registration.worker_id, limit=self.registration.slots)
             self.stopped = await self._roster.stopped(self.registration.worker_id)
-            self.leases = {lease.job_id: lease for lease in held}
+            # A job that cannot be read is not handed out: it ends as a dead letter with the claim or the next renewal.
+            self.leases = {lease.job_id: lease for lease in held if lease.unreadable is None}
             for job_id, lease in self._meanwhile:  # What was read may be older.
                 self._put(job_id, lease)
         for told in self.told.values():

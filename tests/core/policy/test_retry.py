@@ -309,3 +309,13 @@ def test_a_session_never_goes_back_to_the_queue(ending: Ending, crashes: int) ->
     unharmed = isinstance(ending, (Snoozed, Released, Unknown, Stopped))
     expected = State.CANCELLED if unharmed else State.COMPLETED if isinstance(ending, Returned) else State.FAILED
     assert report.state is expected
+
+
+@pytest.mark.parametrize("ending", EVERY_ENDING, ids=lambda ending: type(ending).__name__)
+def test_a_job_that_cannot_be_read_is_a_dead_letter_whatever_ends_its_lease(ending: Ending) -> None:
+    report = judge(ending, a_lease()._replace(unreadable="its record was cut"), BUILT_IN)
+    if isinstance(ending, Returned):  # It ran all the same: it had started before the damage.
+        assert report.state is State.COMPLETED
+    else:
+        assert (report.state, report.reason) == (State.DEAD_LETTER, "unreadable")
+        assert report.error == JobError("UnreadableJob", "its record was cut", retriable=False)

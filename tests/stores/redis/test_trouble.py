@@ -367,3 +367,44 @@ async def test_rules_written_after_a_flush_are_not_taken_for_those_before(store:
     await register(store, slots=5)
     await submit(store, *(a_job() for _ in range(3)))
     assert len(await claim(store, free=3)) == 2
+
+
+# ---------------------------------------------------------------------- records that another program deleted
+
+
+@pytest.mark.parametrize("tenant", [None, "acme"])
+@pytest.mark.parametrize("gap", [0, 1, 2])
+async def test_a_job_whose_record_is_missing_is_passed_over(
+    store: RedisStore, server: Valkey, gap: int, tenant: str | None
+) -> None:
+    # R5.60
+    jobs = await submit(store, *(a_job(tenant=tenant) for _ in range(3)))
+    key = server.ask("KEYS", "*:job").split(b"\r\n")[2].decode()
+    assert server.ask("HDEL", key, str(10**15 + gap + 1)) == b":1\r\n"
+    seen = await store.snapshot()
+    assert (seen.classes[0].waiting, seen.classes[0].oldest_at is None) == (3, False)
+    assert (await store.stats()).lanes["medium"].waiting == 3
+    await store.survey()
+    assert await store.get([jobs[gap]]) == [None]
+    await register(store)
+    kept = [job_id for number, job_id in enumerate(jobs) if number != gap]
+    leases = await claim(store)
+    assert [(lease.job_id, lease.unreadable) for lease in leases] == [(job_id, None) for job_id in kept]
+    assert [lease.job_id for lease in await store.leases(worker_id="w1")] == kept
+    assert (await store.stats()).lanes["medium"].waiting == 0  # It was dropped from its line.
+    for lease in leases:
+        assert await end(store, lease) is Answer.OK
+
+
+async def test_a_running_job_whose_record_is_missing_still_ends(store: RedisStore, server: Valkey) -> None:
+    # R5.60
+    await submit(store, a_job(tenant="acme"), a_job(tenant="acme"))
+    await register(store)
+    first, second = await claim(store)
+    key = server.ask("KEYS", "*:job").split(b"\r\n")[2].decode()
+    server.ask("HDEL", key, str(10**15 + first.seq))
+    await store.survey()
+    assert [lease.unreadable is None for lease in await store.leases(worker_id="w1")] == [False, True]
+    assert await end(store, first) is Answer.OK
+    assert await end(store, second) is Answer.OK
+    assert await store.leases(worker_id="w1") == []

@@ -12,6 +12,7 @@ Rule 6: a job stopped by the length of its rung becomes what its submitter chose
         rung (the ladder bounds how often, so no attempt is used), or completed with what it had got so far.
 Rule 7: a session never goes back to the queue, where nobody would be at its other end: what failed has failed,
         and what would go back unharmed is cancelled.
+Rule 8: a job whose record cannot be read never runs: whatever ends its lease makes it a dead letter.
 """
 
 from __future__ import annotations
@@ -108,6 +109,9 @@ def judge(ending: Ending, lease: Lease, policy: Policy, *, chance: float = 0.0) 
     match ending:
         case Returned():  # The usual case, so it is asked for what it holds only there.
             return _completed(ending, lease)
+        case _ if lease.unreadable is not None:  # Rule 8.
+            error = JobError("UnreadableJob", lease.unreadable, retriable=False)
+            return _end(lease, State.DEAD_LETTER, error=error, reason="unreadable")
         case Stopped(reason):
             return _end(lease, State.CANCELLED, reason=reason)
         case Raised(error, after_ms, partial):

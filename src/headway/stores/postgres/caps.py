@@ -64,7 +64,7 @@ class Caps:
         if self._held is None:
             self._held = Counter()
             for row in await self._tx.db.run("holders", self._tx.namespace_id):
-                for key in rows.read_strings(row["held"]):
+                for key in rows.read_held(row["held"]):
                     self._held[key] += row["count"]
         return self._held
 
@@ -145,7 +145,7 @@ async def left_park(tx: Transaction, class_id: int, park: str) -> None:
 
 async def give_back(tx: Transaction, held: str) -> None:
     """A lease ends: what waits for its keys may try again."""
-    for key in rows.read_strings(held):
+    for key in rows.read_held(held):
         tx.eligible += [row["class_id"] for row in await tx.db.run("park_release", tx.namespace_id, key)]
 
 
@@ -167,7 +167,7 @@ async def adopt_rules(tx: Transaction, before: Rules) -> None:
     held: list[str | None] = []
     for row in await tx.db.run("running", tx.namespace_id):
         task, tenant = rows.read_text(row["task"]) or "", rows.read_text(row["tenant"])
-        keys = tx.book.keys(task, tenant, rows.read_strings(row["limits"]))
+        keys = tx.book.keys(task, tenant, rows.read_held(row["limits"]))
         seqs.append(row["seq"])
         held.append(rows.strings_text([key for key, rule in keys if rule.concurrency is not None]))
     await tx.db.run("rehold", seqs, held)

@@ -14,6 +14,7 @@ from headway.stores.postgres import rows
 from headway.stores.postgres.caps import give_back, left_park, with_room
 from headway.stores.postgres.lines import Comeback, Lines
 from headway.stores.postgres.transaction import Row, Transaction
+from headway.stores.unreadable import read_state
 
 
 async def finish(
@@ -96,7 +97,7 @@ async def cancel(tx: Transaction, row: Row, reason: str) -> State | None:
     """Cancel a queued job, or ask for an executing one to be stopped. Gives its state afterwards; None: it has just
     moved, look again.
     """
-    state = State(row["state"])
+    state = read_state(row["state"])
     if state is State.EXECUTING:
         if not await tx.db.run("cancel_executing", tx.now_at, [row["seq"]]):
             return None
@@ -125,7 +126,7 @@ async def cancel(tx: Transaction, row: Row, reason: str) -> State | None:
 
 async def retry(tx: Transaction, row: Row) -> State | None:
     """Queue an ended job again, if it may be. Gives its state afterwards; None: it has just moved, look again."""
-    state = State(row["state"])
+    state = read_state(row["state"])
     if not state.ended or state is State.COMPLETED:
         return state
     key = row["unique_key"]
@@ -154,7 +155,7 @@ def _answer_late(report: Report, last: Row | None) -> Answer:
     """Tell a report that was taken before from one whose lease is gone."""
     if last is None or last["token"] != report.token:
         return Answer.LOST
-    return answer_late(report, State(last["state"]))
+    return answer_late(report, read_state(last["state"]))
 
 
 async def _confirm_expired(tx: Transaction, worker_id: str, workers: dict[str, Row]) -> bool:

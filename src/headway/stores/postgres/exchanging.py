@@ -19,6 +19,7 @@ from headway.stores.postgres.ending import cancel, finish
 from headway.stores.postgres.lines import Comeback, Lines
 from headway.stores.postgres.reading import snapshot
 from headway.stores.postgres.transaction import ALL, LOWEST, Row, Transaction
+from headway.stores.unreadable import read_worker_state
 
 
 async def exchange(tx: Transaction, request: Exchange) -> Exchanged:
@@ -37,7 +38,7 @@ async def exchange(tx: Transaction, request: Exchange) -> Exchanged:
     if request.worker_id is not None:
         worker = await tx.db.row("claimer", request.worker_id, tx.namespace_id)
         if worker is not None:
-            state = WorkerState(worker["state"])
+            state = read_worker_state(worker["state"])
             able = state is WorkerState.ACTIVE and worker["lease_ends_at"] > tx.now_at
             if state is WorkerState.ACTIVE and not able:
                 tx.rung.append(request.worker_id)  # It is alive, so the clock has stepped: let it renew.
@@ -147,9 +148,11 @@ class _Taking:
                 if not fits:
                     break
             held: str | None = None
+            unreadable: str | None = None
             task, tenant = rows.read_text(row["task"]) or "", rows.read_text(row["tenant"])
             if row["limits"] is not None or tx.book.binds(task, tenant):
-                keys = tx.book.keys(task, tenant, rows.read_strings(row["limits"]))
+                limits, unreadable = rows.try_strings(row["limits"])
+                keys = tx.book.keys(task, tenant, limits) if unreadable is None else ()  # It never runs.
                 full = await self._caps.full_key(keys)
                 if full is not None:
                     await put_aside(tx, self._class_id, park, row["order_key"], row["seq"], full)
@@ -158,13 +161,15 @@ class _Taking:
                 held = await self._caps.take(keys)
             if on_ladder:
                 await self._caps.assign(assigned)
-            await self._start(park, row, held, assigned)
+            await self._start(park, row, held, assigned, unreadable)
             if len(self._leases) == want:
                 break
         await self._keep()
         return self._leases, more
 
-    async def _start(self, park: str, row: Row, held: str | None, assigned: str | None) -> None:
+    async def _start(
+        self, park: str, row: Row, held: str | None, assigned: str | None, unreadable: str | None
+    ) -> None:  # fmt: skip
         tx, key = self._tx, self._take.key
         parked_for, parked_ms = None, None
         if park:
@@ -176,13 +181,14 @@ class _Taking:
         if row["sharer"] is not None:
             self._reached = max(self._reached, row["order_key"])
         timeout_ms = row["timeout_ms"] if row["grown_timeout_ms"] is None else row["grown_timeout_ms"]
+        retry, why = rows.try_retry(row["retry"])
         self._leases.append(
             Lease(
                 JobId(row["job_id"]), row["seq"], self._token, rows.read_text(row["task"]) or "", row["payload"],
                 key.lane, rows.read_text(row["tenant"]), rows.read_text(row["trace_id"]), epoch, attempts,
                 row["crashes"], row["max_retries"], timeout_ms, row["timeout_ms"],
-                rows.read_retry(row["retry"]), tx.now_at, False, key.needs, self._worker_id, key.rung, assigned,
-                budget_of(tx.book.ladder, assigned), row["submitted_at"], row["eligible_at"],
+                retry, tx.now_at, False, key.needs, self._worker_id, key.rung, assigned,
+                budget_of(tx.book.ladder, assigned), row["submitted_at"], row["eligible_at"], unreadable or why,
             )
         )  # fmt: skip
         if park:  # Another is first in its park now, and must be seen before the next is asked for.

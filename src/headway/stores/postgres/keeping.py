@@ -14,13 +14,14 @@ from headway.stores.postgres import rows
 from headway.stores.postgres.caps import with_room
 from headway.stores.postgres.ending import finish
 from headway.stores.postgres.transaction import ALL, Transaction
+from headway.stores.unreadable import read_worker_state
 
 
 async def renew(tx: Transaction, beat: Beat) -> Renewed:
     """Move a worker's deadline; say what it has lost and what it must stop."""
     worker = beat.worker
     known = await tx.db.first("worker", worker.worker_id, tx.namespace_id)
-    state = WorkerState(known) if known is not None else WorkerState.DEAD
+    state = read_worker_state(known)
     ends_at = tx.now_at + beat.lease_ms
     offers = list(worker.offers)
     if beat.register:

@@ -9,11 +9,11 @@ from operator import attrgetter
 from headway.core.job import JobId, State
 from headway.core.lease import Answer, Lease, Report
 from headway.core.snapshot import Plan, Take
-from headway.core.worker import WorkerState
 from headway.stores.base import PASSED, WAITING_COUNTED, Exchange, Exchanged
 from headway.stores.postgres import rows
 from headway.stores.postgres.caps import with_sessions
 from headway.stores.postgres.transaction import ALL, LOWEST, Database, Memory, Row
+from headway.stores.unreadable import read_worker_state
 
 LOOK_EVERY = 0.25  # Seconds after which a claim looks below the floors, whatever it finds above.
 LOOK_SHARE = 20  # It looks there for at most one part in so many of the time: dead rows may make that slow.
@@ -74,7 +74,7 @@ async def exchange(
     else:
         leases = _leases(row, takes, request) if row["l_take"] is not None else []
     refused = _refused(row, reports, request.finished)
-    return Exchanged(row["now_at"], leases, refused, picture, row["more"], WorkerState(row["state"]))
+    return Exchanged(row["now_at"], leases, refused, picture, row["more"], read_worker_state(row["state"]))
 
 
 async def finish(
@@ -187,11 +187,12 @@ def _leases(row: Row, takes: Sequence[Take], request: Exchange) -> list[Lease]:
         epoch, attempts, crashes, length, retry, eligible_at = (
             (1, 1, 0, asked, None, submitted_at) if more is None else rows.read_more(more)
         )
+        rule, unreadable = (None, None) if retry is None else rows.try_retry(retry)
         leases.append(
             Lease(
                 JobId(job_id), seq, claim_id if persist else b"", task, payload, lane, tenant, trace, epoch,
-                attempts, crashes, most, length, asked, None if retry is None else rows.read_retry(retry), now_at,
-                False, needs, worker_id, rung if persist else None, None, None, submitted_at, eligible_at,
+                attempts, crashes, most, length, asked, rule, now_at, False, needs, worker_id,
+                rung if persist else None, None, None, submitted_at, eligible_at, unreadable,
             )
         )  # fmt: skip
     return leases

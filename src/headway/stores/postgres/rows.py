@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from headway.core.errors import JobError
-from headway.core.job import Attempt, ClassKey, Job, JobId, RetryRule, State
+from headway.core.job import Attempt, ClassKey, Job, JobId, RetryRule
 from headway.core.lease import Lease
 from headway.core.policy.document import Ladder
 from headway.core.policy.ladder import Floor, budget_of
@@ -18,6 +18,7 @@ from headway.core.snapshot import ClassView, Snapshot
 from headway.core.worker import Worker, WorkerState
 from headway.stores.base import WAITING_COUNTED
 from headway.stores.texts import escape_error, is_writable
+from headway.stores.unreadable import DAMAGE, read_or, read_state, read_worker_state, unreadable_error, why_unreadable
 
 Row = Mapping[str, Any]
 
@@ -83,6 +84,14 @@ def read_retry(value: str | None) -> RetryRule | None:
     return None if value is None else _retry.decode(value)
 
 
+def try_retry(value: str | None) -> tuple[RetryRule | None, str | None]:
+    """Read a rule for retries, or say why it cannot be read."""
+    try:
+        return read_retry(value), None
+    except DAMAGE as problem:
+        return None, why_unreadable(problem)
+
+
 def read_more(value: str) -> tuple[int, int, int, int, str | None, int]:
     """Read what is said of a claimed job that is not at its first attempt, was delayed, or has a rule for retries."""
     return _more.decode(value)
@@ -95,6 +104,25 @@ def strings_text(values: Sequence[str]) -> str | None:
 
 def read_strings(value: str | None) -> tuple[str, ...]:
     return () if value is None else _strings.decode(value)
+
+
+def try_strings(value: str | None) -> tuple[tuple[str, ...], str | None]:
+    """Read a list of texts, or say why it cannot be read."""
+    try:
+        return read_strings(value), None
+    except DAMAGE as problem:
+        return (), why_unreadable(problem)
+
+
+def read_held(value: str | None) -> tuple[str, ...]:
+    """Read the limits that a lease counts against. A text that cannot be read counts against none."""
+    return read_or((), lambda: read_strings(value))
+
+
+def read_error(value: str | None) -> JobError | None:
+    if value is None:
+        return None
+    return read_or(unreadable_error(value), lambda: _error.decode(value))
 
 
 def ids_list(job_ids: Sequence[JobId]) -> list[str]:
@@ -140,6 +168,7 @@ def snapshot(
 
 
 def lease(row: Row, ladder: Ladder) -> Lease:
+    retry, unreadable = try_retry(row["retry"])
     return Lease(
         JobId(row["job_id"]),
         row["seq"],
@@ -155,7 +184,7 @@ def lease(row: Row, ladder: Ladder) -> Lease:
         row["max_retries"],
         row["timeout_ms"],
         row["asked_timeout_ms"],
-        read_retry(row["retry"]),
+        retry,
         row["started_at"],
         row["cancel_at"] is not None,
         tuple(row["needs"]),
@@ -165,6 +194,7 @@ def lease(row: Row, ladder: Ladder) -> Lease:
         budget_of(ladder, row["assigned"]),
         row["submitted_at"],
         row["eligible_at"],
+        unreadable,
     )
 
 
@@ -176,7 +206,7 @@ def attempt(row: Row) -> Attempt:
         row["started_at"],
         row["ended_at"],
         read_text(row["reason"]) or "",
-        None if row["error"] is None else _error.decode(row["error"]),
+        read_error(row["error"]),
     )
 
 
@@ -186,14 +216,14 @@ def job(row: Row, history: Iterable[Attempt], now_at: int) -> Job:
         seq=row["seq"],
         task=read_text(row["task"]) or "",
         payload=row["payload"],
-        state=State(row["state"]),
+        state=read_state(row["state"]),
         lane=row["lane"],
         needs=tuple(row["needs"]),
         rung=row["rung"] or None,
         tenant=read_text(row["tenant"]),
         max_retries=row["max_retries"],
         timeout_ms=row["timeout_ms"],
-        retry=read_retry(row["retry"]),
+        retry=try_retry(row["retry"])[0],
         attempts=row["attempts"],
         crashes=row["crashes"],
         epoch=row["epoch"],
@@ -209,13 +239,13 @@ def job(row: Row, history: Iterable[Attempt], now_at: int) -> Job:
         note=read_text(row["note"]),
         result=row["result"],
         result_error=read_text(row["result_error"]),
-        error=None if row["error"] is None else _error.decode(row["error"]),
+        error=read_error(row["error"]),
         reason=read_text(row["reason"]),
         idempotency_key=read_text(row["idempotency_key"]),
         unique_key=read_text(row["unique_key"]),
         trace_id=read_text(row["trace_id"]),
         history=tuple(history),
-        limits=read_strings(row["limits"]),
+        limits=read_held(row["limits"]),
         parked=row["park"] or None,
         parked_for=row["parked_for"],
         parked_ms=row["parked_ms"],
@@ -225,7 +255,7 @@ def job(row: Row, history: Iterable[Attempt], now_at: int) -> Job:
 
 
 def worker(row: Row, now_at: int) -> Worker:
-    state = WorkerState(row["state"])
+    state = read_worker_state(row["state"])
     return Worker(
         worker_id=row["worker_id"],
         host=row["host"],

@@ -23,7 +23,7 @@ async def survey(tx: Transaction) -> Survey:
             row["lane"],
             row["worker_id"],
             row["started_at"],
-            rows.read_strings(row["held"]),
+            rows.read_held(row["held"]),
         )
         for row in await _running(tx, sum(worker.running for worker in workers))
     ]

@@ -18,6 +18,7 @@ from headway.core.policy.retry import heed_cancel
 from headway.core.worker import Worker, WorkerState
 from headway.stores.base import Progress
 from headway.stores.texts import escape_error, escape_surrogates
+from headway.stores.unreadable import DAMAGE, read_or, read_worker_state, why_unreadable
 
 BASE = 10**15  # Added to sequence numbers and order keys, so that all have 16 digits.
 NO_TOKEN = bytes(16)
@@ -87,7 +88,10 @@ def class_text(key: ClassKey) -> bytes:
 
 @lru_cache(maxsize=1_024)
 def class_key(text: bytes) -> ClassKey:
-    lane, rung, persist, *needs = text.decode().split("\0")
+    try:
+        lane, rung, persist, *needs = text.decode().split("\0")
+    except ValueError:  # The record that names the class is damaged.
+        return ClassKey(text.decode(errors="backslashreplace"))
     return ClassKey(lane, tuple(needs), rung or None, persist == "1")
 
 
@@ -270,6 +274,19 @@ def read_record(record: bytes) -> Fixed:
     )  # fmt: skip
 
 
+def try_record(record: bytes) -> tuple[Fixed, str | None]:
+    """Read a record as far as it goes, or say why it cannot be read."""
+    try:
+        return read_record(record), None
+    except DAMAGE as problem:
+        stop = 21 + (record[20] if len(record) > 20 else 0)
+        job_id = JobId(record[21:stop].decode(errors="replace"))
+        submitted_at = read_or(0, lambda: int(record[:15]))
+        return Fixed(submitted_at, job_id, "", record, 0, 0, None, None, None, (), None, None, None), why_unreadable(
+            problem
+        )  # fmt: skip
+
+
 def _texts(raw: bytes) -> tuple[str, ...]:
     cursor, found = _Cursor(raw, 0), []
     while cursor.at < len(raw):
@@ -295,6 +312,14 @@ class Held(NamedTuple):
     parked_for: str | None
     parked_ms: int
     held: tuple[str, ...]
+
+
+def try_held(record: bytes) -> tuple[Held, str | None]:
+    """Read a lease's record as far as it goes, or say why it cannot be read."""
+    try:
+        return read_held(record), None
+    except DAMAGE as problem:
+        return Held(record[:16], 0, 0, 0, 0, 0, 0, "", None, None, 0, ()), why_unreadable(problem)
 
 
 def read_held(record: bytes) -> Held:
@@ -343,18 +368,23 @@ def fresh_leases(
             record, seq, held = replies[at], seqs[at], held_at.get(at)
             at += 1
             if held is not None:
-                leases.append(make_lease(seq, read_record(record), read_held(held), key, ladder))
+                leases.append(make_lease(seq, record, held, key, ladder))
                 continue
-            tenant = trace_id = None
-            if record[19:21] == _PLAIN:  # As ``read_record`` does, for a job that has only an id, a task and a payload.
-                submitted, raw_id, tail = _read_plain(record)
-                tail = len(record) - tail
-                name = tail + 2 + _read_short(record, tail)[0]
-                job_id, submitted_at, payload = JobId(raw_id.decode()), int(submitted), record[name:]
-                max_retries, asked_ms, retry, task = _known_terms(record[_PLAIN_END:name], tail - _PLAIN_END)
-            else:
-                fixed = read_record(record)
+            tenant = trace_id = unreadable = None
+            try:
+                if record[19:21] == _PLAIN:  # As ``read_record``, for a job that has only an id, a task and a payload.
+                    submitted, raw_id, tail = _read_plain(record)
+                    tail = len(record) - tail
+                    name = tail + 2 + _read_short(record, tail)[0]
+                    job_id, submitted_at, payload = JobId(raw_id.decode()), int(submitted), record[name:]
+                    max_retries, asked_ms, retry, task = _known_terms(record[_PLAIN_END:name], tail - _PLAIN_END)
+                else:
+                    fixed = read_record(record)
+                    submitted_at, job_id, task, payload, max_retries, asked_ms, retry, tenant, trace_id = fixed[:9]
+            except DAMAGE as problem:
+                fixed, _ = try_record(record)
                 submitted_at, job_id, task, payload, max_retries, asked_ms, retry, tenant, trace_id = fixed[:9]
+                unreadable = why_unreadable(problem)
             if not persist:
                 leases.append(
                     Lease(
@@ -366,20 +396,24 @@ def fresh_leases(
                 leases.append(
                     _as_lease(  # It has no past, so it has waited since it was submitted.
                         (job_id, seq, token, task, payload, lane, tenant, trace_id, 1, 1, 0, max_retries, asked_ms,
-                         asked_ms, retry, now_at, False, needs, worker_id, rung, None, None, submitted_at, submitted_at)
+                         asked_ms, retry, now_at, False, needs, worker_id, rung, None, None, submitted_at, submitted_at,
+                         unreadable)
                     )
                 )  # fmt: skip
     return leases
 
 
 def make_lease(
-    seq: int, fixed: Fixed, held: Held, key: ClassKey, ladder: Ladder, *, cancelled: bool = False
+    seq: int, record: bytes, lease: bytes, key: ClassKey, ladder: Ladder, *, cancelled: bool = False
 ) -> Lease:  # fmt: skip
+    """Put a lease together from a job's record and the lease's own."""
+    fixed, why = try_record(record)
+    held, why_held = try_held(lease)
     return Lease(
         fixed.job_id, seq, held.token, fixed.task, fixed.payload, key.lane, fixed.tenant, fixed.trace_id, held.epoch,
         held.attempts, held.crashes, fixed.max_retries, held.timeout_ms or fixed.timeout_ms, fixed.timeout_ms,
         fixed.retry, held.started_at, cancelled, key.needs, held.worker_id, key.rung, held.assigned,
-        budget_of(ladder, held.assigned), fixed.submitted_at, held.eligible_at,
+        budget_of(ladder, held.assigned), fixed.submitted_at, held.eligible_at, why or why_held,
     )  # fmt: skip
 
 
@@ -453,9 +487,10 @@ def pack_progress(progress: Sequence[Progress]) -> list[bytes | str | int]:
 
 
 def read_job(pieces: Sequence[bytes], now_at: int) -> Job:
-    """Put a job together from all there is of it."""
+    """Put a job together from all there is of it; of one that is damaged, as far as it can be read."""
     name, record, letter, where, tries, due, parked, cancel, progress, kind = pieces
-    fixed, state, key = read_record(record), STATES[letter], class_key(kind)
+    fixed, unreadable = try_record(record)
+    state, key = STATES.get(letter, State.FAILED), class_key(kind)
     parts: dict[str, Any] = {
         "timeout_ms": fixed.timeout_ms, "attempts": 0, "crashes": 0, "epoch": 0, "due_at": None,
         "eligible_at": fixed.submitted_at, "started_at": None, "finished_at": None, "cancel_requested_at": None,
@@ -463,25 +498,30 @@ def read_job(pieces: Sequence[bytes], now_at: int) -> Job:
         "reason": None,
     }  # fmt: skip
     expires_at = fixed.expires_at
-    if state is State.QUEUED:
-        if where:
-            expires_at = None if where[80] & 1 else expires_at
-            parts |= _back(where, fixed)
-        if due:
-            parts["due_at"], parts["eligible_at"] = int(due), None
-        if parked:
-            parts["parked"] = parked[15:].decode()
-    elif state is State.EXECUTING:
-        parts |= _run(where, fixed)
-        expires_at = None if where[80] & 8 else expires_at
-        parts["assigned"] = read_held(where).assigned
-        parts["cancel_requested_at"] = int(cancel) if cancel else None
-        if progress:
-            parts["progress"], parts["note"] = _read_progress(progress)
-    else:
-        ended, void = _ended(where, fixed)
-        expires_at = None if void else expires_at
-        parts |= ended
+    try:
+        if state is State.QUEUED:
+            if where:
+                expires_at = None if where[80] & 1 else expires_at
+                parts |= _back(where, fixed)
+            if due:
+                parts["due_at"], parts["eligible_at"] = int(due), None
+            if parked:
+                parts["parked"] = parked[15:].decode()
+        elif state is State.EXECUTING:
+            parts |= _run(where, fixed)
+            expires_at = None if where[80] & 8 else expires_at
+            parts["assigned"] = read_held(where).assigned
+            parts["cancel_requested_at"] = int(cancel) if cancel else None
+            if progress:
+                parts["progress"], parts["note"] = _read_progress(progress)
+        else:
+            ended, void = _ended(where, fixed)
+            expires_at = None if void else expires_at
+            parts |= ended
+    except DAMAGE as problem:
+        unreadable = unreadable or why_unreadable(problem)
+    if unreadable is not None and parts["error"] is None:
+        parts["error"] = JobError("UnreadableJob", unreadable, retriable=False)
     return Job(
         job_id=fixed.job_id,
         seq=int(name) - BASE,
@@ -499,7 +539,7 @@ def read_job(pieces: Sequence[bytes], now_at: int) -> Job:
         idempotency_key=fixed.idempotency_key,
         unique_key=fixed.unique_key,
         trace_id=fixed.trace_id,
-        history=_history(tries),
+        history=read_or((), lambda: _history(tries)),
         limits=fixed.limits,
         seen_at=now_at,
         **parts,
@@ -599,7 +639,7 @@ def read_worker(row: Sequence[bytes], now_at: int) -> Worker:
         offers=offers,
         version=version,
         protocol=protocol,
-        state=WorkerState.DEAD if int(lease_ends_at) <= now_at else WorkerState(state.decode()),
+        state=WorkerState.DEAD if int(lease_ends_at) <= now_at else read_worker_state(state.decode()),
         started_at=int(started_at),
         heartbeat_at=int(heartbeat_at),
         lease_ends_at=int(lease_ends_at),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
@@ -197,7 +198,7 @@ class RedisStore:
         leases: list[Lease] = []
         if leased[0]:
             # Only a job that was assigned a rung has a budget, and then its lease is among those given in full.
-            on_ladder = any(held[80] & 4 for held in leased[2][1::2])
+            on_ladder = any(held[80:81] >= b"\x04" for held in leased[2][1::2])
             ladder = (await self._rules()).ladder if on_ladder else self._book.ladder
             worker_id = request.worker_id or ""
             leases = records.fresh_leases(records.Given(*leased), claim_id, worker_id, now_at, ladder)
@@ -246,10 +247,7 @@ class RedisStore:
         reports = []
         for at in range(0, len(overdue), 3):
             name, record, held = overdue[at : at + 3]
-            lease = records.make_lease(
-                int(name) - records.BASE, records.read_record(record), records.read_held(held), ClassKey(""),
-                self._book.ladder,
-            )  # fmt: skip
+            lease = records.make_lease(int(name) - records.BASE, record, held, ClassKey(""), self._book.ladder)
             reports.append(judge(Released("claim never started"), lease, BUILT_IN))
         await self.exchange(Exchange(None, finished=reports))
 
@@ -259,8 +257,7 @@ class RedisStore:
         ladder = (await self._rules()).ladder if found else self._book.ladder
         return [
             records.make_lease(
-                int(name) - records.BASE, records.read_record(record), records.read_held(held), records.class_key(kind),
-                ladder, cancelled=bool(cancelled),
+                int(name) - records.BASE, record, held, records.class_key(kind), ladder, cancelled=bool(cancelled),
             )
             for name, record, held, kind, cancelled in found
         ]  # fmt: skip
@@ -289,7 +286,12 @@ class RedisStore:
         if not job_ids:
             return []
         now_at, *found = await self._call("get", *map(_typed, job_ids))
-        return [None if pieces is None else records.read_job(pieces, now_at) for pieces in found]
+        jobs = [None if pieces is None else records.read_job(pieces, now_at) for pieces in found]
+        # A damaged record may not tell the id that it was found by.
+        return [
+            job if job is None or job.job_id == job_id else replace(job, job_id=job_id)
+            for job, job_id in zip(jobs, job_ids, strict=True)
+        ]
 
     async def find(self, query: JobQuery) -> list[Job]:
         letters = "".join(records.LETTERS[state] for state in query.states)
@@ -594,8 +596,8 @@ def _read_survey(now_at: int, seen: Sequence[Any]) -> tuple[Survey, Rulebook]:
     book = read_rulebook(_document(RULES, b"", part).body for part in parts)
     running = []
     for _, record, held, kind in executing:
-        lease = records.read_held(held)
-        task = records.read_record(record).task
+        lease, _ = records.try_held(held)
+        task = records.try_record(record)[0].task
         running.append(Executing(task, records.class_key(kind).lane, lease.worker_id, lease.started_at, lease.held))
     known = tuple(records.read_worker(row, now_at) for row in workers)
     return Survey(_read_snapshot(now_at, snapshot, book), known, tuple(running), book.rules), book

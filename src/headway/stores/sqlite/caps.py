@@ -61,7 +61,7 @@ class Caps:
         if self._held is None:
             self._held = Counter()
             for held, count in self._tx.db.run("holders", self._tx.namespace_id):
-                for key in rows.read_strings(held):
+                for key in rows.read_held(held):
                     self._held[key] += count
         return self._held
 
@@ -124,7 +124,7 @@ def left_park(tx: Transaction, class_id: int, park: str) -> None:
 
 def give_back(tx: Transaction, held: str) -> None:
     """A lease ends: what waits for its keys may try again."""
-    for key in rows.read_strings(held):
+    for key in rows.read_held(held):
         opened = [class_id for (class_id,) in tx.db.run("park_release", tx.namespace_id, key)]
         if opened:
             tx.eligible += opened
@@ -148,7 +148,7 @@ def adopt_rules(tx: Transaction) -> None:
     if not lets_start(before, tx.book.rules):
         return
     for seq, task, tenant, limits in tx.db.run("running", tx.namespace_id).fetchall():
-        bound = () if limits is None else rows.read_strings(limits)
+        bound = rows.read_held(limits)
         held = [key for key, rule in tx.book.keys(task, tenant, bound) if rule.concurrency is not None]
         tx.db.run("rehold", rows.json_list(held) if held else None, seq)
     for key, reached_us in tx.db.run("rates", tx.namespace_id).fetchall():

@@ -15,6 +15,7 @@ from headway.stores.sqlite import rows
 from headway.stores.sqlite.caps import give_back, left_park, with_room
 from headway.stores.sqlite.lines import Lines
 from headway.stores.sqlite.transaction import Transaction
+from headway.stores.unreadable import read_state
 
 # Named once: Python 3.11 searches for an enum's member each time.
 _COMPLETED, _QUEUED = State.COMPLETED, State.QUEUED
@@ -71,7 +72,7 @@ def finish(tx: Transaction, reports: Sequence[Report]) -> list[tuple[JobId, Answ
 
 def cancel(tx: Transaction, row: rows.Row, reason: str) -> State:
     """Cancel a queued job, or ask for an executing one to be stopped. Gives its state afterwards."""
-    state = State(row["state"])
+    state = read_state(row["state"])
     if state is State.EXECUTING:
         tx.db.run("cancel_executing", tx.now_at, row["seq"])
         tx.ring(f"{row['worker_id']}{KEEPER}")
@@ -89,7 +90,7 @@ def cancel(tx: Transaction, row: rows.Row, reason: str) -> State:
 
 def retry(tx: Transaction, row: rows.Row) -> State:
     """Queue an ended job again, if it may be. Gives its state afterwards."""
-    state = State(row["state"])
+    state = read_state(row["state"])
     if not state.ended or state is State.COMPLETED:
         return state
     if row["unique_key"] is not None:
@@ -108,7 +109,7 @@ def retry(tx: Transaction, row: rows.Row) -> State:
 def _answer_late(tx: Transaction, report: Report) -> Answer:
     """Tell a report that was taken before from one whose lease is gone."""
     last = tx.db.run("last_token", report.seq).fetchone()
-    return answer_late(report, State(last[1])) if last is not None and last[0] == report.token else Answer.LOST
+    return answer_late(report, read_state(last[1])) if last is not None and last[0] == report.token else Answer.LOST
 
 
 def _confirm_expired(tx: Transaction, seq: int) -> bool:

@@ -20,6 +20,7 @@ from headway.stores.sqlite.ending import cancel, finish
 from headway.stores.sqlite.lines import Lines
 from headway.stores.sqlite.reading import snapshot
 from headway.stores.sqlite.transaction import Transaction
+from headway.stores.unreadable import DAMAGE, read_worker_state, why_unreadable
 
 
 def exchange(tx: Transaction, request: Exchange) -> Exchanged:
@@ -35,7 +36,7 @@ def exchange(tx: Transaction, request: Exchange) -> Exchanged:
     if request.worker_id is not None:
         worker = tx.db.run("claimer", request.worker_id, tx.namespace_id).fetchone()
         if worker is not None:
-            state = WorkerState(worker[0])
+            state = read_worker_state(worker[0])
             able = state is WorkerState.ACTIVE and worker[1] > tx.now_at
             if state is WorkerState.ACTIVE and not able:
                 tx.ring(f"{request.worker_id}{KEEPER}")  # It is alive, so the clock has stepped: let it renew.
@@ -132,8 +133,17 @@ def _take(
             if not fits:
                 break
         held = None
+        again, unreadable = None, None
+        if retry is not None or not rows.are_sound(task, payload, tenant, trace_id):
+            task, payload, tenant, trace_id, again, unreadable = rows.read_terms(
+                task, payload, tenant, trace_id, retry
+            )  # fmt: skip
         if limits is not None or (not book.binds_nobody and book.binds(task, tenant)):
-            keys = book.keys(task, tenant, () if limits is None else rows.read_strings(limits))
+            try:
+                bound = () if limits is None else rows.read_strings(limits)
+            except DAMAGE as problem:  # It never runs, so it counts against none of them.
+                bound, unreadable = (), why_unreadable(problem)
+            keys = book.keys(task, tenant, bound)
             full = caps.full_key(keys)
             if full is not None:
                 put_aside(tx, class_id, park, order_key, seq, full)
@@ -159,8 +169,8 @@ def _take(
         leases.append(
             Lease(
                 job_id, seq, token, task, payload, key.lane, tenant, trace_id, epoch + 1, attempts + 1, crashes,
-                max_retries, timeout_ms, asked_timeout_ms, None if retry is None else rows.read_retry(retry),
-                now_at, False, key.needs, worker_id, key.rung, assigned, budget_ms, submitted_at, eligible_at,
+                max_retries, timeout_ms, asked_timeout_ms, again, now_at, False, key.needs, worker_id, key.rung,
+                assigned, budget_ms, submitted_at, eligible_at, unreadable,
             )
         )  # fmt: skip
         if len(leases) == want:

@@ -15,13 +15,14 @@ from headway.stores.sqlite.caps import with_room
 from headway.stores.sqlite.connection import ALL
 from headway.stores.sqlite.ending import finish
 from headway.stores.sqlite.transaction import Transaction
+from headway.stores.unreadable import read_worker_state
 
 
 def renew(tx: Transaction, beat: Beat) -> Renewed:
     """Move a worker's deadline; say what it has lost and what it must stop."""
     worker = beat.worker
     known = tx.db.rows("worker", worker.worker_id, tx.namespace_id)
-    state = WorkerState(known[0]["state"]) if known else WorkerState.DEAD
+    state = read_worker_state(known[0]["state"]) if known else WorkerState.DEAD
     ends_at = tx.now_at + beat.lease_ms
     offers = rows.json_list(worker.offers)
     if beat.register:

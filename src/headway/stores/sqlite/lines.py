@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from headway.core.policy.order import order_key
+from headway.stores.sqlite import rows
 from headway.stores.sqlite.transaction import Transaction
 
 
@@ -42,6 +43,7 @@ class Lines:
         *counts: Any, front: bool = False,
     ) -> None:  # fmt: skip
         """Let a job wait that ran, ended or was delayed before."""
+        task, tenant = rows.as_text(task) or "", rows.as_text(tenant)
         key = self.place(class_id, number, task, tenant, front=front)
         sharer = None if self.clock(class_id) is None else tenant or ""
         self._tx.db.run("ready_again", class_id, key, seq, eligible_at, *counts, sharer)

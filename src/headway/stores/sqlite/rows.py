@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from headway.core.errors import JobError
-from headway.core.job import Attempt, ClassKey, Job, JobId, RetryRule, State
+from headway.core.job import Attempt, ClassKey, Job, JobId, RetryRule
 from headway.core.lease import Lease
 from headway.core.policy.document import Ladder
 from headway.core.policy.ladder import budget_of
 from headway.core.worker import Worker, WorkerState
 from headway.stores.texts import escape_error, escape_surrogates, is_writable
+from headway.stores.unreadable import DAMAGE, read_or, read_state, read_worker_state, unreadable_error, why_unreadable
 
 Row = Mapping[str, Any]
 
@@ -53,36 +54,98 @@ def read_strings(text: str) -> tuple[str, ...]:
     return _strings.decode(text)
 
 
+def read_held(text: str | None) -> tuple[str, ...]:
+    """Read the limits that a lease counts against. A text that cannot be read counts against none."""
+    return () if text is None else read_or((), lambda: _strings.decode(text))
+
+
+def read_needs(text: str) -> tuple[str, ...]:
+    """Read what a class needs. If that cannot be read, no worker offers it."""
+    return read_or((str(text),), lambda: _strings.decode(text))
+
+
+def read_error(text: str | None) -> JobError | None:
+    return None if text is None else read_or(unreadable_error(text), lambda: _error.decode(text))
+
+
+class Terms(NamedTuple):
+    """What a job says of its run, as far as that can be read."""
+
+    task: str
+    payload: bytes
+    tenant: str | None
+    trace_id: str | None
+    retry: RetryRule | None
+    unreadable: str | None = None  # Why not all of it could be read.
+
+
+def read_terms(task: Any, payload: Any, tenant: Any, trace_id: Any, retry: Any) -> Terms:
+    """Read what a job says of its run. A column may hold a value of any type, if another program wrote it."""
+    try:
+        rule = None if retry is None else _retry.decode(retry)
+        if are_sound(task, payload, tenant, trace_id):
+            return Terms(task, payload, tenant, trace_id, rule)
+        unreadable = why_unreadable(TypeError("a column holds a value of another type"))
+    except DAMAGE as problem:
+        rule, unreadable = None, why_unreadable(problem)
+    return Terms(as_text(task) or "", _as_bytes(payload), as_text(tenant), as_text(trace_id), rule, unreadable)
+
+
+def are_sound(task: Any, payload: Any, tenant: Any, trace_id: Any) -> bool:
+    """Return whether columns hold what this release writes to them."""
+    return (
+        type(task) is str
+        and type(payload) is bytes
+        and (tenant is None or type(tenant) is str)
+        and (trace_id is None or type(trace_id) is str)
+    )
+
+
+def as_text(value: Any) -> str | None:
+    """Read a text. A column may hold a value of any type, if another program wrote it."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "backslashreplace")
+    return None if value is None else str(value)
+
+
+def _as_bytes(value: Any) -> bytes:
+    return value if isinstance(value, bytes) else str(value).encode("utf-8", "backslashreplace")
+
+
 def class_key(lane: str, rung: str, needs: str, persist: int) -> ClassKey:
-    return ClassKey(lane, _strings.decode(needs), rung or None, bool(persist))
+    return ClassKey(lane, read_needs(needs), rung or None, bool(persist))
 
 
 def lease(row: Row, ladder: Ladder) -> Lease:
+    terms = read_terms(row["task"], row["payload"], row["tenant"], row["trace_id"], row["retry"])
     return Lease(
         JobId(row["job_id"]),
         row["seq"],
         row["token"],
-        row["task"],
-        row["payload"],
+        terms.task,
+        terms.payload,
         row["lane"],
-        row["tenant"],
-        row["trace_id"],
+        terms.tenant,
+        terms.trace_id,
         row["epoch"],
         row["attempts"],
         row["crashes"],
         row["max_retries"],
         row["timeout_ms"],
         row["asked_timeout_ms"],
-        read_retry(row["retry"]),
+        terms.retry,
         row["started_at"],
         row["cancel_at"] is not None,
-        _strings.decode(row["needs"]),
+        read_needs(row["needs"]),
         row["worker_id"],
         row["rung"] or None,
         row["assigned"],
         budget_of(ladder, row["assigned"]),
         row["submitted_at"],
         row["eligible_at"],
+        terms.unreadable,
     )
 
 
@@ -94,24 +157,25 @@ def attempt(row: Row) -> Attempt:
         row["started_at"],
         row["ended_at"],
         row["reason"],
-        None if row["error"] is None else _error.decode(row["error"]),
+        read_error(row["error"]),
     )
 
 
 def job(row: Row, history: Iterable[Attempt], now_at: int) -> Job:
+    terms = read_terms(row["task"], row["payload"], row["tenant"], row["trace_id"], row["retry"])
     return Job(
         job_id=JobId(row["job_id"]),
         seq=row["seq"],
-        task=row["task"],
-        payload=row["payload"],
-        state=State(row["state"]),
+        task=terms.task,
+        payload=terms.payload,
+        state=read_state(row["state"]),
         lane=row["lane"],
-        needs=_strings.decode(row["needs"]),
+        needs=read_needs(row["needs"]),
         rung=row["rung"] or None,
-        tenant=row["tenant"],
+        tenant=terms.tenant,
         max_retries=row["max_retries"],
         timeout_ms=row["timeout_ms"],
-        retry=read_retry(row["retry"]),
+        retry=terms.retry,
         attempts=row["attempts"],
         crashes=row["crashes"],
         epoch=row["epoch"],
@@ -127,13 +191,13 @@ def job(row: Row, history: Iterable[Attempt], now_at: int) -> Job:
         note=row["note"],
         result=row["result"],
         result_error=row["result_error"],
-        error=None if row["error"] is None else _error.decode(row["error"]),
+        error=read_error(row["error"]),
         reason=row["reason"],
         idempotency_key=row["idempotency_key"],
         unique_key=row["unique_key"],
-        trace_id=row["trace_id"],
+        trace_id=terms.trace_id,
         history=tuple(history),
-        limits=() if row["limits"] is None else _strings.decode(row["limits"]),
+        limits=read_held(row["limits"]),
         parked=row["park"] or None,
         parked_for=row["parked_for"],
         parked_ms=row["parked_ms"],
@@ -143,14 +207,14 @@ def job(row: Row, history: Iterable[Attempt], now_at: int) -> Job:
 
 
 def worker(row: Row, now_at: int) -> Worker:
-    state = WorkerState(row["state"])
+    state = read_worker_state(row["state"])
     return Worker(
         worker_id=row["worker_id"],
         host=row["host"],
         pid=row["pid"],
         slots=row["slots"],
         reserved=row["reserved"],
-        offers=_strings.decode(row["offers"]),
+        offers=read_held(row["offers"]),
         version=row["version"],
         protocol=row["protocol"],
         state=WorkerState.DEAD if row["lease_ends_at"] <= now_at else state,

@@ -18,7 +18,7 @@ def survey(tx: Transaction) -> Survey:
     """Picture what waits, what runs and who could run it."""
     workers = [rows.worker(row, tx.now_at) for row in tx.db.rows("workers", tx.namespace_id)]
     executing = [
-        Executing(task, lane, worker_id, started_at, () if held is None else rows.read_strings(held))
+        Executing(task, lane, worker_id, started_at, rows.read_held(held))
         for task, lane, worker_id, started_at, held in tx.db.run("executing", tx.namespace_id)
     ]
     by_name = sorted(workers, key=lambda worker: worker.worker_id)

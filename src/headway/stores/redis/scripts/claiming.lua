@@ -77,16 +77,16 @@ function claim.take(take, want, worker, token, out)
     if not rec then  -- no record, no lease: it is dropped from its line
       if park then parks.leave(number, member, park) else at = at + 1 end
     else
-      local eligible = back and sub(back, 25, 39) or sub(rec, 1, 15)
+      local eligible = back and sub(back, 25, 39) or record.since(rec)
       if take.until_at and tonumber(eligible) > take.until_at then break end
       if passed == PASSED then
         more = true
         break
       end
-      local flags, extras, full, full_at, assigned, keys = byte(rec, 20), nil, nil, nil, '', nil
+      local flags, extras, full, full_at, assigned, keys = record.flags(rec), nil, nil, nil, '', nil
       if flags ~= 0 then extras = record.extras(rec) end
       if extras and extras.expires_ms and not (back and byte(back, 81) % 2 == 1)
-        and tonumber(sub(rec, 1, 15)) + extras.expires_ms <= now then
+        and tonumber(record.since(rec)) + extras.expires_ms <= now then
         ending.cancel_queued(member, rec, 'expired')
         if not park then base = base - 1; at = at + 1 end
         push(tx.changed, record.id(rec))
@@ -168,6 +168,15 @@ function claim.take(take, want, worker, token, out)
   return got, more
 end
 
+local function class_of(member, rec)  -- the class of a delayed job, also if its record does not tell
+  local number = record.class(rec)
+  if call('SISMEMBER', P .. 'late:' .. num(number), member) == 1 then return number end
+  for other = 1, class.all() do
+    if call('SISMEMBER', P .. 'late:' .. num(other), member) == 1 then return other end
+  end
+  return number
+end
+
 -- Make a bounded batch of due jobs eligible.
 function claim.pump()
   if quiet() then return end
@@ -175,7 +184,7 @@ function claim.pump()
   for _, member in ipairs(due) do
     local rec, back = record.of(member), call('HGET', P .. 'again', member)
     if rec then
-      local number = back and i4(back, 55) or record.class(rec)
+      local number = back and i4(back, 55) or class_of(member, rec)
       local extras, seq = record.extras(rec), call('HINCRBY', P .. 'meta', 'seq', 1)
       local step = book.step(record.task(rec), extras.tenant or '')
       local key = lines.put(number, member, member_of(seq), extras.tenant, now15, step)

@@ -108,11 +108,13 @@ local function member_of(seq) return fmt('%d', BASE + seq) end
 
 local function i4(text, at)
   local a, b, c, d = byte(text, at, at + 3)
+  if not d then return 0 end  -- the text was cut
   return ((a * 256 + b) * 256 + c) * 256 + d
 end
 
 local function i2(text, at)
   local a, b = byte(text, at, at + 1)
+  if not b then return 0 end
   return a * 256 + b
 end
 
@@ -178,25 +180,36 @@ end
 
 -- record: submitted(15) class(4) flags(1) id length(1) id tail length(4) extras body tail;  tail: task behind its length,
 -- payload. Extras are there as the flags say, in their order. Lua never reads the body or the payload.
+-- A record may be missing (false), cut or overwritten: these functions read what there is and never fail. Whoever gets the
+-- lease sees the damage, and ends the job as a dead letter.
 local record = {}
 
-function record.class(rec) return i4(rec, 16) end
+function record.class(rec) return i4(rec or '', 16) end
 
-function record.id(rec) return sub(rec, 22, 21 + byte(rec, 21)) end
+function record.id(rec) return sub(rec or '', 22, 21 + (byte(rec or '', 21) or 0)) end
 
 function record.tail(rec)
-  local at = 22 + byte(rec, 21)
-  return sub(rec, -i4(rec, at))
+  local at = 22 + (byte(rec or '', 21) or 0)
+  return sub(rec or '', -i4(rec or '', at))
 end
 
 function record.task(rec)
-  local at = #rec - i4(rec, 22 + byte(rec, 21)) + 1
+  rec = rec or ''
+  local at = #rec - i4(rec, 22 + (byte(rec, 21) or 0)) + 1
   return sub(rec, at + 2, at + 1 + i2(rec, at))
 end
 
+function record.flags(rec) return byte(rec or '', 20) or 0 end
+
+function record.since(rec)  -- when it was submitted, as 15 digits
+  local at15 = sub(rec or '', 1, 15)
+  return #at15 == 15 and string.find(at15, '^%d+$') and at15 or now15
+end
+
 function record.extras(rec)
-  local flags, at, found = byte(rec, 20), 26 + byte(rec, 21), {}
+  local flags, found = record.flags(rec), {}
   if flags == 0 then return found end
+  local at = 26 + (byte(rec, 21) or 0)
   if flags == TENANT then  -- the usual one, and there are many
     found.tenant = sub(rec, at + 2, at + 1 + i2(rec, at))
     return found
@@ -242,7 +255,7 @@ function lease.class(held) return i4(held, 55) end
 function lease.key(held) return sub(held, 59, 74) end
 
 function lease.rest(held)
-  local flags, at, found = byte(held, 81), 82, {}
+  local flags, at, found = byte(held, 81) or 0, 82, {}
   local function take()
     local n = i2(held, at)
     at = at + 2 + n
@@ -297,7 +310,7 @@ end
 function class.parts(number, text_)
   local found = tx.names[number]
   if not found then
-    local name = text_ or call('HGET', P .. 'names', num(number))
+    local name = text_ or call('HGET', P .. 'names', num(number)) or ''
     found = {name = name, needs = {}}
     local at, place = 1, 0
     while at <= #name + 1 do

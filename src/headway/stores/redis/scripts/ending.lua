@@ -21,7 +21,7 @@ local function keep(member, rec, state, out)  -- note how a job ended
     call('ZADD', P .. 'old:' .. state, now15, member)
     ending.archive({member})
   end
-  if byte(rec, 20) ~= 0 then
+  if record.flags(rec) ~= 0 then
     local extras = record.extras(rec)
     if extras.unique then call('HDEL', P .. 'unique', extras.unique) end
   end

@@ -26,7 +26,7 @@ local function leases_again(worker, token, out, runs)  -- the same claim again: 
   for _, member in ipairs(members) do
     local held = call('HGET', P .. 'lease', member)
     if held and sub(held, 1, 16) == token then
-      claim.give(out, member, record.of(member), held)
+      claim.give(out, member, record.of(member) or '', held)
       push(runs, class.parts(lease.class(held)).name, '1')
     end
   end

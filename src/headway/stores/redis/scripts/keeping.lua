@@ -38,14 +38,14 @@ local function renew(keys, args)
   table.sort(mine)
   for _, member in ipairs(mine) do
     local held = named[member] or call('HGET', P .. 'lease', member)
-    local assigned = held and band(byte(held, 81), 4) ~= 0 and lease.rest(held).assigned or ''
+    local assigned = held and band(byte(held, 81) or 0, 4) ~= 0 and lease.rest(held).assigned or ''
     if assigned ~= '' then
       push(given, record.id(record.of(member)))
       push(given, class.parts(lease.class(held)).name, assigned)
     end
-    if held and not named[member] and tonumber(sub(held, 25, 39)) + confirm_ms <= now then
+    if held and not named[member] and (tonumber(sub(held, 25, 39)) or 0) + confirm_ms <= now then
       push(overdue, member)
-      push(overdue, record.of(member), held)
+      push(overdue, record.of(member) or '', held)
     end
   end
   return {now, state, lost, cancel, overdue, given}
@@ -74,9 +74,11 @@ local function leases(keys, args)
   for i, member in ipairs(members) do
     if i > tonumber(args[3]) then break end
     local held = call('HGET', P .. 'lease', member)
-    push(found, {
-      member, record.of(member), held, class.parts(lease.class(held)).name, call('HEXISTS', P .. 'cancel', member),
-    })
+    if held then
+      push(found, {
+        member, record.of(member) or '', held, class.parts(lease.class(held)).name, call('HEXISTS', P .. 'cancel', member),
+      })
+    end
   end
   return found
 end

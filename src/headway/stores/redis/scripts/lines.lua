@@ -42,7 +42,7 @@ end
 
 local function eligible_of(member)  -- since when a queued job has waited
   local back = call('HGET', P .. 'again', member)
-  return back and sub(back, 25, 39) or sub(record.of(member), 1, 15)
+  return back and sub(back, 25, 39) or record.since(record.of(member))
 end
 
 local function become_fair(number, place)  -- what waits or runs here already is one tenant's

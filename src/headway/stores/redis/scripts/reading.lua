@@ -149,7 +149,7 @@ local function workers_now()
   table.sort(ids, before)
   for _, id in ipairs(ids) do
     local row = call('HMGET', P .. 'worker:' .. id, 'blob', 'state', 'started', 'beat', 'ends')
-    push(found, {row[1], row[2], row[3], row[4], row[5], num(call('SCARD', P .. 'l:' .. id))})
+    if row[1] and row[5] then push(found, {row[1], row[2], row[3], row[4], row[5], num(call('SCARD', P .. 'l:' .. id))}) end
   end
   return found
 end
@@ -164,7 +164,7 @@ end
 local function survey()
   local executing, held, parts = {}, call('HGETALL', P .. 'lease'), {}
   for i = 1, #held, 2 do
-    push(executing, {held[i], call('HGET', P .. 'job', held[i]), held[i + 1], class.parts(lease.class(held[i + 1])).name})
+    push(executing, {held[i], call('HGET', P .. 'job', held[i]) or '', held[i + 1], class.parts(lease.class(held[i + 1])).name})
   end
   table.sort(executing, function(a, b) return a[1] < b[1] end)
   local names = call('HKEYS', P .. 'doc:rules')
