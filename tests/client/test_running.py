@@ -599,4 +599,4 @@ def test_signals_tell_of_start_finish_and_failure(headway: Testbed, caplog: pyte
     headway.drain()
     assert (good.status(), bad.status()) == ("completed", "dead_letter")
     assert said == [("start", "work"), ("finish", 7), ("start", "work"), ("fail", "no")]
-    assert "a listener of the signal 'start' failed" in caplog.text
+    assert "signal.failed signal=start" in caplog.text

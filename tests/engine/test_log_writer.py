@@ -64,7 +64,11 @@ def test_lines_are_complete_and_in_order(output: Output) -> None:
 
 
 def test_lines_of_many_threads_are_complete(output: Output) -> None:
-    threads = [threading.Thread(target=lambda: [output.say(n) for n in range(100)]) for _ in range(4)]
+    def say_all() -> None:
+        for number in range(100):
+            output.say(number)
+
+    threads = [threading.Thread(target=say_all) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:

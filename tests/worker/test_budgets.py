@@ -220,7 +220,7 @@ async def test_a_worker_says_which_budgets_nothing_can_make_hold(
 
     async with app, Worker(app):
         pass
-    [told] = [record.getMessage() for record in caplog.records if "cannot be stopped" in record.getMessage()]
+    [told] = [record.getMessage() for record in caplog.records if "task.thread_has_duration" in record.getMessage()]
     assert "in_thread" in told
     assert "executor='process'" in told
     assert "stay" not in told

@@ -332,8 +332,8 @@ async def test_a_version_that_this_headway_cannot_read_keeps_the_last_in_force(
             await write_newer(floor, 2)
             await until(lambda: bool(caplog.records), within=PROMPTLY)
             await asyncio.sleep(1.2)  # It looks again and again, and says so once.
-        assert [record.getMessage().partition(":")[0] for record in caplog.records] == [
-            "policy version 2 stays out of force here, 1 goes on"
+        assert [record.getMessage().partition(" error")[0] for record in caplog.records] == [
+            "policy.unreadable version=2 kept=1"
         ]
         assert floor.app.policy.crash_limit == 7
         await floor.submit("low", "a")
@@ -351,7 +351,7 @@ async def test_a_worker_that_starts_under_a_policy_it_cannot_read_goes_by_the_bu
         async with Worker(floor.app):
             await floor.submit("low", "a")
             await until(lambda: floor.running == ["a"])
-    assert "policy version 2 stays out of force here" in caplog.text
+    assert "policy.unreadable version=2" in caplog.text
     assert floor.app.policy == BUILT_IN
 
 

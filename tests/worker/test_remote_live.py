@@ -224,7 +224,9 @@ def test_a_burst_is_drained_and_each_job_runs_once(busy: Shop) -> None:
 
 def test_another_policy_reaches_the_runner(busy: Shop) -> None:
     busy.app.portal.run(_apply(busy.app))
-    wait_until(lambda: any(line["event"] == "policy version 1 is in force" for line in busy.events()), within=15)
+    wait_until(
+        lambda: any((line["event"], line.get("version")) == ("policy.in_force", 1) for line in busy.events()), within=15
+    )
     assert busy.submit("echo", 2).result(timeout=10) == 2
 
 
@@ -348,7 +350,7 @@ def test_a_worker_cut_off_for_too_long_ends_its_work_before_its_leases_end(shop:
 def test_a_worker_waits_for_a_server_that_is_not_there_yet(shop: Shop) -> None:
     shop.end_server(signal.SIGKILL)
     shop.start(wait=False)
-    wait_until(lambda: any("could not be registered" in line["event"] for line in shop.events()))
+    wait_until(lambda: any(line["event"] == "store.unavailable" for line in shop.events()))
     shop.serve()
     assert shop.submit("echo", 1).result(timeout=20) == 1
 

@@ -6,9 +6,11 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,8 @@ class Place:
         self.store = f"sqlite:///{folder}/headway.db?synchronous=normal"
         self.app = Headway(self.store)
         for name, task in logging_jobs.app.tasks.items():
-            self.app.task(name=name, executor=task.executor, context=task.options.context)(task.fn)
+            options = {field.name: getattr(task.options, field.name) for field in fields(task.options)}
+            self.app.task(name=name, **options)(task.fn)
         shutil.copy(logging_jobs.__file__, folder / "logging_jobs.py")
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -167,3 +170,44 @@ def test_no_process_writes_a_traceback_of_its_own_when_its_worker_is_killed(plac
     wait_until(lambda: any(line["event"] == "worker.gone" for line in place.lines()))
     assert place.stop() == 0
     assert all("traceback" not in line for line in place.lines())
+
+
+def test_a_store_that_is_refused_at_start_is_one_line_and_is_waited_for(place: Place) -> None:
+    # R1.41
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # Bound and not listening: every connection is refused.
+        worker = place.start("--log", "json", "--store", f"redis://127.0.0.1:{taken.getsockname()[1]}")
+        wait_until(lambda: (place.folder / "worker.log").read_bytes().count(b"\n") >= 1)
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(40) == 0
+    first = place.lines()[0]
+    assert (first["event"], first["during"]) == ("store.unavailable", "open")
+    assert first["retry_in"] > 0
+    assert [line["event"] for line in place.lines()].count("store.unavailable") == 1
+    assert all("traceback" not in line for line in place.lines())
+
+
+def test_a_task_that_no_app_knows_is_warned_of_once(place: Place) -> None:
+    @place.app.task(name="not.there")
+    async def not_there() -> None: ...
+
+    for _ in range(20):
+        not_there.enqueue()
+    place.start("--log", "json", "--slots", "4")
+    wait_until(lambda: any(line["event"] == "job.unknown_task" for line in place.lines()))
+    assert place.submit("tick", 1).result(timeout=60) == 1
+    assert place.stop() == 0
+    (line,) = [line for line in place.lines() if line["event"] == "job.unknown_task"]
+    assert line["task"] == "not.there"
+    assert "import the module" in line["hint"]
+
+
+def test_threads_with_a_time_limit_are_named_once_at_start(place: Place) -> None:
+    with (place.folder / "logging_jobs.py").open("a") as file:
+        file.write("\n\nfor n in range(3):\n    app.task(name=f'slow{n}', timeout=5)(lambda: None)\n")
+    place.start("--log", "json")
+    assert place.submit("tick", 1).result(timeout=60) == 1
+    assert place.stop() == 0
+    (line,) = [line for line in place.lines() if line["event"] == "task.thread_has_timeout"]
+    assert line["tasks"] == "slow0, slow1, slow2"
+    assert "executor='process'" in line["hint"]

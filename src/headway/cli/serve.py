@@ -17,6 +17,7 @@ from cyclopts.validators import Number
 from headway.cli.worker import AppPath, LogLevel, run_on_fast_loop
 from headway.client.settings import Settings, load_settings
 from headway.core.errors import ConfigError
+from headway.core.log_event import LogEvent
 
 if TYPE_CHECKING:
     import socket
@@ -179,7 +180,7 @@ async def _keep_one(serving: Serving, signals: Any) -> None:
             await exited
             return
         leave.cancel()
-        log.error("a server process died (%s) and is started again", process.returncode)
+        log.error(LogEvent("server.crashed", code=process.returncode, retry_in=RESTART_PAUSE))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(RESTART_PAUSE):
                 await signals.drain.wait()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 from headway.client.codec import VERSION
 from headway.core.errors import ConfigError, StoreBusy, StoreUnavailable
 from headway.core.job import Job, JobId
+from headway.core.log_event import LogEvent
 from headway.stores.base import JobQuery, Store
 
 if TYPE_CHECKING:
@@ -111,5 +112,5 @@ class Historian:
         except StoreUnavailable as problem:
             if not isinstance(problem, StoreBusy):  # One that is only slow may be quick for others.
                 self._away_until = time.monotonic() + AWAY
-            log.warning("jobs are read from the store alone: %s", problem)
+            log.warning(LogEvent("history.unavailable", error=str(problem)))
             raise

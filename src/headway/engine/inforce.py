@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from headway.core.errors import PolicyError
+from headway.core.log_event import LogEvent
 from headway.core.policy.document import BUILT_IN, Policy
 from headway.core.policy.reading import policy_data, read_policy
 from headway.engine.audit import PYTHON
@@ -71,11 +72,11 @@ class InForce:
 
     def _put(self, version: int, policy: Policy) -> None:
         self.policy, self.version = policy, version
-        log.info("policy version %d is in force", version)
+        log.info(LogEvent("policy.in_force", version=version))
 
     def _leave_out(self, version: int, problem: PolicyError) -> None:
         self._unreadable = version
-        log.error("policy version %d stays out of force here, %d goes on: %s", version, self.version, problem)
+        log.error(LogEvent("policy.unreadable", version=version, kept=self.version, error=str(problem)))
 
 
 async def apply_file(store: Store, policy: Policy, path: str, *, now_at: int) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from headway.core.log_event import LogEvent
 from headway.engine.log_writer import LogWriter, is_own
 
 log = logging.getLogger("headway.process")
@@ -65,7 +66,7 @@ class JsonFormatter(logging.Formatter):
         line: dict[str, Any] = {
             "at": _moment(record).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             "level": record.levelname.lower(),
-            "event": record.msg if own else MESSAGE,
+            "event": getattr(record.msg, "code", record.msg) if own else MESSAGE,
             "logger": record.name,
         }
         if not own:
@@ -92,7 +93,7 @@ class ConsoleFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         own = is_own(record)
         facts = _facts(record, own=own)
-        event = str(record.msg) if own else _message(record)
+        event = str(getattr(record.msg, "code", record.msg)) if own else _message(record)
         shown = _printable(event)
         if record.levelno >= logging.WARNING and (not own or not facts):
             shown = f"{record.levelname.lower()}: {shown}"
@@ -111,7 +112,7 @@ class ConsoleFormatter(logging.Formatter):
 
 def _facts(record: logging.LogRecord, *, own: bool) -> dict[str, Any]:
     """Return the members beside time, level and event: those of Headway, then what was given as ``extra``."""
-    given = getattr(record, "headway", None)
+    given = record.msg.facts if isinstance(record.msg, LogEvent) else getattr(record, "headway", None)
     facts = {key: value for key, value in given.items() if value is not None} if isinstance(given, Mapping) else {}
     if not own:
         for key, value in record.__dict__.items():

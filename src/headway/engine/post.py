@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -17,11 +18,14 @@ from headway.engine.catalogue import CronDocument, TaskEntry, publish_crons, pub
 from headway.engine.durations import Durations
 from headway.engine.feed import Fed, LocalFeed, Ran
 from headway.engine.inforce import InForce, apply_file
+from headway.engine.outage import Outage
 from headway.engine.output import Chunk, write_output
 from headway.engine.recovery import end_worker
 from headway.engine.rules import declare_limits, govern
 from headway.engine.tallies import Tallies
 from headway.stores.base import Beat, Ear, Progress, Renewed, Store
+
+log = logging.getLogger("headway.worker")
 
 Word = TypeVar("Word")
 
@@ -100,6 +104,7 @@ class Post(Protocol):
     """Where a worker gets its jobs. A runner has one, and its parent has another."""
 
     in_force: InForce
+    outage: Outage
     store: Store | None  # The store itself, if this worker may do chores there.
 
     async def open(self) -> None: ...
@@ -158,6 +163,7 @@ class LocalPost:
     ) -> None:
         self.store: Store | None = store
         self.in_force = in_force
+        self.outage = Outage(log)
         self._store = store
         self._file = file
         self._durations = Durations()

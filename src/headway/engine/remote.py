@@ -16,6 +16,7 @@ from typing import Any
 from headway.core.errors import HeadwayError, ServerRefused, ServerUnavailable, StoreError, WorkerUnknown
 from headway.core.job import JobId
 from headway.core.lease import Lease
+from headway.core.log_event import LogEvent
 from headway.core.policy.document import Policy, reserved_slots
 from headway.core.policy.ladder import Grant
 from headway.core.policy.retry import Released
@@ -26,6 +27,7 @@ from headway.engine.feed import Fed, Ran
 from headway.engine.http import PATIENCE, Caller
 from headway.engine.inforce import InForce
 from headway.engine.messages import Heard, Polled, Registered, Result, lease_of, result_of
+from headway.engine.outage import Outage
 from headway.engine.output import Chunk
 from headway.engine.post import Admission, Fate, Feed, Known, Pace
 from headway.stores.base import KEEPER, Beat, Ear, Progress, Renewed, Store
@@ -52,11 +54,13 @@ class HttpPost:
 
     def __init__(self, address: str, token: str | None, in_force: InForce, *, mark: bytes) -> None:
         self.in_force = in_force
+        self.outage = Outage(log)
         self._caller = Caller(address, token)
         self._mark = mark
         self._sequence = itertools.count(1)
         if not self._caller.address.is_private:
-            log.warning("%s is not encrypted: whoever is on the way can read jobs and token", self._caller.address)
+            hint = "jobs and the token can be read on the way; use https"
+            log.warning(LogEvent("server.not_encrypted", server=str(self._caller.address), hint=hint))
 
     async def open(self) -> None: ...
 
@@ -80,7 +84,14 @@ class HttpPost:
         return Admission(admitted, pace)
 
     def feed(self, worker: Worker, pace: Pace, *, offset: float) -> Feed[Result]:
-        return HttpFeed(self._caller, worker.worker_id, self.in_force, confirm=pace.confirm, mark=self._mark)
+        return HttpFeed(
+            self._caller,
+            worker.worker_id,
+            self.in_force,
+            confirm=pace.confirm,
+            mark=self._mark,
+            outage=self.outage,
+        )
 
     def listen(self, name: str) -> Ear:
         return NewsEar(self._caller, name.removesuffix(KEEPER), self.in_force)
@@ -138,12 +149,14 @@ class HttpPost:
         if answer.not_published:
             names = [one.task_type for one in answer.not_published]
             log.warning(
-                "%s runs jobs of %s here, but did not publish them (entry, limits, cron): %s. To publish them, use a "
-                "token made with `headway token create --scope worker --tasks '%s'`",
-                self._caller.address,
-                ", ".join(names),
-                answer.not_published[0].reason,
-                ",".join(names),
+                LogEvent(
+                    "worker.not_published",
+                    server=str(self._caller.address),
+                    tasks=", ".join(names),
+                    reason=answer.not_published[0].reason,
+                    hint="their jobs run, but the server has no entry, limits or crons of them; use a token made with "
+                    f"`headway token create --scope worker --tasks '{','.join(names)}'`",
+                )
             )
         if answer.policy is not None:
             self.in_force.adopt(answer.policy_version, answer.policy)
@@ -164,7 +177,17 @@ class HttpFeed:
 
     calm = 0.0  # Nobody here asks: chores are the server's.
 
-    def __init__(self, caller: Caller, worker_id: str, in_force: InForce, *, confirm: float, mark: bytes) -> None:
+    def __init__(
+        self,
+        caller: Caller,
+        worker_id: str,
+        in_force: InForce,
+        *,
+        confirm: float,
+        mark: bytes,
+        outage: Outage | None = None,
+    ) -> None:
+        self._outage = outage or Outage(log)
         self._caller = caller
         self._path = f"/internal/workers/{worker_id}"
         self._worker_id = worker_id
@@ -254,7 +277,7 @@ class HttpFeed:
         except ServerRefused as problem:
             if problem.facts.get("status") not in NOT_TAKEN or not (request.results or request.progress):
                 raise
-            log.warning("the server did not take what was handed in together; one by one: %s", problem)
+            log.warning(LogEvent("results.refused", results=len(request.results), error=str(problem)))
             for result in request.results:
                 await self._result_alone(result)
             self._request = None
@@ -347,11 +370,14 @@ class HttpFeed:
         while True:
             asked = time.monotonic()
             try:
-                return asked, (await self._poll(request))[1]
+                leases = (await self._poll(request))[1]
+                if self._outage.failing:
+                    self._outage.succeeded("poll")
+                return asked, leases
             except StoreError as problem:
                 if self._leaving:
                     return asked, []
-                log.warning("the server gives no jobs, asking again in %.1f s: %s", delay, problem)
+                self._outage.failed("poll", problem, retry_in=delay)
             await asyncio.sleep(delay * random.uniform(0.7, 1.3))
             delay = min(delay * 2, BACKOFF_MAX)
 
@@ -446,10 +472,8 @@ def _without_tenants(crons: Sequence[CronDocument]) -> list[CronDocument]:
     """Leave out crons for a tenant: no server takes them over HTTP."""
     for cron in crons:
         if cron.tenant is not None:
-            log.warning(
-                "the cron of %s is not published: its jobs belong to a tenant, and that takes a worker with the store",
-                cron.task,
-            )
+            hint = "its jobs belong to a tenant, and that takes a worker with the store"
+            log.warning(LogEvent("cron.not_published", task=cron.task, hint=hint))
     return [cron for cron in crons if cron.tenant is None]
 
 

@@ -18,6 +18,7 @@ from typing import Literal
 import msgspec
 
 from headway.core.errors import ConfigError, StoreBusy, StoreError, StoreUnavailable
+from headway.core.log_event import LogEvent
 from headway.core.policy.document import SECOND
 from headway.core.words import nearest
 from headway.engine.audit import LOCAL, record
@@ -328,7 +329,7 @@ class Tokens:
         try:
             await (await self._opener()).write(USES, token_id, str(self._now_at()).encode())
         except StoreError as problem:
-            log.warning("the use of token %s could not be noted: %s", token_id, problem)
+            log.warning(LogEvent("token.use_not_recorded", token=token_id, error=str(problem)))
 
     async def ended(self, token_id: str | None) -> None:
         """Wait until a token no longer allows anything; for None, until the server is no longer open.
@@ -377,7 +378,7 @@ def _read_kept(document: Document) -> _Kept | None:
     try:
         return _read.decode(document.body)
     except msgspec.MsgspecError as problem:
-        log.warning("token %s cannot be read here: %s", document.name, problem)
+        log.warning(LogEvent("token.unreadable", token=document.name, error=str(problem)))
         return None
 
 

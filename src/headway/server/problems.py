@@ -15,6 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from headway.core.errors import HeadwayError, IdempotencyConflict, PolicyError
+from headway.core.log_event import LogEvent
 
 log = logging.getLogger("headway.server")
 
@@ -109,7 +110,7 @@ def problem_of(error: HeadwayError) -> Problem:
         return Problem(code, "this idempotency key was used before, with another task or other parameters", **facts)
     headers = {"Retry-After": str(RETRY_AFTER[code])} if code in RETRY_AFTER else {}
     if code == "internal":
-        log.error("an answer could not be given", exc_info=error)
+        log.error(LogEvent("request.failed", error=type(error).__name__), exc_info=error)
         return Problem(code, "the server made a mistake; its log tells more")
     # What a store says of itself may name hosts and files.
     detail = str(error) if STATUSES[code] != HTTPStatus.SERVICE_UNAVAILABLE else "the store cannot be reached just now"

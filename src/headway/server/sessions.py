@@ -183,7 +183,7 @@ class Sessions:
             await steward()
             return None
 
-        upkeep = asyncio.create_task(every(ROOM_EVERY, look))
+        upkeep = asyncio.create_task(every(ROOM_EVERY, look, name="sessions"))
         try:
             while self._living:
                 await asyncio.wait(self._living, return_when=asyncio.ALL_COMPLETED)

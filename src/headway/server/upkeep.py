@@ -11,8 +11,10 @@ from contextlib import asynccontextmanager
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from headway.core.errors import StoreError
+from headway.core.log_event import LogEvent
 from headway.engine.desk import Desk
 from headway.engine.inforce import LOOK_EVERY
+from headway.engine.outage import Outage
 from headway.engine.overtime import EVERY as OVERTIME_EVERY
 from headway.engine.overtime import Forgetting, Overtime
 from headway.engine.rules import govern
@@ -70,11 +72,12 @@ def _begin(service: Service) -> asyncio.Task[None]:
 
 def _tell_end(keeping: asyncio.Task[None]) -> None:
     if not keeping.cancelled() and (problem := keeping.exception()) is not None:
-        log.error("this server does no chores any more", exc_info=problem)
+        log.error(LogEvent("maintenance.stopped", error=str(problem)), exc_info=problem)
 
 
 async def _keep(service: Service) -> None:
-    desk = await _open(service)
+    outage = Outage(log)
+    desk = await _open(service, outage)
     settings, in_force, store = service.app.settings, desk.in_force, desk.store
     witness, steward = Witness(store, in_force, lambda: 0.0), Steward(store, in_force)
 
@@ -92,34 +95,38 @@ async def _keep(service: Service) -> None:
         return await steward() if desk.roster.count else None
 
     jumps = JumpWatch(settings.dead_after)
-    chores: list[tuple[float, Callable[[], Awaitable[float | None]]]] = [
-        (OVERTIME_EVERY, Overtime(store, in_force, desk.roster, tallies=desk.tallies)),
-        (FORGET_EVERY, Forgetting(store, desk.roster)),
-        (LEARN_EVERY, desk.learn),
-        (PUBLISH_EVERY, lambda: service.scores.settle(store, desk.tallies)),
-        (PUBLISH_EVERY, lambda: desk.tallies.publish(store)),
-        (STALE / 5, Retirer(store)),
-        (settings.heartbeat / 6, Reaper(store, in_force, settings.dead_after, tallies=desk.tallies, jumps=jumps)),
-        (settings.heartbeat, Pruner(store, in_force, jumps)),
-        (5.0, Ticker(store, desk.knows)),
-        (1.0, look),
-        (ROOM_EVERY, make_room),
-        (LOOK_EVERY, follow),
+    reaper = Reaper(store, in_force, settings.dead_after, tallies=desk.tallies, jumps=jumps)
+    chores: list[tuple[str, float, Callable[[], Awaitable[float | None]]]] = [
+        ("overtime", OVERTIME_EVERY, Overtime(store, in_force, desk.roster, tallies=desk.tallies)),
+        ("forgetting", FORGET_EVERY, Forgetting(store, desk.roster)),
+        ("learning", LEARN_EVERY, desk.learn),
+        ("scores", PUBLISH_EVERY, lambda: service.scores.settle(store, desk.tallies)),
+        ("counters", PUBLISH_EVERY, lambda: desk.tallies.publish(store)),
+        ("retirer", STALE / 5, Retirer(store)),
+        ("reaper", settings.heartbeat / 6, reaper),
+        ("pruner", settings.heartbeat, Pruner(store, in_force, jumps)),
+        ("ticker", 5.0, Ticker(store, desk.knows)),
+        ("witness", 1.0, look),
+        ("steward", ROOM_EVERY, make_room),
+        ("policy", LOOK_EVERY, follow),
     ]
     try:
         async with asyncio.TaskGroup() as group:
-            for interval, chore in chores:
-                group.create_task(every(interval, chore))
+            for name, interval, chore in chores:
+                group.create_task(every(interval, chore, name=name, outage=outage))
     finally:
         with contextlib.suppress(StoreError):
             await desk.tallies.retire(store)
 
 
-async def _open(service: Service) -> Desk:
+async def _open(service: Service, outage: Outage) -> Desk:
     """Open the store, however long that takes: a server that cannot reach it says so to whoever asks."""
     while True:
         try:
-            return await service.desk()
+            desk = await service.desk()
         except StoreError as problem:
-            log.warning("the store cannot be opened yet: %s", problem)
+            outage.failed("open", problem, retry_in=OPEN_AGAIN)
             await asyncio.sleep(OPEN_AGAIN)
+        else:
+            outage.succeeded("open")
+            return desk

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import random
 import signal
 import socket
 import sys
@@ -17,6 +18,7 @@ from headway.client.app import Headway
 from headway.client.codec import VERSION
 from headway.client.context import job_facts
 from headway.core.errors import HeadwayError, StoreUnavailable
+from headway.core.log_event import LogEvent
 from headway.core.policy.reading import policy_data
 from headway.engine.inforce import InForce
 from headway.engine.logs import configure_logs, flush_logs
@@ -43,6 +45,7 @@ from headway.worker.system import calm_collector, die_with_parent
 log = logging.getLogger("headway.worker")
 
 CANNOT_START = 3
+OPEN_AGAIN, OPEN_AGAIN_MAX = 0.1, 5.0  # Seconds between tries to open the store.
 
 
 async def _serve(connection: socket.socket, board_descriptor: int) -> int:
@@ -56,10 +59,8 @@ async def _serve(connection: socket.socket, board_descriptor: int) -> int:
         configure_logs(app.settings.log, begin.log_level, job_facts=job_facts)
         server = app.settings.server if begin.remote else None
         post = _make_post(app, server)
-        await post.open()
-    except StoreUnavailable:
-        log.exception("the store cannot be reached")
-        return 1
+        if not await _open(post, channel):
+            return 0
     except HeadwayError as problem:
         channel.say(Failed(str(problem)))
         await asyncio.sleep(0.05)
@@ -96,9 +97,6 @@ async def _serve(connection: socket.socket, board_descriptor: int) -> int:
     watching = threading.Thread(target=_end_in_time, args=(runner, board), name="headway-lease", daemon=True)
     try:
         await runner.run(ready=ready)
-    except StoreUnavailable as problem:
-        log.error("the worker could not be registered: %s", problem)  # noqa: TRY400  (the problem says it all)
-        return 1
     except Exception as problem:
         channel.say(Failed(f"{type(problem).__name__}: {problem}", traceback.format_exc()))
         await asyncio.sleep(0.05)
@@ -116,6 +114,27 @@ def _end_in_time(runner: Runner, board: Board) -> None:
         time.sleep(left)
     runner.kill_processes()
     os._exit(LEASES_ENDING)
+
+
+async def _open(post: Post, channel: Channel) -> bool:
+    """Open the store, however long it is away. Return whether to go on: the parent may say to leave meanwhile."""
+    hearing = asyncio.create_task(channel.hear())
+    delay = OPEN_AGAIN
+    try:
+        while True:
+            try:
+                await post.open()
+            except StoreUnavailable as problem:
+                post.outage.failed("open", problem, retry_in=delay)
+            else:
+                post.outage.succeeded("open")
+                return True
+            done, _ = await asyncio.wait({hearing}, timeout=delay * random.uniform(0.7, 1.3))
+            if done:
+                return False
+            delay = min(delay * 2, OPEN_AGAIN_MAX)
+    finally:
+        hearing.cancel()
 
 
 async def _listen(channel: Channel, runner: Runner, go: asyncio.Event) -> None:
@@ -146,7 +165,7 @@ def _make_post(app: Headway, server: str | None) -> Post:
     if server is None:
         return LocalPost(app.make_store(), app.in_force, file=policy_file(app))
     if settings.policy is not None:
-        log.warning("the policy file %s is not applied: the server's policy is in force", settings.policy)
+        log.warning(LogEvent("policy.file_ignored", path=settings.policy, hint="the server's policy is in force"))
     return HttpPost(server, settings.token, InForce(), mark=VERSION)
 
 

@@ -13,6 +13,7 @@ from typing import Generic
 from headway.core.errors import StoreError
 from headway.core.lease import Lease
 from headway.engine.feed import Fed, Ran
+from headway.engine.outage import Outage
 from headway.engine.post import Feed, Word
 from headway.stores.base import Calls, Ear, Progress
 
@@ -89,7 +90,9 @@ class Claimer(Generic[Word]):
         handed_in: Callable[[list[int]], None],
         confirm: float,
         poll: float = SLOW_POLL,
+        outage: Outage | None = None,
     ) -> None:
+        self._outage = outage or Outage(log)
         self._feed = feed
         self._ear = ear
         self._slots = slots
@@ -187,12 +190,14 @@ class Claimer(Generic[Word]):
             try:
                 fed = await self._feed.exchange(words, progress, free=free, free_below=self._free_below(), woken=woken)
             except StoreError as problem:
-                log.warning("the store did not take an exchange, trying again in %.1f s: %s", delay, problem)
+                self._outage.failed("exchange", problem, retry_in=delay)
                 await asyncio.sleep(delay * random.uniform(0.7, 1.3))
                 delay = min(BACKOFF_MAX, delay * 2)
                 continue
             finally:
                 self._asking = False
+            if self._outage.failing:
+                self._outage.succeeded("exchange")
             self._handed_in([slot for _, slot, _ in ended if slot is not None])
             if fed.refused:
                 self._tell_refused(fed)

@@ -18,9 +18,11 @@ from typing import Any
 from headway.client.app import Headway
 from headway.core.errors import StoreError, StoreUnavailable
 from headway.core.job import JobId
+from headway.core.log_event import LogEvent
 from headway.core.policy.ladder import Grant
 from headway.core.policy.retry import Released
 from headway.core.worker import WorkerState
+from headway.engine.outage import Outage
 from headway.engine.post import LocalPost
 from headway.engine.tallies import PUBLISH_EVERY, Tallies
 from headway.engine.tally import STALE, Retirer
@@ -137,7 +139,7 @@ class Worker:
             await self._live(store, ready)
             while self._reborn and not self._leaving:
                 self._reborn = False
-                log.warning("the store took this worker for dead, or could not be reached; it starts anew")
+                log.warning(LogEvent("worker.restarted", reason="its leases were lost"))
                 try:
                     await self._live(store, ready)
                 except StoreUnavailable:
@@ -194,6 +196,7 @@ class Worker:
         own = self._app.make_store() if store.abilities.shared else store
         if own is not store:
             await own.open()
+        outage = Outage(log)
         tallies = Tallies()  # The runner's are of another thread.
         keeper = Keeper(
             own,
@@ -211,17 +214,21 @@ class Worker:
         reaper = Reaper(own, in_force, settings.dead_after, tallies=tallies, jumps=jumps)
         upkeep = [
             asyncio.create_task(keeper.run()),
-            asyncio.create_task(every(settings.heartbeat / 3, reaper)),
-            asyncio.create_task(every(1.0, Witness(own, in_force, board.calm))),
-            asyncio.create_task(every(ROOM_EVERY, Steward(own, in_force, sessions=runner.has_sessions))),
-            asyncio.create_task(every(2 * settings.heartbeat, Pruner(own, in_force, jumps))),
-            asyncio.create_task(every(5.0, Ticker(own, self._app.tasks.__contains__))),
-            asyncio.create_task(every(PUBLISH_EVERY, lambda: tallies.publish(own))),
-            asyncio.create_task(every(STALE / 5, Retirer(own))),
+            asyncio.create_task(every(settings.heartbeat / 3, reaper, name="reaper", outage=outage)),
+            asyncio.create_task(every(1.0, Witness(own, in_force, board.calm), name="witness", outage=outage)),
+            asyncio.create_task(
+                every(ROOM_EVERY, Steward(own, in_force, sessions=runner.has_sessions), name="steward", outage=outage)
+            ),
+            asyncio.create_task(
+                every(2 * settings.heartbeat, Pruner(own, in_force, jumps), name="pruner", outage=outage)
+            ),
+            asyncio.create_task(every(5.0, Ticker(own, self._app.tasks.__contains__), name="ticker", outage=outage)),
+            asyncio.create_task(every(PUBLISH_EVERY, lambda: tallies.publish(own), name="counters", outage=outage)),
+            asyncio.create_task(every(STALE / 5, Retirer(own), name="retirer", outage=outage)),
         ]
         archiving = None if settings.history is None else archivist(own, settings.history)
         if archiving is not None:
-            upkeep.append(asyncio.create_task(every(ARCHIVE_EVERY, archiving)))
+            upkeep.append(asyncio.create_task(every(ARCHIVE_EVERY, archiving, name="archivist")))
         try:
             await asyncio.get_running_loop().run_in_executor(None, stop.wait)
         finally:

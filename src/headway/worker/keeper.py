@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from headway.core.errors import StoreError
 from headway.core.job import JobId
+from headway.core.log_event import LogEvent
 from headway.core.policy.ladder import Grant
 from headway.core.worker import Worker, WorkerState
 from headway.engine.tallies import Tallies
@@ -123,39 +124,43 @@ class Keeper:
 
     async def renew(self) -> bool:
         """Renew until it succeeds or the leases are about to end. Return whether the worker goes on."""
-        delay, tried = 0.1, False
+        delay, failures = 0.1, 0
         while True:
             sent = time.monotonic()
             left = self.renewed + cut_off_after(self._dead_after) - sent
             if left <= 0:
-                if tried:
-                    log.error("worker.cut_off", extra={"headway": {"worker": self._worker().worker_id}})
+                if failures:
+                    log.error(LogEvent("worker.cut_off", worker=self._worker().worker_id))
                     self._kept.cut_off()
                 else:  # This process stood still for too long. The store may be well.
                     self._kept.leave(WorkerState.DEAD)
                 return False
-            tried = True
             held, self._told = self._held(), self._worker()
             beat = Beat(self._told, int(self._dead_after * 1_000), int(self._confirm * 1_000), held)
             try:
                 answer = await _within(min(left, max(1.0, self._heartbeat)), self._post.renew(beat))
             except Exception as problem:  # Whatever it is: without a renewal the work must end in time.
+                failures += 1
                 if self._tallies is not None:
                     self._tallies.beat_failed()
                 left = max(0.0, self.renewed + cut_off_after(self._dead_after) - time.monotonic())
                 pause = min(delay * random.uniform(0.7, 1.3), left)
-                facts = {
-                    "worker": self._told.worker_id,
-                    "retry_in": round(pause, 3),
-                    "left": round(left, 1),
-                    "error": str(problem) or "no answer",
-                }
                 known = isinstance(problem, (StoreError, TimeoutError))
-                log.warning("lease.renewal_failed", extra={"headway": facts}, exc_info=None if known else problem)
+                event = LogEvent(
+                    "lease.renewal_failed",
+                    worker=self._told.worker_id,
+                    retry_in=round(pause, 3),
+                    left=round(left, 1),
+                    error=str(problem) or "no answer",
+                )
+                level = logging.WARNING if failures == 1 else logging.DEBUG
+                log.log(level, event, exc_info=None if known else problem)
                 await asyncio.sleep(pause)
                 delay = min(delay * 2, self._heartbeat, 5.0)
                 continue
             self._note_renewal(sent)
+            if failures:
+                log.warning(LogEvent("lease.renewed", worker=self._told.worker_id, failures=failures))
             if answer.lost:
                 self._kept.lost(answer.lost)
             if answer.cancel:

@@ -13,13 +13,14 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from headway.client.codec import VERSION
 from headway.core.errors import HeadwayError, JobError, StoreError
 from headway.core.job import JobId
+from headway.core.log_event import LogEvent
 from headway.core.policy.document import reserved_slots
 from headway.core.policy.ladder import Grant
 from headway.core.policy.reading import policy_data
@@ -27,6 +28,7 @@ from headway.core.policy.retry import Crashed, Ending, Released, Stopped, TimedO
 from headway.core.worker import Worker, WorkerState
 from headway.engine.inforce import LOOK_SELDOM, InForce
 from headway.engine.measures import measure, write_text
+from headway.engine.outage import Outage
 from headway.engine.post import LocalPost, Post
 from headway.engine.remote import HttpPost
 from headway.engine.tallies import PUBLISH_EVERY, Tallies
@@ -167,10 +169,18 @@ class Parent:
                     self._probes = Probes(up.worker_http, ready=self._not_ready, metrics=lambda: self._measure(post))
                     await self._probes.open()
                 self._chores = [
-                    asyncio.create_task(every(LOOK_SELDOM, lambda: self._follow_policy(post), news=self.policy_news))
+                    asyncio.create_task(
+                        every(
+                            LOOK_SELDOM,
+                            lambda: self._follow_policy(post),
+                            name="policy",
+                            outage=post.outage,
+                            news=self.policy_news,
+                        )
+                    )
                 ]
                 if post.store is not None:
-                    self._start_chores(up, post.store)
+                    self._start_chores(up, post.store, post.outage)
                     if self._on_up is not None:
                         self.announced = up.worker_id
                         self._on_up(up, post.store)
@@ -187,20 +197,24 @@ class Parent:
             self.in_force.adopt(up.policy_version, up.policy)
         return HttpPost(up.server, up.token, self.in_force, mark=VERSION)
 
-    def _start_chores(self, up: Up, store: Store) -> None:
+    def _start_chores(self, up: Up, store: Store, outage: Outage) -> None:
         jumps = JumpWatch(up.dead_after)
         reaper = Reaper(store, self.in_force, up.dead_after, tallies=self.tallies, jumps=jumps)
+        chores: list[tuple[str, float, Callable[[], Awaitable[float | None]]]] = [
+            ("reaper", up.heartbeat / 3, reaper),
+            ("witness", 1.0, Witness(store, self.in_force, self._calm)),
+            ("steward", ROOM_EVERY, Steward(store, self.in_force, sessions=up.sessions)),
+            ("pruner", 2 * up.heartbeat, Pruner(store, self.in_force, jumps)),
+            ("ticker", 5.0, Ticker(store, lambda task: f"task:{task}" in self.offers)),
+            ("counters", PUBLISH_EVERY, lambda: self.tallies.publish(store)),
+            ("retirer", STALE / 5, Retirer(store)),
+        ]
         self._chores += [
-            asyncio.create_task(every(up.heartbeat / 3, reaper)),
-            asyncio.create_task(every(1.0, Witness(store, self.in_force, self._calm))),
-            asyncio.create_task(every(ROOM_EVERY, Steward(store, self.in_force, sessions=up.sessions))),
-            asyncio.create_task(every(2 * up.heartbeat, Pruner(store, self.in_force, jumps))),
-            asyncio.create_task(every(5.0, Ticker(store, lambda task: f"task:{task}" in self.offers))),
-            asyncio.create_task(every(PUBLISH_EVERY, lambda: self.tallies.publish(store))),
-            asyncio.create_task(every(STALE / 5, Retirer(store))),
+            asyncio.create_task(every(interval, chore, name=name, outage=outage)) for name, interval, chore in chores
         ]
         if up.history is not None:
-            self._chores.append(asyncio.create_task(every(ARCHIVE_EVERY, archivist(store, up.history))))
+            archiving = every(ARCHIVE_EVERY, archivist(store, up.history), name="archivist")
+            self._chores.append(asyncio.create_task(archiving))
 
     async def _follow_policy(self, post: Post) -> None:
         """Look for all the runners, and tell them."""
@@ -391,10 +405,13 @@ class RunnerProcess:
             self._warned_pulse = pulse
             tasks = sorted({job.task for job in held if job.executor == "async"}) or ["unknown"]
             log.warning(
-                "the loop of %s has been blocked for over %.0f s by one of: %s; use a plain def or executor='process'",
-                self._worker_id,
-                BLOCKED,
-                ", ".join(tasks[:5]),
+                LogEvent(
+                    "loop.blocked",
+                    worker=self._worker_id,
+                    seconds=round(now - pulse, 1),
+                    tasks=", ".join(tasks[:5]),
+                    hint="use a plain def or executor='process'",
+                )
             )
 
     async def _watch_signals(self) -> None:
@@ -433,7 +450,7 @@ class RunnerProcess:
 
     def leave(self, state: WorkerState) -> None:
         if state is WorkerState.DEAD:
-            log.error("%s was taken for dead; its work is ended and it starts anew", self._worker_id)
+            log.error(LogEvent("worker.taken_for_dead", worker=self._worker_id))
             self._killed_for = []
             self.kill()
         elif not self.leaving:
@@ -465,7 +482,7 @@ class RunnerProcess:
         on_board = {job.job_id for job in held}
         calm = self.leaving or self._killed_for is not None or self.is_cut_off or code == LEASES_ENDING
         if not calm:
-            log.error("a runner died (%s); its jobs are returned and it is started again", cause)
+            log.error(LogEvent("worker.crashed", worker=self._worker_id, cause=cause, jobs=len(held)))
 
         def fate(job_id: JobId, limit_ms: int | None) -> Ending:
             culprit = culprits.get(job_id)
@@ -484,7 +501,7 @@ class RunnerProcess:
                 async with asyncio.timeout(left):
                     await post.give_back(self._worker_id, leases, fate)
             except (StoreError, TimeoutError) as problem:
-                log.warning("the leases of a dead runner could not be returned yet: %s", problem)
+                log.warning(LogEvent("leases.not_returned", worker=self._worker_id, retry_in=pause, error=str(problem)))
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, 5.0)
             else:

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 
 from headway.client.settings import LOOPBACK, read_probe_address
 from headway.core.errors import ConfigError
+from headway.core.log_event import LogEvent
 from headway.engine.measures import TEXT
 
 log = logging.getLogger("headway.worker")
@@ -38,7 +39,7 @@ class Probes:
                 setting="worker_http",
             ) from None
         port = int(self._server.sockets[0].getsockname()[1])
-        log.info("metrics and probes at http://%s:%d", self._host, port)
+        log.info(LogEvent("probes.up", address=f"http://{self._host}:{port}"))
         return port
 
     async def close(self) -> None:
@@ -86,7 +87,7 @@ class Probes:
         try:
             return "200 OK", await self._metrics(), TEXT
         except Exception as problem:  # The store is gone; a monitoring system should see that, not an old number.
-            log.warning("the metrics could not be gathered: %s", problem)
+            log.warning(LogEvent("metrics.failed", error=str(problem)))
             return "503 Service Unavailable", "the metrics could not be gathered\n", "text/plain; charset=utf-8"
 
 

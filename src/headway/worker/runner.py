@@ -16,8 +16,9 @@ from typing import Any
 from headway.client.app import Headway, Middleware
 from headway.client.context import NOTHING, Context, trace_of
 from headway.client.task import Task, cron_key
-from headway.core.errors import JobError
+from headway.core.errors import JobError, StoreUnavailable
 from headway.core.lease import Lease
+from headway.core.log_event import LogEvent
 from headway.core.policy.document import INTERACTIVE, Policy, reserved_slots
 from headway.core.policy.ladder import Grant, rung_index
 from headway.core.policy.retry import Crashed, Ending, Raised, Released, Returned, Stopped, TimedOut, Unknown, judge
@@ -49,6 +50,8 @@ PULSE = 0.25  # Seconds between signs that the loop turns.
 EXACT = 10.0  # Seconds; timeouts below it get a timer of their own.
 LEARN_EVERY = 5.0  # Seconds between publications of what jobs took,
 LEARN_IDLE = 60.0  # and, while none ends, between looks at what others have learned.
+REGISTER_AGAIN, REGISTER_AGAIN_MAX = 0.1, 5.0  # Seconds between tries to register while the store is away.
+UNKNOWN_MAX = 1_000  # Names of unknown tasks that are warned of; clients may submit any name.
 LAST_WORDS = 2.0  # Seconds that stopped jobs get to end before the runner leaves without them.
 
 
@@ -117,6 +120,8 @@ class Runner:
         self._claimer: Claimer[Any] | None = None
         self._stints: Stints | None = None
         self._leaving = False
+        self._left = asyncio.Event()
+        self._unknown: set[str] = set()  # Tasks that a warning has named.
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -143,20 +148,21 @@ class Runner:
             await self._prepare_processes()
             if self.has_sessions:
                 dialling.prepare()
-            self.registered = time.monotonic()
-            self.worker, self.pace = await self._post.register(
-                self.worker, self.pace, self._known, reserved=self._reserved_asked
-            )
+            if not await self._register():
+                return
             self._feed = feed = self._post.feed(self.worker, self.pace, offset=random.random())
             feed.offer_learned(lambda name: self._learn_task(name) is not None)
             ear = feed.listen()
             self._claimer = self._make_claimer(feed, ear)
             self._reserve()
             self._warn_of_durations()
+            outage = self._post.outage
             upkeep = [
                 asyncio.create_task(self._beat()),
-                asyncio.create_task(every(LOOK_SELDOM, self._follow_policy, news=self._governed)),
-                asyncio.create_task(every(LEARN_EVERY, self._learn)),
+                asyncio.create_task(
+                    every(LOOK_SELDOM, self._follow_policy, name="policy", outage=outage, news=self._governed)
+                ),
+                asyncio.create_task(every(LEARN_EVERY, self._learn, name="learning", outage=outage)),
             ]
             try:
                 await ready()
@@ -172,6 +178,29 @@ class Runner:
                 for executor in self._executors.values():
                     await executor.close()
 
+    async def _register(self) -> bool:
+        """Make this worker known. With a parent, wait for a store that is away. Return whether to go on."""
+        outage, delay = self._post.outage, REGISTER_AGAIN
+        while True:
+            self.registered = time.monotonic()
+            try:
+                self.worker, self.pace = await self._post.register(
+                    self.worker, self.pace, self._known, reserved=self._reserved_asked
+                )
+            except StoreUnavailable as problem:
+                if not self._has_parent:
+                    raise
+                outage.failed("register", problem, retry_in=delay)
+            else:
+                outage.succeeded("register")
+                return True
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(delay * random.uniform(0.7, 1.3)):
+                    await self._left.wait()
+            if self._leaving:
+                return False
+            delay = min(delay * 2, REGISTER_AGAIN_MAX)
+
     def _make_claimer(self, feed: Feed[Any], ear: Ear) -> Claimer[Any]:
         return Claimer(
             feed,
@@ -181,6 +210,7 @@ class Runner:
             handed_in=self._handed_in,
             confirm=self.pace.confirm,
             poll=self._settings.poll,
+            outage=self._post.outage,
         )
 
     def _known(self, policy: Policy) -> Known:
@@ -230,6 +260,7 @@ class Runner:
         What will not stop (a thread, or code that swallows its cancellation) is left to whoever ends the process.
         """
         self._leaving = True
+        self._left.set()
         if self._claimer is None:  # Not up yet: ``run`` will end as soon as it is.
             return
         self._claimer.stop_claiming()
@@ -314,7 +345,7 @@ class Runner:
             task = tasks.get(lease.task) or self._learn_task(lease.task)
             below = lease.lane not in reserved
             if task is None:
-                log.warning("job.unknown_task", extra={"headway": {"job": lease.job_id, "task": lease.task}})
+                self._warn_of_unknown(lease)
                 claimer.ended(Ran(lease, Unknown(), 0.0), None, below=below)
                 continue
             slot = self._free_slots.pop()
@@ -343,6 +374,14 @@ class Runner:
             if self._on_offers is not None:
                 self._on_offers(self.worker.offers)
         return task
+
+    def _warn_of_unknown(self, lease: Lease) -> None:
+        """Warn of a task that this app does not know, once for each name."""
+        if lease.task in self._unknown or len(self._unknown) >= UNKNOWN_MAX:
+            return
+        self._unknown.add(lease.task)
+        hint = "import the module that declares it where the app is made, or end the workers of an older version"
+        log.warning(LogEvent("job.unknown_task", job=lease.job_id, task=lease.task, hint=hint))
 
     async def _attempt(self, job: Running) -> None:
         """Run one attempt to its end and report it. Nothing a task raises leaves this function."""
@@ -433,19 +472,20 @@ class Runner:
             self._state = dict(state or {})
 
     def _warn_of_threads(self) -> None:
-        """Say which tasks have a budget that nothing can make them keep."""
+        """Name, in one line each, the tasks with a time limit or a duration that a thread may not keep."""
         ladder = self._post.in_force.policy.ladder
-        found = [
-            task.name
-            for task in self._app.tasks.values()
-            if task.executor == "thread" and rung_index(ladder, task.template.rung) is not None
-        ]
-        if found:
-            log.warning(
-                "a thread cannot be stopped, only asked to stop: for a duration that holds, let %s look at the budget "
-                "of the context, or use executor='process'",
-                ", ".join(found),
+        threads = [task for task in self._app.tasks.values() if task.executor == "thread"]
+        timed = [task.name for task in threads if task.options.timeout is not None]
+        if timed:
+            hint = (
+                "a thread cannot be stopped: if one ignores ctx.cancelled, its runner is killed after hard_grace, and "
+                "the other jobs there run again; use executor='process'"
             )
+            log.warning(LogEvent("task.thread_has_timeout", tasks=", ".join(timed), hint=hint))
+        bounded = [task.name for task in threads if rung_index(ladder, task.template.rung) is not None]
+        if bounded:
+            hint = "a thread cannot be stopped: let the task look at ctx.budget, or use executor='process'"
+            log.warning(LogEvent("task.thread_has_duration", tasks=", ".join(bounded), hint=hint))
 
     def _warn_of_durations(self) -> None:
         """Log which tasks ask for a duration although the policy has no ladder."""
@@ -463,8 +503,11 @@ class Runner:
         executor = self._executors["process"]
         if self._app_path is None or not isinstance(executor, ProcessExecutor):
             log.warning(
-                "tasks with executor='process' (%s) cannot run here: the app is not importable by a path",
-                ", ".join(wanting),
+                LogEvent(
+                    "task.process_impossible",
+                    tasks=", ".join(wanting),
+                    hint="executor='process' needs an app that can be imported by a path",
+                )
             )
             return
         await executor.warm()
@@ -497,7 +540,7 @@ class Runner:
                 if inspect.isawaitable(answer):
                     await answer
             except Exception:
-                log.exception("a listener of the signal %r failed", name)
+                log.exception(LogEvent("signal.failed", signal=name))
 
     def _log(self, event: str, job: Running, **facts: Any) -> None:
         lease = job.lease

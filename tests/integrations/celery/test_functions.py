@@ -105,7 +105,7 @@ def test_a_reset_in_flight_falsifies_nothing(app: Celery, server: Valkey, caplog
     reset_queue_counters("queue_0")
     assert get_queue_load("queue_0") == (1, 0)
     assert server.ask("GET", "queue:queue_0:pending") == b"$1\r\n1\r\n"
-    assert f"celery.reset: {getpass.getuser()} on {socket.gethostname()} wrote queue_0 anew; 5 counts" in caplog.text
+    assert f"celery.reset user={getpass.getuser()} host={socket.gethostname()} queue=queue_0 forgotten=5" in caplog.text
     reset_queue_counters()
     assert get_queue_load("queue_0") == (1, 0)
 

@@ -282,7 +282,7 @@ async def test_what_lives_is_read_while_the_history_is_away(
         assert [job.job_id for job in await lonely.find(JobQuery())] == [job_id]
         assert [job and job.job_id for job in await lonely.get([job_id, an_id()])] == [job_id, None]
     assert [record.levelname for record in caplog.records] == ["WARNING"], "one that is away is not asked all the time"
-    assert "from the store alone" in caplog.text
+    assert "history.unavailable" in caplog.text
 
 
 async def test_nobody_is_told_that_a_job_never_was_while_the_history_is_away(lonely: Historian) -> None:

@@ -291,7 +291,7 @@ async def test_durable_jobs_go_on_without_the_transient_store(
     assert (await store.stats()).totals["completed"] == 1
     await store.prune(KEEP)
     assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
-        "transient jobs wait: their store is away, and all others go on without it: cut off"
+        "transient_store.unavailable error=cut off"
     ]
 
 

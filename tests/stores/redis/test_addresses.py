@@ -108,7 +108,7 @@ async def test_a_refused_subscription_does_not_mix_up_replies(
     assert await works(store)
     assert [len(await store.find(JobQuery())) for _ in range(3)] == [1, 1, 1]
     assert await ear.wait(0) is None
-    assert "no wake-ups will be heard" in caplog.text
+    assert "wakeups.refused" in caplog.text
     ear.close()
     assert await store.read("policies") == []
 

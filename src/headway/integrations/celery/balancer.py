@@ -12,6 +12,7 @@ from typing import Any
 from celery import Celery, signals  # type: ignore[import-untyped]
 
 from headway.core.errors import ConfigError
+from headway.core.log_event import LogEvent
 from headway.integrations.celery.addresses import Home, find_home
 from headway.integrations.celery.keeper import Keeper
 from headway.integrations.celery.ledger import Ledger
@@ -95,7 +96,7 @@ class Balancer:
             return
         for load in self.ledger.loads(self.rules.names):
             if load.queue not in self.rules.names and load.pending:
-                log.warning("celery.draining: %s has %d tasks and is no longer sent any", load.queue, load.pending)
+                log.warning(LogEvent("celery.draining", queue=load.queue, tasks=load.pending))
                 queues.select_add(load.queue, routing_key=load.queue)
 
     def _worker_ready(self, sender: Any = None, **_: Any) -> None:
@@ -161,8 +162,8 @@ class Balancer:
         if queue_name is not None:
             queues = [self._ours(queue_name)]
         forgotten = self.ledger.reset(queues)
-        log.warning("celery.reset: %s on %s wrote %s anew; %d counts made by hand are gone",
-                    getpass.getuser(), socket.gethostname(), queue_name or "all queues", forgotten)  # fmt: skip
+        who = {"user": getpass.getuser(), "host": socket.gethostname()}
+        log.warning(LogEvent("celery.reset", **who, queue=queue_name or "all", forgotten=forgotten))
 
     def queue_of_user(self, user_id: object) -> str:
         """Give the one queue that a user hashes to; nobody has the first."""

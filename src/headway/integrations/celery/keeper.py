@@ -10,6 +10,7 @@ from typing import Any
 from celery.worker import state  # type: ignore[import-untyped]
 
 from headway.core.errors import StoreError
+from headway.core.log_event import LogEvent
 from headway.integrations.celery.ledger import Ledger, Run, lease_of, member_in
 from headway.integrations.celery.messages import read_request
 from headway.integrations.celery.rules import Rules
@@ -57,7 +58,7 @@ class Keeper:
         try:
             self._ledger.leave(self._runs.node)
         except StoreError as problem:
-            log.warning("celery.leaving: the ledger cannot be reached, so leases end by themselves: %s", problem)
+            log.warning(LogEvent("celery.leases_left", error=str(problem)))
 
     def _run(self) -> None:
         pause = min(TICK, self._rules.lease / 3)
@@ -69,10 +70,10 @@ class Keeper:
             except StoreError as problem:
                 self._ledger.errors += 1
                 if not trouble:
-                    log.error("celery.ledger_lost: the ledger cannot be reached: %s", problem)  # noqa: TRY400
+                    log.error(LogEvent("celery.ledger_lost", error=str(problem)))  # noqa: TRY400
                 trouble = True
             except Exception:
-                log.exception("celery.keeper_failed")
+                log.exception(LogEvent("celery.keeper_failed"))
             self._woken.wait(pause)
             self._woken.clear()
 
@@ -80,7 +81,7 @@ class Keeper:
         """Renew; drop leases of runs that are over, take some for runs that have none; reconcile if it is our turn."""
         if not self._runs.connected():
             self._ledger.errors += 1
-            log.error("celery.signals_lost: something has disconnected our signals; they are connected again")
+            log.error(LogEvent("celery.signals_lost", hint="they are connected again"))
             self._runs.connect()
         held = sorted(_members(_held())) if self._tell_held else ()
         due, leases = self._ledger.renew(
@@ -106,7 +107,7 @@ class Keeper:
             self._reconcile()
         except Exception:
             self._ledger.errors += 1
-            log.exception("celery.reconciling_failed")
+            log.exception(LogEvent("celery.reconciling_failed"))
 
     def _take_leases(self, leases: set[str]) -> None:
         """A server that lost its data knows nothing of what runs. Runs without a lease twice in a row get one."""

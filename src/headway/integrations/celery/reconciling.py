@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol
 from celery import Celery  # type: ignore[import-untyped]
 from kombu.transport.redis import PRIORITY_STEPS
 
+from headway.core.log_event import LogEvent
 from headway.integrations.celery.ledger import Ledger, Load, member_in
 from headway.integrations.celery.rules import Rules
 
@@ -60,7 +61,7 @@ class Reconciler:
         loads = self._ledger.loads(self._rules.names)
         drift = self._ledger.check()
         if drift:  # Somebody wrote into our keys.
-            log.error("celery.drift: %d numbers of the ledger were wrong and are written anew", drift)
+            log.error(LogEvent("celery.drift", corrected=drift))
             self._ledger.reset([load.queue for load in loads])
         found = self._lookout.look(loads)
         dropped = adopted = 0
@@ -72,10 +73,10 @@ class Reconciler:
             dropped = self._ledger.uncount(missing, "dropped") if missing else 0
             adopted = self._ledger.adopt(unknown)
             if dropped or adopted:
-                log.warning("celery.reconciled: %d tasks were not in the broker, %d not counted", dropped, adopted)
+                log.warning(LogEvent("celery.reconciled", not_in_broker=dropped, not_counted=adopted))
         stranded = tuple(load.queue for load in loads if load.pending and load.read is False)
         if stranded:
-            log.warning("celery.stranded: no worker reads %s, where tasks wait", ", ".join(stranded))
+            log.warning(LogEvent("celery.stranded", queues=", ".join(stranded), hint="no worker reads them"))
         return Report(drift, dropped, adopted, stranded)
 
 

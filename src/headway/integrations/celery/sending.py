@@ -8,6 +8,7 @@ from typing import Any
 from celery import Celery  # type: ignore[import-untyped]
 
 from headway.core.errors import StoreError
+from headway.core.log_event import LogEvent
 from headway.integrations.celery.ledger import Entry, Ledger
 from headway.integrations.celery.marks import Gathered, make_queue, mark_of
 from headway.integrations.celery.messages import USER_HEADER, read_message
@@ -91,7 +92,7 @@ class Sender:
             if self._rules.strict:
                 raise
             self._ledger.errors += 1
-            log.error("celery.uncounted: the ledger cannot be reached: %s", problem)  # noqa: TRY400 - one line is enough
+            log.error(LogEvent("celery.uncounted", error=str(problem)))  # noqa: TRY400 - one line is enough
             return entry.fixed or self._blind(entry)
         return queue
 

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from headway.core.errors import HeadwayError, StoreError, StoreFull, StoreUnavailable
+from headway.core.log_event import LogEvent
 from headway.stores.base import Ear, Store
 
 log = logging.getLogger("headway.stores")
@@ -38,6 +39,7 @@ class Aside:
         self.returns = 0  # How often it has come back.
         self._opened = False
         self._problem: str | None = None
+        self._since = 0.0  # When it went away, on the monotonic clock.
         self._looking: asyncio.Task[None] | None = None
 
     @property
@@ -105,9 +107,14 @@ class Aside:
 
     def _lost(self, problem: Exception) -> None:
         if self._problem is None:
-            log.warning("transient jobs wait: their store is away, and all others go on without it: %s", _text(problem))
+            self._since = time.monotonic()
+            log.warning(LogEvent("transient_store.unavailable", error=_text(problem)))
         self._problem = _text(problem)
         self._look_for_it()
+
+    def _age(self) -> float:
+        """Return for how many seconds the store has been away."""
+        return round(time.monotonic() - self._since, 1)
 
     def _look_for_it(self) -> None:
         looking = self._looking
@@ -126,12 +133,12 @@ class Aside:
             except (HeadwayError, TimeoutError) as problem:
                 self._problem = _text(problem)
                 if time.monotonic() - told > tell_after:
-                    log.warning("transient jobs still wait: their store is away: %s", self._problem)
+                    log.warning(LogEvent("transient_store.unavailable", after=self._age(), error=self._problem))
                     told, tell_after = time.monotonic(), min(tell_after * 2, TOLD_AGAIN_MAX)
             else:
                 self._problem = None
                 self.returns += 1
-                log.warning("the store of transient jobs is back")
+                log.warning(LogEvent("transient_store.recovered", after=self._age()))
 
 
 def _missing(problem: str) -> StoreUnavailable:

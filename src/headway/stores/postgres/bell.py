@@ -16,6 +16,7 @@ from typing import Any
 
 from headway.core.errors import StoreError
 from headway.core.job import JobId
+from headway.core.log_event import LogEvent
 from headway.stores.base import KEEPER, WATCHER
 from headway.stores.ears import LocalEar
 from headway.stores.postgres.connections import CUT, Connection, connect
@@ -96,7 +97,7 @@ class Bell:
             try:
                 await self._listen()
             except (*CUT, StoreError) as problem:
-                log.warning("wake-ups from PostgreSQL are interrupted, listening again in %.1f s: %s", delay, problem)
+                log.warning(LogEvent("wakeups.interrupted", retry_in=round(delay, 1), error=str(problem)))
                 heard = self._connection is not None
                 delay = 0.1 if heard else min(BACKOFF_MAX, delay * 2)
             finally:

@@ -11,6 +11,7 @@ from typing import Any
 import hiredis
 
 from headway.core.job import JobId
+from headway.core.log_event import LogEvent
 from headway.stores.base import WATCHER
 from headway.stores.ears import LocalEar
 from headway.stores.redis.connection import Connection
@@ -128,7 +129,7 @@ class Bell:
 
 def _complain(reply: asyncio.Future[object]) -> None:
     if not reply.cancelled() and isinstance(problem := reply.exception(), hiredis.ReplyError):
-        log.warning("no wake-ups will be heard, only looked for: %s", problem)
+        log.warning(LogEvent("wakeups.refused", error=str(problem)))
 
 
 def _seen(reply: asyncio.Future[object]) -> None:

@@ -13,6 +13,7 @@ from typing import Any, NoReturn, Protocol
 import hiredis
 
 from headway.core.errors import StoreBusy, StoreError, StoreFull, StoreUnavailable
+from headway.core.log_event import LogEvent
 from headway.stores.redis.connection import CONNECT_TIMEOUT, Address, Connection, Hear, Login, Unanswered
 from headway.stores.redis.library import library
 
@@ -180,7 +181,7 @@ class Link:
 
     def switch(self, address: Address) -> None:
         if self._connection is not None and self._connection.address != address:
-            log.warning("store.switched from=%s to=%s", self._connection.address, address)
+            log.warning(LogEvent("store.switched", before=str(self._connection.address), now=str(address)))
             self._leave()
         self._steady.set()
 

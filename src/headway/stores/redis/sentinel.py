@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import hiredis
 
 from headway.core.errors import StoreError
+from headway.core.log_event import LogEvent
 from headway.stores.redis.connection import CONNECT_TIMEOUT, Address, Connection, Login
 from headway.stores.redis.link import Follower, Words, ask_once
 
@@ -218,6 +219,5 @@ def _ignore(_connection: Connection) -> None: ...
 
 def _complain(reply: asyncio.Future[object]) -> None:
     if not reply.cancelled() and isinstance(problem := reply.exception(), hiredis.ReplyError):
-        log.warning(
-            "A Sentinel does not let us subscribe to failovers, so they are noticed up to 1 s late: %s", problem
-        )
+        hint = "failovers are noticed up to 1 s late"
+        log.warning(LogEvent("sentinel.subscription_refused", hint=hint, error=str(problem)))

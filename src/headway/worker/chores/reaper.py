@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable
 
+from headway.core.log_event import LogEvent
 from headway.engine.inforce import InForce
 from headway.engine.recovery import overdue, reap
 from headway.engine.tallies import Tallies
@@ -50,6 +51,6 @@ class Reaper:
                 self._tallies.beat_failed(len(silent - self._silent))
             self._silent = silent
             self.reaped += count
-            log.warning("%d job(s) of workers that are gone were returned", count)
+            log.warning(LogEvent("jobs.returned", jobs=count, workers=len(silent)))
             return 0.01
         return None

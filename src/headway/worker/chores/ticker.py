@@ -10,6 +10,7 @@ from headway.client.ids import new_job_id
 from headway.core.cron import Cron, next_tick, parse_cron, ticks_between
 from headway.core.errors import HeadwayError, StoreError
 from headway.core.job import NewJob
+from headway.core.log_event import LogEvent
 from headway.engine.catalogue import CronDocument, mark_ticked, read_crons
 from headway.stores.base import Store
 
@@ -43,7 +44,7 @@ class Ticker:
             except StoreError:
                 raise
             except HeadwayError as problem:  # The other crons must not wait for this one.
-                log.warning("cron.failed task=%s error=%s", cron.task, problem)
+                log.warning(LogEvent("cron.failed", task=cron.task, error=str(problem)))
                 continue
             if following is not None:
                 soonest = min(soonest, (following - now_at) / 1_000)
