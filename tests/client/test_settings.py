@@ -1,6 +1,7 @@
 """Settings: where each may come from, which place wins, and how a wrong one is told."""
 
 import warnings
+from dataclasses import fields
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import pytest
 
 from headway import Headway
-from headway.client.settings import gather, load_settings
+from headway.client.settings import Settings, gather, load_settings
 from headway.core.errors import ConfigError, UnknownOption
 
 
@@ -57,7 +58,7 @@ def test_the_old_names_of_the_limits_still_work(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("variable", ["MAX_CONCURRENT_TASKS", "HIGH_PRIORITY_RESERVED", "HEADWAY_SLOTS"])
-@pytest.mark.parametrize("text", ["three", "", "2.5", "1e3", "0x10"])
+@pytest.mark.parametrize("text", ["three", "2.5", "1e3", "0x10"])
 def test_a_number_that_is_none_is_refused_with_the_name_of_the_setting(
     tmp_path: Path, variable: str, text: str
 ) -> None:
@@ -109,7 +110,7 @@ def test_a_value_that_cannot_be_used_is_refused_by_name(tmp_path: Path, given: d
         load_settings(given, environment={}, folder=tmp_path)
 
 
-@pytest.mark.parametrize("text", ["nan", "inf", "-inf", "soon", ""])
+@pytest.mark.parametrize("text", ["nan", "inf", "-inf", "soon"])
 def test_a_length_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
     with pytest.raises(ConfigError, match="HEADWAY_GRACE: expected a number of seconds"):
         load_settings(environment={"HEADWAY_GRACE": text}, folder=tmp_path)
@@ -142,6 +143,16 @@ def test_an_unknown_variable_only_warns(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="HEADWAY_SLOT is not a setting of Headway; did you mean 'HEADWAY_SLOTS'"):
         settings = load_settings(environment={"HEADWAY_SLOT": "9"}, folder=tmp_path)
     assert settings.slots == 5
+
+
+def test_a_variable_that_is_empty_is_not_set(tmp_path: Path) -> None:
+    environment = {f"HEADWAY_{field.name.upper()}": "" for field in fields(Settings)}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert load_settings(environment=environment | {"HEADWAY_ODD": ""}, folder=tmp_path) == Settings()
+    assert load_settings(environment=environment | {"MAX_CONCURRENT_TASKS": "7"}, folder=tmp_path).slots == 7
+    (tmp_path / "headway.toml").write_text("slots = 6")
+    assert load_settings(environment={"HEADWAY_SLOTS": " "}, folder=tmp_path).slots == 6
 
 
 def test_what_kubernetes_sets_for_a_service_called_headway_is_not_ours(tmp_path: Path) -> None:

@@ -128,6 +128,8 @@ def gather(
 ) -> dict[str, tuple[Any, str]]:
     """Give each setting that is set anywhere with its value and where it came from."""
     environment = os.environ if environment is None else environment
+    # Empty is not set: so Compose and systemd write a variable that has no value.
+    environment = {variable: text for variable, text in environment.items() if text.strip()}
     found: dict[str, tuple[Any, str]] = {}
     file = (folder or Path.cwd()) / FILE
     for name, value in _read_file(file).items():
