@@ -15,6 +15,7 @@ from django.core.checks import run_checks
 from django.core.management import call_command
 from django.test import override_settings
 
+from headway.client.app import CronEntry
 from headway.integrations.django import queue
 from headway.integrations.django.loading import load_task_modules, module_of_task, task_modules
 from tests.integrations.django.conftest import Worker, both, ended, wait_until
@@ -104,3 +105,14 @@ def test_the_checks_tell_of_a_task_that_no_worker_will_find() -> None:
         assert [message for message in run_checks(tags=["ioqueue"]) if message.id == "ioqueue.W006"] == []
     del queue().tasks["shop.well_named"]
     del sys.modules[f"{SHOP}.named"]
+
+
+def test_the_checks_tell_of_a_cron_that_no_worker_will_import() -> None:
+    # Nothing submits it, so no job leads a worker to its module.
+    bill = billing.bill.task
+    queue().crons[bill.name] = CronEntry(bill.name, "0 * * * *")
+    try:
+        found = [message.msg for message in run_checks(tags=["ioqueue"]) if message.id == "ioqueue.W006"]
+    finally:
+        del queue().crons[bill.name]
+    assert [bill.name in text for text in found] == [True]

@@ -19,8 +19,8 @@ from django.test import override_settings
 from django.test.utils import setup_test_environment, teardown_test_environment
 from django.utils import timezone
 
-from headway.core.errors import ConfigError
-from headway.integrations.django import io_task, queue
+from headway.core.errors import BadCron, ConfigError, NotStored
+from headway.integrations.django import io_cron, io_task, queue
 from headway.integrations.django.models import IOJob
 from tests.integrations.django.conftest import both, table, wait_until
 from tests.integrations.django.shop import tasks
@@ -261,3 +261,37 @@ def test_under_djangos_tests_no_connection_stays_open_beside_its_own(database: s
         wait_until(lambda: connected() == 0)
     finally:
         teardown_test_environment()
+
+
+# ---------------------------------------------------------------------- enqueue, as everywhere in Headway
+
+
+def test_enqueue_gives_a_handle_and_is_part_of_the_transaction() -> None:
+    # R2.17, R2.72
+    with transaction.atomic():
+        lost = tasks.add.enqueue(1)
+        assert IOJob.objects.get(pk=lost.id).kwargs == {"left": 1}
+        transaction.set_rollback(True)
+    assert not IOJob.objects.filter(pk=lost.id).exists()
+    first, second = tasks.fetch.enqueue(7), tasks.fetch.using(priority="low").enqueue(7)
+    assert (first.deduplicated, second.deduplicated, first.id) == (False, True, second.id)
+
+
+def test_a_coroutine_enqueues_too() -> None:
+    async def use() -> str:
+        return (await tasks.add.aenqueue(3, right=4)).id
+
+    assert IOJob.objects.get(pk=async_to_sync(use)()).kwargs == {"left": 3, "right": 4}
+
+
+def test_the_handle_of_a_transient_job_says_that_nothing_is_kept() -> None:
+    job = tasks.touch.enqueue(1)
+    with pytest.raises(NotStored):
+        job.status()
+
+
+def test_a_cron_declared_twice_over_must_have_its_options_with_the_task() -> None:
+    with pytest.raises(ConfigError, match="@io_task"):
+        io_cron("0 * * * *", priority="low")(tasks.add)
+    with pytest.raises(BadCron):
+        io_cron("every night")

@@ -18,6 +18,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management import CommandError, call_command
 from django.db import OperationalError, connection, connections, transaction
 from django.test import TestCase, override_settings
+from django.test.utils import setup_test_environment, teardown_test_environment
 
 from headway import Headway
 from headway.core.errors import IdempotencyConflict, StoreError
@@ -177,6 +178,11 @@ def test_a_database_in_memory_serves_tests_and_no_worker(entry: dict[str, Any]) 
         transaction.set_rollback(True)
     assert not IOJob.objects.exists()
     assert found() == ["ioqueue.W003"]
+    setup_test_environment()
+    try:
+        assert found() == []  # There it is as it should be.
+    finally:
+        teardown_test_environment()
     with pytest.raises(CommandError, match="in memory"):
         call_command("run_ioqueue", skip_checks=True)
 

@@ -20,6 +20,8 @@ from django.db import connection, transaction
 from django.utils import timezone
 
 from headway import PayloadError
+from headway.engine.catalogue import CronDocument, read_crons
+from headway.integrations.django import queue
 from headway.integrations.django.models import IOJob
 from tests.integrations.django.conftest import SELDOM, Worker, both, ended, wait_until
 from tests.integrations.django.names import Status
@@ -92,6 +94,26 @@ def test_a_result_that_cannot_be_kept_does_not_run_the_task_again(worker: Worker
     job = ended(tasks.unstorable(), worker)
     assert (job.status, job.result, job.attempts) == ("done", None, 0)
     assert "object" in job.result_error
+
+
+def test_crons_of_the_project_are_made_known_by_its_workers(worker: Worker) -> None:
+    async def read() -> dict[str, CronDocument]:
+        return {cron.task: cron for cron, _ in await read_crons(await queue().client.store())}
+
+    crons = queue().portal.run(read())
+    names = [f"{tasks.__name__}.{name}" for name in ("nightly", "often")]
+    nightly, often = (crons[name] for name in names)
+    assert (nightly.expression, nightly.tz, nightly.max_retries, nightly.lane) == (
+        "0 3 * * *", "Europe/Paris", 1, "medium"
+    )  # fmt: skip
+    assert (often.overlap, often.max_retries, often.lane) == ("allow", 3, "low")
+    assert ended(tasks.nightly.enqueue().id, worker).result == "swept"
+
+
+def test_a_handle_tells_of_its_job(worker: Worker) -> None:
+    job = tasks.add.enqueue(20, right=2)
+    assert job.result(timeout=30) == 22
+    assert (job.status(), job.deduplicated, IOJob.objects.get(pk=job.id).status) == ("completed", False, "done")
 
 
 def test_a_job_submits_another(worker: Worker) -> None:

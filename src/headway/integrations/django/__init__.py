@@ -8,12 +8,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from headway.integrations.django.queue import Queue, queue
-from headway.integrations.django.registry import IoTask, io_task
+from headway.integrations.django.registry import IoTask, io_cron, io_task
 
 if TYPE_CHECKING:
     from headway.integrations.django.backend import HeadwayBackend
 
-__all__ = ["HeadwayBackend", "IoTask", "Queue", "io_task", "queue"]
+__all__ = ["HeadwayBackend", "IoTask", "Queue", "io_cron", "io_task", "queue"]
 
 
 def __getattr__(name: str) -> Any:

@@ -15,7 +15,7 @@ from headway.integrations.django.address import NO_OTHER_WAY, WORKS
 from headway.integrations.django.conf import database, read_options
 from headway.integrations.django.framework import FRAMEWORK, RELEASE
 from headway.integrations.django.loading import declared_django_tasks, module_of_task, task_modules
-from headway.integrations.django.queue import Queue, is_of_django_tasks, queue
+from headway.integrations.django.queue import Queue, in_tests, is_of_django_tasks, queue
 from headway.integrations.django.registry import IoTask
 from headway.integrations.django.sqlite import is_in_memory
 from headway.stores.open import open_store
@@ -77,7 +77,7 @@ def check_tasks(**_: Any) -> list[CheckMessage]:
         for name, function in sorted(functions.items())
         if "<locals>" not in function.__qualname__  # A test declares such tasks for itself.
         and function.__module__ not in reached
-        and module_of_task(name) != function.__module__
+        and (name in queue().crons or module_of_task(name) != function.__module__)  # Nothing leads to a cron.
     ]
 
 
@@ -108,11 +108,11 @@ def _check_sqlite(alias: str) -> list[CheckMessage]:
         found.append(
             Error("IOQUEUE_STORE is set, and the jobs are kept in SQLite.", hint=NO_OTHER_WAY, id="ioqueue.E007")
         )
-    if is_in_memory(alias):
+    if is_in_memory(alias) and not in_tests():
         found.append(
             Warning(
                 f"The database {alias!r} is in memory: jobs can be submitted and looked at, and no worker sees them.",
-                hint="Give it a file; for tests silence ioqueue.W003.",
+                hint="Give it a file.",
                 id="ioqueue.W003",
             )
         )

@@ -18,7 +18,7 @@ HEARTBEAT = 30.0  # Seconds between two renewals of leases at most.
 
 
 def _redis_url() -> str:
-    return urlsplit(os.environ.get("REDIS_URL", "redis://localhost:6379"))._replace(path="/5").geturl()
+    return urlsplit(os.environ.get("REDIS_URL") or "redis://localhost:6379")._replace(path="/5").geturl()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,7 @@ class ProjectPortal(Portal):
     """Runs coroutines where they are called if ``here``, else on a loop in a thread of its own.
 
     ``lend`` lets a loop use this thread's connection; ``close`` closes what was opened on the loop, before that ends.
+    ``brief``: nothing may stay open between two verbs.
     """
 
     def __init__(
@@ -24,14 +25,19 @@ class ProjectPortal(Portal):
         here: Callable[[], bool],
         lend: Callable[[], AbstractContextManager[None]],
         close: Callable[[], Coroutine[Any, Any, None]],
+        brief: Callable[[], bool],
     ) -> None:
         super().__init__()
-        self._here, self._lend, self._close = here, lend, close
+        self._here, self._lend, self._close, self._brief = here, lend, close, brief
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine to its end."""
         if not self._here():
-            return super().run(coroutine)
+            try:
+                return super().run(coroutine)
+            finally:
+                if self._brief():
+                    super().run(self._close())
         with contextlib.closing(coroutine), self._runner() as runner:
             return runner.run(coroutine)
 

@@ -15,6 +15,7 @@ from django.db import OperationalError, connections, transaction
 
 from headway.client.app import Headway
 from headway.client.client import Client
+from headway.client.job import Job
 from headway.client.task import Call, Task
 from headway.core.errors import JobNotFound, NotAStore, StoreError
 from headway.core.job import JobId, NewJob, State, Submitted
@@ -39,6 +40,7 @@ from headway.integrations.django.views import WITH_VIEWS
 from headway.stores.base import Migrates, Stats, Store
 from headway.stores.sqlite.store import SqliteStore
 
+R = TypeVar("R")
 T = TypeVar("T")
 
 
@@ -56,7 +58,7 @@ class Queue(Headway):
         self._not_found: set[str] = set()  # Tasks that jobs name and that no module declares.
         super().__init__(**worker_settings(options))
         self.client = Client(self._make_callers_store, lambda: self.settings.history)
-        self.portal = ProjectPortal(is_sqlite, lend_connection, self._close_client)
+        self.portal = ProjectPortal(is_sqlite, lend_connection, self._close_client, in_tests)
 
     def configure(self, **settings: Any) -> None:
         """Set settings over those of the project, as a worker's parent does."""
@@ -82,11 +84,24 @@ class Queue(Headway):
         return self.tasks.get(name)
 
     def submit(self, call: Call[Any]) -> str | None:
-        """Submit a call as part of the transaction that Django's connection is in; gives the id of its job.
+        """Submit a call as part of the transaction that Django's connection is in. Return the id of its job.
 
-        A transient one is sent after the commit, if it comes to one, and has no id to give: to its own store, if there
-        is one.
+        The id of a transient job is not returned, since nothing can be asked about it.
         """
+        answer = self._submit_in_transaction(call)
+        return None if answer is None else answer.job_id
+
+    def enqueue(self, call: Call[R]) -> Job[R]:
+        """Submit a call as part of the transaction that Django's connection is in. Return a handle on its job."""
+        answer = self._submit_in_transaction(call)
+        return self._submitted(call, answer or Submitted(call.new.job_id, False))
+
+    async def aenqueue(self, call: Call[R]) -> Job[R]:
+        """Submit from a coroutine, in the thread where Django keeps the connection of the request."""
+        return await sync_to_async(self.enqueue, thread_sensitive=True)(call)
+
+    def _submit_in_transaction(self, call: Call[Any]) -> Submitted | None:
+        """Submit a call on Django's connection. A transient job is sent to its own store after the commit, if any."""
         alias = database()
         connection = connections[alias]
         if connection.vendor not in WITH_VIEWS:
@@ -105,10 +120,10 @@ class Queue(Headway):
                 (answer,) = self._submit_here(call)
             except StoreError as problem:  # What any other statement on this connection would raise.
                 raise OperationalError(str(problem)) from problem
-            return answer.job_id
+            return answer
         with connection.wrap_database_errors:
             (answer,) = self._in_use(lambda: self._submit_blocking([call], connection.connection))
-        return answer.job_id
+        return answer
 
     async def asubmit(self, call: Call[Any]) -> str | None:
         """Submit from a coroutine, in the thread where Django keeps the connection of the request."""
@@ -198,8 +213,13 @@ class Queue(Headway):
         try:
             return work()
         finally:
-            if hasattr(mail, "outbox"):  # Only while Django's test environment is set up.
+            if in_tests():
                 self.portal.run(self.client.close())
+
+
+def in_tests() -> bool:
+    """Return whether Django's test environment is set up."""
+    return hasattr(mail, "outbox")
 
 
 def worker_settings(options: Options) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 
 from headway.client.app import Headway
+from headway.client.job import Job
 from headway.client.options import Unique
 from headway.client.task import Call, Task
 from headway.core.errors import ConfigError
@@ -19,7 +20,10 @@ TIMEOUT = 3_600  # Seconds. IOQueue knew no limit at all; a job that hangs shoul
 
 
 class IoTask(Generic[P, R]):
-    """A task of a Django project. Calling it submits a job; ``run`` calls the function here and now."""
+    """A task of a Django project: ``enqueue`` submits a job, ``run`` calls the function here and now.
+
+    Calling the task submits a job too, as it did in IOQueue.
+    """
 
     def __init__(self, task: Task[P, R, Any]) -> None:
         self.task = task
@@ -29,12 +33,20 @@ class IoTask(Generic[P, R]):
         self.__doc__ = task.__doc__
         self.__wrapped__ = task.fn
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> str | None:
-        """Submit a job, as part of the transaction that the database connection is in.
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
+        """Submit a job, as part of the transaction that the database connection is in. Return a handle on it.
 
-        Gives the id of the job; None for a transient one, which is sent after the commit. Raises ``ValueError`` for
-        arguments that JSON cannot hold, ``TypeError`` for those that the function does not take.
+        A transient job is sent after the commit. Raises ``ValueError`` for arguments that JSON cannot hold,
+        ``TypeError`` for those that the function does not take.
         """
+        return self._queue.enqueue(self._call(args, kwargs))
+
+    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
+        """Submit a job from a coroutine, such as an async view."""
+        return await self._queue.aenqueue(self._call(args, kwargs))
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> str | None:
+        """Submit a job as ``enqueue`` does. Return its id, or None for a transient one."""
         return self._queue.submit(self._call(args, kwargs))
 
     def send(self, *args: P.args, **kwargs: P.kwargs) -> str | None:
@@ -64,6 +76,11 @@ class IoTask(Generic[P, R]):
 
     def __repr__(self) -> str:
         return f"IoTask({self.name!r})"
+
+    @property
+    def app(self) -> Queue:
+        """The queue of the project."""
+        return self._queue
 
 
 @overload
@@ -108,3 +125,23 @@ def io_task(
         return IoTask(decorate(function))
 
     return declare if function is None else declare(function)
+
+
+def io_cron(
+    expression: str, *, tz: str = "UTC", catch_up: str = "skip", overlap: str = "skip", **options: Any
+) -> Callable[[Callable[..., Any] | IoTask[Any, Any]], IoTask[Any, Any]]:
+    """Run a task by the clock: ``@io_cron("0 3 * * *", tz="Europe/Paris")``, on a function or above ``@io_task``.
+
+    Each tick makes one job however many workers there are. ``catch_up`` and ``overlap`` are those of ``Headway.cron``,
+    other options those of ``io_task``. Raises ``BadCron`` for an expression or zone that cannot be read.
+    """
+    make = queue().cron(expression, tz=tz, catch_up=catch_up, overlap=overlap)
+
+    def declare(function: Callable[..., Any] | IoTask[Any, Any]) -> IoTask[Any, Any]:
+        if isinstance(function, IoTask) and options:
+            raise ConfigError(f"task {function.name}: give the options of a task to @io_task")
+        task: IoTask[Any, Any] = function if isinstance(function, IoTask) else io_task(**options)(function)
+        make(task.task)
+        return task
+
+    return declare

@@ -16,7 +16,7 @@ from asgiref.sync import sync_to_async
 from django.db import connection
 
 from headway import Limit
-from headway.integrations.django import io_task
+from headway.integrations.django import io_cron, io_task
 from tests.integrations.django.shop.models import Order
 
 
@@ -89,6 +89,16 @@ def die() -> None:
 @io_task
 def note(text: str) -> None:
     Order.objects.create(article=text)
+
+
+@io_cron("0 3 * * *", tz="Europe/Paris", max_retries=1)
+def nightly() -> str:
+    return "swept"
+
+
+@io_cron("*/5 * * * *", overlap="allow")
+@io_task(priority="low")
+def often() -> None: ...
 
 
 def backend_pid() -> int:
