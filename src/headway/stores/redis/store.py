@@ -299,8 +299,9 @@ class RedisStore:
         found: list[Job] = []
         if query.before is not None and query.before <= 1:
             return []
+        filtered = any(value is not None for value in query[1:7])
         while len(found) < query.limit:
-            page = min(PAGE, query.limit - len(found))
+            page = PAGE if filtered else min(PAGE, query.limit - len(found))
             now_at, below, some = await self._call("find", letters, below, page, PAGE_BYTES)
             jobs = (records.read_job(pieces, now_at) for pieces in some)
             found += [job for job in jobs if _matches(job, query)]

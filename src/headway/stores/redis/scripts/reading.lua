@@ -110,14 +110,15 @@ local function find(keys, args)
   local found, bottom = {}, tonumber(call('HGET', P .. 'meta', 'bottom') or 1)
   local top = tonumber(call('HGET', P .. 'meta', 'seq') or 0) + 1
   if below == 0 or below > top then below = top end  -- from far above it would take forever, or never come down
-  local members, go_on = {}, 0
+  local members, go_on, reached = {}, 0, ''  -- reached: where a list of a state goes on that was not read to its end
   if states ~= '' and not string.find(states, '[QC]') then  -- each of these states has a list of its own
     for letter in string.gmatch(states, '.') do
       if letter == 'E' then
         for _, member in ipairs(call('HKEYS', P .. 'lease')) do push(members, member) end
       else
-        local some = call('ZRANGE', P .. 'bad:' .. letter, '(' .. num(below), 0, 'BYSCORE', 'REV', 'LIMIT', 0, most)
+        local some = call('ZRANGE', P .. 'bad:' .. letter, '(' .. num(below), 0, 'BYSCORE', 'REV', 'LIMIT', 0, most + 1)
         for _, member in ipairs(some) do push(members, member) end
+        if #some > most and some[#some] > reached then reached = some[#some] end
       end
     end
     table.sort(members, function(a, b) return a > b end)
@@ -128,6 +129,10 @@ local function find(keys, args)
   end
   local limit = member_of(below)
   for _, member in ipairs(members) do
+    if member < reached then  -- between these may be others that were not read yet
+      go_on = tonumber(reached) - BASE
+      break
+    end
     if member < limit then
       if #found == most or size > tonumber(args[5]) then
         go_on = tonumber(member) - BASE + 1
@@ -140,6 +145,7 @@ local function find(keys, args)
       end
     end
   end
+  if reached ~= '' and go_on == 0 then go_on = tonumber(reached) - BASE end
   return {now, go_on, found}
 end
 
