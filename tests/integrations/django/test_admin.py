@@ -5,12 +5,22 @@
 
 from __future__ import annotations
 
+import json
+import re
+import urllib.parse
+
 import pytest
+from django.contrib import admin
 from django.contrib.auth.models import Permission, User
 from django.test import Client
+from django.utils.html import escape
 
+from headway.core.errors import JobError
+from headway.core.policy.retry import Raised
 from headway.integrations.django import queue
 from headway.integrations.django.models import IOJob
+from headway.stores.base import Beat
+from tests.conformance.builders import CONFIRM_MS, LEASE_MS, a_job, a_worker, claim_one, end, register, submit
 from tests.integrations.django.conftest import both
 from tests.integrations.django.shop import tasks
 
@@ -86,6 +96,84 @@ def test_jobs_are_cancelled_and_run_again() -> None:
     assert "1 left as they are" in act(client, "cancel_jobs", job_id)
     assert "1 left as they are" in act(client, "replay_jobs", job_id)
     assert "1 job queued again" in act(client, "retry_jobs", job_id)
+    assert IOJob.objects.get(pk=job_id).state == "queued"
+
+
+XSS = [
+    "<script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "'><svg onload=alert(1)>",
+    "</textarea><script>alert(1)</script>",
+    "javascript:alert(1)",
+    "{{ 7|add:7 }}{% now 'Y' %}",
+]
+
+
+async def make_hostile_jobs(text: str) -> list[str]:
+    """Put jobs into the store whose every field is hostile: one that waits, one that runs, one that failed."""
+    store = await queue().client.store()
+    await register(store, text)
+    hostile = {"task": text, "lane": text, "tenant": text, "trace_id": text, "unique_key": text}
+    payload = b"\x01" + json.dumps({text: text}).encode()
+    [failed] = await submit(store, a_job(**hostile, payload=payload, idempotency_key=text, max_retries=0))  # type: ignore[arg-type]
+    lease = await claim_one(store, text)
+    await end(store, lease, Raised(JobError(text, text, text)))
+    [runs] = await submit(store, a_job(**hostile, payload=payload))  # type: ignore[arg-type]
+    lease = await claim_one(store, text)
+    await store.renew(Beat(a_worker(text), LEASE_MS, CONFIRM_MS, [(lease.job_id, lease.token)]))
+    [waits] = await submit(store, a_job(task=text, lane=text, tenant=text, payload=payload))
+    return [failed, runs, waits]
+
+
+def test_whatever_a_job_holds_is_text_on_every_page() -> None:
+    # S-14
+    client, text = client_of(superuser=True), " ".join(XSS)
+    job_ids = queue().portal.run(make_hostile_jobs(text))
+    quoted = urllib.parse.quote(text)
+    pages = [LIST, f"{LIST}?q={quoted}", f"{LIST}?lane__exact={quoted}", f"{LIST}?{quoted}={quoted}", f"{LIST}?e=1"]
+    pages += [f"{LIST}{job_id}/{page}/" for job_id in job_ids for page in ("change", "history")]
+    shown = 0
+    for page in pages:
+        answer = client.get(page, follow=True)
+        assert answer.status_code == 200, page
+        body = answer.content.decode()
+        shown += all(escape(part) in body for part in XSS)
+        assert [part for part in XSS if "<" in part and part in body] == [], page
+        assert not re.search(r"(?i)(href|src|action)\s*=\s*[\"']?\s*javascript:", body), page
+    assert shown >= 4  # It was there to be seen, and unchanged.
+
+
+VIEWS = ["", "add/", "{id}/change/", "{id}/history/", "{id}/delete/"]
+
+
+@pytest.mark.parametrize("who", ["nobody", "a user who is not staff"])
+def test_no_view_is_open_to_who_is_not_staff(who: str) -> None:
+    # S-37, S-16
+    job_id = tasks.add(1)
+    User.objects.all().delete()
+    client = Client()
+    if who != "nobody":
+        user = User.objects.create_user("bo", is_staff=False)
+        user.user_permissions.set(Permission.objects.filter(codename__in=("view_iojob", "manage_iojob")))
+        client.force_login(user)
+    found = {str(pattern.pattern) for pattern in admin.site._registry[IOJob].urls}
+    assert len(found) == len(VIEWS) + 1  # The last sends an old address to the new one.
+    for view in (*VIEWS, "{id}/"):
+        path = LIST + view.format(id=job_id)
+        for answer in (client.get(path), client.post(path, {"action": "cancel_jobs", "_selected_action": [job_id]})):
+            assert answer.status_code == 302, path
+            assert answer["location"].startswith("/admin/login/?next=/admin/"), answer["location"]
+    assert IOJob.objects.get(pk=job_id).state == "queued"
+
+
+def test_an_action_needs_the_token_against_forged_requests() -> None:
+    # S-37
+    job_id = tasks.add(1)
+    client_of("view_iojob", "manage_iojob")
+    client = Client(enforce_csrf_checks=True)
+    client.force_login(User.objects.get())
+    answer = client.post(LIST, {"action": "cancel_jobs", "_selected_action": [job_id]})
+    assert answer.status_code == 403
     assert IOJob.objects.get(pk=job_id).state == "queued"
 
 

@@ -56,6 +56,7 @@ def mode(path: Path) -> int:
 
 
 async def test_only_its_owner_may_read_a_store(open_file: OpenFile, path: Path) -> None:
+    # S-27
     before = os.umask(0)
     try:
         store = await open_file(path)
