@@ -384,3 +384,52 @@ async def test_a_tenants_finished_jobs_leave_no_trace_in_the_order(store: Store)
     await report(store, *(judge(Returned(b"1"), lease, BUILT_IN) for lease in leases))
     late = await submit(store, a_job(tenant="acme"), a_job(tenant="zeta"))
     assert await claimed_ids(store, free=2) == late
+
+
+# ---------------------------------------------------------------------- how many wait
+
+
+async def test_a_tenants_waiting_jobs_are_counted_by_lane(store: Store, clock: ManualClock) -> None:
+    # S-20, S-31: those of others, delayed ones and those that run are not among them.
+    await register(store, slots=9)
+    assert await store.waiting_of("acme") == {}
+    await submit(store, a_job(lane="low"), a_job(lane="low", tenant="acm"), a_job(lane="low", tenant="acme2"))
+    await submit(store, a_job(lane="low", tenant="acme"), a_job(lane="low", tenant="acme", needs=("gpu",)))
+    clock.advance(5)
+    await submit(store, a_job(lane="high", tenant="acme"), a_job(lane="low", tenant="acme", delay_ms=60_000))
+    await submit(store, a_job(lane="low", tenant="acme"), a_job(lane="low", tenant="bolt"))
+    waiting = await store.waiting_of("acme")
+    assert {lane: stats.waiting for lane, stats in waiting.items()} == {"low": 3, "high": 1}
+    assert {lane: (stats.delayed, stats.executing) for lane, stats in waiting.items()} == {
+        "low": (0, 0),
+        "high": (0, 0),
+    }
+    now_at = (await store.snapshot()).now_at
+    assert (waiting["low"].oldest_at, waiting["high"].oldest_at) == (now_at - 5_000, now_at)
+    assert (await store.waiting_of("bolt"))["low"].waiting == 1
+    assert await store.waiting_of("nobody") == {}
+
+
+async def test_a_tenants_job_that_runs_or_has_ended_waits_no_more(store: Store, clock: ManualClock) -> None:
+    await register(store, slots=9)
+    await submit(store, *(a_job(tenant="acme") for _ in range(3)), a_job(tenant="bolt"))
+    clock.advance(1)
+    leases = await claim(store, free=3)
+    mine = [lease for lease in leases if lease.tenant == "acme"]
+    left = 3 - len(mine)
+    assert {lane: stats.waiting for lane, stats in (await store.waiting_of("acme")).items()} == {"medium": left}
+    for lease in mine:
+        await end(store, lease)
+    assert (await store.waiting_of("acme"))["medium"].waiting == left
+    ended = (await store.waiting_of("acme"))["medium"]
+    assert ended.oldest_at == (await store.snapshot()).now_at - 1_000
+    await claim(store, free=9)
+    assert await store.waiting_of("acme") == {}
+
+
+async def test_a_job_that_waits_for_its_limit_is_counted(store: Store) -> None:
+    await govern(store, Policy(limits={"one": LimitRule(concurrency=1, by="tenant")}))
+    await register(store, slots=9)
+    await submit(store, *(a_job(tenant="acme") for _ in range(4)))
+    assert len(await claim(store, free=9)) == 1
+    assert {lane: stats.waiting for lane, stats in (await store.waiting_of("acme")).items()} == {"medium": 3}

@@ -153,6 +153,37 @@ async def test_no_list_and_no_number_names_what_is_another_tenants(house: House)
             assert (answer.status_code, answer.json()["code"]) == (403, "tenant_mismatch")
 
 
+async def test_nothing_that_is_read_changes_with_what_another_tenant_does(house: House) -> None:
+    # S-31: every read without a task's id, and numbers above all.
+    reads = [
+        path
+        for path, methods in house.api.openapi()["paths"].items()
+        if "get" in methods and "{" not in path and path not in ("/task", "/metrics")
+    ]
+    assert "/api/v1/queue/stats" in reads
+    async with house.client(house.ours) as ours, house.client(house.theirs) as theirs:
+        body = {"task_type": "mine", "priority": "low", "required_capabilities": ["nothing like it"]}
+        for _ in range(2):
+            await ours.post(TASKS, json=body)
+        before = {path: _timeless((await ours.get(path)).text) for path in reads}
+        for priority in ("low", "medium", "high"):
+            await _submitted(theirs, priority=priority)
+        after = {path: _timeless((await ours.get(path)).text) for path in reads}
+        assert after == before
+        stats = (await ours.get("/api/v1/queue/stats")).json()
+        assert {name: lane["depth"] for name, lane in stats["queues"].items()} == {"high": 0, "medium": 0, "low": 2}
+        assert (stats["workers"], stats["throughput"]) == (None, None)
+    async with house.client(house.operator) as operator:
+        stats = (await operator.get("/api/v1/queue/stats")).json()
+        assert sum(lane["depth"] for lane in stats["queues"].values()) == 2 + 3 + 2
+        assert stats["workers"]["active"] == 1
+
+
+def _timeless(text: str) -> str:
+    """Leave out what changes while a test runs: ages in seconds, and estimates."""
+    return re.sub(r'"(oldest_age_seconds|p50|p90|wait)\w*":[^,}]*', "", text)
+
+
 async def test_what_concerns_all_tenants_is_not_for_a_token_of_one(house: House) -> None:
     # S-31: also to be given tasks, which are everybody's.
     whole = ["GET /metrics", "GET /api/v1/workers", "GET /api/v1/pauses", "PUT /api/v1/policy", "POST /api/v1/pause"]
@@ -190,7 +221,7 @@ async def test_a_limit_by_a_parameter_holds_back_nobody_elses_tasks(house: House
     # S-32: the other tenant's account 7 is busy, and nothing tells of it.
     limits = {"export": {"x": {"concurrency": 1, "by": "account"}}}
     parameters = {"properties": {"account": {"type": "integer"}}, "required": ["account"]}
-    entry = {"name": "export", "lane": "high", "executor": "async", "parameters": parameters}
+    entry: dict[str, Any] = {"name": "export", "lane": "high", "executor": "async", "parameters": parameters}
     entry["limits"] = [{"concurrency": 1, "by": "account"}]
     body = {"task_type": "export", "parameters": {"account": 7}}
     operator, theirs, ours = (house.client(token) for token in (house.operator, house.theirs, house.ours))

@@ -241,8 +241,8 @@ class QueueStats(BaseModel):
     """The queue in numbers."""
 
     queues: dict[str, LaneDepth]
-    workers: WorkerCounts
-    throughput: Throughput
+    workers: WorkerCounts | None = Field(description="null for a token of one tenant.")
+    throughput: Throughput | None = Field(description="null for a token of one tenant.")
 
 
 class Replay(Body):

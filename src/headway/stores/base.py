@@ -255,6 +255,13 @@ class Store(Protocol):
 
     async def stats(self) -> Stats: ...
 
+    async def waiting_of(self, tenant: str) -> dict[str, LaneStats]:
+        """Count a tenant's jobs that wait, in each lane that has any. ``oldest_at``: since when the foremost waits.
+
+        Delayed and executing jobs are not counted. It takes no longer while other tenants have more jobs.
+        """
+        ...
+
     async def survey(self) -> Survey:
         """Picture what waits, what runs and who could run it. It counts nothing that grows with the jobs."""
         ...

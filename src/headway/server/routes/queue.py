@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated
 
 from fastapi import Query, Request
@@ -17,7 +18,7 @@ from headway.server.routes.tasks import PAGE, PAGE_MAX, Include, TaskId, find, r
 from headway.server.routing import Routes, caller_of
 from headway.server.service import Service, service_of
 from headway.server.shapes import BULK_MAX, Name, QueueStats, Replay, Replayed, TaskPage, TaskState
-from headway.stores.base import JobQuery, Stats
+from headway.stores.base import JobQuery, LaneStats, Stats
 
 routes = Routes("queue", "/api/v1")
 
@@ -26,24 +27,36 @@ routes = Routes("queue", "/api/v1")
     "/queue/stats", scope=Scope.READ, answers={200: QueueStats}, takes_input=False, summary="The queue in numbers"
 )
 async def get_stats(request: Request) -> Response:
-    """Count what waits in each priority, the workers, and what ended in the last minute or so."""
-    service = service_of(request)
-    return reply(stats_values(await service.client.stats(), list((await service.policy()).lanes)))
+    """Count what waits in each priority, the workers, and what ended in the last minute or so.
+
+    A token of one tenant learns how many of that tenant's tasks wait, and nothing of workers and throughput.
+    """
+    service, tenant = service_of(request), caller_of(request).tenant
+    lanes = list((await service.policy()).lanes)
+    if tenant is None:
+        return reply(stats_values(await service.client.stats(), lanes))
+    store = await service.store()
+    waiting, now_at = await store.waiting_of(tenant), (await store.snapshot()).now_at
+    return reply({"queues": _depths(lanes, waiting, now_at), "workers": None, "throughput": None})
+
+
+def _depths(lanes: list[str], waiting: Mapping[str, LaneStats], now_at: int) -> dict[str, dict[str, int]]:
+    """Return each lane's depth and age; every lane of the policy is there, empty ones too."""
+    found = {}
+    for name in dict.fromkeys([*lanes, *waiting]):
+        lane = waiting.get(name, LaneStats())
+        age = 0 if lane.oldest_at is None or not lane.waiting else max(0, now_at - lane.oldest_at) // 1_000
+        found[name] = {"depth": lane.waiting, "oldest_age_seconds": age}
+    return found
 
 
 def stats_values(stats: Stats, lanes: list[str]) -> dict[str, object]:
-    """Give the queue's numbers; every lane of the policy is there, empty ones too."""
-    queues = {}
-    for name in dict.fromkeys([*lanes, *stats.lanes]):
-        lane = stats.lanes.get(name)
-        waiting, oldest_at = (lane.waiting, lane.oldest_at) if lane is not None else (0, None)
-        age = 0 if oldest_at is None or not waiting else max(0, stats.now_at - oldest_at) // 1_000
-        queues[name] = {"depth": waiting, "oldest_age_seconds": age}
+    """Return the queue's numbers."""
     live = [worker for worker in stats.workers if worker.state is not WorkerState.DEAD]
     counts = {state.value: sum(worker.state is state for worker in stats.workers) for state in WorkerState}
     recent = stats.last_minute
     return {
-        "queues": queues,
+        "queues": _depths(lanes, stats.lanes, stats.now_at),
         "workers": counts
         | {
             "total_capacity": sum(worker.slots for worker in live),

@@ -310,6 +310,21 @@ class MemoryStore:
             kept = Counter(r.state.value for r in self._jobs.values() if r.state in bad)
             return Stats(now_at, lanes, workers, dict(totals), dict(recent), dict(kept))
 
+    async def waiting_of(self, tenant: str) -> dict[str, LaneStats]:
+        with self._lock:
+            lanes: dict[str, LaneStats] = {}
+            foremost: set[ClassKey] = set()
+            for record in sorted(self._jobs.values(), key=lambda one: one.place):
+                if record.new.tenant == tenant and record.state is State.QUEUED and record.due_at is None:
+                    key = record.class_key
+                    known = lanes.get(key.lane, LaneStats())
+                    oldest_at = known.oldest_at
+                    if key not in foremost:
+                        foremost.add(key)
+                        oldest_at = _earlier(oldest_at, record.eligible_at)
+                    lanes[key.lane] = LaneStats(waiting=known.waiting + 1, oldest_at=oldest_at)
+            return lanes
+
     async def survey(self) -> Survey:
         with self._lock:
             return self._survey(self._now())

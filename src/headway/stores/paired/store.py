@@ -28,6 +28,7 @@ from headway.stores.base import (
     Exchange,
     Exchanged,
     JobQuery,
+    LaneStats,
     Renewed,
     Stats,
     Store,
@@ -331,6 +332,9 @@ class PairedStore:
         stats = await self._durable.stats()
         other = await self._aside.ask(lambda store: store.stats())
         return stats if other is None else join_stats(stats, other)
+
+    async def waiting_of(self, tenant: str) -> dict[str, LaneStats]:
+        return await self._durable.waiting_of(tenant)  # A transient job has no tenant.
 
     async def survey(self) -> Survey:
         await self._look()

@@ -86,6 +86,14 @@ async def stats(tx: Transaction) -> Stats:
     return Stats(tx.now_at, lanes, workers, totals, recent, kept)
 
 
+async def waiting_of(tx: Transaction, tenant: str) -> dict[str, LaneStats]:
+    """Count a tenant's jobs that wait."""
+    if not is_writable(tenant):
+        return {}
+    found = await tx.db.run("waiting_of", rows.text(tenant), tx.namespace_id)
+    return {row["lane"]: LaneStats(waiting=row["waiting"], oldest_at=row["oldest_at"]) for row in found}
+
+
 async def _history(tx: Transaction, seqs: Sequence[int]) -> dict[int, list[Attempt]]:
     history: dict[int, list[Attempt]] = {}
     for row in await tx.db.run("history", list(seqs)):

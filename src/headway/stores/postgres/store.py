@@ -26,6 +26,7 @@ from headway.stores.base import (
     Exchange,
     Exchanged,
     JobQuery,
+    LaneStats,
     Renewed,
     Stats,
 )
@@ -240,6 +241,9 @@ class PostgresStore:
 
     async def stats(self) -> Stats:
         return await self._read(reading.stats)
+
+    async def waiting_of(self, tenant: str) -> dict[str, LaneStats]:
+        return await self._read(lambda tx: reading.waiting_of(tx, tenant))
 
     async def survey(self) -> Survey:
         return await self._read(standing.survey)

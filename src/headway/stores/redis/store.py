@@ -339,6 +339,16 @@ class RedisStore:
             {state: count for state, count in states.items() if count},
         )
 
+    async def waiting_of(self, tenant: str) -> dict[str, LaneStats]:
+        _, *found = await self._call("waiting_of", tenant)
+        lanes: dict[str, LaneStats] = {}
+        for at in range(0, len(found), 3):
+            lane = records.class_key(found[at]).lane
+            known = lanes.get(lane, LaneStats())
+            oldest_at = _earlier(known.oldest_at, int(found[at + 2]))
+            lanes[lane] = LaneStats(waiting=known.waiting + int(found[at + 1]), oldest_at=oldest_at)
+        return lanes
+
     async def survey(self) -> Survey:
         now_at, seen = await self._call("survey")
         return _read_survey(now_at, seen)[0]

@@ -84,6 +84,14 @@ def stats(tx: Transaction) -> Stats:
     return Stats(tx.now_at, lanes, workers, dict(totals), dict(recent), kept)
 
 
+def waiting_of(tx: Transaction, tenant: str) -> dict[str, LaneStats]:
+    """Count a tenant's jobs that wait."""
+    if not is_writable(tenant):
+        return {}
+    found = tx.db.run("waiting_of", tenant, tx.namespace_id)
+    return {lane: LaneStats(waiting=waiting, oldest_at=oldest_at) for lane, waiting, oldest_at in found}
+
+
 def _history(tx: Transaction, seqs: Sequence[int]) -> dict[int, list[Attempt]]:
     history: dict[int, list[Attempt]] = {}
     for row in tx.db.rows("history", rows.json_list(seqs)):

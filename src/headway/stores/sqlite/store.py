@@ -27,6 +27,7 @@ from headway.stores.base import (
     Exchange,
     Exchanged,
     JobQuery,
+    LaneStats,
     Renewed,
     Stats,
     SubmitBlocking,
@@ -145,6 +146,9 @@ class SqliteStore:
 
     async def stats(self) -> Stats:
         return await self._read(reading.stats)
+
+    async def waiting_of(self, tenant: str) -> dict[str, LaneStats]:
+        return await self._read(lambda tx: reading.waiting_of(tx, tenant))
 
     async def survey(self) -> Survey:
         return await self._read(standing.survey)

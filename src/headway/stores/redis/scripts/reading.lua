@@ -225,6 +225,36 @@ local function standing(keys, args)
   return {now, whole, seen, fair, math.min(ahead, most), math.min(own, most), limits, {}}
 end
 
+-- waiting_of: a tenant's jobs that wait.
+-- args     tenant
+-- returns  now, then for each class that has any: its text, how many, since when the foremost waits
+local function waiting_of(keys, args)
+  begin(keys, args)
+  local tenant, from, found, running, runs = args[2], text(args[2]), {now}, {}, {}
+  local held = call('HGETALL', P .. 'lease')
+  for i = 1, #held, 2 do
+    if lease.rest(held[i + 1]).tenant == tenant then
+      local number = lease.class(held[i + 1])
+      running[held[i]], runs[number] = true, (runs[number] or 0) + 1
+    end
+  end
+  for number = 1, class.all() do
+    local live, busy = P .. 'live:' .. num(number), runs[number] or 0
+    local waiting = lines.clock(number) and call('ZLEXCOUNT', live, '[' .. from, '(' .. from .. ':') - busy or 0
+    if waiting > 0 then
+      for _, entry in ipairs(call('ZRANGE', live, '[' .. from, '(' .. from .. ':', 'BYLEX', 'LIMIT', 0, busy + 1)) do
+        local member = sub(entry, #from + 17)
+        if not running[member] then
+          push(found, class.parts(number).name, num(waiting))
+          push(found, eligible_of(member))
+          break
+        end
+      end
+    end
+  end
+  return found
+end
+
 -- stats: the store in numbers.
 -- returns  now, lanes (text of a class, waiting, delayed, oldest or '', ...), executing (text of a class ...), workers,
 --          totals, those of the last two minutes, kept by state
