@@ -424,6 +424,72 @@ def test_a_clock_moves_only_forward() -> None:
 # ---------------------------------------------------------------------- the plugin
 
 
+GUARDED = """
+import pytest
+from headway import Headway
+from headway.testing import Testbed
+
+app = Headway("sqlite:///real.db")
+
+@app.task
+def send(to: str) -> None: ...
+
+def test_forgets_the_bed():
+    send.enqueue("ada")
+
+async def forget():
+    await send.aenqueue("ada")
+
+def test_forgets_it_on_a_loop():
+    import asyncio
+    asyncio.run(forget())
+
+def test_reads():
+    app.jobs()
+
+def test_with_a_bed():
+    with Testbed(app) as bed:
+        send.enqueue("ada")
+        bed.assert_enqueued(send, to="ada")
+
+def test_with_the_fixture(headway):
+    assert headway.app.jobs() == []
+
+@pytest.mark.headway_store
+def test_that_may():
+    assert send.enqueue("ada").status() == "queued"
+"""
+
+
+def test_a_guard_keeps_tests_away_from_real_stores(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(GUARDED)
+    command = ("-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--strict-markers")
+    result = pytester.runpytest_subprocess(*command, "-o", "headway_guard=true", "-k", "not that_may")
+    result.assert_outcomes(passed=2, failed=3, deselected=1)
+    result.stdout.fnmatch_lines(["*RuntimeError: this test would use a real Headway store; wrap it in*"])
+    assert not (pytester.path / "real.db").exists()
+    pytester.runpytest_subprocess(*command, "-o", "headway_guard=true", "-k", "that_may").assert_outcomes(
+        passed=1, deselected=5
+    )
+    pytester.runpytest_subprocess(*command).assert_outcomes(passed=6)  # Without the option nothing is refused.
+
+
+def test_a_failed_assertion_shows_the_test_and_not_headway(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        def test_it(headway):
+            @headway.app.task
+            def send(to: str) -> None: ...
+
+            headway.assert_enqueued(send, to="ada")
+        """
+    )
+    result = pytester.runpytest_subprocess("-q", "-p", "no:cacheprovider", "-p", "no:xdist")
+    result.assert_outcomes(failed=1)
+    assert "bed.py" not in result.stdout.str()
+    assert "headway.assert_enqueued(send" in result.stdout.str()
+
+
 def test_the_fixtures_need_no_import(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """

@@ -11,7 +11,7 @@ import threading
 import weakref
 from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, ClassVar
 
 from headway.client.historian import Historian
 from headway.client.settings import seconds
@@ -39,6 +39,9 @@ class Client:
     ``history`` gives the address of where ended jobs are kept that the store has forgotten, if anywhere.
     """
 
+    # Called with each store before a client uses it; it may raise. Tests use it to keep away from real stores.
+    guard: ClassVar[Callable[[Store], None] | None] = None
+
     def __init__(self, make_store: Callable[[], Store], history: Callable[[], str | None] = lambda: None) -> None:
         self._make_store = make_store
         self._history = history
@@ -61,7 +64,7 @@ class Client:
     def opened(self, loop: asyncio.AbstractEventLoop) -> Store | None:
         """Give the store of a loop, if it was opened already; for other threads than the loop's."""
         link = self._links.get(loop) if self._pid == os.getpid() else None
-        return None if link is None else link.store
+        return None if link is None else self._check(link.store)
 
     async def submit(self, jobs: Sequence[NewJob]) -> list[Submitted]:
         """Submit jobs, all or none; one round trip."""
@@ -178,6 +181,7 @@ class Client:
         loop = asyncio.get_running_loop()
         link = self._links.get(loop)
         if link is not None:
+            self._check(link.store)
             return link
         if (opening := self._opening.get(loop)) is not None:
             await asyncio.shield(opening)
@@ -195,7 +199,7 @@ class Client:
     async def _open(self) -> Store:
         with self._lock:  # Two loops in two threads may come here at once.
             begun = self._shared_opening
-            store = self._make_store() if begun is None else None
+            store = self._check(self._make_store()) if begun is None else None
             if store is not None and store.abilities.any_loop:
                 self._shared_opening = concurrent.futures.Future()
             opening = self._shared_opening
@@ -212,6 +216,12 @@ class Client:
         if opening is not None:
             self._shared = store
             opening.set_result(store)
+        return store
+
+    def _check(self, store: Store) -> Store:
+        """Ask the guard, if there is one, whether this store may be used."""
+        if Client.guard is not None:
+            Client.guard(store)
         return store
 
     def _forget_parent(self) -> None:

@@ -186,6 +186,7 @@ class Testbed:
 
         ``count`` asks for exactly so many; without it one is enough. Arguments left to their defaults match those.
         """
+        __tracebackhide__ = True  # pytest shows the line of the test instead.
         for name in arguments:
             if name not in task.signature.parameters:
                 hint = nearest(name, list(task.signature.parameters))
@@ -236,6 +237,7 @@ def assert_enqueued(
     **arguments: Any,
 ) -> list[Enqueued]:
     """Assert what was enqueued in the test bed that an app is in; see ``Testbed.assert_enqueued``."""
+    __tracebackhide__ = True
     return _bed_of(app).assert_enqueued(task, count=count, priority=priority, tenant=tenant, **arguments)
 
 
