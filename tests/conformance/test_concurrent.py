@@ -825,8 +825,9 @@ def check_totals(stats: Stats, jobs: dict[JobId, Job], record: Record) -> None:
     assert persisted <= ended <= persisted + moved + unsure + lost
     # Every lease ended once: it went back, or its job ended. What ended in the queue was cancelled there.
     leased = totals["claimed"] - transient
-    assert leased <= totals["retried"] + ended + resent
-    assert totals["retried"] + totals["completed"] + totals["failed"] + totals["dead_letter"] <= leased + room
+    back = sum(totals.get(name, 0) for name in ("retried", "snoozed", "released"))
+    assert leased <= back + ended + resent
+    assert back + totals["completed"] + totals["failed"] + totals["dead_letter"] <= leased + room
 
 
 # ---------------------------------------------------------------------- the tests

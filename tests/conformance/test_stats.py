@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headway.core.job import ClassKey, State
-from headway.core.policy.retry import Raised, Released
+from headway.core.policy.retry import Ending, Raised, Released, Snoozed
 from headway.core.snapshot import ClassView
 from headway.stores.base import WAITING_COUNTED, LaneStats, Store
 from headway.testing.clock import ManualClock
@@ -88,6 +88,17 @@ async def test_totals_count_what_has_ever_happened(store: Store) -> None:
     await end(store, await claim_one(store), Raised(BOOM))
     assert (await store.stats()).totals == {
         "submitted": 5, "claimed": 4, "completed": 1, "failed": 1, "cancelled": 1, "dead_letter": 1, "retried": 1,
+    }  # fmt: skip
+
+
+async def test_totals_tell_failed_attempts_from_snoozes_and_from_jobs_given_back(store: Store) -> None:
+    endings: list[Ending] = [Raised(BOOM), Snoozed(60_000), Snoozed(60_000, "rate_limited"), Released("drained")]
+    await register(store)
+    for ending in endings:
+        await submit_one(store)
+        await end(store, await claim_one(store), ending)
+    assert (await store.stats()).totals == {
+        "submitted": 4, "claimed": 4, "retried": 1, "snoozed": 2, "released": 1,
     }  # fmt: skip
 
 

@@ -381,11 +381,25 @@ class Migrates(Protocol):
         ...
 
 
+def counted_as(report: Report) -> str:
+    """Return the name under which the totals of a store count a report.
+
+    A job that goes back to the queue was ``retried`` if its attempt failed, ``snoozed`` if the task asked to run later,
+    and ``released`` if its worker gave it back.
+    """
+    if report.state is not State.QUEUED:
+        return report.state.value
+    if report.error is not None:
+        return "retried"
+    return "released" if report.front else "snoozed"
+
+
 def check_same(known: object, given: object, job: NewJob, index: int, what: str) -> None:
     """Refuse a job whose id or idempotency key already stands for another one."""
     if known != given:
         raise IdempotencyConflict(
-            f"job {index} of the batch: its {what} was used before with another task or payload",
+            f"the {what} {(job.job_id if what == 'job id' else job.idempotency_key)!r} was used before, "
+            "with another task or payload",
             index=index,
             job_id=job.job_id,
             idempotency_key=job.idempotency_key,

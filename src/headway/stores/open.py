@@ -73,8 +73,20 @@ def _need(module: str, extra: str, scheme: str) -> None:
 
 
 def mask(url: str) -> str:
-    """Show an address without its passwords, however wrongly they are written."""
-    return re.sub(r"(password=)[^&]*", r"\1***", re.sub(r"(://[^:/@?]*):[^?]*@", r"\1:***@", url, count=1))
+    """Return an address without its passwords, however wrongly they are written.
+
+    What follows the colon of a host is a port. If it is not a number, the host was forgotten and it is a password.
+    """
+    shown = re.sub(r"(password=)[^&]*", r"\1***", re.sub(r"(://[^:/@?]*):[^?]*@", r"\1:***@", url, count=1))
+    scheme, separator, rest = shown.partition("://")
+    authority = re.match(r"[^/?#]*", rest)[0]  # type: ignore[index]
+    user, at, hosts = authority.rpartition("@")
+    return f"{scheme}{separator}{user}{at}{','.join(map(_mask_port, hosts.split(',')))}{rest[len(authority) :]}"
+
+
+def _mask_port(host: str) -> str:
+    name, colon, port = host.rpartition(":")
+    return f"{name}:***" if colon and port and not port.isdecimal() and not host.endswith("]") else host
 
 
 def _sqlite_path(url: str, path: str) -> Path:

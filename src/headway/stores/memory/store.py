@@ -42,6 +42,7 @@ from headway.stores.base import (
     Renewed,
     Stats,
     check_same,
+    counted_as,
 )
 from headway.stores.clock import SteadyClock
 from headway.stores.ears import LocalEar
@@ -833,7 +834,7 @@ class MemoryStore:
         record.state = report.state
         record.attempts, record.crashes = report.attempts, report.crashes
         record.error, record.reason = report.error, report.reason
-        self._count("retried" if report.state is State.QUEUED else report.state.value, now_at)
+        self._count(counted_as(report), now_at)
         if report.state is State.QUEUED:
             record.timeout_ms = report.timeout_ms
             self._requeue(record, report, now_at, eligible)

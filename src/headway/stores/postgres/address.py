@@ -8,6 +8,7 @@ from urllib.parse import parse_qsl, quote, urlsplit, urlunsplit
 
 from headway.core.errors import ConfigError
 from headway.stores.base import Clock
+from headway.stores.open import mask
 from headway.stores.postgres.store import PostgresStore
 
 OPTIONS = ("schema", "pool", "pgbouncer", "listen")
@@ -41,7 +42,11 @@ def make_store(url: str, namespace: str, clock: Clock | None) -> PostgresStore:
 def read_address(url: str) -> Address:
     """Take an address apart."""
     parts = urlsplit(url)
-    shown = _mask(url)
+    shown = mask(url)
+    for host in parts.netloc.rpartition("@")[2].split(","):
+        _, colon, port = host.rpartition(":")
+        if colon and port and not port.isdecimal() and not host.endswith("]"):  # It may be a password.
+            raise ConfigError("store address: what follows the host's colon is a port, so a number")
     given: dict[str, str] = {}
     passed: list[tuple[str, str]] = []
     for name, value in parse_qsl(parts.query, keep_blank_values=True):
@@ -73,9 +78,3 @@ def read_address(url: str) -> Address:
     plain = urlunsplit((parts.scheme, parts.netloc, parts.path, query, ""))
     direct = listen or (None if pgbouncer == "1" else plain)
     return Address(plain, shown, schema, int(pool), pgbouncer == "1", direct)
-
-
-def _mask(url: str) -> str:
-    """Show an address without any password in it."""
-    shown = re.sub(r"(://[^/@\s]*?):[^@/]*@", r"\1:***@", url)
-    return re.sub(r"([?&](?:ssl)?password=)[^&]*", r"\1***", shown)

@@ -10,6 +10,7 @@ from headway.core.job import JobId, State, check_move
 from headway.core.lease import Answer, Report, answer_late, moved_class
 from headway.core.policy.retry import heed_cancel
 from headway.core.worker import WorkerState
+from headway.stores.base import counted_as
 from headway.stores.postgres import rows
 from headway.stores.postgres.caps import give_back, left_park, with_room
 from headway.stores.postgres.lines import Comeback, Lines
@@ -62,7 +63,7 @@ async def finish(
                  reason or report.state.value, error)
             )  # fmt: skip
         if report.state is State.QUEUED:
-            counts["retried"] += 1
+            counts[counted_as(report)] += 1
             await tx.db.run("unlease", ended)  # A tenant's place hangs on what else of it runs.
             ended = []
             await _requeue(tx, report, lease, error, reason)

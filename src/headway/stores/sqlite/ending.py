@@ -10,7 +10,7 @@ from headway.core.job import JobId, State, check_move
 from headway.core.lease import Answer, Report, answer_late, moved_class
 from headway.core.policy.retry import heed_cancel
 from headway.core.worker import WorkerState
-from headway.stores.base import KEEPER
+from headway.stores.base import KEEPER, counted_as
 from headway.stores.sqlite import rows
 from headway.stores.sqlite.caps import give_back, left_park, with_room
 from headway.stores.sqlite.lines import Lines
@@ -54,7 +54,7 @@ def finish(tx: Transaction, reports: Sequence[Report]) -> list[tuple[JobId, Answ
             error = rows.error_text(report.error)
             tx.db.run("finish_attempt", tx.now_at, rows.text(report.reason) or state, error, seq)
         if state is _QUEUED:
-            counts["retried"] += 1
+            counts[counted_as(report)] += 1
             _requeue(tx, report, error, ended)
             continue
         counts[state] += 1

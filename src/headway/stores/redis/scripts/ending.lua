@@ -210,7 +210,7 @@ function round.take(r, k, report, found)  -- carry out any report
   if rest.held then caps.give_back(member, rest.held) end
   if rest.tenant then round.forget(r, state, member, found, rest.tenant) end
   if state == 'Q' then
-    count('retried', 1)
+    count(attempt and attempt ~= '' and 'retried' or report.front and 'released' or 'snoozed', 1)  -- as counted_as
     round.unlive(r)
     requeue(report, member, found)
   else
