@@ -13,6 +13,7 @@ PIP  := $(BIN)/python -m pip install -qq --disable-pip-version-check
 
 # Stamps: each says which part of .venv is in place, and is as old as that part.
 RUN     := $(VENV)/.run-ready
+DJANGO  := $(VENV)/.django-ready
 PACKAGE := $(VENV)/.package-ready
 DEV     := $(VENV)/.dev-ready
 
@@ -28,6 +29,10 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 # Tests start hundreds of processes: each would compile the package anew where this is set.
 unexport PYTHONDONTWRITEBYTECODE
+
+# Says which packages a requirements file brings before pip goes quiet over them.
+tell = awk -F == -v file=$(1) '/^[a-z0-9].*==/ { names = names " " $$1; count++ } \
+  END { print "Installing " count " packages from " file ":" names }' $(1)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -86,10 +91,10 @@ nightly: ## What should run each night: the long proofs with another seed each d
 bench: $(DEV) $(PEERS) ## Measure Headway on every store beside its peers, in about 25 minutes (ARGS="--quick")
 	$(BIN)/python -m benchmarks $(ARGS)
 
-example-django: $(DEV) ## Start a Django project with a queue, a page and an admin, on SQLite or the PostgreSQL of PGHOST
+example-django: $(PACKAGE) $(DJANGO) ## Start a Django project with a queue, a page and an admin, on SQLite or the PostgreSQL of PGHOST
 	$(BIN)/python examples/django/start.py
 
-example-asymptote: $(DEV) ## Start a service that compiles drawings in a page, with a ladder of durations
+example-asymptote: $(PACKAGE) ## Start a service that compiles drawings in a page, with a ladder of durations
 	$(BIN)/python examples/asymptote/start.py
 
 clean: ## Remove all environments, caches and build output
@@ -104,16 +109,22 @@ $(BIN)/python:
 	@$(PYTHON) -m venv $(VENV)
 
 $(RUN): requirements/run.txt | $(BIN)/python
-	@$(if $(wildcard $(RUN)),echo "Bringing $(VENV) up to date with $<…")
+	@$(call tell,$<)
 	@$(PIP) --require-hashes -r $<
 	@touch $@
 
 $(PACKAGE): pyproject.toml | $(RUN)
+	@echo "Installing Headway itself…"
 	@$(PIP) --no-deps --no-build-isolation --editable .
 	@touch $@
 
 $(DEV): requirements/dev.txt | $(PACKAGE)
-	@echo "Installing the development tools from $<…"
+	@$(call tell,$<)
+	@$(PIP) --require-hashes -r $<
+	@touch $@
+
+$(DJANGO): requirements/django.txt | $(PACKAGE)
+	@$(call tell,$<)
 	@$(PIP) --require-hashes -r $<
 	@touch $@
 
