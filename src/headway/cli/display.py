@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Sequence
 from datetime import datetime
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -158,7 +160,7 @@ class Display:
             parts += [Text(), panels.lanes_table(stats)]
             if running:
                 parts += [Text(), panels.running_table(running, stats.now_at)]
-            parts += [Text(), show.facts({"per minute": panels.counts_line(show.per_minute(stats)),
+            parts += [Text(), show.facts({show.lately(stats): panels.counts_line(stats.last_minute),
                                           "ever": panels.counts_line(stats.totals)})]  # fmt: skip
         if self._trouble is not None:
             parts += [Text(), show.text(self._trouble, "red")]
@@ -189,8 +191,8 @@ class Display:
             return Text("Draining: running jobs may finish. Ctrl-C again stops at once.", "yellow")
         hint = Text()
         if self._demo:
-            hint = Text("Try in another terminal: ", "dim") + Text("headway submit demo.sleep seconds=2", "bold")
-            hint += Text("    ")
+            command = f"{command_here()} submit demo.sleep seconds=2"
+            hint = Text("Try in another terminal: ", "dim") + show.text(command, "bold") + Text("    ")
         return hint + Text("Ctrl-C drains and stops.", "dim")
 
 
@@ -204,6 +206,18 @@ class _Lines(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         self._display.write(self.format(record))
+
+
+def command_here() -> str:
+    """Return how `headway` is started in another terminal in this folder: by its name if the shell finds it, else by
+    the path that started this process."""
+    path = Path(sys.argv[0])
+    if path.name != "headway":
+        return f"{sys.executable} -m headway"
+    found = shutil.which("headway")
+    if found is not None and Path(found).resolve() == path.resolve():
+        return "headway"
+    return os.path.relpath(path) if path.resolve().is_relative_to(Path.cwd()) else str(path.resolve())
 
 
 def log_line(line: str) -> Text:

@@ -13,7 +13,7 @@ from typing import Any, Literal, cast
 from headway.cli import show
 from headway.cli.opening import STORE_HERE, JsonFlag, StorePlace, make_store, path_of, run
 from headway.client.settings import Settings
-from headway.core.errors import HeadwayError
+from headway.core.errors import ConfigError, HeadwayError, NotAStore, StoreTooNew, StoreUnavailable
 from headway.core.worker import WorkerState
 from headway.stores.base import Stats, Store
 from headway.stores.open import mask
@@ -24,6 +24,7 @@ DISK_LEAST = 64 << 20
 DISK_LITTLE = 1 << 30
 REAPS_IN_HEARTBEAT = 6  # A worker reaps this often in each heartbeat…
 REAP_JITTER = 1.3  # …at intervals up to this much longer.
+PIPED = 100  # Columns where the output is not a terminal.
 ADDRESSES = ("store", "transient_store", "history", "server")
 
 
@@ -80,9 +81,7 @@ async def _examine(settings: Settings, facts: dict[str, str]) -> AsyncIterator[C
         store = make_store(settings)
         await store.open()
     except HeadwayError as problem:
-        yield Check(
-            "store", "fail", str(problem), "name the right store with --store or HEADWAY_STORE, or start a worker"
-        )
+        yield Check("store", "fail", str(problem), _advice(problem))
         return
     try:
         facts.update(await store.facts())
@@ -107,6 +106,21 @@ async def _examine(settings: Settings, facts: dict[str, str]) -> AsyncIterator[C
         yield Check("store", "fail", str(problem), "see to the store, then ask again")
     finally:
         await store.close()
+
+
+def _advice(problem: HeadwayError) -> str:
+    """Return what to do about a store that cannot be opened."""
+    match problem:
+        case StoreUnavailable():
+            return "start the server, or let this machine reach it; jobs go on by themselves once it answers"
+        case NotAStore():
+            return "name the right store with --store, --app or HEADWAY_STORE, or start a worker: it makes the file"
+        case StoreTooNew():
+            return "install the release of Headway that wrote the store, or a newer one"
+        case ConfigError():
+            return "correct the address of the store"
+        case _:
+            return "see to the store, then run `headway doctor` again"
 
 
 async def _check_writing(store: Store) -> Check:
@@ -222,7 +236,7 @@ def _recovery(settings: Settings) -> dict[str, float]:
 
 
 def _print(shown: dict[str, tuple[Any, str]], facts: dict[str, str], checks: list[Check], settings: Settings) -> None:
-    console = show.console()
+    console = show.console(most=PIPED)
     console.print("Settings", style="bold")
     table = show.table("name", "value", "from", flexible=["value", "from"])
     table.show_header = False

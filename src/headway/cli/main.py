@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from io import TextIOWrapper
 from typing import NamedTuple
 
-from cyclopts import App, CycloptsError, Group, Parameter
+from cyclopts import App, CycloptsError, Group, Parameter, UnknownCommandError
 
 from headway.cli.opening import OPTIONS
 from headway.cli.show import clean
 from headway.core.errors import BadArguments, ConfigError, HeadwayError, PolicyError
+from headway.core.words import nearest
 from headway.engine.logs import fill_closed_streams, flush_logs
 from headway.version import __version__
 
@@ -162,6 +163,9 @@ def main(words: Sequence[str] | None = None) -> int:
     try:
         code = build(described=not words or words[0].startswith("-"))(list(words))
         sys.stdout.flush()
+    except UnknownCommandError as problem:
+        _complain(f"error: {_unknown_command(problem)} [usage]")
+        return USAGE
     except CycloptsError as problem:
         problem.verbose = False
         _complain(f"error: {problem} [usage]")
@@ -175,6 +179,14 @@ def main(words: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     return code if isinstance(code, int) else 0
+
+
+def _unknown_command(problem: UnknownCommandError) -> str:
+    """Say that there is no such command. Suggest one only if it is really alike."""
+    word, family = (problem.unused_tokens or ["?"])[0], problem.app
+    known = [] if family is None else [name for name in family if not name.startswith("-")]
+    path = " ".join(["headway", *(problem.command_chain or ())])
+    return f"unknown command {word!r}{nearest(word, known)} ({path} --help lists the commands)"
 
 
 def _fail(problem: HeadwayError) -> int:

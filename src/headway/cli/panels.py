@@ -13,7 +13,7 @@ from headway.core.policy.document import Policy
 from headway.core.worker import WorkerState
 from headway.stores.base import Stats
 
-COUNTED = ("submitted", "completed", "retried", "failed", "cancelled", "dead_letter")
+COUNTED = ("submitted", "completed", "retried", "snoozed", "released", "failed", "cancelled", "dead_letter")
 BAR = 12  # Columns of a progress bar.
 CAPABILITIES_LEAST = 12  # Columns that the capabilities of a worker need at least; more are folded.
 
@@ -33,13 +33,13 @@ def lanes_table(stats: Stats, policy: Policy | None = None) -> Table:
     return made
 
 
-def counts_line(counts: Mapping[str, float]) -> Text:
+def counts_line(counts: Mapping[str, int], none: str = "nothing") -> Text:
     """Write counts in a row, those that are zero left out."""
     known = [name for name in COUNTED if counts.get(name)]
-    parts = [f"{counts[name]:,g} {name.replace('_', ' ')}" for name in known]
+    parts = [f"{counts[name]:,} {name.replace('_', ' ')}" for name in known]
     promoted = sum(count for name, count in counts.items() if name.startswith("promoted."))
-    parts += [f"{promoted:,g} promoted"] if promoted else []
-    return show.text(", ".join(parts) or "nothing")
+    parts += [f"{promoted:,} promoted"] if promoted else []
+    return show.text(", ".join(parts) or none)
 
 
 def workers_table(stats: Stats, *, dead: bool = True) -> show.FittedTable:

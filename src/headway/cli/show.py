@@ -249,6 +249,7 @@ def stats_values(stats: Stats, policy: Policy | None = None) -> dict[str, Any]:
             for name, lane in ordered_lanes(stats, policy)
         },
         "totals": dict(stats.totals),
+        "last": {"seconds": round(lately_seconds(stats), 3), **stats.last_minute},
         "per_minute": per_minute(stats),
         "kept": dict(stats.kept),
         "workers": [worker_values(worker) for worker in stats.workers],
@@ -269,21 +270,31 @@ def ordered_lanes(stats: Stats, policy: Policy | None = None) -> list[tuple[str,
     return [(name, stats.lanes.get(name, LaneStats())) for name in names]
 
 
+def lately(stats: Stats) -> str:
+    """Name the time that the latest counts cover: the last full minute and the part of this one that has passed."""
+    return f"last {lately_seconds(stats):.0f} s"
+
+
+def lately_seconds(stats: Stats) -> float:
+    """Return how many seconds the latest counts cover: 60 to 120."""
+    return 60 + stats.now_at % 60_000 / 1_000
+
+
 def per_minute(stats: Stats) -> dict[str, float]:
-    """Give rates: the counts cover the last full minute and the part of this one that has passed."""
-    minutes = 1 + stats.now_at % 60_000 / 60_000
+    """Return the latest counts as rates."""
+    minutes = lately_seconds(stats) / 60
     return {what: round(count / minutes, 1) for what, count in stats.last_minute.items()}
 
 
 # ---------------------------------------------------------------------- rich, imported only when something is drawn
 
 
-def console(*, stderr: bool = False) -> Console:
-    """Give a console that takes no text for markup. Not a terminal: wide, so that nothing is cut."""
+def console(*, stderr: bool = False, most: int = WIDE) -> Console:
+    """Give a console that takes no text for markup. Not a terminal: ``most`` columns, so that nothing is cut."""
     from rich.console import Console
 
     stream = sys.stderr if stderr else sys.stdout
-    width = None if stream.isatty() else WIDE
+    width = None if stream.isatty() else most
     return Console(file=stream, markup=False, emoji=False, highlight=False, soft_wrap=False, width=width)
 
 

@@ -37,9 +37,12 @@ def stats(*, json: JsonFlag = False, place: Place = HERE) -> int:
     console.print(
         show.facts(
             {
-                "per minute": panels.counts_line(show.per_minute(numbers)),
+                show.lately(numbers): panels.counts_line(numbers.last_minute),
                 "ever": panels.counts_line(numbers.totals),
-                "kept": panels.counts_line(numbers.kept),
+                "ended badly": panels.counts_line(numbers.kept, "no job that is still kept"),
+                "kept for": f"completed jobs {show.duration(policy.keep.completed_ms)}, "
+                f"failed {show.duration(policy.keep.failed_ms)}, "
+                f"dead letters {show.duration(policy.keep.dead_letter_ms)}",
                 **({"paused": ", ".join(paused.names())} if paused.names() else {}),
                 **{f"estimates, {lane}": _told(summary) for lane, summary in sorted(scores.items())},
                 "workers": f"{alive} alive, {len(numbers.workers) - alive} dead",

@@ -119,7 +119,7 @@ async def _picture(store: Store, place: Place) -> Group:
         Text(f"Headway {__version__}  ", "bold")
         + show.text(f"{mask(settings.store)}, namespace {settings.namespace}, {show.local(stats.now_at)}", "dim"),
         Text(f"{show.plural(len(alive), 'worker')}, {busy} of {slots} slots busy"),
-        Text("per minute  ", "dim") + panels.counts_line(show.per_minute(stats)),
+        Text(f"{show.lately(stats)}  ", "dim") + panels.counts_line(stats.last_minute),
         *([show.text(f"paused: {', '.join(paused)}", "yellow")] if paused else []),
         Text(),
         panels.lanes_table(stats, await policy_of(store)),

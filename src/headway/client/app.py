@@ -26,7 +26,7 @@ from headway.client.programs.output import Output
 from headway.client.settings import Settings, gather, load_settings, nearest
 from headway.client.task import Call, ContextTaskDecorator, Task, TaskDecorator, check_interactive, check_text
 from headway.core.cron import parse_cron
-from headway.core.errors import BadCron, ConfigError, UnknownOption, UnknownTask
+from headway.core.errors import BadArguments, BadCron, ConfigError, UnknownOption, UnknownTask
 from headway.core.job import JobId, NewJob, State, Submitted
 from headway.core.lease import Lease, Report
 from headway.core.policy.document import BUILT_IN, INTERACTIVE, Policy
@@ -407,9 +407,10 @@ class Headway:
         # thread of ours at work, the two would fight for the interpreter, at two thirds of the speed.
         try:
             while batch := list(islice(remaining, BATCH)):
+                within = one_connection(batch, connection)
                 made = await self._prepare(batch)
                 answers = [] if sent is None else await sent
-                sent = asyncio.create_task(self._submit(made, one_connection(batch, connection)))
+                sent = asyncio.create_task(self._submit(made, within))
                 await asyncio.sleep(0) if remote else await asyncio.wait([sent])
                 jobs += map(self._submitted, before, answers)
                 before = batch
@@ -609,6 +610,11 @@ def _check_release(settings: Settings) -> Settings:
 
 def one_connection(calls: Sequence[Call[Any]], connection: object | None) -> object | None:
     """Give the caller's connection that a batch is submitted on. Raises ``ConfigError`` if there are several."""
+    for call in calls:
+        if not isinstance(call, Call):
+            raise BadArguments(
+                f"enqueue_many takes calls such as task.call(1), got {call!r:.100}; task(1) runs the task here and now"
+            )
     connections = [task.connection for task in {call.task for call in calls}]
     found = {id(mine): mine for mine in (connection, *connections) if mine is not None}
     plain = connection is None and any(mine is None for mine in connections)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import tomllib
 import warnings
 from collections.abc import Callable, Mapping
@@ -144,12 +145,26 @@ def gather(
                 continue
             found[name] = (_convert(name, text, variable), variable)
         elif variable.startswith("HEADWAY_") and variable not in ELSEWHERE and not _from_kubernetes(variable):
-            warnings.warn(f"{variable} is not a setting of Headway{_nearest(name, 'HEADWAY_')}", stacklevel=2)
+            _warn_once(variable, f"{variable} is not a setting of Headway{_nearest(name, 'HEADWAY_')}")
     for name, value in (given or {}).items():
         _check_name(name, "the app's arguments")
         if value is not None:
             found[name] = (_convert(name, value, name), "argument")
     return found
+
+
+_warned: set[str] = set()  # Variables that this process has warned of. Settings are read more than once.
+
+
+def _warn_once(variable: str, message: str) -> None:
+    """Warn of a variable the first time it is seen, on behalf of the first caller outside Headway."""
+    if variable in _warned:
+        return
+    _warned.add(variable)
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "headway":
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, stacklevel=level)
 
 
 def read_probe_address(address: str) -> tuple[str, int]:

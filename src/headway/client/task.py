@@ -59,6 +59,22 @@ class Call(NamedTuple, Generic[R]):
         return terms.new_job(values)._replace(job_id=self.new.job_id)
 
 
+# What users of other queues look for, and what to write instead.
+_ELSEWHERE = {
+    "delay": "write {task}.enqueue(…)",
+    "delay_on_commit": "write {task}.using(connection=…).enqueue(…) to submit in your transaction",
+    "apply_async": "write {task}.using(delay=10, priority='high').enqueue(…)",
+    "apply": "call {task}(…) to run the function here and now",
+    "s": "write {task}.call(…) for app.enqueue_many",
+    "si": "write {task}.call(…) for app.enqueue_many",
+    "send": "write {task}.enqueue(…)",
+    "send_with_options": "write {task}.using(delay=10).enqueue(…)",
+    "schedule": "write {task}.using(delay=10).enqueue(…)",
+    "map": "write app.enqueue_many({task}.call(value) for value in …)",
+    "starmap": "write app.enqueue_many({task}.call(*values) for values in …)",
+    "retry": "raise RetryAfter(seconds) inside the task",
+}
+
 _as_call = partial(tuple.__new__, Call)
 
 
@@ -102,6 +118,14 @@ class Task(Generic[P, R, C]):
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Submit a job; done when the store has it."""
         return await self.app.submit_call(self.call(*args, **kwargs))
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Say what the verbs of other queues are called here."""
+            hint = _ELSEWHERE.get(name)
+            shown = f"; {hint.format(task=self.__dict__.get('__name__', 'task'))}" if hint else ""
+            raise AttributeError(f"a task has no attribute {name!r}{shown}", name=name, obj=self)
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
         """Describe a job for ``enqueue_many``. Arguments are checked here."""
@@ -201,6 +225,11 @@ class Task(Generic[P, R, C]):
         if self._terms.policy is not self.app.policy:
             self._terms = _Terms.of(self, self._asked)
         return self._terms
+
+    @property
+    def problem(self) -> str | None:
+        """Why its jobs would be refused under the policy in force: a lane or duration that the policy lacks."""
+        return self.terms.problem
 
     @property
     def template(self) -> NewJob:

@@ -5,8 +5,23 @@ from __future__ import annotations
 import difflib
 from collections.abc import Sequence
 
+LIKE = 0.65  # The least likeness of two names, from 0 to 1. With less, a suggestion would only mislead.
+
 
 def nearest(name: str, known: Sequence[str]) -> str:
-    """Give the words ``; did you mean 'x'?`` for the known name closest to a wrong one, or nothing."""
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    return f"; did you mean {close[0]!r}?" if close else ""
+    """Return the words ``; did you mean 'x'?`` for the known name closest to a wrong one, or nothing.
+
+    What comes before the last dot counts only if it differs: two names of one module are not alike because of it.
+    """
+    found = max(((_likeness(name, other), other) for other in known), default=(0.0, ""))
+    return f"; did you mean {found[1]!r}?" if found[0] >= LIKE else ""
+
+
+def _likeness(name: str, other: str) -> float:
+    whole = _ratio(name, other)
+    (module, dot, last), (other_module, other_dot, other_last) = name.rpartition("."), other.rpartition(".")
+    return min(whole, _ratio(last, other_last)) if dot and other_dot and module == other_module else whole
+
+
+def _ratio(name: str, other: str) -> float:
+    return difflib.SequenceMatcher(None, name.lower(), other.lower()).ratio()

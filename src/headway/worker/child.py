@@ -62,7 +62,7 @@ async def _serve(connection: socket.socket, board_descriptor: int) -> int:
         if not await _open(post, channel):
             return 0
     except HeadwayError as problem:
-        channel.say(Failed(str(problem)))
+        channel.say(Failed(str(problem), setting="setting" in problem.facts))
         await asyncio.sleep(0.05)
         return CANNOT_START
     except BaseException as problem:

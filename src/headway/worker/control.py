@@ -65,6 +65,7 @@ class Failed(msgspec.Struct, tag="failed"):
 
     message: str
     traceback: str = ""
+    setting: bool = False  # A setting is wrong, rather than the app.
 
 
 class Drain(msgspec.Struct, tag="drain"):

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
+import threading
 import traceback
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
+import headway
 from headway.client.codec import encode_result
 from headway.client.options import Retry
 from headway.client.task import Task
@@ -24,8 +28,17 @@ from headway.core.errors import (
 )
 from headway.core.policy.retry import DELAY_MS_MAX, Ending, Raised, Returned, Snoozed, Stopped
 
+# Frames that lead from a worker to a task. The demo tasks are tasks like any other.
+_LEADING = tuple(
+    str(Path(place).parent if Path(place).name == "__init__.py" else place)
+    for place in (headway.__file__, asyncio.__file__, concurrent.futures.__file__, threading.__file__)
+    if place is not None
+)
+_DEMO = str(Path(headway.__file__ or "").with_name("demo.py"))
+
 MESSAGE_MAX = 8_000
 TRACEBACK_MAX = 32_000
+FRAMES_MAX = 50
 
 
 class TaskFailed(Exception):
@@ -73,10 +86,25 @@ def describe(error: BaseException, *, retriable: bool) -> JobError:
     kind = type(error)
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     try:
-        lines = "".join(traceback.format_exception(kind, error, error.__traceback__, limit=50))
+        written = traceback.TracebackException(kind, error, error.__traceback__, limit=-FRAMES_MAX)
+        _trim(written)
+        lines = "".join(written.format())
     except Exception:  # An exception may break even while it is described.
         lines = "the traceback could not be written"
     return JobError(name, _cut(_text(error), MESSAGE_MAX), _cut(lines, TRACEBACK_MAX), retriable)
+
+
+def _trim(written: traceback.TracebackException) -> None:
+    """Leave out the frames that lead from the worker to the task, also of the exceptions behind this one."""
+    first = next((index for index, frame in enumerate(written.stack) if not _is_leading(frame)), 0)
+    del written.stack[:first]
+    for behind in (written.__cause__, written.__context__, *(written.exceptions or ())):
+        if behind is not None:
+            _trim(behind)
+
+
+def _is_leading(frame: traceback.FrameSummary) -> bool:
+    return frame.filename.startswith(_LEADING) and frame.filename != _DEMO
 
 
 def to_ms(length: float | timedelta) -> int:

@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import Any
 
 from headway.client.codec import VERSION
-from headway.core.errors import HeadwayError, JobError, StoreError
+from headway.core.errors import ConfigError, HeadwayError, JobError, StoreError
 from headway.core.job import JobId
 from headway.core.log_event import LogEvent
 from headway.core.policy.document import reserved_slots
@@ -123,7 +123,10 @@ class Parent:
         self.cut_off = False  # Every runner is.
 
     async def run(self) -> int:
-        """Run until told to stop. Gives the exit code. Raises ``CannotStart`` if the app cannot be loaded."""
+        """Run until told to stop. Return the exit code.
+
+        Raises ``CannotStart`` if the app cannot be loaded, and ``ConfigError`` if a setting is wrong.
+        """
         self.signals.install(asyncio.get_running_loop())
         self._runners = [RunnerProcess(self) for _ in range(self._processes)]
         try:
@@ -336,6 +339,8 @@ class RunnerProcess:
             self.health = self._board = None  # Before it is closed: chores and probes look at it.
             board.close()
         if failed is not None:
+            if failed.setting:
+                raise ConfigError(failed.message)
             raise CannotStart(failed.message, traceback=failed.traceback)
         await self._recover(code, held)
 

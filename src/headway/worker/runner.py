@@ -219,6 +219,10 @@ class Runner:
         if app.policy is not policy:  # A server's: the app goes by it until it asks its own store.
             app.in_force.policy = policy
         tasks = app.tasks.values()
+        for task in tasks:
+            if (problem := task.problem) is not None:
+                facts = {"task": task.name, "problem": problem}
+                log.warning("worker.task_refused", extra={"headway": facts})
         return Known([_entry(task) for task in tasks], {task.name: task.limits for task in tasks}, _crons(app))
 
     def governed(self, version: int, policy: dict[str, Any] | None = None) -> None:

@@ -110,6 +110,12 @@ def test_an_address_is_read_and_what_is_wrong_in_it_is_said() -> None:
             read_address(f"postgresql://me:secret@db/app?{wrong}")
 
 
+def test_a_password_in_place_of_a_port_is_refused_and_not_shown() -> None:
+    with pytest.raises(ConfigError, match="what follows the host's colon is a port") as caught:
+        read_address("postgresql://me@db:hunter2/app")
+    assert "hunter2" not in str(caught.value)
+
+
 async def test_what_an_operator_wants_to_know(open_url: OpenStore, url: str) -> None:
     facts = await (await open_url(url.replace("postgres@", "postgres:secret@"))).facts()
     assert "secret" not in str(facts)

@@ -149,12 +149,31 @@ async def test_facts_show_no_password(server: Valkey, open_url: OpenStore) -> No
 @pytest.mark.parametrize(
     "url",
     [
+        "redis://[::1]",
+        "redis://[::1]:6379/0",
+        "redis+cluster://a:1,b:2",
+        "sqlite:///a:b.db",
+        "sqlite:////tmp/x",
+        "memory://",
+    ],
+)
+def test_an_address_without_a_password_is_shown_whole(url: str) -> None:
+    assert mask(url) == url
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
         "redis://:hunter2@host/1",
         "redis://user:hun/ter2@host",
         "redis://user:hun@ter2@host:1",
         "redis://user:[hunter2@host",
         "redis+sentinel://a,b/main?sentinel_password=hunter2",
         "redis+sentinel://u:hunter2@a,b/main?sentinel_password=hunter2&db=1",
+        "redis://127.0.0.1:hunter2",
+        "redis://[::1]:hunter2/0",
+        "redis+sentinel://a:1,b:hunter2/main",
+        "redis://me@host:hunter2?db=1",
     ],
 )
 def test_an_address_is_shown_without_its_passwords(url: str) -> None:
