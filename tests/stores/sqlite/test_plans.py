@@ -106,3 +106,12 @@ def test_a_statement_is_planned_once_whatever_its_values(connection: OwnConnecti
     for moment in range(1, 4):
         connection.run("due", 1, moment, 200).fetchall()
     assert planned == []
+
+
+def test_the_jobs_of_a_worker_are_found_without_a_look_at_any_other_job(connection: OwnConnection) -> None:
+    # R5.77: leases are as many as there are busy slots; jobs are looked up by their numbers.
+    for name in ("leases_of", "leases_expired", "renew_held"):
+        plan = plan_of(connection, name)
+        assert any(step.startswith("SCAN l") for step in plan), plan
+        assert any(step.startswith("SEARCH j USING INTEGER PRIMARY KEY") for step in plan), plan
+        assert not any(step.startswith(("SCAN j", "SCAN o", "SCAN r")) for step in plan), plan

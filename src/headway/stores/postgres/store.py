@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -55,6 +56,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+THOROUGH_EVERY = 60.0  # Seconds between looks for overdue leases that trust no count; each may walk many dead rows.
+
 
 class _Alone(HeadwayError):
     """This has to be done with nobody else in the namespace."""
@@ -80,6 +83,7 @@ class PostgresStore:
         self._memory = Memory()
         self._looks = quick.Looks()
         self._round = pruning.Round()
+        self._swept = -THOROUGH_EVERY
 
     async def open(self) -> None:
         with naming(self.address.shown):
@@ -203,10 +207,18 @@ class PostgresStore:
             if worker_id is not None:
                 found = await tx.db.run("leases_of", worker_id, tx.namespace_id, limit)
             else:
-                found = await tx.db.run("leases_expired", tx.namespace_id, tx.now_at, limit)
+                found = await tx.db.run("leases_expired", self._sweeps_thoroughly(), tx.now_at, tx.namespace_id, limit)
             return [rows.lease(row, tx.book.ladder) for row in found]
 
         return await self._read(read)
+
+    def _sweeps_thoroughly(self) -> bool:
+        """Return whether it is time to look for overdue leases whatever their workers' counts say."""
+        now = time.monotonic()
+        if now - self._swept < THOROUGH_EVERY:
+            return False
+        self._swept = now
+        return True
 
     async def bury(self, worker_id: str) -> None:
         check_text(worker_id, "a worker's id")
