@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
 import threading
 from pathlib import Path
 
+import pytest
+
+from headway.core.errors import StoreError
 from headway.core.job import JobId
 from headway.stores.base import WATCHER
+from headway.stores.open import open_store
 from headway.stores.sqlite.bell import Bell
 
 
@@ -62,3 +67,54 @@ async def test_an_ear_that_was_closed_is_polled_no_more(tmp_path: Path) -> None:
     ear.close()
     await asyncio.gather(waiting, return_exceptions=True)
     assert not asyncio.get_running_loop().remove_reader(number)
+
+
+JOB = JobId("00000000-0000-0000-0000-00000000002a")
+
+
+def test_a_ring_writes_into_nothing_but_a_pipe(tmp_path: Path) -> None:
+    # S-27: a link in the folder must not lead a ring to a file of ours.
+    target, plain = tmp_path / "target.txt", tmp_path / "plain"
+    for file in (target, plain):
+        file.write_text("do not touch")
+    folder = tmp_path / "headway.db-wake"
+    folder.mkdir(mode=0o700)
+    (folder / f"{WATCHER}x").symlink_to(target)
+    os.link(plain, folder / f"{WATCHER}y")
+    (folder / "w1").symlink_to(target)
+    bell = Bell(tmp_path / "headway.db")
+    bell.ring_watchers([JOB])
+    bell.ring("w1")
+    assert (target.read_text(), plain.read_text()) == ("do not touch", "do not touch")
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o770, 0o755])
+def test_a_folder_that_others_may_enter_is_refused(tmp_path: Path, mode: int) -> None:
+    folder = tmp_path / "headway.db-wake"
+    folder.mkdir()
+    folder.chmod(mode)
+    with pytest.raises(StoreError, match=r"must be a folder of the store's owner with mode 0700, but it is d"):
+        Bell(tmp_path / "headway.db").listen("w1")
+    assert list(folder.iterdir()) == []
+
+
+def test_a_link_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir(mode=0o700)
+    (tmp_path / "headway.db-wake").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(StoreError, match="must be a folder of the store's owner"):
+        Bell(tmp_path / "headway.db").listen("w1")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
+async def test_a_store_beside_another_users_folder_is_not_opened(tmp_path: Path) -> None:
+    folder = tmp_path / "headway.db-wake"
+    folder.mkdir(mode=0o700)
+    os.chown(folder, 65_534, 65_534)
+    with pytest.raises(StoreError, match="of user 65534; remove it"):
+        await open_store(f"sqlite:///{tmp_path}/headway.db").open()
+    # Where the store is that user's too, root may look at it.
+    (tmp_path / "headway.db").touch(mode=0o600)
+    os.chown(tmp_path / "headway.db", 65_534, 65_534)
+    store = open_store(f"sqlite:///{tmp_path}/headway.db")
+    await store.open()
+    await store.close()

@@ -10,12 +10,14 @@ import asyncio
 import contextlib
 import errno
 import os
+import stat
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from urllib.parse import quote
 from uuid import UUID, uuid4
 
+from headway.core.errors import StoreError
 from headway.core.job import JobId
 from headway.stores.base import WATCHER
 
@@ -28,12 +30,33 @@ class Bell:
     """Rings the ears beside one store file."""
 
     def __init__(self, store_path: Path) -> None:
+        self._store_path = store_path
         self._folder = store_path.with_name(store_path.name + "-wake")
         self._watchers: list[Path] = []
         self._watchers_seen_ns = -1
 
+    def check(self) -> None:
+        """Raise ``StoreError`` if another user could have put something into the folder.
+
+        It must belong to us or to the owner of the store, who has it in hand anyway, and no other may enter it.
+        """
+        try:
+            found = os.lstat(self._folder)
+        except FileNotFoundError:
+            return
+        owners = {os.geteuid()}
+        with contextlib.suppress(OSError):
+            owners.add(os.stat(self._store_path).st_uid)
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid not in owners or found.st_mode & 0o077:
+            raise StoreError(
+                f"{self._folder} must be a folder of the store's owner with mode 0700, but it is "
+                f"{stat.filemode(found.st_mode)} of user {found.st_uid}; remove it, Headway makes another",
+                path=str(self._folder),
+            )
+
     def listen(self, name: str) -> PipeEar:
         self._folder.mkdir(mode=0o700, exist_ok=True)
+        self.check()
         return PipeEar(self._folder / quote(name, safe=""))
 
     def ring(self, name: str) -> None:
@@ -133,14 +156,15 @@ def _settle(future: asyncio.Future[None]) -> Callable[[], None]:
 
 def _write(path: Path, message: bytes) -> None:
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError as problem:
         if problem.errno == errno.ENXIO:  # Its reader is gone: a process that was killed.
             with contextlib.suppress(OSError):
                 path.unlink()
         return
     try:
-        os.write(descriptor, message)
+        if stat.S_ISFIFO(os.fstat(descriptor).st_mode):  # Anything else was put there by another program.
+            os.write(descriptor, message)
     except BrokenPipeError:
         pass  # Its reader has just left.
     except BlockingIOError:

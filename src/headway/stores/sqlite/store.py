@@ -86,6 +86,7 @@ class SqliteStore:
             self.submit_blocking: SubmitBlocking = lambda jobs: place.write_waiting(self._submitting(jobs), vital=False)
 
     async def open(self) -> None:
+        self._bell.check()
         await self._place.open()
 
     async def close(self) -> None:
