@@ -81,6 +81,7 @@ async def test_a_new_file_says_what_it_is(open_file: OpenFile, path: Path) -> No
     assert raw.pragma("journal_mode") == "wal"
     assert dict(raw.execute("SELECT name, value FROM format")) == {
         "format": FORMAT, "oldest_reader": OLDEST_READER, "oldest_writer": OLDEST_WRITER,
+        "needs_wal": 0,
     }  # fmt: skip
     raw.close()
 

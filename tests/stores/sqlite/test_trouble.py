@@ -90,10 +90,27 @@ async def main():
     answers = [await end(store, lease, Returned(b"r" * 1_000)) for lease in leases]
     assert answers == [Answer.OK] * 20, answers
     assert (await beat(store)).state == "active"
+    assert not (folder / "headway.db-ballast").exists()
+
+    # The room that was kept is for what runs: submits get none of it, however small.
+    for _ in range(50):
+        try:
+            await store.submit([a_job()])
+        except StoreFull as refusal:
+            assert "kept for running jobs" in str(refusal)
+        else:
+            raise AssertionError("a submit was taken while the ballast was given up")
+    assert (await beat(store)).state == "active"
     kept = {job.job_id: job for job in await store.find(JobQuery(limit=10_000))}
     assert set(kept) == set(accepted), "nothing half-written, nothing lost"
     assert all(kept[lease.job_id].state is State.COMPLETED for lease in leases)
     assert all(kept[lease.job_id].result == b"r" * 1_000 for lease in leases)
+
+    # Once there is room the ballast is laid again, while the store stays open.
+    subprocess.run(["mount", "-o", "remount,size=20m", str(folder)], check=True)
+    [more] = await store.submit([a_job()])
+    accepted.append(more.job_id)
+    assert (folder / "headway.db-ballast").stat().st_size == 2 << 20
     await store.close()
 
     again = open_store(f"sqlite:///{folder}/headway.db")

@@ -24,6 +24,7 @@ class Connection(ABC):
 
     def __init__(self, raw: Any, statements: Mapping[str, str]) -> None:
         self.raw = raw
+        self.log_pages = 0  # Pages that wait in the log to be brought into the file, if that is ours to do.
         self._statements = statements
 
     def run(self, name: str, *values: Any) -> Any:
@@ -68,6 +69,7 @@ class Driver(Protocol):
     """How a store comes by its connections, and by which library. What goes wrong is named by ``naming``."""
 
     path: Path
+    unmarked: bool  # Whether the file must be marked before it is first written to: see ``checkpoint``.
 
     def prepare(self) -> Connection:
         """See that the tables are there and of this release. Gives a connection. Blocks."""
@@ -75,6 +77,10 @@ class Driver(Protocol):
 
     def connect(self) -> Connection:
         """Give another connection. Blocks."""
+        ...
+
+    def checkpoint(self, connection: Connection) -> None:
+        """Bring what is in the log into the file, as far as that can be done now. Never raises."""
         ...
 
     def version(self) -> int | None:

@@ -12,13 +12,16 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from headway.core.errors import HeadwayError, StoreBusy, StoreError, StoreFull
-from headway.stores.sqlite.ballast import drop_ballast, lay_ballast
+from headway.stores.sqlite.ballast import drop_ballast, has_room, lay_ballast
 from headway.stores.sqlite.connection import Connection, Driver
+from headway.stores.sqlite.identity import FileIdentity
 from headway.stores.sqlite.transaction import Hooks, Memory
 
 T = TypeVar("T")
 
 GROUP_MAX = 256  # Calls folded into one transaction.
+LOG_PAGES_MAX = 2_000  # Pages in the log from which they are brought into the file.
+IDLE = 5.0  # Seconds without a call after which they are brought there anyway.
 
 
 class Database:
@@ -38,6 +41,7 @@ class Database:
         self._after: list[Callable[[], None]] = []
         self._undo: list[Callable[[], object]] = []
         self._pid = os.getpid()
+        self._identity = FileIdentity(driver.path)
 
     async def open(self) -> None:
         """Open the file and start the threads. Raises what the driver's ``naming`` names."""
@@ -89,6 +93,7 @@ class Database:
             except BaseException:
                 writer.close()
                 raise
+            self._identity.note()
         lay_ballast(self.path)
         self._start("writer", self._write, writer)
         self._start("reader", self._read, reader)
@@ -125,8 +130,8 @@ class Database:
             calls.put(call)
 
     def _write(self, connection: Connection) -> None:
-        """Woken by a call; takes at most a group of them; ends on None."""
-        while (first := self._writes.get()) is not None:
+        """Woken by a call, or to tidy up while there is none; takes at most a group of them; ends on None."""
+        while (first := self._next_write(connection)) is not None:
             group = [first]
             ending = False
             while len(group) < GROUP_MAX:
@@ -138,14 +143,27 @@ class Database:
                     ending = True
                     break
                 group.append(call)
+            if self.driver.unmarked:
+                self.driver.unmarked = False
+                self.driver.checkpoint(connection)
             self._write_group(connection, group)
+            if connection.log_pages > LOG_PAGES_MAX:
+                self.driver.checkpoint(connection)
             if ending:
                 break
         connection.close()
 
+    def _next_write(self, connection: Connection) -> _Call | None:
+        try:
+            return self._writes.get(timeout=IDLE if connection.log_pages else None)
+        except queue.Empty:
+            self.driver.checkpoint(connection)
+            return self._writes.get()
+
     def _write_group(self, connection: Connection, group: list[_Call]) -> None:
         self._after, self._undo = [], []
         try:
+            self._identity.check()
             with self.driver.naming():
                 connection.raw.execute("BEGIN IMMEDIATE")
                 try:
@@ -156,6 +174,7 @@ class Database:
                     if connection.raw.in_transaction:
                         connection.raw.execute("ROLLBACK")
                     raise
+            self._identity.check()  # Again: what was written into a file that is gone is not accepted.
         except Exception as problem:
             for undo in self._undo:
                 undo()
@@ -180,6 +199,11 @@ class Database:
         if not alone:
             connection.raw.execute("SAVEPOINT one")
         try:
+            if not call.vital and not has_room(self.path):
+                raise StoreFull(
+                    f"the disk that holds {self.path} is full; what is left is kept for running jobs. Free some room",
+                    path=str(self.path),
+                )
             call.value, call.error = call.function(connection, self), None
         except HeadwayError as refusal:
             call.error = refusal
@@ -198,6 +222,7 @@ class Database:
     def _read(self, connection: Connection) -> None:
         while (call := self._reads.get()) is not None:
             try:
+                self._identity.check()
                 with self.driver.naming():
                     # One transaction, so that a verb of several statements sees one moment.
                     connection.raw.execute("BEGIN")

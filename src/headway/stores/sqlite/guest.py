@@ -87,6 +87,7 @@ class Guest:
     ) -> None:
         check_library()
         self.path = path
+        self.unmarked = False
         self._connect = connect
         self._advice = advice
         self._claimed = False
@@ -114,6 +115,9 @@ class Guest:
         if not self._claimed:
             claim(self.path, STDLIB)
             self._claimed = True
+
+    def checkpoint(self, connection: Connection) -> None:
+        """SQLite does that by itself, as for all that its owner keeps there."""
 
     def version(self) -> int | None:
         with self.naming():

@@ -60,6 +60,7 @@ class OwnConnection(Connection):
 
     def __init__(self, path: Path, synchronous: str) -> None:
         claim(path, APSW)
+        bare = lacks_log(path)  # Before SQLite makes one.
         self._path: Path | None = path
         try:
             raw = apsw.Connection(str(path), statementcachesize=200)
@@ -70,6 +71,8 @@ class OwnConnection(Connection):
         raw.set_busy_handler(_Patience())
         try:
             _check_ours(raw, path)  # Before anything is changed: the first pragma writes to the file.
+            if bare:
+                _check_whole(raw, path)
         except BaseException:
             self.close()
             raise
@@ -81,9 +84,13 @@ class OwnConnection(Connection):
             "cache_size = -16384",
             "mmap_size = 0",
             "temp_store = MEMORY",
-            "wal_autocheckpoint = 2000",
         ):
             raw.execute(f"PRAGMA {pragma}").fetchall()
+        raw.set_wal_hook(self._committed)  # In place of SQLite's own checkpoints: see ``OwnFile.checkpoint``.
+
+    def _committed(self, _raw: apsw.Connection, _name: str, pages: int) -> int:
+        self.log_pages = pages
+        return apsw.SQLITE_OK
 
     def rows(self, name: str, *values: Any) -> list[dict[str, Any]]:
         cursor = self.run(name, *values)
@@ -122,12 +129,16 @@ class OwnFile:
     def __init__(self, path: Path, synchronous: str) -> None:
         self.path = path
         self.synchronous = synchronous
+        self.unmarked = False
 
     def prepare(self) -> Connection:
         _create(self.path)
+        self.unmarked = lacks_log(self.path)
         made = OwnConnection(self.path, self.synchronous)
         try:
-            migrate(made, self.path)
+            if migrate(made, self.path):
+                self.checkpoint(made)
+                self.unmarked = False
         except BaseException:
             made.close()
             raise
@@ -147,6 +158,19 @@ class OwnFile:
                 return int(connection.raw.pragma("user_version"))
             finally:
                 connection.close()
+
+    def checkpoint(self, connection: Connection) -> None:
+        """Bring the log into the file.
+
+        The file alone, without its log, then says that it is not whole: a copy of it is refused when it is opened. Both
+        together say that it is, and so does the file once the last process has closed it.
+        """
+        with contextlib.suppress(apsw.Error):  # Locked or full: the next one does it.
+            connection.run("needs_wal", 1)
+            connection.raw.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+        with contextlib.suppress(apsw.Error):
+            connection.run("needs_wal", 0)
+        connection.log_pages = 0
 
     def facts(self) -> dict[str, str]:
         survives = "process, system and power loss" if self.synchronous != "NORMAL" else "process crash only"
@@ -234,6 +258,27 @@ def _check_ours(raw: apsw.Connection, path: Path) -> None:
         raise StoreTooNew(
             f"{path} was written by a newer Headway (format {known.get('format')}; this one writes {FORMAT}): "
             "upgrade Headway here",
+            path=str(path),
+        )
+
+
+def lacks_log(path: Path) -> bool:
+    """Return whether nothing is in the log beside a file."""
+    try:
+        return os.stat(f"{path}-wal").st_size == 0
+    except FileNotFoundError:
+        return True
+
+
+def _check_whole(raw: apsw.Connection, path: Path) -> None:
+    """Refuse a file that was copied while it was in use, without its log: the latest jobs are missing."""
+    if not raw.pragma("application_id"):
+        return
+    needed = raw.execute("SELECT value FROM format WHERE name = 'needs_wal'").get
+    if needed and lacks_log(path):  # Unless another process has opened the store meanwhile.
+        raise StoreCorrupt(
+            f"{path} is a copy of a store in use, made without {path.name}-wal, so its latest jobs are missing; copy "
+            "stores with `headway backup`, or copy both files",
             path=str(path),
         )
 
