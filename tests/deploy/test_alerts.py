@@ -15,7 +15,7 @@ import yaml  # type: ignore[import-untyped]
 from headway.core.policy.document import BUILT_IN
 from headway.engine.measures import measure
 from headway.engine.tallies import EXCHANGES, LENGTHS_MS, RUNS, SPANS
-from headway.engine.tally import TALLIES, Tally, encode
+from headway.engine.tally import TALLIES, TASK_RUNS, Tally, encode
 from headway.stores.memory import MemoryStore
 from headway.testing.clock import ManualClock
 
@@ -56,9 +56,8 @@ async def shown() -> dict[str, set[str]]:
     """Give all that a server shows: the name of each sample, with its labels."""
     store = MemoryStore(clock=ManualClock())
     row: list[float] = [1] * (len(LENGTHS_MS) + 2)
-    body = encode(
-        Tally(rows={f"{SPANS}|completed|low": row, f"{RUNS}|completed|low": row, f"{EXCHANGES}|jobs": [1] * 17})
-    )
+    rows = {f"{SPANS}|completed|low": row, f"{RUNS}|completed|low": row, f"{EXCHANGES}|jobs": [1.0] * 17}
+    body = encode(Tally(rows=rows | {f"{TASK_RUNS}|completed|mail": [1.0, 1.0]}))
     await store.write(TALLIES, "one", body)
     families = await measure(store, BUILT_IN)
     return {

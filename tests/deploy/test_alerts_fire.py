@@ -593,7 +593,7 @@ def test_the_evaluator_and_promtool_agree(promtool: str, turn: int, tmp_path: Pa
         "queue_depth": [f'priority="{lane}"' for lane in ("high", "low")],
         "headway_tasks_finished_total": [f'status="{status}"' for status in ("completed", "failed", "dead_letter")],
         "tasks_dlq_total": [""],
-        "headway_counter_drift": ['counter="running"'],
+        "headway_count_drift": ['counter="running"'],
         "worker_capacity_used_ratio": [""],
         "headway_queue_oldest_age_seconds": [f'priority="{lane}"' for lane in ("medium", "low")],
     }

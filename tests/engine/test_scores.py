@@ -103,8 +103,8 @@ async def test_metrics_show_coverage_error_and_what_estimates_rest_on(store: Mem
     for within in (True, True, False, True):
         tallies.scored("low", within_p50=within, within_p90=True, error=0.12)
     text = write_text(tally_families(tallies.counted(), BUILT_IN))
-    assert 'headway_estimate_coverage{priority="low",quantile="0.5"} 0.75' in text
-    assert 'headway_estimate_coverage{priority="low",quantile="0.9"} 1.0' in text
+    assert 'headway_estimate_coverage{estimate="p50",priority="low"} 0.75' in text
+    assert 'headway_estimate_coverage{estimate="p90",priority="low"} 1.0' in text
     assert 'headway_estimates_scored_total{priority="low"} 4.0' in text
     assert 'headway_estimates_total{basis="unknown",priority="low"} 1.0' in text
     assert 'headway_estimate_error_ratio_bucket{priority="low",le="0.15"} 4' in text

@@ -13,6 +13,7 @@ from headway.core.lease import Answer, Lease
 from headway.core.policy.document import BUILT_IN
 from headway.core.policy.retry import Crashed, Ending, Raised, Released, Returned, Snoozed, TimedOut, judge
 from headway.engine import tallies as names
+from headway.engine import tally as tally_module
 from headway.engine.feed import LocalFeed, Ran
 from headway.engine.inforce import InForce
 from headway.engine.recovery import end_worker
@@ -41,6 +42,45 @@ def run(tallies: Tallies, lease: Lease, ending: Ending = DONE, seconds: float = 
     """Let a job run and be reported."""
     tallies.note([(lease, seconds)])
     tallies.reported([judge(ending, lease, BUILT_IN)], [(lease.job_id, Answer.LOST)] if lost else [])
+
+
+def test_attempts_are_counted_by_task_and_outcome() -> None:
+    tallies = Tallies()
+    first, second = a_lease(1)._replace(task="mail"), a_lease(2)._replace(task="a|b")
+    run(tallies, first, seconds=0.5)
+    run(tallies, first._replace(job_id=JobId("3")), seconds=0.25)
+    run(tallies, second, BAD, seconds=1.0)
+    run(tallies, second._replace(job_id=JobId("4")), Raised(BOOM), seconds=2.0)
+    run(tallies, second._replace(job_id=JobId("5")), Snoozed(5), seconds=3.0)
+    rows = tallies.counted().rows
+    assert {key: row for key, row in rows.items() if key.startswith("tasks|")} == {
+        "tasks|completed|mail": [2, 750.0],
+        "tasks|failed|a|b": [1, 1_000.0],
+        "tasks|retried|a|b": [1, 2_000.0],
+        "tasks|released|a|b": [1, 3_000.0],
+    }
+
+
+def test_tasks_beyond_the_bound_are_counted_together() -> None:
+    tallies = Tallies()
+    for number in range(names.TASKS_MAX + 3):
+        run(tallies, a_lease(number)._replace(task=f"task-{number}"))
+    rows = {key: row for key, row in tallies.counted().rows.items() if key.startswith("tasks|")}
+    assert len(rows) == names.TASKS_MAX + 1
+    assert rows["tasks|completed|other"][0] == 3
+
+
+async def test_what_is_retired_adds_up_rare_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tally_module, "TASK_ROWS_MAX", 2)
+    store = MemoryStore(clock=ManualClock())
+    rows = {f"tasks|completed|a|{number}": [number, number * 10.0] for number in range(1, 5)}
+    await store.write(TALLIES, "p1", encode(Tally(rows=dict(rows))))
+    await fold(store, ["p1"])
+    assert (await read_tallies(store)).rows == {
+        "tasks|completed|a|4": [4, 40.0],
+        "tasks|completed|a|3": [3, 30.0],
+        "tasks|completed|other": [3, 30.0],
+    }
 
 
 def bucket(tally: Tally, key: str) -> dict[float, float]:

@@ -25,10 +25,13 @@ from headway.core.policy.document import BUILT_IN, Policy, Reserve
 from headway.core.policy.retry import Raised, Returned, judge
 from headway.core.snapshot import Plan, Take
 from headway.core.worker import WorkerState
+from headway.engine.catalogue import TaskEntry, publish_tasks
 from headway.engine.measures import idle_reserve, measure, write_text
 from headway.engine.tallies import Tallies
+from headway.engine.tally import TALLIES, Row, Tally, encode
 from headway.server.metrics import render
 from headway.stores.base import Exchange, LaneStats, Store
+from headway.stores.memory import MemoryStore
 from headway.testing.clock import ManualClock
 from tests.conformance.builders import (
     BOOM,
@@ -194,7 +197,7 @@ async def test_workers_and_how_full_they_are(store: Store) -> None:
     }  # fmt: skip
     assert found["worker_capacity_used_ratio"] == 0.5
     assert [found[f'headway_slots{{kind="{kind}"}}'] for kind in ("total", "used", "reserved")] == [10, 5, 2]
-    assert found['headway_counter_drift{counter="running"}'] == 0
+    assert found['headway_count_drift{counter="running"}'] == 0
 
 
 @pytest.mark.parametrize(
@@ -346,3 +349,48 @@ def test_two_servers_and_two_workers_give_the_same_right_numbers(store_name: str
     assert expected.items() <= one.items()
     assert one == other
     app.close()
+
+
+# ---------------------------------------------------------------------- by task
+
+
+async def test_attempts_are_shown_by_task_of_the_catalogue_and_no_other() -> None:
+    store = MemoryStore(clock=ManualClock())
+    rows: dict[str, Row] = {f"tasks|completed|known-{number}": [number, 1_000.0 * number] for number in range(1, 203)}
+    rows |= {"tasks|retried|known-7": [2, 500.0], "tasks|completed|stranger|\n": [5, 50.0]}
+    await store.write(TALLIES, "p", encode(Tally(rows=rows)))
+    await publish_tasks(
+        store, [TaskEntry(name=f"known-{number}", lane="medium", executor="thread") for number in range(1, 203)]
+    )
+    shown = [line for line in write_text(await measure(store, BUILT_IN)).splitlines() if "headway_task_run_sec" in line]
+    assert "# TYPE headway_task_run_seconds summary" in shown
+    assert 'headway_task_run_seconds_count{outcome="completed",task="known-202"} 202.0' in shown
+    assert 'headway_task_run_seconds_sum{outcome="retried",task="known-7"} 0.5' in shown
+    # The two known tasks with the fewest attempts, and what no catalogue has.
+    assert 'headway_task_run_seconds_count{outcome="completed",task="other"} 8.0' in shown
+    assert len({re.findall('task="([^"]*)"', line)[0] for line in shown if "task=" in line}) == 201
+
+
+async def test_a_worker_counts_by_task(app: Headway) -> None:
+    from headway import Worker
+
+    @app.task(name="metered")
+    def metered() -> None: ...
+
+    async with Worker(app):
+        await (await metered.aenqueue()).aresult(timeout=30)
+    store = await app.client.store()
+    shown = write_text(await measure(store, BUILT_IN))
+    assert 'headway_task_run_seconds_count{outcome="completed",task="metered"} 1.0' in shown
+
+
+LINTED = re.compile(r"counter|gauge|histogram|summary")
+
+
+async def test_no_name_holds_a_type_and_no_label_is_reserved() -> None:
+    store = MemoryStore(clock=ManualClock())
+    for family in await measure(store, BUILT_IN):
+        assert not LINTED.search(family.name), family.name
+        labels = {label for sample in family.samples for label, _ in sample.labels}
+        assert "quantile" not in labels
+        assert "le" not in labels or family.kind == "histogram"

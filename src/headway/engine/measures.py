@@ -6,15 +6,15 @@ servers and workers may be asked at once: whoever gathers their answers takes on
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from headway.core.job import State
 from headway.core.policy.document import HALTED, Policy
 from headway.core.worker import Worker, WorkerState
 from headway.engine import tallies
-from headway.engine.tallies import OTHER
-from headway.engine.tally import Row, Tally, read_tallies
+from headway.engine.catalogue import TASKS
+from headway.engine.tally import OTHER, TASK_RUNS, Row, Tally, read_tallies
 from headway.stores.base import LaneStats, Stats, Store
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
@@ -37,14 +37,15 @@ class Family(NamedTuple):
     """All samples of one name. A counter's name here is without its _total."""
 
     name: str
-    kind: str  # gauge | counter | histogram
+    kind: str  # gauge | counter | histogram | summary
     help: str
     samples: Sequence[Sample]
 
 
 async def measure(store: Store, policy: Policy) -> list[Family]:
     """Read everything that is shown."""
-    return [*store_families(await store.stats(), policy), *tally_families(await read_tallies(store), policy)]
+    tasks = {document.name for document in await store.read(TASKS)}
+    return [*store_families(await store.stats(), policy), *tally_families(await read_tallies(store), policy, tasks)]
 
 
 def write_text(families: Iterable[Family]) -> str:
@@ -94,7 +95,7 @@ def store_families(stats: Stats, policy: Policy) -> Iterator[Family]:
     yield _gauge("headway_dead_letters", "Dead letters that are kept.", stats.kept.get(State.DEAD_LETTER, 0))
     yield from _workers(stats, lanes, policy)
     yield gauges(
-        "headway_counter_drift",
+        "headway_count_drift",
         "By how much a number that is kept differs from what counting again gives. Anything but 0 is a bug.",
         [((("counter", "running"),), abs(_running(stats.workers) - sum(lane.executing for lane in lanes.values())))],
     )
@@ -209,14 +210,15 @@ def _running(workers: Iterable[Worker]) -> int:
 # ---------------------------------------------------------------------- what processes count
 
 
-def tally_families(tally: Tally, policy: Policy) -> Iterator[Family]:
-    """Give what all processes have counted, up to a few seconds ago."""
+def tally_families(tally: Tally, policy: Policy, tasks: Collection[str] = ()) -> Iterator[Family]:
+    """Give what all processes have counted, up to a few seconds ago. ``tasks``: the names in the catalogue."""
     lanes = [*policy.lanes]
     for what, (name, text, labels) in _HISTOGRAMS.items():
         yield _histograms(name, text, tally, what, labels, lanes)
     yield _tallied("task_retries", "Attempts after which a task goes again.", tally, tallies.RETRIES, lanes)
     yield _tallied("tasks_failed", "Tasks that ended as failed or dead_letter.", tally, tallies.FAILURES, lanes)
     yield _tallied("headway_tasks_released", "Tasks given back with no attempt used.", tally, tallies.RELEASES, lanes)
+    yield _by_task(tally, tasks)
     yield from _estimates(tally, lanes)
     yield _counter(
         "worker_heartbeat_failures",
@@ -270,9 +272,9 @@ def _estimates(tally: Tally, lanes: Sequence[str]) -> Iterator[Family]:
         [((("priority", lane),), scored.get(("", lane), 0)) for lane in lanes],
     )
     coverage: list[tuple[Labels, float]] = [
-        ((("priority", lane), ("quantile", quantile)), held.get((name, lane), 0) / count)
+        ((("estimate", name), ("priority", lane)), held.get((name, lane), 0) / count)
         for (_, lane), count in scored.items()
-        for name, quantile in (("p50", "0.5"), ("p90", "0.9"))
+        for name in ("p50", "p90")
         if count
     ]
     yield gauges("headway_estimate_coverage", "The part of tasks that began within p50, and within p90.", coverage)
@@ -344,6 +346,31 @@ def _histograms(name: str, text: str, tally: Tally, what: str, labels: tuple[str
             samples.append(Sample("_bucket", (*at, ("le", bound)), count))
         samples += [Sample("_count", at, count), Sample("_sum", at, row[-1] / 1_000)]
     return Family(name, "histogram", text, samples)
+
+
+def _by_task(tally: Tally, tasks: Collection[str]) -> Family:
+    """Give attempts by task: of tasks in the catalogue the busiest, and all others as one."""
+    rows: dict[tuple[str, str], Row] = {}
+    counts: dict[str, float] = {}
+    for key, row in tally.rows.items():
+        kind, *given = key.split("|", 2)
+        if kind == TASK_RUNS and len(given) == 2 and len(row) == 2:
+            outcome, task = given
+            rows[task, outcome] = row
+            counts[task] = counts.get(task, 0) + row[0]
+    known = sorted((task for task in counts if task in tasks), key=lambda task: counts[task], reverse=True)
+    shown = set(known[: tallies.TASKS_MAX])
+    summed: dict[Labels, Row] = {}
+    for (task, outcome), row in rows.items():
+        labels = (("outcome", outcome), ("task", task if task in shown else OTHER))
+        before = summed.get(labels, [0, 0])
+        summed[labels] = [before[0] + row[0], before[1] + row[1]]
+    samples = [
+        sample
+        for labels, (count, sum_ms) in summed.items()
+        for sample in (Sample("_count", labels, float(count)), Sample("_sum", labels, sum_ms / 1_000))
+    ]
+    return Family("headway_task_run_seconds", "summary", "Attempts by task: how many, and how long they ran.", samples)
 
 
 def _gauge(name: str, text: str, value: float) -> Family:

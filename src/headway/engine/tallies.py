@@ -11,7 +11,7 @@ from operator import itemgetter
 from headway.core.errors import StoreError
 from headway.core.job import State
 from headway.core.lease import Answer, Lease, Report
-from headway.engine.tally import TALLIES, TRIES, Row, Tally, encode, fold, read_retired, read_tally
+from headway.engine.tally import OTHER, TALLIES, TASK_RUNS, TRIES, Row, Tally, encode, fold, read_retired, read_tally
 from headway.stores.base import Store
 
 PUBLISH_EVERY = 5.0  # Seconds between publications,
@@ -28,6 +28,7 @@ INSTANTS_MS = (0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_
 WAITS = "waits"  # lane: milliseconds from when a job began to wait until it was claimed
 SPANS = "spans"  # status|lane: from submission to the end
 RUNS = "runs"  # outcome|lane: one attempt
+# TASK_RUNS, outcome|task: one attempt; only how many, and the sum of their milliseconds
 STARTS = "starts"  # from a claim's answer to the first step of the job
 EXCHANGES = "exchanges"  # jobs or none: one round trip
 RETRIES = "retries"  # reason|lane
@@ -41,6 +42,8 @@ FORESEEN = "foreseen"  # basis|lane: estimates that were given
 ERRORS = "errors"  # lane: thousandths by which p50 was off, of waits that were long enough
 IDLE = "idle"  # milliseconds that reserved slots stood idle while other lanes waited, all slots together
 
+TASKS_MAX = 200  # Tasks that are counted by name in one process; the others are counted together.
+
 ERRORS_PM = (10, 20, 50, 100, 150, 200, 250, 300, 400, 500, 750, 1_000, 2_000, 5_000)
 
 BOUNDS: dict[str, Sequence[float]] = {
@@ -51,11 +54,11 @@ BOUNDS: dict[str, Sequence[float]] = {
 RETRY_REASONS = ("failed", "timeout", "crash")
 FAILURE_REASONS = ("not_retriable", "time_limit", "max_retries_exceeded", "crash_limit", "failed")
 RELEASE_REASONS = ("drained", "snoozed", "rate_limited", "unknown_task")
-OTHER = "other"  # For reasons that tasks make up: the values of a label must not grow without end.
+# OTHER stands for reasons that tasks make up: the values of a label must not grow without end.
 
 _CLAIMED = itemgetter(*(Lease._fields.index(name) for name in ("lane", "started_at", "eligible_at")))
 _REPORTED = itemgetter(*(Report._fields.index(name) for name in ("job_id", "state")))
-_ENDED = itemgetter(*(Lease._fields.index(name) for name in ("lane", "started_at", "submitted_at")))
+_ENDED = itemgetter(*(Lease._fields.index(name) for name in ("lane", "started_at", "submitted_at", "task")))
 _NEAR = 10_000  # Most jobs take less: their buckets are looked up, which takes a quarter of the time to search.
 _BUCKET = bytes(bisect_left(LENGTHS_MS, length_ms) for length_ms in range(_NEAR))
 _UP = 1 - 1e-9  # Whole milliseconds are rounded up: a bucket has all up to its end.
@@ -74,6 +77,7 @@ class Tallies:
         self._waits: dict[str, Row] = {}
         self._ends: dict[tuple[State, str], tuple[Row, Row]] = {}  # By status and lane: spans and runs.
         self._again: dict[tuple[str, str], Row] = {}  # Runs of attempts after which a job went back.
+        self._tasks: dict[str, dict[str, Row]] = {}  # By task and outcome: how many attempts, and their length.
         self._starts: Row = [0] * _INSTANTS
         self._errors: dict[str, Row] = {}
         self._exchanges: dict[str, Row] = {"jobs": [0] * _INSTANTS, "none": [0] * _INSTANTS}
@@ -131,6 +135,8 @@ class Tallies:
                 noted.pop(job_id, None)
         others: list[tuple[str, Lease, float]] = []
         spans, runs, last = _no_row(), _no_row(), None
+        task_runs: Row = [0, 0]
+        last_task: str | None = None
         run_sum, span_sum = 0.0, 0.0
         for job_id, state in map(_REPORTED, reports):
             if job_id in noted:
@@ -138,13 +144,17 @@ class Tallies:
                 if state is not _COMPLETED:
                     others.append((job_id, lease, seconds))
                     continue
-                lane, started_at, submitted_at = _ENDED(lease)
+                lane, started_at, submitted_at, task = _ENDED(lease)
                 if lane != last:
                     runs[-1] += run_sum
                     spans[-1] += span_sum
                     (spans, runs), last = self._rows(_COMPLETED, lane), lane
                     run_sum, span_sum = 0.0, 0.0
+                if task != last_task:
+                    task_runs, last_task = self._task_row(task, "completed"), task
                 run_ms = seconds * 1_000  # From here on as ``_span`` does, for most jobs.
+                task_runs[0] += 1
+                task_runs[1] += run_ms
                 run_sum += run_ms
                 at = int(run_ms + _UP)
                 runs[_BUCKET[at] if at < _NEAR else _bucket(at)] += 1
@@ -171,6 +181,7 @@ class Tallies:
             self._went_back(lease, report, seconds * 1_000)
             return
         _span(*self._rows(report.state, lease.lane), lease, seconds * 1_000)
+        self._ran(lease.task, _STATUS[report.state], seconds * 1_000)
         if report.state in _FAILED:
             self._count(FAILURES, _known(report.reason, FAILURE_REASONS))
 
@@ -179,6 +190,19 @@ class Tallies:
         if rows is None:
             rows = self._ends[state, lane] = (_no_row(), _no_row())
         return rows
+
+    def _task_row(self, task: str, outcome: str) -> Row:
+        outcomes = self._tasks.get(task)
+        if outcomes is None:
+            if len(self._tasks) >= TASKS_MAX:
+                task = OTHER
+            outcomes = self._tasks.setdefault(task, {})
+        return outcomes.setdefault(outcome, [0, 0])
+
+    def _ran(self, task: str, outcome: str, run_ms: float) -> None:
+        row = self._task_row(task, outcome)
+        row[0] += 1
+        row[1] += run_ms
 
     def exchanged(self, seconds: float, jobs: int) -> None:
         """A round trip has brought so many jobs."""
@@ -219,6 +243,7 @@ class Tallies:
     def _went_back(self, lease: Lease, report: Report, run_ms: float) -> None:
         retried = report.reason in RETRY_REASONS
         key = ("retried" if retried else "released", lease.lane)
+        self._ran(lease.task, key[0], run_ms)
         row = self._again.setdefault(key, _no_row())
         row[_bucket(int(run_ms + _UP))] += 1
         row[-1] += run_ms
@@ -242,6 +267,8 @@ class Tallies:
             rows[f"{SPANS}|{_STATUS[state]}|{lane}"] = spans
             rows[f"{RUNS}|{_STATUS[state]}|{lane}"] = runs
         rows |= {f"{RUNS}|{outcome}|{lane}": row for (outcome, lane), row in self._again.items()}
+        for task, outcomes in self._tasks.items():
+            rows |= {f"{TASK_RUNS}|{outcome}|{task}": row for outcome, row in outcomes.items()}
         rows |= {f"{EXCHANGES}|{result}": row for result, row in self._exchanges.items()}
         rows |= {f"{ERRORS}|{lane}": row for lane, row in self._errors.items()}
         rows[STARTS] = self._starts

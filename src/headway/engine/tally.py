@@ -13,10 +13,14 @@ import msgspec
 
 from headway.stores.base import Store
 
+TASK_RUNS = "tasks"  # Rows by outcome and task,
+OTHER = "other"  # and what labels are that must not grow without end.
+
 TALLIES = "tally"  # The kind of these documents,
 RETIRED = "retired"  # and the name of the one that holds what processes that are gone had counted.
 STALE = 600.0  # Seconds without a word after which a process's document is folded. It may live: then it begins another.
 TRIES = 20
+TASK_ROWS_MAX = 1_000  # Rows by task in the retired document. With more, those with the fewest jobs are added up.
 
 Row = list[float]  # How many in each bucket; last, the sum of all.
 
@@ -42,6 +46,16 @@ class Tally(msgspec.Struct, kw_only=True, omit_defaults=True):
                 self.rows[key] = list(row)
             elif len(mine) == len(row):  # Else it is of a release with other buckets.
                 self.rows[key] = [mine[at] + row[at] for at in range(len(row))]
+
+    def merge_rare(self, kind: str, most: int, other: str) -> None:
+        """Add up the rarest rows of a kind, if there are more than ``most``: names of tasks come and go."""
+        keys = [key for key in self.rows if key.startswith(f"{kind}|")]
+        if len(keys) <= most:
+            return
+        for key in sorted(keys, key=lambda key: self.rows[key][0])[: len(keys) - most]:
+            row = self.rows.pop(key)
+            outcome = key.split("|", 2)[1]
+            self.add(Tally(rows={f"{kind}|{outcome}|{other}": row}))
 
 
 encode = msgspec.json.Encoder().encode
@@ -103,6 +117,7 @@ async def fold(store: Store, names: Sequence[str]) -> None:
                 break
             if name not in retired.folded:
                 retired.add(read_tally(mine.body))
+                retired.merge_rare(TASK_RUNS, TASK_ROWS_MAX, OTHER)
                 retired.folded = {known: at for known, at in retired.folded.items() if known in documents}
                 retired.folded[name] = mine.version
                 if await store.write(TALLIES, RETIRED, encode(retired), if_version=version) is None:
