@@ -27,6 +27,24 @@ async def quick(number: int) -> int:
     return number
 
 
+@app.task(name="hoard")
+async def hoard() -> int:
+    """Open files until there is no descriptor left, and hold them until a file called ``enough`` is there."""
+    held = []
+    try:
+        while True:
+            held.append(open(MARKS, "a"))  # noqa: ASYNC230, SIM115 - that is the point
+    except OSError:
+        held.pop().close()
+        mark("hoard is full")
+        held.append(open(MARKS, "a"))  # noqa: ASYNC230, SIM115
+    while not MARKS.with_name("enough").exists():  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    for file in held:
+        file.close()
+    return len(held)
+
+
 @app.task(name="slow")
 async def slow(seconds: float) -> str:
     mark(f"slow starts {os.getpid()}")

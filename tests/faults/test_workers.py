@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import apsw
 import pytest
 
 from headway import JobCancelled, JobFailed
-from tests.faults.conftest import Yard, alive, tree, wait_until
+from tests.faults.conftest import Yard, alive, children, tree, wait_until
 
 pytestmark = pytest.mark.timeout(90)
 
@@ -268,6 +269,22 @@ def test_each_tick_fires_once_with_two_workers(yard: Yard) -> None:
     ticks = sorted(int(key.split(":")[2]) for key in keys)  # Milliseconds since 1970.
     assert ticks == [*range(ticks[0], ticks[-1] + 1, 1_000)]
     assert len(ticks) >= 4
+
+
+def test_a_runner_without_a_free_descriptor_goes_on_once_there_are_some(yard: Yard) -> None:
+    # W17
+    worker = yard.start("--slots", "4")
+    wait_until(lambda: children(worker.pid))
+    for pid in tree(worker.pid):
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (64, 64))
+    hog = yard.submit("hoard")
+    wait_until(lambda: yard.marks("hoard is full"))
+    jobs = [yard.submit("quick", number) for number in range(20)]
+    (yard.folder / "enough").touch()
+    assert isinstance(hog.result(timeout=60), int)
+    assert [job.result(timeout=60) for job in jobs] == [*range(20)]
+    assert hog.record().attempts == 1
+    assert worker.running
 
 
 def test_a_failed_job_says_so_to_whoever_waits(yard: Yard) -> None:

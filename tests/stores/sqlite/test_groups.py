@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,6 +16,8 @@ import pytest
 from headway.core.errors import IdempotencyConflict, StoreError
 from headway.core.job import ClassKey, NewJob, State, Submitted
 from headway.stores.base import JobQuery
+from headway.stores.sqlite import bell
+from headway.stores.sqlite.bell import Bell
 from headway.stores.sqlite.database import Database
 from headway.testing.clock import ManualClock
 from tests.conformance.builders import a_job, register, state_of, submit, submit_one
@@ -168,3 +171,30 @@ async def test_a_thread_is_told_that_the_store_was_closed(open_file: OpenFile, p
             assert isinstance(answer, (list, StoreError))
     with pytest.raises(StoreError, match="not open"):
         store.submit_blocking([a_job()])
+
+
+async def test_a_wake_up_that_fails_neither_fails_its_submit_nor_ends_the_writer(
+    open_file: OpenFile, path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """W17: no descriptor may be left to look at the wake folder with."""
+    store = await open_file(path)
+    ear = store.listen("watch.test")
+
+    def refuse(*_: Any) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bell.os, "scandir", refuse)
+        job_id = await submit_one(store)
+        await store.cancel([job_id])
+    assert await state_of(store, job_id) is State.CANCELLED
+    with monkeypatch.context() as patch:
+        patch.setattr(Bell, "ring_watchers", refuse)
+        job_id = await submit_one(store)
+        async with asyncio.timeout(10):
+            await store.cancel([job_id])
+    assert "store.after_commit_failed" in caplog.text
+    assert await state_of(store, job_id) is State.CANCELLED
+    await store.cancel([await submit_one(store)])
+    assert await ear.wait(10) is not None
+    ear.close()

@@ -80,8 +80,11 @@ class Bell:
         except FileNotFoundError:
             return []
         if changed_ns != self._watchers_seen_ns:
-            with os.scandir(self._folder) as entries:
-                self._watchers = [Path(entry.path) for entry in entries if entry.name.startswith(WATCHER)]
+            try:
+                with os.scandir(self._folder) as entries:
+                    self._watchers = [Path(entry.path) for entry in entries if entry.name.startswith(WATCHER)]
+            except OSError:  # No descriptor is free: those that are not known yet find out by their slow look.
+                return self._watchers
             # A folder's time moves in steps of some milliseconds, so a fresh one may hide a later change.
             settled = time.time_ns() - changed_ns > _STEP_NS
             self._watchers_seen_ns = changed_ns if settled else -1

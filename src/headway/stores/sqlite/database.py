@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import logging
 import os
 import queue
 import threading
@@ -12,12 +13,14 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from headway.core.errors import HeadwayError, StoreBusy, StoreError, StoreFull
+from headway.core.log_event import LogEvent
 from headway.stores.sqlite.ballast import drop_ballast, has_room, lay_ballast
 from headway.stores.sqlite.connection import Connection, Driver
 from headway.stores.sqlite.identity import FileIdentity
 from headway.stores.sqlite.transaction import Hooks, Memory
 
 T = TypeVar("T")
+log = logging.getLogger("headway.sqlite")
 
 GROUP_MAX = 256  # Calls folded into one transaction.
 LOG_PAGES_MAX = 2_000  # Pages in the log from which they are brought into the file.
@@ -190,7 +193,10 @@ class Database:
                 call.value, call.error = None, problem
             self._after = []
         for action in self._after:
-            action()
+            try:
+                action()
+            except Exception:  # The transaction is durable, and this thread has to serve the next one.
+                log.exception(LogEvent("store.after_commit_failed", path=self.path))
         _settle(group)
 
     def _write_one(self, connection: Connection, call: _Call, *, alone: bool) -> None:
