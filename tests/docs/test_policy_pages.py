@@ -32,7 +32,9 @@ ALL_KEYS = {
     "lanes": {"only": {"level": 0}},
     "reserve": {"lanes": ["only"]},
     "ladder": {"rungs": [{"name": "fast", "seconds": 3, "limit": 1}]},
-    "limits": {"some": {"concurrency": 1, "rate": "1/s", "burst": 2, "by": "tenant", "tasks": ["a"]}},
+    "limits": {
+        "some": {"concurrency": 1, "rate": "1/s", "burst": 2, "by": "account", "tasks": ["a"], "scope": "global"}
+    },
     "tasks": {"a": {"priority": "only", "duration": "fast", "timeout": 1, "max_retries": 1}},
 }
 

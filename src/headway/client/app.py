@@ -354,9 +354,10 @@ class Headway:
                 self._declared.add(task.name)
         if any(task.terms.problem for task in tasks):
             await self.in_force.follow(await self.client.store(), every=0)  # It may have been put right just now.
-        if self.policy.max_depth:
-            await self._depth.admit(await self.client.store(), len(calls), self.policy.max_depth)
-        return [call.job() for call in calls]
+        jobs = [call.job() for call in calls]
+        if self._bounds_depth:
+            await self._depth.admit(await self.client.store(), jobs, self.policy)
+        return jobs
 
     async def submit_call(self, call: Call[R]) -> Job[R]:
         """Submit one call."""
@@ -386,7 +387,11 @@ class Headway:
         """Tell whether a job of a task can be made without a look at the store first."""
         known = not task.limits or task.name in self._declared
         looked = self.in_force.looked_within(FOLLOW_EVERY)
-        return known and looked and not task.terms.problem and not self.policy.max_depth
+        return known and looked and not task.terms.problem and not self._bounds_depth
+
+    @property
+    def _bounds_depth(self) -> bool:
+        return bool(self.policy.max_depth) or self.policy.tenants.bounds_depth
 
     def submit_call_within(self, call: Call[R]) -> Job[R]:
         """Submit one call on the caller's connection; blocks."""

@@ -1,14 +1,33 @@
-"""How many jobs wait, for policies that allow no more than so many."""
+"""How many jobs wait, in all and of each tenant, for policies that bound it."""
 
 from __future__ import annotations
 
 import math
 import time
+from collections import Counter, OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 
 from headway.core.errors import QueueFull
-from headway.stores.base import Store
+from headway.core.job import NewJob
+from headway.core.policy.document import Policy
+from headway.stores.base import LaneStats, Store
 
 LOOK_EVERY = 1.0  # Seconds between counts; in between only what this process submits is added.
+TENANTS_KEPT = 10_000  # Tenants whose counts a process remembers.
+
+
+@dataclass(slots=True)
+class _Count:
+    waiting: int = 0
+    looked: float = -math.inf
+
+    async def refresh(self, look: Callable[[], Awaitable[dict[str, LaneStats]]]) -> None:
+        """Count again, unless that was done a moment ago."""
+        asked = time.monotonic()
+        if asked - self.looked > LOOK_EVERY:
+            self.waiting = sum(lane.waiting for lane in (await look()).values())
+            self.looked = asked
 
 
 class Depth:
@@ -19,23 +38,44 @@ class Depth:
     """
 
     def __init__(self) -> None:
-        self._waiting = 0
-        self._looked = -math.inf
+        self._all = _Count()
+        self._tenants: OrderedDict[str, _Count] = OrderedDict()
 
-    async def admit(self, store: Store, jobs: int, most: int) -> None:
-        """Count these jobs in, if the policy lets them. Raises ``QueueFull``."""
-        if time.monotonic() - self._looked > LOOK_EVERY:
-            await self._look(store)
-        if self._waiting + jobs > most:
-            raise QueueFull(
-                f"{self._waiting:,} jobs wait, and the policy allows {most:,} (max_depth); try again later",
-                waiting=self._waiting,
-                most=most,
-            )
-        self._waiting += jobs
+    async def admit(self, store: Store, jobs: Sequence[NewJob], policy: Policy) -> None:
+        """Count these jobs in, all of them or none, if the policy lets them. Raises ``QueueFull``, saying whose."""
+        admitted: list[tuple[_Count, int]] = []
+        if policy.max_depth:
 
-    async def _look(self, store: Store) -> None:
-        asked = time.monotonic()
-        stats = await store.stats()
-        self._waiting = sum(lane.waiting for lane in stats.lanes.values())
-        self._looked = asked
+            async def look() -> dict[str, LaneStats]:
+                return (await store.stats()).lanes
+
+            await self._all.refresh(look)
+            _check(self._all, len(jobs), policy.max_depth, None)
+            admitted.append((self._all, len(jobs)))
+        tenants = Counter(job.tenant for job in jobs if job.tenant is not None) if policy.tenants.bounds_depth else {}
+        for tenant, number in tenants.items():
+            if most := policy.tenants.depth_of(tenant):
+                count = self._of(tenant)
+                await count.refresh(lambda tenant=tenant: store.waiting_of(tenant))  # type: ignore[misc]
+                _check(count, number, most, tenant)
+                admitted.append((count, number))
+        for count, number in admitted:
+            count.waiting += number
+
+    def _of(self, tenant: str) -> _Count:
+        count = self._tenants.pop(tenant, None) or _Count()
+        self._tenants[tenant] = count
+        if len(self._tenants) > TENANTS_KEPT:
+            self._tenants.popitem(last=False)
+        return count
+
+
+def _check(count: _Count, jobs: int, most: int, tenant: str | None) -> None:
+    if count.waiting + jobs > most:
+        whose, key = ("jobs", "max_depth") if tenant is None else (f"jobs of tenant {tenant}", "tenants.max_depth")
+        raise QueueFull(
+            f"{count.waiting:,} {whose} wait, and the policy allows {most:,} ({key}); try again later",
+            waiting=count.waiting,
+            most=most,
+            tenant=tenant,
+        )

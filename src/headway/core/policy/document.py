@@ -92,10 +92,21 @@ class Ladder:
 
 @dataclass(frozen=True, slots=True)
 class Tenants:
-    """How the tenants of a class share it."""
+    """How the tenants of a class share it, and how many jobs of each may wait. A depth of 0: any number."""
 
     default_weight: float = 1
     weights: Mapping[str, float] = field(default_factory=_none)
+    max_depth: int = 0  # Of every tenant that ``max_depths`` does not name.
+    max_depths: Mapping[str, int] = field(default_factory=_none)
+
+    @property
+    def bounds_depth(self) -> bool:
+        """Whether the jobs of any tenant are bounded."""
+        return bool(self.max_depth or self.max_depths)
+
+    def depth_of(self, tenant: str) -> int:
+        """Return how many jobs of a tenant may wait; 0 if any number."""
+        return self.max_depths.get(tenant, self.max_depth)
 
 
 @dataclass(frozen=True, slots=True)

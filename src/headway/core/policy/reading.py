@@ -211,10 +211,12 @@ def _check_rung(table: Table, rung: Rung, shorter: Sequence[Rung]) -> None:
 
 
 def _read_tenants(table: Table) -> Tenants:
-    weights = table.table("weights")
+    weights, depths = table.table("weights"), table.table("max_depths")
     tenants = Tenants(
         default_weight=_weight(table, "default_weight"),
         weights=MappingProxyType({name: _weight(weights, name) for name in weights.names()}),
+        max_depth=table.whole("max_depth", 0),
+        max_depths=MappingProxyType({name: depths.whole(name, 0) for name in depths.names()}),
     )
     table.close()
     return tenants

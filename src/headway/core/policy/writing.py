@@ -41,6 +41,8 @@ def policy_data(policy: Policy) -> dict[str, Any]:
         "tenants": {
             "default_weight": _plain(tenants.default_weight),
             "weights": {name: _plain(weight) for name, weight in sorted(tenants.weights.items())},
+            "max_depth": tenants.max_depth,
+            "max_depths": dict(sorted(tenants.max_depths.items())),
         },
         "keep": {
             "completed": write_length(keep.completed_ms),
