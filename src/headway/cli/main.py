@@ -108,6 +108,8 @@ _COMMANDS = (
     _Command("token", "token:token", _OPERATE, "", ()),
     _Command("celery", "celery:celery", _OPERATE, "", ()),
     _Command("migrate", "migrate:migrate", _OPERATE, "[OPTIONS]", ("headway migrate --dry-run", "headway migrate")),
+    _Command("backup", "backup:backup", _OPERATE, "FILE [OPTIONS]", ("headway backup /backups/jobs-monday.db",)),
+    _Command("restore", "backup:restore", _OPERATE, "FILE [OPTIONS]", ("headway restore /backups/jobs-monday.db",)),
     _Command("doctor", "doctor:doctor", _OPERATE, "[OPTIONS]", ("headway doctor", "headway doctor --json")),
     _Command(
         "completion",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from headway.core.errors import IdempotencyConflict
@@ -369,6 +370,26 @@ class Quiets(Protocol):
 
     async def quiet(self, classes: int) -> bool:
         """Tell whether no job waits or will, if there are as many classes as the caller knows. False: look."""
+        ...
+
+
+class Copied(NamedTuple):
+    """What a copy of a whole store holds."""
+
+    jobs: int
+    namespaces: tuple[str, ...]
+
+
+@runtime_checkable
+class CopiesItself(Protocol):
+    """A store that can be copied whole into a file, and made from one. Neither needs it to be open."""
+
+    async def copy_to(self, target: Path) -> Copied:
+        """Copy the store as it is at one moment into a new file, while others use it."""
+        ...
+
+    async def restore_from(self, source: Path) -> Copied:
+        """Make the store from a copy. Raises ``StoreError`` if it exists. Its workers and leases are as they were."""
         ...
 
 

@@ -41,7 +41,16 @@ from headway.stores.texts import check_jobs
 
 # What a store may offer beyond the verbs of ``Store``. All of it concerns durable jobs alone, so it is offered here
 # exactly if the durable store does.
-OFFERED = ("path", "prepare_submit", "prepare_submit_blocking", "unarchived", "archived", "migrate")
+OFFERED = (
+    "path",
+    "prepare_submit",
+    "prepare_submit_blocking",
+    "unarchived",
+    "archived",
+    "migrate",
+    "copy_to",
+    "restore_from",
+)
 FRESH = 0.02  # Seconds for which a look at an empty transient store is good enough for those who are busy.
 PROMPT = 0.25  # Seconds that a renewal waits for the transient store.
 BARREN = 1.0  # Seconds for which a class that was said to hold jobs, and gave none, holds nobody up.

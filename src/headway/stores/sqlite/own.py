@@ -270,6 +270,15 @@ def lacks_log(path: Path) -> bool:
         return True
 
 
+def check_copy(raw: apsw.Connection, path: Path, *, bare: bool) -> None:
+    """Check that a file is a store of ours and whole. Raises ``NotAStore``, ``StoreTooNew``, ``StoreCorrupt``."""
+    if not raw.pragma("application_id"):
+        raise NotAStore(f"{path} is not a Headway store", path=str(path))
+    _check_ours(raw, path)
+    if bare:
+        _check_whole(raw, path)
+
+
 def _check_whole(raw: apsw.Connection, path: Path) -> None:
     """Refuse a file that was copied while it was in use, without its log: the latest jobs are missing."""
     if not raw.pragma("application_id"):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+from headway.core.errors import StoreError
 from headway.core.job import ClassKey, Job, JobId, NewJob, State, Submitted
 from headway.core.lease import Lease
 from headway.core.policy.clock import StoreClock
@@ -22,6 +24,7 @@ from headway.stores.base import (
     Abilities,
     Beat,
     Clock,
+    Copied,
     Document,
     Ear,
     Exchange,
@@ -33,7 +36,7 @@ from headway.stores.base import (
     SubmitBlocking,
 )
 from headway.stores.clock import SteadyClock
-from headway.stores.sqlite import ending, exchanging, keeping, pruning, reading, rows, standing, submitting
+from headway.stores.sqlite import copying, ending, exchanging, keeping, pruning, reading, rows, standing, submitting
 from headway.stores.sqlite.bell import Bell
 from headway.stores.sqlite.caps import adopt_rules
 from headway.stores.sqlite.connection import Connection, Driver
@@ -91,6 +94,19 @@ class SqliteStore:
 
     async def close(self) -> None:
         await self._place.close()
+
+    async def copy_to(self, target: Path) -> Copied:
+        """Copy the store into a new file. Raises ``StoreError`` for tables in a file of another program."""
+        return await asyncio.to_thread(copying.copy_out, self._own_file(), target)
+
+    async def restore_from(self, source: Path) -> Copied:
+        """Make the store from a copy. Raises ``StoreError`` if it exists."""
+        return await asyncio.to_thread(copying.copy_in, self._own_file(), source)
+
+    def _own_file(self) -> OwnFile:
+        if not isinstance(self._place.driver, OwnFile):
+            raise StoreError(f"{self.path} belongs to another program; back up its whole file", path=str(self.path))
+        return self._place.driver
 
     async def submit(self, jobs: Sequence[NewJob]) -> list[Submitted]:
         return await self._place.write(self._submitting(jobs), vital=False)

@@ -1,0 +1,80 @@
+"""``headway backup`` and ``headway restore``: a whole SQLite store in one file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from headway.cli import show
+from headway.cli.opening import STORE_HERE, StorePlace, make_store, run
+from headway.client.settings import Settings
+from headway.core.errors import ConfigError
+from headway.core.policy.document import BUILT_IN
+from headway.core.policy.retry import Released
+from headway.engine.recovery import end_worker
+from headway.stores.base import CopiesItself, Store
+from headway.stores.open import mask, open_store
+
+ADVICE = {
+    "postgres": "use pg_dump --schema=headway, and pg_restore with all workers stopped",
+    "redis": "copy the server's RDB or AOF files, after BGSAVE",
+}
+File = Annotated[Path, Parameter(help="The backup, a file of its own.", metavar="FILE")]
+
+
+def backup(file: File, /, *, place: StorePlace = STORE_HERE) -> int:
+    """Copy an SQLite store into a new file, while workers go on.
+
+    The copy is of one moment and complete: jobs of all namespaces, results,
+    policies, tokens. It is checked before it gets its name, and only its owner
+    may read it. For PostgreSQL and Redis use the tools of these servers.
+    """
+    store = _copying(place.settings(), create=False)
+    copied = run(store.copy_to(file))
+    print(f"{show.clean(str(file))}: {show.plural(copied.jobs, 'job')}, checked")
+    return 0
+
+
+def restore(file: File, /, *, place: StorePlace = STORE_HERE) -> int:
+    """Make a store of a backup.
+
+    Refuses if there is a store in its place: stop all processes and move it
+    away first. No worker of the backup counts as alive afterwards, and jobs
+    that were running wait again, with no attempt used.
+    """
+    settings = place.settings()
+    store = _copying(settings, create=True)
+
+    async def bring_back() -> tuple[int, int]:
+        copied = await store.restore_from(file)
+        return copied.jobs, sum([await _end_workers(settings.store, name) for name in copied.namespaces])
+
+    jobs, ended = run(bring_back())
+    print(f"{mask(settings.store)}: {show.plural(jobs, 'job')}, of which {ended} ran and wait again")
+    return 0
+
+
+async def _end_workers(url: str, namespace: str) -> int:
+    """Bury the workers of a namespace and let their jobs wait again. Return how many jobs."""
+    store: Store = open_store(url, namespace)
+    await store.open()
+    try:
+        return sum(
+            [
+                await end_worker(store, worker.worker_id, BUILT_IN, lambda _: Released("restored"))
+                for worker in (await store.stats()).workers
+            ]
+        )
+    finally:
+        await store.close()
+
+
+def _copying(settings: Settings, *, create: bool) -> CopiesItself:
+    store = make_store(settings, create=create)
+    if not isinstance(store, CopiesItself):
+        scheme = settings.store.partition(":")[0].partition("+")[0]
+        kind = next((kind for kind in ADVICE if scheme.startswith(kind)), "redis")
+        raise ConfigError(f"{mask(settings.store)} is not an SQLite store: {ADVICE[kind]}")
+    return store
