@@ -57,10 +57,10 @@ def _pgbouncer_address(folder: Path) -> str:
 def _wipe_postgres(_folder: str) -> None:
     """Empty the one schema for the next test: quicker than to make another one."""
     try:
-        _empty_schema(_wiper())
+        empty_schema(_wiper())
     except psycopg.OperationalError:  # A test has ended its session.
         _wiper.cache_clear()
-        _empty_schema(_wiper())
+        empty_schema(_wiper())
 
 
 @functools.cache
@@ -77,14 +77,16 @@ _RESET = (
 )
 
 
-def _empty_schema(connection: psycopg.Connection) -> None:
+def empty_schema(connection: psycopg.Connection, schema: str = "headway") -> None:
     found = connection.execute(
-        "SELECT c.relname FROM pg_class c WHERE c.relnamespace = to_regnamespace('headway') AND c.relkind IN ('r', 'p')"
-        " AND NOT c.relispartition AND c.relname <> 'format'"
+        "SELECT c.relname FROM pg_class c WHERE c.relnamespace = to_regnamespace(%s) AND c.relkind IN ('r', 'p')"
+        " AND NOT c.relispartition AND c.relname <> 'format'",
+        [schema],
     ).fetchall()
     if found:
-        emptied = [f'DELETE FROM headway."{name}"' for (name,) in found]
-        connection.execute("; ".join([*emptied, *_RESET]).encode())
+        emptied = [f'DELETE FROM {schema}."{name}"' for (name,) in found]
+        reset = [statement.replace("headway.", f"{schema}.") for statement in _RESET]
+        connection.execute("; ".join([*emptied, *reset]).encode())
 
 
 @functools.cache
