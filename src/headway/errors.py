@@ -38,6 +38,7 @@ from headway.core.errors import (
     StoreUnavailable,
     UnknownOption,
     UnknownTask,
+    WorkerDied,
 )
 
 __all__ = [
@@ -74,4 +75,5 @@ __all__ = [
     "StoreUnavailable",
     "UnknownOption",
     "UnknownTask",
+    "WorkerDied",
 ]

@@ -106,7 +106,7 @@ def test_check_tells_all_that_is_wrong_at_once(cli: Cli) -> None:
         pytest.param(["show", "--version", "7"], 2, "no policy version 7 (versions: none yet)", id="no version"),
         pytest.param(["rollback"], 2, "no policy was ever applied", id="nothing to undo"),
         pytest.param(["show", "--store", "sqlite:///other.db"], 1, "there is no store at", id="no store"),
-        pytest.param(["aply", "policy.toml"], 2, 'Did you mean "apply"?', id="misspelt"),
+        pytest.param(["aply", "policy.toml"], 2, "did you mean 'apply'?", id="misspelt"),
     ],
 )
 def test_a_wrong_call_gets_one_clear_line(stored: Cli, arguments: list[str], code: int, message: str) -> None:

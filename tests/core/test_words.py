@@ -16,6 +16,7 @@ from headway.core.words import nearest
         pytest.param("tasks.nonexistent", ["tasks.sleepy", "tasks.send"], None, id="only the module is alike"),
         pytest.param("estimate", ["stats", "status"], None, id="another word"),
         pytest.param("Reserved", ["reserved", "slots"], "reserved", id="capitals"),
+        pytest.param("crash", ["lanes", "crash_limit"], "crash_limit", id="the beginning"),
         pytest.param("x", [], None, id="nothing known"),
     ],
 )

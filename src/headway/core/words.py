@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Sequence
 
+BEGINNING = 0.7  # How alike a name is to one that it is the beginning of.
 LIKE = 0.65  # The least likeness of two names, from 0 to 1. With less, a suggestion would only mislead.
 
 
@@ -18,7 +19,7 @@ def nearest(name: str, known: Sequence[str]) -> str:
 
 
 def _likeness(name: str, other: str) -> float:
-    whole = _ratio(name, other)
+    whole = max(_ratio(name, other), BEGINNING if len(name) >= 4 and other.lower().startswith(name.lower()) else 0.0)
     (module, dot, last), (other_module, other_dot, other_last) = name.rpartition("."), other.rpartition(".")
     return min(whole, _ratio(last, other_last)) if dot and other_dot and module == other_module else whole
 
