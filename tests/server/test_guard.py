@@ -71,8 +71,13 @@ async def test_an_open_server_may_be_given_further_names() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Forwarded-Prefix", "X-Real-IP"],
-)
+    [
+        "Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Forwarded-Prefix", "X-Real-IP",
+        "Via", "CF-Connecting-IP", "CF-Connecting-IPv6", "True-Client-IP", "X-Client-IP", "X-Original-Forwarded-For",
+        "X-Cluster-Client-IP", "Fastly-Client-IP", "Fly-Client-IP", "X-Azure-ClientIP", "X-Envoy-External-Address",
+        "X-AppEngine-User-IP", "Forwarded-For", "CDN-Loop", "X-Original-URL", "Client-IP",
+    ],
+)  # fmt: skip
 async def test_an_open_server_takes_nothing_from_a_proxy(house: House, name: str) -> None:
     # S-8
     for method in ["GET", *UNSAFE]:
@@ -223,6 +228,24 @@ async def test_a_server_follows_tokens_that_are_made_while_it_refuses(house: Hou
 
 
 # ---------------------------------------------------------------------- bodies
+
+
+@pytest.mark.parametrize(
+    "coding", ["gzip, chunked", "chunked, chunked", "gzip", "identity", "xchunked", "chunked,", ""]
+)
+@pytest.mark.parametrize("guarded", [True, False])
+async def test_no_transfer_coding_but_chunked_is_taken(house: House, coding: str, guarded: bool) -> None:
+    # S-18, S-21: what a proxy took for the body might be something else.
+    token = None if guarded else await house.token()
+    headers = [("content-type", "application/json"), ("transfer-encoding", coding)]
+    answer = await house.ask("POST", "/submit", headers, b"{}", token=token)
+    assert (answer.status, answer.code) == (400, "malformed")
+    assert answer.headers["connection"] == "close"
+    assert (await house.ask("GET", "/read", headers[1:], token=token)).status == 400
+    assert house.seen == []
+    for good in ("chunked", "Chunked", " chunked "):
+        headers = [("content-type", "application/json"), ("transfer-encoding", good)]
+        assert (await house.ask("POST", "/submit", headers, b"{}", token=token)).status == 200
 
 
 @pytest.mark.parametrize("method", UNSAFE)

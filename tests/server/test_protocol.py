@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 import uvicorn
 
-from headway.server.guard import UVICORN
+from headway.server.guard import CSP, UVICORN
 from headway.server.protocol import NoFalseAlarms, Protocol
 from tests.server.door import House
 
@@ -136,3 +137,29 @@ def test_only_the_false_alarm_is_dropped() -> None:
 
     assert not NoFalseAlarms().filter(record("ASGI callable returned without completing handshake."))
     assert NoFalseAlarms().filter(record("Exception in ASGI application\n"))
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [b"rubbish\r\n\r\n", b"GET /read HTTP/1.1\r\nHost: localhost\r\nX: " + b"y" * 100_000],
+    ids=["rubbish", "a huge head"],
+)
+async def test_what_the_parser_refuses_is_a_problem_like_any_other(request_: bytes) -> None:
+    # S-13
+    async with listening(House()) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(request_)
+        async with asyncio.timeout(10):
+            answer = await reader.read()
+        writer.close()
+    head, _, body = answer.partition(b"\r\n\r\n")
+    lines = head.split(b"\r\n")
+    assert lines[0] == b"HTTP/1.1 400 Bad Request"
+    headers = dict(line.split(b": ", 1) for line in lines[1:])
+    assert headers[b"content-type"] == b"application/problem+json"
+    assert headers[b"content-security-policy"] == CSP.encode()
+    assert headers[b"x-content-type-options"] == b"nosniff"
+    assert headers[b"referrer-policy"] == b"no-referrer"
+    assert headers[b"cache-control"] == b"no-store"
+    assert (headers[b"connection"], int(headers[b"content-length"])) == (b"close", len(body))
+    assert json.loads(body)["code"] == "malformed"

@@ -19,7 +19,7 @@ import msgspec
 
 from headway.client.options import Dependency
 from headway.core.errors import BadArguments, PayloadError, PayloadTooLarge
-from headway.core.words import nearest
+from headway.core.words import nearest, shown
 
 VERSION = b"\x01"  # The first byte of every payload and result.
 SESSION = "headway.server"  # Stands before the arguments of a session: no parameter can have this name.
@@ -188,7 +188,7 @@ class Signature:
                 if name not in self._names:
                     known = ", ".join(self.parameters) or "none"
                     hint = nearest(name, list(self.parameters))
-                    raise BadArguments(f"task {self._name} has no parameter {name!r}{hint} (parameters: {known})")
+                    raise BadArguments(f"task {self._name} has no parameter {shown(name)}{hint} (parameters: {known})")
         return self.bind((), values)
 
     def schema(self) -> dict[str, Any]:
@@ -210,7 +210,7 @@ class Signature:
                     _encoder.encode(value)
                 except Exception as problem:
                     raise PayloadError(
-                        f"task {self._name}: argument {name!r} cannot be stored as JSON: {problem}",
+                        f"task {self._name}: argument {shown(name)} cannot be stored as JSON: {problem}",
                         task=self._name,
                         argument=name,
                     ) from None
@@ -220,7 +220,7 @@ class Signature:
         for name, value in values.items():
             if (lost := _lost_number(value)) is not None:
                 raise PayloadError(
-                    f"task {self._name}: argument {name!r} holds {lost}, which JSON cannot",
+                    f"task {self._name}: argument {shown(name)} holds {lost}, which JSON cannot",
                     task=self._name,
                     argument=name,
                 )
@@ -350,7 +350,7 @@ def check_plain(value: Any, where: str, depth: int = 0) -> None:
     elif kind is dict:
         for key, item in value.items():
             if type(key) is not str:
-                raise PayloadError(f"{where} has the key {key!r}; JSON objects have text as keys")
+                raise PayloadError(f"{where} has the key {shown(key)}; JSON objects have text as keys")
             check_plain(item, f"{where}[{key!r}]" if depth < 3 else where, depth + 1)
     else:
         hint = "; annotate the parameter with its type and it is restored on arrival" if _restorable(kind) else ""
@@ -468,4 +468,4 @@ def _locate(problem: Exception) -> str:
         return text[:1].lower() + text[1:]
     name = re.match(r"\w*", path)[0]  # type: ignore[index]
     rest = path.rstrip("`")[len(name) :].lstrip(".")
-    return f"argument {name!r}{' at ' + rest if rest else ''}: {text[:1].lower() + text[1:]}"
+    return f"argument {shown(name)}{' at ' + rest if rest else ''}: {text[:1].lower() + text[1:]}"

@@ -6,7 +6,20 @@ import difflib
 from collections.abc import Sequence
 
 BEGINNING = 0.7  # How alike a name is to one that it is the beginning of.
+SHOWN_MAX = 100  # Letters of a name that an error repeats.
 LIKE = 0.65  # The least likeness of two names, from 0 to 1. With less, a suggestion would only mislead.
+
+
+def shown(name: object) -> str:
+    """Return a name as errors repeat it: in quotes, and cut where it is long."""
+    if isinstance(name, str):
+        return repr(cut(name, SHOWN_MAX))
+    return cut(repr(name), SHOWN_MAX)
+
+
+def cut(text: str, most: int) -> str:
+    """Return a text, or its beginning and an ellipsis where it is longer than ``most`` letters."""
+    return text if len(text) <= most else f"{text[:most]}…"
 
 
 def nearest(name: str, known: Sequence[str]) -> str:
@@ -14,6 +27,8 @@ def nearest(name: str, known: Sequence[str]) -> str:
 
     What comes before the last dot counts only if it differs: two names of one module are not alike because of it.
     """
+    if len(name) > SHOWN_MAX:  # To compare a huge one would take long, and it is no slip of the finger.
+        return ""
     found = max(((_likeness(name, other), other) for other in known), default=(0.0, ""))
     return f"; did you mean {found[1]!r}?" if found[0] >= LIKE else ""
 

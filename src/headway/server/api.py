@@ -8,11 +8,12 @@ from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
+from fastapi.routing import APIRoute
 
 from headway.client.app import Headway
 from headway.server import problems
 from headway.server.docs import add_docs
-from headway.server.guard import Guard
+from headway.server.guard import EFFECT, Guard
 from headway.server.routes import admin, fasdis, health, interactive, operate, policy, queue, streams, tasks, workers
 from headway.server.service import Service
 from headway.server.upkeep import Mounted, upkeep
@@ -57,7 +58,7 @@ def headway_api(
         redirect_slashes=False,
     )
     api.state.service = api.state.door = service
-    problems.install(api)
+    problems.install(api, _allowed_methods)
     for family in FAMILIES:
         api.include_router(family.routes.router)
     api.include_router(streams.sockets)
@@ -67,6 +68,16 @@ def headway_api(
     api.add_middleware(Mounted, service=service)
     api.add_middleware(Guard, tokens=service.tokens, hosts=hosts, origins=origins)
     return api
+
+
+def _allowed_methods(path: str) -> set[str]:
+    """Return the methods that a path has. What a GET would do, HEAD does, unless it has an effect."""
+    found: set[str] = set()
+    for family in FAMILIES:
+        for route in family.routes.router.routes:
+            if isinstance(route, APIRoute) and route.path_regex.match(path):
+                found |= route.methods or set()
+    return found | {"HEAD"} if "GET" in found and not path.endswith(EFFECT) else found
 
 
 def client_of(app: Headway) -> Callable[[], Any]:

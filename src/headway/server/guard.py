@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping
 from itertools import accumulate
 from typing import Any
 
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Send
 from starlette.types import Scope as AsgiScope
 
@@ -79,15 +80,32 @@ _WATCHED = frozenset(
         b"x-real-ip",
     }
 )
+# What proxies add: names of headers, their ends, and a word in them.
+_FORWARDING = frozenset(
+    {
+        b"cdn-loop",
+        b"cf-ray",
+        b"via",
+        b"x-azure-socketip",
+        b"x-envoy-external-address",
+        b"x-original-host",
+        b"x-original-url",
+        b"x-remote-addr",
+        b"x-remote-ip",
+        b"x-rewrite-url",
+    }
+)
+_FORWARDING_ENDS = (b"client-ip", b"clientip", b"connecting-ip", b"connecting-ipv6", b"real-ip", b"user-ip")
+_FORWARDING_WORD = b"forwarded"
 _OWN_SITES = frozenset({None, b"same-origin", b"none"})
-_ADDED = (
+ADDED = (
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
     (b"cache-control", b"no-store"),
     (b"cross-origin-resource-policy", b"same-origin"),
 )
 _CSP_NAME = b"content-security-policy"
-_REPLACED = frozenset({_CSP_NAME, b"server", *(name for name, _ in _ADDED)})
+_REPLACED = frozenset({_CSP_NAME, b"server", *(name for name, _ in ADDED)})
 _Headers = dict[bytes, bytes]
 
 # A string, or one that never ends: so that a wrong body costs no more than a right one.
@@ -120,8 +138,8 @@ class Guard:
         self._body_max = body_max
         self._bulk_max = max(body_max, bulk_max)
         self._slow = _Slow(body_seconds)
-        self._added = [(_CSP_NAME, CSP.encode()), *_ADDED]
-        self._relaxed = {path: [(_CSP_NAME, policy.encode()), *_ADDED] for path, policy in (relaxed or {}).items()}
+        self._added = [(_CSP_NAME, CSP.encode()), *ADDED]
+        self._relaxed = {path: [(_CSP_NAME, policy.encode()), *ADDED] for path, policy in (relaxed or {}).items()}
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
@@ -140,8 +158,14 @@ class Guard:
         if body is not None:
             body.receive_more = receive
             guarded.body = body
+        read, write = receive if body is None else body.receive, guarded.send
+        if scope["type"] == "http" and scope["method"] == "HEAD" and not path.endswith(EFFECT):
+            head = _Head(read, write)
+            scope, read, write = {**scope, "method": "GET"}, head.receive, head.send
         try:
-            await self._app(scope, receive if body is None else body.receive, guarded.send)
+            await self._app(scope, read, write)
+        except ClientDisconnect:  # It left while it was sending its body: nobody waits for an answer.
+            return
         except Exception:
             if guarded.started:
                 raise
@@ -156,7 +180,7 @@ class Guard:
     def _admit(self, scope: AsgiScope, path: str) -> _Body | None:
         """Check all that can be checked before the body comes. Gives how to read that, if there may be one."""
         headers: _Headers = {}
-        forwarded = False
+        guarded, forwarded = self._tokens.guarded, False
         given = scope["headers"]
         if len(given) > HEADERS_MAX:
             raise Problem("malformed", f"there are more than {HEADERS_MAX} headers")
@@ -165,17 +189,20 @@ class Guard:
                 if name in headers:
                     raise Problem("malformed", f"there are several {name.decode('latin-1')} headers")
                 headers[name] = value
-            elif name[:11] == b"x-forwarded":
-                forwarded = True
+            if guarded and not forwarded:
+                forwarded = _is_forwarding(name)
+        if headers.get(b"transfer-encoding", b"chunked").strip().lower() != b"chunked":
+            # What the parser takes for the body may not be what a proxy took for it.
+            raise Problem("malformed", "Transfer-Encoding must be chunked", headers={"Connection": "close"})
         if scope["type"] == "websocket":
-            if self._tokens.guarded:
+            if guarded:
                 self._check_open(scope, headers, forwarded)
                 _check_site(headers)
             self._check_origin(headers)
             return None
         method: str = scope["method"]
         unsafe = method not in SAFE
-        if self._tokens.guarded:
+        if guarded:
             self._check_open(scope, headers, forwarded)
             if unsafe or path.endswith(EFFECT):
                 _check_site(headers)
@@ -190,7 +217,7 @@ class Guard:
         # Nothing long is remembered: whoever sends names would fill our memory with them.
         if len(host) > NAME_MAX or _host_name(host) not in self._hosts:
             raise Problem("wrong_host", "without tokens this server answers only to names of this machine")
-        if forwarded or b"forwarded" in headers or b"x-real-ip" in headers:
+        if forwarded:
             raise Problem("forwarded", "without tokens this server takes nothing that a proxy forwards")
         client = scope.get("client")
         if client and not _is_here(client[0]) and TEST_HOST not in self._hosts:
@@ -328,6 +355,32 @@ class _Answer:
         elif kind in ("websocket.accept", "websocket.close"):
             self.started = True
         await self._send(message)
+
+
+class _Head:
+    """Answers a HEAD with the head of what a GET would get. What follows is not sent, and a stream ends at once."""
+
+    __slots__ = ("_receive", "_send", "_started")
+
+    def __init__(self, receive: Receive, send: Send) -> None:
+        self._receive = receive
+        self._send = send
+        self._started = asyncio.Event()
+
+    async def receive(self) -> Message:
+        if self._started.is_set():
+            return {"type": "http.disconnect"}
+        return await self._receive()
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            await self._send(message)
+            await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+            self._started.set()
+
+
+def _is_forwarding(name: bytes) -> bool:
+    return name in _FORWARDING or name.endswith(_FORWARDING_ENDS) or _FORWARDING_WORD in name
 
 
 def too_deep(body: bytes, most: int = DEPTH_MAX) -> bool:

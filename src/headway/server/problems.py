@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 
@@ -16,6 +16,7 @@ from starlette.responses import Response
 
 from headway.core.errors import HeadwayError, IdempotencyConflict, PolicyError
 from headway.core.log_event import LogEvent
+from headway.core.words import cut
 
 log = logging.getLogger("headway.server")
 
@@ -61,7 +62,10 @@ STATUSES: Mapping[str, int] = {
     "stopping": 503,
     "internal": 500,
 }
+ALTERNATIVES = ("<one>", "<many>")  # Shapes of a body that may be one of several.
 FIELD_MAX, TEXT_MAX = 100, 300  # Letters of a caller's own words that an answer repeats.
+DETAIL_MAX = 2_000  # Letters of all that an answer says of a problem, whoever's words they are.
+PROBLEMS_MAX = 100  # Mistakes in a policy that an answer lists.
 RETRY_AFTER = {"queue_full": 5, "store_unavailable": 1, "store_busy": 1, "store_full": 30, "stopping": 1}
 
 
@@ -69,6 +73,7 @@ class Problem(Exception):
     """Answer a request with a problem. Facts become members of the document."""
 
     def __init__(self, code: str, detail: str, *, headers: Mapping[str, str] | None = None, **facts: Any) -> None:
+        detail = cut(detail, DETAIL_MAX)
         super().__init__(detail)
         self.status = STATUSES[code]
         self.code = code
@@ -103,7 +108,10 @@ def problem_of(error: HeadwayError) -> Problem:
     code = error.code if error.code in STATUSES else "internal"
     facts: dict[str, Any] = {}
     if isinstance(error, PolicyError):
-        facts["problems"] = [{"key": problem.key, "text": problem.text} for problem in error.problems]
+        facts["problems"] = [
+            {"key": cut(problem.key, TEXT_MAX), "text": cut(problem.text, DETAIL_MAX)}
+            for problem in error.problems[:PROBLEMS_MAX]
+        ]
     if isinstance(index := error.facts.get("index"), int):
         facts["index"] = index
     if isinstance(error, IdempotencyConflict):
@@ -117,8 +125,8 @@ def problem_of(error: HeadwayError) -> Problem:
     return Problem(code, detail, headers=headers, **facts)
 
 
-def install(api: FastAPI) -> None:
-    """Let every error leave as a problem."""
+def install(api: FastAPI, allowed: Callable[[str], Collection[str]] = lambda _: ()) -> None:
+    """Let every error leave as a problem. ``allowed``: the methods that a path has, for the header ``Allow``."""
 
     async def on_problem(_: Request, error: Any) -> Response:
         return answer(error)
@@ -129,10 +137,13 @@ def install(api: FastAPI) -> None:
     async def on_invalid(_: Request, error: Any) -> Response:
         return answer(invalid(error.errors()))
 
-    async def on_http(_: Request, error: Any) -> Response:
+    async def on_http(request: Request, error: Any) -> Response:
         codes = {400: "malformed", 404: "not_found", 405: "method_not_allowed", 413: "too_large"}
         code = codes.get(error.status_code, "malformed")
-        return answer(Problem(code, str(error.detail), headers=error.headers))
+        headers = dict(error.headers or {})
+        if code == "method_not_allowed" and (methods := allowed(_path(request))):
+            headers["Allow"] = ", ".join(sorted(methods))
+        return answer(Problem(code, str(error.detail), headers=headers))
 
     async def on_bug(_: Request, error: Any) -> Response:
         return answer(Problem("internal", "the server made a mistake; its log tells more"))
@@ -144,13 +155,25 @@ def install(api: FastAPI) -> None:
     api.add_exception_handler(Exception, on_bug)
 
 
+def _field(place: Sequence[Any]) -> str:
+    """Name a field by its place in the body; the names of our own alternatives are no part of that."""
+    parts = [str(part)[:FIELD_MAX] for part in place[1:] if part not in ALTERNATIVES]
+    return cut(".".join(parts) or str(place[0]), TEXT_MAX)
+
+
+def _path(request: Request) -> str:
+    """Return the path of a request within this application, which may be mounted below another one's."""
+    path: str = request.scope["path"]
+    return path.removeprefix(request.scope.get("root_path", ""))
+
+
 def invalid(errors: Sequence[Any]) -> Problem:
     """Say what does not fit, field by field; never repeating the values, which may be secret or huge."""
     if any(str(error.get("type", "")).startswith("json_invalid") for error in errors):
         return Problem("malformed", "the body is not JSON")
     found = [
         {
-            "field": ".".join(str(part)[:FIELD_MAX] for part in error["loc"][1:]) or str(error["loc"][0]),
+            "field": _field(error["loc"]),
             "text": str(error["msg"])[:TEXT_MAX],
         }
         for error in errors[:20]

@@ -9,6 +9,11 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
+from headway.server.guard import ADDED, CSP
+from headway.server.problems import PROBLEM_JSON, Problem
+from headway.server.problems import body as problem_body
+
+HEADERS = ((b"content-security-policy", CSP.encode()), *ADDED)
 HEAD_MAX = 64 << 10
 HEAD_SECONDS = 10.0
 READ_SECONDS = 30.0
@@ -123,6 +128,14 @@ class Protocol(LetsGo, HttpToolsProtocol):
         unread = self._in_body and self.cycle.response_complete
         if unread and self._head_timer is None and not self.transport.is_closing():
             self._head_timer = self.loop.call_later(self.head_seconds, self._give_up)
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what the parser cannot read like any other problem, with the headers of every answer."""
+        body = problem_body(Problem("malformed", msg))
+        added = [(b"content-type", PROBLEM_JSON.encode()), (b"content-length", b"%d" % len(body)), *HEADERS]
+        head = b"".join(b"%s: %s\r\n" % pair for pair in [*added, (b"connection", b"close")])
+        self.transport.write(b"HTTP/1.1 400 Bad Request\r\n" + head + b"\r\n" + body)
+        self.transport.close()
 
     def _give_up(self) -> None:
         self._head_timer = None

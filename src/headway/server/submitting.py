@@ -14,9 +14,10 @@ from headway.core.policy.estimate import Estimate, Forecast, Spot, next_place, s
 from headway.core.policy.position import Places, position
 from headway.core.policy.why import Reason, why
 from headway.core.standing import AHEAD_COUNTED, Standing
+from headway.core.words import cut
 from headway.engine.traces import taken_trace
 from headway.server.auth import Caller, tenant_for
-from headway.server.problems import Problem, problem_of
+from headway.server.problems import DETAIL_MAX, Problem, problem_of
 from headway.server.routing import check_depth
 from headway.server.service import Service
 from headway.server.shapes import NO_CONTROLS, NewTask
@@ -59,7 +60,7 @@ async def make_calls(service: Service, caller: Caller, news: Sequence[NewTask]) 
     except (HeadwayError, Problem) as error:
         problem = problem_of(error) if isinstance(error, HeadwayError) else error
         problem.facts["index"] = len(calls)
-        problem.detail = f"task {len(calls)}: {problem.detail}"
+        problem.detail = cut(f"task {len(calls)}: {problem.detail}", DETAIL_MAX)
         raise problem from None
     return calls
 
