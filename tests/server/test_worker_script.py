@@ -169,3 +169,30 @@ def _answers(client: httpx.Client) -> bool:
         return client.get("/healthz").status_code == 200
     except httpx.TransportError:
         return False
+
+
+def test_the_worker_of_the_how_to_runs_tasks_and_sends_heartbeats(cli: Cli, server: Started) -> None:
+    # R5.45 to R5.48: in plain Python, as the page has it.
+    page = (SCRIPT.parents[2] / "docs" / "how-to" / "write-a-worker-in-any-language.md").read_text()
+    code = page.partition("```python\n")[2].partition("```")[0]
+    address = server.wait_for("server.up")["address"]
+    (cli.folder / "worker.py").write_text(code.replace("http://127.0.0.1:8000", address))
+    with httpx.Client(base_url=f"{address}/api/v1", timeout=30) as http:
+        ids = []
+        for seconds in (4, 0, 0):  # The first takes longer than a worker may be silent.
+            body = {"task_type": "resize", "parameters": {"seconds": seconds}, "max_retries": 0}
+            ids.append(http.post("/tasks", json=body).json()["task_id"])
+        with (cli.folder / "worker.err").open("wb") as errors:
+            worker = subprocess.Popen([sys.executable, "worker.py"], cwd=cli.folder, stderr=errors)
+        try:
+            for task_id in ids:
+                with http.stream("GET", f"/tasks/{task_id}/events") as events:
+                    assert "event: finished" in events.read().decode()
+            found = [http.get(f"/tasks/{task_id}").json() for task_id in ids]
+            assert [(task["status"], task["result"]) for task in found] == [("completed", {"done": "resize"})] * 3
+            assert [task["retry_count"] for task in found] == [0, 0, 0]
+            assert worker.poll() is None
+        finally:
+            worker.kill()
+            worker.wait()
+    assert (cli.folder / "worker.err").read_text() == ""

@@ -145,7 +145,69 @@ async def test_a_worker_gets_no_more_than_it_says_nor_than_it_registered(http: h
     assert (await worker.poll(5))["tasks"] == []
 
 
+@pytest.mark.parametrize("lane", ["low", "medium", "high"])
+async def test_the_literal_worker_of_the_seed_fills_its_capacity_from_any_lane(
+    http: httpx.AsyncClient, lane: str
+) -> None:
+    # R5.49, R5.50
+    ids = [await submit(http, priority=lane) for _ in range(4)]
+    answer = await http.post(f"{WORKERS}/register", json={"capabilities": ["gpu"], "capacity": 3})
+    path = f"{WORKERS}/{answer.json()['worker_id']}"
+    polled = await http.post(f"{path}/poll", json={"capabilities": ["gpu"], "available_capacity": 3})
+    assert [given["task_id"] for given in polled.json()["tasks"]] == ids[:3]
+    [known] = (await http.get("/api/v1/workers")).json()["workers"]
+    assert (known["capacity"], known["current_load"], known["reserved"]) == (3, 3, 0)
+
+
+@pytest.mark.parametrize("store_name", ["memory"])
+async def test_a_worker_keeps_slots_free_if_it_asks_for_it_or_the_policy_does(http: httpx.AsyncClient) -> None:
+    # R5.50
+    for _ in range(9):
+        await submit(http, priority="low")
+    asked = await register(http, capacity=3, reserved=1)
+    assert len((await asked.poll(3))["tasks"]) == 2
+    aware = await register(http, capacity=3, tasks=[ENTRY | {"name": "resize"}])  # As Headway's own workers do.
+    assert len((await aware.poll(3))["tasks"]) == 2
+    assert (await http.put("/api/v1/policy", json={"reserve": {"slots": 2}})).status_code == 200
+    told = await register(http, capacity=3)
+    assert len((await told.poll(3))["tasks"]) == 1
+
+
 # ---------------------------------------------------------------------- results
+
+
+@pytest.mark.parametrize("fence", ["xyz", "0", "00" * 16, "f" * 32, "ä", "00" * 40, " ", "\\x00", "9" * 5_000])
+@pytest.mark.parametrize("store_name", ["memory", "redis", "postgres"])
+async def test_a_fence_that_is_no_lease_is_a_lost_lease_however_it_is_written(
+    http: httpx.AsyncClient, fence: str
+) -> None:
+    # R5.57, S-4
+    task_id = await submit(http)
+    worker = await register(http)
+    given = await worker.claim()
+    answer = await worker.say("result", task_id=task_id, status="completed", fence=fence)
+    assert problem(answer) == (409, "lease_lost")
+    answer = await worker.say("result", results=[{"task_id": task_id, "status": "completed", "fence": fence}])
+    assert answer.json()["results"] == [{"task_id": task_id, "status": None, "code": "lease_lost"}]
+    polled = await worker.poll(0, results=[{"task_id": task_id, "status": "completed", "fence": fence}])
+    assert polled["refused"] == [{"task_id": task_id, "code": "lease_lost"}]
+    beat = await worker.say("heartbeat", tasks=[{"task_id": task_id, "fence": fence}])
+    assert (beat.status_code, beat.json()["lost"]) == (200, [task_id])
+    answer = await worker.say("result", task_id=task_id, status="completed", fence=given["fence"])
+    assert answer.json() == {"acknowledged": True, "status": "completed"}
+
+
+@pytest.mark.parametrize("store_name", ["memory"])
+async def test_a_problem_names_the_fields_that_the_caller_sent(http: httpx.AsyncClient) -> None:
+    worker = await register(http)
+    answer = await worker.say("result", task_id="a", status="completed", fence=7)
+    assert [error["field"] for error in answer.json()["errors"]] == ["fence"]
+    answer = await worker.say("result", results=[{"task_id": "a", "status": "done"}])
+    assert [error["field"] for error in answer.json()["errors"]] == ["results.0.status"]
+    answer = await worker.say("heartbeat", tasks=["a"])
+    assert problem(answer) == (422, "invalid")
+    assert answer.json()["errors"][0]["field"] == "tasks.0"
+    assert '{"task_id": "…", "fence": "…"}' in answer.json()["detail"]
 
 
 async def test_a_failed_task_runs_again_until_its_retries_are_used(http: httpx.AsyncClient) -> None:
@@ -444,7 +506,7 @@ async def test_a_registration_that_does_not_fit_leaves_no_trace(
         {"available_capacity": 1, "capabilities": ["gpu"]},
         {"available_capacity": 1, "progress": [{"task_id": "a", "fraction": 2}]},
         {"available_capacity": 1, "results": [{"task_id": "a", "status": "done"}]},
-        {"available_capacity": 1, "results": [{"task_id": "a", "status": "completed", "fence": "xyz"}]},
+        {"available_capacity": 1, "results": [{"task_id": "a", "status": "completed", "fence": 7}]},
         {"available_capacity": 1, "results": [{"task_id": "a", "status": "completed"}] * (RESULTS_MAX + 1)},
     ],
     ids=lambda body: str(body)[:60],

@@ -108,6 +108,7 @@ class Desk:
             slots=new.slots,
             reserved=new.reserved,
             capabilities=tuple(dict.fromkeys(new.capabilities)),
+            plain=new.tasks is None,
             tasks=await self._tasks_of(bound) if new.tasks is None else tuple(entry.name for entry in new.tasks),
             bound=bound,
             lease_ms=new.lease_ms,

@@ -10,7 +10,7 @@ import msgspec
 
 from headway.core.errors import WorkerUnknown
 from headway.core.job import JobId
-from headway.core.policy.document import Policy, reserved_slots
+from headway.core.policy.document import BUILT_IN, Policy, reserved_slots
 from headway.core.worker import ANY_TASK, TASK, Worker
 from headway.engine.tokens import covers
 from headway.stores.base import Store
@@ -42,6 +42,7 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
     grace_ms: int  # Beyond its timeout a job is left alone for so long: the worker's own report wins.
     registered_at: int
     bound: tuple[str, ...] | None = None  # Patterns of the tasks that its token is for; None: any.
+    plain: bool = False  # It named no tasks.
 
     def may_run(self, task: str) -> bool:
         """Return whether its token lets it run jobs of a task."""
@@ -55,6 +56,15 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
     def task_offers(self) -> tuple[str, ...]:
         return (ANY_TASK,) if self.tasks is None else tuple(sorted(f"{TASK}{name}" for name in self.tasks))
 
+    def reserve(self, policy: Policy) -> int:
+        """Return how many slots the worker keeps for the lanes of the reserve.
+
+        A worker that names no tasks may never have heard of lanes: it keeps none by the built-in reserve, only by one
+        that it asks for or that a policy sets.
+        """
+        unaware = self.plain and policy.reserve == BUILT_IN.reserve
+        return reserved_slots(policy, self.slots, 0 if self.reserved is None and unaware else self.reserved)
+
     def worker(self, policy: Policy) -> Worker:
         """Give the worker as stores know it, with what it reserves under this policy."""
         return Worker(
@@ -62,7 +72,7 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
             host=self.host,
             pid=self.pid,
             slots=self.slots,
-            reserved=reserved_slots(policy, self.slots, self.reserved),
+            reserved=self.reserve(policy),
             offers=self.offers,
             version=self.version,
         )

@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, StringConstraints, Tag
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    StringConstraints,
+    Tag,
+    model_validator,
+)
 
 from headway.core.worker import TASK
 from headway.engine.output import CHUNKS_MAX, KEPT_MAX
+from headway.server.problems import ALTERNATIVES
 from headway.server.shapes import NO_CONTROLS, SECONDS_MAX, Body, Name, Status
 
 CAPABILITIES_MAX = 100
@@ -18,6 +28,7 @@ WAIT_MAX = 30
 SEQ_MAX = 1 << 53
 COUNT_MAX = 1 << 31
 NOTE_MAX = 500
+ONE, MANY = ALTERNATIVES
 DAY = 86_400
 
 
@@ -29,7 +40,7 @@ def _own(capability: str) -> str:
 
 Offer = Annotated[str, StringConstraints(min_length=1, max_length=100, pattern=NO_CONTROLS), AfterValidator(_own)]
 TaskRef = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^[0-9A-Za-z_-]+$")]
-Fence = Annotated[str, StringConstraints(max_length=64, pattern=r"^([0-9a-f]{2})*$")]
+Fence = str  # Opaque: one that is no lease's, however it is written, is a lease that is lost.
 ClaimId = Annotated[str, StringConstraints(min_length=8, max_length=64, pattern=r"^[0-9A-Za-z_-]+$")]
 Word = Annotated[str, StringConstraints(max_length=255, pattern=r"^[^\x00]*$")]
 Pace = Annotated[float, Field(gt=0, le=DAY, allow_inf_nan=False)]
@@ -54,7 +65,11 @@ class Register(Body):
     pid: int = Field(0, ge=0, le=COUNT_MAX)
     version: Word = ""
     reserved: int | None = Field(
-        None, ge=0, le=CAPACITY_MAX, description="Slots kept for the lanes of the reserve; else as the policy says."
+        None,
+        ge=0,
+        le=CAPACITY_MAX,
+        description="Slots kept for the lanes of the reserve. Left out: as the policy says, but none by the built-in "
+        "reserve if the worker names no `tasks`.",
     )
     protocol: Literal[1] = 1
     tasks: Annotated[list[dict[str, Any]], Field(max_length=TASKS_MAX)] | None = Field(
@@ -133,10 +148,10 @@ class Results(Body):
 
 def _how_many(body: Any) -> str:
     many = "results" in body if isinstance(body, dict) else isinstance(body, Results)
-    return "many" if many else "one"
+    return MANY if many else ONE
 
 
-OneOrMore = Annotated[Annotated[Result, Tag("one")] | Annotated[Results, Tag("many")], Discriminator(_how_many)]
+OneOrMore = Annotated[Annotated[Result, Tag(ONE)] | Annotated[Results, Tag(MANY)], Discriminator(_how_many)]
 
 
 class ProgressNote(Body):
@@ -275,6 +290,13 @@ class HeldTask(Body):
     task_id: TaskRef
     fence: Fence | None = None
 
+    @model_validator(mode="before")
+    @classmethod
+    def _is_object(cls, value: Any) -> Any:
+        if not isinstance(value, (dict, HeldTask)):
+            raise ValueError('each task is an object, {"task_id": "…", "fence": "…"}, not its id alone')
+        return value
+
 
 class Heartbeat(Body):
     """A sign of life."""
@@ -284,7 +306,9 @@ class Heartbeat(Body):
     current_load: int = Field(0, ge=0, le=COUNT_MAX)
     status: State = "active"
     tasks: Annotated[list[HeldTask], Field(max_length=CAPACITY_MAX)] | None = Field(
-        None, description="The tasks it has; others go back. Left out: it keeps all."
+        None,
+        description="The tasks it has, each as an object with its `task_id` and `fence`; others go back. Left out: it "
+        "keeps all.",
     )
     seq: int | None = Field(
         None, ge=0, le=SEQ_MAX, description="Grows with each heartbeat; one that was overtaken is ignored."

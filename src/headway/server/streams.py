@@ -129,6 +129,11 @@ def write_place(place: tuple[int, ...]) -> str:
     return ".".join(map(str, place))
 
 
+def knows_end(job: Job, after: tuple[int, ...]) -> bool:
+    """Tell whether a job has ended, and a client that has come to this place was told so."""
+    return job.state.ended and bool(after) and all(event.place <= after for event in events_between(None, job, 0))
+
+
 def read_place(text: str | None) -> tuple[int, ...]:
     """Read where a client had come to; nothing, if that makes no sense."""
     parts = (text or "").split(".")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, assert_never
 
@@ -16,7 +17,7 @@ from headway.client.task import is_unique_key
 from headway.core.cron import parse_cron
 from headway.core.errors import ConfigError, JobError, PayloadError
 from headway.core.job import JobId
-from headway.core.lease import Lease
+from headway.core.lease import TOKEN_BYTES, Lease
 from headway.core.policy.document import INTERACTIVE, LimitRule
 from headway.core.policy.retry import (
     DELAY_MS_MAX,
@@ -247,7 +248,7 @@ def _returned(result: shapes.Result, largest: int) -> Returned:
     try:
         return Returned(encode_result(result.result, typed=False, largest=largest))
     except PayloadError as problem:
-        return Returned(None, str(problem))
+        return Returned(None, _cut(str(problem), MESSAGE_MAX))
 
 
 def _partial(result: shapes.Result, largest: int) -> bytes | None:
@@ -271,7 +272,16 @@ def _cut(text: str, most: int) -> str:
 
 
 def _token(fence: str | None) -> bytes | None:
-    return None if fence is None else bytes.fromhex(fence)
+    """Read a fence. One that no server wrote becomes a token that no lease has."""
+    if fence is None:
+        return None
+    try:
+        token = bytes.fromhex(fence)
+    except ValueError:
+        token = b"?"
+    if len(token) in (0, TOKEN_BYTES):
+        return token
+    return hashlib.blake2b(fence.encode("utf-8", "replace"), digest_size=TOKEN_BYTES).digest()
 
 
 def _ms(seconds: float) -> int:

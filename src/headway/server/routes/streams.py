@@ -21,7 +21,7 @@ from headway.server.routes.tasks import TaskId, find, reply
 from headway.server.routing import Routes, caller_of
 from headway.server.service import Service, service_of
 from headway.server.shapes import Ticket
-from headway.server.streams import Told, follow, read_place, write_place
+from headway.server.streams import Told, follow, knows_end, read_place, write_place
 from headway.server.tasks import ending_values, estimate_values
 
 SEND_SECONDS = 30.0  # A reader that takes longer to make room is let go.
@@ -51,7 +51,10 @@ async def make_ticket(request: Request, task_id: TaskId) -> Response:
 @routes.get(
     "/tasks/{task_id}/events",
     scope=Scope.READ,
-    answers={200: (None, "Server-sent events: queued, estimate, started, progress, output, retried, finished.")},
+    answers={
+        200: (None, "Server-sent events: queued, estimate, started, progress, output, retried, finished."),
+        204: (None, "It has ended, and `Last-Event-ID` says that the client knows: browsers do not come back."),
+    },
     problems=("job_not_found", "too_many_streams"),
     summary="A task's story, as it happens",
 )
@@ -63,7 +66,9 @@ async def get_events(
 ) -> Response:
     """Tell what happens to a task until it has ended. A client that comes back with Last-Event-ID misses nothing."""
     service, caller = service_of(request), caller_of(request)
-    await find(service, caller, task_id)
+    job = await find(service, caller, task_id)
+    if knows_end(job, read_place(last_event_id)):
+        return Response(status_code=204)
     service.check_room()
     told = _events(service, caller, JobId(task_id), last_event_id)
     return _Events(told, media_type="text/event-stream")
