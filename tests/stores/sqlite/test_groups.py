@@ -16,7 +16,6 @@ import pytest
 from headway.core.errors import IdempotencyConflict, StoreError
 from headway.core.job import ClassKey, NewJob, State, Submitted
 from headway.stores.base import JobQuery
-from headway.stores.sqlite import bell
 from headway.stores.sqlite.bell import Bell
 from headway.stores.sqlite.database import Database
 from headway.testing.clock import ManualClock
@@ -184,7 +183,7 @@ async def test_a_wake_up_that_fails_neither_fails_its_submit_nor_ends_the_writer
         raise OSError(errno.EMFILE, "Too many open files")
 
     with monkeypatch.context() as patch:
-        patch.setattr(bell.os, "scandir", refuse)
+        patch.setattr("os.scandir", refuse)
         job_id = await submit_one(store)
         await store.cancel([job_id])
     assert await state_of(store, job_id) is State.CANCELLED
