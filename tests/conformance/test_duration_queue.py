@@ -96,7 +96,7 @@ async def test_a_claim_names_the_worker_and_the_duration_in_one_step(store: Stor
 
 
 async def test_counts_begin_at_nothing_and_end_there(store: Store) -> None:
-    # R3.50, R3.61, R3.69, R3.70: a counter is the leases counted, so what has ended is in none.
+    # R3.50, R3.69, R3.70: a counter is the leases counted, so what has ended is in none.
     await climb(store)
     await register(store, slots=10)
     assert await floor_of(store) == Floor(10, 10, (0, 0, 0))

@@ -1,15 +1,15 @@
 """What names do to keys and scripts: nothing. Keys stay in the store's own space, and no text becomes code."""
 
-# S-23
-
 from __future__ import annotations
 
 import json
 import re
+import uuid
 
-from headway.core.policy.document import BUILT_IN
+from headway.core.policy.document import BUILT_IN, Keep
 from headway.core.policy.retry import Raised, Returned, judge
 from headway.stores.base import Exchange, JobQuery, Store
+from headway.testing.clock import ManualClock
 from tests.conformance.builders import BOOM, a_job, claim, end, register, submit
 from tests.servers import Valkey
 from tests.stores.redis.conftest import OpenStore
@@ -42,7 +42,48 @@ async def use(store: Store, name: str) -> None:
     await store.snapshot()
 
 
+READS = {b"+hash": "HGETALL", b"+string": "GET", b"+set": "SMEMBERS", b"+list": "LRANGE 0 -1", b"+zset": "ZRANGE 0 -1"}
+
+
+def everything(server: Valkey) -> bytes:
+    """Read all that a server holds, but for what streams hold."""
+    found = b""
+    for key in re.findall(rb"\$\d+\r\n(.*?)\r\n", server.ask("KEYS", "*")):
+        command, *more = READS[server.ask("TYPE", key.decode()).strip()].split()
+        found += key + b"\n" + server.ask(command, key.decode(), *more)
+    return found
+
+
+async def test_when_a_job_is_forgotten_nothing_of_it_is_left(server: Valkey, open_url: OpenStore) -> None:
+    # R3.61
+    clock = ManualClock()
+    store = await open_url(server.url, clock=clock)
+    await register(store)
+    mark = "remember-me"
+    job = a_job(
+        task=mark, payload=b'["remember-me"]', tenant=mark, idempotency_key=mark, unique_key=mark, trace_id=mark,
+        idempotency_ms=1_000,
+    )  # fmt: skip
+    [job_id] = await submit(store, job)
+    short = uuid.UUID(job_id).bytes
+    held = everything(server)
+    assert mark.encode() in held
+    assert short in held or job_id.encode() in held
+    [lease] = await claim(store)
+    await end(store, lease)
+    assert (await store.get([job_id]))[0] is not None  # R3.87: it is kept for a while, for a client that comes back.
+    clock.advance(40 * 86_400)
+    while await store.prune(Keep(completed_ms=1_000)):
+        pass
+    assert await store.get([job_id]) == [None]
+    left = everything(server)
+    assert mark.encode() not in left
+    assert short not in left
+    assert job_id.encode() not in left
+
+
 async def test_whatever_names_hold_keys_stay_in_the_stores_own_space(server: Valkey, open_url: OpenStore) -> None:
+    # S-23
     server.ask("SET", "headway:other", "untouched")
     store = await open_url(f"{server.url}?prefix=mine", "space")
     await store.stats()
