@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from headway.core.learned import ENOUGH, Comers, Coming, Known, Learned, Lengths, bucket, faded, merge, up_to
+from headway.core.learned import ENOUGH, Comers, Coming, Known, Learned, Lengths, bucket, doubt, faded, merge, up_to
 
 
 def sketch(*seconds: float) -> dict[int, float]:
@@ -128,3 +128,48 @@ def test_of_a_batch_no_more_goes_first_than_one_has_before_oneself() -> None:
     few, many = (comers.of_others("mine", 100, most)[0] for most in (5, 500))
     assert few < 5
     assert many > 150
+
+
+# ---------------------------------------------------------------------- few jobs, and jobs that run now
+
+
+def test_few_jobs_leave_room_for_longer_ones_and_many_do_not() -> None:
+    few = Known(Learned({"low": {"t": {bucket(1.0): 12.0}}})).lane("low")
+    many_seen = Known(Learned({"low": {"t": {bucket(1.0): 400.0}}})).lane("low")
+    assert few is not None
+    assert many_seen is not None
+    assert many_seen.at(0.999) < 1.2
+    assert few.at(0.5) < 1.2
+    assert few.at(0.97) > 2.0
+    assert sum(few.left(1.1, 8)) / 8 > 3 * sum(many_seen.left(1.1, 8)) / 8
+
+
+def test_the_mean_of_few_jobs_is_in_doubt() -> None:
+    assert doubt(10) == pytest.approx(0.245, abs=0.01)
+    assert doubt(50) > doubt(100) > doubt(200) == 0.0
+
+
+@pytest.mark.parametrize("spread", [0.0, 1.0])
+def test_the_part_that_has_run_for_longer_is_that_of_a_steady_stream(spread: float) -> None:
+    source = random.Random(5)
+    lengths = [1.0 + spread * source.expovariate(1.0) for _ in range(5_000)]
+    found = Lengths(sketch(*lengths))
+    for elapsed in (0.0, 0.5, 1.0, 2.0):
+        expected = sum(max(0.0, length - elapsed) for length in lengths) / sum(lengths)
+        assert found.longer(elapsed) == pytest.approx(expected, abs=0.1)
+
+
+def test_jobs_that_run_longer_than_was_learned_change_what_is_expected() -> None:
+    short = Lengths({bucket(0.1): 300.0})
+    assert short.seen_with([0.05, 0.02]) is short
+    assert short.seen_with([]) is short
+    assert short.seen_with([1.0]) is short  # One may be an exception.
+    all_long = short.seen_with([1.0] * 4)
+    assert all_long.mean == pytest.approx(1.5, rel=0.15)
+    half = short.seen_with([1.0] * 4 + [0.05] * 4)
+    assert short.mean < half.mean < 0.4  # Short ones start more often in the slots that are left to them.
+
+
+def test_long_jobs_that_were_learned_are_no_surprise() -> None:
+    mixed = Lengths({bucket(0.1): 950.0, bucket(10.0): 50.0})  # Most slots hold long ones at any moment.
+    assert mixed.seen_with([6.0, 8.0, 3.0, 9.0]) is mixed

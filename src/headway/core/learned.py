@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
-from math import exp, floor, log, log2
+from collections.abc import Iterable, Mapping, Sequence
+from math import exp, floor, log, log2, sqrt
 from typing import NamedTuple
 
 A_DOUBLING = 4  # Buckets from one length to twice that: a length is known to within a tenth.
 ENOUGH = 10.0  # Jobs of which a length must be known before anything is said of it.
+MANY = 200.0  # Jobs from which on a sketch is trusted as it is. With fewer, longer jobs may not have been seen yet.
+UNSEEN = (2.0, 4.0)  # Such jobs are taken to last so many times as long as the longest one seen.
+LOOKED_AT = (0.5, 0.75, 0.9)  # Which of the jobs that run are compared with what was learned: those at these parts.
 LASTING = 0.002  # The part of all jobs below which none is known to have taken as long as one that still runs.
 STAGES_MAX = 3  # Stages of a phase.
 SHORTEST = 1e-6  # Seconds; what is shorter counts as this.
@@ -54,6 +57,7 @@ class Lengths:
     """A sketch, made quick to ask: how long do such jobs take, and how much longer those that run already?"""
 
     def __init__(self, sketch: Sketch) -> None:
+        self.sketch = sketch
         buckets = [
             (2.0 ** (at / A_DOUBLING), 2.0 ** ((at + 1) / A_DOUBLING), count) for at, count in sorted(sketch.items())
         ]
@@ -91,6 +95,42 @@ class Lengths:
         if rest <= LASTING * self.count:  # None took that long. What has lasted goes on for a good part of that.
             return [-elapsed / 2 * log(1 - (point + 0.5) / points) for point in range(points)]
         return [max(0.0, self._at(gone + rest * (point + 0.5) / points) - elapsed) for point in range(points)]
+
+    def longer(self, elapsed: float) -> float:
+        """Return the part of such jobs, of those that run at any moment, that have run for longer than this."""
+        rest = 0.0  # The seconds that all of them last beyond that moment, added up.
+        for at in range(1, len(self._ends)):
+            begins, ends = max(elapsed, self._ends[at - 1]), self._ends[at]
+            if begins < ends:
+                whole = self._ends[at] - self._ends[at - 1]
+                above = self.count - self._below[at - 1]
+                ending = (self._below[at] - self._below[at - 1]) / whole
+                from_, until = begins - self._ends[at - 1], ends - self._ends[at - 1]
+                rest += above * (until - from_) - ending * (until * until - from_ * from_) / 2
+        return rest / (self.count * self.mean) if self.count and self.mean else 0.0
+
+    def seen_with(self, running: Sequence[float]) -> Lengths:
+        """Return these lengths as they are in view of jobs that run now, for so many seconds each.
+
+        If more of them have run for long than these lengths explain, jobs of another kind have come. They then make up
+        the part of all jobs that goes with the slots they fill, and are taken to last half as long again.
+        """
+        for part in LOOKED_AT:
+            if self.count and running:
+                bound = sorted(running)[int(part * len(running))]
+                long = [elapsed for elapsed in running if elapsed >= bound]
+                expected = len(running) * self.longer(bound)
+                if len(long) > expected + 3 * sqrt(expected) + 1:
+                    return self._joined_by(long, (len(long) - expected) / len(running))
+        return self
+
+    def _joined_by(self, long: Sequence[float], slots: float) -> Lengths:
+        """Mix these lengths with those of jobs that have run for so long and fill this part of the slots."""
+        mean = 1.5 * sum(long) / len(long)
+        of_new, of_known = slots / mean, (1 - slots) / self.mean
+        part = of_new / (of_new + of_known)
+        new = merge({bucket(1.5 * elapsed): part * self.count / len(long)} for elapsed in long)
+        return Lengths(merge([{at: count * (1 - part) for at, count in self.sketch.items()}, new]))
 
     def _at(self, below: float) -> float:
         at = min(max(1, bisect_right(self._below, below)), len(self._ends) - 1)
@@ -231,6 +271,15 @@ class Known:
             self._lanes[lane] = _enough(self._mixed(lane))
         return self._lanes[lane]
 
+    def lane_with(self, lane: str, running: Sequence[float]) -> Lengths | None:
+        """Return how long the jobs of a lane take in view of those that run now, for so many seconds each."""
+        usual = self.lane(lane)
+        if usual is None or not running:
+            return usual
+        seen = Lengths(self._mixed(lane))
+        changed = seen.seen_with(running)
+        return usual if changed is seen else _enough(changed.sketch)
+
     def task(self, task: str, lane: str) -> Lengths | None:
         """Give how long the jobs of a task take; of one that is hardly known, as long as others of the lane."""
         if task not in self._tasks:
@@ -258,4 +307,19 @@ class Known:
 
 
 def _enough(sketch: Sketch) -> Lengths | None:
-    return Lengths(sketch) if sum(sketch.values()) >= ENOUGH else None
+    return Lengths(_widened(sketch)) if sum(sketch.values()) >= ENOUGH else None
+
+
+def _widened(sketch: Sketch) -> Sketch:
+    """Add what few jobs have not shown yet: one job that lasts longer than any of them, the less the more there are."""
+    count = sum(sketch.values())
+    if count >= MANY:
+        return sketch
+    longest = max(at for at, some in sketch.items() if some)
+    weight = (1.0 - count / MANY) / len(UNSEEN)
+    return merge([sketch, *({longest + round(log2(times) * A_DOUBLING): weight} for times in UNSEEN)])
+
+
+def doubt(count: float) -> float:
+    """Return the part by which a mean length may be off that so few jobs have shown; 0 for many."""
+    return max(0.0, 1.0 / sqrt(max(1.0, count)) - 1.0 / sqrt(MANY))

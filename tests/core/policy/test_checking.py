@@ -41,9 +41,9 @@ def test_the_built_in_policy_promises_every_lane_a_share_and_surprises_nobody() 
         ("low", 0.1, 1, 1_200_000),
     ]
     assert [sure.bound for sure in checked.guarantees] == [
-        "0.167 s for each second of work of its lane before it",
-        "20m + 0.333 s for each second of work of its lane before it",
-        "20m + 1 s for each second of work of its lane before it",
+        "100 s behind 10 min of work in its lane",
+        "23 min behind 10 min of work in its lane",
+        "30 min behind 10 min of work in its lane",
     ]
 
 
@@ -113,7 +113,7 @@ def test_a_lane_is_sure_of_its_weight_among_those_it_can_meet(
 
 def test_a_bound_that_hangs_on_all_lanes_or_is_none_says_so() -> None:
     aged = check("promotion='absolute'", slots=5).guarantees[2]
-    assert aged.bound == "20m + 0.25 s for each second of work, of any lane, that came before it"
+    assert aged.bound == "22 min behind 10 min of work in all lanes"
     starving = check(TWO).guarantees[1]
     assert (starving.bound, starving.wait_ms(1)) == ("none: it can wait for ever", None)
 

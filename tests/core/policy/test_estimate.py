@@ -286,3 +286,31 @@ def test_the_cost_hangs_on_lanes_and_not_on_jobs() -> None:
     for ahead in range(0, 10_000, 20):
         forecast.near(Spot(ClassKey("medium"), EXPORT, None, ahead))
     assert (time.process_time() - began) / 500 < 0.001  # Generous: a slow machine, and one run for all.
+
+
+# ---------------------------------------------------------------------- few jobs, and jobs that run longer than learned
+
+
+def test_an_estimate_from_few_short_runs_heeds_what_runs_now() -> None:
+    # Some short jobs and two of the task were seen. Its next jobs take two seconds each; four have run for one.
+    seen = Known(Learned({"medium": {"noop": {bucket(0.01): 10.0}, EXPORT: {bucket(0.1): 1.0, bucket(1.0): 1.0}}}))
+    running = tuple(a_run(lane="medium", ran_s=1) for _ in range(4))
+    scene = busy(4, executing=running, classes=(a_view("medium", 11),), ahead=10)
+    found = ask(scene, seen)
+    assert found.basis == "learned"
+    assert found.p50 is not None
+    assert found.p90 is not None
+    assert 1.5 < found.p50 < 8.0  # In truth about six.
+    assert found.p90 > 4.0
+
+
+def test_p90_is_wider_the_fewer_jobs_were_seen() -> None:
+    def width(jobs: float) -> float:
+        scene = busy(4, classes=(a_view("medium", 101),), ahead=100)
+        found = ask(scene, Known(Learned({lane: {EXPORT: {bucket(SECONDS): jobs}} for lane in LANES})))
+        assert found.p50 is not None
+        assert found.p90 is not None
+        return found.p90 / found.p50
+
+    assert width(12) > width(50) > width(400)
+    assert width(12) > 1.25

@@ -252,7 +252,7 @@ class _Solve:
             more, doubt = self._comers.of_others(self._tenant, self._run.times[at], self._own)
             count += more
             variance += doubt
-        rough = ROUGH * flow.curve[at]
+        rough = (ROUGH + flow.rough) * flow.curve[at]
         return flow.curve[at] - count - deviations * sqrt(variance + rough * rough)
 
 

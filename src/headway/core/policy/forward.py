@@ -6,11 +6,11 @@ wait. Steps grow with the time they reach into: what is far away need not be kno
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import exp, inf
 
 from headway.core.job import ClassKey
-from headway.core.learned import Known, Lengths, up_to
+from headway.core.learned import Known, Lengths, doubt, up_to
 from headway.core.policy.document import ELASTIC, INTERACTIVE, Lane, Policy
 from headway.core.policy.ends import POINTS, Ends
 from headway.core.policy.lanes import competitions, lane_of, risen_level
@@ -33,7 +33,8 @@ class Flow:
 
     __slots__ = (
         "apart", "came", "comers", "curve", "doubt", "filled", "had", "lane", "lengths", "mean", "name", "oldest_ms",
-        "overflow", "pace", "phases", "queue", "rate", "reach", "running", "served", "spread", "waiting", "weight",
+        "overflow", "pace", "phases", "queue", "rate", "reach", "rough", "running", "served", "spread", "waiting",
+        "weight",
     )  # fmt: skip
 
     def __init__(self, name: str, lane: Lane, lengths: Lengths, known: Known, waiting: float, oldest_ms: int) -> None:
@@ -45,6 +46,7 @@ class Flow:
         self.phases = lengths.phases
         self.comers = known.comers(name)
         self.rate = self.comers.rate
+        self.rough = 0.0  # The part by which its mean length may be off because few jobs have shown it.
         self.overflow = 1.0  # The part of what comes that finds no room in the reserve.
         self.apart = False  # Whether the reserve is its own.
         self.had = self.waiting = waiting
@@ -86,8 +88,12 @@ class Run:
         self._kept = _kept(policy, able, self.slots)
         self._open = self.slots - self._kept
         offers = frozenset(offer for worker in able for offer in worker.offers)
-        self._make_flows(survey.snapshot, policy, known, live, offers)
         ids = {worker.worker_id for worker in able}
+        running: dict[str, list[float]] = {}
+        for job in survey.executing:
+            if job.worker_id in ids:
+                running.setdefault(job.lane, []).append(max(0.0, (self._now_at - job.started_at) / 1_000))
+        self._make_flows(survey.snapshot, policy, known, live, offers, running)
         self._make_points([job for job in survey.executing if job.worker_id in ids], known)
         self._all = list(self.flows.values())
         # A job that starts in the reserve is followed by another once it has ended, not from its first moment on.
@@ -108,14 +114,21 @@ class Run:
     # ------------------------------------------------------------------ what it starts from
 
     def _make_flows(
-        self, snapshot: Snapshot, policy: Policy, known: Known, live: Sequence[Worker], offers: frozenset[str]
+        self,
+        snapshot: Snapshot,
+        policy: Policy,
+        known: Known,
+        live: Sequence[Worker],
+        offers: frozenset[str],
+        running: Mapping[str, Sequence[float]],
     ) -> None:
         found: dict[str, list[ClassView]] = {name: [] for name in policy.lanes}
         for view in snapshot.classes:
             if view.blocked is None and serves(view.key.needs, offers):
                 found.setdefault(view.key.lane, []).append(view)
         for name, views in found.items():
-            lengths = known.lane(name)
+            lengths = known.lane_with(name, running.get(name, ()))
+            learned = lengths is not None
             if lengths is None:
                 lengths = declared(policy, [view.key for view in views])
                 if any(view.waiting for view in views):
@@ -124,6 +137,7 @@ class Run:
             since_at = min((view.oldest_at for view in views if view.oldest_at is not None), default=self._now_at)
             lane = lane_of(policy, name)
             flow = Flow(name, lane, lengths or _UNKNOWN, known, waiting, max(0, self._now_at - since_at))
+            flow.rough = doubt(flow.lengths.count) if learned else 0.0
             if self._kept and name in policy.reserve.lanes:
                 flow.apart = True
                 flow.overflow = _overflow(flow.rate * flow.mean, self._kept)
@@ -142,9 +156,10 @@ class Run:
         favoured: list[list[float]] = []
         others: list[list[float]] = []
         for job in running:
-            lengths = known.task(job.task, job.lane)
+            lengths, flow = known.task(job.task, job.lane), self.flows.get(job.lane)
+            if flow is not None and lengths is known.lane(job.lane) and lengths is not None:
+                lengths = flow.lengths  # The task itself is hardly known.
             if lengths is None:
-                flow = self.flows.get(job.lane)
                 lengths = flow.lengths if flow is not None else _UNKNOWN
                 self._trust("unknown" if lengths is _UNKNOWN else "declared")
             left = lengths.left(max(0.0, (self._now_at - job.started_at) / 1_000), POINTS)
