@@ -45,9 +45,9 @@ def test_check_prints_what_each_lane_is_sure_of_and_makes_no_store(cli: Cli) -> 
     (cli.folder / "policy.toml").write_text("")
     ran = cli.call("policy", "check", "policy.toml")
     assert lines(ran.out)[1:4] == [
-        "high 0 6 60% 0.333 s for each second of work of its lane before it",
-        "medium 1 3 30% 20m + 0.667 s for each second of work of its lane before it",
-        "low 2 1 10% 20m + 2 s for each second of work of its lane before it",
+        "high 0 6 60% 3 min behind 10 min of work in its lane",
+        "medium 1 3 30% 27 min behind 10 min of work in its lane",
+        "low 2 1 10% 40 min behind 10 min of work in its lane",
     ]
     assert ran.out.endswith("ok, with no warnings, for 1 worker with 5 slots\n")
     assert [file.name for file in cli.folder.iterdir()] == ["policy.toml"]

@@ -62,9 +62,11 @@ def check(
     """Say what a policy file promises and what in it will surprise.
 
     Prints for each lane the share of all slots that it is sure of while every
-    lane has work, and the bound on a wait that follows, but for one job in each
-    slot. Needs no store but for --recorded. Warnings do not fail; what is wrong
-    does, all of it at once.
+    lane has work, and the longest wait that follows for a job with ten minutes
+    of work before it. One job in each slot may come on top.
+
+    Only --recorded needs a store. Warnings do not fail; errors do, and all of
+    them are listed.
     """
     slots = load_settings().slots if slots is None else slots
     if slots < 1 or workers < 1:
@@ -211,7 +213,7 @@ def _guarantee_values(sure: Guarantee) -> dict[str, Any]:
 def _print_check(checked: Checked, size: str) -> None:
     console = show.console()
     numbers = ["level", "weight", "sure of"]
-    table = show.table("lane", *numbers, "starts at the latest after about", right=numbers)
+    table = show.table("lane", *numbers, "longest wait, about", right=numbers)
     for sure in checked.guarantees:
         share = f"{sure.share:.0%}" if sure.share else show.NOTHING
         table.add_row(show.text(sure.lane), str(sure.level), f"{sure.weight:g}", share, show.text(sure.bound))

@@ -6,7 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from headway.core.policy.document import Lane, Policy
-from headway.core.policy.units import write_length
+from headway.core.policy.why import length
+
+BEHIND = 600  # Seconds of work before the job of which a bound tells: a figure that people can picture.
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,10 +108,8 @@ def _competing(policy: Policy, lanes: Mapping[str, Lane]) -> dict[str, int]:
 
 
 def _bound(slots: float, after_ms: int | None, usable: int) -> str:
-    """Write ``a + B * W / (w * C)`` for a reader: B is the work before it, in seconds of a slot."""
+    """Write ``a + B * W / (w * C)`` for a reader, with ten minutes of work (B, in seconds of a slot) before the job."""
     if after_ms is None:
         return "none: it can wait for ever"
-    after = f"{write_length(after_ms)} + " if after_ms else ""
-    if not slots:
-        return f"{after}{1 / usable:.3g} s for each second of work, of any lane, that came before it"
-    return f"{after}{1 / slots:.3g} s for each second of work of its lane before it"
+    behind = length(after_ms / 1_000 + BEHIND / (slots or usable))
+    return f"{behind} behind {BEHIND // 60} min of work {'in its lane' if slots else 'in all lanes'}"
