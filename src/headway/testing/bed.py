@@ -119,24 +119,7 @@ class Testbed:
             move_on=self._jump if advance else lambda _: False,
         )
         await bench.run_out()
-        if bench.endless is not None:
-            raise RuntimeError(
-                f"{self.attempts_max:,} attempts were made and jobs still come, the next one of {bench.endless}: "
-                "does a task always snooze, or enqueue itself?"
-            )
-        if raise_errors and bench.errors:
-            raise bench.errors[0]
-        jobs: dict[State, list[Job[Any]]] = {state: [] for state in State}
-        for report in bench.reports:
-            jobs[report.state].append(self.app.job(report.job_id))
-        return Drained(
-            completed=jobs[State.COMPLETED],
-            failed=[*jobs[State.FAILED], *jobs[State.DEAD_LETTER]],
-            cancelled=jobs[State.CANCELLED],
-            retried=jobs[State.QUEUED],
-            errors=bench.errors,
-            attempts=bench.attempts,
-        )
+        return drained(bench)
 
     def drain(self, *, advance: bool = False, raise_errors: bool = False) -> Drained:
         """Blocking twin of ``adrain``. Async tasks run on a loop of their own, in this thread."""
@@ -215,6 +198,28 @@ class Testbed:
             args, kwargs = task.signature.decode(new.payload)
             arguments, job = task.signature.bind(tuple(args), kwargs), task.job(new.job_id)
         return Enqueued(job, new.task, arguments, new.lane, new.tenant, new.delay_ms / 1_000)
+
+
+def drained(bench: Bench) -> Drained:
+    """Return what a bench did. Raises the first error if it was to, and ``RuntimeError`` if its jobs never ended."""
+    if bench.endless is not None:
+        raise RuntimeError(
+            f"{bench.attempts_max:,} attempts were made and jobs still come, the next one of {bench.endless}: "
+            "does a task always snooze, or enqueue itself?"
+        )
+    if bench.raise_errors and bench.errors:
+        raise bench.errors[0]
+    jobs: dict[State, list[Job[Any]]] = {state: [] for state in State}
+    for report in bench.reports:
+        jobs[report.state].append(bench.app.job(report.job_id))
+    return Drained(
+        completed=jobs[State.COMPLETED],
+        failed=[*jobs[State.FAILED], *jobs[State.DEAD_LETTER]],
+        cancelled=jobs[State.CANCELLED],
+        retried=jobs[State.QUEUED],
+        errors=bench.errors,
+        attempts=bench.attempts,
+    )
 
 
 def drain(app: Headway, *, advance: bool = False, raise_errors: bool = False) -> Drained:

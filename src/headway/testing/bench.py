@@ -40,6 +40,7 @@ class Bench(Runner):
     def __init__(
         self, app: Headway, store: Store, *, slots: int, attempts_max: int, raise_errors: bool, move_on: MoveOn
     ) -> None:
+        self.app = app
         self._own_board = Board.create(slots)
         self.reports: list[Report] = []
         self._store = store
@@ -54,8 +55,8 @@ class Bench(Runner):
             app_path=None,
         )
         self._executors["process"] = _ThreadForProcess(slots)
-        self._attempts_max = attempts_max
-        self._raise_errors = raise_errors
+        self.attempts_max = attempts_max
+        self.raise_errors = raise_errors
         self._move_on = move_on
         self.pace = self.pace._replace(dead_after=LEASE_MS / 1_000)
         self.errors: list[BaseException] = []
@@ -92,13 +93,13 @@ class Bench(Runner):
     def begins(self, lease: Lease) -> bool:
         """Count an attempt that is about to start. False if there were too many."""
         self.attempts += 1
-        if self.attempts > self._attempts_max:
+        if self.attempts > self.attempts_max:
             self.endless = lease.task
         return self.endless is None
 
     @property
     def halted(self) -> bool:
-        return self.endless is not None or (self._raise_errors and bool(self.errors))
+        return self.endless is not None or (self.raise_errors and bool(self.errors))
 
     def moves_on(self, next_due: float | None) -> bool:
         """Tell whether a delayed job was made due."""

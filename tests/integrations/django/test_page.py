@@ -32,12 +32,12 @@ class Project:
         outside = {name: value for name, value in os.environ.items() if not name.startswith(("DJANGO", "HEADWAY"))}
         self.environment = {**outside, "PYTHONWARNINGS": "ignore"}
 
-    def run(self, *words: str) -> str:
+    def run(self, *words: str, errors: bool = False) -> str:
         done = subprocess.run(
             [sys.executable, *words], cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=50
         )
         assert done.returncode == 0, done.stderr
-        return done.stdout
+        return done.stdout + (done.stderr if errors else "")
 
     def start_worker(self) -> Worker:
         path = self.folder / "worker.log"
@@ -99,6 +99,7 @@ def test_an_empty_project_comes_to_a_running_job(project: Project, kind: str) ->
         job_id = said.strip().splitlines()[-1]
 
         wait_until(lambda: job_in(project, kind, job_id) == ("done", "receipt of order 7 sent"), worker)
+        assert "OK" in project.run("manage.py", "test", "orders", "-v", "2", errors=True)
         assert re.search(r"^done +1$", project.run("manage.py", "ioqueue_status"), re.MULTILINE)
     finally:
         worker.process.send_signal(signal.SIGTERM)

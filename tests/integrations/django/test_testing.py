@@ -5,16 +5,25 @@
 
 from __future__ import annotations
 
+import contextlib
+from pathlib import Path
+from typing import Any
+
 import pytest
+from asgiref.sync import async_to_sync
 from django.contrib.contenttypes.models import ContentType
 from django.core.management import call_command
-from django.db import connection
-from django.test import TransactionTestCase
+from django.db import connection, transaction
+from django.test import TestCase, TransactionTestCase
+from django.test.utils import setup_test_environment, teardown_test_environment
 
 from headway.core.policy.rules import Paused
-from headway.integrations.django import queue
+from headway.integrations.django import queue, testing
 from headway.integrations.django.models import IOJob
+from headway.integrations.django.testing import arun_jobs, run_jobs
 from tests.integrations.django.conftest import both, table
+from tests.integrations.django.names import Status
+from tests.integrations.django.shop import django_tasks_here as declared
 from tests.integrations.django.shop import tasks
 from tests.integrations.django.shop.models import Order
 
@@ -87,3 +96,146 @@ def test_migrating_deletes_nothing() -> None:
     job_id = tasks.add(1)
     call_command("migrate", verbosity=0, database="default")
     assert IOJob.objects.get(pk=job_id).status == "pending"
+
+
+# ---------------------------------------------------------------------- running jobs without a worker
+
+
+class _RolledBack:
+    """What ``TestCase`` does around a test."""
+
+    def __init__(self) -> None:
+        self._atomic = transaction.atomic()
+
+    def __enter__(self) -> None:
+        setup_test_environment()
+        self._atomic.__enter__()
+
+    def __exit__(self, *problem: Any) -> None:
+        transaction.set_rollback(True)
+        self._atomic.__exit__(None, None, None)
+        teardown_test_environment()
+
+
+@pytest.fixture(params=["rolled back", "committed"])
+def around(request: pytest.FixtureRequest) -> Any:
+    return _RolledBack() if request.param == "rolled back" else contextlib.nullcontext()
+
+
+def test_jobs_run_in_the_transaction_of_the_test(around: Any) -> None:
+    # R2.52
+    with around:
+        order = Order.objects.create(article="book")
+        jobs: list[Any] = [
+            tasks.handle.enqueue(order.pk),
+            tasks.ahandle.enqueue(order.pk),
+            tasks.submit_from_a_job.enqueue(20),
+        ]
+        ran = run_jobs()
+        order.refresh_from_db()
+        assert order.handled_by == "a coroutine"
+        assert [IOJob.objects.get(pk=job.id).status for job in jobs] == ["done"] * 3
+        assert IOJob.objects.get(pk=IOJob.objects.get(pk=jobs[2].id).result).result == 20
+        assert (len(ran.completed), ran.failed, ran.retried, ran.attempts) == (4, [], [], 4)
+        assert run_jobs().attempts == 0
+    if isinstance(around, _RolledBack):
+        assert (rows(), Order.objects.count()) == ({}, 0)
+
+
+def test_every_verb_sees_the_transaction_of_the_test() -> None:
+    with _RolledBack():
+        first, second = tasks.add.enqueue(1), tasks.add.enqueue(2)
+        assert first.status() == "queued"
+        assert queue().look().lanes["medium"].waiting == 2
+        assert [reason.code for reason in second.why()] != []
+        second.cancel()
+        run_jobs()
+        assert (first.result(timeout=1), second.status()) == (1, "cancelled")
+        assert second.retry() == "queued"
+        assert run_jobs().attempts == 1
+    assert rows() == {}
+
+
+def test_delayed_jobs_and_retries_run_when_the_time_may_pass(around: Any) -> None:
+    with around:
+        later = tasks.add.using(delay=3600).enqueue(1)
+        failing = tasks.fail.enqueue("no such paper")
+        ran = run_jobs()
+        assert [job.id for job in ran.retried] == [failing.id]
+        assert IOJob.objects.get(pk=later.id).status == "pending"
+        ran = run_jobs(advance=True)
+        assert ([job.id for job in ran.completed], [job.id for job in ran.failed]) == ([later.id], [failing.id])
+        job = IOJob.objects.get(pk=failing.id)
+        assert (job.status, job.state, job.history.count()) == ("error", "dead_letter", 2)
+
+
+def test_an_error_of_a_task_can_be_raised_in_the_test(around: Any) -> None:
+    with around:
+        job = tasks.fail.enqueue("no such paper")
+        with pytest.raises(ValueError, match="no such paper"):
+            run_jobs(raise_errors=True)
+        assert IOJob.objects.get(pk=job.id).last_error == "ValueError: no such paper"
+
+
+def test_an_error_in_the_database_fails_the_job_and_not_the_test(around: Any) -> None:
+    with around:
+        job = tasks.break_the_database.enqueue()
+        run_jobs(advance=True)
+        assert IOJob.objects.get(pk=job.id).state == "dead_letter"
+        assert IOJob.objects.get(pk=job.id).last_error.startswith("django.db.utils.")
+
+
+def test_tasks_of_django_tasks_run_with_their_signals(around: Any) -> None:
+    with around:
+        good, bad = declared.double.enqueue(3), declared.explode.enqueue()
+        coroutine, context = declared.adouble.enqueue(2), declared.where.enqueue("here")
+        run_jobs()
+        for result in (good, bad, coroutine, context):
+            result.refresh()
+        assert (good.return_value, coroutine.return_value) == (6, 4)
+        assert context.return_value == {"attempt": 1, "id": context.id, "text": "here"}
+        assert (bad.status, [error.exception_class for error in bad.errors]) == (Status.FAILED, [KeyError])
+        told = {order.article for order in Order.objects.filter(article__startswith="finished")}
+        assert {f"finished {good.id} SUCCESSFUL", f"finished {bad.id} FAILED KeyError"} <= told
+
+
+def test_transient_jobs_run_once_their_callbacks_have(around: Any) -> None:
+    with around:
+        order = Order.objects.create(article="book")
+        with TestCase.captureOnCommitCallbacks(execute=True):
+            tasks.touch.enqueue(order.pk)
+        assert run_jobs().attempts == 1
+        order.refresh_from_db()
+        assert order.handled_by == "touched"
+    if isinstance(around, _RolledBack):
+        assert rows() == {}
+
+
+def test_limits_and_uniqueness_hold_as_in_a_worker(around: Any, tmp_path: Path) -> None:
+    (tmp_path / "go").touch()
+    queue()._declared.clear()
+    with around:
+        limited: list[Any] = [tasks.one_at_a_time.enqueue(str(tmp_path)) for _ in range(3)]
+        first, second = tasks.fetch.enqueue(7), tasks.fetch.enqueue(7)
+        assert second.deduplicated
+        run_jobs()
+        assert [IOJob.objects.get(pk=job.id).status for job in (*limited, first)] == ["done"] * 4
+        assert not tasks.fetch.enqueue(7).deduplicated
+    # What a rolled back test has declared is declared again by the next.
+    assert (tasks.one_at_a_time.name in queue()._declared) is not isinstance(around, _RolledBack)
+
+
+def test_an_async_test_runs_jobs_too() -> None:
+    async def use() -> Any:
+        job = await tasks.add.aenqueue(20, 2)
+        await arun_jobs()
+        return (await IOJob.objects.aget(pk=job.id)).result
+
+    assert async_to_sync(use)() == 22
+
+
+def test_jobs_that_never_end_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(testing, "ATTEMPTS_MAX", 5)
+    tasks.submit_itself.enqueue()
+    with pytest.raises(RuntimeError, match="5 attempts"):
+        run_jobs()

@@ -9,8 +9,8 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 
 from headway.integrations.django.conf import database, read_options
-from headway.integrations.django.sqlite import SCHEME, sqlite_address, with_transient, worker_store
-from headway.stores.base import Store
+from headway.integrations.django.sqlite import SCHEME, Here, sqlite_address, with_transient, worker_store
+from headway.stores.base import Clock, Store
 from headway.stores.open import open_store
 
 WORKS = (
@@ -45,6 +45,17 @@ def open_project_store(address: str, namespace: str, *, transient: str | None = 
     if not address.startswith(SCHEME):
         return open_store(address, namespace, transient=transient)
     return with_transient(worker_store(address, namespace), transient)
+
+
+def borrowing_store(alias: str, namespace: str, *, clock: Clock | None = None) -> Store:
+    """Make a store in PostgreSQL that uses Django's connection of the thread that calls it."""
+    from headway.stores.postgres.address import read_address
+    from headway.stores.postgres.borrowed import BorrowedConnection
+    from headway.stores.postgres.store import PostgresStore
+
+    address = read_address(store_address())
+    borrowed = BorrowedConnection(address.shown, Here(alias).connection)
+    return PostgresStore(address, namespace, clock=clock, borrowed=borrowed)
 
 
 def address_of(entry: dict[str, Any]) -> str:

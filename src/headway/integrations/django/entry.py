@@ -16,6 +16,7 @@ app = queue()
 load_task_modules(read_options()[0].task_modules)
 adopt_django_tasks()
 keep_connections_fresh(app)
+app.in_worker = True
 if has_django_tasks():
     outcomes = Outcomes(lambda name: name in app.tasks and is_of_django_tasks(app.tasks[name]))
     app.on_recorded = outcomes

@@ -24,32 +24,54 @@ def flush_jobs(alias: str) -> None:
     connection = connections[alias]
     if alias != database() or connection.vendor not in WITH_VIEWS:
         return
+    tables = table_prefix(connection)
     with transaction.atomic(using=alias), connection.cursor() as cursor:
         columns = _tables(connection, cursor)
-        if "namespace" not in columns:  # Not migrated yet.
-            return
-        tables = table_prefix(connection)
-        cursor.execute(
-            f"SELECT namespace_id FROM {tables}namespace WHERE name = %s",  # noqa: S608  (no value from outside)
-            [read_options()[0].namespace],
-        )
-        row = cursor.fetchone()
-        if row is None:
+        namespace = _namespace(cursor, tables) if "namespace" in columns else None  # Else it is not migrated yet.
+        if namespace is None:
             return
         for name in sorted(columns.keys() - KEPT, key=lambda name: name == "job"):  # The others refer to it.
             owner = next((column for column in OWNERS if column in columns[name]), None)
             if owner is not None:
-                mine = OWNERS[owner].format(namespace=int(row[0]), tables=tables)
-                cursor.execute(f"DELETE FROM {tables}{name} WHERE {owner} {mine}")  # noqa: S608
+                mine = OWNERS[owner].format(namespace=namespace, tables=tables)
+                cursor.execute(f"DELETE FROM {tables}{name} WHERE {owner} {mine}")  # noqa: S608  (no value from outside)
         cursor.execute(
             f"SELECT 1 FROM {tables}document WHERE namespace_id = %s AND kind = 'rules' AND name = 'pauses'",  # noqa: S608
-            [row[0]],
+            [namespace],
         )
         paused = cursor.fetchone()
     if paused:
         from headway.integrations.django.queue import queue
 
         queue().resume_all()
+
+
+def let_time_pass(alias: str, ms: int) -> None:
+    """Move all that waits for a moment so many milliseconds into the past, instead of moving the clock for all."""
+    tables = table_prefix(connections[alias])
+    with transaction.atomic(using=alias), connections[alias].cursor() as cursor:
+        namespace = _namespace(cursor, tables)
+        for table, column, step in (
+            ("delayed", "due_at", ms),
+            ("job", "due_at", ms),
+            ("park", "open_at", ms),
+            ("rate", "reached_us", ms * 1_000),
+        ):
+            cursor.execute(
+                f"UPDATE {tables}{table} SET {column} = {column} - %s "  # noqa: S608
+                f"WHERE namespace_id = %s AND {column} IS NOT NULL",
+                [step, namespace],
+            )
+
+
+def _namespace(cursor: Any, tables: str) -> int | None:
+    """Read the number of this project's namespace."""
+    cursor.execute(
+        f"SELECT namespace_id FROM {tables}namespace WHERE name = %s",  # noqa: S608
+        [read_options()[0].namespace],
+    )
+    row = cursor.fetchone()
+    return None if row is None else int(row[0])
 
 
 def flush_on_signal(*, using: str, **given: Any) -> None:

@@ -21,7 +21,7 @@ from headway.core.errors import JobNotFound, NotAStore, StoreError
 from headway.core.job import JobId, NewJob, State, Submitted
 from headway.core.policy.why import unknown_tasks
 from headway.core.standing import Survey
-from headway.integrations.django.address import WORKS, open_project_store, store_address
+from headway.integrations.django.address import WORKS, borrowing_store, open_project_store, store_address
 from headway.integrations.django.conf import Options, database, read_options
 from headway.integrations.django.connections import keep_connections_fresh
 from headway.integrations.django.loading import adopt_django_tasks, import_task_module
@@ -48,17 +48,19 @@ class Queue(Headway):
     """The tasks of a Django project. Jobs are kept in its database and submitted on its connection.
 
     Its settings are ``IOQUEUE_*``; what those do not say comes from ``HEADWAY_*`` variables and ``headway.toml``.
-    In SQLite every blocking verb, not only a submit, goes by the connection of the thread that calls it.
+    In SQLite every blocking verb, not only a submit, goes by the connection of the thread that calls it. So it does
+    inside the transaction of a test.
     """
 
     def __init__(self) -> None:
         options, _ = read_options()
         self._placed = False
         self._joined: tuple[Any, SqliteStore] | None = None
+        self.in_worker = False  # Whether this process runs jobs.
         self._not_found: set[str] = set()  # Tasks that jobs name and that no module declares.
         super().__init__(**worker_settings(options))
         self.client = Client(self._make_callers_store, lambda: self.settings.history)
-        self.portal = ProjectPortal(is_sqlite, lend_connection, self._close_client, in_tests)
+        self.portal = ProjectPortal(goes_by_callers_connection, lend_connection, self._close_client, in_tests)
 
     def configure(self, **settings: Any) -> None:
         """Set settings over those of the project, as a worker's parent does."""
@@ -78,7 +80,8 @@ class Queue(Headway):
         if name not in self.tasks and name not in self._not_found:
             if import_task_module(name):
                 adopt_django_tasks()
-                keep_connections_fresh(self)
+                if self.in_worker:
+                    keep_connections_fresh(self)
             if name not in self.tasks:
                 self._not_found.add(name)
         return self.tasks.get(name)
@@ -112,7 +115,7 @@ class Queue(Headway):
             call = call._replace(task=call.task.using(trace_id=trace))
         if not call.new.persist:
             # It is best effort: whoever has committed already is not told that it did not work, the log is.
-            transaction.on_commit(partial(self._send_now, call), using=alias, robust=True)
+            transaction.on_commit(lambda: self._send_now(call), using=alias, robust=True)
             return None
         connection.validate_no_broken_transaction()
         if is_sqlite():
@@ -173,7 +176,7 @@ class Queue(Headway):
         return self.portal.run(store.migrate())
 
     def _send_now(self, call: Call[Any]) -> None:
-        if is_sqlite():
+        if goes_by_callers_connection():
             self.portal.run(self.submit_call(call))
         else:
             self._in_use(lambda: self.submit_call_blocking(call))
@@ -187,7 +190,7 @@ class Queue(Headway):
         before = set(self._declared)
         jobs = await super()._prepare(calls)
         declared = self._declared - before
-        if declared and is_sqlite() and Here(database()).joins:
+        if declared and (Here(database()).joins if is_sqlite() else in_transaction_of_a_test()):
             # What a transaction has written of the limits of tasks is there once it commits, and not if it does not.
             self._declared -= declared
             Here(database()).after_commit(partial(self._declared.update, declared))
@@ -195,9 +198,11 @@ class Queue(Headway):
 
     def _make_callers_store(self) -> Store:
         """Make the store of whoever submits and asks; in SQLite there is one for all threads."""
-        if not is_sqlite():
-            return self.make_store()
-        return with_transient(self._joined_store(), self.settings.transient_store)
+        if is_sqlite():
+            return with_transient(self._joined_store(), self.settings.transient_store)
+        if in_transaction_of_a_test():
+            return with_transient(borrowing_store(database(), self.settings.namespace), self.settings.transient_store)
+        return self.make_store()
 
     def _joined_store(self) -> SqliteStore:
         place = (database(), path_of(database()), self.settings.namespace)
@@ -220,6 +225,16 @@ class Queue(Headway):
 def in_tests() -> bool:
     """Return whether Django's test environment is set up."""
     return hasattr(mail, "outbox")
+
+
+def in_transaction_of_a_test() -> bool:
+    """Return whether this thread is inside a transaction that a test will roll back; no other connection sees it."""
+    return in_tests() and Here(database()).in_atomic_block
+
+
+def goes_by_callers_connection() -> bool:
+    """Return whether verbs run in the thread that calls them, on its connection."""
+    return is_sqlite() or in_transaction_of_a_test()
 
 
 def worker_settings(options: Options) -> dict[str, Any]:

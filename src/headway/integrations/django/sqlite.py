@@ -17,7 +17,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 
 from headway.integrations.django.conf import database
-from headway.stores.base import Store
+from headway.stores.base import Clock, Store
 from headway.stores.open import host_ms, open_store
 from headway.stores.paired.store import PairedStore
 from headway.stores.sqlite.database import Database
@@ -47,9 +47,9 @@ def is_in_memory(alias: str) -> bool:
     return bool(connections[alias].is_in_memory_db())
 
 
-def joined_store(alias: str, namespace: str) -> SqliteStore:
+def joined_store(alias: str, namespace: str, *, clock: Clock = host_ms) -> SqliteStore:
     """Make the store of a process that submits and looks."""
-    return SqliteStore(Joined(_guest(alias), Here(alias)), namespace, clock=host_ms)
+    return SqliteStore(Joined(_guest(alias), Here(alias)), namespace, clock=clock)
 
 
 def worker_store(address: str, namespace: str) -> SqliteStore:
@@ -57,7 +57,7 @@ def worker_store(address: str, namespace: str) -> SqliteStore:
     return SqliteStore(Database(_guest(address.removeprefix(SCHEME))), namespace, clock=host_ms)
 
 
-def with_transient(store: SqliteStore, address: str | None) -> Store:
+def with_transient(store: Store, address: str | None) -> Store:
     """Put another store beside it that has the transient jobs, if there is one."""
     if address is None:
         return store
@@ -88,9 +88,8 @@ class Here:
     def __init__(self, alias: str) -> None:
         self._alias = alias
 
-    def connection(self) -> sqlite3.Connection:
-        raw: sqlite3.Connection = self._wrapper().connection
-        return raw
+    def connection(self) -> Any:
+        return self._wrapper().connection
 
     def after_commit(self, action: Callable[[], None]) -> None:
         # In a transaction that somebody runs by hand there is no such moment: workers find the jobs when they look.
@@ -105,17 +104,24 @@ class Here:
             wrapper.on_commit(act_if_committed, robust=True)
 
     @property
+    def in_atomic_block(self) -> bool:
+        """Whether Django is in a transaction that it will end."""
+        return bool(self._unopened().in_atomic_block)
+
+    @property
     def joins(self) -> bool:
         """Whether what is written now is part of a transaction."""
         return bool(self.connection().in_transaction)
 
     def _wrapper(self) -> Any:
-        lent = _lent.get()
-        if lent is not None and lent.alias == self._alias:
-            return lent
-        wrapper = connections[self._alias]
-        wrapper.ensure_connection()
+        wrapper = self._unopened()
+        if wrapper is not _lent.get():
+            wrapper.ensure_connection()
         return wrapper
+
+    def _unopened(self) -> Any:
+        lent = _lent.get()
+        return lent if lent is not None and lent.alias == self._alias else connections[self._alias]
 
 
 @contextlib.contextmanager

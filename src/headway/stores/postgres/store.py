@@ -53,6 +53,7 @@ from headway.stores.texts import check_jobs, check_text, check_worker, is_writab
 
 if TYPE_CHECKING:
     from headway.stores.postgres.address import Address
+    from headway.stores.postgres.borrowed import BorrowedConnection
 
 T = TypeVar("T")
 
@@ -68,24 +69,36 @@ class _Unplain(HeadwayError):
 
 
 class PostgresStore:
-    """Jobs in a schema of a database. One instance serves one event loop."""
+    """Jobs in a schema of a database. One instance serves one event loop.
+
+    ``borrowed``: every verb runs on that connection, which is the caller's, instead of on connections of its own.
+    """
 
     abilities = Abilities(durable=True, shared=True, any_loop=False, remote=True)
 
-    def __init__(self, address: Address, namespace: str = "default", *, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        address: Address,
+        namespace: str = "default",
+        *,
+        clock: Clock | None = None,
+        borrowed: BorrowedConnection | None = None,
+    ) -> None:
         self.address = address
         self.namespace = namespace
         self._clock = clock
         self._schema = address.schema
-        self._connections = Connections(address)
+        self._connections: Connections | BorrowedConnection = borrowed or Connections(address)
         self._channel = channel(address.schema, namespace)
-        self._bell = Bell(address.listen, self._channel, self._watch)
+        self._bell = Bell(address.listen if borrowed is None else None, self._channel, self._watch)
         self._memory = Memory()
         self._looks = quick.Looks()
         self._round = pruning.Round()
         self._swept = -THOROUGH_EVERY
 
     async def open(self) -> None:
+        if not isinstance(self._connections, Connections):
+            return
         with naming(self.address.shown):
             connection = await connect(self.address.url, pgbouncer=self.address.pgbouncer)
             try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -11,6 +12,8 @@ from headway.client.context import current
 from headway.client.invoke import bounce_to, invoke_plain
 from headway.client.task import bounce_never
 from headway.worker.running import Running
+
+Outcome = tuple[Any, BaseException | None]
 
 
 class ThreadExecutor:
@@ -23,11 +26,13 @@ class ThreadExecutor:
         loop = asyncio.get_running_loop()
         variables = contextvars.copy_context()
         # The outcome comes back as a value: a future cannot carry StopIteration, nor a loop survive SystemExit.
-        future = loop.run_in_executor(self._pool, lambda: variables.run(_call, job, loop))
-        value, error = await _to_its_end(future)
+        value, error = await _to_its_end(self._begin(loop, lambda: variables.run(_call, job, loop)))
         if error is not None:
             raise error
         return value
+
+    def _begin(self, loop: asyncio.AbstractEventLoop, work: Callable[[], Outcome]) -> asyncio.Future[Outcome]:
+        return loop.run_in_executor(self._pool, work)
 
     def stop(self, job: Running) -> None:
         job.context.cancelled = True
@@ -38,7 +43,7 @@ class ThreadExecutor:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _call(job: Running, loop: asyncio.AbstractEventLoop) -> tuple[Any, BaseException | None]:
+def _call(job: Running, loop: asyncio.AbstractEventLoop) -> Outcome:
     task = job.task
     current.set(job.context)
     try:
@@ -51,7 +56,7 @@ def _call(job: Running, loop: asyncio.AbstractEventLoop) -> tuple[Any, BaseExcep
         return None, error
 
 
-async def _to_its_end(future: asyncio.Future[tuple[Any, BaseException | None]]) -> tuple[Any, BaseException | None]:
+async def _to_its_end(future: asyncio.Future[Outcome]) -> Outcome:
     """Wait for a thread whatever happens to the waiter: while it runs, its slot is taken."""
     cancelled = False
     while not future.done():

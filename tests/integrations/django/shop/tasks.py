@@ -62,6 +62,18 @@ def submit_from_a_job(left: int) -> str | None:
 
 
 @io_task
+def submit_itself() -> None:
+    submit_itself.enqueue()
+
+
+@io_task(max_retries=1)
+def break_the_database() -> None:
+    Order.objects.create(article="undone")
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT * FROM nowhere")
+
+
+@io_task
 def hold(folder: str) -> str:
     """Say that it has begun, and wait to be let go."""
     Path(folder, "begun").touch()

@@ -1,0 +1,143 @@
+"""Runs a project's jobs inside its tests: ``run_jobs()``, without a worker.
+
+Everything happens on the connection of the test, and so inside the transaction that ``TestCase`` rolls back.
+"""
+
+from __future__ import annotations
+
+import inspect
+from asyncio import AbstractEventLoop, Future
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+from asgiref.sync import async_to_sync, sync_to_async
+from django.db import DatabaseError, connections, transaction
+
+from headway.integrations.django.address import borrowing_store
+from headway.integrations.django.conf import database
+from headway.integrations.django.flushing import let_time_pass
+from headway.integrations.django.portal import at_once
+from headway.integrations.django.queue import Queue, is_of_django_tasks, queue
+from headway.integrations.django.sqlite import is_sqlite, joined_store
+from headway.stores.base import Ear, Store
+from headway.stores.ears import LocalEar
+from headway.testing.bed import Drained, drained
+from headway.testing.bench import Bench
+from headway.worker.executors.inline import InlineExecutor
+from headway.worker.executors.thread import Outcome, ThreadExecutor
+from headway.worker.running import Running
+
+ATTEMPTS_MAX = 10_000  # A run that starts more than these has jobs that never end.
+
+
+def run_jobs(*, advance: bool = False, raise_errors: bool = False) -> Drained:
+    """Run every job that is due, and those that they submit, until none is left. Return what became of them.
+
+    Claiming, retrying and reporting are those of a worker. Plain functions run in the thread of the test, one after
+    another; ``async def`` runs on a loop beside it, and its ORM calls in the thread of the test.
+    ``advance``: run delayed jobs and retries too, as if the time until then had passed.
+    ``raise_errors``: stop at the first exception that a task raises and raise it here, once its attempt is recorded.
+    Transient jobs are sent by callbacks of the transaction: run them first, with ``captureOnCommitCallbacks``.
+    Raises ``RuntimeError`` after 10,000 attempts.
+    """
+    return async_to_sync(arun_jobs)(advance=advance, raise_errors=raise_errors)
+
+
+async def arun_jobs(*, advance: bool = False, raise_errors: bool = False) -> Drained:
+    """Run every job that is due, from an ``async def`` test; see ``run_jobs``."""
+    app = queue()
+    store = _CallersStore(await sync_to_async(_make_store)(app))
+    bench = _CallersBench(
+        app,
+        cast(Store, store),
+        slots=1,
+        attempts_max=ATTEMPTS_MAX,
+        raise_errors=raise_errors,
+        move_on=store.let_pass if advance else lambda _: False,
+    )
+    await bench.run_out()
+    if any(map(is_of_django_tasks, app.tasks.values())):
+        await sync_to_async(_send_finished)([report.job_id for report in bench.reports if report.state.ended])
+    return drained(bench)
+
+
+def _make_store(app: Queue) -> Store:
+    """Make a store on Django's connection of this thread."""
+    alias, namespace = database(), app.settings.namespace
+    return joined_store(alias, namespace) if is_sqlite() else borrowing_store(alias, namespace)
+
+
+def _send_finished(job_ids: Sequence[str]) -> None:
+    from headway.integrations.django.backend import send_finished
+
+    for job_id in job_ids:
+        send_finished(job_id)
+
+
+class _CallersStore:
+    """Runs every verb of a store in the thread of the test, one after another with what else runs there."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.abilities = store.abilities
+        self._pass_ms = 0  # How much time is to pass before the next verb.
+
+    def __getattr__(self, name: str) -> Any:
+        verb = getattr(self._store, name)
+        if not inspect.iscoroutinefunction(getattr(Store, name, None)):
+            return verb
+
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            return await sync_to_async(self._call, thread_sensitive=True)(verb, args, kwargs)
+
+        return call
+
+    def _call(self, verb: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        if self._pass_ms:
+            let_time_pass(database(), self._pass_ms)
+            self._pass_ms = 0
+        return at_once(verb(*args, **kwargs))
+
+    def let_pass(self, ms: int) -> bool:
+        """Have so much time pass for what waits."""
+        self._pass_ms = ms + 1
+        return True
+
+    def listen(self, _: str) -> Ear:
+        """Return an ear that nothing rings: a run ends when it has nothing more to do."""
+        return LocalEar(lambda _: None)
+
+
+class _CallersBench(Bench):
+    """Runs plain functions in the thread of the test, whose connection they then use."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._executors["thread"] = self._executors["process"] = _CallersExecutor(1)
+
+
+class _CallersExecutor(ThreadExecutor):
+    async def call(self, job: Running) -> Any:
+        if job.task.is_async:  # Meant for a process, where it would have a loop of its own.
+            return await InlineExecutor().call(job)
+        return await super().call(job)
+
+    def _begin(self, loop: AbstractEventLoop, work: Callable[[], Outcome]) -> Future[Outcome]:
+        return loop.create_task(sync_to_async(_keeping_transaction, thread_sensitive=True)(work))
+
+
+def _keeping_transaction(work: Callable[[], Outcome]) -> Outcome:
+    """Run a task so that a statement of it that fails does not end the transaction of the test.
+
+    PostgreSQL then undoes what the task has written. In a worker, where there is no transaction around it, that stays.
+    """
+    alias = database()
+    if not connections[alias].in_atomic_block:
+        return work()
+    savepoint = transaction.savepoint(using=alias)
+    outcome = work()
+    try:
+        transaction.savepoint_commit(savepoint, using=alias)
+    except DatabaseError:
+        transaction.savepoint_rollback(savepoint, using=alias)
+    return outcome

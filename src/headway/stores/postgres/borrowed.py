@@ -1,0 +1,90 @@
+"""Verbs on a connection that the caller has: with psycopg, in the caller's thread and transaction.
+
+There is nothing to wait for, so a verb may be awaited by any loop or by none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
+
+from asyncpg import exceptions as pg  # type: ignore[import-untyped]
+
+from headway.stores.postgres.connections import Connection, Isolation, naming
+
+T = TypeVar("T")
+
+
+class BorrowedConnection:
+    """Stands for the pool of a store. Around each verb there is a savepoint, so that an error undoes only that."""
+
+    def __init__(self, shown: str, connection: Callable[[], Any]) -> None:
+        self._shown = shown
+        self._connection = connection
+
+    async def close(self) -> None:
+        """The connection is the caller's."""
+
+    async def run(self, work: Callable[[Connection], Awaitable[T]], isolation: Isolation | None = None) -> T:
+        """Do some work on the connection, in whatever isolation the caller's transaction has."""
+        connection = self._connection()
+        with naming(self._shown), connection.transaction():
+            return await work(_Spoken(connection))
+
+
+class _Spoken:
+    """Speaks to psycopg as the store speaks to asyncpg."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    async def fetch(self, statement: str, *values: Any) -> list[Record]:
+        import psycopg
+
+        try:
+            with psycopg.RawCursor(self._connection, row_factory=_make_record) as cursor:
+                cursor.execute(statement.encode(), [_as_list(value) for value in values])
+                return cursor.fetchall() if cursor.description else []
+        except psycopg.Error as problem:
+            raise pg.PostgresError.new({"C": problem.sqlstate or "XX000", "M": str(problem)}) from problem
+
+    async def fetchrow(self, statement: str, *values: Any) -> Record | None:
+        found = await self.fetch(statement, *values)
+        return found[0] if found else None
+
+    async def fetchval(self, statement: str, *values: Any) -> Any:
+        row = await self.fetchrow(statement, *values)
+        return None if row is None else row[0]
+
+
+class Record(tuple[Any, ...]):
+    """A row that is read by position or by name, as asyncpg's are."""
+
+    names: Sequence[str]
+
+    def __getitem__(self, key: Any) -> Any:
+        return super().__getitem__(self.names.index(key) if isinstance(key, str) else key)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return self[name] if name in self.names else default
+
+    def keys(self) -> Sequence[str]:
+        return self.names
+
+    def values(self) -> tuple[Any, ...]:
+        return tuple(self)
+
+    def items(self) -> list[tuple[str, Any]]:
+        return list(zip(self.names, self, strict=True))
+
+
+def _make_record(cursor: Any) -> Callable[[Sequence[Any]], Record]:
+    class Row(Record):
+        names = tuple(column.name for column in cursor.description or ())
+
+    return Row
+
+
+def _as_list(value: Any) -> Any:
+    """Return a sequence as a list: to psycopg a tuple is a composite value, to asyncpg it is an array too."""
+    return [_as_list(part) for part in value] if isinstance(value, (tuple, list)) else value
