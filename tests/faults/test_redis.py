@@ -65,6 +65,35 @@ def forgetful(tmp_path: Path) -> Iterator[OwnYard]:
     found.close()
 
 
+SKEWED = """
+import os, time
+
+def shift(read, by):
+    return lambda: read() + by
+
+by = int(os.environ["SKEW"])
+time.time, time.time_ns = shift(time.time, by), shift(time.time_ns, by * 1_000_000_000)
+"""
+
+
+def test_hosts_whose_clocks_differ_by_ten_minutes_change_nothing(own: OwnYard) -> None:
+    # T3, R5.108: one clock decides, and it is the server's.
+    (own.folder / "sitecustomize.py").write_text(SKEWED)
+    for skew in (600, -600):
+        own.start(environment={"SKEW": str(skew), "PYTHONPATH": str(own.folder)})
+    wait_until(lambda: len(own.app.stats().workers) == 2)
+    later = own.submit("quick", 100, delay=1.5)
+    jobs = [own.submit("quick", number) for number in range(20)]
+    assert [job.result(timeout=30) for job in jobs] == [*range(20)]
+    assert later.result(timeout=30) == 100
+    record = later.record()
+    assert record.started_at is not None
+    assert 1_500 <= record.started_at - record.submitted_at < 20_000
+    assert sorted(own.marks("quick")) == sorted(f"quick {number}" for number in (*range(20), 100))
+    assert {job.record().attempts for job in (later, *jobs)} == {1}
+    assert {worker.state for worker in own.app.stats().workers} == {"active"}
+
+
 def test_a_worker_goes_on_after_its_server_was_killed_and_nothing_is_lost(own: OwnYard) -> None:
     # R2, R17: jobs wait, run and come in while the server is killed again and again.
     own.start()
