@@ -17,6 +17,7 @@ from headway.core.errors import ConfigError, HeadwayError, NotAStore, StoreTooNe
 from headway.core.worker import WorkerState
 from headway.stores.base import Stats, Store
 from headway.stores.open import mask
+from headway.stores.transport import Transport
 from headway.version import __version__
 
 SQLITE_OLDEST = (3, 51, 3)  # Earlier ones may damage a file when its log is reset.
@@ -93,6 +94,8 @@ async def _examine(settings: Settings, facts: dict[str, str]) -> AsyncIterator[C
             yield _check_sqlite(facts["sqlite"])
         if "warning" in facts:
             yield Check("server", "fail", facts["warning"], "accepted jobs may be lost until this is mended")
+        if "transport" in facts:
+            yield _check_transport(facts["transport"])
         if "failover" in facts:
             yield _check_failover(facts["failover"])
         path = path_of(store)
@@ -138,6 +141,13 @@ def _check_transient(told: str) -> Check:
         return Check("transient store", "ok", f"transient jobs wait {told}")
     advice = "see to it, or name another with HEADWAY_TRANSIENT_STORE; durable jobs go on meanwhile"
     return Check("transient store", "fail", f"transient jobs are {told}", advice)
+
+
+def _check_transport(told: str) -> Check:
+    if not Transport(told).exposed:
+        return Check("transport", "ok", told)
+    advice = "write rediss:// for Redis; for PostgreSQL add sslmode=verify-full to the address"
+    return Check("transport", "warning", f"others on the network could read along: {told}", advice)
 
 
 def _check_failover(told: str) -> Check:

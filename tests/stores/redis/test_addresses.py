@@ -254,7 +254,7 @@ def served(certificate: Path) -> ssl.SSLContext:
 async def test_tls_with_a_certificate_we_know(
     server: Valkey, open_url: OpenStore, certificate: Path, served: ssl.SSLContext, scheme: str
 ) -> None:
-    # R4.44. Not every server is built with TLS, so it ends before the server here.
+    # R4.44, S-28. Not every server is built with TLS, so it ends before the server here.
     async with Proxy(server.port, served) as proxy:
         store = await open_url(f"{scheme}://127.0.0.1:{proxy.port}?ca={certificate}.crt")
         assert await works(store)
@@ -264,6 +264,7 @@ async def test_tls_with_a_certificate_we_know(
 async def test_tls_with_a_certificate_we_do_not_know(
     server: Valkey, open_url: OpenStore, served: ssl.SSLContext
 ) -> None:
+    # S-28
     async with Proxy(server.port, served) as proxy:
         with pytest.raises(StoreError, match=r"do not trust; name its maker with \?ca="):
             await open_url(f"rediss://127.0.0.1:{proxy.port}")
@@ -275,6 +276,7 @@ async def test_tls_with_a_certificate_we_do_not_know(
 async def test_a_certificate_of_another_host_is_refused(
     server: Valkey, open_url: OpenStore, certificate: Path, served: ssl.SSLContext
 ) -> None:
+    # S-28
     async with Proxy(server.port, served) as proxy:
         with pytest.raises(StoreError, match="localhost"):
             await open_url(f"rediss://localhost:{proxy.port}?ca={certificate}.crt")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from urllib.parse import parse_qsl, quote, urlsplit, urlunsplit
+from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit, urlunsplit
 
 from headway.core.errors import ConfigError
 from headway.stores.base import Clock
 from headway.stores.open import mask
 from headway.stores.postgres.store import PostgresStore
+from headway.stores.transport import Transport, transport_to
 
 OPTIONS = ("schema", "pool", "pgbouncer", "listen")
 # What libpq understands and asyncpg reads from an address by itself.
@@ -31,6 +32,7 @@ class Address:
     pool: int = 4
     pgbouncer: bool = False
     listen: str | None = None
+    transport: Transport = Transport.LOCAL
 
 
 def make_store(url: str, namespace: str, clock: Clock | None) -> PostgresStore:
@@ -77,4 +79,14 @@ def read_address(url: str) -> Address:
     query = "&".join(f"{name}={quote(value, safe='/')}" for name, value in passed)
     plain = urlunsplit((parts.scheme, parts.netloc, parts.path, query, ""))
     direct = listen or (None if pgbouncer == "1" else plain)
-    return Address(plain, shown, schema, int(pool), pgbouncer == "1", direct)
+    transport = _transport(parts, dict(passed))
+    return Address(plain, shown, schema, int(pool), pgbouncer == "1", direct, transport)
+
+
+def _transport(parts: SplitResult, passed: dict[str, str]) -> Transport:
+    """Return what protects the way to the server. The driver's own ``prefer`` takes plain text where it gets no TLS."""
+    named = [re.sub(r":\d*$", "", host) for host in parts.netloc.rpartition("@")[2].split(",")]
+    hosts = passed["host"].split(",") if "host" in passed else named
+    mode = passed.get("sslmode", "prefer")
+    encrypted = mode in ("require", "verify-ca", "verify-full")
+    return transport_to(map(unquote, hosts), encrypted=encrypted, verified=mode in ("verify-ca", "verify-full"))

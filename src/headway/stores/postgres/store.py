@@ -50,6 +50,7 @@ from headway.stores.postgres.submitting import Batch, Plain, as_plain
 from headway.stores.postgres.transaction import Database, Memory, Row, Transaction, binding, read_rules
 from headway.stores.postgres.within import PlainSubmission, Submission
 from headway.stores.texts import check_jobs, check_text, check_worker, is_writable
+from headway.stores.transport import warn_once
 
 if TYPE_CHECKING:
     from headway.stores.postgres.address import Address
@@ -99,6 +100,8 @@ class PostgresStore:
     async def open(self) -> None:
         if not isinstance(self._connections, Connections):
             return
+        hint = "add sslmode=verify-full to the address, and sslrootcert for a certificate of your own"
+        warn_once(self.address.transport, self.address.shown, hint)
         with naming(self.address.shown):
             connection = await connect(self.address.url, pgbouncer=self.address.pgbouncer)
             try:
@@ -347,6 +350,7 @@ class PostgresStore:
             "schema": f"{self._schema}, version {migrating.NEWEST}",
             "server": f"PostgreSQL {row['version']}",
             "durability": _durability(row),
+            "transport": self.address.transport.value,
         }
         if row["oldest"] is not None:
             facts["oldest transaction"] = f"{row['oldest']}: while it lasts, rows that are gone cannot be cleared away"

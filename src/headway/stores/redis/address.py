@@ -15,6 +15,7 @@ from headway.stores.redis.connection import Address, Login
 from headway.stores.redis.link import Cluster, Fixed, Guide
 from headway.stores.redis.sentinel import Sentinel
 from headway.stores.redis.store import RedisStore
+from headway.stores.transport import Transport, transport_to
 
 SLOTS = 16_384
 REPLICAS_MS_MAX = 4_000  # Less than a call is waited for.
@@ -59,11 +60,17 @@ def make_store(url: str, namespace: str, clock: Clock | None) -> RedisStore:
         place.login,
         namespace,
         shown=place.shown,
+        transport=_transport(place),
         prefix=prefix,
         clock=clock,
         replicas=_number(place.options["replicas"], "replicas"),
         replicas_ms=_replicas_ms(place.options["replicas_ms"]),
     )
+
+
+def _transport(place: Place) -> Transport:
+    hosts = [address.path or address.host for address in place.addresses]
+    return transport_to(hosts, encrypted=place.login.tls is not None, verified=place.options["insecure"] != "1")
 
 
 def read_place(url: str) -> Place:

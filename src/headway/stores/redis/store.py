@@ -47,6 +47,7 @@ from headway.stores.redis.link import Guide, Link
 from headway.stores.redis.shortcut import Shortcut
 from headway.stores.rulebook import read_rulebook, read_rules
 from headway.stores.texts import check_jobs, check_text, check_worker, escape_surrogates, is_writable
+from headway.stores.transport import Transport, warn_once
 
 DEAD_WORKERS_KEPT_MS = 3_600_000
 STRETCHES_KEPT_MS = 24 * 3_600_000
@@ -68,6 +69,7 @@ class RedisStore:
         namespace: str = "default",
         *,
         shown: str,
+        transport: Transport = Transport.LOCAL,
         prefix: str = "headway",
         clock: Clock | None = None,
         replicas: int = 0,
@@ -75,6 +77,7 @@ class RedisStore:
     ) -> None:
         self.namespace = namespace
         self._shown = shown
+        self._transport = transport
         self._prefix = f"{{{prefix}:{namespace}}}:"
         self._meta = f"{self._prefix}meta"
         self._clock = clock
@@ -91,6 +94,7 @@ class RedisStore:
         self._book_version = b""
 
     async def open(self) -> None:
+        warn_once(self._transport, self._shown, "write rediss:// and let the server speak TLS")
         try:
             known = await self._check()
             await self._link.ask("PUBLISH", f"{self._prefix}open", "")  # If we may not, no function can end well.
@@ -480,6 +484,7 @@ class RedisStore:
             "server": info.get("valkey_version") or info.get("redis_version", "unknown"),
             "functions": library().name,
             "durability": f"an accepted job survives {kept}",
+            "transport": self._transport.value,
             "replicas": info.get("connected_slaves", "0"),
         }
         if failover := await self._failover(info):
