@@ -144,7 +144,8 @@ def test_a_wheel_built_twice_has_the_same_bytes(tmp_path: Path) -> None:
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / "src", folder / "src", ignore=ignored, copy_function=shutil.copyfile)
         for file in folder.rglob("*"):
-            os.utime(file, (1_700_000_000 + turn * 86_400,) * 2)
+            moment = 1_700_000_000 + turn * 86_400
+            os.utime(file, (moment, moment))
             file.chmod(0o755 if file.is_dir() else 0o644 & ~umask)
         command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path / f"dist{turn}")]
         environment = {key: value for key, value in os.environ.items() if key != "SOURCE_DATE_EPOCH"}

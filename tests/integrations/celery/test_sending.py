@@ -99,8 +99,9 @@ def test_shared_tasks_are_balanced_too(app: Celery, server: Valkey) -> None:
     @shared_task(name="shared.two", bind=True)  # type: ignore[untyped-decorator]
     def two(self: Any, number: int) -> None: ...
 
+    made: tuple[Any, Any] = one, two
     for number in range(20):
-        one.delay() if number % 2 else two.apply_async((number,))
+        made[1].apply_async((number,)) if number % 2 else made[0].delay()
     enqueue_task_with_load_balancing(one)
     assert waiting() == {f"queue_{number}": 1 for number in range(1, 20)} | {"queue_0": 2} == depth(server)
 
