@@ -16,7 +16,7 @@ import ssl
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -132,11 +132,18 @@ class Valkey(Server):
 
     def ask(self, *words: str) -> bytes:
         """Send one command and give its raw reply: enough for a test to look in from outside."""
+        return self.ask_all(words)
+
+    def ask_all(self, *commands: Sequence[str]) -> bytes:
+        """Send commands on one connection, one after another. Return their raw replies."""
+        replies = b""
         with socket.create_connection((HOST, self.port), timeout=5) as connection:
-            parts = [word.encode() for word in words]
-            request = b"*%d\r\n" % len(parts) + b"".join(b"$%d\r\n%s\r\n" % (len(part), part) for part in parts)
-            connection.sendall(request)
-            return connection.recv(1 << 20)
+            for words in commands:
+                parts = [word.encode() for word in words]
+                lines = [b"$%d\r\n%s\r\n" % (len(part), part) for part in parts]
+                connection.sendall(b"*%d\r\n" % len(parts) + b"".join(lines))
+                replies += connection.recv(1 << 20)
+        return replies
 
     def _prepare(self) -> None:
         config = self.folder / "valkey.conf"

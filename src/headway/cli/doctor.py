@@ -94,6 +94,10 @@ async def _examine(settings: Settings, facts: dict[str, str]) -> AsyncIterator[C
             yield _check_sqlite(facts["sqlite"])
         if "warning" in facts:
             yield Check("server", "fail", facts["warning"], "accepted jobs may be lost until this is mended")
+        if "outdated" in facts:
+            yield Check(
+                "server release", "warning", facts["outdated"], f"upgrade it to {facts['safe release']} or newer"
+            )
         if "transport" in facts:
             yield _check_transport(facts["transport"])
         if "failover" in facts:

@@ -44,6 +44,7 @@ from headway.stores.redis.handover import OpenClaims
 from headway.stores.redis.inbox import Inbox
 from headway.stores.redis.library import library
 from headway.stores.redis.link import Guide, Link
+from headway.stores.redis.releases import lacks_fixes
 from headway.stores.redis.shortcut import Shortcut
 from headway.stores.rulebook import read_rulebook, read_rules
 from headway.stores.texts import check_jobs, check_text, check_worker, escape_surrogates, is_writable
@@ -489,6 +490,9 @@ class RedisStore:
         }
         if failover := await self._failover(info):
             facts["failover"] = failover
+        if safe := lacks_fixes(info.get("server_name", "redis"), facts["server"]):
+            facts["outdated"] = f"the server is {facts['server']} and lacks fixes of its function engine"
+            facts["safe release"] = safe
         if policy != "noeviction":
             facts["warning"] = f"maxmemory-policy is {policy}: a full server throws jobs away; set it to noeviction"
         return facts
