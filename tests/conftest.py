@@ -7,6 +7,7 @@ import functools
 import gc
 import hashlib
 import logging
+import os
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -17,6 +18,8 @@ from typing import TypeVar
 import psycopg
 import pytest
 
+from headway.stores import base
+from headway.stores import open as opening
 from headway.stores.base import Clock, Store
 from headway.stores.open import open_store
 from headway.stores.paired.store import PairedStore
@@ -24,6 +27,11 @@ from headway.testing.clock import ManualClock
 from tests.guest import INBOX, SCHEME, open_guest, open_hasty_guest
 from tests.posting import posting
 from tests.servers import PgBouncer, Postgres, Server, Valkey
+
+# A machine that is busy with tests may keep a submit waiting, or start a server again, for longer than callers would.
+base.REFUSED_WITHIN = 10.0
+opening.TIMEOUT = 20.0  # type: ignore[attr-defined]
+os.environ.setdefault("HEADWAY_STORE_TIMEOUT", "20")
 
 AnyServer = TypeVar("AnyServer", bound=Server)
 OpenStore = Callable[[str], Awaitable[Store]]

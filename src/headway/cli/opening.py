@@ -242,7 +242,9 @@ async def policy_of(store: Store) -> Policy:
 
 def make_store(settings: Settings, *, create: bool = False) -> Store:
     """Make an unopened store. Raises ``NotAStore`` if its file does not exist and is not to be created."""
-    store = open_store(settings.store, settings.namespace, transient=settings.transient_store)
+    store = open_store(
+        settings.store, settings.namespace, transient=settings.transient_store, timeout=settings.store_timeout
+    )
     check_shared(store, settings)
     path = path_of(store)
     if path is not None and not create and not path.exists():

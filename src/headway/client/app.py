@@ -124,7 +124,12 @@ class Headway:
     def make_store(self) -> Store:
         """Make an unopened store of this app's address and namespace; every worker process opens its own."""
         settings = self.settings
-        return open_store(settings.store, settings.namespace, transient=settings.transient_store)
+        return open_store(
+            settings.store,
+            settings.namespace,
+            transient=settings.transient_store,
+            timeout=settings.store_timeout,
+        )
 
     # ------------------------------------------------------------------ declaring
 

@@ -16,6 +16,7 @@ from headway.core.errors import ConfigError, UnknownOption
 from headway.core.words import nearest as nearest
 from headway.engine.redaction import SECRETS
 from headway.engine.sessions import plain_address
+from headway.stores.base import TIMEOUT
 from headway.stores.open import mask
 
 FILE = "headway.toml"
@@ -33,6 +34,7 @@ class Settings:
     store: str = "sqlite:///headway.db"
     namespace: str = "default"
     transient_store: str | None = None
+    store_timeout: float = TIMEOUT
     history: str | None = None
     host: str = "127.0.0.1"
     port: int = 8000
@@ -68,7 +70,7 @@ class Settings:
                 "with no slot left for other lanes they would never run",
                 setting="reserved",
             )
-        for name in ("heartbeat", "dead_after", "confirm", "poll", "payload_max"):
+        for name in ("heartbeat", "dead_after", "confirm", "poll", "payload_max", "store_timeout"):
             if getattr(self, name) <= 0:
                 raise ConfigError(f"{name} must be above 0, not {getattr(self, name)}", setting=name)
         for name in ("grace", "hard_grace", "session_grace"):

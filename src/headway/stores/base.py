@@ -31,6 +31,12 @@ WITNESSED_MS = 700  # Samples of what classes wait for are at least so far apart
 PASSED = 100  # Jobs that one take passes over at most: expired, or held back by limits of their own.
 RULES = "rules"  # Documents of this kind are what a store checks claims by: parts of core's ``Rules``.
 
+# Seconds that a submit, and the making of a connection, may take before the store counts as away,
+TIMEOUT = 2.0
+REFUSED_WITHIN = 1.0  # and seconds that a server which refuses connections is given to start again.
+AWAY_WITHIN = 0.5  # Seconds for a call right after one that was given up: a request of several waits once.
+JOB_SECONDS = 0.005  # Each job of a batch gives a submit this many seconds more.
+
 Clock = Callable[[], int]
 
 
@@ -413,6 +419,11 @@ def counted_as(report: Report) -> str:
     if report.error is not None:
         return "retried"
     return "released" if report.front else "snoozed"
+
+
+def submit_within(timeout: float, jobs: Sequence[NewJob]) -> float:
+    """Return the seconds that a submit of these jobs may take."""
+    return timeout + JOB_SECONDS * len(jobs)
 
 
 def check_same(known: object, given: object, job: NewJob, index: int, what: str) -> None:

@@ -9,8 +9,9 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from headway.core.errors import ConfigError
-from headway.stores.base import Clock, Store
+from headway.stores.base import TIMEOUT, Clock, Store
 
+TIMEOUT_MAX = 3_600
 _REDIS = ("redis", "rediss", "valkey", "valkeys", "unix", "redis+sentinel", "rediss+sentinel", "redis+cluster",
           "rediss+cluster")  # fmt: skip
 _SCHEMES = ("sqlite", "memory", "redis", "rediss", "valkey", "unix", "redis+sentinel", "redis+cluster", "postgresql")
@@ -22,23 +23,30 @@ def host_ms() -> int:
 
 
 def open_store(
-    url: str, namespace: str = "default", *, transient: str | None = None, clock: Clock | None = None
+    url: str,
+    namespace: str = "default",
+    *,
+    transient: str | None = None,
+    clock: Clock | None = None,
+    timeout: float | None = None,
 ) -> Store:
     """Make the store an address names. It is not opened yet: ``await store.open()`` does that.
 
     ``transient`` names another one for transient jobs; what is given then is both as one.
     Without a ``clock`` the store goes by its own: its server's, or this host's where there is none.
+    ``timeout``: seconds that a submit may take, unless the address says otherwise.
     Raises ``ConfigError`` for an address that cannot be read, or whose driver is not installed.
     """
-    store = _make(url, namespace, clock)
+    timeout = TIMEOUT if timeout is None else timeout
+    store = _make(url, namespace, clock, timeout)
     if transient is None or transient == url:
         return store
     from headway.stores.paired.store import PairedStore
 
-    return PairedStore(store, lambda: _make(transient, namespace, clock))
+    return PairedStore(store, lambda: _make(transient, namespace, clock, timeout))
 
 
-def _make(url: str, namespace: str, clock: Clock | None) -> Store:
+def _make(url: str, namespace: str, clock: Clock | None, timeout: float) -> Store:
     scheme, separator, rest = url.partition("://")
     if not separator:
         raise ConfigError(f"store address {mask(url)!r} has no scheme; write sqlite:///path/to/file.db", url=mask(url))
@@ -48,7 +56,10 @@ def _make(url: str, namespace: str, clock: Clock | None) -> Store:
 
             path, _, query = rest.partition("?")
             file = _sqlite_path(url, unquote(path))
-            return sqlite.make_store(file, namespace, clock=clock or host_ms, **_sqlite_options(url, query))
+            synchronous, own = _sqlite_options(url, query)
+            return sqlite.make_store(
+                file, namespace, clock=clock or host_ms, synchronous=synchronous, timeout=own or timeout
+            )
         case "memory":
             from headway.stores.memory import MemoryStore
 
@@ -57,12 +68,12 @@ def _make(url: str, namespace: str, clock: Clock | None) -> Store:
             _need("asyncpg", "postgres", scheme)
             from headway.stores.postgres import address as postgres
 
-            return postgres.make_store(url, namespace, clock)
+            return postgres.make_store(url, namespace, clock, timeout)
         case _ if scheme in _REDIS:
             _need("hiredis", "redis", scheme)
             from headway.stores.redis import address as redis
 
-            return redis.make_store(url, namespace, clock)
+            return redis.make_store(url, namespace, clock, timeout)
         case _:
             raise ConfigError(f"unknown store {scheme!r}; known are {', '.join(_SCHEMES)}", url=mask(url))
 
@@ -97,14 +108,28 @@ def _sqlite_path(url: str, path: str) -> Path:
     return Path(path)
 
 
-def _sqlite_options(url: str, query: str) -> dict[str, str]:
+def _sqlite_options(url: str, query: str) -> tuple[str, float | None]:
+    """Read how durable commits are, and the time limit of a submit."""
     options: dict[str, str] = {}
     for part in filter(None, query.split("&")):
         name, _, value = part.partition("=")
-        if name != "synchronous":
-            raise ConfigError(f"store address {url!r}: unknown option {name!r}; known is synchronous", url=url)
+        if name not in ("synchronous", "timeout"):
+            raise ConfigError(
+                f"store address {url!r}: unknown option {name!r}; known are synchronous and timeout", url=url
+            )
         options[name] = value
     level = options.get("synchronous", "full").upper()
     if level not in {"FULL", "NORMAL", "EXTRA"}:
         raise ConfigError(f"store address {url!r}: synchronous is full, normal or extra, not {level!r}", url=url)
-    return {"synchronous": level}
+    return level, read_timeout(options["timeout"]) if "timeout" in options else None
+
+
+def read_timeout(text: str) -> float:
+    """Read the seconds that an address gives as ``timeout``. Raises ``ConfigError``."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds <= TIMEOUT_MAX:
+        raise ConfigError(f"store address: timeout is a number of seconds, at most {TIMEOUT_MAX}, not {text!r}")
+    return seconds

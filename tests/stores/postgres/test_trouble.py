@@ -197,7 +197,7 @@ async def test_a_server_that_stops_at_once_in_the_middle_of_work_loses_nothing(t
     server = Postgres(tmp_path / "server", durable=True)
     server.start()
     try:
-        store = open_store(server.url)
+        store = open_store(server.url, timeout=60)
         assert isinstance(store, PostgresStore)
         await store.open()
         acknowledged: set[str] = set()

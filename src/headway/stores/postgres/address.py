@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit, urlunsplit
 
 from headway.core.errors import ConfigError
-from headway.stores.base import Clock
-from headway.stores.open import mask
+from headway.stores.base import TIMEOUT, Clock
+from headway.stores.open import mask, read_timeout
 from headway.stores.postgres.store import PostgresStore
 from headway.stores.transport import Transport, transport_to
 
-OPTIONS = ("schema", "pool", "pgbouncer", "listen")
+OPTIONS = ("schema", "pool", "pgbouncer", "listen", "timeout")
 # What libpq understands and asyncpg reads from an address by itself.
 PASSED_ON = (
     "sslmode", "sslcert", "sslkey", "sslrootcert", "sslcrl", "sslpassword", "sslnegotiation",
@@ -33,15 +33,16 @@ class Address:
     pgbouncer: bool = False
     listen: str | None = None
     transport: Transport = Transport.LOCAL
+    timeout: float = TIMEOUT
 
 
-def make_store(url: str, namespace: str, clock: Clock | None) -> PostgresStore:
+def make_store(url: str, namespace: str, clock: Clock | None, timeout: float = TIMEOUT) -> PostgresStore:
     """Make the store an address names. Raises ``ConfigError`` for one that cannot be read."""
-    address = read_address(url)
+    address = read_address(url, timeout)
     return PostgresStore(address, namespace, clock=clock)
 
 
-def read_address(url: str) -> Address:
+def read_address(url: str, timeout: float = TIMEOUT) -> Address:
     """Take an address apart."""
     parts = urlsplit(url)
     shown = mask(url)
@@ -80,7 +81,8 @@ def read_address(url: str) -> Address:
     plain = urlunsplit((parts.scheme, parts.netloc, parts.path, query, ""))
     direct = listen or (None if pgbouncer == "1" else plain)
     transport = _transport(parts, dict(passed))
-    return Address(plain, shown, schema, int(pool), pgbouncer == "1", direct, transport)
+    own = read_timeout(given["timeout"]) if "timeout" in given else timeout
+    return Address(plain, shown, schema, int(pool), pgbouncer == "1", direct, transport, own)
 
 
 def _transport(parts: SplitResult, passed: dict[str, str]) -> Transport:

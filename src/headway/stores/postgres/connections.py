@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import random
 import socket
 import time
@@ -23,6 +24,8 @@ from headway.core.errors import (
     StoreFull,
     StoreUnavailable,
 )
+from headway.stores import base
+from headway.stores.base import AWAY_WITHIN
 
 if TYPE_CHECKING:
     from headway.stores.postgres.address import Address
@@ -33,7 +36,7 @@ Isolation = Literal["read_committed", "repeatable_read"]
 
 CONNECT_WITHIN = 10  # Seconds for one connection to be made.
 ANSWER_WITHIN = 20  # Seconds for one statement.
-PATIENCE = 8.0  # Seconds over which a verb is repeated while the server is away.
+PATIENCE = 60.0  # Seconds over which a verb is repeated at most while the server is away.
 CONTESTED = 5  # Times that a verb is repeated after others got in its way.
 
 # What a connection says of itself at the start. Plans are made for few rows, which is what these statements touch.
@@ -66,11 +69,11 @@ CUT = (OSError, TimeoutError, EOFError, pg.PostgresError, pg.InterfaceError, pg.
 KnownAlready = pg.UniqueViolationError  # A row with this key is there already.
 
 
-async def connect(url: str, *, pgbouncer: bool = False) -> Connection:
+async def connect(url: str, *, pgbouncer: bool = False, within: float = CONNECT_WITHIN) -> Connection:
     """Make one connection. Raises what the driver raises."""
     connection: Connection = await asyncpg.connect(
         url,
-        timeout=CONNECT_WITHIN,
+        timeout=within,
         command_timeout=ANSWER_WITHIN,
         # A pooler between hands each transaction to another session: nothing prepared may be expected there.
         statement_cache_size=0 if pgbouncer else 256,
@@ -88,6 +91,7 @@ class Connections:
         self._idle: list[Connection] = []
         self._room = asyncio.Semaphore(address.pool)
         self._closed = True
+        self._gave_up = float("-inf")  # When a call was last given up, on the monotonic clock.
 
     def open(self, first: Connection) -> None:
         self._idle.append(first)
@@ -106,28 +110,40 @@ class Connections:
         """
         if self._closed:
             raise StoreError(f"the store {self._address.shown} is not open")
-        deadline = time.monotonic() + PATIENCE
+        began = time.monotonic()
+        patience = self._patience(began)
+        deadline = began + patience
         contested = 0
         delay = 0.05
         while True:
             try:
                 with naming(self._address.shown):
                     async with self._room:
-                        return await self._run_once(work, isolation)
+                        return await self._run_once(work, isolation, max(0.1, deadline - time.monotonic()))
             except StoreUnavailable as problem:
                 if isinstance(problem, StoreBusy):
                     contested += 1
                     if contested > CONTESTED:
                         raise
-                elif time.monotonic() + delay > deadline or self._closed:
+                elif self._closed or time.monotonic() + delay > (
+                    min(deadline, began + base.REFUSED_WITHIN) if _is_refusal(problem.__cause__) else deadline
+                ):
+                    self._gave_up = time.monotonic()
                     raise
                 await asyncio.sleep(delay * random.uniform(0.5, 1.0))
                 delay = min(1.0, delay * 2)
 
-    async def _run_once(self, work: Callable[[Connection], Awaitable[T]], isolation: Isolation | None) -> T:
+    def _patience(self, now: float) -> float:
+        """Return how long a call may wait for a connection: not long again if another one has just been given up."""
+        patience = min(self._address.timeout, PATIENCE)
+        return min(patience, AWAY_WITHIN) if now - self._gave_up < patience else patience
+
+    async def _run_once(
+        self, work: Callable[[Connection], Awaitable[T]], isolation: Isolation | None, within: float
+    ) -> T:
         connection = self._idle.pop() if self._idle else None
         if connection is None or connection.is_closed():
-            connection = await connect(self._address.url, pgbouncer=self._address.pgbouncer)
+            connection = await connect(self._address.url, pgbouncer=self._address.pgbouncer, within=within)
         try:
             if self._address.pgbouncer and isolation is None:
                 isolation = "read_committed"  # Said each time: nothing that a session was told stays with it.
@@ -189,6 +205,11 @@ def naming(shown: str) -> Iterator[None]:
         raise StoreUnavailable(f"{shown} cannot be reached just now: {what}", **facts) from problem
     except pg.PostgresError as problem:
         raise StoreError(f"{shown}: {problem}", **facts) from problem
+
+
+def _is_refusal(problem: BaseException | None) -> bool:
+    """Return whether nothing listens at an address; with several addresses the text alone says so."""
+    return isinstance(problem, ConnectionRefusedError) or f"[Errno {errno.ECONNREFUSED}]" in str(problem)
 
 
 def _keep_alive(connection: Connection) -> None:

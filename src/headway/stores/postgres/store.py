@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from headway.core.errors import HeadwayError
+from headway.core.errors import HeadwayError, StoreUnavailable
 from headway.core.job import ClassKey, Job, JobId, NewJob, State, Submitted
 from headway.core.lease import Lease
 from headway.core.policy.document import Keep
@@ -30,6 +31,7 @@ from headway.stores.base import (
     LaneStats,
     Renewed,
     Stats,
+    submit_within,
 )
 from headway.stores.postgres import (
     ending,
@@ -103,7 +105,7 @@ class PostgresStore:
         hint = "add sslmode=verify-full to the address, and sslrootcert for a certificate of your own"
         warn_once(self.address.transport, self.address.shown, hint)
         with naming(self.address.shown):
-            connection = await connect(self.address.url, pgbouncer=self.address.pgbouncer)
+            connection = await connect(self.address.url, pgbouncer=self.address.pgbouncer, within=self.address.timeout)
             try:
                 await migrating.prepare(connection, self._schema, self.address.shown)
             except BaseException:
@@ -127,6 +129,16 @@ class PostgresStore:
     async def submit(self, jobs: Sequence[NewJob]) -> list[Submitted]:
         if not jobs:
             return []
+        try:
+            async with asyncio.timeout(submit_within(self.address.timeout, jobs)):
+                return await self._submit_all(jobs)
+        except TimeoutError as problem:
+            raise StoreUnavailable(
+                f"{self.address.shown} did not answer within {self.address.timeout:g} s; whether the jobs were taken "
+                "is not known, and the same submit may be repeated"
+            ) from problem
+
+    async def _submit_all(self, jobs: Sequence[NewJob]) -> list[Submitted]:
         check_jobs(jobs)
         await self._ready()
         memory = self._memory

@@ -10,7 +10,8 @@ from typing import NamedTuple
 from urllib.parse import parse_qsl, unquote
 
 from headway.core.errors import ConfigError
-from headway.stores.base import Clock
+from headway.stores.base import TIMEOUT, Clock
+from headway.stores.open import read_timeout
 from headway.stores.redis.connection import Address, Login
 from headway.stores.redis.link import Cluster, Fixed, Guide
 from headway.stores.redis.sentinel import Sentinel
@@ -24,6 +25,7 @@ _OPTIONS = {
     "replicas": "0",
     "replicas_ms": "1000",
     "db": "0",
+    "timeout": "",
     "ca": "",
     "insecure": "0",
     "sentinel_username": "",
@@ -43,7 +45,7 @@ class Place(NamedTuple):
     options: Mapping[str, str] = MappingProxyType(_OPTIONS)
 
 
-def make_store(url: str, namespace: str, clock: Clock | None) -> RedisStore:
+def make_store(url: str, namespace: str, clock: Clock | None, timeout: float = TIMEOUT) -> RedisStore:
     """Make the store that an address names. Raises ``ConfigError``."""
     place = read_place(url)
     prefix = _prefix(place.options["prefix"])
@@ -65,6 +67,7 @@ def make_store(url: str, namespace: str, clock: Clock | None) -> RedisStore:
         clock=clock,
         replicas=_number(place.options["replicas"], "replicas"),
         replicas_ms=_replicas_ms(place.options["replicas_ms"]),
+        timeout=read_timeout(place.options["timeout"]) if place.options["timeout"] else timeout,
     )
 
 

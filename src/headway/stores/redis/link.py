@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import random
 import ssl
@@ -14,12 +15,14 @@ import hiredis
 
 from headway.core.errors import StoreBusy, StoreError, StoreFull, StoreUnavailable
 from headway.core.log_event import LogEvent
+from headway.stores import base
+from headway.stores.base import AWAY_WITHIN, TIMEOUT
 from headway.stores.redis.connection import CONNECT_TIMEOUT, Address, Connection, Hear, Login, Unanswered
 from headway.stores.redis.library import library
 
 log = logging.getLogger("headway.redis")
 
-PATIENCE = 5.0  # Seconds that a call is repeated before it is given up.
+PATIENCE = 60.0  # Seconds that a call is repeated at most, whatever its time limit is.
 BACKOFF = 0.02
 BACKOFF_MAX = 1.0
 OLDEST_SERVER = 7
@@ -151,7 +154,16 @@ class Cluster(_Settled):
 class Link:
     """Calls functions on the server, whichever it is now. Belongs to one loop."""
 
-    def __init__(self, guide: Guide, login: Login, hear: Hear, joined: Callable[[Connection], None]) -> None:
+    def __init__(
+        self,
+        guide: Guide,
+        login: Login,
+        hear: Hear,
+        joined: Callable[[Connection], None],
+        timeout: float = TIMEOUT,
+    ) -> None:
+        self._timeout = timeout
+        self._gave_up = float("-inf")  # When a call was last given up, on the loop's clock.
         self._guide = guide
         self._login = login
         self._hear = hear
@@ -172,6 +184,13 @@ class Link:
     @property
     def replaceable(self) -> bool:
         return self._guide.replaceable
+
+    def suspect(self) -> None:
+        """Leave a server that has been silent for as long as a call may take, so that the next one waits less."""
+        made = self._connection
+        if made is not None and made.silent >= min(self._timeout, PATIENCE) * 0.9:
+            self._gave_up = asyncio.get_running_loop().time()
+            self._leave()
 
     def hold(self) -> None:
         self._steady.clear()
@@ -205,20 +224,31 @@ class Link:
                 return await self._answer(connection, words, then)
             except (OSError, hiredis.ReplyError) as problem:
                 await self._heed(problem, words, once=once)
-        until = asyncio.get_running_loop().time() + PATIENCE
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        until = began + self._patience(began)
         delay = BACKOFF
         while True:
             try:
-                return await self._answer(await self.connect(), words, then)
+                async with asyncio.timeout_at(until):
+                    connection = await self.connect()
+                return await self._answer(connection, words, then)
             except (OSError, hiredis.ReplyError) as problem:
                 if self._closed:
                     raise StoreUnavailable("the store was closed") from problem
                 again_at_once = await self._heed(problem, words, once=once)
-                if asyncio.get_running_loop().time() > until:
+                waited = base.REFUSED_WITHIN if _is_refusal(problem) else until - began
+                if clock() + delay > began + min(waited, until - began):
+                    self._gave_up = clock()
                     self._give_up(problem)
             if not again_at_once:
                 await asyncio.sleep(delay * random.uniform(0.5, 1.5))
                 delay = min(BACKOFF_MAX, delay * 2)
+
+    def _patience(self, now: float) -> float:
+        """Return how long a call may wait for a connection: not long again if another one has just been given up."""
+        patience = min(self._timeout, PATIENCE)
+        return min(patience, AWAY_WITHIN) if now - self._gave_up < patience else patience
 
     async def _answer(self, connection: Connection, words: Words, then: Sequence[Words] = ()) -> Any:
         if then:
@@ -345,6 +375,11 @@ class Link:
         if str(problem).startswith("BUSY"):
             raise StoreBusy(f"another script holds the server: {problem}") from problem
         raise StoreUnavailable(f"the store does not answer: {problem}") from problem
+
+
+def _is_refusal(problem: Exception) -> bool:
+    """Return whether nothing listens at an address; with several addresses the text alone says so."""
+    return isinstance(problem, ConnectionRefusedError) or f"[Errno {errno.ECONNREFUSED}]" in str(problem)
 
 
 async def ask_once(address: Address, login: Login, *words: str) -> Any:

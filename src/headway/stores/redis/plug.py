@@ -7,25 +7,25 @@ from typing import Any
 
 import hiredis
 
-from headway.stores.redis.connection import CONNECT_TIMEOUT, Address, Login
+from headway.stores.redis.connection import Address, Login
 
 TIMEOUT = 5.0
 MORE = object()  # What a reader gives while it has no whole reply.
 
 
-def plug_in(address: Address, login: Login) -> socket.socket:
-    """Connect. Raises ``OSError``."""
+def plug_in(address: Address, login: Login, timeout: float = TIMEOUT) -> socket.socket:
+    """Connect. Raises ``OSError``; so does whatever waits for longer than ``timeout`` seconds afterwards."""
     if address.path is not None:
         plug = socket.socket(socket.AF_UNIX)
-        plug.settimeout(CONNECT_TIMEOUT)
+        plug.settimeout(timeout)
         plug.connect(address.path)
     else:
-        plug = socket.create_connection((address.host, address.port), CONNECT_TIMEOUT)
+        plug = socket.create_connection((address.host, address.port), timeout)
         plug.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         plug.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         if login.tls is not None:
             plug = login.tls.wrap_socket(plug, server_hostname=address.host)
-    plug.settimeout(TIMEOUT)
+    plug.settimeout(timeout)
     return plug
 
 

@@ -10,6 +10,8 @@ from typing import Any
 
 import hiredis
 
+from headway.core.errors import StoreUnavailable
+from headway.stores.base import TIMEOUT
 from headway.stores.redis.connection import Address, Login, pack
 from headway.stores.redis.plug import new_reader, plug_in, read_reply
 
@@ -17,8 +19,9 @@ from headway.stores.redis.plug import new_reader, plug_in, read_reply
 class Shortcut:
     """Asks the server without a hop to another thread. Whatever goes wrong is left to the link, which can do more."""
 
-    def __init__(self, login: Login) -> None:
+    def __init__(self, login: Login, timeout: float = TIMEOUT) -> None:
         self._login = login
+        self._timeout = timeout
         self._here = threading.local()
         self._plugs: set[socket.socket] = set()
 
@@ -30,12 +33,18 @@ class Shortcut:
         self._here = threading.local()
 
     def ask(self, address: Address, commands: bytes, replies: int = 1) -> list[Any] | None:
-        """Give the replies to packed commands, so many, or None if one did not come; then nothing is known of any."""
+        """Give the replies to packed commands, so many, or None if one did not come; then nothing is known of any.
+
+        Raises ``StoreUnavailable`` if the server is silent for so long that the caller must not wait any more.
+        """
         here = self._here
         try:
             if getattr(here, "place", None) != (address, os.getpid()):
                 self._connect(address)
             return self._answer(commands, replies)
+        except TimeoutError as problem:
+            self._leave()
+            raise StoreUnavailable(f"{address} did not answer within {self._timeout:g} s") from problem
         except (OSError, hiredis.HiredisError):
             self._leave()
             return None
@@ -48,7 +57,7 @@ class Shortcut:
     def _connect(self, address: Address) -> None:
         self._leave()
         here, login = self._here, self._login
-        plug = plug_in(address, login)
+        plug = plug_in(address, login, self._timeout)
         self._plugs.add(plug)
         here.plug, here.reader, here.place = plug, new_reader(), (address, os.getpid())
         if login.password is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -22,6 +23,7 @@ from headway.core.worker import WorkerState
 from headway.stores.base import (
     FORMAT,
     RULES,
+    TIMEOUT,
     WITNESSED_MS,
     Abilities,
     Beat,
@@ -35,6 +37,7 @@ from headway.stores.base import (
     Renewed,
     Stats,
     check_same,
+    submit_within,
 )
 from headway.stores.redis import records
 from headway.stores.redis.bell import Bell
@@ -75,6 +78,7 @@ class RedisStore:
         clock: Clock | None = None,
         replicas: int = 0,
         replicas_ms: int = 1_000,
+        timeout: float = TIMEOUT,
     ) -> None:
         self.namespace = namespace
         self._shown = shown
@@ -85,11 +89,12 @@ class RedisStore:
         self._replicas, self._replicas_ms = replicas, replicas_ms
         self._open_claims = OpenClaims()
         self._bell = Bell(self._prefix, self._connect, self._open_claims.hear)
-        self._link = Link(guide, login, self._bell.hear, self._bell.joined)
+        self._timeout = timeout
+        self._link = Link(guide, login, self._bell.hear, self._bell.joined, timeout)
         self._link.lost = self._bell.lost
         # Whoever waits for replicas holds up all that is sent behind it, so it does so on a connection of its own.
-        self._slow_link = Link(guide, login, self._bell.hear, lambda _: None) if replicas else self._link
-        self._shortcut = Shortcut(login)
+        self._slow_link = Link(guide, login, self._bell.hear, lambda _: None, timeout) if replicas else self._link
+        self._shortcut = Shortcut(login, timeout)
         self._inbox = Inbox(self._prefix, self._shortcut)
         self._book = Rulebook()
         self._book_version = b""
@@ -120,7 +125,11 @@ class RedisStore:
         check_jobs(jobs)
         once = not all(job.persist for job in jobs)  # No trace is left of others, so they cannot be told again.
         try:
-            reply = await self._submit(records.pack_jobs(jobs), once=once)
+            async with asyncio.timeout(submit_within(self._timeout, jobs)):
+                reply = await self._submit(records.pack_jobs(jobs), once=once)
+        except TimeoutError as problem:
+            self._link.suspect()
+            raise self._late() from problem
         except Unanswered as problem:
             raise StoreUnavailable(f"it is not known whether the jobs were taken: {problem}") from problem
         return _read_submitted(jobs, reply)
@@ -141,6 +150,12 @@ class RedisStore:
             return None
         self._inbox.open = replies[0] == 0
         return _read_submitted(jobs, replies[0])
+
+    def _late(self) -> StoreUnavailable:
+        return StoreUnavailable(
+            f"{self._shown} did not answer within {self._timeout:g} s; whether the jobs were taken is not known, and "
+            "the same submit may be repeated"
+        )
 
     def _ask_short(self, address: Address, function: str, *args: bytes | str | int) -> list[Any] | None:
         words = self._link.words_of(function, self._meta, self._now(), *args)

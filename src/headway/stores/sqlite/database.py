@@ -65,12 +65,18 @@ class Database:
         """
         return self._call(self._writes, function, vital)
 
-    def write_waiting(self, function: Callable[[Connection, Hooks], T], *, vital: bool = True) -> T:
-        """Do the same for a thread without a loop, which waits."""
+    def write_waiting(
+        self, function: Callable[[Connection, Hooks], T], *, vital: bool = True, timeout: float | None = None
+    ) -> T:
+        """Do the same for a thread without a loop, which waits. Raises ``TimeoutError``."""
         self._check_process()
         done: concurrent.futures.Future[T] = concurrent.futures.Future()
         self._put(self._writes, _Call(done, function, vital))
-        return done.result()
+        try:
+            return done.result(timeout)
+        except TimeoutError:
+            done.cancel()
+            raise
 
     def read(self, function: Callable[[Connection, Hooks], T]) -> asyncio.Future[T]:
         """Run a function on the reading connection, beside any writer."""
@@ -200,7 +206,9 @@ class Database:
         _settle(group)
 
     def _write_one(self, connection: Connection, call: _Call, *, alone: bool) -> None:
-        """Run one call; a refusal undoes that call alone."""
+        """Run one call; a refusal undoes that call alone. One that its caller has given up is not begun any more."""
+        if call.future.done():
+            return
         after, undone = len(self._after), len(self._undo)
         if not alone:
             connection.raw.execute("SAVEPOINT one")

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from headway.core.errors import StoreError
+from headway.core.errors import StoreBusy, StoreError
 from headway.core.job import ClassKey, Job, JobId, NewJob, State, Submitted
 from headway.core.lease import Lease
 from headway.core.policy.clock import StoreClock
@@ -21,6 +21,7 @@ from headway.stores.base import (
     KEEPER,
     POLICIES,
     RULES,
+    TIMEOUT,
     Abilities,
     Beat,
     Clock,
@@ -34,6 +35,7 @@ from headway.stores.base import (
     Renewed,
     Stats,
     SubmitBlocking,
+    submit_within,
 )
 from headway.stores.clock import SteadyClock
 from headway.stores.sqlite import copying, ending, exchanging, keeping, pruning, reading, rows, standing, submitting
@@ -75,18 +77,19 @@ class SqliteStore:
 
     abilities = Abilities(durable=True, shared=True, any_loop=True)
 
-    def __init__(self, place: Place, namespace: str = "default", *, clock: Clock) -> None:
+    def __init__(self, place: Place, namespace: str = "default", *, clock: Clock, timeout: float = TIMEOUT) -> None:
         self.path = place.driver.path
         self.namespace = namespace
         self._clock = clock
         self._steady = SteadyClock()
+        self._timeout = timeout
         self._timing = threading.Lock()  # One thread reads and another one writes.
         self._place = place
         self._bell = Bell(self.path)
         self._memory = Memory()
         self._round = pruning.Round()
         if isinstance(place, Database):
-            self.submit_blocking: SubmitBlocking = lambda jobs: place.write_waiting(self._submitting(jobs), vital=False)
+            self.submit_blocking: SubmitBlocking = lambda jobs: self._submit_waiting(place, jobs)
 
     async def open(self) -> None:
         self._bell.check()
@@ -109,7 +112,25 @@ class SqliteStore:
         return self._place.driver
 
     async def submit(self, jobs: Sequence[NewJob]) -> list[Submitted]:
-        return await self._place.write(self._submitting(jobs), vital=False)
+        try:
+            async with asyncio.timeout(submit_within(self._timeout, jobs)):
+                return await self._place.write(self._submitting(jobs), vital=False)
+        except TimeoutError as problem:
+            raise self._late() from problem
+
+    def _submit_waiting(self, place: Database, jobs: Sequence[NewJob]) -> list[Submitted]:
+        try:
+            within = submit_within(self._timeout, jobs)
+            return place.write_waiting(self._submitting(jobs), vital=False, timeout=within)
+        except TimeoutError as problem:
+            raise self._late() from problem
+
+    def _late(self) -> StoreBusy:
+        return StoreBusy(
+            f"{self.path} did not take the jobs within {self._timeout:g} s: another process has locked it, or its disk "
+            "is slow. The same submit may be repeated",
+            path=str(self.path),
+        )
 
     async def exchange(self, request: Exchange) -> Exchanged:
         return await self._write(lambda tx: exchanging.exchange(tx, request), asker=request.worker_id)
@@ -281,6 +302,8 @@ class SqliteStore:
             return now_at
 
 
-def make_store(path: Path, namespace: str, *, clock: Clock, synchronous: str = "FULL") -> SqliteStore:
+def make_store(
+    path: Path, namespace: str, *, clock: Clock, synchronous: str = "FULL", timeout: float = TIMEOUT
+) -> SqliteStore:
     """Make a store in a file of its own."""
-    return SqliteStore(Database(OwnFile(path, synchronous)), namespace, clock=clock)
+    return SqliteStore(Database(OwnFile(path, synchronous)), namespace, clock=clock, timeout=timeout)
