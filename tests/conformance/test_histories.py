@@ -364,9 +364,9 @@ class Histories(RuleBasedStateMachine):
             held.append((stray.job_id, stray.token))
         self._renew(Beat(WORKERS[worker_id], LEASE_MS, 1_000 if confirm else 0, held))
 
-    @rule(worker_id=worker_ids)
-    def bury(self, worker_id: str) -> None:
-        self._both(lambda store: store.bury(worker_id))
+    @rule(worker_id=worker_ids, left=st.booleans())
+    def bury(self, worker_id: str, left: bool) -> None:
+        self._both(lambda store: store.bury(worker_id, left=left))
 
     @rule(worker_id=worker_ids)
     def drain(self, worker_id: str) -> None:

@@ -7,8 +7,9 @@ import asyncio
 from headway.core.job import State
 from headway.core.lease import Answer
 from headway.core.policy.document import BUILT_IN
-from headway.core.policy.retry import Crashed, judge
+from headway.core.policy.retry import Crashed, Released, judge
 from headway.core.worker import WorkerState
+from headway.engine.recovery import end_worker
 from headway.stores.base import KEEPER, Store
 from headway.testing.clock import ManualClock
 from tests.conformance.builders import (
@@ -158,6 +159,31 @@ async def test_other_workers_leases_are_left_alone(store: Store, clock: ManualCl
     clock.advance(ms=1)
     assert await reap(store) == [first]
     assert await state_of(store, second) is State.EXECUTING
+
+
+async def test_a_worker_that_has_left_is_forgotten_and_one_that_died_is_not(store: Store) -> None:
+    for worker_id in ("left", "died", "stays"):
+        await register(store, worker_id)
+    await end_worker(store, "left", BUILT_IN, lambda _: Released("drained"), left=True)
+    await end_worker(store, "died", BUILT_IN, lambda _: Crashed("signal 9"))
+    workers = {worker.worker_id: worker.state for worker in (await store.stats()).workers}
+    assert workers == {"died": WorkerState.DEAD, "stays": WorkerState.ACTIVE}
+    assert (await beat(store, "left")).state is WorkerState.DEAD  # It must register anew.
+    await submit(store, a_job())
+    assert await claimed_ids(store, "left") == []
+    await register(store, "left")
+    assert len(await claimed_ids(store, "left")) == 1
+
+
+async def test_the_jobs_of_a_worker_that_has_left_are_back_before_it_is_forgotten(store: Store) -> None:
+    job_id = await submit_one(store)
+    await register(store)
+    await claim_one(store)
+    await store.bury("w1", left=True)
+    assert [worker.state for worker in (await store.stats()).workers] == [WorkerState.DEAD]  # It holds a lease.
+    assert await end_worker(store, "w1", BUILT_IN, lambda _: Released("drained"), left=True) == 1
+    assert (await store.stats()).workers == ()
+    assert await state_of(store, job_id) is State.QUEUED
 
 
 async def test_burying_an_unknown_worker_does_nothing(store: Store) -> None:

@@ -201,3 +201,13 @@ def _run_marking(run: str, seconds: float) -> None:
     while time.monotonic() < ends:
         mark(f"{run} {os.getpid()} {time.monotonic_ns()}")
         time.sleep(0.01)
+
+
+@app.task(name="dumpable")
+def dumpable() -> int:
+    return int(ctypes.CDLL(None).prctl(3, 0, 0, 0, 0))  # PR_GET_DUMPABLE
+
+
+@app.task(name="dumpable_process", executor="process")
+def dumpable_process() -> int:
+    return int(ctypes.CDLL(None).prctl(3, 0, 0, 0, 0))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from headway.core.errors import JobNotFound, StoreFull, StoreUnavailable
@@ -18,7 +20,7 @@ from tests.faults.test_workers import (
     test_sigterm_gives_running_jobs_the_grace_and_returns_the_rest,
     test_the_late_result_of_a_frozen_worker_is_refused,
 )
-from tests.servers import Sentinels, Valkey
+from tests.servers import Sentinels, Valkey, free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
@@ -169,6 +171,24 @@ def test_a_worker_cut_off_from_its_server_ends_its_work_in_time(own: OwnYard) ->
     wait_until(lambda: not alive(processes[-1]), within=10)
     own.server.thaw()
     wait_until(lambda: job.status() != "executing" or job.record().epoch > 1)
+
+
+def test_a_worker_says_in_time_that_its_store_does_not_answer(own: OwnYard) -> None:
+    port = free_port()
+    own.environment["HEADWAY_WORKER_HTTP"] = f"127.0.0.1:{port}"
+    own.start("--dead-after", "60")
+    address = f"http://127.0.0.1:{port}/readyz"
+
+    def ready() -> int:
+        with contextlib.suppress(httpx.ConnectError):  # It is not up yet.
+            return httpx.get(address, timeout=4).status_code  # The worker itself would end the connection after 5 s.
+        return 0
+
+    wait_until(lambda: ready() == 200)
+    own.server.freeze()
+    wait_until(lambda: ready() == 503)
+    own.server.thaw()
+    wait_until(lambda: ready() == 200)
 
 
 # ---------------------------------------------------------------------- Sentinel

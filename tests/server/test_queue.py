@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+
 import httpx
 import pytest
 
@@ -102,6 +105,28 @@ async def test_what_is_wrong_in_a_policy_is_told_all_at_once(http: httpx.AsyncCl
 async def test_health_and_readiness(http: httpx.AsyncClient) -> None:
     assert (await http.get("/healthz")).json() == {"status": "ok"}
     assert (await http.get("/readyz")).json() == {"status": "ok"}
+
+
+@pytest.mark.parametrize("store_name", ["memory"])
+async def test_readiness_is_refused_in_time_while_the_store_hangs(
+    app: Headway, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    over = asyncio.Event()
+
+    async def hang() -> None:
+        while not over.is_set():
+            with contextlib.suppress(asyncio.CancelledError):  # As a driver may that cleans up first.
+                await over.wait()
+
+    try:
+        with monkeypatch.context() as patched:
+            patched.setattr(await app.client.store(), "snapshot", hang)
+            async with asyncio.timeout(20):
+                answer = await http.get("/readyz")
+    finally:
+        over.set()
+    assert (answer.status_code, answer.json()["code"]) == (503, "store_unavailable")
+    assert (await http.get("/healthz")).status_code == 200
 
 
 @pytest.mark.parametrize("store_name", ["memory"])

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from headway import Headway
 from headway.core.errors import StoreUnavailable
 from headway.stores.base import Beat, Renewed, Store
 from headway.stores.open import open_store
@@ -121,3 +122,17 @@ async def test_no_chore_fails_when_a_runner_dies(folder: Path, caplog: pytest.Lo
                 await asyncio.sleep(0.001)
         assert 0.0 in read
         assert not [record for record in caplog.records if record.exc_info]
+
+
+async def test_no_process_of_a_worker_that_runs_programs_can_be_read_by_them(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hidden = asyncio.Event()
+    monkeypatch.setattr("headway.worker.parent.hide_from_programs", hidden.set)
+    app = Headway(f"sqlite:///{folder}/headway.db")
+    app.task(name="dumpable")(jobs.dumpable.fn)
+    app.task(name="dumpable_process", executor="process")(jobs.dumpable_process.fn)
+    async with app, running(folder, Deaf(), processes=1), asyncio.timeout(45):
+        for task in ("dumpable", "dumpable_process"):
+            assert await (await app.tasks[task].aenqueue()).aresult() == 0
+        await hidden.wait()

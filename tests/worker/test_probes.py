@@ -29,13 +29,19 @@ async def ask(port: int, request: str, host: str = "127.0.0.1") -> tuple[int, st
     return int(head.split()[1]), body
 
 
+async def _always_ready() -> None: ...
+
+
 async def test_it_says_whether_the_worker_lives_and_is_ready() -> None:
     problem: str | None = None
+
+    async def ready() -> str | None:
+        return problem
 
     async def metrics() -> str:
         return "queue_depth 1\n"
 
-    probes = Probes("127.0.0.1:0", ready=lambda: problem, metrics=metrics)
+    probes = Probes("127.0.0.1:0", ready=ready, metrics=metrics)
     port = await probes.open()
     try:
         assert await ask(port, "GET /healthz") == (200, "ok\n")
@@ -55,11 +61,11 @@ async def test_metrics_that_cannot_be_gathered_are_no_metrics() -> None:
     async def metrics() -> str:
         raise RuntimeError("no store")
 
-    probes = Probes("localhost:0", ready=lambda: None, metrics=metrics)
+    probes = Probes("localhost:0", ready=_always_ready, metrics=metrics)
     port = await probes.open()
     assert (await ask(port, "GET /metrics"))[0] == 503
     with pytest.raises(ConfigError, match="cannot listen on"):
-        await Probes(f"127.0.0.1:{port}", ready=lambda: None, metrics=metrics).open()
+        await Probes(f"127.0.0.1:{port}", ready=_always_ready, metrics=metrics).open()
     await probes.close()
 
 
@@ -96,7 +102,7 @@ async def test_a_worker_shows_its_store_and_itself(tmp_path: Path) -> None:
     async with asyncio.timeout(40):
         while not port or not any(line["event"] == "worker.up" for line in lines):
             lines.append(json.loads(await process.stderr.readline()))
-            found = re.search(r"http://127\.0\.0\.1:(\d+)", lines[-1]["event"])
+            found = re.search(r"http://127\.0\.0\.1:(\d+)", lines[-1].get("address", ""))
             port = int(found[1]) if found else port
         while (await ask(port, "GET /readyz"))[0] != 200:  # The line comes a moment before its leases are kept.
             pass

@@ -93,6 +93,7 @@ class Headway:
         self._configure()
         self.lifespan = lifespan
         self.tasks: dict[str, Task[Any, Any, Any]] = {}
+        self.runs_programs = False  # Whether it has commands or terminals.
         self.crons: dict[str, CronEntry] = {}
         self.middlewares: list[Middleware] = list(middleware)
         self.signals: dict[str, list[Signal]] = {name: [] for name in SIGNALS}
@@ -229,6 +230,7 @@ class Headway:
         )
         if options.get("executor", "auto") not in ("auto", "async") or options.get("context"):
             raise ConfigError(f"command {name}: a program has neither an executor nor a context")
+        self.runs_programs = True
         run = made.function(lambda: self.settings.payload_max)
         known = self.tasks.get(name)
         if known is not None and isinstance(known.signature, CommandSignature) and known.signature.command != made:
@@ -296,6 +298,7 @@ class Headway:
 
             return await run_in_terminal(ctx, program, **given)  # type: ignore[arg-type]
 
+        self.runs_programs = True
         terminal.__doc__ = f"Run {program[0]} under a terminal."
         chosen = _task_options({**options, "duration": INTERACTIVE, "context": True})
         return self._add(terminal, name, chosen)

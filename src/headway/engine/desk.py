@@ -156,7 +156,7 @@ class Desk:
     async def leave(self, worker_id: str, *, token_id: str | None = None) -> int:
         """Let a worker go: what it still holds goes back unharmed. Gives how many jobs; may be repeated."""
         seat = await self._seat(worker_id, token_id)
-        count = await end_worker(self.store, worker_id, self.in_force.policy, lambda _: Released("drained"))
+        count = await end_worker(self.store, worker_id, self.in_force.policy, lambda _: Released("drained"), left=True)
         seat.let_go(list(seat.leases))
         return count
 

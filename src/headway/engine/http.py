@@ -80,8 +80,19 @@ class Caller:
         Raises ``ServerUnavailable`` if it may be repeated, ``WorkerUnknown``, or ``ServerRefused`` with the server's
         own code.
         """
-        body = _encode(question)
-        request = b"POST %s%s HTTP/1.1\r\n%sContent-Length: %d\r\n\r\n%s" % (
+        answer = await self._send("POST", path, _encode(question), patience)
+        try:
+            return msgspec.json.decode(answer.body, type=kind)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as problem:  # Somebody on the way, perhaps.
+            raise ServerUnavailable(f"{self.address} does not answer as a Headway server does: {problem}") from None
+
+    async def get(self, path: str, *, patience: float = PATIENCE) -> None:
+        """Get a path for its status alone. Raises as ``ask`` does."""
+        await self._send("GET", path, b"", patience)
+
+    async def _send(self, method: str, path: str, body: bytes, patience: float) -> _Answer:
+        request = b"%s %s%s HTTP/1.1\r\n%sContent-Length: %d\r\n\r\n%s" % (
+            method.encode(),
             self.address.prefix.encode(),
             path.encode(),
             self._head,
@@ -98,10 +109,7 @@ class Caller:
             raise ServerUnavailable(f"{self.address} cannot be reached: {said}") from problem
         if not 200 <= answer.status < 300:
             raise _refusal(answer, self.address)
-        try:
-            return msgspec.json.decode(answer.body, type=kind)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as problem:  # Somebody on the way, perhaps.
-            raise ServerUnavailable(f"{self.address} does not answer as a Headway server does: {problem}") from None
+        return answer
 
     async def close(self) -> None:
         self._closed = True

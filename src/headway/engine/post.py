@@ -129,6 +129,10 @@ class Post(Protocol):
         """Keep a worker's leases; hear what it has lost and what it must stop."""
         ...
 
+    async def check(self) -> None:
+        """Ask for something small, to see whether the store answers. Raises ``StoreError``."""
+        ...
+
     async def follow(self) -> None:
         """Look whether another policy is in force now."""
         ...
@@ -145,8 +149,13 @@ class Post(Protocol):
         """Write the latest output of a running program, for the readers of its job's events."""
         ...
 
-    async def give_back(self, worker_id: str, held: Sequence[tuple[JobId, bytes]], fate: Fate) -> None:
-        """End what a worker held that is gone; ``held`` are the leases that its parent knows of."""
+    async def give_back(
+        self, worker_id: str, held: Sequence[tuple[JobId, bytes]], fate: Fate, *, left: bool = False
+    ) -> None:
+        """End what a worker held that is gone; ``held`` are the leases that its parent knows of.
+
+        ``left``: it was stopped, so that no list shows it as dead.
+        """
         ...
 
 
@@ -214,6 +223,9 @@ class LocalPost:
     async def renew(self, beat: Beat) -> Renewed:
         return await self._store.renew(beat)
 
+    async def check(self) -> None:
+        await self._store.snapshot()
+
     async def follow(self) -> None:
         if await self.in_force.follow(self._store, every=0):
             await govern(self._store, self.in_force.policy)  # Should whoever applied it have died in between.
@@ -230,8 +242,10 @@ class LocalPost:
     async def write_output(self, worker_id: str, lease: Lease, chunks: Sequence[Chunk]) -> None:
         await write_output(self._store, lease.job_id, lease.epoch, chunks)
 
-    async def give_back(self, worker_id: str, held: Sequence[tuple[JobId, bytes]], fate: Fate) -> None:
+    async def give_back(
+        self, worker_id: str, held: Sequence[tuple[JobId, bytes]], fate: Fate, *, left: bool = False
+    ) -> None:
         def ending(lease: Lease) -> Ending:
             return fate(lease.job_id, lease.limit_ms)
 
-        await end_worker(self._store, worker_id, self.in_force.policy, ending, tallies=self.tallies)
+        await end_worker(self._store, worker_id, self.in_force.policy, ending, tallies=self.tallies, left=left)

@@ -92,8 +92,9 @@ async def end_worker(
     ending: Callable[[Lease], Ending],
     *,
     tallies: Tallies | None = None,
+    left: bool = False,
 ) -> int:
-    """End all leases of a worker that is known to be gone, and mark it dead."""
+    """End all leases of a worker that is known to be gone. Mark it dead, or forget it if it has ``left``."""
     await store.bury(worker_id)
     ended = 0
     while leases := await store.leases(worker_id=worker_id, limit=BATCH):
@@ -101,4 +102,6 @@ async def end_worker(
         ended += done
         if not done:
             break
+    if left:
+        await store.bury(worker_id, left=True)
     return ended

@@ -111,6 +111,9 @@ class HttpPost:
         grants = [Grant(job_id, "", round(seconds * 1_000)) for job_id, seconds in heard.budgets.items()]
         return Renewed(0, heard.state, heard.lost, [job for job in heard.cancel if job not in lost], grants)
 
+    async def check(self) -> None:
+        await self._caller.get("/readyz")
+
     async def follow(self) -> None: ...  # It comes with the answers to heartbeats.
 
     def told(self, version: int, policy: dict[str, Any]) -> None:
@@ -123,7 +126,9 @@ class HttpPost:
         with contextlib.suppress(WorkerUnknown):
             await self._ask(worker_id, "output", messages.Written(lease.job_id, lease.token.hex(), list(chunks)))
 
-    async def give_back(self, worker_id: str, held: Sequence[tuple[JobId, bytes]], fate: Fate) -> None:
+    async def give_back(
+        self, worker_id: str, held: Sequence[tuple[JobId, bytes]], fate: Fate, *, left: bool = False
+    ) -> None:
         results = [result_of(fate(job_id, None), job_id, token) for job_id, token in held]
         with contextlib.suppress(WorkerUnknown):  # Then the server has them already.
             for batch in _batches(results):

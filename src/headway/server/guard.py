@@ -24,6 +24,7 @@ from headway.core.errors import StoreError
 from headway.engine.binding import check_bind as check_bind
 from headway.engine.binding import reaches_only_here
 from headway.engine.tokens import Tokens
+from headway.engine.waiting import within
 from headway.server.auth import DENIAL, unauthenticated
 from headway.server.problems import Problem, answer
 
@@ -31,6 +32,8 @@ SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 # Ends of paths, as an application may be mounted below another one's.
 EFFECT = "/task"  # A GET of this does something, so it is guarded like a POST.
 HEALTH = "/healthz"  # It answers whatever the store does.
+READY = "/readyz"  # It answers within a second, so tokens are waited for
+READY_SECONDS = 0.2  # no longer than this.
 HERE = frozenset({"localhost", "127.0.0.1", "[::1]"})
 TEST_HOST = "testserver"
 
@@ -147,8 +150,11 @@ class Guard:
             return
         path: str = scope["path"]
         if not self._tokens.fresh() and not path.endswith(HEALTH):
-            with contextlib.suppress(StoreError):  # Whoever needs to know who asks will say so.
-                await self._tokens.follow()
+            with contextlib.suppress(StoreError, TimeoutError):  # Whoever needs to know who asks will say so.
+                if path.endswith(READY):
+                    await within(READY_SECONDS, self._tokens.follow())
+                else:
+                    await self._tokens.follow()
         guarded = _Answer(send, self._relaxed.get(path, self._added))
         try:
             body = self._admit(scope, path)

@@ -19,6 +19,7 @@ from headway.engine.desk import Desk
 from headway.engine.foresight import Foresight
 from headway.engine.scores import Scores
 from headway.engine.sessions import Addresses
+from headway.engine.store_check import StoreCheck
 from headway.engine.tokens import Tokens
 from headway.server.auth import Limiter
 from headway.server.instances import Instances
@@ -51,6 +52,7 @@ class Service:
         self._foresight = Foresight()
         self._forecasts: Lookout[Forecast] = Lookout(self._look_ahead)
         self.keeping: asyncio.Task[None] | None = None  # What does the chores.
+        self.check = StoreCheck(self._snapshot)
         self.listing = asyncio.Semaphore(LISTS_MAX)
         self.streams = 0  # Open ones.
         # By token: how many streams it has open, and what is done once it is good no more. One look for all of them.
@@ -66,6 +68,9 @@ class Service:
     async def store(self) -> Store:
         """Give the store, opened on the running loop."""
         return await self.app.client.store()
+
+    async def _snapshot(self) -> object:
+        return await (await self.store()).snapshot()
 
     async def desk(self) -> Desk:
         """Give what serves the workers that come over HTTP."""

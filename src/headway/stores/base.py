@@ -227,8 +227,11 @@ class Store(Protocol):
         """Read a worker's leases, or those whose worker has let its deadline pass."""
         ...
 
-    async def bury(self, worker_id: str) -> None:
-        """Mark a worker dead: it gets nothing more and must register anew."""
+    async def bury(self, worker_id: str, *, left: bool = False) -> None:
+        """Mark a worker dead: it gets nothing more and must register anew.
+
+        ``left``: it was stopped and has handed in everything. Then forget it, unless it still holds leases.
+        """
         ...
 
     async def drain(self, worker_id: str) -> bool:

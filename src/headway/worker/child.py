@@ -40,7 +40,7 @@ from headway.worker.control import (
 )
 from headway.worker.loading import load_app, policy_file
 from headway.worker.runner import Runner
-from headway.worker.system import calm_collector, die_with_parent
+from headway.worker.system import calm_collector, die_with_parent, hide_from_programs
 
 log = logging.getLogger("headway.worker")
 
@@ -56,6 +56,8 @@ async def _serve(connection: socket.socket, board_descriptor: int) -> int:
     try:
         app = load_app(begin.app, begin.folder)
         app.configure(**begin.overrides)
+        if app.runs_programs:
+            hide_from_programs()
         configure_logs(app.settings.log, begin.log_level, job_facts=job_facts)
         server = app.settings.server if begin.remote else None
         post = _make_post(app, server)
@@ -191,6 +193,7 @@ def _up(app: Headway, runner: Runner, post: Post, server: str | None) -> Up:
         worker_http=settings.worker_http,
         server=server,
         token=None if server is None else settings.token,
+        programs=app.runs_programs,
         sessions=runner.has_sessions,
         policy_version=post.in_force.version,
         policy=None if server is None else policy_data(post.in_force.policy),

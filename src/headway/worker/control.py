@@ -45,6 +45,7 @@ class Up(msgspec.Struct, tag="up"):
     worker_http: str | None = None
     server: str | None = None
     token: str | None = None
+    programs: bool = False  # Whether its app runs programs, which must not read what this worker knows.
     sessions: bool = False  # Whether its app has tasks that talk to a client.
     policy_version: int = 0
     policy: dict[str, Any] | None = None  # A server's, which the parent cannot look up.

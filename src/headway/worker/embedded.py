@@ -179,7 +179,9 @@ class Worker:
 
         try:
             await runner.run(ready=on_ready)
-            await post.give_back(runner.worker.worker_id, (), lambda _job_id, _limit_ms: Released("drained"))
+            await post.give_back(
+                runner.worker.worker_id, (), lambda _job_id, _limit_ms: Released("drained"), left=self._leaving
+            )
             with contextlib.suppress(StoreError):
                 await post.tallies.retire(store)
         finally:

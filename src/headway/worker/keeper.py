@@ -15,6 +15,7 @@ from headway.core.log_event import LogEvent
 from headway.core.policy.ladder import Grant
 from headway.core.worker import Worker, WorkerState
 from headway.engine.tallies import Tallies
+from headway.engine.waiting import within
 from headway.stores.base import KEEPER, Beat, Ear, Renewed
 
 log = logging.getLogger("headway.worker")
@@ -60,7 +61,7 @@ class Kept(Protocol):
 class Keeps(Protocol):
     """Who is asked to keep leases: a post, or a store itself."""
 
-    async def renew(self, beat: Beat) -> Renewed: ...
+    def renew(self, beat: Beat) -> Coroutine[Any, Any, Renewed]: ...
 
     def listen(self, name: str) -> Ear: ...
 
@@ -138,7 +139,7 @@ class Keeper:
             held, self._told = self._held(), self._worker()
             beat = Beat(self._told, int(self._dead_after * 1_000), int(self._confirm * 1_000), held)
             try:
-                answer = await _within(min(left, max(1.0, self._heartbeat)), self._post.renew(beat))
+                answer = await within(min(left, max(1.0, self._heartbeat)), self._post.renew(beat))
             except Exception as problem:  # Whatever it is: without a renewal the work must end in time.
                 failures += 1
                 if self._tallies is not None:
@@ -171,23 +172,3 @@ class Keeper:
                 self._kept.leave(answer.state)
                 return answer.state is not WorkerState.DEAD
             return True
-
-
-async def _within(seconds: float, renewing: Coroutine[Any, Any, Renewed]) -> Renewed:
-    """Wait for a renewal at most so long. Raise ``TimeoutError`` then, also if the call cannot be cancelled at once."""
-    task = asyncio.get_running_loop().create_task(renewing)
-    try:
-        await asyncio.wait({task}, timeout=seconds)
-    finally:
-        if not task.done():
-            task.cancel()
-            task.add_done_callback(_drop)
-    if not task.done():
-        raise TimeoutError
-    return task.result()
-
-
-def _drop(task: asyncio.Task[Renewed]) -> None:
-    """Take note of how an abandoned renewal ended, so that asyncio does not complain."""
-    if not task.cancelled():
-        task.exception()

@@ -31,6 +31,7 @@ from headway.engine.measures import measure, write_text
 from headway.engine.outage import Outage
 from headway.engine.post import LocalPost, Post
 from headway.engine.remote import HttpPost
+from headway.engine.store_check import StoreCheck
 from headway.engine.tallies import PUBLISH_EVERY, Tallies
 from headway.engine.tally import STALE, Retirer
 from headway.stores.base import Store
@@ -64,7 +65,7 @@ from headway.worker.health import Health, not_ready, worker_families
 from headway.worker.keeper import Keeper, runner_ends_after
 from headway.worker.probes import Probes
 from headway.worker.stopping import Signals
-from headway.worker.system import new_worker_id
+from headway.worker.system import hide_from_programs, new_worker_id
 
 log = logging.getLogger("headway.worker")
 
@@ -115,6 +116,7 @@ class Parent:
         self._post: Post | None = None
         self.tallies = Tallies()
         self._probes: Probes | None = None
+        self._check: StoreCheck | None = None
         self._opening = asyncio.Lock()
         self._chores: list[asyncio.Task[None]] = []
         self._runners: list[RunnerProcess] = []
@@ -170,6 +172,7 @@ class Parent:
                 self._told_version = self.in_force.version
                 if up.worker_http is not None:
                     self._probes = Probes(up.worker_http, ready=self._not_ready, metrics=lambda: self._measure(post))
+                    self._check = StoreCheck(post.check)
                     await self._probes.open()
                 self._chores = [
                     asyncio.create_task(
@@ -232,11 +235,13 @@ class Parent:
         remote = self._post is not None and self._post.store is None
         return Governed(self.in_force.version, policy_data(self.in_force.policy) if remote else None)
 
-    def _not_ready(self) -> str | None:
-        """Say why no job would be run here."""
+    async def _not_ready(self) -> str | None:
+        """Return why no job would be run here, within a second."""
         if self.signals.drain.is_set():
             return "draining"
-        return next((problem for runner in self._runners if (problem := not_ready(runner.health))), None)
+        if problem := next((problem for runner in self._runners if (problem := not_ready(runner.health))), None):
+            return problem
+        return None if self._check is None else await self._check.problem()
 
     async def _measure(self, post: Post) -> str:
         """Gather what this worker shows, and all that its store tells."""
@@ -312,6 +317,8 @@ class RunnerProcess:
             if isinstance(first, Up):
                 board.slots, self._grace = first.slots, first.grace
                 self._worker_id = first.worker_id
+                if first.programs:
+                    hide_from_programs()
                 self._post = await parent.post(first)
                 if parent.announced != first.worker_id:
                     self._tell("up", slots=first.slots, pid=first.pid)
@@ -504,7 +511,7 @@ class RunnerProcess:
         while (left := deadline - time.monotonic()) > 0:
             try:
                 async with asyncio.timeout(left):
-                    await post.give_back(self._worker_id, leases, fate)
+                    await post.give_back(self._worker_id, leases, fate, left=self.leaving)
             except (StoreError, TimeoutError) as problem:
                 log.warning(LogEvent("leases.not_returned", worker=self._worker_id, retry_in=pause, error=str(problem)))
                 await asyncio.sleep(pause)

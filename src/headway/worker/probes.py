@@ -23,7 +23,9 @@ class Probes:
     ``ready`` gives why the worker is not, or None; ``metrics`` the text of /metrics.
     """
 
-    def __init__(self, address: str, *, ready: Callable[[], str | None], metrics: Callable[[], Awaitable[str]]) -> None:
+    def __init__(
+        self, address: str, *, ready: Callable[[], Awaitable[str | None]], metrics: Callable[[], Awaitable[str]]
+    ) -> None:
         self._host, self._port = read_probe_address(address)
         self._ready = ready
         self._metrics = metrics
@@ -77,7 +79,7 @@ class Probes:
             case "/healthz":
                 return "200 OK", "ok\n", plain
             case "/readyz":
-                problem = self._ready()
+                problem = await self._ready()
                 return "503 Service Unavailable" if problem else "200 OK", f"{problem or 'ok'}\n", plain
             case "/metrics":
                 return await self._measured()

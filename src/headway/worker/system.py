@@ -11,6 +11,7 @@ import sys
 import uuid
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_DUMPABLE = 4
 
 
 def die_with_parent() -> None:
@@ -21,6 +22,15 @@ def die_with_parent() -> None:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:  # It died before we asked.
         os._exit(1)
+
+
+def hide_from_programs() -> None:
+    """Keep other processes of this user from reading this one's environment and memory: they may hold secrets.
+
+    Root still can. Debuggers and profilers that attach (gdb, py-spy) cannot, and the kernel writes no core dump.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
 def calm_collector() -> None:

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from fastapi import Request
 from starlette.responses import Response
 
-from headway.core.errors import StoreError
 from headway.server.auth import Scope
 from headway.server.problems import Problem
 from headway.server.routes.tasks import reply
 from headway.server.routing import Routes
 from headway.server.service import service_of
 from headway.server.shapes import Health, Readiness
-
-READY_SECONDS = 2.0
 
 routes = Routes("health")
 
@@ -39,13 +34,8 @@ async def get_readiness(request: Request) -> Response:
     service = service_of(request)
     if service.stopping.done():
         raise Problem("stopping", "the server is about to leave")
-    try:
-        async with asyncio.timeout(READY_SECONDS):
-            await (await service.store()).snapshot()
-    except (StoreError, TimeoutError):
-        raise Problem(
-            "store_unavailable", "the store cannot be reached just now", headers={"Retry-After": "1"}
-        ) from None
+    if await service.check.problem():
+        raise Problem("store_unavailable", "the store cannot be reached just now", headers={"Retry-After": "1"})
     return reply({"status": "ok"})
 
 

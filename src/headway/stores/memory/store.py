@@ -191,9 +191,11 @@ class MemoryStore:
             records = self._leased(worker_id) if worker_id is not None else self._expired(now_at)
             return [self._lease(record) for record in records][:limit]
 
-    async def bury(self, worker_id: str) -> None:
+    async def bury(self, worker_id: str, *, left: bool = False) -> None:
         with self._lock:
             self._bury(worker_id)
+            if left and not self._leased(worker_id):
+                self._workers.pop(worker_id, None)
 
     async def drain(self, worker_id: str) -> bool:
         with self._lock:

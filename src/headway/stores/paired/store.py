@@ -313,11 +313,11 @@ class PairedStore:
     async def leases(self, *, worker_id: str | None = None, limit: int = 1_000) -> list[Lease]:
         return await self._durable.leases(worker_id=worker_id, limit=limit)
 
-    async def bury(self, worker_id: str) -> None:
-        await self._durable.bury(worker_id)
+    async def bury(self, worker_id: str, *, left: bool = False) -> None:
+        await self._durable.bury(worker_id, left=left)
         self._begun.pop(worker_id, None)
         self._waiting.discard(worker_id)
-        await self._aside.ask(lambda store: store.bury(worker_id))
+        await self._aside.ask(lambda store: store.bury(worker_id, left=left))
 
     async def drain(self, worker_id: str) -> bool:
         found = await self._durable.drain(worker_id)

@@ -282,9 +282,9 @@ class RedisStore:
             for name, record, held, kind, cancelled in found
         ]  # fmt: skip
 
-    async def bury(self, worker_id: str) -> None:
+    async def bury(self, worker_id: str, *, left: bool = False) -> None:
         check_text(worker_id, "a worker's id")
-        await self._call("bury", worker_id)
+        await self._call("bury", worker_id, int(left))
 
     async def drain(self, worker_id: str) -> bool:
         check_text(worker_id, "a worker's id")

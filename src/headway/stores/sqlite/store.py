@@ -151,9 +151,15 @@ class SqliteStore:
 
         return await self._read(read)
 
-    async def bury(self, worker_id: str) -> None:
+    async def bury(self, worker_id: str, *, left: bool = False) -> None:
         check_text(worker_id, "a worker's id")
-        await self._write(lambda tx: ending.set_worker_state(tx, worker_id, WorkerState.DEAD))
+
+        def write(tx: Transaction) -> None:
+            ending.set_worker_state(tx, worker_id, WorkerState.DEAD)
+            if left:
+                tx.db.run("forget_worker", worker_id, tx.namespace_id)
+
+        await self._write(write)
 
     async def drain(self, worker_id: str) -> bool:
         check_text(worker_id, "a worker's id")

@@ -21,7 +21,7 @@ from headway.engine.logs import configure_logs, flush_logs
 from headway.worker.endings import raised, returned
 from headway.worker.executors import wire
 from headway.worker.loading import load_app
-from headway.worker.system import die_with_parent
+from headway.worker.system import die_with_parent, hide_from_programs
 
 
 class _Interrupted(BaseException):
@@ -78,6 +78,8 @@ def main() -> None:
     except BaseException as problem:
         channel.send(wire.Broken(f"{type(problem).__name__}: {problem}"))
         return
+    if app.runs_programs:
+        hide_from_programs()
     configure_logs(hello.log, hello.log_level, job_facts=job_facts)
     channel.send(wire.Ready())
     loop = asyncio.new_event_loop()

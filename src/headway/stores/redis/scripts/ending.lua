@@ -76,6 +76,13 @@ local function bury(worker)
   no_wait(worker)
 end
 
+local function forget_worker(worker)  -- one that holds nothing
+  if call('EXISTS', P .. 'l:' .. worker) == 0 then
+    call('SREM', P .. 'workers', worker)
+    call('DEL', P .. 'worker:' .. worker)
+  end
+end
+
 local function confirm_expired(worker)  -- a worker past its deadline may not speak again without registering
   local row = call('HMGET', P .. 'worker:' .. worker, 'ends', 'state')
   if row[1] and tonumber(row[1]) > now and row[2] ~= 'dead' then return false end

@@ -83,10 +83,11 @@ local function leases(keys, args)
   return found
 end
 
--- bury: a worker gets nothing more and must register anew.  args  worker.
+-- bury: a worker gets nothing more and must register anew.  args  worker, 1 if it has left: then forget it.
 local function bury_worker(keys, args)
   begin(keys, args)
   bury(args[2])
+  if args[3] == '1' then forget_worker(args[2]) end
   return 1
 end
 

@@ -30,10 +30,7 @@ local function prune_workers(kept_ms)
     local row = call('HMGET', P .. 'worker:' .. id, 'state', 'ends')
     local ends = tonumber(row[2] or 0)
     if row[1] ~= 'dead' and ends <= now then bury(id) end
-    if ends + kept_ms <= now and call('EXISTS', P .. 'l:' .. id) == 0 then
-      call('SREM', P .. 'workers', id)
-      call('DEL', P .. 'worker:' .. id)
-    end
+    if ends + kept_ms <= now then forget_worker(id) end
   end
 end
 
