@@ -67,6 +67,13 @@ def test_a_worker_token_is_bound_to_tasks(cli: Cli) -> None:
     assert "scope worker" in cli.call("token", "create", "--scope", "read", "--tasks", "a", code=2).err
 
 
+def test_a_token_may_have_a_rate_of_its_own(cli: Cli) -> None:
+    ran = cli.call("token", "create", "--scope", "submit", "--rate", "100/s")
+    assert "allows submit, 100/s, for ever" in ran.err
+    assert cli.call("token", "list", "--json").json["items"][0]["rate"] == "100/s"
+    assert "expected a rate" in cli.call("token", "create", "--scope", "submit", "--rate", "x", code=2).err
+
+
 def test_revoke_ends_a_token_named_by_its_id_or_itself(cli: Cli) -> None:
     (one, _), (two, text), (three, _) = (made(cli, "--scope", "read") for _ in range(3))
     assert cli.call("token", "revoke", one, text).out == f"{one}  revoked\n{two}  revoked\n"

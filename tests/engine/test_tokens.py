@@ -106,7 +106,7 @@ async def test_who_made_and_ended_a_token_is_noted_with_before_and_after(store: 
     await revoke_token(store, token.token_id, now_at=2)
     ended, made = await read_audit(store)
     told: dict[str, object] = {"scopes": ["read"], "tenant": "acme", "tasks": None, "note": ""}
-    told |= {"expires_at": None, "revoked_at": None}
+    told |= {"rate": None, "expires_at": None, "revoked_at": None}
     assert made == Entry(at=1, who="aaaaaaaaaa", what="token.create", target=token.token_id, after=told)
     assert (ended.who, ended.before, ended.after) == ("local", told, told | {"revoked_at": 2})
 
@@ -159,6 +159,15 @@ async def test_tasks_that_a_token_cannot_be_bound_to_are_refused(
     with pytest.raises(ConfigError):
         await create_token(store, scopes, tasks=tasks, now_at=1)
     assert await list_tokens(store) == []
+
+
+async def test_a_token_may_have_a_rate_of_its_own(store: Store) -> None:
+    _, text = await create_token(store, ["submit"], rate="100/min", now_at=1)
+    grant = await checked(known(store), text)
+    assert grant is not None
+    assert grant.rate == "100/min"
+    with pytest.raises(ConfigError, match="rate"):
+        await create_token(store, ["submit"], rate="often", now_at=1)
 
 
 async def test_unknown_and_wrong_are_the_same(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

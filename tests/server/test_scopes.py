@@ -56,6 +56,7 @@ MATRIX = {
     "POST /internal/workers/register": "worker",
     "POST /internal/workers/{worker_id}/drain": "worker",
     "POST /internal/workers/{worker_id}/heartbeat": "worker",
+    "POST /internal/workers/{worker_id}/output": "worker",
     "POST /internal/workers/{worker_id}/poll": "worker",
     "POST /internal/workers/{worker_id}/result": "worker",
     "POST /task": "submit",

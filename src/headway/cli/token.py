@@ -57,6 +57,9 @@ def create(
             metavar="TASK",
         ),
     ] = None,
+    rate: Annotated[
+        str | None, Parameter(help="How often it may submit: 100/s, 5000/min; else HEADWAY_TOKEN_RATE.", metavar="RATE")
+    ] = None,
     expires: Annotated[str | None, Parameter(help="For how long: 12h, 30d; else for ever.", metavar="LENGTH")] = None,
     note: Annotated[str, Parameter(help="A word on who uses it.", show_default=False)] = "",
     json: JsonFlag = False,
@@ -82,6 +85,7 @@ def create(
                 expires_ms=expires_ms,
                 note=note,
                 tasks=bound,
+                rate=rate,
                 now_at=now_at,
                 who=cli_user(),
             )
@@ -95,6 +99,7 @@ def create(
         until = "for ever" if made.expires_at is None else f"until {show.local(made.expires_at)}"
         whose = "" if made.tenant is None else f", for tenant {show.clean(made.tenant)} alone"
         whose += "" if made.tasks is None else f", for tasks {show.clean(', '.join(made.tasks))} alone"
+        whose += "" if made.rate is None else f", {show.clean(made.rate)}"
         # On the other stream: what is printed above can be taken as it is.
         print(f"token {made.token_id} allows {', '.join(made.scopes)}{whose}, {until}", file=sys.stderr)
         print("Keep it safe: it is not shown again.", file=sys.stderr)
@@ -218,6 +223,7 @@ def _values(one: Token, now_at: int) -> dict[str, Any]:
         "scopes": list(one.scopes),
         "tenant": one.tenant,
         "tasks": None if one.tasks is None else list(one.tasks),
+        "rate": one.rate,
         "note": one.note,
         "created_at": show.moment(one.created_at),
         "expires_at": show.moment(one.expires_at),

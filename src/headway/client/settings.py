@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from headway.core.errors import ConfigError, UnknownOption
+from headway.core.policy.units import parse_rate
 from headway.core.words import nearest as nearest
 from headway.engine.redaction import SECRETS
 from headway.engine.sessions import plain_address
@@ -20,6 +21,7 @@ from headway.stores.base import TIMEOUT
 from headway.stores.open import mask
 
 FILE = "headway.toml"
+UNLIMITED = "none"  # What token_rate says for no bound.
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 # Names that the environment may use beside HEADWAY_*.
 ALIASES = {"MAX_CONCURRENT_TASKS": "slots", "HIGH_PRIORITY_RESERVED": "reserved"}
@@ -55,6 +57,9 @@ class Settings:
     advertise: str | None = None
     session_grace: float = 15.0
     task_by_get: bool = True
+    token_rate: str = "1000/s"  # noqa: S105 (how often a token may submit)
+    token_streams: int = 500
+    token_workers: int = 100
     log: str | None = None
     log_args: bool = False
     redact: tuple[str, ...] = SECRETS
@@ -70,7 +75,9 @@ class Settings:
                 "with no slot left for other lanes they would never run",
                 setting="reserved",
             )
-        for name in ("heartbeat", "dead_after", "confirm", "poll", "payload_max", "store_timeout"):
+        check_token_rate(self.token_rate)
+        positive = ("heartbeat", "dead_after", "confirm", "poll", "payload_max", "store_timeout")
+        for name in (*positive, "token_streams", "token_workers"):
             if getattr(self, name) <= 0:
                 raise ConfigError(f"{name} must be above 0, not {getattr(self, name)}", setting=name)
         for name in ("grace", "hard_grace", "session_grace"):
@@ -167,6 +174,15 @@ def _warn_once(variable: str, message: str) -> None:
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "headway":
         level, frame = level + 1, frame.f_back
     warnings.warn(message, stacklevel=level)
+
+
+def check_token_rate(rate: str, what: str = "token_rate") -> None:
+    """Refuse a rate of submits that cannot be read. Raises ``ConfigError``."""
+    if rate != UNLIMITED:
+        try:
+            parse_rate(rate)
+        except ValueError as problem:
+            raise ConfigError(f"{what}: {problem}, or {UNLIMITED!r}", setting=what) from None
 
 
 def read_probe_address(address: str) -> tuple[str, int]:

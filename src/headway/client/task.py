@@ -412,7 +412,10 @@ class _Terms:
         text = value if isinstance(value, str) else str(value)
         if not isinstance(value, (str, int)) or len(text) > KEY_MAX:
             text = hashlib.blake2b(self.signature.canonical({by: value}), digest_size=16).hexdigest()
-        return parameter_key(name, check_text(text, f"task {self.template.task}: {by}"), None if shared else tenant)
+        whose = None if shared else tenant
+        if whose is not None and len(whose) > KEY_MAX:
+            whose = hashlib.blake2b(whose.encode(), digest_size=16).hexdigest()
+        return parameter_key(name, check_text(text, f"task {self.template.task}: {by}"), whose)
 
     def _digest(self, values: dict[str, Any]) -> bytes:
         """Stand for task and arguments in 128 bits, whatever the order of any keys."""

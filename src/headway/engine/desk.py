@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 from uuid import uuid4
@@ -84,19 +85,51 @@ class Desk:
         self._seats: OrderedDict[str, Seat] = OrderedDict()
         self._learned = time.monotonic()
         self._closed = False
+        self._registering: Counter[str | None] = Counter()  # By token: registrations that are under way.
 
     # ------------------------------------------------------------------ coming and going
 
     async def register(
-        self, new: NewWorker, *, token_id: str | None = None, bound: tuple[str, ...] | None = None
+        self,
+        new: NewWorker,
+        *,
+        token_id: str | None = None,
+        bound: tuple[str, ...] | None = None,
+        most: int = WORKERS_MAX,
     ) -> Registration:
         """Make a worker known. ``bound``: patterns of the tasks that its token is for. Raises ``TooMany``.
+
+        ``most``: how many workers one token may have at a time.
 
         A worker that names no tasks is given any, or those that its token names: patterns stand for what the
         catalogue has of them now.
         """
         if self.roster.count >= WORKERS_MAX:
             raise TooMany(f"{self.roster.count:,} workers are registered; dead ones are forgotten after a minute")
+        with self._counted(token_id):
+            await self._check_room(token_id, most)
+            return await self._register(new, token_id, bound)
+
+    @contextmanager
+    def _counted(self, token_id: str | None) -> Iterator[None]:
+        """Count a registration of a token that is under way."""
+        self._registering[token_id] += 1
+        try:
+            yield
+        finally:
+            self._registering[token_id] -= 1
+
+    async def _check_room(self, token_id: str | None, most: int) -> None:
+        """Refuse a worker of a token that has as many as it may. Raises ``TooMany``."""
+        if token_id is None or self.roster.of_token[token_id] + self._registering[token_id] <= most:
+            return
+        # Some of those that were counted may have left since.
+        workers = (await self.store.survey()).workers
+        await self.roster.all(live={one.worker_id for one in workers if one.state is not WorkerState.DEAD})
+        if self.roster.of_token[token_id] + self._registering[token_id] > most:
+            raise TooMany(f"this token has {most:,} workers (token_workers); let some of them leave first")
+
+    async def _register(self, new: NewWorker, token_id: str | None, bound: tuple[str, ...] | None) -> Registration:
         await self.in_force.follow(self.store)
         now_at = (await self.store.exchange(Exchange(None))).now_at
         registration = Registration(
@@ -158,6 +191,14 @@ class Desk:
         seat = await self._seat(worker_id, token_id)
         count = await end_worker(self.store, worker_id, self.in_force.policy, lambda _: Released("drained"), left=True)
         seat.let_go(list(seat.leases))
+        return count
+
+    async def dismiss(self, worker_id: str, reason: str) -> int:
+        """End a worker that may no longer work: what it holds goes back unharmed. Returns how many jobs."""
+        count = await end_worker(self.store, worker_id, self.in_force.policy, lambda _: Released(reason))
+        seat = self._seats.get(worker_id)
+        if seat is not None:
+            seat.let_go(list(seat.leases))
         return count
 
     # ------------------------------------------------------------------ working

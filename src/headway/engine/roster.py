@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
-from collections.abc import Iterable
+from collections import Counter, OrderedDict
+from collections.abc import Collection, Iterable
 
 import msgspec
 
@@ -91,10 +91,14 @@ class Roster:
         self._known: OrderedDict[str, Registration] = OrderedDict()
         self.count = 0  # As of the last look at all of them, and those added here since.
         self.tasks: frozenset[str] = frozenset()  # Those that the workers seen then know.
+        self.of_token: Counter[str | None] = Counter()  # How many of them each token registered,
+        self.token_of: dict[str, str | None] = {}  # and which token registered each worker.
 
     async def add(self, registration: Registration) -> None:
         await self._store.write(REGISTERED, registration.worker_id, _encode(registration))
         self.count += 1
+        self.of_token[registration.token_id] += 1
+        self.token_of[registration.worker_id] = registration.token_id
         self.tasks |= frozenset(registration.tasks or ())
         self._remember(registration)
 
@@ -115,10 +119,12 @@ class Roster:
             raise WorkerUnknown(worker_id=worker_id)
         return found
 
-    async def all(self) -> list[Registration]:
-        """Read all registrations."""
+    async def all(self, live: Collection[str] | None = None) -> list[Registration]:
+        """Read all registrations. ``live``: of a token's workers only these are counted."""
         found = [_read.decode(document.body) for document in await self._store.read(REGISTERED)]
         self.count = len(found)
+        self.token_of = {one.worker_id: one.token_id for one in found}
+        self.of_token = Counter(one.token_id for one in found if live is None or one.worker_id in live)
         self.tasks = frozenset(name for registration in found for name in registration.tasks or ())
         return found
 

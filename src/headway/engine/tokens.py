@@ -20,6 +20,7 @@ import msgspec
 from headway.core.errors import ConfigError, StoreBusy, StoreError, StoreUnavailable
 from headway.core.log_event import LogEvent
 from headway.core.policy.document import SECOND
+from headway.core.policy.units import parse_rate
 from headway.core.words import nearest
 from headway.engine.audit import LOCAL, record
 from headway.stores.base import Document, Store
@@ -60,6 +61,7 @@ class Token:
     revoked_at: int | None = None
     last_used_at: int | None = None
     tasks: tuple[str, ...] | None = None  # Patterns of the tasks that it may work on and publish; None: unbound.
+    rate: str | None = None  # How often it may submit; None: as the server's settings say.
 
     def status(self, now_at: int) -> Status:
         """Tell whether it opens anything now."""
@@ -76,6 +78,7 @@ class Grant:
     scopes: frozenset[str]
     tenant: str | None
     tasks: tuple[str, ...] | None = None
+    rate: str | None = None
 
 
 class _Kept(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,6 +90,7 @@ class _Kept(msgspec.Struct, frozen=True, kw_only=True):
     expires_at: int | None = None
     revoked_at: int | None = None
     tasks: tuple[str, ...] | None = None
+    rate: str | None = None
 
 
 _encode = msgspec.json.Encoder().encode
@@ -105,17 +109,20 @@ async def create_token(
     expires_ms: int | None = None,
     note: str = "",
     tasks: Iterable[str] | None = None,
+    rate: str | None = None,
     who: str = LOCAL,
 ) -> tuple[Token, str]:
     """Make a token. Gives it and its text ``hw_<id>_<secret>``, which cannot be had again.
 
     ``tasks``: patterns of task names; a worker with this token works on these tasks alone, and may publish them.
+    ``rate``: how often it may submit, such as ``100/s``, in place of what the server's settings say.
     """
     allowed = check_scopes(scopes)
     kept = _Kept(
         digest="",
         scopes=allowed,
         tasks=None if tasks is None else check_tasks(tasks, allowed),
+        rate=None if rate is None else _check_rate(rate),
         tenant=_check_text(tenant, "tenant", TENANT_MAX) if tenant is not None else None,
         note=_check_text(note, "note", NOTE_MAX) if note else "",
         created_at=now_at,
@@ -317,8 +324,12 @@ class Tokens:
             return None
         found = self._grants.get(token_id)
         if found is None:
-            found = self._grants[token_id] = Grant(token_id, frozenset(kept.scopes), kept.tenant, kept.tasks)
+            found = self._grants[token_id] = Grant(token_id, frozenset(kept.scopes), kept.tenant, kept.tasks, kept.rate)
         return found
+
+    def allows(self, token_id: str | None) -> bool:
+        """Return whether a token is still good; for None, whether the server is open, or may be as far as we know."""
+        return self.guarded if token_id is None else not self.seen or self.grant(token_id) is not None
 
     async def note_use(self, token_id: str) -> None:
         """Note in the store that a token was used, at most once a minute. It never fails: the use goes on."""
@@ -397,6 +408,7 @@ def _token(token_id: str, kept: _Kept, last_used_at: int | None = None) -> Token
         revoked_at=kept.revoked_at,
         last_used_at=last_used_at,
         tasks=kept.tasks,
+        rate=kept.rate,
     )
 
 
@@ -406,10 +418,19 @@ def _told(token: Token) -> dict[str, object]:
         "scopes": token.scopes,
         "tenant": token.tenant,
         "tasks": token.tasks,
+        "rate": token.rate,
         "note": token.note,
         "expires_at": token.expires_at,
         "revoked_at": token.revoked_at,
     }
+
+
+def _check_rate(rate: str) -> str:
+    try:
+        parse_rate(rate)
+    except ValueError as problem:
+        raise ConfigError(f"a token's rate: {problem}") from None
+    return rate
 
 
 def _check_text(text: str, what: str, most: int) -> str:

@@ -55,6 +55,7 @@ class Caller:
     token_id: str | None = None
     open: bool = False
     tasks: tuple[str, ...] | None = None  # Patterns of the tasks that a worker token is bound to.
+    rate: str | None = None  # How often its token may submit, if the token says so.
 
     def may(self, scope: Scope) -> bool:
         """Tell whether a scope is among theirs."""
@@ -152,6 +153,7 @@ class Door:
 
     tokens: Tokens
     limiter: Limiter = field(default_factory=Limiter)
+    used_ticket: Callable[[str | None], None] = lambda _: None  # Called with the token whose ticket was used.
 
 
 async def authorise(connection: HTTPConnection, scope: Scope) -> Caller:
@@ -159,17 +161,18 @@ async def authorise(connection: HTTPConnection, scope: Scope) -> Caller:
     if scope is Scope.PUBLIC:
         return ANYBODY
     door: Door = connection.app.state.door
-    caller = await authenticate(connection.scope, door.tokens, door.limiter)
+    caller = await authenticate(connection.scope, door)
     if not caller.may(scope):
         raise Problem("forbidden", f"this needs a token with the scope {scope.value}", scope=scope.value)
     return caller
 
 
-async def authenticate(scope: AsgiScope, tokens: Tokens, limiter: Limiter) -> Caller:
+async def authenticate(scope: AsgiScope, door: Door) -> Caller:
     """Tell who asks. Raises ``Problem``: unauthenticated, too_many_attempts, malformed; and ``StoreError``.
 
     A failure is told only after one more look at the store, be the token unknown or wrong.
     """
+    tokens, limiter = door.tokens, door.limiter
     await tokens.follow()
     query = _query(scope)
     if _has_token(query):
@@ -182,7 +185,7 @@ async def authenticate(scope: AsgiScope, tokens: Tokens, limiter: Limiter) -> Ca
         await tokens.note_use(grant.token_id)
         return _caller(grant)
     if (ticket := query.get("ticket")) is not None:
-        return await _by_ticket(scope, tokens, limiter, ticket)
+        return await _by_ticket(scope, door, ticket)
     if tokens.open:
         return EVERYTHING
     if tokens.may_open and not tokens.seen:  # The guard has just asked in vain. A token may not be what is missing.
@@ -250,10 +253,12 @@ async def _second_look(scope: AsgiScope, tokens: Tokens, limiter: Limiter, prese
     return grant
 
 
-async def _by_ticket(scope: AsgiScope, tokens: Tokens, limiter: Limiter, text: str) -> Caller:
+async def _by_ticket(scope: AsgiScope, door: Door, text: str) -> Caller:
+    tokens, limiter = door.tokens, door.limiter
     subject = _subject(scope)
     ticket = None if subject is None else await redeem_ticket(await tokens.store(), text, subject=subject)
     if ticket is not None:
+        door.used_ticket(ticket.token_id)
         if ticket.token_id is None and tokens.open:
             return EVERYTHING
         if ticket.token_id is not None and (grant := tokens.grant(ticket.token_id)) is not None:
@@ -270,7 +275,7 @@ def _count_failure(limiter: Limiter, address: str, token_id: str) -> None:
 @functools.lru_cache(maxsize=1_000)
 def _caller(grant: Grant) -> Caller:
     known = frozenset(scope for scope in Scope if scope.value in grant.scopes)
-    return Caller(known - {Scope.PUBLIC}, grant.tenant, grant.token_id, tasks=grant.tasks)
+    return Caller(known - {Scope.PUBLIC}, grant.tenant, grant.token_id, tasks=grant.tasks, rate=grant.rate)
 
 
 def _subject(scope: AsgiScope) -> str | None:

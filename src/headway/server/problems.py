@@ -55,6 +55,7 @@ STATUSES: Mapping[str, int] = {
     "too_many": 429,
     "too_many_attempts": 429,
     "too_many_streams": 429,
+    "rate_exceeded": 429,
     "store_unavailable": 503,
     "store_busy": 503,
     "store_full": 503,
@@ -66,7 +67,16 @@ ALTERNATIVES = ("<one>", "<many>")  # Shapes of a body that may be one of severa
 FIELD_MAX, TEXT_MAX = 100, 300  # Letters of a caller's own words that an answer repeats.
 DETAIL_MAX = 2_000  # Letters of all that an answer says of a problem, whoever's words they are.
 PROBLEMS_MAX = 100  # Mistakes in a policy that an answer lists.
-RETRY_AFTER = {"queue_full": 5, "store_unavailable": 1, "store_busy": 1, "store_full": 30, "stopping": 1}
+RETRY_AFTER = {  # Seconds.
+    "queue_full": 5,
+    "too_many": 5,
+    "too_many_streams": 5,
+    "rate_exceeded": 1,
+    "store_unavailable": 1,
+    "store_busy": 1,
+    "store_full": 30,
+    "stopping": 1,
+}
 
 
 class Problem(Exception):
@@ -78,7 +88,8 @@ class Problem(Exception):
         self.status = STATUSES[code]
         self.code = code
         self.detail = detail
-        self.headers = dict(headers or {})
+        later = {"Retry-After": str(RETRY_AFTER[code])} if code in RETRY_AFTER else {}
+        self.headers = later | dict(headers or {})
         self.facts = facts
 
 
@@ -116,13 +127,12 @@ def problem_of(error: HeadwayError) -> Problem:
         facts["index"] = index
     if isinstance(error, IdempotencyConflict):
         return Problem(code, "this idempotency key was used before, with another task or other parameters", **facts)
-    headers = {"Retry-After": str(RETRY_AFTER[code])} if code in RETRY_AFTER else {}
     if code == "internal":
         log.error(LogEvent("request.failed", error=type(error).__name__), exc_info=error)
         return Problem(code, "the server made a mistake; its log tells more")
     # What a store says of itself may name hosts and files.
     detail = str(error) if STATUSES[code] != HTTPStatus.SERVICE_UNAVAILABLE else "the store cannot be reached just now"
-    return Problem(code, detail, headers=headers, **facts)
+    return Problem(code, detail, **facts)
 
 
 def install(api: FastAPI, allowed: Callable[[str], Collection[str]] = lambda _: ()) -> None:

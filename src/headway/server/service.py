@@ -27,6 +27,7 @@ from headway.server.intake import Intake
 from headway.server.known import KnownTasks, Variants
 from headway.server.lookout import Lookout, Picture
 from headway.server.problems import Problem
+from headway.server.quotas import Quotas
 from headway.server.sessions import Sessions
 from headway.stores.base import Store
 
@@ -45,6 +46,7 @@ class Service:
         self.intake = Intake(app)
         self.tokens = Tokens(self.store, may_open=may_open)
         self.limiter = Limiter()
+        self.quotas = Quotas(lambda: app.settings)
         self.addresses = Addresses(self.store)
         self.instances = Instances(self.store, f"{socket.gethostname()}:{os.getpid()}")
         self.pictures: Lookout[Picture] = Lookout(self._look)
@@ -102,20 +104,34 @@ class Service:
     def stream(self, token_id: str | None) -> Iterator[asyncio.Future[None]]:
         """Count an open stream. Gives what is done once the token it was opened with is good no more."""
         self.streams += 1
+        try:
+            with self.hold(token_id) as ended:
+                yield ended
+        finally:
+            self.streams -= 1
+
+    @contextlib.contextmanager
+    def hold(self, token_id: str | None) -> Iterator[asyncio.Future[None]]:
+        """Count what a token holds open. Gives what is done once the token is good no more."""
         users, ended = self._endings.get(token_id) or (0, asyncio.ensure_future(self.tokens.ended(token_id)))
         self._endings[token_id] = users + 1, ended
         try:
-            yield ended
+            with self.quotas.hold(token_id):
+                yield ended
         finally:
-            self.streams -= 1
             users, ended = self._endings.pop(token_id)
             if users > 1:
                 self._endings[token_id] = users - 1, ended
             else:
                 ended.cancel()
 
-    def check_room(self) -> None:
-        """Refuse a stream beyond what a process should carry. Raises ``Problem``."""
+    def used_ticket(self, token_id: str | None) -> None:
+        """Note that a ticket of a token was used."""
+        self.quotas.use_ticket(token_id)
+
+    def check_room(self, token_id: str | None) -> None:
+        """Refuse a stream beyond what a process should carry, or a token may have. Raises ``Problem``."""
+        self.quotas.check_held(token_id)
         if self.streams >= STREAMS_MAX:
             raise Problem("too_many_streams", f"{self.streams:,} streams are open here; try again later")
 

@@ -40,6 +40,7 @@ async def make_call(service: Service, caller: Caller, new: NewTask, *, key: str 
     """Check a body against the catalogue and the policy. Raises what does not fit."""
     if key is not None and new.idempotency_key not in (None, key):
         raise Problem("invalid", "Idempotency-Key and idempotency_key differ; give one of them")
+    service.quotas.submit(caller)
     if key is not None and not re.match(NO_CONTROLS, key):
         raise Problem("invalid", "Idempotency-Key must not contain control characters")
     await service.app.follow_policy()
@@ -49,6 +50,7 @@ async def make_call(service: Service, caller: Caller, new: NewTask, *, key: str 
 
 async def make_calls(service: Service, caller: Caller, news: Sequence[NewTask]) -> list[Call[Any]]:
     """Check all bodies. Raises ``Problem`` naming the index of one that does not fit."""
+    service.quotas.submit(caller, len(news))
     await service.app.follow_policy()
     tasks = {name: await service.known.find(name) for name in {new.task_type for new in news}}
     calls: list[Call[Any]] = []

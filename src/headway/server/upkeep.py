@@ -13,6 +13,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from headway.core.errors import StoreError
 from headway.core.log_event import LogEvent
 from headway.engine.desk import Desk
+from headway.engine.dismissing import EVERY as DISMISS_EVERY
+from headway.engine.dismissing import Dismissing
 from headway.engine.inforce import LOOK_EVERY
 from headway.engine.outage import Outage
 from headway.engine.overtime import EVERY as OVERTIME_EVERY
@@ -98,6 +100,7 @@ async def _keep(service: Service) -> None:
     reaper = Reaper(store, in_force, settings.dead_after, tallies=desk.tallies, jumps=jumps)
     chores: list[tuple[str, float, Callable[[], Awaitable[float | None]]]] = [
         ("overtime", OVERTIME_EVERY, Overtime(store, in_force, desk.roster, tallies=desk.tallies)),
+        ("dismissing", DISMISS_EVERY, Dismissing(desk, service.tokens)),
         ("forgetting", FORGET_EVERY, Forgetting(store, desk.roster)),
         ("learning", LEARN_EVERY, desk.learn),
         ("scores", PUBLISH_EVERY, lambda: service.scores.settle(store, desk.tallies)),

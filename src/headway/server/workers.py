@@ -46,6 +46,7 @@ from headway.server.shapes import SECONDS_MAX, TEXT_MAX
 
 MESSAGE_MAX = 8_000
 TRACEBACK_MAX = 32_000
+DEAD_AFTER_MAX = 600.0  # Seconds: for longer no worker counts as one without a heartbeat.
 ENTRY_MAX = 64 << 10  # Bytes.
 KEY_MAX = 300  # Letters of a key that is made of names: 1,200 bytes are as much as a store keeps.
 LARGEST = SECONDS_MAX * 1_000
@@ -62,6 +63,7 @@ def new_worker(body: shapes.Register, app: Headway) -> NewWorker:
     settings = app.settings
     heartbeat = settings.heartbeat if body.heartbeat_seconds is None else body.heartbeat_seconds
     dead_after = max(settings.dead_after, 3 * heartbeat) if body.dead_after_seconds is None else body.dead_after_seconds
+    dead_after = min(dead_after, max(DEAD_AFTER_MAX, settings.dead_after))
     if dead_after < 2 * heartbeat:
         raise Problem("invalid", "dead_after_seconds: one late heartbeat must not end a worker; at least two of them")
     tasks: list[TaskEntry] = _converted(body.tasks or [], list[TaskEntry], "tasks")

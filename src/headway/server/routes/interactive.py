@@ -46,7 +46,9 @@ SOCKET_SCOPES = {
 )
 async def make_ticket(request: Request) -> Response:
     """Make a ticket, good once within 60 s as `?ticket=` of `/interactive`: to open a session, or to come back."""
-    text, _ = await ticket_for(request, caller_of(request))
+    caller = caller_of(request)
+    service_of(request).quotas.open_ticket(caller.token_id)
+    text, _ = await ticket_for(request, caller)
     return reply({"ticket": text, "expires_in": TICKET_SECONDS}, 201)
 
 
@@ -63,7 +65,7 @@ async def interact(
     service = service_of(websocket)
     try:
         caller = await authorise(websocket, Scope.SUBMIT)
-        service.check_room()
+        service.check_room(caller.token_id)
         if task_id:
             await _come_back(service, caller, websocket, task_id, resume)
         else:
@@ -95,6 +97,7 @@ async def _begin(
     if not isinstance(values, dict):
         raise Problem("invalid", "parameters is a JSON object")
     tenant = tenant_for(caller, tenant)
+    service.quotas.submit(caller)
     await service.app.follow_policy()
     task = await service.known.find(name)
     if not task.is_interactive:

@@ -17,6 +17,7 @@ from headway.engine.operating import (
     RULING,
     Changing,
     Question,
+    Retry,
     check_question,
     perform,
 )
@@ -70,6 +71,9 @@ async def _read(request: Request, verb: str, verbs: dict[str, Any]) -> Any:
 
 async def _do(request: Request, question: Question) -> Response:
     """Do something, and record who did."""
-    store, caller = await service_of(request).store(), caller_of(request)
+    service, caller = service_of(request), caller_of(request)
+    if isinstance(question, Retry):
+        service.quotas.submit(caller, len(question.job_ids))
+    store = await service.store()
     group: Group = "operators" if caller.operates or not isinstance(question, Changing) else "callers"
     return reply(await perform(audited(store, caller.who, group=group), question))

@@ -42,8 +42,9 @@ SOCKET_SCOPES = {"/api/v1/tasks/{task_id}/stream": Scope.READ}
 )
 async def make_ticket(request: Request, task_id: TaskId) -> Response:
     """Make a ticket, good once within 60 s as `?ticket=` of this task's `/stream` or `/events`."""
-    caller = caller_of(request)
-    await find(service_of(request), caller, task_id)
+    service, caller = service_of(request), caller_of(request)
+    await find(service, caller, task_id)
+    service.quotas.open_ticket(caller.token_id)
     text, _ = await ticket_for(request, caller)
     return reply({"ticket": text, "expires_in": TICKET_SECONDS}, 201)
 
@@ -69,7 +70,7 @@ async def get_events(
     job = await find(service, caller, task_id)
     if knows_end(job, read_place(last_event_id)):
         return Response(status_code=204)
-    service.check_room()
+    service.check_room(caller.token_id)
     told = _events(service, caller, JobId(task_id), last_event_id)
     return _Events(told, media_type="text/event-stream")
 
@@ -125,7 +126,7 @@ async def stream(websocket: WebSocket, task_id: str, after: str | None = None, a
         if abandon and not caller.may(Scope.SUBMIT):
             raise Problem("forbidden", "to cancel a task this needs a token with the scope submit", scope="submit")
         await find(service, caller, task_id[:64])
-        service.check_room()
+        service.check_room(caller.token_id)
     except (Problem, HeadwayError) as error:
         await refuse_socket(websocket, error if isinstance(error, Problem) else problem_of(error))
         return

@@ -200,8 +200,9 @@ async def cancel_task(request: Request, task_id: TaskId) -> Response:
 )
 async def retry_task(request: Request, task_id: TaskId) -> Response:
     """Queue a task again, its counts reset, whatever ending but `completed` it had."""
-    service = service_of(request)
-    await find(service, caller_of(request), task_id)
+    service, caller = service_of(request), caller_of(request)
+    await find(service, caller, task_id)
+    service.quotas.submit(caller)
     state = await service.client.retry_one(JobId(task_id), who=operator_of(request))
     return reply({"task_id": task_id, "status": state.value})
 

@@ -17,11 +17,11 @@ from fastapi import Path, Request
 from starlette.responses import Response
 
 from headway.core.policy.reading import policy_data
-from headway.server.auth import Scope, until_ended
+from headway.server.auth import Scope
 from headway.server.problems import Problem
 from headway.server.routes.tasks import reply
 from headway.server.routing import Routes, caller_of
-from headway.server.service import service_of
+from headway.server.service import Service, service_of
 from headway.server.shapes_workers import (
     Acknowledged,
     Drain,
@@ -79,8 +79,11 @@ async def register(request: Request, body: Register) -> Response:
     settings, in_force = service.app.settings, service.app.in_force
     new = new_worker(body, service.app)
     check_tasks(new, caller.tasks)
+    service.quotas.submit(caller)
     desk = await service.desk()
-    registration = await desk.register(new, token_id=caller.token_id, bound=caller.tasks)
+    registration = await desk.register(
+        new, token_id=caller.token_id, bound=caller.tasks, most=service.app.settings.token_workers
+    )
     withheld = await desk.publish(new, allowed=caller.publishes, who=caller.who)
     if withheld:
         facts = {"worker": registration.worker_id, "token": caller.token_id, "tasks": withheld, "reason": UNPUBLISHED}
@@ -118,7 +121,7 @@ async def poll(request: Request, worker_id: WorkerId, body: Poll) -> Response:
     desk = await service.desk()
     registration = await desk.roster.find(worker_id, token_id)
     ask = read_poll(body, registration.capabilities, service.app.settings.payload_max)
-    async with _until_gone(request, patient=ask.wait > 0) as gone:
+    async with _until_gone(request, service, patient=ask.wait > 0) as gone:
         polled = await desk.poll(worker_id, ask, token_id=token_id, gone=gone)
     leases, unsigned = await vouched(polled.leases, service.addresses)
     tasks, bad = given_tasks(leases)
@@ -240,11 +243,23 @@ async def drain(request: Request, worker_id: WorkerId, body: Drain | None = None
 
 
 @asynccontextmanager
-async def _until_gone(request: Request, *, patient: bool) -> AsyncIterator[asyncio.Future[None]]:
+async def _until_gone(request: Request, service: Service, *, patient: bool) -> AsyncIterator[asyncio.Future[None]]:
     """Watch whether the client is still there and still may ask. Gives what is done once that is over."""
-    watching = [asyncio.ensure_future(_disconnected(request))]
-    if patient:  # A token that is revoked ends what it holds open.
-        watching.append(asyncio.ensure_future(until_ended(request, caller_of(request))))
+    token_id = caller_of(request).token_id
+    if not patient:
+        async with _watched([asyncio.ensure_future(_disconnected(request))]) as gone:
+            yield gone
+        return
+    service.quotas.check_held(token_id)
+    with service.hold(token_id) as ended:  # A token that is revoked ends what it holds open.
+        leaving = asyncio.ensure_future(asyncio.shield(ended))
+        async with _watched([asyncio.ensure_future(_disconnected(request)), leaving]) as gone:
+            yield gone
+
+
+@asynccontextmanager
+async def _watched(watching: list[asyncio.Future[None]]) -> AsyncIterator[asyncio.Future[None]]:
+    """Give what is done once one of these is; they are cancelled afterwards."""
     gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def over(_: asyncio.Future[None]) -> None:

@@ -1,0 +1,119 @@
+"""What one token may take of a server process: how often it submits, and how much it holds open at a time."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from headway.client.settings import UNLIMITED, Settings
+from headway.core.policy.units import parse_rate
+from headway.engine.tickets import TICKET_MS
+from headway.server.auth import Caller
+from headway.server.problems import Problem
+
+TOKENS_KEPT = 10_000  # Tokens whose rates a process remembers.
+
+
+@dataclass(slots=True)
+class Bucket:
+    """A token bucket: it fills at ``per_second`` up to ``capacity``, and each submit takes one out.
+
+    A bulk of more than fits in may be taken from a full bucket; what is then missing has to flow in first.
+    """
+
+    capacity: float
+    per_second: float
+    level: float
+    filled: float
+
+    @classmethod
+    def of(cls, rate: str, now: float) -> Bucket:
+        count, period_ms = parse_rate(rate)
+        return cls(count, count * 1_000 / period_ms, count, now)
+
+    def take(self, number: int, now: float) -> float:
+        """Take so many out. Returns 0.0, or after how many seconds they can be taken, and takes none."""
+        self.level = min(self.capacity, self.level + (now - self.filled) * self.per_second)
+        self.filled = now
+        wanted = min(number, self.capacity)
+        if self.level < wanted:
+            return (wanted - self.level) / self.per_second
+        self.level -= number
+        return 0.0
+
+
+class Quotas:
+    """Counts what each token takes. Callers without a token, on a server that is open, are not bounded.
+
+    Each process counts for itself: with N processes a token has up to N times as much.
+    """
+
+    def __init__(self, settings: Callable[[], Settings], *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._buckets: OrderedDict[tuple[str, str], Bucket] = OrderedDict()
+        self._held: Counter[str] = Counter()
+        self._tickets: dict[str, deque[float]] = {}  # By token: when those of its tickets expire that are unused.
+
+    def submit(self, caller: Caller, number: int = 1) -> None:
+        """Count so many submits, or refuse all of them. Raises ``Problem``."""
+        rate = caller.rate or self._settings().token_rate
+        if caller.token_id is None or rate == UNLIMITED:
+            return
+        now, key = self._clock(), (caller.token_id, rate)
+        bucket = self._buckets.get(key)
+        if bucket is None:
+            bucket = self._buckets[key] = Bucket.of(rate, now)
+            if len(self._buckets) > TOKENS_KEPT:
+                self._buckets.popitem(last=False)
+        self._buckets.move_to_end(key)
+        if wait := bucket.take(number, now):
+            raise Problem(
+                "rate_exceeded",
+                f"this token may submit {rate}; try again in {wait:.1f} s",
+                headers={"Retry-After": str(math.ceil(wait))},
+            )
+
+    @contextmanager
+    def hold(self, token_id: str | None) -> Iterator[None]:
+        """Count a stream, a session or a long poll while it is open."""
+        if token_id is None:
+            yield
+            return
+        self._held[token_id] += 1
+        try:
+            yield
+        finally:
+            self._held[token_id] -= 1
+            if not self._held[token_id]:
+                del self._held[token_id]
+
+    def check_held(self, token_id: str | None) -> None:
+        """Refuse another stream of a token that has as many as it may. Raises ``Problem``."""
+        most = self._settings().token_streams
+        if token_id is not None and self._held[token_id] >= most:
+            raise Problem("too_many_streams", f"this token has {most:,} streams, sessions and long polls open here")
+
+    def open_ticket(self, token_id: str | None) -> None:
+        """Count a ticket until it is used or expires. Raises ``Problem``."""
+        if token_id is None:
+            return
+        now, most = self._clock(), self._settings().token_streams
+        tickets = self._tickets.setdefault(token_id, deque())
+        while tickets and tickets[0] <= now:
+            tickets.popleft()
+        if len(tickets) >= most:
+            raise Problem("too_many", f"this token has {most:,} tickets that were not used yet; each lasts a minute")
+        tickets.append(now + TICKET_MS / 1_000)
+
+    def use_ticket(self, token_id: str | None) -> None:
+        """Count a ticket no longer: it was used."""
+        tickets = self._tickets.get(token_id or "")
+        if tickets:
+            tickets.popleft()
+        if token_id is not None and not tickets:
+            self._tickets.pop(token_id, None)
