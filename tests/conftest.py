@@ -17,6 +17,7 @@ from typing import TypeVar
 
 import psycopg
 import pytest
+from hypothesis import HealthCheck, settings
 
 from headway.stores import base
 from headway.stores import open as opening
@@ -27,6 +28,10 @@ from headway.testing.clock import ManualClock
 from tests.guest import INBOX, SCHEME, open_guest, open_hasty_guest
 from tests.posting import posting
 from tests.servers import PgBouncer, Postgres, Server, Valkey
+
+# How long an example takes says how busy the machine is, not whether it holds.
+settings.register_profile("headway", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("headway")
 
 # A machine that is busy with tests may keep a submit waiting, or start a server again, for longer than callers would.
 base.REFUSED_WITHIN = 10.0

@@ -393,7 +393,7 @@ def echo_bed() -> Iterator[tuple[Testbed, Any]]:
         yield bed, echo
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100)
 @given(value=json_values)
 def test_any_json_value_comes_back_equal(echo_bed: tuple[Testbed, Any], value: Any) -> None:
     bed, echo = echo_bed
@@ -402,7 +402,7 @@ def test_any_json_value_comes_back_equal(echo_bed: tuple[Testbed, Any], value: A
     assert same(job.result(timeout=20), value)
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100)
 @given(value=odd_values)
 def test_any_odd_value_is_refused_or_comes_back_the_same(echo_bed: tuple[Testbed, Any], value: Any) -> None:
     bed, echo = echo_bed
@@ -415,7 +415,7 @@ def test_any_odd_value_is_refused_or_comes_back_the_same(echo_bed: tuple[Testbed
 
 
 # The worker lives inside the test: Hypothesis objects to threads that use random numbers while it draws.
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=8, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(values=st.lists(json_values, min_size=10, max_size=40))
 def test_any_json_value_comes_back_equal_from_a_file_too(
     tmp_path_factory: pytest.TempPathFactory, values: list[Any]
