@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import pytest
 
 from headway import Headway, Worker
+from headway.cli.dlq import Filters
+from headway.cli.opening import whole_ids
+from headway.core.job import Job
+from headway.stores.base import JobQuery, Store
+from headway.stores.open import open_store
 from tests.cli.command import Cli, Ran, until
 
 
@@ -71,3 +78,28 @@ def test_ids_may_be_short_and_go_with_no_filter(dead: Cli) -> None:
 def test_a_time_that_cannot_be_read_is_refused(cli: Cli, text: str) -> None:
     cli.call("submit", "demo.noop")
     assert "--since takes a length such as 2h" in cli.call("dlq", "list", "--since", text, code=2).err
+
+
+class ShortPages:
+    """A store that gives fewer jobs on a page than it was asked for, as one that is bounded by bytes may."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def find(self, query: JobQuery) -> list[Job]:
+        return await self._store.find(query._replace(limit=min(query.limit, 1)))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
+async def test_a_short_page_is_not_the_last_one(dead: Cli) -> None:
+    store = open_store(f"sqlite:///{dead.folder}/headway.db")
+    await store.open()
+    try:
+        short = cast("Store", ShortPages(store))
+        found = [job async for page in Filters().find(short) for job in page]
+        assert len(found) == 4
+        assert await whole_ids(short, [found[-1].job_id[-8:]]) == [found[-1].job_id]
+    finally:
+        await store.close()

@@ -63,8 +63,6 @@ class Filters:
                 and (since_at is None or (job.finished_at or 0) >= since_at)
                 and (until_at is None or (job.finished_at or 0) < until_at)
             ]
-            if len(page) < PAGE:
-                break
             before = page[-1].seq  # Ever older, so one that dies again meanwhile is not met twice.
 
     def _has_error(self, job: Job) -> bool:

@@ -221,7 +221,7 @@ async def _whole_id(found_in: Store | Historian, word: str, states: tuple[State,
         while left > 0 and not (fitting and len(part) >= PART_SURE):
             page = await found_in.find(JobQuery(states=scope, before=before, limit=min(PAGE, left)))
             fitting |= {job.job_id for job in page if job.job_id.startswith(part) or job.job_id.endswith(part)}
-            if len(page) < PAGE:
+            if not page:
                 break
             before, left = page[-1].seq, left - len(page)
         if len(fitting) > 1:
