@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from headway.core.job import State
@@ -26,6 +28,7 @@ from tests.conformance.builders import (
     submit,
     submit_one,
 )
+from tests.conftest import OpenStore
 
 KEEP = Keep(completed_ms=1_000, failed_ms=2_000, cancelled_ms=3_000, dead_letter_ms=4_000)
 KEPT_MS = {
@@ -40,7 +43,7 @@ KEPT_MS = {
 async def test_an_ended_job_is_kept_for_its_time_from_the_end_and_no_longer(
     store: Store, clock: ManualClock, state: State
 ) -> None:
-    # R1.39, R5.25, R2.70 as far as age goes
+    # R1.39, R5.25, R2.70: by age
     clock.advance(ms=50)
     job_id = await ended_job(store, state)
     clock.advance(ms=KEPT_MS[state] - 1)
@@ -50,6 +53,43 @@ async def test_an_ended_job_is_kept_for_its_time_from_the_end_and_no_longer(
     assert await store.prune(KEEP) == 1
     assert await store.get([job_id]) == [None]
     assert await store.find(JobQuery()) == []
+
+
+@pytest.mark.parametrize("state", KEPT_MS)
+async def test_of_more_ended_jobs_than_a_state_keeps_the_oldest_go(
+    store: Store, clock: ManualClock, state: State
+) -> None:
+    # R2.70: by count
+    ended = []
+    for _ in range(7):
+        clock.advance(ms=10)
+        ended.append(await ended_job(store, state))
+    others = [await ended_job(store, other) for other in KEPT_MS if other is not state]
+    waiting = await submit_one(store)
+    bound = replace(Keep(), **{f"{state.value}_max": 3})
+    assert await store.prune(Keep()) == 0  # Without a bound all stay.
+    assert await store.prune(replace(bound, **{f"{state.value}_max": 7})) == 0
+    assert await store.prune(bound, limit=3) == 3  # In batches, as everything that is pruned.
+    assert await store.prune(bound, limit=3) == 1
+    assert await store.prune(bound) == 0
+    kept = {job.job_id for job in await store.find(JobQuery())}
+    assert kept == {*ended[4:], *others, waiting}
+    clock.advance(ms=10)
+    newest = await ended_job(store, state, a_job(lane="high"))
+    assert await store.prune(bound) == 1
+    assert {job.job_id for job in await store.find(JobQuery(states=(state,)))} == {*ended[5:], newest}
+
+
+async def test_a_bound_on_ended_jobs_is_each_namespaces_own(open_namespace: OpenStore, clock: ManualClock) -> None:
+    # R2.70
+    one, other = await open_namespace("one"), await open_namespace("other")
+    for store in (one, other):
+        for state in (State.COMPLETED, State.FAILED):
+            clock.advance(ms=10)
+            await ended_job(store, state)
+            await ended_job(store, state)
+    assert await one.prune(Keep(completed_max=1, failed_max=1)) == 2
+    assert (len(await one.find(JobQuery())), len(await other.find(JobQuery()))) == (2, 4)
 
 
 async def test_retention_counts_from_the_end_and_not_from_the_submit(store: Store, clock: ManualClock) -> None:

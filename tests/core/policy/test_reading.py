@@ -108,13 +108,20 @@ def test_parts_that_are_given_stand_beside_those_that_are_not() -> None:
         weights = {acme = 3, "odd name" = 0.5}
         [keep]
         failed = 3600
+        completed_max = 1_000
         """
     )
     assert policy.crash_limit == 5
     assert policy.retry == RetryRule("exponential", base_ms=500, cap_ms=60_000, jitter=0.1)
     assert policy.tenants == Tenants(1, {"acme": 3, "odd name": 0.5})
-    assert policy.keep == Keep(failed_ms=3_600_000)
+    assert policy.keep == Keep(failed_ms=3_600_000, completed_max=1_000)
     assert policy.lanes == BUILT_IN.lanes
+
+
+@pytest.mark.parametrize("value", ["-1", "1.5", "'many'", "true"])
+def test_a_bound_on_what_is_kept_is_a_whole_number(value: str) -> None:  # R2.70
+    with pytest.raises(PolicyError, match=r"keep\.completed_max"):
+        read(f"[keep]\ncompleted_max = {value}")
 
 
 def test_lanes_that_are_given_replace_the_built_in_ones() -> None:

@@ -145,13 +145,20 @@ class TaskRule:
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """How long ended jobs and idempotency keys are kept, from the moment they ended."""
+    """How long ended jobs and idempotency keys are kept, from the moment they ended, and how many of them.
+
+    Of more ended jobs of a state than its ``max`` the oldest go, however young they are; 0 is no bound.
+    """
 
     completed_ms: int = DAY
     failed_ms: int = 7 * DAY
     cancelled_ms: int = DAY
     dead_letter_ms: int = 30 * DAY
     idempotency_ms: int = DAY
+    completed_max: int = 0
+    failed_max: int = 0
+    cancelled_max: int = 0
+    dead_letter_max: int = 0
 
 
 def _built_in_lanes() -> Mapping[str, Lane]:

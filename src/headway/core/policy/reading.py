@@ -234,6 +234,10 @@ def _read_keep(table: Table) -> Keep:
         cancelled_ms=table.length("cancelled", usual.cancelled_ms),
         dead_letter_ms=table.length("dead_letter", usual.dead_letter_ms),
         idempotency_ms=table.length("idempotency", usual.idempotency_ms),
+        completed_max=table.whole("completed_max", usual.completed_max),
+        failed_max=table.whole("failed_max", usual.failed_max),
+        cancelled_max=table.whole("cancelled_max", usual.cancelled_max),
+        dead_letter_max=table.whole("dead_letter_max", usual.dead_letter_max),
     )
     table.close()
     return keep

@@ -383,6 +383,9 @@ class MemoryStore:
             ][:limit]
             for record in old:
                 self._forget(record)
+            for record in self._beyond(keep)[: limit - len(old)]:
+                self._forget(record)
+                old.append(record)
             for scope in [scope for scope, (_, _, until_at) in self._idempotent.items() if until_at <= now_at][:limit]:
                 del self._idempotent[scope]
             for worker in list(self._workers.values()):
@@ -394,6 +397,21 @@ class MemoryStore:
             self._stretches = [s for s in self._stretches if s.until_at + STRETCHES_KEPT_MS > now_at]
             self._rates = {key: reached for key, reached in self._rates.items() if reached > now_at * 1_000}
             return len(expired[:limit]) + len(old)
+
+    def _beyond(self, keep: Keep) -> list[Record]:
+        """Return the oldest ended jobs of the states of which more are kept than the policy allows."""
+        most = {
+            State.COMPLETED: keep.completed_max,
+            State.FAILED: keep.failed_max,
+            State.CANCELLED: keep.cancelled_max,
+            State.DEAD_LETTER: keep.dead_letter_max,
+        }
+        found: list[Record] = []
+        for state, count in most.items():
+            ended = [record for record in self._order.values() if record.state is state] if count else []
+            ended.sort(key=lambda record: (record.finished_at or 0, record.seq))
+            found += ended[: max(0, len(ended) - count)]
+        return found
 
     async def purge(self, states: Sequence[State], job_ids: Sequence[JobId] | None, *, limit: int = 1_000) -> int:
         with self._lock:

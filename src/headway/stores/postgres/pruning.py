@@ -25,6 +25,7 @@ class Round:
 
     reached: int = 0
     turned: float = 0.0
+    trimmed: int = 0  # No completed job with a number up to this one is left beyond the bound on how many are kept.
 
     def days_are_due(self) -> bool:
         """Tell whether it is time to make tables for the days to come."""
@@ -53,6 +54,7 @@ async def prune(tx: Transaction, keep: Keep, limit: int, round_: Round) -> int:
         found = await tx.db.run("prune_bad", state.value, tx.now_at - ms, tx.namespace_id, limit)
         bad += [row["seq"] for row in found]
     forgotten = await _forget(tx, old, bad[: limit - len(old)])
+    forgotten += await _forget_beyond(tx, keep, limit - forgotten, round_)
     await tx.db.run("prune_keys", tx.now_at, limit)
     await tx.db.run("prune_workers_bury", tx.now_at)
     await tx.db.run("prune_workers", tx.now_at - DEAD_WORKERS_KEPT_MS)
@@ -60,6 +62,28 @@ async def prune(tx: Transaction, keep: Keep, limit: int, round_: Round) -> int:
     await tx.db.run("prune_rates", tx.namespace_id, tx.now_at * 1_000)
     await tx.db.run("prune_tally", tx.namespace_id, tx.now_at // MINUTE - TALLY_MINUTES)
     return len(cancelled) + forgotten
+
+
+async def _forget_beyond(tx: Transaction, keep: Keep, limit: int, round_: Round) -> int:
+    """Forget ended jobs of the states of which more are kept than the policy allows. The newest stay."""
+    completed: list[int] = []
+    if keep.completed_max and limit > 0:
+        values = (round_.trimmed, tx.namespace_id, limit, keep.completed_max)
+        completed = [row["seq"] for row in await tx.db.run("prune_beyond_completed", *values)]
+        if len(completed) < limit:  # Those with lower numbers are gone, and need not be walked over again.
+            round_.trimmed = max(completed, default=round_.trimmed)
+    bad: list[int] = []
+    most = {
+        State.FAILED: keep.failed_max,
+        State.CANCELLED: keep.cancelled_max,
+        State.DEAD_LETTER: keep.dead_letter_max,
+    }
+    for state, count in most.items():
+        room = limit - len(completed) - len(bad)
+        if count and room > 0:
+            found = await tx.db.run("prune_beyond", state.value, tx.namespace_id, room, count)
+            bad += [row["seq"] for row in found]
+    return await _forget(tx, completed, bad)
 
 
 async def purge(tx: Transaction, states: Sequence[State], job_ids: Sequence[JobId] | None, limit: int) -> int:

@@ -401,7 +401,8 @@ class RedisStore:
         return int(
             await self._call(
                 "prune", limit, keep.completed_ms, keep.failed_ms, keep.cancelled_ms, keep.dead_letter_ms,
-                DEAD_WORKERS_KEPT_MS, STRETCHES_KEPT_MS,
+                DEAD_WORKERS_KEPT_MS, STRETCHES_KEPT_MS, keep.completed_max, keep.failed_max, keep.cancelled_max,
+                keep.dead_letter_max,
             )
         )  # fmt: skip
 

@@ -41,6 +41,8 @@ def prune(tx: Transaction, keep: Keep, limit: int, round_: Round) -> int:
     for state, ms in kept_ms.items():
         old += [seq for (seq,) in tx.db.run("prune_bad", state.value, tx.now_at - ms, tx.namespace_id, limit)]
     _forget(tx, old[:limit])
+    beyond = _beyond(tx, keep, limit - len(old[:limit]))
+    _forget(tx, beyond)
     tx.db.run("prune_keys", tx.now_at, limit)
     tx.db.run("prune_workers_bury", tx.now_at)
     tx.db.run("prune_workers", tx.now_at - DEAD_WORKERS_KEPT_MS)
@@ -49,7 +51,25 @@ def prune(tx: Transaction, keep: Keep, limit: int, round_: Round) -> int:
     yesterday = tx.now_at // MINUTE - 1_440
     tx.db.run("prune_tally_fold", yesterday)
     tx.db.run("prune_tally", yesterday)
-    return len(cancelled) + len(old[:limit])
+    return len(cancelled) + len(old[:limit]) + len(beyond)
+
+
+def _beyond(tx: Transaction, keep: Keep, limit: int) -> list[int]:
+    """Return ended jobs of the states of which more are kept than the policy allows. The newest stay."""
+    found: list[int] = []
+    if keep.completed_max:
+        rest = tx.db.run("prune_beyond_completed", tx.namespace_id, limit, keep.completed_max)
+        found += [seq for (seq,) in rest]
+    bad = {
+        State.FAILED: keep.failed_max,
+        State.CANCELLED: keep.cancelled_max,
+        State.DEAD_LETTER: keep.dead_letter_max,
+    }
+    for state, most in bad.items():
+        if most and len(found) < limit:
+            rest = tx.db.run("prune_beyond", state.value, tx.namespace_id, limit - len(found), most)
+            found += [seq for (seq,) in rest]
+    return found
 
 
 def purge(tx: Transaction, states: Sequence[State], job_ids: Sequence[JobId] | None, limit: int) -> int:

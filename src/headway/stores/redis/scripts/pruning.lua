@@ -41,8 +41,30 @@ local function archived_until(moment)
   return first[2] and math.min(moment, tonumber(first[2]) - 1) or moment
 end
 
+-- The oldest endings of the states of which more are kept than args say, from the ninth on.
+local function prune_beyond(args, most)
+  local over, until_at = {}, archived_until(now)
+  local completed = call('HLEN', P .. 'out')
+  for i, letter in ipairs({'F', 'X', 'D'}) do
+    local count, bound = call('ZCARD', P .. 'old:' .. letter), tonumber(args[9 + i])
+    completed = completed - count
+    local surplus = math.min(count - bound, most - #over)
+    if bound > 0 and surplus > 0 then
+      local some = call('ZRANGE', P .. 'old:' .. letter, '-inf', num(until_at), 'BYSCORE', 'LIMIT', 0, surplus)
+      for _, member in ipairs(some) do push(over, member) end
+    end
+  end
+  local bound = tonumber(args[9])
+  local surplus = math.min(completed - bound, most - #over)
+  if bound > 0 and surplus > 0 then
+    for _, member in ipairs(prune_completed(until_at, surplus)) do push(over, member) end
+  end
+  return over
+end
+
 -- prune: cancel a batch of expired jobs, forget a batch of old ones and all that is stale.
--- args     how many at most, how long to keep completed, failed, cancelled and dead-lettered jobs, workers and stretches (ms)
+-- args     how many at most, how long to keep completed, failed, cancelled and dead-lettered jobs, workers and stretches (ms);
+--          how many completed, failed, cancelled and dead-lettered jobs to keep (0: no bound)
 -- returns  how many jobs it touched
 local function prune(keys, args)
   begin(keys, args)
@@ -67,6 +89,9 @@ local function prune(keys, args)
     end
   end
   ending.forget(old)
+  local beyond = prune_beyond(args, most - #old)
+  ending.forget(beyond)
+  touched = touched + #beyond
   local scopes = call('ZRANGE', P .. 'idem_until', '-inf', num(now), 'BYSCORE', 'LIMIT', 0, most)
   for _, scope in ipairs(scopes) do
     local kept = call('HGET', P .. 'idem', scope)
