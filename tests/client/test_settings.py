@@ -97,6 +97,7 @@ def test_one_slot_is_reserved_unless_there_is_only_one(tmp_path: Path) -> None:
         ({"grace": -1}, "grace must be at least 0"),
         ({"heartbeat": 50}, "dead_after .* must be at least twice heartbeat"),
         ({"payload_max": 0}, "payload_max must be above 0"),
+        ({"http_payload_max": 0}, "http_payload_max must be above 0"),
         ({"namespace": "a b"}, "namespace must be a name"),
         ({"namespace": "x" * 65}, "namespace must be a name"),
         ({"log": "xml"}, "log must be console or json"),

@@ -16,10 +16,11 @@ from headway.client.codec import VERSION
 from headway.core.errors import JobError
 from headway.core.job import JobId
 from headway.core.policy.retry import Raised, Returned
+from headway.server.api import headway_api
 from headway.server.pages import LISTED_MAX, PAGE_BYTES
 from headway.stores.base import JobQuery
 from tests.conformance.builders import BOOM, a_job, claim, claim_one, end, register
-from tests.server.conftest import client_for
+from tests.server.conftest import client_for, make_app
 from tests.server.live import served
 from tests.server.test_workers import register as register_over_http
 
@@ -250,3 +251,33 @@ async def test_a_command_sees_every_large_job_over_http(api: FastAPI, app: Headw
             assert all(job is None or job.payload == VERSION + MEGABYTE for job in got)
         finally:
             await store.close()
+
+
+# ---------------------------------------------------------------------- what comes in
+
+
+@pytest.mark.parametrize("store_name", ["memory"])
+async def test_a_task_takes_256_kilobytes_over_http_and_not_a_byte_more(http: httpx.AsyncClient) -> None:
+    # S-18, R5.105
+    around = len(b'{"x":""}')
+    fits = {"task_type": "nobody.knows", "parameters": {"x": "y" * ((256 << 10) - around)}}
+    larger = {"task_type": "nobody.knows", "parameters": {"x": "y" * ((256 << 10) - around + 1)}}
+    assert (await http.post(TASKS, json=fits)).status_code == 201
+    answer = await http.post(TASKS, json=larger)
+    assert (answer.status_code, answer.json()["code"]) == (413, "payload_too_large")
+    assert "http_payload_max" in answer.json()["detail"]
+    answer = await http.post(f"{TASKS}/bulk", json=[fits, larger])
+    assert (answer.status_code, answer.json()["code"], answer.json()["index"]) == (413, "payload_too_large", 1)
+    answer = await http.post("/task", json=larger)
+    assert (answer.status_code, answer.json()["code"]) == (413, "payload_too_large")
+    answer = await http.post(TASKS, json=fits | {"parameters": {"x": "y" * (400 << 10)}})
+    assert (answer.status_code, answer.json()["code"]) == (413, "too_large")
+    assert len((await http.get(TASKS)).json()["items"]) == 1
+
+
+async def test_a_setting_allows_more_over_http() -> None:
+    # S-18
+    app = make_app("memory://", http_payload_max=500_000)
+    async with app, client_for(headway_api(app, hosts=["testserver"])) as http:
+        body = {"task_type": "nobody.knows", "parameters": {"x": "y" * 499_000}}
+        assert (await http.post(TASKS, json=body)).status_code == 201

@@ -357,7 +357,7 @@ async def test_a_task_for_later_is_scheduled(http: httpx.AsyncClient) -> None:
         pytest.param({"task_type": "echo", "priority": "high\x7f"}, 422, "invalid", id="control in a lane"),
         pytest.param({"task_type": "echo", "required_capabilities": ["\x9b"]}, 422, "invalid", id="control in a need"),
         pytest.param(
-            {"task_type": "other", "parameters": {"x": "y" * (1 << 20)}}, 413, "payload_too_large", id="large"
+            {"task_type": "other", "parameters": {"x": "y" * (256 << 10)}}, 413, "payload_too_large", id="large"
         ),
     ],
 )

@@ -50,6 +50,7 @@ class Settings:
     hard_grace: float = 10.0
     poll: float = 1.25
     payload_max: int = 1 << 20
+    http_payload_max: int = 256 << 10
     policy: str | None = None
     server: str | None = None
     token: str | None = None
@@ -76,7 +77,7 @@ class Settings:
                 setting="reserved",
             )
         check_token_rate(self.token_rate)
-        positive = ("heartbeat", "dead_after", "confirm", "poll", "payload_max", "store_timeout")
+        positive = ("heartbeat", "dead_after", "confirm", "poll", "payload_max", "http_payload_max", "store_timeout")
         for name in (*positive, "token_streams", "token_workers"):
             if getattr(self, name) <= 0:
                 raise ConfigError(f"{name} must be above 0, not {getattr(self, name)}", setting=name)

@@ -13,7 +13,7 @@ from fastapi.routing import APIRoute
 from headway.client.app import Headway
 from headway.server import problems
 from headway.server.docs import add_docs
-from headway.server.guard import EFFECT, Guard
+from headway.server.guard import AROUND, EFFECT, Guard
 from headway.server.routes import admin, fasdis, health, interactive, operate, policy, queue, streams, tasks, workers
 from headway.server.service import Service
 from headway.server.upkeep import Mounted, upkeep
@@ -66,7 +66,8 @@ def headway_api(
     api.openapi = _describe(api)  # type: ignore[method-assign]
     add_docs(api)
     api.add_middleware(Mounted, service=service)
-    api.add_middleware(Guard, tokens=service.tokens, hosts=hosts, origins=origins)
+    body_max = app.settings.http_payload_max + AROUND
+    api.add_middleware(Guard, tokens=service.tokens, hosts=hosts, origins=origins, body_max=body_max)
     return api
 
 

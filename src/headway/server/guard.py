@@ -39,7 +39,8 @@ TEST_HOST = "testserver"
 
 HEADERS_MAX = 100
 NAME_MAX = 300  # Letters of a header that names a host, an origin or a kind of content.
-BODY_MAX = (1 << 20) + (64 << 10)  # One task with the largest payload, and what stands around it.
+AROUND = 64 << 10  # Bytes of a body beside the parameters of its one task.
+BODY_MAX = (256 << 10) + AROUND  # Unless the settings let a task have more.
 BULK_MAX = 4 << 20
 BODY_SECONDS = 30.0
 DEPTH_MAX = 64

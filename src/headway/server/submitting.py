@@ -6,8 +6,9 @@ import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from headway.client.codec import VERSION
 from headway.client.task import Call, Task
-from headway.core.errors import HeadwayError, StoreUnavailable
+from headway.core.errors import HeadwayError, PayloadTooLarge, StoreUnavailable
 from headway.core.job import ClassKey, Job, State, Submitted
 from headway.core.policy.document import Policy
 from headway.core.policy.estimate import Estimate, Forecast, Spot, next_place, spot_of
@@ -78,7 +79,16 @@ def _call(
         task = task.using(
             idempotency_key=key, trace_id=trace, tenant=tenant, run_after=new.run_after, expires=new.expires
         )
-    return task.call_named(new.parameters)
+    call = task.call_named(new.parameters)
+    size, most = len(call.new.payload) - len(VERSION), service.app.settings.http_payload_max
+    if size > most:
+        raise PayloadTooLarge(
+            f"task {task.name}: the parameters take {size:,} bytes, more than the {most:,} allowed over HTTP "
+            "(http_payload_max); keep large data elsewhere and pass a reference",
+            task=task.name,
+            size=size,
+        )
+    return call
 
 
 async def submit(service: Service, calls: Sequence[Call[Any]]) -> list[Kept]:
