@@ -7,6 +7,7 @@ import logging
 import sys
 from collections.abc import Coroutine
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
@@ -59,6 +60,11 @@ ServerAddress = Annotated[
 ServerToken = Annotated[
     str | None,
     Parameter(help="What the server knows this worker by; rather set HEADWAY_TOKEN, which no process list shows."),
+]
+
+
+Reload = Annotated[
+    bool, Parameter(help="Drain and start again whenever source files change; for development.", show_default=False)
 ]
 
 
@@ -122,6 +128,7 @@ def worker(
     server: ServerAddress = None,
     token: ServerToken = None,
     log_level: LogLevel = "info",
+    reload: Reload = False,
 ) -> int:
     """Run an app's jobs until told to stop.
 
@@ -131,6 +138,9 @@ def worker(
     The first Ctrl-C or SIGTERM drains: nothing new is claimed, running jobs get
     the grace period, the rest go back to the queue unharmed. The second stops
     at once. Exits with 3 if the app cannot be loaded.
+
+    With --reload, for development, it drains and starts again whenever a Python or
+    TOML file below the current folder changes.
     """
     if app is None:
         raise ConfigError("no app: write `headway worker module:attribute`, or set HEADWAY_APP")
@@ -139,6 +149,11 @@ def worker(
 
     overrides = flags.overrides(server=server, token=token)
     configure_logs(flags.log_form(), log_level)
+    if reload:
+        from headway.worker.reloading import run_reloading
+
+        words = [word for word in sys.argv[1:] if word != "--reload"]
+        return run_reloading([sys.executable, "-m", "headway", *words], Path.cwd())
     if sys.stderr.isatty():
         print(
             f"Headway {__version__}: {plural(processes, 'runner')} of {clean(app)}. "

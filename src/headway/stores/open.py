@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import unquote
@@ -46,6 +47,21 @@ def open_store(
     return PairedStore(store, lambda: _make(transient, namespace, clock, timeout))
 
 
+MakeStore = Callable[[str, str, Clock | None], Store]
+
+_registered: dict[str, MakeStore] = {}
+
+
+def register_scheme(scheme: str, make: MakeStore) -> None:
+    """Let addresses that begin with ``scheme://`` name stores of another kind, in this process.
+
+    ``make`` gets the address, the namespace and a clock (None: the store's own), and returns an unopened store.
+    """
+    if scheme in _SCHEMES:
+        raise ConfigError(f"addresses with {scheme}:// already name a store of Headway's own")
+    _registered[scheme] = make
+
+
 def _make(url: str, namespace: str, clock: Clock | None, timeout: float) -> Store:
     scheme, separator, rest = url.partition("://")
     if not separator:
@@ -69,6 +85,8 @@ def _make(url: str, namespace: str, clock: Clock | None, timeout: float) -> Stor
             from headway.stores.postgres import address as postgres
 
             return postgres.make_store(url, namespace, clock, timeout)
+        case _ if scheme in _registered:
+            return _registered[scheme](url, namespace, clock)
         case _ if scheme in _REDIS:
             _need("hiredis", "redis", scheme)
             from headway.stores.redis import address as redis

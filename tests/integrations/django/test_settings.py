@@ -17,6 +17,7 @@ from django.test import override_settings
 from headway.integrations.django.address import address_of
 from headway.integrations.django.conf import PREFIX, Options, read_options
 from headway.integrations.django.loading import load_task_modules
+from headway.integrations.django.management.commands import run_ioqueue
 from headway.integrations.django.queue import worker_settings
 from headway.stores.postgres.address import read_address
 from tests.integrations.django.shop import tasks
@@ -132,6 +133,21 @@ def test_a_database_that_cannot_hold_jobs_is_an_error_that_says_what_works() -> 
     assert message.id == "ioqueue.E004"
     assert "PostgreSQL 13" in message.hint
     assert found(IOQUEUE_DATABASE="none") == ["ioqueue.E003"]
+
+
+def test_reloading_runs_the_same_command_without_the_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[list[str]] = []
+
+    def run(words: list[str], folder: Path) -> int:
+        ran.append(words)
+        return 7
+
+    monkeypatch.setattr(run_ioqueue, "run_reloading", run)
+    monkeypatch.setattr(sys, "argv", ["manage.py", "run_ioqueue", "--reload", "--slots", "3"])
+    monkeypatch.setattr(run_ioqueue, "get_child_arguments", lambda: [sys.executable, *sys.argv])
+    with pytest.raises(SystemExit) as ended:
+        call_command("run_ioqueue", "--reload", "--slots", "3", skip_checks=True)
+    assert (ended.value.code, ran) == (7, [[sys.executable, "manage.py", "run_ioqueue", "--slots", "3"]])
 
 
 def test_no_change_of_the_models_is_missing_from_the_migrations() -> None:

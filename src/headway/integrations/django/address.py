@@ -9,9 +9,8 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 
 from headway.integrations.django.conf import database, read_options
-from headway.integrations.django.sqlite import SCHEME, Here, sqlite_address, with_transient, worker_store
+from headway.integrations.django.sqlite import Here, sqlite_address
 from headway.stores.base import Clock, Store
-from headway.stores.open import open_store
 
 WORKS = (
     "Under Django, jobs are kept in SQLite, or in PostgreSQL 13 or newer with psycopg 3 (pip install "
@@ -38,13 +37,6 @@ def store_address() -> str:
     if connection.vendor != "postgresql":
         raise ImproperlyConfigured(f"the database {database()!r} is {connection.vendor}. {WORKS}")
     return address_of(connection.settings_dict)
-
-
-def open_project_store(address: str, namespace: str, *, transient: str | None = None) -> Store:
-    """Make the unopened store of one process of a worker, with another one for transient jobs if that is named."""
-    if not address.startswith(SCHEME):
-        return open_store(address, namespace, transient=transient)
-    return with_transient(worker_store(address, namespace), transient)
 
 
 def borrowing_store(alias: str, namespace: str, *, clock: Clock | None = None) -> Store:

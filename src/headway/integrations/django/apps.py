@@ -19,7 +19,8 @@ class IoQueueConfig(AppConfig):
     def ready(self) -> None:
         from headway.integrations.django.checks import check_database, check_settings, check_tasks
         from headway.integrations.django.flushing import flush_on_signal
-        from headway.integrations.django.sqlite import claim_files
+        from headway.integrations.django.sqlite import SCHEME, claim_files, worker_store
+        from headway.stores.open import register_scheme
 
         checks.register(check_settings, "ioqueue")
         checks.register(check_database, "ioqueue")
@@ -27,6 +28,7 @@ class IoQueueConfig(AppConfig):
         pre_migrate.connect(prepare_tables, sender=self)
         post_migrate.connect(flush_on_signal, sender=self)
         claim_files()
+        register_scheme(SCHEME.removesuffix("://"), worker_store)
 
 
 def prepare_tables(*, using: str, verbosity: int = 1, stdout: Any = None, **_: object) -> None:

@@ -21,7 +21,7 @@ from headway.core.errors import JobNotFound, NotAStore, StoreError
 from headway.core.job import JobId, NewJob, State, Submitted
 from headway.core.policy.why import unknown_tasks
 from headway.core.standing import Survey
-from headway.integrations.django.address import WORKS, borrowing_store, open_project_store, store_address
+from headway.integrations.django.address import WORKS, borrowing_store, store_address
 from headway.integrations.django.conf import Options, database, read_options
 from headway.integrations.django.connections import keep_connections_fresh
 from headway.integrations.django.loading import adopt_django_tasks, import_task_module
@@ -38,6 +38,7 @@ from headway.integrations.django.sqlite import (
 )
 from headway.integrations.django.views import WITH_VIEWS
 from headway.stores.base import Migrates, Stats, Store
+from headway.stores.open import open_store
 from headway.stores.sqlite.store import SqliteStore
 
 R = TypeVar("R")
@@ -73,7 +74,7 @@ class Queue(Headway):
         It is a worker's: what is submitted and asked elsewhere goes by Django's connection, where that is SQLite's.
         """
         address = self.settings.store if self._placed else store_address()
-        return open_project_store(address, self.settings.namespace, transient=self.settings.transient_store)
+        return open_store(address, self.settings.namespace, transient=self.settings.transient_store)
 
     def import_task(self, name: str) -> Task[Any, Any, Any] | None:
         """Return a task that is declared in a module of the project which nothing has imported yet."""

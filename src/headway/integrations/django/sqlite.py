@@ -52,9 +52,9 @@ def joined_store(alias: str, namespace: str, *, clock: Clock = host_ms) -> Sqlit
     return SqliteStore(Joined(_guest(alias), Here(alias)), namespace, clock=clock)
 
 
-def worker_store(address: str, namespace: str) -> SqliteStore:
+def worker_store(address: str, namespace: str, clock: Clock | None = None) -> SqliteStore:
     """Make the store of a worker's process, with connections of its own."""
-    return SqliteStore(Database(_guest(address.removeprefix(SCHEME))), namespace, clock=host_ms)
+    return SqliteStore(Database(_guest(address.removeprefix(SCHEME))), namespace, clock=clock or host_ms)
 
 
 def with_transient(store: Store, address: str | None) -> Store:

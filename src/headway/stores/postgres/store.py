@@ -129,6 +129,8 @@ class PostgresStore:
     async def submit(self, jobs: Sequence[NewJob]) -> list[Submitted]:
         if not jobs:
             return []
+        if not isinstance(self._connections, Connections):  # There may be no loop that could time it.
+            return await self._submit_all(jobs)
         try:
             async with asyncio.timeout(submit_within(self.address.timeout, jobs)):
                 return await self._submit_all(jobs)

@@ -8,21 +8,24 @@ import os
 import sys
 from argparse import ArgumentParser
 from collections.abc import Coroutine
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from django.conf import ENVIRONMENT_VARIABLE
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError
 from django.db import connections
+from django.utils.autoreload import get_child_arguments
 
 from headway.core.errors import HeadwayError
 from headway.engine.logs import configure_logs
-from headway.integrations.django.address import open_project_store, store_address
+from headway.integrations.django.address import store_address
 from headway.integrations.django.conf import read_options
 from headway.integrations.django.outcomes import Outcomes, has_django_tasks
 from headway.integrations.django.queue import worker_settings
 from headway.stores.open import mask
 from headway.worker.parent import CannotStart, Parent
+from headway.worker.reloading import run_reloading
 
 if TYPE_CHECKING:
     from headway.stores.base import Store
@@ -43,15 +46,24 @@ class Command(BaseCommand):
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("--concurrency", type=int, metavar="N", help="jobs at once, over IOQUEUE_MAX_CONCURRENCY")
+        parser.add_argument(
+            "--concurrency", "--slots", type=int, metavar="N", help="jobs at once, over IOQUEUE_MAX_CONCURRENCY"
+        )
         parser.add_argument("--processes", type=int, default=1, metavar="N", help="runner processes, each with as many")
         parser.add_argument("--log-level", choices=LEVELS, default="info", help="the least that is logged (info)")
+        parser.add_argument(
+            "--reload", action="store_true", help="drain and start again whenever source files change; for development"
+        )
 
     def handle(self, *_: Any, **given: Any) -> None:
         if ENVIRONMENT_VARIABLE not in os.environ:
             raise CommandError(
                 f"{ENVIRONMENT_VARIABLE} is not set, so that other processes could not find the settings"
             )
+        configure_logs(None, given["log_level"])
+        if given["reload"]:
+            words = [word for word in get_child_arguments() if word != "--reload"]
+            sys.exit(run_reloading(words, Path.cwd()))
         options, _problems = read_options()
         overrides = worker_settings(options) | {"slots": given["concurrency"] or options.max_concurrency}
         try:
@@ -61,14 +73,12 @@ class Command(BaseCommand):
         # The runners are started by Python itself, not by manage.py, and must find the same modules.
         os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(path for path in sys.path if path))
         connections.close_all()  # The parent runs no task of the project.
-        configure_logs(None, given["log_level"])
         parent = Parent(
             ENTRY,
             processes=max(1, given["processes"]),
             overrides=overrides,
             log_level=given["log_level"],
             on_up=_log_up,
-            opener=open_project_store,
         )
         outcomes = Outcomes() if has_django_tasks() else None
         parent.tallies.on_recorded = outcomes  # Of runners that died.
