@@ -23,6 +23,7 @@ from headway.stores import base
 from headway.stores import open as opening
 from headway.stores.base import Clock, Store
 from headway.stores.open import open_store
+from headway.stores.paired import aside
 from headway.stores.paired.store import PairedStore
 from headway.testing.clock import ManualClock
 from tests.guest import INBOX, SCHEME, open_guest, open_hasty_guest
@@ -35,6 +36,7 @@ settings.load_profile("headway")
 
 # A machine that is busy with tests may keep a submit waiting, or start a server again, for longer than callers would.
 base.REFUSED_WITHIN = 10.0
+aside.PATIENCE = 10.0
 opening.TIMEOUT = 20.0  # type: ignore[attr-defined]
 os.environ.setdefault("HEADWAY_STORE_TIMEOUT", "20")
 

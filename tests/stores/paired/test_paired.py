@@ -20,6 +20,7 @@ from headway.engine.feed import LocalFeed
 from headway.engine.inforce import InForce
 from headway.stores.base import KEEPER, RULES, Archival, Exchange, Exchanged, Migrates, Store, SubmitsWithin
 from headway.stores.open import open_store
+from headway.stores.paired import aside
 from headway.stores.paired.store import PairedStore
 from headway.stores.rulebook import rules_body
 from headway.testing.clock import ManualClock
@@ -321,6 +322,57 @@ async def test_a_store_that_hangs_is_waited_for_once(
     for _ in range(3):
         assert len(await claim(store, free=1)) == 1
     assert asyncio.get_running_loop().time() - began < 0.3
+
+
+async def test_all_questions_of_one_exchange_share_one_time_limit(
+    store: Store, durable: Frail, transient: Frail, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A slow server, or one that freezes again and again, must not be waited for several times by one call.
+    monkeypatch.setattr(aside, "PATIENCE", 1_000.0)
+    monkeypatch.setattr("headway.stores.paired.store.FRESH", -1.0)  # Nothing that was seen before is good enough.
+    passed = 0.0
+    monkeypatch.setattr(aside, "monotonic", lambda: passed)
+    await register(store)
+
+    async def takes_long() -> None:
+        nonlocal passed
+        passed += 999.9
+
+    async def freezes() -> None:
+        transient.hangs = True
+
+    transient.meanwhile, durable.meanwhile = takes_long, freezes
+    async with asyncio.timeout(60):
+        answer = await store.exchange(Exchange("w1", a_claim_id(), plan=Plan(free=1, free_below=1), wait=True))
+    assert (list(answer.leases), len(transient.exchanges)) == ([], 2)
+    assert cast(PairedStore, store)._aside.away is not None
+
+
+async def test_a_store_that_answers_slowly_does_not_count_as_back(
+    store: Store, transient: Frail, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(aside, "PATIENCE", 0.2)
+    await register(store)
+    transient.hangs = True
+    assert await claim(store) == []
+    looked_for = cast(PairedStore, store)._aside
+    assert looked_for.away is not None
+    tried, told_all, slow = 0, looked_for._returned, 0.15  # Over half of the time that a call may take.
+
+    async def answers_slowly(found: Store) -> None:
+        nonlocal tried
+        tried += 1
+        await asyncio.sleep(slow)
+        await told_all(found)
+
+    monkeypatch.setattr(looked_for, "_returned", answers_slowly)
+    transient.hangs = False
+    async with asyncio.timeout(30):
+        while tried < 3:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    assert looked_for.returns == 0
+    slow = 0.0
+    await back(store)
 
 
 async def test_a_store_that_came_back_empty_learns_of_workers_and_pauses_before_it_gives_anything(

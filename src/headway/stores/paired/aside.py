@@ -6,7 +6,9 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from time import monotonic
 from typing import TypeVar
 
 from headway.core.errors import HeadwayError, StoreError, StoreFull, StoreUnavailable
@@ -17,11 +19,29 @@ log = logging.getLogger("headway.stores")
 
 T = TypeVar("T")
 
-PATIENCE = 2.0  # Seconds that a call may take; only the first one after it went away takes so long.
+PATIENCE = 1.0  # Seconds that all questions of one call may take together.
+PROMPT = 0.5  # Part of that within which a store must answer to count as back: a slow one would hold up every call.
 AGAIN = 0.1  # Seconds between tries to reach it again, at first
 AGAIN_MAX = 2.0  # and at last.
 TOLD_AGAIN = 30.0  # Seconds until a warning is repeated; doubled each time,
 TOLD_AGAIN_MAX = 3_600.0  # up to here.
+
+
+class Turn:
+    """The time that one call may spend waiting for the transient store, over all that it asks there."""
+
+    def __init__(self) -> None:
+        self._left = PATIENCE
+
+    @asynccontextmanager
+    async def limit(self) -> AsyncIterator[None]:
+        """Raise ``TimeoutError`` once the time is used up."""
+        began = monotonic()
+        try:
+            async with asyncio.timeout(max(0.0, self._left)):
+                yield
+        finally:
+            self._left -= monotonic() - began
 
 
 class Aside:
@@ -65,13 +85,13 @@ class Aside:
         if self._opened:
             await self._store.close()
 
-    async def ask(self, call: Callable[[Store], Awaitable[T]]) -> T | None:
-        """Ask it something. None: it is away."""
+    async def ask(self, call: Callable[[Store], Awaitable[T]], turn: Turn | None = None) -> T | None:
+        """Ask it something, within what is left of a turn. None: it is away."""
         if self._problem is not None:
             self._look_for_it()
             return None
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with (turn or Turn()).limit():
                 return await call(self._store)
         except (StoreError, TimeoutError) as problem:
             self._lost(problem)
@@ -128,7 +148,7 @@ class Aside:
             await asyncio.sleep(delay * random.uniform(0.7, 1.3))
             delay = min(delay * 2, AGAIN_MAX)
             try:
-                async with asyncio.timeout(PATIENCE):
+                async with asyncio.timeout(PATIENCE * (PROMPT if self._opened else 1.0)):
                     await self._open()
             except (HeadwayError, TimeoutError) as problem:
                 self._problem = _text(problem)

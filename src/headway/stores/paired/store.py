@@ -34,7 +34,7 @@ from headway.stores.base import (
     Store,
     SubmitBlocking,
 )
-from headway.stores.paired.aside import Aside
+from headway.stores.paired.aside import Aside, Turn
 from headway.stores.paired.ear import PairedEar
 from headway.stores.paired.parting import Left, Parts, join_stats, join_views, leading, part, transient_views
 from headway.stores.texts import check_jobs
@@ -146,7 +146,8 @@ class PairedStore:
         left = Left(plan.free, plan.free_below).less(plan, leases)
         counted = begun.claim_id == request.claim_id
         passing = () if counted else _passing(request.finished)
-        peek = await self._peek(request, plan, left, passing)
+        turn = Turn()
+        peek = await self._peek(request, plan, left, passing, turn)
         leases += peek.leases
         left = left.less(plan, peek.leases)
         parts = part(plan.takes, self._holds, self._strays)
@@ -168,27 +169,27 @@ class PairedStore:
         left = left.less(plan, answer.leases)
         idle = request.wait and not leases and not answer.leases and not answer.more and not peek.outdated
         if left.free > 0 and (idle or (parts.then and not peek.outdated)):
-            last = await self._take(request, plan, left, parts, wait=idle)
+            last = await self._take(request, plan, left, parts, turn, wait=idle)
             leases += last
             left = left.less(plan, last)
             if idle and last:
                 await self._withdraw(worker_id)
-        introduced = peek.stranger and await self._introduce(worker_id)
+        introduced = peek.stranger and await self._introduce(worker_id, turn)
         more = answer.more or ((parts.rest or introduced) and left.free > 0)
         return self._answer(answer._replace(more=more), leases)
 
     async def _hand_in(self, request: Exchange) -> Exchanged:
         """What claims nothing: reports, progress, a look."""
         passing = _passing(request.finished)
-        counted = None
+        counted, turn = None, Turn()
         if passing:
-            counted = await self._aside.ask(lambda store: store.exchange(Exchange(None, finished=passing)))
+            counted = await self._aside.ask(lambda store: store.exchange(Exchange(None, finished=passing)), turn)
         kept = request.finished if counted is None else [report for report in request.finished if report.token]
         if request.want_snapshot:
-            await self._look()
+            await self._look(turn)
         return self._answer(await self._durable.exchange(request._replace(finished=kept)), [])
 
-    async def _peek(self, request: Exchange, plan: Plan, left: Left, passing: Sequence[Report]) -> Peek:
+    async def _peek(self, request: Exchange, plan: Plan, left: Left, passing: Sequence[Report], turn: Turn) -> Peek:
         """Take what the plan wants first from the transient store, and look at what is there."""
         known = None if plan.known is None else self._classes
         worker_id = request.worker_id or ""
@@ -199,14 +200,16 @@ class PairedStore:
             worker_id, request.claim_id, passing, left.of(plan, leading(plan.takes), known), want_snapshot=True
         )  # fmt: skip
         self._waiting.discard(worker_id)
-        answer = await self._aside.ask(lambda store: store.exchange(asked))
+        answer = await self._aside.ask(lambda store: store.exchange(asked), turn)
         if answer is None or answer.snapshot is None:
             return Peek([], outdated=False, reported=False, stranger=False)
         outdated = known is not None and len(answer.snapshot.classes) > known
         self._note(answer.snapshot)
         return Peek(list(answer.leases), outdated, True, unmet or answer.worker_state is WorkerState.DEAD)
 
-    async def _take(self, request: Exchange, plan: Plan, left: Left, parts: Parts, *, wait: bool) -> list[Lease]:
+    async def _take(
+        self, request: Exchange, plan: Plan, left: Left, parts: Parts, turn: Turn, *, wait: bool
+    ) -> list[Lease]:
         """Take what comes after the durable jobs. A worker that got nothing looks at all, and waits here too."""
         takes: Sequence[Take] = [take for take in plan.takes if not take.key.persist] if wait else parts.then
         asked = Exchange(
@@ -215,7 +218,7 @@ class PairedStore:
         )  # fmt: skip
         if wait:
             self._waiting.add(request.worker_id or "")
-        answer = await self._aside.ask(lambda store: store.exchange(asked))
+        answer = await self._aside.ask(lambda store: store.exchange(asked), turn)
         if answer is None:
             return []
         if answer.snapshot is not None:
@@ -264,8 +267,8 @@ class PairedStore:
         elsewhere = len(self._views.keys() - self._strays)
         return None if plan.known is None else max(0, plan.known - elsewhere)
 
-    async def _look(self) -> None:
-        seen = await self._aside.ask(lambda store: store.snapshot())
+    async def _look(self, turn: Turn | None = None) -> None:
+        seen = await self._aside.ask(lambda store: store.snapshot(), turn)
         if seen is not None:
             self._note(seen)
 
@@ -290,7 +293,7 @@ class PairedStore:
             self._returns, self._met = self._aside.returns, set()
         return self._returns > 0 and worker_id not in self._met
 
-    async def _introduce(self, worker_id: str) -> bool:
+    async def _introduce(self, worker_id: str, turn: Turn) -> bool:
         """Make a worker known to the transient store as the durable one knows it. Tells whether that was done."""
         try:
             survey = await self._durable.survey()
@@ -300,7 +303,7 @@ class PairedStore:
         if worker is None or worker.state is not WorkerState.ACTIVE:
             return False
         beat = Beat(worker, worker.lease_ends_at - survey.now_at, 0, register=True)
-        if await self._aside.ask(lambda store: store.renew(beat)) is None:
+        if await self._aside.ask(lambda store: store.renew(beat), turn) is None:
             return False
         self._met.add(worker_id)
         return True
