@@ -494,6 +494,7 @@ class Generator:
     def odd_method(self) -> Ask:
         route = self.pick(ROUTES)
         taken = {one.method for one in ROUTES if one.path == route.path}
+        taken |= {"HEAD"} if "GET" in taken else set()
         taken |= {"GET", "POST"} if route.path == "/task" else set()
         methods = {"GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PROPFIND", "get", "X" * 50}
         method = self.pick(sorted(methods - taken))
@@ -644,6 +645,8 @@ async def send(api: FastAPI, ask: Ask, host: bytes | None = b"testserver") -> tu
 
     async def take(message: Any) -> None:
         sent.append(message)
+        if message["type"] == "http.response.body" and not message.get("more_body"):
+            gone.set()  # As a server does once the answer is whole.
 
     async with asyncio.timeout(SOON):
         await api(scope, receive, take)
@@ -674,6 +677,8 @@ async def trouble_with(place: Place, ask: Ask, codes: dict[tuple[str, str], dict
         return f"answered {status} {body[:200]!r}"
     if headers["content-type"] != PROBLEM_JSON:
         return f"answered {headers['content-type']}"
+    if ask.method == "HEAD":
+        return f"a HEAD brought {body[:200]!r}" if body else None
     told = json.loads(body)
     code = told["code"]
     if told["status"] != status or STATUSES.get(code) != status or told["type"] != f"urn:headway:problem:{code}":
