@@ -8,6 +8,7 @@ import ctypes
 import os
 import subprocess
 import time
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from headway import Context, Headway, Limit
@@ -136,6 +137,25 @@ def leave_grandchild() -> None:
     child = subprocess.Popen(["sleep", "1000"])
     mark(f"grandchild {child.pid}")
     time.sleep(60)
+
+
+@app.task(name="leave_programs", executor="process")
+def leave_programs(seconds: float) -> int:
+    """Start a program, and one that leaves the group and loses its parent."""
+    child = subprocess.Popen(["sleep", "1000"])
+    mark(f"program {child.pid}")
+    subprocess.run(["sh", "-c", "setsid sh -c 'echo program $$ >> marks; exec sleep 1000' &"], check=True)
+    while len([line for line in MARKS.read_text().splitlines() if line.startswith("program ")]) < 2:
+        time.sleep(0.01)
+    mark("programs started")
+    time.sleep(seconds)
+    return os.getpid()
+
+
+@app.task(name="use_pool", executor="process")
+def use_pool(number: int) -> tuple[int, int]:
+    with ProcessPoolExecutor(1) as pool:
+        return os.getpid(), pool.submit(abs, -number).result()
 
 
 @app.task(name="capped", limits=[Limit(concurrency=2), Limit(concurrency=1, by="account")])

@@ -12,6 +12,7 @@ import uuid
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_DUMPABLE = 4
+_PR_SET_CHILD_SUBREAPER = 36
 
 
 def die_with_parent() -> None:
@@ -22,6 +23,12 @@ def die_with_parent() -> None:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:  # It died before we asked.
         os._exit(1)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of every process that comes from this one, once its own parent has ended. Linux only."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def hide_from_programs() -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import select
 import signal
 import socket
 import sys
+import time
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
@@ -20,8 +22,9 @@ from headway.core.policy.retry import Raised, Returned, Snoozed
 from headway.engine.logs import configure_logs, flush_logs
 from headway.worker.endings import raised, returned
 from headway.worker.executors import wire
+from headway.worker.executors.supervisor import children
 from headway.worker.loading import load_app
-from headway.worker.system import die_with_parent, hide_from_programs
+from headway.worker.system import adopt_orphans, die_with_parent, hide_from_programs
 
 
 class _Interrupted(BaseException):
@@ -69,6 +72,7 @@ def _leave() -> None:
 
 def main() -> None:
     die_with_parent()
+    adopt_orphans()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     channel = _Channel(socket.socket(fileno=int(sys.argv[1])))
@@ -87,6 +91,7 @@ def main() -> None:
         said = channel.receive()
         if isinstance(said, wire.Run):  # Else it was for a job that has ended.
             ended = _run(app, said, channel, loop)
+            ended.spent = _end_programs()
             flush_logs()  # The runner may kill this process as soon as it knows of the end.
             channel.send(ended)
 
@@ -107,6 +112,34 @@ def _run(app: Headway, run: wire.Run, channel: _Channel, loop: asyncio.AbstractE
         return _ended(error, task)
     ending = returned(value, task, run.largest)
     return wire.Ended(result=ending.result, result_error=ending.result_error)
+
+
+def _end_programs() -> bool:
+    """Kill the programs that a job has left behind. Return whether there were any.
+
+    What ``multiprocessing`` starts for its own sake stays: it ends with this process.
+    """
+    own = {getattr(module, name, None) for module, name in _multiprocessing_servants()}
+    ended = False
+    deadline = time.monotonic() + 1.0
+    while time.monotonic() < deadline:
+        found = [pid for pid in children() if pid not in own]
+        if not found:
+            break
+        ended = True
+        for pid in found:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(OSError):
+                os.waitpid(pid, 0)
+    return ended
+
+
+def _multiprocessing_servants() -> Iterator[tuple[Any, str]]:
+    if module := sys.modules.get("multiprocessing.resource_tracker"):
+        yield getattr(module, "_resource_tracker", None), "_pid"
+    if module := sys.modules.get("multiprocessing.forkserver"):
+        yield getattr(module, "_forkserver", None), "_forkserver_pid"
 
 
 class _Context(Context):

@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 from headway.client.codec import decode_result
@@ -20,6 +21,7 @@ from headway.worker.endings import TaskFailed, to_ms
 from headway.worker.executors import wire
 from headway.worker.running import Running
 
+SUPERVISOR = Path(__file__).with_name("supervisor.py")
 STOP_GRACE = 1.0  # Seconds between asking a process to stop and killing it.
 START_TIMEOUT = 60.0
 
@@ -47,7 +49,7 @@ class ProcessExecutor:
         keep = False
         try:
             ended = await child.run(wire.Run.of(job.lease, self._largest), job)
-            keep = child.alive and not child.stopping
+            keep = child.alive and not child.stopping and not ended.spent
             return _outcome(ended)
         except _Died as death:
             raise TaskFailed(Crashed(str(death))) from None
@@ -68,7 +70,7 @@ class ProcessExecutor:
         if child is None:
             return
         if job.stop is Stop.LOST:  # Another worker may begin the job: no grace.
-            child.signal_all(signal.SIGKILL)
+            child.end_all()
         else:
             child.ask_to_stop()
 
@@ -80,7 +82,7 @@ class ProcessExecutor:
     def kill_all(self) -> None:
         """Kill every busy process without waiting for its end. May be called from any thread."""
         for child in list(self._busy.values()):
-            child.signal_all(signal.SIGKILL)
+            child.end_all()
 
     async def close(self) -> None:
         for child in (*self._idle, *self._busy.values()):
@@ -96,9 +98,14 @@ class _Child:
     """One process, spoken to over a pair of sockets."""
 
     def __init__(
-        self, process: subprocess.Popen[bytes], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self,
+        process: subprocess.Popen[bytes],
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        link: int,
     ) -> None:
-        self._process = process
+        self._process = process  # The supervisor, which ends as the process of the jobs does.
+        self._link: int | None = link  # The supervisor ends everything once this is closed.
         self._reader = reader
         self._writer = writer
         self.stopping = False
@@ -106,15 +113,19 @@ class _Child:
     @classmethod
     async def start(cls, hello: wire.Hello) -> _Child:
         ours, theirs = socket.socketpair()
+        until, link = os.pipe()
+        number = str(theirs.fileno())
+        command = [sys.executable, "-m", "headway.worker.executors.child", number]
         process = subprocess.Popen(  # noqa: ASYNC220, S603  (it returns at once, and runs only ourselves)
-            [sys.executable, "-m", "headway.worker.executors.child", str(theirs.fileno())],
-            pass_fds=[theirs.fileno()],
+            [sys.executable, "-I", "-S", str(SUPERVISOR), str(until), number, *command],
+            pass_fds=[theirs.fileno(), until],
             stdin=subprocess.DEVNULL,
-            start_new_session=True,  # So that what a job starts can be killed with it.
+            start_new_session=True,  # A Ctrl-C on the terminal is for the parent alone.
         )
         theirs.close()
+        os.close(until)
         reader, writer = await asyncio.open_connection(sock=ours, limit=1 << 26)
-        child = cls(process, reader, writer)
+        child = cls(process, reader, writer, link)
         try:
             async with asyncio.timeout(START_TIMEOUT):
                 child._send(hello)
@@ -157,15 +168,18 @@ class _Child:
 
     def kill(self) -> None:
         """Kill the process and everything it started."""
-        self.signal_all(signal.SIGKILL)
-        with contextlib.suppress(subprocess.TimeoutExpired):
+        self.end_all()
+        try:
             self._process.wait(timeout=1)
+        except subprocess.TimeoutExpired:
+            self._process.kill()  # The kernel then kills the process of the jobs, too.
         self._writer.close()
 
-    def signal_all(self, number: int) -> None:
-        """Send a signal to the process and to everything that it started."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, number)
+    def end_all(self) -> None:
+        """Let the supervisor kill the process and everything that it started, at once. Any thread may call it."""
+        link, self._link = self._link, None
+        if link is not None:
+            os.close(link)
 
     def _send(self, message: wire.Message) -> None:
         self._writer.write(wire.pack(message))

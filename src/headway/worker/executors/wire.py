@@ -94,6 +94,7 @@ class Ended(msgspec.Struct, tag="ended", kw_only=True):
     retriable: bool = True
     seconds: float = 0.0
     cancelled: bool = False
+    spent: bool = False  # The job had left programs behind, which were killed: let no other job run in this process.
 
 
 class Broken(msgspec.Struct, tag="broken"):
