@@ -23,7 +23,7 @@ from headway.version import __version__
 SQLITE_OLDEST = (3, 51, 3)  # Earlier ones may damage a file when its log is reset.
 DISK_LEAST = 64 << 20
 DISK_LITTLE = 1 << 30
-REAPS_IN_HEARTBEAT = 6  # A worker reaps this often in each heartbeat…
+REAPS_IN_HEARTBEAT = 3  # A worker reaps this often in each heartbeat…
 REAP_JITTER = 1.3  # …at intervals up to this much longer.
 PIPED = 100  # Columns where the output is not a terminal.
 ADDRESSES = ("store", "transient_store", "history", "server")
