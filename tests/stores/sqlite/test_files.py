@@ -76,6 +76,20 @@ async def test_a_file_that_was_put_back_is_the_store_again(open_file: OpenFile, 
     assert {job.job_id for job in await store.find(JobQuery())} == {kept, later}
 
 
+async def test_a_log_whose_file_is_missing_is_not_thrown_away(open_file: OpenFile, path: Path, tmp_path: Path) -> None:
+    # SQLite itself would remove it when it makes a new file in its place.
+    store = await open_file(path)
+    kept = await submit_one(store)
+    for end in ("", "-wal"):
+        shutil.copy(f"{path}{end}", tmp_path / f"other.db{end}")
+    move(tmp_path / "other.db", tmp_path / "away.db")
+    with pytest.raises(StoreCorrupt, match=r"other.db is missing, but other.db-wal beside it holds jobs"):
+        await open_file(tmp_path / "other.db")
+    move(tmp_path / "away.db", tmp_path / "other.db")
+    again = await open_file(tmp_path / "other.db")
+    assert [job.job_id for job in await again.find(JobQuery())] == [kept]
+
+
 async def test_a_process_may_change_its_folder(
     open_file: OpenFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

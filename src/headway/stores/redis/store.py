@@ -89,7 +89,7 @@ class RedisStore:
         self._replicas, self._replicas_ms = replicas, replicas_ms
         self._open_claims = OpenClaims()
         self._bell = Bell(self._prefix, self._connect, self._open_claims.hear)
-        self._timeout = timeout
+        self._timeout = timeout + (replicas_ms / 1_000 if replicas else 0.0)  # Replicas have their own time.
         self._link = Link(guide, login, self._bell.hear, self._bell.joined, timeout)
         self._link.lost = self._bell.lost
         # Whoever waits for replicas holds up all that is sent behind it, so it does so on a connection of its own.

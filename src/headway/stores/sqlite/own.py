@@ -297,6 +297,12 @@ def _create(path: Path) -> None:
     if not path.parent.is_dir():
         raise StoreError(f"the folder {path.parent} of the store {path} does not exist; make it first", path=str(path))
     if not path.exists():
+        if not lacks_log(path):  # SQLite would remove it, and with it the latest jobs of a file that was moved away.
+            raise StoreCorrupt(
+                f"{path} is missing, but {path.name}-wal beside it holds jobs; put the file back, or remove "
+                "that one too to begin anew",
+                path=str(path),
+            )
         drop_ballast(path)  # Left by a store that was removed.
     elif path.is_file() and path.stat().st_size <= 1 and ballast_of(path).exists():  # SQLite takes one byte for none.
         raise StoreCorrupt(
