@@ -6,7 +6,8 @@ import pytest
 
 from headway.core.job import JobId, State
 from headway.core.lease import Report
-from headway.stores.base import Exchange, JobQuery, Store
+from headway.stores.base import Exchange, JobQuery, Store, end_place, next_page
+from headway.testing.clock import ManualClock
 from tests.conformance.builders import a_job, claim, register, submit
 
 MANY = 1_050  # More than a page of any store, and than any client asks for at once.
@@ -95,3 +96,48 @@ async def test_a_list_of_several_states_misses_none(store: Store) -> None:
         in set(ids[100:350])
         | {lease.job_id for lease, state in zip(leases, states, strict=True) if state is State.DEAD_LETTER}
     ]
+
+
+@pytest.mark.parametrize("state", BAD)
+async def test_what_ended_last_is_first_in_a_list_by_end(store: Store, clock: ManualClock, state: State) -> None:
+    # R5.24: dead letters are in the order in which they came there, not in that of their submits.
+    ids = await submit(store, *(a_job(task="rare" if number % 3 else "usual") for number in range(9)))
+    await register(store, slots=20, reserved=0)
+    leases = {lease.job_id: lease for lease in await claim(store, free=20)}
+    order = [ids[number] for number in (4, 0, 8, 2, 2, 6, 1, 7, 3, 5)]
+    order = list(dict.fromkeys(order))
+    for number, job_id in enumerate(order):
+        clock.advance(ms=10 if number % 3 else 0)  # Some of them at the same moment: then by their numbers.
+        lease = leases[job_id]
+        report = Report(lease.job_id, lease.seq, lease.token, state, reason="bad")
+        assert not (await store.exchange(Exchange("w1", finished=[report]))).refused
+    ended = {job.job_id: end_place(job) for job in await store.get(ids) if job is not None}
+    expected = sorted(ids, key=lambda job_id: ended[job_id], reverse=True)
+    assert expected != ids[::-1]
+
+    query = JobQuery(states=(state,), by_end=True)
+    assert [job.job_id for job in await store.find(query)] == expected
+    assert [job.job_id for job in await store.find(query._replace(task="rare"))] == [
+        job_id for job_id in expected if (ids.index(job_id) % 3)
+    ]
+    for limit in (1, 2, 5):
+        pages, going = [], query._replace(limit=limit)
+        while page := await store.find(going):
+            pages += [job.job_id for job in page]
+            going = next_page(going, page[-1])
+        assert pages == expected
+    # A page goes on where the last one ended, even if that job is gone.
+    first = await store.find(query._replace(limit=3))
+    await store.purge([state], [first[-1].job_id])
+    rest = await store.find(next_page(query, first[-1]))
+    assert [job.job_id for job in rest] == expected[3:]
+
+
+async def test_many_that_ended_at_one_moment_are_all_listed_by_end(store: Store) -> None:
+    ids, _ = await end_many(store, State.DEAD_LETTER)
+    query = JobQuery(states=(State.DEAD_LETTER,), by_end=True, limit=400)
+    found: list[JobId] = []
+    while page := await store.find(query):
+        found += [job.job_id for job in page]
+        query = next_page(query, page[-1])
+    assert found == ids

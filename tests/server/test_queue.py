@@ -9,8 +9,12 @@ import httpx
 import pytest
 
 from headway import Headway
+from headway.core.errors import JobError
+from headway.core.job import JobId
+from headway.core.policy.retry import Raised
 from headway.engine.audit import read_audit
 from headway.worker.embedded import Worker
+from tests.conformance.builders import claim, end, register, the_job
 from tests.server.test_tasks import ended, submit
 
 API = "/api/v1"
@@ -54,6 +58,35 @@ async def test_a_dead_letter_is_replayed_with_its_retries_reset(app: Headway, ht
     assert (task["status"], task["retry_count"]) == ("queued", 0)
     assert (await http.get(f"{API}/dlq")).json()["items"] == []
     assert [entry.what for entry in await read_audit(await app.client.store())] == ["dlq.replay"]
+
+
+async def test_dead_letters_are_listed_by_the_moment_they_came_there(app: Headway, http: httpx.AsyncClient) -> None:
+    # R5.24
+    ids = [await submit(http, task_type="fail", parameters={}) for _ in range(5)]
+    store = await app.client.store()
+    await register(store, slots=10, reserved=0)
+    leases = {lease.job_id: lease for lease in await claim(store, free=10, offers=("task:fail",))}
+    order = [ids[number] for number in (3, 0, 4, 2, 1)]
+    for task_id in order:
+        lease = leases[JobId(task_id)]._replace(max_retries=0)
+        await end(store, lease, Raised(JobError("ValueError", "no")))
+        moment = (await the_job(store, lease.job_id)).finished_at or 0
+        while (await store.snapshot()).now_at <= moment:  # The next one ends at a later moment.
+            pass
+    listed = (await http.get(f"{API}/dlq")).json()["items"]
+    assert [task["task_id"] for task in listed] == order[::-1]
+    pages: list[str] = []
+    cursor = None
+    while True:
+        params = {"limit": "2"} if cursor is None else {"limit": "2", "cursor": cursor}
+        page = (await http.get(f"{API}/dlq", params=params)).json()
+        pages += [task["task_id"] for task in page["items"]]
+        cursor = page["next_cursor"]
+        if cursor is None:
+            break
+    assert pages == order[::-1]
+    for wrong in ("x", "MQ", "MS4x4"):
+        assert (await http.get(f"{API}/dlq", params={"cursor": wrong})).status_code == 422
 
 
 async def test_dead_letters_are_replayed_by_what_they_are(app: Headway, http: httpx.AsyncClient) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 from headway.core.job import Job, JobId
-from headway.stores.base import JobQuery
+from headway.stores.base import JobQuery, next_page
 
 JOBS_AT_ONCE = 16  # Jobs that one read brings into memory.
 
@@ -15,15 +15,15 @@ Get = Callable[[Sequence[JobId]], Awaitable[list[Job | None]]]
 
 async def find_in_steps(find: Find, query: JobQuery) -> AsyncIterator[Job]:
     """Yield the jobs that a query finds, newest first, up to its limit."""
-    left, before = query.limit, query.before
+    left = query.limit
     while left > 0:
         step = min(JOBS_AT_ONCE, left)
-        jobs = await find(query._replace(before=before, limit=step))
+        jobs = await find(query._replace(limit=step))
         for job in jobs:
             yield job
         if len(jobs) < step:
             return
-        left, before = left - step, jobs[-1].seq
+        left, query = left - step, next_page(query, jobs[-1])
 
 
 async def get_in_steps(get: Get, job_ids: Sequence[JobId]) -> AsyncIterator[Job | None]:

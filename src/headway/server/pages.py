@@ -15,7 +15,7 @@ from headway.engine.reading import find_in_steps
 from headway.server.problems import Problem
 from headway.server.service import Service
 from headway.server.tasks import task_values
-from headway.stores.base import JobQuery
+from headway.stores.base import JobQuery, next_page
 
 PAGE_BYTES = 4 << 20  # An answer ends with the item that reaches this; one item alone may be larger.
 LISTED_MAX = 1 << 10  # Bytes of parameters or of a result that a list shows without being asked to.
@@ -60,12 +60,12 @@ async def task_page(
     """
     policy = await service.policy()
     find = service.client.find if history else (await service.store()).find
-    page, last = Page("items", query.limit), query.before
+    page, shown = Page("items", query.limit), query
     async with service.listing:
         async for job in find_in_steps(find, query._replace(limit=query.limit + 1)):
             if not page.add(listed_task(job, policy, include)):
-                return page.answer(write_cursor(last or 0))
-            last = job.seq
+                return page.answer(write_cursor(shown))
+            shown = next_page(query, job)
     return page.answer(None)
 
 
@@ -88,9 +88,11 @@ def named_page(name: str, items: Iterable[tuple[str, Any]], *, after: str | None
     return page.answer(None)
 
 
-def write_cursor(seq: int) -> str:
-    """Write where a page of tasks ended."""
-    return write_name(str(seq))
+def write_cursor(query: JobQuery) -> str:
+    """Write where a page of tasks ended, of which this query finds the next one."""
+    if query.by_end:
+        return write_name(".".join(map(str, query.ended_before or (0, 0))))
+    return write_name(str(query.before or 0))
 
 
 def read_cursor(text: str) -> int:
@@ -99,6 +101,14 @@ def read_cursor(text: str) -> int:
     if not (number.isascii() and number.isdecimal() and len(number) < 19):
         raise bad_cursor()
     return int(number)
+
+
+def read_end_cursor(text: str) -> tuple[int, int]:
+    """Read where a page of tasks ended that are in the order of their ends. Raises ``Problem``."""
+    moment, _, number = read_name(text).partition(".")
+    if not all(part.isascii() and part.isdecimal() and len(part) < 19 for part in (moment, number)):
+        raise bad_cursor()
+    return int(moment), int(number)
 
 
 def read_name(text: str) -> str:

@@ -111,7 +111,11 @@ class Renewed(NamedTuple):
 
 
 class JobQuery(NamedTuple):
-    """Which jobs to find; newest first. ``before`` is the sequence number where the page before ended."""
+    """Which jobs to find; newest first. ``before`` is the sequence number where the page before ended.
+
+    ``by_end``: of jobs that failed, were cancelled or are dead letters, those that ended last come first;
+    ``ended_before`` is then the moment and the number of the job where the page before ended.
+    """
 
     states: tuple[State, ...] = ()
     task: str | None = None
@@ -122,6 +126,8 @@ class JobQuery(NamedTuple):
     submitted_after_at: int | None = None
     before: int | None = None
     limit: int = 100
+    by_end: bool = False
+    ended_before: tuple[int, int] | None = None
 
 
 class LaneStats(NamedTuple):
@@ -427,6 +433,18 @@ def counted_as(report: Report) -> str:
 def submit_within(timeout: float, jobs: Sequence[NewJob]) -> float:
     """Return the seconds that a submit of these jobs may take."""
     return timeout + JOB_SECONDS * len(jobs)
+
+
+def next_page(query: JobQuery, last: Job) -> JobQuery:
+    """Return the query for the page behind one that ended with this job."""
+    if query.by_end:
+        return query._replace(ended_before=end_place(last))
+    return query._replace(before=last.seq)
+
+
+def end_place(job: Job) -> tuple[int, int]:
+    """Return a job's place among those that have ended: the moment, and its number for those of one moment."""
+    return job.finished_at or 0, job.seq
 
 
 def check_same(known: object, given: object, job: NewJob, index: int, what: str) -> None:

@@ -12,7 +12,7 @@ from headway.core.job import JobId, State
 from headway.core.worker import WorkerState
 from headway.engine.reading import find_in_steps, get_in_steps
 from headway.server.auth import Caller, Scope, tenant_for
-from headway.server.pages import read_cursor, task_page
+from headway.server.pages import read_end_cursor, task_page
 from headway.server.problems import Problem
 from headway.server.routes.tasks import PAGE, PAGE_MAX, Include, TaskId, find, read_include, reply
 from headway.server.routing import Routes, caller_of
@@ -79,7 +79,9 @@ async def list_dead_letters(
     cursor: Annotated[str | None, Query(max_length=64)] = None,
     include: Include = None,
 ) -> Response:
-    """List the tasks whose retries are used up, newest first. They are kept as long as the policy says: 30 days.
+    """List the tasks whose retries are used up; those that came here last are first.
+
+    They are kept as long as the policy says: 30 days.
 
     A page is bounded as in the list of tasks.
     """
@@ -89,8 +91,9 @@ async def list_dead_letters(
         task=task_type,
         lane=priority,
         tenant=tenant_for(caller_of(request), tenant),
-        before=None if cursor is None else read_cursor(cursor),
         limit=limit,
+        by_end=True,
+        ended_before=None if cursor is None else read_end_cursor(cursor),
     )
     return await task_page(service, query, include=read_include(include))
 

@@ -43,6 +43,7 @@ from headway.stores.base import (
     Stats,
     check_same,
     counted_as,
+    end_place,
 )
 from headway.stores.clock import SteadyClock
 from headway.stores.ears import LocalEar
@@ -266,6 +267,8 @@ class MemoryStore:
     async def find(self, query: JobQuery) -> list[Job]:
         with self._lock:
             now_at = self._now()
+            if query.by_end:
+                return self._find_ended(query, now_at)
             found: list[Job] = []
             for record in reversed(self._order.values()):
                 if len(found) >= query.limit:
@@ -273,6 +276,17 @@ class MemoryStore:
                 if matches(record, query):
                     found.append(job_of(record, now_at))
             return found
+
+    def _find_ended(self, query: JobQuery, now_at: int) -> list[Job]:
+        """Find jobs that ended badly, those that ended last first."""
+        jobs = [
+            job_of(record, now_at)
+            for record in self._order.values()
+            if record.state.ended and record.state is not State.COMPLETED and matches(record, query)
+        ]
+        last = query.ended_before
+        jobs = [job for job in jobs if last is None or end_place(job) < last]
+        return sorted(jobs, key=end_place, reverse=True)[: query.limit]
 
     async def snapshot(self) -> Snapshot:
         with self._lock:

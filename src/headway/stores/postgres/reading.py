@@ -42,6 +42,8 @@ async def find(tx: Transaction, query: JobQuery) -> list[Job]:
         query.worker_id, tx.namespace_id, rows.text(query.task), query.lane, rows.text(query.tenant),
         query.submitted_before_at, query.submitted_after_at, before, query.limit,
     ]  # fmt: skip
+    if query.by_end:
+        return await _find_ended(tx, query, wanted[:7])
     statements = {State.QUEUED: "find_queued", State.EXECUTING: "find_executing", State.COMPLETED: "find_completed"}
     found: list[Row] = []
     for state in query.states:
@@ -51,7 +53,20 @@ async def find(tx: Transaction, query: JobQuery) -> list[Job]:
             found += await tx.db.run("find_bad", state.value, *wanted)
     if not query.states:
         found = await tx.db.run("find_any", *wanted)
-    seqs = sorted({row["seq"] for row in found}, reverse=True)[: query.limit]
+    return await _read_jobs(tx, sorted({row["seq"] for row in found}, reverse=True)[: query.limit])
+
+
+async def _find_ended(tx: Transaction, query: JobQuery, wanted: list[Any]) -> list[Job]:
+    """Find jobs that ended badly, those that ended last first."""
+    place = query.ended_before or (NEWEST, NEWEST)
+    found: list[tuple[int, int]] = []
+    for state in query.states:
+        rest = await tx.db.run("find_ended", state.value, *wanted, *place, query.limit)
+        found += [(row["finished_at"], row["seq"]) for row in rest]
+    return await _read_jobs(tx, [seq for _, seq in sorted(found, reverse=True)[: query.limit]])
+
+
+async def _read_jobs(tx: Transaction, seqs: list[int]) -> list[Job]:
     history = await _history(tx, seqs)
     by_seq = {row["seq"]: row for row in await tx.db.run("get_by_seq", seqs)}
     return [rows.job(by_seq[seq], history.get(seq, ()), tx.now_at) for seq in seqs if seq in by_seq]

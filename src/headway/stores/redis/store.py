@@ -37,6 +37,7 @@ from headway.stores.base import (
     Renewed,
     Stats,
     check_same,
+    end_place,
     submit_within,
 )
 from headway.stores.redis import records
@@ -314,6 +315,8 @@ class RedisStore:
         ]
 
     async def find(self, query: JobQuery) -> list[Job]:
+        if query.by_end:
+            return await self._find_ended(query)
         letters = "".join(records.LETTERS[state] for state in query.states)
         below = query.before or 0
         found: list[Job] = []
@@ -328,6 +331,24 @@ class RedisStore:
             if not below:
                 break
         return found[: query.limit]
+
+    async def _find_ended(self, query: JobQuery) -> list[Job]:
+        """Find jobs that ended badly, those that ended last first."""
+        found: list[Job] = []
+        for state in query.states:
+            if not state.ended or state is State.COMPLETED:
+                continue
+            place, of_state, more = query.ended_before, list[Job](), True
+            while more and len(of_state) < query.limit:
+                at, member = ("", b"") if place is None else (place[0], records.member(place[1]))
+                now_at, more, some = await self._call(
+                    "find_ended", records.LETTERS[state], at, member, PAGE, PAGE_BYTES
+                )
+                jobs = [records.read_job(pieces, now_at) for pieces in some]
+                of_state += [job for job in jobs if _matches(job, query)]
+                place = end_place(jobs[-1]) if jobs else place
+            found += of_state[: query.limit]
+        return sorted(found, key=end_place, reverse=True)[: query.limit]
 
     # ------------------------------------------------------------------ pictures
 

@@ -39,13 +39,29 @@ def find(tx: Transaction, query: JobQuery) -> list[Job]:
         return []
     before = NEWEST if query.before is None else query.before
     wanted: dict[str, Any] = query._asdict() | {"namespace_id": tx.namespace_id, "before": before}
+    if query.by_end:
+        return _find_ended(tx, query, wanted)
     statements = {State.QUEUED: "find_queued", State.EXECUTING: "find_executing", State.COMPLETED: "find_completed"}
     found: list[int] = []
     for state in query.states:
         found += [seq for (seq,) in tx.db.named(statements.get(state, "find_bad"), wanted | {"state": state.value})]
     if not query.states:
         found = [seq for (seq,) in tx.db.named("find_any", wanted)]
-    seqs = sorted(set(found), reverse=True)[: query.limit]
+    return _read_jobs(tx, sorted(set(found), reverse=True)[: query.limit])
+
+
+def _find_ended(tx: Transaction, query: JobQuery, wanted: dict[str, Any]) -> list[Job]:
+    """Find jobs that ended badly, those that ended last first."""
+    ended_at, ended_seq = query.ended_before or (NEWEST, NEWEST)
+    wanted = wanted | {"ended_at": ended_at, "ended_seq": ended_seq}
+    found: list[tuple[int, int]] = []
+    for state in query.states:
+        rest = tx.db.named("find_ended", wanted | {"state": state.value})
+        found += [(finished_at, seq) for seq, finished_at in rest]
+    return _read_jobs(tx, [seq for _, seq in sorted(found, reverse=True)[: query.limit]])
+
+
+def _read_jobs(tx: Transaction, seqs: list[int]) -> list[Job]:
     history = _history(tx, seqs)
     by_seq = {row["seq"]: row for row in tx.db.rows("get_by_seq", rows.json_list(seqs))}
     return [rows.job(by_seq[seq], history.get(seq, ()), tx.now_at) for seq in seqs]

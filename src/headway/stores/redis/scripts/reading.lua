@@ -149,6 +149,35 @@ local function find(keys, args)
   return {now, go_on, found}
 end
 
+-- find_ended: jobs that failed, were cancelled or are dead letters, those that ended last first.
+-- args     state as a letter, the moment and the member to begin behind ('' for the last), how many to give, bytes to stop at
+-- returns  now, 1 if there may be more, then pieces
+local function find_ended(keys, args)
+  begin(keys, args)
+  local list, at, behind, most = P .. 'old:' .. args[2], args[3], args[4], tonumber(args[5])
+  local found, size, skipped, more = {}, 0, 0, 0
+  while more == 0 do
+    local some = call('ZRANGE', list, at == '' and '+inf' or at, '-inf', 'BYSCORE', 'REV', 'LIMIT', skipped, most + 1, 'WITHSCORES')
+    if #some == 0 then break end
+    skipped = skipped + #some / 2
+    for i = 1, #some, 2 do
+      local member = some[i]
+      if at == '' or tonumber(some[i + 1]) < tonumber(at) or member < behind then
+        if #found == most or size > tonumber(args[6]) then
+          more = 1
+          break
+        end
+        local whole = pieces(member)
+        if whole then
+          push(found, whole)
+          size = size + #whole[2] + #whole[4]
+        end
+      end
+    end
+  end
+  return {now, more, found}
+end
+
 local function workers_now()
   local found = {}
   local ids = call('SMEMBERS', P .. 'workers')
