@@ -249,3 +249,53 @@ async def test_how_transient_jobs_end_is_counted() -> None:
                 await asyncio.sleep(0.005)
     totals = (await app.astats()).totals
     assert (totals["transient_completed"], totals["transient_failed"], totals["claimed"]) == (2, 1, 3)
+
+
+async def test_listeners_hear_of_transient_jobs_too() -> None:
+    # R2.48
+    app = Headway("memory://")
+    told: list[tuple[str, str, object]] = []
+    for signal in ("start", "finish", "fail"):
+
+        @app.on(signal)
+        def listen(context: Context, value: object = None, *, signal: str = signal) -> None:
+            told.append((signal, context.task, value if isinstance(value, int) else type(value)))
+
+    @app.task(name="fine", persist=False)
+    async def fine() -> int:
+        return 7
+
+    @app.task(name="broken", persist=False)
+    def broken() -> None:
+        raise LookupError("no")
+
+    async with Worker(app, slots=1, reserved=0):
+        await app.aenqueue_many([fine.call(), broken.call()])
+        async with asyncio.timeout(10):
+            while len(told) < 4:  # noqa: ASYNC110  (it depends on the worker)
+                await asyncio.sleep(0.005)
+    assert sorted(told, key=str) == sorted(
+        [
+            ("start", "fine", type(None)),
+            ("finish", "fine", 7),
+            ("start", "broken", type(None)),
+            ("fail", "broken", LookupError),
+        ],
+        key=str,
+    )
+
+
+async def test_plain_functions_run_at_once_as_many_as_there_are_slots() -> None:
+    # R2.25: each waits until all of them have begun.
+    app = Headway("memory://")
+    meeting = threading.Barrier(4, timeout=30)
+
+    @app.task
+    def meet() -> int:
+        meeting.wait()
+        return threading.get_ident()
+
+    async with Worker(app, slots=4, reserved=0):
+        jobs = await app.aenqueue_many([meet.call() for _ in range(4)])
+        threads = {await job.aresult(40) for job in jobs}
+    assert len(threads) == 4

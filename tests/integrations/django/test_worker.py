@@ -121,6 +121,12 @@ def test_a_job_submits_another(worker: Worker) -> None:
     assert ended(job.result, worker).result == 20
 
 
+def test_as_many_jobs_run_at_once_as_there_are_slots(worker: Worker, tmp_path: Path) -> None:
+    # R2.25: four slots, and each job waits until all four have begun.
+    jobs = [tasks.meet.enqueue(str(tmp_path), 4) for _ in range(4)]
+    assert len({ended(job.id, worker).result for job in jobs}) == 4
+
+
 def test_a_commit_wakes_the_worker(worker: Worker) -> None:
     # R2.67
     def seconds() -> float:

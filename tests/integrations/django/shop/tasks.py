@@ -82,6 +82,15 @@ def hold(folder: str) -> str:
     return "let go"
 
 
+@io_task(max_retries=0, timeout=60)
+def meet(folder: str, count: int) -> int:
+    """Say that it has begun, and wait until so many have; return the number of its thread."""
+    Path(folder, f"begun-{threading.get_ident()}").touch()
+    while len(list(Path(folder).glob("begun-*"))) < count:
+        time.sleep(0.01)
+    return threading.get_ident()
+
+
 @io_task(limits=[Limit(concurrency=1)])
 def one_at_a_time(folder: str) -> str:
     return hold.run(folder)
