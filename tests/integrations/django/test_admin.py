@@ -17,6 +17,7 @@ from django.utils.html import escape
 
 from headway.core.errors import JobError
 from headway.core.policy.retry import Raised
+from headway.engine.traces import shown_trace
 from headway.integrations.django import queue
 from headway.integrations.django.models import IOJob
 from headway.stores.base import Beat
@@ -143,7 +144,7 @@ def test_whatever_a_job_holds_is_text_on_every_page() -> None:
     assert shown >= 4  # It was there to be seen, and unchanged.
 
 
-VIEWS = ["", "add/", "{id}/change/", "{id}/history/", "{id}/delete/"]
+VIEWS = ["", "add/", "{id}/change/", "{id}/history/", "{id}/delete/", "{id}/act/"]
 
 
 @pytest.mark.parametrize("who", ["nobody", "a user who is not staff"])
@@ -160,7 +161,8 @@ def test_no_view_is_open_to_who_is_not_staff(who: str) -> None:
     assert len(found) == len(VIEWS) + 1  # The last sends an old address to the new one.
     for view in (*VIEWS, "{id}/"):
         path = LIST + view.format(id=job_id)
-        for answer in (client.get(path), client.post(path, {"action": "cancel_jobs", "_selected_action": [job_id]})):
+        body = {"action": "cancel_jobs", "_selected_action": [job_id], "verb": "cancel"}
+        for answer in (client.get(path), client.post(path, body)):
             assert answer.status_code == 302, path
             assert answer["location"].startswith("/admin/login/?next=/admin/"), answer["location"]
     assert IOJob.objects.get(pk=job_id).state == "queued"
@@ -174,6 +176,7 @@ def test_an_action_needs_the_token_against_forged_requests() -> None:
     client.force_login(User.objects.get())
     answer = client.post(LIST, {"action": "cancel_jobs", "_selected_action": [job_id]})
     assert answer.status_code == 403
+    assert client.post(f"{LIST}{job_id}/act/", {"verb": "cancel"}).status_code == 403
     assert IOJob.objects.get(pk=job_id).state == "queued"
 
 
@@ -188,3 +191,46 @@ def test_who_may_only_view_is_offered_no_action_and_has_none() -> None:
 def test_who_may_not_view_sees_nothing() -> None:
     assert client_of().get(LIST).status_code == 403
     assert client_of("manage_iojob").get(LIST).status_code == 403
+
+
+def test_a_job_is_cancelled_and_retried_on_its_own_page() -> None:
+    # R2.74
+    client = client_of("view_iojob", "manage_iojob")
+    job_id = str(tasks.add(1))
+    page, act_on = f"{LIST}{job_id}/change/", f"{LIST}{job_id}/act/"
+    shown = client.get(page).content.decode()
+    assert f'action="{act_on}"' in shown
+    assert ('value="cancel"' in shown, 'value="retry"' in shown) == (True, False)
+    answer = client.post(act_on, {"verb": "cancel"}, follow=True)
+    assert answer.redirect_chain == [(page, 302)]
+    shown = answer.content.decode()
+    assert "1 job cancelled" in shown
+    assert ('value="cancel"' in shown, 'value="retry"' in shown) == (False, True)
+    assert "1 job queued again" in client.post(act_on, {"verb": "retry"}, follow=True).content.decode()
+    assert IOJob.objects.get(pk=job_id).state == "queued"
+
+
+def test_the_buttons_of_a_job_are_for_who_may_use_them() -> None:
+    # S-37
+    job_id = str(tasks.add(1))
+    client = client_of("view_iojob")
+    assert 'value="cancel"' not in client.get(f"{LIST}{job_id}/change/").content.decode()
+    assert client.post(f"{LIST}{job_id}/act/", {"verb": "cancel"}).status_code == 403
+    assert client_of("manage_iojob").post(f"{LIST}{job_id}/act/", {"verb": "cancel"}).status_code == 403
+    client = client_of("view_iojob", "manage_iojob")
+    assert client.get(f"{LIST}{job_id}/act/").status_code == 405
+    assert client.post(f"{LIST}{job_id}/act/", {"verb": "delete"}).status_code == 404
+    assert client.post(f"{LIST}nowhere/act/", {"verb": "cancel"}).status_code == 404
+    assert IOJob.objects.get(pk=job_id).state == "queued"
+
+
+def test_moments_are_shown_to_the_millisecond_and_the_trace_as_in_the_log() -> None:
+    client = client_of("view_iojob")
+    job = IOJob.objects.get(pk=tasks.add(1))
+    moment = job.queued_at.isoformat(" ", "milliseconds")[:23]
+    shown = client.get(f"{LIST}{job.pk}/change/").content.decode()
+    assert moment in shown
+    assert shown_trace(None, job.pk) in shown
+    assert moment[:19] in client.get(LIST).content.decode()
+    traced = tasks.add.using(trace_id="00-aabb").enqueue(1)
+    assert shown_trace("00-aabb", traced.id) in client.get(f"{LIST}{traced.id}/change/").content.decode()

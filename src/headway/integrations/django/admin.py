@@ -6,17 +6,22 @@ import json
 from typing import Any
 
 from django.contrib import admin, messages
+from django.contrib.admin.utils import unquote
+from django.core.exceptions import PermissionDenied
+from django.http import Http404, HttpResponseNotAllowed, HttpResponseRedirect
+from django.urls import path, reverse
 from django.utils import timezone
 from django.utils.html import format_html
 
 from headway.core.errors import HeadwayError
 from headway.core.job import State
+from headway.engine.traces import shown_trace
 from headway.integrations.django.models import IOAttempt, IOJob
 from headway.integrations.django.queue import queue
 from headway.integrations.django.status import look
 
-_FACTS = ("id", "task_name", "status_shown", "why", "reason", "lane", "tenant", "progress_shown", "trace_id")
-_TIMES = ("queued_at", "scheduled_at", "picked_at", "visible_until", "finished_at", "picked_by")
+_FACTS = ("id", "task_name", "status_shown", "why", "reason", "lane", "tenant", "progress_shown", "trace_shown")
+_TIMES = ("queued", "scheduled", "picked", "visible", "finished", "picked_by")
 _TRIES = ("attempts", "max_retries", "last_error", "traceback")
 _DATA = ("arguments", "result_shown", "dedupe_key")
 
@@ -34,16 +39,34 @@ class _ReadOnly:
         return False
 
 
+def _time_field(name: str, description: str) -> Any:
+    """Make a column that shows a moment to the millisecond: attempts may follow one another within a second."""
+
+    @admin.display(description=description, ordering=name)
+    def show(_: Any, row: Any) -> str:
+        moment = getattr(row, name)
+        if moment is None:
+            return ""
+        if timezone.is_aware(moment):
+            moment = timezone.localtime(moment)
+        return str(moment.isoformat(" ", "milliseconds")[:23])
+
+    return show
+
+
 class AttemptInline(_ReadOnly, admin.TabularInline):
     """The attempts that did not complete the job."""
 
     model = IOAttempt
-    fields = ("number", "picked_at", "finished_at", "picked_by", "reason", "error")
+    fields = ("number", "picked", "finished", "picked_by", "reason", "error")
     readonly_fields = fields
     ordering = ("number",)
     can_delete = False
     extra = 0
     verbose_name_plural = "attempts that did not complete it"
+
+    picked = _time_field("picked_at", "picked at")
+    finished = _time_field("finished_at", "finished at")
 
     def has_view_permission(self, request: Any, obj: Any = None) -> bool:
         """Attempts are a part of their job."""
@@ -54,7 +77,7 @@ class AttemptInline(_ReadOnly, admin.TabularInline):
 class IOJobAdmin(_ReadOnly, admin.ModelAdmin):
     """The list has filters, search and numbers; the page of a job its attempts and error."""
 
-    list_display = ("task_name", "status_shown", "queued_at", "waited", "attempts", "error", "picked_by", "id")
+    list_display = ("task_name", "status_shown", "queued_to_the_second", "waited", "attempts", "error", "short_id")
     list_display_links = ("task_name",)
     list_filter = ("status", "state", "lane", "task_name")
     search_fields = ("id", "task_name", "tenant", "picked_by", "trace_id")
@@ -71,6 +94,13 @@ class IOJobAdmin(_ReadOnly, admin.ModelAdmin):
     inlines = (AttemptInline,)
     actions = ("cancel_jobs", "retry_jobs", "replay_jobs")
     change_list_template = "admin/ioqueue/iojob/change_list.html"
+    change_form_template = "admin/ioqueue/iojob/change_form.html"
+
+    queued = _time_field("queued_at", "queued at")
+    scheduled = _time_field("scheduled_at", "scheduled at")
+    picked = _time_field("picked_at", "picked at")
+    visible = _time_field("visible_until", "visible until")
+    finished = _time_field("finished_at", "finished at")
 
     def has_manage_permission(self, request: Any) -> bool:
         """Cancelling and running again has a permission of its own."""
@@ -91,15 +121,57 @@ class IOJobAdmin(_ReadOnly, admin.ModelAdmin):
                 context["queue_problem"] = str(problem)
         return super().changelist_view(request, context | (extra_context or {}))
 
+    def get_urls(self) -> list[Any]:
+        """Add the address that the buttons on a job's page post to."""
+        act = path("<path:object_id>/act/", self.admin_site.admin_view(self.act_view), name="ioqueue_iojob_act")
+        return [act, *super().get_urls()]
+
+    def act_view(self, request: Any, object_id: str) -> Any:
+        """Cancel or retry one job, and go back to its page."""
+        if request.method != "POST":
+            return HttpResponseNotAllowed(["POST"])
+        if not (self.has_view_permission(request) and self.has_manage_permission(request)):
+            raise PermissionDenied
+        jobs = self.get_queryset(request).filter(pk=unquote(object_id))
+        actions = {"cancel": self.cancel_jobs, "retry": self.retry_jobs}
+        if not jobs or request.POST.get("verb") not in actions:
+            raise Http404
+        actions[request.POST["verb"]](request, jobs)
+        return HttpResponseRedirect(reverse("admin:ioqueue_iojob_change", args=[object_id]))
+
+    def change_view(
+        self, request: Any, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
+    ) -> Any:
+        """Show a job, with buttons for what may be done with it."""
+        verbs: list[str] = []
+        if self.has_manage_permission(request):
+            status = self.get_queryset(request).filter(pk=unquote(object_id)).values_list("status", flat=True).first()
+            verbs = {"pending": ["cancel"], "running": ["cancel"], "error": ["retry"]}.get(status or "", [])
+        return super().change_view(request, object_id, form_url, {"job_verbs": verbs} | (extra_context or {}))
+
     @admin.display(description="status", ordering="status")
     def status_shown(self, job: Any) -> Any:
         """Tell the endings that IOQueue calls ``error`` apart."""
         return job.status if job.status != "error" else f"error ({job.state.replace('_', ' ')})"
 
+    @admin.display(description="queued at", ordering="queued_at")
+    def queued_to_the_second(self, job: Any) -> Any:
+        return type(self).queued(self, job)[:19]
+
+    @admin.display(description="id", ordering="id")
+    def short_id(self, job: Any) -> Any:
+        """The random end of an id tells jobs apart; the whole is on the job's page."""
+        return job.pk if len(job.pk) <= 12 else f"…{job.pk[-12:]}"
+
+    @admin.display(description="trace id")
+    def trace_shown(self, job: Any) -> Any:
+        """Show the trace id as logs have it: the job's own, or one made of its id."""
+        return shown_trace(job.trace_id or None, job.pk)
+
     @admin.display(description="error")
     def error(self, job: Any) -> Any:
         first = job.last_error.partition("\n")[0]
-        return first if len(first) <= 80 else f"{first[:79]}…"
+        return first if len(first) <= 60 else f"{first[:59]}…"
 
     @admin.display(description="waited")
     def waited(self, job: Any) -> Any:
