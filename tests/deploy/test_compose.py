@@ -203,6 +203,10 @@ async def test_the_servers_of_the_compose_file_work_with_the_rights_that_it_give
         ("ACL", "LIST"),
     ):
         assert login(started["valkey-1"], *words, **app).startswith(b"-NOPERM"), words
+    page = (ROOT / "docs/how-to/run-on-redis.md").read_text()
+    [documented] = re.findall(r"```\nACL SETUSER headway (.*?)```", page, re.DOTALL)
+    rights = {word for word in documented.split() if word.startswith("+")}
+    assert set(SERVICES["valkey-1"]["environment"]["RIGHTS"].split()) == rights | {"+config|get"}
     wrong = open_store(address.replace(PASSWORDS["SENTINEL_PASSWORD"], "wrong"), "default")
     with pytest.raises(StoreError):
         await wrong.open()
