@@ -100,7 +100,7 @@ def test_every_operation_says_what_it_is_for_and_who_may_use_it() -> None:
     for name, operation in operations():
         assert operation["summary"], name
         assert operation["description"], name
-        assert ("security" in operation) == (name not in public), name
+        assert bool(operation["security"]) == (name not in public), name
 
 
 def test_every_problem_is_one_document_with_codes_that_exist() -> None:
@@ -118,3 +118,10 @@ def test_every_body_is_json() -> None:
         body = operation.get("requestBody")
         if body is not None:
             assert body["content"].keys() == {"application/json"}, name
+
+
+def test_the_schema_declares_its_tags_and_its_license() -> None:
+    used = {tag for _, operation in operations() for tag in operation["tags"]}
+    assert {tag["name"] for tag in SCHEMA["tags"]} == used
+    assert all(tag["description"] for tag in SCHEMA["tags"])
+    assert SCHEMA["info"]["license"] == {"name": "MIT", "identifier": "MIT"}

@@ -24,6 +24,18 @@ ABOUT = """Submit tasks, watch them, ask why they wait, and run them from any la
 Errors are `application/problem+json` with a stable `code`. Times are RFC 3339 in UTC.
 With tokens in use, send `Authorization: Bearer hw_…`; each operation names the scope it needs.
 """
+LICENSE = {"name": "MIT", "identifier": "MIT"}
+TAGS = {
+    "tasks": "Submit tasks, look at them, cancel and retry them.",
+    "queue": "The queue in numbers, and its dead letters.",
+    "policy": "The policy in force.",
+    "streams": "What happens to a task, as it happens.",
+    "sessions": "Tasks that talk with the client that opened them.",
+    "operating": "Workers, pauses, the catalogue and the audit.",
+    "workers": "The protocol of workers that speak HTTP.",
+    "fasdis": "One call to schedule a task, one to look at it.",
+    "health": "What machines ask: probes and metrics.",
+}
 FAMILIES = (tasks, queue, policy, streams, interactive, admin, workers, operate, fasdis, health)
 
 
@@ -96,7 +108,14 @@ def _describe(api: FastAPI) -> Callable[[], dict[str, Any]]:
 
     def describe() -> dict[str, Any]:
         if api.openapi_schema is None:
-            schema = get_openapi(title=api.title, version=api.version, description=api.description, routes=api.routes)
+            schema = get_openapi(
+                title=api.title,
+                version=api.version,
+                description=api.description,
+                routes=api.routes,
+                license_info=LICENSE,
+                tags=[{"name": name, "description": text} for name, text in TAGS.items()],
+            )
             schemas = schema["components"]["schemas"]
             for name in ("HTTPValidationError", "ValidationError"):
                 schemas.pop(name, None)

@@ -182,7 +182,7 @@ def caller_of(request: Request) -> Caller:
 
 
 def _security(scope: Scope) -> dict[str, Any]:
-    return {} if scope is Scope.PUBLIC else {"security": [{"bearer": []}], "x-scope": scope.value}
+    return {"security": []} if scope is Scope.PUBLIC else {"security": [{"bearer": []}], "x-scope": scope.value}
 
 
 def _headers(headers: Mapping[str, str]) -> dict[str, Any]:
