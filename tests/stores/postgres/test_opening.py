@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
@@ -108,6 +109,15 @@ def test_an_address_is_read_and_what_is_wrong_in_it_is_said() -> None:
     }.items():
         with pytest.raises(ConfigError, match=said):
             read_address(f"postgresql://me:secret@db/app?{wrong}")
+
+
+@pytest.mark.parametrize(
+    "schema",
+    ["a'b", 'a"b', "a;b", "a--b c", "a$$b", "1a", "", "a" * 64, "ä", "a\0b", "a%b", "../a", "a.b", "{a}"],
+)
+def test_a_schema_that_could_be_more_than_a_name_is_refused(schema: str) -> None:  # S-22
+    with pytest.raises(ConfigError, match="schema is a name"):
+        read_address(f"postgresql://db/app?schema={quote(schema)}")
 
 
 def test_a_password_in_place_of_a_port_is_refused_and_not_shown() -> None:

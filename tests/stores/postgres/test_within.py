@@ -13,9 +13,12 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
 from headway import Headway
-from headway.core.errors import ConfigError
+from headway.core.errors import ConfigError, PayloadError
+from headway.stores.base import JobQuery
+from tests.conformance.builders import a_job
+from tests.conformance.test_hostile_text import HOSTILE, REFUSED, as_submitted, hostile_job
 from tests.conftest import postgres
-from tests.stores.postgres.conftest import Outside
+from tests.stores.postgres.conftest import OpenStore, Outside
 
 
 @pytest.fixture
@@ -192,3 +195,31 @@ async def test_blocking_submits_of_plain_jobs_ask_the_store_nothing_else(app: He
             assert found == (3,)
 
     await asyncio.to_thread(work)
+
+
+@pytest.mark.parametrize("driver", ["asyncpg", "psycopg"])
+async def test_hostile_texts_are_kept_as_they_are_inside_a_transaction(
+    open_url: OpenStore, url: str, driver: str
+) -> None:
+    # S-22
+    store = await open_url(url)
+    await store.submit([a_job()])  # From now on the class is known, and one plain job goes the short way.
+    texts = [text for name, text in HOSTILE.items() if name not in REFUSED]
+    jobs = [a_job(task=text, trace_id=text) for text in texts]
+    jobs += [hostile_job(field, text) for field in ("tenant", "idempotency_key", "unique_key") for text in texts]
+    if driver == "asyncpg":
+        connection = await asyncpg.connect(postgres().url)
+        async with connection.transaction():
+            for job in jobs:
+                assert await (await store.prepare_submit([job])).arun(connection) is not None
+        await connection.close()
+    else:
+        with psycopg.connect(postgres().url) as blocking:
+            for job in jobs:
+                assert (await store.prepare_submit([job])).run(blocking) is not None
+    found = await store.get([job.job_id for job in jobs])
+    assert all(kept is not None and as_submitted(kept, new) for kept, new in zip(found, jobs, strict=True))
+    assert {job.job_id for job in await store.find(JobQuery(limit=1_000))} >= {job.job_id for job in jobs}
+    for name in REFUSED:
+        with pytest.raises(PayloadError):
+            await store.prepare_submit([a_job(trace_id=HOSTILE[name])])

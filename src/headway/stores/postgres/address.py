@@ -19,7 +19,7 @@ PASSED_ON = (
     "ssl_min_protocol_version", "ssl_max_protocol_version", "host", "port", "user", "password", "passfile", "dbname",
     "target_session_attrs", "krbsrvname", "gsslib", "service", "servicefile",
 )  # fmt: skip
-_SCHEMA = re.compile(r"[A-Za-z_][A-Za-z0-9_$-]{0,62}")
+_SCHEMA = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,62}")  # No $: two of them would end the body of a function.
 
 
 @dataclass(frozen=True, slots=True)
