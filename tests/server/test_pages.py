@@ -16,6 +16,7 @@ from headway.client.codec import VERSION
 from headway.core.errors import JobError
 from headway.core.job import JobId
 from headway.core.policy.retry import Raised, Returned
+from headway.engine.reading import JOBS_AT_ONCE
 from headway.server.api import headway_api
 from headway.server.pages import LISTED_MAX, PAGE_BYTES
 from headway.stores.base import JobQuery
@@ -281,3 +282,41 @@ async def test_a_setting_allows_more_over_http() -> None:
     async with app, client_for(headway_api(app, hosts=["testserver"])) as http:
         body = {"task_type": "nobody.knows", "parameters": {"x": "y" * 499_000}}
         assert (await http.post(TASKS, json=body)).status_code == 201
+
+
+@pytest.mark.parametrize("store_name", ["memory"])
+async def test_no_request_reads_many_jobs_at_once(
+    app: Headway, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # S-19: each of them may hold megabytes.
+    store = await app.client.store()
+    news = [{"task_type": "nobody.knows", "idempotency_key": f"k{number}"} for number in range(40)]
+    first = (await http.post(f"{TASKS}/bulk", json=news)).json()["tasks"]
+    ids = [one["task_id"] for one in first]
+    read: list[int] = []
+    get, find = store.get, store.find
+
+    async def counted_get(job_ids: Any) -> Any:
+        read.append(len(job_ids))
+        return await get(job_ids)
+
+    async def counted_find(query: JobQuery) -> Any:
+        read.append(query.limit)
+        return await find(query)
+
+    monkeypatch.setattr(store, "get", counted_get)
+    monkeypatch.setattr(store, "find", counted_find)
+    again = (await http.post(f"{TASKS}/bulk", json=news)).json()["tasks"]
+    assert [one["task_id"] for one in again] == ids
+    worker = await register_over_http(http, capacity=50)
+    results = [{"task_id": task_id, "status": "completed"} for task_id in ids]
+    assert (await worker.say("result", results=results)).status_code == 200
+    for path in (f"{TASKS}?limit=500", f"{DLQ}?limit=500", "/api/v1/workers"):
+        assert (await http.get(path)).status_code == 200
+    assert (await http.put("/api/v1/policy?dry_run=1", json={})).status_code == 200
+    assert (await http.post(f"{DLQ}/replay", json={"task_ids": ids})).status_code == 200
+    assert (await http.post(f"{DLQ}/replay", json={"all": True})).status_code == 200
+    for verb in ("look/get", "change/cancel", "change/retry"):
+        assert (await http.post(f"/internal/operate/{verb}", json={"job_ids": ids})).status_code == 200
+    assert read
+    assert max(read) <= JOBS_AT_ONCE

@@ -15,6 +15,7 @@ from headway.core.job import Job, JobId, State
 from headway.core.lease import Answer, Lease, Report
 from headway.core.policy.document import HALTED, Policy
 from headway.core.policy.retry import Crashed, Ending, Raised, Unknown, judge
+from headway.engine.reading import get_in_steps, without_values
 from headway.engine.seat import Seat
 from headway.stores.base import Progress, Store
 
@@ -66,8 +67,8 @@ class HandIn:
             await self._seat.look()
         missing = [one.job_id for one in first.values() if self._held(one) is None]
         if missing:
-            found = await self._store.get(missing)
-            self._late = {job.job_id: job for job in found if job is not None}
+            found = get_in_steps(self._store.get, missing)
+            self._late = {job.job_id: without_values(job) async for job in found if job is not None}
         for one in first.values():
             lease = self._held(one)
             if lease is not None:
@@ -93,7 +94,7 @@ class HandIn:
             # A job that would go back may have been cancelled instead, and a word that came late may be another one.
             if answer is Answer.SAME or (answer is Answer.OK and report.state is State.QUEUED):
                 asked.append(report.job_id)
-        for job in await self._store.get(asked) if asked else ():
+        async for job in get_in_steps(self._store.get, asked):
             if job is not None and (state := states[job.job_id]) is not None:
                 states[job.job_id] = _stands(state, job.state, taken=job.job_id not in answers)
         self._seat.let_go(report.job_id for report in self.reports if self._is_held_as(report))

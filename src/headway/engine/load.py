@@ -9,6 +9,7 @@ from headway.core.policy.checking import Checked, Load, check_policy
 from headway.core.policy.document import ELASTIC, Policy
 from headway.core.policy.rules import Rulebook, rules_of
 from headway.core.worker import WorkerState
+from headway.engine.reading import find_in_steps, without_values
 from headway.stores.base import JobQuery, Store
 
 LOOKED_AT = 1_000  # Jobs that ended last.
@@ -20,8 +21,8 @@ async def recent_load(store: Store, policy: Policy) -> Load | None:
 
     None if too few have completed, or all at once, to say anything.
     """
-    jobs = await store.find(JobQuery(states=(State.COMPLETED,), limit=LOOKED_AT))
-    return load_of(jobs, policy)
+    query = JobQuery(states=(State.COMPLETED,), limit=LOOKED_AT)
+    return load_of([without_values(job) async for job in find_in_steps(store.find, query)], policy)
 
 
 async def check_here(store: Store, policy: Policy) -> Checked:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import replace
 
 from headway.core.job import Job, JobId
 from headway.stores.base import JobQuery, next_page
@@ -31,3 +32,8 @@ async def get_in_steps(get: Get, job_ids: Sequence[JobId]) -> AsyncIterator[Job 
     for start in range(0, len(job_ids), JOBS_AT_ONCE):
         for job in await get(job_ids[start : start + JOBS_AT_ONCE]):
             yield job
+
+
+def without_values(job: Job) -> Job:
+    """Return a job without its arguments and result, for a reader that keeps many of them."""
+    return replace(job, payload=b"", result=None)

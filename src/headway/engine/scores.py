@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from headway.core.job import Job, JobId, State
 from headway.core.policy.estimate import NOW, Estimate
+from headway.engine.reading import get_in_steps
 from headway.engine.tallies import ERRORS, ERRORS_PM, HELD, SCORED, Tallies
 from headway.engine.tally import Row, Tally
 from headway.stores.base import Store
@@ -69,8 +70,9 @@ class Scores:
             tallies.foreseen(basis, lane, count)
         self._given.clear()
         batch = list(self._pending)[:LOOKED_AT]
-        jobs: Sequence[Job | None] = await store.get(batch) if batch else []
-        for job_id, job in zip(batch, jobs, strict=True):
+        left = iter(batch)
+        async for job in get_in_steps(store.get, batch):
+            job_id = next(left)
             given = self._pending.pop(job_id)
             if job is not None and job.state is State.QUEUED and not _is_late(given, job.seen_at):
                 self._pending[job_id] = given  # Behind the others.

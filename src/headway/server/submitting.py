@@ -16,6 +16,7 @@ from headway.core.policy.position import Places, position
 from headway.core.policy.why import Reason, why
 from headway.core.standing import AHEAD_COUNTED, Standing
 from headway.core.words import cut
+from headway.engine.reading import get_in_steps, without_values
 from headway.engine.traces import taken_trace
 from headway.server.auth import Caller, tenant_for
 from headway.server.problems import DETAIL_MAX, Problem, problem_of
@@ -210,10 +211,10 @@ async def _known(service: Service, answers: Sequence[Submitted]) -> dict[str, Jo
     if not answers:
         return {}
     try:
-        jobs = await service.client.look([answer.job_id for answer in answers])
+        found = get_in_steps(service.client.look, [answer.job_id for answer in answers])
+        return {job.job_id: without_values(job) async for job in found if job is not None}
     except StoreUnavailable:  # The store has forgotten them and the history is away; that spoils no submit.
         return {}
-    return {job.job_id: job for job in jobs if job is not None}
 
 
 async def stand(service: Service, job: Job) -> tuple[Estimate | None, list[Reason]]:
