@@ -208,6 +208,9 @@ def test_a_worker_follows_a_failover_and_nothing_acknowledged_is_lost(sentinels:
     folder.mkdir()
     yard = Yard(folder, f"{sentinels.url}?replicas=1&replicas_ms=1000")
     plain = Yard(folder, sentinels.url)
+    patient = (folder / "jobs.py").read_text().replace("dead_after=3,", "dead_after=30,")
+    assert "dead_after=30," in patient
+    (folder / "jobs.py").write_text(patient)  # Sentinels need as long as the usual lease to notice a loss.
     try:
         worker = yard.start("--slots", "4")
         running = yard.submit("slow", 2.0)
