@@ -104,7 +104,7 @@ def test_crons_of_the_project_are_made_known_by_its_workers(worker: Worker) -> N
     names = [f"{tasks.__name__}.{name}" for name in ("nightly", "often")]
     nightly, often = (crons[name] for name in names)
     assert (nightly.expression, nightly.tz, nightly.max_retries, nightly.lane) == (
-        "0 3 * * *", "Europe/Paris", 1, "medium"
+        "0 3 29 2 *", "Europe/Paris", 1, "medium"
     )  # fmt: skip
     assert (often.overlap, often.max_retries, often.lane) == ("allow", 3, "low")
     assert ended(tasks.nightly.enqueue().id, worker).result == "swept"
