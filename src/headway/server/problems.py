@@ -14,7 +14,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from headway.core.errors import HeadwayError, IdempotencyConflict, PolicyError
+from headway.core.errors import HeadwayError, IdempotencyConflict, PolicyError, QueueFull
 from headway.core.log_event import LogEvent
 from headway.core.words import cut
 
@@ -125,6 +125,8 @@ def problem_of(error: HeadwayError) -> Problem:
         ]
     if isinstance(index := error.facts.get("index"), int):
         facts["index"] = index
+    if isinstance(error, QueueFull) and error.facts.get("tenant") is None:  # Of all tenants no numbers are told.
+        return Problem(code, "as many tasks wait as the policy allows (max_depth); try again later", **facts)
     if isinstance(error, IdempotencyConflict):
         return Problem(code, "this idempotency key was used before, with another task or other parameters", **facts)
     if code == "internal":
