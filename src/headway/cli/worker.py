@@ -133,7 +133,9 @@ def worker(
     """Run an app's jobs until told to stop.
 
     With --server the jobs come from a server over HTTP, and this machine needs no
-    way to the store. Jobs that submit others still use the app's own store.
+    way to the store. Jobs that submit others still use the app's own store. Where
+    the server has tokens, HEADWAY_TOKEN is one for the app's tasks, made with
+    `headway token create --scope worker --tasks 'tasks.*'`.
 
     The first Ctrl-C or SIGTERM drains: nothing new is claimed, running jobs get
     the grace period, the rest go back to the queue unharmed. The second stops
