@@ -14,10 +14,23 @@ from tests.conftest import ADDRESSES
 from tests.faults.conftest import Yard, wait_until
 from tests.stores.damage import DAMAGES, in_postgres
 
+# Leases here outlast any stall of a busy machine: what is tested has nothing to do with time.
+PATIENT = """
+from headway import Headway
+
+app = Headway(heartbeat=5, dead_after=120)
+
+
+@app.task(name="quick")
+async def quick(number: int) -> int:
+    return number
+"""
+
 
 @pytest.fixture
 def yard(tmp_path: Path, store_name: str) -> Iterator[Yard]:
     found = Yard(tmp_path, ADDRESSES[store_name](tmp_path))
+    (tmp_path / "patient.py").write_text(PATIENT)
     yield found
     found.close()
 
@@ -54,7 +67,7 @@ async def look(yard: Yard, job_ids: list[JobId]) -> list[Job]:
 def test_a_worker_outlives_hostile_texts_and_damaged_rows(yard: Yard, store_name: str) -> None:
     run = yard.app.portal.run
     hostile, damaged = run(submit_hostile(yard)), run(submit_damaged(yard, store_name))
-    worker = yard.start("--slots", "20")
+    worker = yard.start("--slots", "20", app="patient:app")
     assert yard.submit("quick", 1, tenant="bolt").result(timeout=60) == 1
     wait_until(lambda: {job.state for job in run(look(yard, hostile))} == {State.COMPLETED}, within=60)
     wait_until(lambda: all(job.state.ended for job in run(look(yard, damaged))), within=60)
@@ -78,7 +91,7 @@ def test_a_text_that_was_never_escaped_is_read_as_it_is(yard: Yard, store_name: 
         return [job.job_id for job in jobs]
 
     jobs = run(submit())
-    worker = yard.start("--slots", "20")
+    worker = yard.start("--slots", "20", app="patient:app")
     wait_until(lambda: {job.state for job in run(look(yard, jobs))} == {State.COMPLETED}, within=60)
     assert [job.trace_id for job in run(look(yard, jobs))] == ["\x01{", "\x017", "\x01null"]
     assert worker.running

@@ -49,6 +49,9 @@ DAMAGES = {
         "task is a blob": in_sqlite("task = x'01ff'"),
         "tenant is a blob": in_sqlite("tenant = x'01ff'"),
         "payload is text": in_sqlite("payload = 'text'"),
+        "task is not UTF-8": in_sqlite("task = CAST(x'ff41' AS TEXT)"),
+        "trace id is not UTF-8": in_sqlite("trace_id = CAST(x'41ff' AS TEXT)"),
+        "retry is not UTF-8": in_sqlite("retry = CAST(x'ff' AS TEXT)"),
     },
     "postgres": {
         "retry is no JSON": in_postgres("retry = 'nonsense'"),

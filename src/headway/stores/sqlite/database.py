@@ -17,6 +17,7 @@ from headway.core.log_event import LogEvent
 from headway.stores.sqlite.ballast import drop_ballast, has_room, lay_ballast
 from headway.stores.sqlite.connection import Connection, Driver
 from headway.stores.sqlite.identity import FileIdentity
+from headway.stores.sqlite.repairing import repair_texts
 from headway.stores.sqlite.transaction import Hooks, Memory
 
 T = TypeVar("T")
@@ -195,6 +196,9 @@ class Database:
             if isinstance(problem, StoreFull) and group[0].vital and drop_ballast(self.path):
                 self._write_group(connection, group)
                 return
+            if isinstance(problem, UnicodeDecodeError) and repair_texts(connection):
+                self._write_group(connection, group)
+                return
             for call in group:
                 call.value, call.error = None, problem
             self._after = []
@@ -238,16 +242,24 @@ class Database:
             try:
                 self._identity.check()
                 with self.driver.naming():
-                    # One transaction, so that a verb of several statements sees one moment.
-                    connection.raw.execute("BEGIN")
                     try:
-                        call.value = call.function(connection, self)
-                    finally:
-                        connection.raw.execute("COMMIT")
+                        call.value = self._read_once(connection, call)
+                    except UnicodeDecodeError:
+                        if not repair_texts(connection):
+                            raise
+                        call.value = self._read_once(connection, call)
             except Exception as problem:
                 call.error = problem
             _settle([call])
         connection.close()
+
+    def _read_once(self, connection: Connection, call: _Call) -> Any:
+        """Run one call in a transaction, so that a verb of several statements sees one moment."""
+        connection.raw.execute("BEGIN")
+        try:
+            return call.function(connection, self)
+        finally:
+            connection.raw.execute("COMMIT")
 
 
 _Future = asyncio.Future[Any] | concurrent.futures.Future[Any]
