@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from typing import Any
 
 import pytest
 
@@ -27,7 +28,7 @@ def test_programs_end_when_their_job_returns(yard: Yard) -> None:
 
 def test_a_pool_of_processes_that_a_job_has_closed_costs_nothing(yard: Yard) -> None:
     yard.start()
-    results = [yard.submit("use_pool", number).result(timeout=60) for number in range(3)]
+    results: list[Any] = [yard.submit("use_pool", number).result(timeout=60) for number in range(3)]
     assert [number for _, number in results] == [0, 1, 2]
     assert len({pid for pid, _ in results}) == 1  # The process stays warm.
 

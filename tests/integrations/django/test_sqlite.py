@@ -164,6 +164,9 @@ def entry(database: str) -> Iterator[dict[str, Any]]:
     """The entry of the database, which a test may change."""
     before = dict(connections.settings["default"])
     yield dict(before)
+    if connection.connection is not None:
+        connection.connection.close()  # Django itself leaves a database in memory open.
+        connection.connection = None
     use({name: before[name] for name in ("ENGINE", "NAME", "OPTIONS", "TIME_ZONE")})
 
 
