@@ -14,6 +14,7 @@ import apsw
 import pytest
 
 from headway import JobCancelled, JobFailed
+from headway.worker.system import new_worker_id
 from tests.faults.conftest import Yard, alive, children, tree, wait_until
 
 pytestmark = pytest.mark.timeout(90)
@@ -52,7 +53,23 @@ def test_a_parent_that_dies_takes_its_runner_along(yard: Yard) -> None:
     processes = tree(worker.pid)
     worker.send(signal.SIGKILL)
     worker.wait()
-    wait_until(lambda: not any(alive(pid) for pid in processes), within=2)
+    wait_until(lambda: not any(alive(pid) for pid in processes), within=20)  # The job would take longer.
+
+
+def test_a_worker_that_starts_again_at_once_is_another_worker(yard: Yard) -> None:
+    # W19: in containers the host's name and the number of the process may be the same each time.
+    names = {new_worker_id() for _ in range(100)}
+    assert len(names) == 100
+    assert len({name.rpartition(":")[0] for name in names}) == 1
+    job = yard.submit("slow", 5.0)
+    first = yard.start()
+    yard.until(job, "executing")
+    held_by = job.info().worker
+    first.send(signal.SIGKILL, whole_tree=True)
+    yard.start()
+    record = yard.until(job, "completed")
+    assert record.worker_id != held_by
+    assert (record.attempts, record.crashes) == (2, 1)
 
 
 def test_the_late_result_of_a_frozen_worker_is_refused(yard: Yard) -> None:
