@@ -105,7 +105,7 @@ class _RolledBack:
     """What ``TestCase`` does around a test."""
 
     def __init__(self) -> None:
-        self._atomic = transaction.atomic()
+        self._atomic: Any = transaction.atomic()
 
     def __enter__(self) -> None:
         setup_test_environment()

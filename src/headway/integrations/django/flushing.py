@@ -25,7 +25,7 @@ def flush_jobs(alias: str) -> None:
     if alias != database() or connection.vendor not in WITH_VIEWS:
         return
     tables = table_prefix(connection)
-    with transaction.atomic(using=alias), connection.cursor() as cursor:
+    with _transaction(alias), connection.cursor() as cursor:
         columns = _tables(connection, cursor)
         namespace = _namespace(cursor, tables) if "namespace" in columns else None  # Else it is not migrated yet.
         if namespace is None:
@@ -49,7 +49,7 @@ def flush_jobs(alias: str) -> None:
 def let_time_pass(alias: str, ms: int) -> None:
     """Move all that waits for a moment so many milliseconds into the past, instead of moving the clock for all."""
     tables = table_prefix(connections[alias])
-    with transaction.atomic(using=alias), connections[alias].cursor() as cursor:
+    with _transaction(alias), connections[alias].cursor() as cursor:
         namespace = _namespace(cursor, tables)
         for table, column, step in (
             ("delayed", "due_at", ms),
@@ -62,6 +62,10 @@ def let_time_pass(alias: str, ms: int) -> None:
                 f"WHERE namespace_id = %s AND {column} IS NOT NULL",
                 [step, namespace],
             )
+
+
+def _transaction(alias: str) -> Any:
+    return transaction.atomic(using=alias)
 
 
 def _namespace(cursor: Any, tables: str) -> int | None:

@@ -1,5 +1,8 @@
 """Tasks as Django Tasks declares them; ``tasks`` imports them, so that a worker knows them."""
 
+# pyright: reportAttributeAccessIssue=false
+# (Django brings no types, and what pyright makes of its code is not always so.)
+
 from __future__ import annotations
 
 import os
