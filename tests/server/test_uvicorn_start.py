@@ -8,6 +8,7 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
+from headway import Headway
 from headway.engine.tokens import create_token
 from headway.server import main
 
@@ -17,7 +18,7 @@ NEAR, FAR = ("127.0.0.1", 50_000), ("203.0.113.5", 50_000)
 @pytest.fixture
 async def api(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FastAPI]:
     monkeypatch.setenv("HEADWAY_STORE", "memory://")
-    monkeypatch.setattr(main, "_app", lambda: main.Headway("memory://"))
+    monkeypatch.setattr(main, "_app", lambda: Headway("memory://"))
     made = main.create()
     async with made.router.lifespan_context(made):
         yield made
