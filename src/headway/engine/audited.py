@@ -42,7 +42,7 @@ class AuditedStore:
     def __init__(self, store: Store, who: str, group: Group) -> None:
         self._store = store
         self._who = who
-        self._group = group
+        self._group: Group = group
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
