@@ -38,14 +38,15 @@ class Place:
 
     def start(self, *options: str, stderr: int | None = None, **more: Any) -> subprocess.Popen[bytes]:
         with (self.folder / "worker.log").open("ab") as file:
-            self._process = subprocess.Popen(
+            process: subprocess.Popen[Any] = subprocess.Popen(
                 [sys.executable, "-m", "headway", "worker", "logging_jobs:app", *options],
                 cwd=self.folder,
                 env={**os.environ, "HEADWAY_STORE": self.store},
                 stderr=file if stderr is None else stderr,
                 **more,
             )
-        return self._process
+        self._process = process
+        return process
 
     def submit(self, task: str, *args: object) -> Job[object]:
         return self.app.tasks[task].enqueue(*args)
