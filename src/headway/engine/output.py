@@ -48,12 +48,12 @@ class OutputTail:
     def __init__(self) -> None:
         self._chunks: list[Chunk] = []
         self._size = 0
-        self._offsets = dict.fromkeys(STREAMS, 0)
+        self._offsets: dict[str, int] = dict.fromkeys(STREAMS, 0)
         self._at = 0
         self.changed = False
 
     def add(self, stream: str, text: str, now_at: int) -> None:
-        """Add text; pieces of one stream that follow each other within a moment become one."""
+        """Add what a program wrote to one of its streams."""
         if not text:
             return
         offset = self._offsets[stream]

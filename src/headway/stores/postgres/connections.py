@@ -73,7 +73,7 @@ async def connect(url: str, *, pgbouncer: bool = False, within: float = CONNECT_
     """Make one connection. Raises what the driver raises."""
     connection: Connection = await asyncpg.connect(
         url,
-        timeout=within,
+        timeout=within,  # pyright: ignore[reportArgumentType]  (a number of seconds; the driver declares int)
         command_timeout=ANSWER_WITHIN,
         # A pooler between hands each transaction to another session: nothing prepared may be expected there.
         statement_cache_size=0 if pgbouncer else 256,
