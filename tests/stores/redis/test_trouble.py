@@ -10,11 +10,11 @@ import pytest
 
 from headway.core.errors import StoreBusy, StoreFull, StoreUnavailable
 from headway.core.job import State
-from headway.core.lease import Answer
+from headway.core.lease import Answer, Report
 from headway.core.policy.document import LimitRule
 from headway.core.policy.rules import Rules
 from headway.core.worker import WorkerState
-from headway.stores.base import KEEPER, RULES
+from headway.stores.base import KEEPER, RULES, Exchange
 from headway.stores.redis.store import RedisStore
 from headway.stores.rulebook import rules_body
 from tests.conformance.builders import (
@@ -408,3 +408,16 @@ async def test_a_running_job_whose_record_is_missing_still_ends(store: RedisStor
     assert await end(store, first) is Answer.OK
     assert await end(store, second) is Answer.OK
     assert await store.leases(worker_id="w1") == []
+
+
+async def test_attempts_beyond_what_two_bytes_hold_stay_at_the_most(store: RedisStore) -> None:
+    job_id = await submit_one(store, a_job(max_retries=1_000_000))
+    await register(store)
+    for _ in range(2):
+        lease = await claim_one(store)
+        report = Report(lease.job_id, lease.seq, lease.token, State.QUEUED, reason="failed", attempts=65_535)
+        await store.exchange(Exchange(None, finished=[report]))
+    assert (await claim_one(store)).attempts == 65_535
+    [job] = await store.get([job_id])
+    assert job is not None
+    assert (job.attempts, job.state) == (65_535, State.EXECUTING)

@@ -117,7 +117,7 @@ function claim.take(take, want, worker, token, out)
         else
           local bits, tail, head = extras and extras.unique and 1 or 0, asker, fresh
           if back then
-            head = token .. pack('>I4I2I2', i4(back, 17) + 1, i2(back, 21) + 1, i2(back, 23)) .. now15
+            head = token .. pack('>I4I2I2', i4(back, 17) + 1, math.min(i2(back, 21) + 1, 65535), i2(back, 23)) .. now15
             if byte(back, 81) % 2 == 1 then bits = bits + 8 end
             push(again, member)
           end
