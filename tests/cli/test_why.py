@@ -75,7 +75,20 @@ def test_a_job_without_a_worker_says_so(cli: Cli) -> None:
         "effective_priority": "medium",
         "reasons": [{"code": "no_worker", "text": "no worker is running", "workers": 0}],
         "waited_s": {},
+        "passed_over": 0,
     }
+
+
+def test_how_often_a_job_was_passed_over_is_told(world: World) -> None:
+    # R3.92
+    job_id = submit(world.cli, "--needs", "gpu")
+    later = submit(world.cli)
+    world.do(lambda store: register(store, "w1", offers=OFFERS))
+    assert "Passed over" not in world.cli.call("why", job_id).out
+    world.do(lambda store: claim(store, offers=OFFERS))
+    assert world.cli.call("status", later, "--json").json["status"] == "executing"
+    assert "Passed over: 1 later jobs of its lane and tenant have started." in world.cli.call("why", job_id).out
+    assert world.cli.call("why", job_id, "--json").json["passed_over"] == 1
 
 
 def test_all_reasons_are_told_the_binding_one_first(cli: Cli) -> None:

@@ -10,6 +10,7 @@ from headway.core.policy.document import ELASTIC, Ladder, LimitRule, Policy, Run
 from headway.core.policy.ladder import Elastic, Floor
 from headway.core.policy.retry import Raised, Released
 from headway.core.snapshot import Plan, Take
+from headway.engine.reading import passed_over
 from headway.engine.rules import govern
 from headway.stores.base import Exchange, Store
 from headway.testing.clock import ManualClock
@@ -339,6 +340,26 @@ async def test_a_slow_job_that_does_not_fit_holds_up_no_faster_one(store: Store)
     await end(store, first[0])
     assert await blocked(store, SLOW) is None
     assert await claimed_ids(store) == slow[2:3]
+
+
+async def test_how_often_a_job_was_passed_over_is_counted(store: Store) -> None:
+    # R3.92
+    await climb(store)
+    await register(store, slots=20)
+    slow = await submit(store, *jobs_of(SLOW, 4))
+    later = await submit(store, *jobs_of(FAST, 3))
+    await submit(store, *(job._replace(lane="low") for job in jobs_of(FAST, 1)))
+    await claim_each(store, SLOW, SLOW)
+    third, fourth = [job for job in await store.get(slow[2:]) if job is not None]
+    assert (await passed_over(store.find, third), await passed_over(store.find, fourth)) == (0, 0)
+    leases = await claim(store)
+    await end(store, leases[0])  # Running or done, it has started.
+    passing = [lease for lease in leases if lease.job_id in later]
+    assert len(passing) == 2
+    assert (await passed_over(store.find, third), await passed_over(store.find, fourth)) == (2, 2)
+    [runs] = await store.get(slow[:1])
+    assert runs is not None
+    assert await passed_over(store.find, runs) == 0  # It does not wait.
 
 
 async def test_a_worker_that_waits_is_woken_when_a_place_is_free(store: Store) -> None:

@@ -304,7 +304,7 @@ async def test_why_names_what_a_task_waits_for(app: Headway, http: httpx.AsyncCl
     # R5.109
     task_id = await submit(http, required_capabilities=["gpu"])
     why = (await http.get(f"{TASKS}/{task_id}/why")).json()
-    assert [reason["code"] for reason in why["reasons"]] == ["no_worker"]
+    assert ([reason["code"] for reason in why["reasons"]], why["passed_over"]) == (["no_worker"], 0)
     worker = Record(worker_id="w", host="h", pid=1, slots=1, reserved=0, offers=("task:add",), version="0")
     await (await app.client.store()).renew(Beat(worker, 60_000, 10_000, register=True))
     why = (await http.get(f"{TASKS}/{task_id}")).json()["why"]

@@ -15,6 +15,7 @@ from headway.core.policy.lanes import effective_lane
 from headway.core.policy.why import Reason, length
 from headway.core.policy.why import why as reasons_of
 from headway.core.standing import Standing
+from headway.engine.reading import PASSED_COUNTED, passed_over
 
 
 def why(
@@ -30,19 +31,21 @@ def why(
     binds. When it is gone, the next one does.
     """
 
-    async def read() -> tuple[Standing | None, Policy]:
+    async def read() -> tuple[Standing | None, Policy, int]:
         async with opened(place) as store:
             (whole,) = await whole_ids(store, [job_id])
-            return await store.standing(whole), await policy_of(store)
+            found = await store.standing(whole)
+            passed = 0 if found is None else await passed_over(store.find, found.job)
+            return found, await policy_of(store), passed
 
-    standing, policy = run(read())
+    standing, policy, passed = run(read())
     if standing is None:
         raise JobNotFound(f"no job {job_id} in the store; it may have been pruned", job_id=job_id)
     reasons = reasons_of(standing, policy)
     if json:
-        show.print_json(_values(standing, reasons, policy))
+        show.print_json(_values(standing, reasons, policy) | {"passed_over": passed})
     else:
-        _print(standing, reasons, policy)
+        _print(standing, reasons, policy, passed)
     return 0
 
 
@@ -58,7 +61,7 @@ def _values(standing: Standing, reasons: list[Reason], policy: Policy) -> dict[s
     }
 
 
-def _print(standing: Standing, reasons: list[Reason], policy: Policy) -> None:
+def _print(standing: Standing, reasons: list[Reason], policy: Policy, passed: int) -> None:
     console, job = show.console(), standing.job
     effective = effective_lane(policy, job, job.seen_at)
     lane = job.lane if effective == job.lane else f"{job.lane}, risen to {effective}"
@@ -76,6 +79,9 @@ def _print(standing: Standing, reasons: list[Reason], policy: Policy) -> None:
         console.print(table)
     elif job.state is State.QUEUED:
         console.print("Nothing holds it back: a worker is about to take it.")
+    if passed:
+        many = f"{passed} or more" if passed == PASSED_COUNTED else str(passed)
+        console.print(show.text(f"Passed over: {many} later jobs of its lane and tenant have started."))
     if standing.waited_ms:
         parts = ", ".join(f"{length(ms / 1_000)} {reason}" for reason, ms in standing.waited_ms.items())
         console.print(show.text(f"Before it started it waited: {parts}."))

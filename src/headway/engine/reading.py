@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
 
-from headway.core.job import Job, JobId
+from headway.core.job import Job, JobId, State
 from headway.stores.base import JobQuery, next_page
 
 JOBS_AT_ONCE = 16  # Jobs that one read brings into memory.
+PASSED_COUNTED = 100  # Jobs that ``passed_over`` counts at most.
 
 Find = Callable[[JobQuery], Awaitable[list[Job]]]
 Get = Callable[[Sequence[JobId]], Awaitable[list[Job | None]]]
@@ -37,3 +38,20 @@ async def get_in_steps(get: Get, job_ids: Sequence[JobId]) -> AsyncIterator[Job 
 def without_values(job: Job) -> Job:
     """Return a job without its arguments and result, for a reader that keeps many of them."""
     return replace(job, payload=b"", result=None)
+
+
+async def passed_over(find: Find, job: Job) -> int:
+    """Return how many jobs of the same lane and tenant came later and have started before a job that waits.
+
+    Counted when it is asked for, up to ``PASSED_COUNTED``: to keep the number would take a write to every waiting job.
+    """
+    if job.state is not State.QUEUED:
+        return 0
+    later = JobQuery(
+        states=(State.EXECUTING, State.COMPLETED, State.FAILED, State.DEAD_LETTER),
+        lane=job.lane,
+        tenant=job.tenant,
+        submitted_after_at=job.submitted_at - 1,
+        limit=PASSED_COUNTED,
+    )
+    return sum([found.seq > job.seq async for found in find_in_steps(find, later)])

@@ -115,6 +115,7 @@ class Why(BaseModel):
 
     task_id: str
     reasons: list[ReasonShape]
+    passed_over: int = Field(description="Later tasks of its lane and tenant that have started; counted up to 100.")
 
 
 class Payload(BaseModel):

@@ -11,6 +11,7 @@ from starlette.responses import Response
 from headway.core.errors import JobNotFound
 from headway.core.job import Job, JobId, State
 from headway.core.moments import write_moment
+from headway.engine.reading import passed_over
 from headway.server.auth import Caller, Scope, tenant_for
 from headway.server.pages import encode, read_cursor, task_page
 from headway.server.problems import Problem
@@ -217,8 +218,10 @@ async def retry_task(request: Request, task_id: TaskId) -> Response:
 async def get_why(request: Request, task_id: TaskId) -> Response:
     """Give all reasons why a task waits, the binding one first."""
     service = service_of(request)
-    _, reasons = await stand(service, await find(service, caller_of(request), task_id))
-    return reply({"task_id": task_id, "reasons": reason_values(reasons)})
+    job = await find(service, caller_of(request), task_id)
+    _, reasons = await stand(service, job)
+    passed = await passed_over((await service.store()).find, job)
+    return reply({"task_id": task_id, "reasons": reason_values(reasons), "passed_over": passed})
 
 
 @routes.get(
