@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 from uuid import uuid4
+from weakref import WeakValueDictionary
 
 from headway.core.errors import TooMany, WorkerUnknown
 from headway.core.job import JobId
@@ -85,7 +85,7 @@ class Desk:
         self._seats: OrderedDict[str, Seat] = OrderedDict()
         self._learned = time.monotonic()
         self._closed = False
-        self._registering: Counter[str | None] = Counter()  # By token: registrations that are under way.
+        self._registering: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # By token.
 
     # ------------------------------------------------------------------ coming and going
 
@@ -106,27 +106,20 @@ class Desk:
         """
         if self.roster.count >= WORKERS_MAX:
             raise TooMany(f"{self.roster.count:,} workers are registered; dead ones are forgotten after a minute")
-        with self._counted(token_id):
+        if token_id is None:
+            return await self._register(new, token_id, bound)
+        async with self._registering.setdefault(token_id, asyncio.Lock()):  # One at a time, so that each is counted.
             await self._check_room(token_id, most)
             return await self._register(new, token_id, bound)
 
-    @contextmanager
-    def _counted(self, token_id: str | None) -> Iterator[None]:
-        """Count a registration of a token that is under way."""
-        self._registering[token_id] += 1
-        try:
-            yield
-        finally:
-            self._registering[token_id] -= 1
-
-    async def _check_room(self, token_id: str | None, most: int) -> None:
+    async def _check_room(self, token_id: str, most: int) -> None:
         """Refuse a worker of a token that has as many as it may. Raises ``TooMany``."""
-        if token_id is None or self.roster.of_token[token_id] + self._registering[token_id] <= most:
+        if self.roster.of_token[token_id] < most:
             return
         # Some of those that were counted may have left since.
         workers = (await self.store.survey()).workers
         await self.roster.all(live={one.worker_id for one in workers if one.state is not WorkerState.DEAD})
-        if self.roster.of_token[token_id] + self._registering[token_id] > most:
+        if self.roster.of_token[token_id] >= most:
             raise TooMany(f"this token has {most:,} workers (token_workers); let some of them leave first")
 
     async def _register(self, new: NewWorker, token_id: str | None, bound: tuple[str, ...] | None) -> Registration:

@@ -134,7 +134,7 @@ async def test_what_an_operator_wants_to_know(open_url: OpenStore, url: str) -> 
 
 
 async def test_a_name_with_odd_letters_is_quoted(outside: Outside, open_url: OpenStore) -> None:
-    name = "Odd-Name$1"
+    name = "Odd-Name1"
     await outside.execute(f'DROP SCHEMA IF EXISTS "{name}" CASCADE')
     store = await open_url(f"{postgres().url}?schema={name}")
     job = a_job()
