@@ -184,7 +184,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def _unknown_command(problem: UnknownCommandError) -> str:
-    """Say that there is no such command. Suggest one only if it is really alike."""
+    """Report that there is no such command. Suggest one only if it is really alike."""
     word, family = (problem.unused_tokens or ["?"])[0], problem.app
     known = [] if family is None else [name for name in family if not name.startswith("-")]
     path = " ".join(["headway", *(problem.command_chain or ())])

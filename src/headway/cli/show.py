@@ -290,7 +290,7 @@ def per_minute(stats: Stats) -> dict[str, float]:
 
 
 def console(*, stderr: bool = False, most: int = WIDE) -> Console:
-    """Give a console that takes no text for markup. Not a terminal: ``most`` columns, so that nothing is cut."""
+    """Return a console that takes no text for markup. Not a terminal: ``most`` columns, so that nothing is cut."""
     from rich.console import Console
 
     stream = sys.stderr if stderr else sys.stdout

@@ -122,7 +122,7 @@ class Task(Generic[P, R, C]):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            """Say what the verbs of other queues are called here."""
+            """Raise an error that names Headway's word for a verb of another queue."""
             hint = _ELSEWHERE.get(name)
             shown = f"; {hint.format(task=self.__dict__.get('__name__', 'task'))}" if hint else ""
             raise AttributeError(f"a task has no attribute {name!r}{shown}", name=name, obj=self)

@@ -173,7 +173,7 @@ class Desk:
         return tuple(sorted(plain))
 
     async def drain(self, worker_id: str, *, token_id: str | None = None) -> None:
-        """Give a worker nothing more. Raises ``WorkerUnknown``."""
+        """Hand no more jobs to a worker. Raises ``WorkerUnknown``."""
         seat = await self._seat(worker_id, token_id)
         if not await self.store.drain(worker_id):
             raise WorkerUnknown(worker_id=worker_id)
@@ -228,7 +228,7 @@ class Desk:
     async def finish(self, worker_id: str, ended: Sequence[Ended], *, token_id: str | None = None) -> list[Settled]:
         """Take what has ended. Gives what became of each job; without the lease, what a worker says counts for nothing.
 
-        Raises ``WorkerUnknown``; a dead worker's word counts as long as nobody else has the job.
+        Raises ``WorkerUnknown``; a dead worker's word counts as long as no other worker has the job.
         """
         seat = await self._seat(worker_id, token_id)
         handed = HandIn(self.store, seat, self.in_force.policy)

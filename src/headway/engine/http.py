@@ -83,7 +83,7 @@ class Caller:
         answer = await self._send("POST", path, _encode(question), patience)
         try:
             return msgspec.json.decode(answer.body, type=kind)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as problem:  # Somebody on the way, perhaps.
+        except (msgspec.MsgspecError, UnicodeDecodeError) as problem:  # A proxy on the way may have answered.
             raise ServerUnavailable(f"{self.address} does not answer as a Headway server does: {problem}") from None
 
     async def get(self, path: str, *, patience: float = PATIENCE) -> None:

@@ -121,7 +121,7 @@ class LogWriter(logging.Handler):
 
 
 def is_own(record: logging.LogRecord) -> bool:
-    """Tell whether Headway wrote a record: then its message is the code of an event."""
+    """Return whether Headway wrote a record: then its message is the code of an event."""
     return record.name.startswith("headway.") and record.name != TASK and not record.args
 
 

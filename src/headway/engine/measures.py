@@ -211,7 +211,7 @@ def _running(workers: Iterable[Worker]) -> int:
 
 
 def tally_families(tally: Tally, policy: Policy, tasks: Collection[str] = ()) -> Iterator[Family]:
-    """Give what all processes have counted, up to a few seconds ago. ``tasks``: the names in the catalogue."""
+    """Return what all processes have counted, up to a few seconds ago. ``tasks``: the names in the catalogue."""
     lanes = [*policy.lanes]
     for what, (name, text, labels) in _HISTOGRAMS.items():
         yield _histograms(name, text, tally, what, labels, lanes)
@@ -349,7 +349,7 @@ def _histograms(name: str, text: str, tally: Tally, what: str, labels: tuple[str
 
 
 def _by_task(tally: Tally, tasks: Collection[str]) -> Family:
-    """Give attempts by task: of tasks in the catalogue the busiest, and all others as one."""
+    """Return attempts by task: of tasks in the catalogue the busiest, and all others as one."""
     rows: dict[tuple[str, str], Row] = {}
     counts: dict[str, float] = {}
     for key, row in tally.rows.items():

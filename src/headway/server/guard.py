@@ -151,7 +151,7 @@ class Guard:
             return
         path: str = scope["path"]
         if not self._tokens.fresh() and not path.endswith(HEALTH):
-            with contextlib.suppress(StoreError, TimeoutError):  # Whoever needs to know who asks will say so.
+            with contextlib.suppress(StoreError, TimeoutError):  # A route that must know who asks refuses by itself.
                 if path.endswith(READY):
                     await within(READY_SECONDS, self._tokens.follow())
                 else:
@@ -171,7 +171,7 @@ class Guard:
             scope, read, write = {**scope, "method": "GET"}, head.receive, head.send
         try:
             await self._app(scope, read, write)
-        except ClientDisconnect:  # It left while it was sending its body: nobody waits for an answer.
+        except ClientDisconnect:  # It left while it was sending its body and waits for no answer.
             return
         except Exception:
             if guarded.started:

@@ -65,7 +65,7 @@ STATUSES: Mapping[str, int] = {
 }
 ALTERNATIVES = ("<one>", "<many>")  # Shapes of a body that may be one of several.
 FIELD_MAX, TEXT_MAX = 100, 300  # Letters of a caller's own words that an answer repeats.
-DETAIL_MAX = 2_000  # Letters of all that an answer says of a problem, whoever's words they are.
+DETAIL_MAX = 2_000  # Letters of all that an answer says of a problem, client input included.
 PROBLEMS_MAX = 100  # Mistakes in a policy that an answer lists.
 RETRY_AFTER = {  # Seconds.
     "queue_full": 5,

@@ -130,7 +130,7 @@ def write_place(place: tuple[int, ...]) -> str:
 
 
 def knows_end(job: Job, after: tuple[int, ...]) -> bool:
-    """Tell whether a job has ended, and a client that has come to this place was told so."""
+    """Return whether a job has ended and a client that has come to this place was told so."""
     return job.state.ended and bool(after) and all(event.place <= after for event in events_between(None, job, 0))
 
 

@@ -155,7 +155,7 @@ class Parent:
                 await post.close()
 
     def note_cut_off(self) -> None:
-        """Give up if no runner is left that could reach the store; else each that was cut off is replaced."""
+        """End the worker if no runner is left that could reach the store; else each that was cut off is replaced."""
         if all(runner.is_cut_off or runner.leaving for runner in self._runners):
             self.cut_off = True
             for runner in self._runners:

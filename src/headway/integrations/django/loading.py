@@ -125,7 +125,7 @@ def _spec(module: str) -> ModuleSpec | None:
 
 
 def _declares(statement: ast.stmt, function: str) -> bool:
-    """Tell whether a statement may make a task of this name: a decorated function, or an assignment."""
+    """Return whether a statement may make a task of this name: a decorated function, or an assignment."""
     if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
         return statement.name == function and bool(statement.decorator_list)
     if isinstance(statement, ast.Assign):

@@ -20,7 +20,7 @@ log = logging.getLogger("headway.worker")
 
 
 class Outcomes:
-    """Hears of every outcome that this process has recorded. A thread reads the results and calls the receivers.
+    """Receives every outcome that this process has recorded. A thread reads the results and calls the receivers.
 
     ``concerns`` tells by the name of a task whether it is one of Django Tasks, where that is known.
     """

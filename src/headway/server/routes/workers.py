@@ -259,7 +259,7 @@ async def _until_gone(request: Request, service: Service, *, patient: bool) -> A
 
 @asynccontextmanager
 async def _watched(watching: list[asyncio.Future[None]]) -> AsyncIterator[asyncio.Future[None]]:
-    """Give what is done once one of these is; they are cancelled afterwards."""
+    """Yield a future that is done once one of these is; they are cancelled afterwards."""
     gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def over(_: asyncio.Future[None]) -> None:

@@ -33,7 +33,7 @@ class Shortcut:
         self._here = threading.local()
 
     def ask(self, address: Address, commands: bytes, replies: int = 1) -> list[Any] | None:
-        """Give the replies to packed commands, so many, or None if one did not come; then nothing is known of any.
+        """Return the replies to packed commands, or None if one did not come; then nothing is known of any.
 
         Raises ``StoreUnavailable`` if the server is silent for so long that the caller must not wait any more.
         """

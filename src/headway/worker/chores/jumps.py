@@ -12,7 +12,7 @@ JUMP = 5.0  # Seconds by which the store's clock may part from ours before we di
 
 
 class JumpWatch:
-    """After a jump every deadline of a worker has passed at once, and nobody has died of it.
+    """After a jump every deadline of a worker has passed at once, and no worker has died.
 
     Until one ``dead_after`` has gone by, live workers renew and no worker must be taken for dead. The reaper and the
     pruner of a process share one watch.

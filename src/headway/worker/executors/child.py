@@ -66,7 +66,7 @@ class _Channel:
 
 
 def _leave() -> None:
-    """End this process: the runner is gone, so the job's end would reach nobody."""
+    """End this process: the runner is gone, so no process would receive the job's end."""
     os._exit(0)
 
 
