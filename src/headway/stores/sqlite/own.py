@@ -297,7 +297,9 @@ def _create(path: Path) -> None:
     if not path.parent.is_dir():
         raise StoreError(f"the folder {path.parent} of the store {path} does not exist; make it first", path=str(path))
     if not path.exists():
-        if not lacks_log(path):  # SQLite would remove it, and with it the latest jobs of a file that was moved away.
+        # SQLite would remove the log, and with it the latest jobs of a file that was moved away. The second look is for
+        # another process that has made both files meanwhile.
+        if not lacks_log(path) and not path.exists():
             raise StoreCorrupt(
                 f"{path} is missing, but {path.name}-wal beside it holds jobs; put the file back, or remove "
                 "that one too to begin anew",
