@@ -2,11 +2,14 @@
 
 import ast
 import inspect
+import itertools
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src" / "headway"
@@ -167,41 +170,107 @@ def test_every_sql_and_lua_file_opens_with_its_name_and_purpose() -> None:
 
 
 def test_every_sql_and_lua_file_is_used_by_its_store() -> None:
-    wrong = [f"{place(file)} is not referenced" for file in asset_files() if not is_referenced(file)]
+    wrong = [
+        f"{place(file)} is not referenced"
+        for file in asset_files()
+        if file.parent.name != "queries" and not is_referenced(file)
+    ]
     assert wrong == []
 
 
 def is_referenced(file: Path) -> bool:
-    """Named by its store's Python; a migration is found by its folder, and a shared part by the scripts using it."""
-    folder = SOURCE.joinpath(*file.relative_to(SOURCE).parts[:2])
-    users = python_files(folder)
+    """Named by its store's Python; a migration is found by its folder."""
+    users = python_files(store_of(file))
     name = file.stem
     if file.parent.name == "migrations":
         users = [*users, *(SOURCE / "stores").glob("*.py")]
         name = "migrations"
-    elif file.parent.name == "shared":
-        users = [*users, *(script for script in folder.rglob(f"*{file.suffix}") if script != file)]
+    return names_word(users, name)
+
+
+def store_of(file: Path) -> Path:
+    return SOURCE.joinpath(*file.relative_to(SOURCE).parts[:2])
+
+
+def names_word(users: list[Path], name: str) -> bool:
     word = re.compile(rf"\b{re.escape(name)}\b")
     return any(word.search(user.read_text(encoding="utf-8")) for user in users)
 
 
-def test_every_query_binds_exactly_the_parameters_its_header_names() -> None:
-    wrong: list[str] = []
-    for file in asset_files():
-        if file.suffix != ".sql" or file.parent.name != "queries":  # Shared parts are read with those that use them.
-            continue
-        named, used = named_parameters(file), used_parameters(file)
-        if named is None:
-            wrong.append(f"{place(file)} has no `-- params` line")
-        elif named != used:
-            wrong.append(f"{place(file)} names {sorted(named)} but uses {sorted(used)}")
+class Block(NamedTuple):
+    """A statement, or a part of several, in a file of a store's ``queries``."""
+
+    file: Path
+    kind: str
+    name: str
+    text: str
+
+    @property
+    def place(self) -> str:
+        return f"{place(self.file)} {self.name}"
+
+    @property
+    def header(self) -> list[str]:
+        return list(itertools.takewhile(lambda line: line.startswith("--"), self.text.splitlines()))
+
+
+def query_blocks() -> list[Block]:
+    found: list[Block] = []
+    for file in SOURCE.glob("stores/*/queries/*.sql"):
+        _, *pieces = re.split(r"^-- (name|part): (\w+)\n", file.read_text(encoding="utf-8"), flags=re.MULTILINE)
+        found += [Block(file, *piece) for piece in zip(pieces[::3], pieces[1::3], pieces[2::3], strict=True)]
+    assert len(found) > 200
+    return found
+
+
+def test_every_query_says_its_purpose_and_has_a_name_of_its_own() -> None:
+    blocks = query_blocks()
+    counts = Counter((store_of(block.file), block.kind, block.name) for block in blocks)
+    wrong = [f"{block.place} has no purpose" for block in blocks if not re.match(r"-- [A-Z].*\.\n", block.text)]
+    wrong += [f"{store.name} has {name} {count} times" for (store, _, name), count in counts.items() if count > 1]
     assert wrong == []
 
 
-def named_parameters(file: Path) -> set[str] | None:
-    """What the `-- params` line lists, without remarks in brackets; a deeper indented line carries it on."""
+def test_every_query_is_used_by_its_store() -> None:
+    blocks = query_blocks()
+    parts = {
+        (store_of(block.file), part)
+        for block in blocks
+        for part in re.findall(r"^-- use (\w+)$", block.text, re.MULTILINE)
+    }
+    wrong: list[str] = []
+    for block in blocks:
+        store = store_of(block.file)
+        known = (store, block.name) in parts if block.kind == "part" else names_word(python_files(store), block.name)
+        if not known:
+            wrong.append(f"{block.place} is not used")
+    assert wrong == []
+
+
+def test_every_query_binds_exactly_the_parameters_its_header_names() -> None:
+    blocks = query_blocks()
+    parts = {(store_of(block.file), block.name): block.text for block in blocks if block.kind == "part"}
+    wrong: list[str] = []
+    for block in blocks:
+        if block.kind == "part":  # Parts are read with the statements that use them.
+            continue
+        uses = re.findall(r"^-- use (\w+)$", block.text, re.MULTILINE)
+        shared = {f"-- use {part}": parts[store_of(block.file), part] for part in uses}
+        text = "\n".join(shared.get(line, line) for line in block.text.splitlines())
+        named, used = named_parameters(block.header), used_parameters(text)
+        if named is None:
+            wrong.append(f"{block.place} has no `-- params` line")
+        elif sorted(named) != sorted(used):
+            wrong.append(f"{block.place} names {sorted(named)} but uses {sorted(used)}")
+        elif "sqlite" in block.file.parts and named != used:  # SQLite numbers them as it meets them.
+            wrong.append(f"{block.place} names {named} but uses them in the order {used}")
+    assert wrong == []
+
+
+def named_parameters(header: list[str]) -> list[str] | None:
+    """What the `-- params` line lists; a deeper indented line carries it on."""
     found: str | None = None
-    for line in header(file):
+    for line in header:
         if match := re.match(r"-- params\s+(.*)", line):
             found = match[1]
         elif found is not None and (match := re.match(r"--\s{3,}(.*)", line)):
@@ -210,17 +279,13 @@ def named_parameters(file: Path) -> set[str] | None:
             break
     if found is None:
         return None
-    names = {name.strip() for name in re.sub(r"\([^)]*\)", "", found).split(",")}
-    return names - {"", "none"}
+    return [name for name in re.split(r",\s*", found) if name != "none"]
 
 
-def used_parameters(file: Path) -> set[str]:
+def used_parameters(text: str) -> list[str]:
     """The `:name` parameters of the statement itself: not in comments or quotes, nor a `::type` cast."""
-    text = file.read_text(encoding="utf-8")
-    for part in re.findall(r"^-- use (\w+)$", text, re.MULTILINE):
-        text += (file.parent / "shared" / f"{part}{file.suffix}").read_text(encoding="utf-8")
     bare = re.sub(r"'(?:[^']|'')*'|\"[^\"]*\"|--[^\n]*|/\*.*?\*/", " ", text, flags=re.DOTALL)
-    return set(re.findall(r"(?<![:\w]):([A-Za-z_]\w*)", bare))
+    return list(dict.fromkeys(re.findall(r"(?<![:\w]):([A-Za-z_]\w*)", bare)))
 
 
 def test_nothing_loads_data_by_running_it() -> None:

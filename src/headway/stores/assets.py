@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+import re
 from importlib.resources import files
+from typing import NamedTuple
+
+_BLOCK = re.compile(r"^-- (name|part): (\w+)\n", re.MULTILINE)
+_PARAMETERS = re.compile(r"^-- params  (.*(?:\n--    +.*)*)", re.MULTILINE)  # A deeper indented line carries it on.
 
 
-def load_queries(package: str) -> dict[str, str]:
-    """Read every ``queries/*.sql`` of a store's package, by file name without its ending.
+class Statement(NamedTuple):
+    """A statement and the parameters that its header names, in their order."""
 
-    A line ``-- use NAME`` is replaced by the text of ``queries/shared/NAME.sql``.
+    text: str
+    parameters: list[str]
+
+
+def load_queries(package: str) -> dict[str, Statement]:
+    """Read every block ``-- name: NAME`` of the files ``queries/*.sql`` of a store's package, by name.
+
+    A line ``-- use NAME`` is replaced by the block ``-- part: NAME`` of any of these files.
     """
-    folder = files(package) / "queries"
-    shared = {entry.name.removesuffix(".sql"): entry.read_text() for entry in (folder / "shared").iterdir()}
-    return {
-        entry.name.removesuffix(".sql"): _join(entry.read_text(), shared)
-        for entry in folder.iterdir()
-        if entry.name.endswith(".sql")
-    }
+    blocks: dict[str, dict[str, str]] = {"name": {}, "part": {}}
+    for entry in (files(package) / "queries").iterdir():
+        if entry.name.endswith(".sql"):
+            _, *found = _BLOCK.split(entry.read_text())
+            for kind, name, text in zip(found[::3], found[1::3], found[2::3], strict=True):
+                blocks[kind][name] = text
+    return {name: Statement(_join(text, blocks["part"]), _parameters(text)) for name, text in blocks["name"].items()}
 
 
 def load_migrations(package: str) -> list[tuple[int, str]]:
@@ -26,9 +38,15 @@ def load_migrations(package: str) -> list[tuple[int, str]]:
     return [(int(entry.name[:4]), entry.read_text()) for entry in entries]
 
 
-def _join(text: str, shared: dict[str, str]) -> str:
+def _join(text: str, parts: dict[str, str]) -> str:
     lines = [
-        shared[line.removeprefix("-- use ").strip()] if line.startswith("-- use ") else line
+        parts[line.removeprefix("-- use ").strip()] if line.startswith("-- use ") else line
         for line in text.splitlines()
     ]
-    return "\n".join(line for block in lines for line in block.splitlines() if not line.startswith("--"))
+    return "\n".join(line for block in lines for line in block.splitlines() if line and not line.startswith("--"))
+
+
+def _parameters(text: str) -> list[str]:
+    [found] = _PARAMETERS.findall(text)
+    names = [name.strip(" -") for name in re.split(r"[,\n]", found)]
+    return [name for name in names if name and name != "none"]

@@ -7,7 +7,7 @@ from functools import lru_cache
 from hashlib import blake2b
 from importlib.resources import files
 
-from headway.stores.assets import load_migrations, load_queries
+from headway.stores.assets import Statement, load_migrations, load_queries
 
 PACKAGE = "headway.stores.postgres"
 MIGRATIONS = load_migrations(PACKAGE)
@@ -40,17 +40,7 @@ _PARAMETER = re.compile(r"(?<![:\w]):([A-Za-z_]\w*)")
 @lru_cache(maxsize=64)
 def queries(schema: str) -> dict[str, str]:
     """Give every statement, with its parameters numbered in the order of its header."""
-    folder = files(PACKAGE) / "queries"
-    return {
-        name: fill(_numbered(text, parameters((folder / f"{name}.sql").read_text())), schema)
-        for name, text in load_queries(PACKAGE).items()
-    }
-
-
-def parameters(text: str) -> list[str]:
-    """Give the parameters that the header of a statement names, in their order."""
-    [found] = re.findall(r"^-- params  (.*)$", text, re.MULTILINE)
-    return [] if found == "none" else found.split(", ")
+    return {name: fill(_numbered(statement), schema) for name, statement in load_queries(PACKAGE).items()}
 
 
 def functions(schema: str) -> list[str]:
@@ -87,5 +77,5 @@ def _values(schema: str) -> dict[str, str]:
     }
 
 
-def _numbered(text: str, names: list[str]) -> str:
-    return _PARAMETER.sub(lambda found: f"${names.index(found[1]) + 1}", text)
+def _numbered(statement: Statement) -> str:
+    return _PARAMETER.sub(lambda found: f"${statement.parameters.index(found[1]) + 1}", statement.text)

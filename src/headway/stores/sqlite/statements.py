@@ -8,7 +8,7 @@ from functools import lru_cache
 from headway.stores.assets import load_migrations, load_queries
 
 PACKAGE = "headway.stores.sqlite"
-QUERIES = load_queries(PACKAGE)
+QUERIES = {name: statement.text for name, statement in load_queries(PACKAGE).items()}
 MIGRATIONS = load_migrations(PACKAGE)
 TABLES = tuple(re.findall(r"^CREATE TABLE (\w+)", "\n".join(text for _, text in MIGRATIONS), re.MULTILINE))
 

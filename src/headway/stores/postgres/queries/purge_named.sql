@@ -1,4 +1,0 @@
--- purge_named: which of these jobs have ended in one of these states.
--- params  namespace_id, states, job_ids, limit
-SELECT o.seq, o.state FROM {schema}.outcome o JOIN {schema}.job j ON j.seq = o.seq
- WHERE j.namespace_id = :namespace_id AND o.state = ANY (:states::text[]) AND j.job_id = ANY (:job_ids::text[]) ORDER BY o.seq LIMIT :limit;

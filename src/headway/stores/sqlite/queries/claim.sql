@@ -1,0 +1,90 @@
+-- claim: lease waiting jobs to a worker.
+
+-- part: waiting
+-- A waiting job with all that a lease tells its worker.
+SELECT r.order_key, r.seq, r.eligible_at, r.epoch, r.attempts, r.crashes, ifnull(r.timeout_ms, j.timeout_ms) AS timeout_ms,
+       j.job_id, j.task, j.payload, j.tenant, j.trace_id, j.max_retries, j.timeout_ms AS asked_timeout_ms, j.retry, j.expires_at,
+       j.limits, r.tenant AS sharer, r.parked_at, j.submitted_at
+  FROM ready r CROSS JOIN job j ON j.seq = r.seq
+
+-- name: await
+-- Note that a worker waits to be woken, and for jobs of which lanes.
+-- params  wait_lanes, worker_id
+UPDATE worker SET wait_lanes = :wait_lanes, waiting = (SELECT last + 1 FROM sequence) WHERE worker_id = :worker_id;
+
+-- name: awaiting
+-- The workers that wait, longest first.
+-- params  namespace_id, now_at
+SELECT worker_id, offers, wait_lanes FROM worker
+ WHERE namespace_id = :namespace_id AND waiting > 0 AND state = 'active' AND lease_ends_at > :now_at ORDER BY waiting, worker_id;
+
+-- name: awake
+-- Note that a worker waits no longer.
+-- params  worker_id
+UPDATE worker SET waiting = 0 WHERE worker_id = :worker_id;
+
+-- name: claim_head
+-- The line of a class from some place on, with all that a lease tells its worker.
+-- params  class_id, park, order_key, seq, count
+-- gives   rows in order
+-- use waiting
+ WHERE r.class_id = :class_id AND r.park = :park AND (r.order_key, r.seq) > (:order_key, :seq)
+ ORDER BY r.order_key, r.seq LIMIT :count;
+
+-- name: claim_lease
+-- Lease the front of a line, up to and with the last job taken.
+-- params  worker_id, token, started_at, class_id, park, order_key, seq
+-- holds   one writer at a time, so what was read is still the front
+INSERT INTO lease (seq, class_id, worker_id, token, started_at, eligible_at, epoch, attempts, crashes, timeout_ms, unique_key,
+                   order_key, tenant)
+SELECT r.seq, r.class_id, :worker_id, :token, :started_at, r.eligible_at, r.epoch + 1, r.attempts + 1, r.crashes,
+       ifnull(r.timeout_ms, j.timeout_ms), j.unique_key, r.order_key, r.tenant
+  FROM ready r CROSS JOIN job j ON j.seq = r.seq
+ WHERE r.class_id = :class_id AND r.park = :park AND (r.order_key, r.seq) <= (:order_key, :seq);
+
+-- name: claim_taken
+-- Remove the front of a line that was leased.
+-- params  class_id, park, order_key, seq
+-- holds   one writer at a time, so what was read is still the front
+DELETE FROM ready WHERE class_id = :class_id AND park = :park AND (order_key, seq) <= (:order_key, :seq);
+
+-- name: claim_terms
+-- Note what a lease counts against, which rung it was given, and what its job had been put aside for.
+-- params  held, assigned, parked_for, parked_ms, seq
+UPDATE lease SET held = :held, assigned = :assigned, parked_for = :parked_for, parked_ms = :parked_ms WHERE seq = :seq;
+
+-- name: claim_transient
+-- Take transient jobs, but for those of paused tasks; nothing is kept of them.
+-- params  class_id, paused, count
+DELETE FROM transient WHERE class_id = :class_id AND seq IN
+  (SELECT seq FROM transient WHERE class_id = :class_id AND task NOT IN (SELECT value FROM json_each(:paused))
+    ORDER BY seq LIMIT :count)
+RETURNING seq, job_id, task, payload, tenant, trace_id, timeout_ms;
+
+-- name: claimed
+-- Remember the last claim that gave a worker something; it no longer waits.
+-- params  claim_id, worker_id
+UPDATE worker SET claim_id = :claim_id, waiting = 0 WHERE worker_id = :worker_id;
+
+-- name: claimer
+-- What a claim must know of its worker, and how many leases it holds.
+-- params  worker_id, namespace_id
+SELECT state, lease_ends_at, slots, claim_id, waiting, wait_lanes, (SELECT count(*) FROM lease l WHERE l.worker_id = w.worker_id) AS running
+  FROM worker w WHERE w.worker_id = :worker_id AND w.namespace_id = :namespace_id;
+
+-- name: classes_count
+-- How many classes a namespace has.
+-- params  namespace_id
+SELECT count(*) FROM class WHERE namespace_id = :namespace_id;
+
+-- name: due
+-- The delayed jobs that have fallen due, earliest first.
+-- params  namespace_id, now_at, limit
+SELECT d.due_at, d.seq, d.class_id, j.task, j.tenant, d.epoch, d.attempts, d.crashes, d.timeout_ms, d.token, d.error, d.reason
+  FROM delayed d CROSS JOIN job j ON j.seq = d.seq
+ WHERE d.namespace_id = :namespace_id AND d.due_at <= :now_at ORDER BY d.due_at, d.seq LIMIT :limit;
+
+-- name: progress
+-- Note how far a running job has come.
+-- params  progress, note, seq, token
+UPDATE lease SET progress = :progress, note = :note WHERE seq = :seq AND token = :token;

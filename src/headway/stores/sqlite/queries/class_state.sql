@@ -1,3 +1,0 @@
--- class_state: whether tenants share a class, and its clock.
--- params  class_id
-SELECT fair, clock FROM class WHERE class_id = :class_id;

@@ -1,3 +1,0 @@
--- classes: the classes of a namespace.
--- params  namespace_id
-SELECT class_id, lane, rung, needs, persist FROM class WHERE namespace_id = :namespace_id;

@@ -1,3 +1,0 @@
--- document_remove: remove a document.
--- params  namespace_id, kind, name
-DELETE FROM document WHERE namespace_id = :namespace_id AND kind = :kind AND name = :name;

@@ -1,4 +1,0 @@
--- executing: the jobs that run, as far as those that wait are concerned.
--- params  namespace_id
-SELECT j.task, c.lane, l.worker_id, l.started_at, l.held FROM lease l CROSS JOIN class c ON c.class_id = l.class_id
- CROSS JOIN job j ON j.seq = l.seq WHERE c.namespace_id = :namespace_id ORDER BY l.seq;

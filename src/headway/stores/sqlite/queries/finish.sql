@@ -1,0 +1,98 @@
+-- finish: end, cancel and retry jobs.
+
+-- name: cancel_executing
+-- Ask for a running job to be stopped; the first request stands.
+-- params  now_at, seq
+UPDATE lease SET cancel_at = :now_at WHERE seq = :seq AND cancel_at IS NULL;
+
+-- name: cancel_queued
+-- Keep that a job was cancelled while it waited.
+-- params  seq, state, finished_at, token, eligible_at, epoch, attempts, crashes, timeout_ms, reason, error
+INSERT INTO outcome (seq, state, finished_at, token, eligible_at, epoch, attempts, crashes, timeout_ms, reason, error)
+VALUES (:seq, :state, :finished_at, :token, :eligible_at, :epoch, :attempts, :crashes, :timeout_ms, :reason, :error);
+
+-- name: delay
+-- Hold a job back until it is due.
+-- params  namespace_id, due_at, seq, class_id, epoch, attempts, crashes, timeout_ms, token, error, reason
+INSERT INTO delayed (namespace_id, due_at, seq, class_id, epoch, attempts, crashes, timeout_ms, token, error, reason)
+VALUES (:namespace_id, :due_at, :seq, :class_id, :epoch, :attempts, :crashes, :timeout_ms, :token, :error, :reason);
+
+-- name: finish_attempt
+-- Keep an attempt that did not complete its job.
+-- params  ended_at, reason, error, seq
+INSERT OR REPLACE INTO attempt (seq, epoch, number, worker_id, started_at, ended_at, reason, error)
+SELECT seq, epoch, attempts, worker_id, started_at, :ended_at, :reason, :error FROM lease WHERE seq = :seq;
+
+-- name: finish_outcome
+-- Keep how a leased job ended; its lease tells the rest.
+-- params  state, finished_at, attempts, crashes, timeout_ms, reason, error, result_error, result, seq
+INSERT INTO outcome (seq, state, finished_at, worker_id, token, started_at, eligible_at, epoch, attempts, crashes, timeout_ms,
+                     cancel_at, progress, note, reason, error, result_error, result, parked_for, parked_ms)
+SELECT seq, :state, :finished_at, worker_id, token, started_at, eligible_at, epoch, :attempts, :crashes, coalesce(nullif(:timeout_ms, 0), timeout_ms),
+       cancel_at, progress, note, :reason, :error, :result_error, :result, parked_for, parked_ms
+  FROM lease WHERE seq = :seq;
+
+-- name: free_unique
+-- Let go of a unique key.
+-- params  namespace_id, unique_key
+DELETE FROM unique_key WHERE namespace_id = :namespace_id AND unique_key = :unique_key;
+
+-- name: held
+-- The leases that a batch of reports speaks of, with what may change how they end.
+-- params  seqs
+SELECT seq, token, cancel_at, unique_key, held FROM lease WHERE seq IN (SELECT value FROM json_each(:seqs));
+
+-- name: holder
+-- The worker that holds a job.
+-- params  seq
+SELECT worker_id FROM lease WHERE seq = :seq;
+
+-- name: is_kept
+-- Whether a job of this number is kept; transient ones never are.
+-- params  seq
+SELECT 1 FROM job WHERE seq = :seq;
+
+-- name: known_unique
+-- The live job that holds a unique key.
+-- params  namespace_id, unique_key
+SELECT j.job_id FROM unique_key u JOIN job j ON j.seq = u.seq
+ WHERE u.namespace_id = :namespace_id AND u.unique_key = :unique_key;
+
+-- name: last_token
+-- The token of the lease that a job had last, and where the job is now.
+-- params  seq
+SELECT coalesce(o.token, r.token, d.token) AS token, ifnull(o.state, 'queued') AS state FROM job j
+  LEFT JOIN outcome o ON o.seq = j.seq
+  LEFT JOIN ready r ON r.class_id = j.class_id AND r.park = j.park AND r.order_key = j.order_key AND r.seq = j.seq
+  LEFT JOIN delayed d ON d.namespace_id = j.namespace_id AND d.due_at = j.due_at AND d.seq = j.seq
+ WHERE j.seq = :seq AND NOT EXISTS (SELECT 1 FROM lease l WHERE l.seq = j.seq);
+
+-- name: leased
+-- What a job needs of its lease to go back where it was.
+-- params  seq
+SELECT l.class_id, l.epoch, l.eligible_at, j.task, j.tenant FROM lease l JOIN job j ON j.seq = l.seq WHERE l.seq = :seq;
+
+-- name: retry_job
+-- A job that ended is back in the queue; it no longer expires.
+-- params  seq
+UPDATE job SET expires_at = NULL WHERE seq = :seq;
+
+-- name: undelay
+-- Take one job out of the delayed ones.
+-- params  namespace_id, due_at, seq
+DELETE FROM delayed WHERE namespace_id = :namespace_id AND due_at = :due_at AND seq = :seq;
+
+-- name: unfinish
+-- Take back how a job ended.
+-- params  seq
+DELETE FROM outcome WHERE seq = :seq;
+
+-- name: unlease
+-- End leases.
+-- params  seqs
+DELETE FROM lease WHERE seq IN (SELECT value FROM json_each(:seqs));
+
+-- name: unready
+-- Take one job out of where it waits.
+-- params  class_id, park, order_key, seq
+DELETE FROM ready WHERE class_id = :class_id AND park = :park AND order_key = :order_key AND seq = :seq;

@@ -1,3 +1,0 @@
--- forget_job: forget a job.
--- params  seq
-DELETE FROM job WHERE seq = :seq;

@@ -1,4 +1,0 @@
--- get_by_seq: everything about the jobs of these numbers.
--- params  seqs
--- use job
- WHERE j.seq IN (SELECT value FROM json_each(:seqs));

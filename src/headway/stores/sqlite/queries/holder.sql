@@ -1,3 +1,0 @@
--- holder: the worker that holds a job.
--- params  seq
-SELECT worker_id FROM lease WHERE seq = :seq;

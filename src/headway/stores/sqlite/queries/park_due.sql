@@ -1,3 +1,0 @@
--- park_due: open the parks whose rate lets another job start.
--- params  namespace_id, now_at
-UPDATE park SET open = 1, open_at = NULL WHERE namespace_id = :namespace_id AND open_at <= :now_at;

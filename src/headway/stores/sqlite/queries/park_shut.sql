@@ -1,3 +1,0 @@
--- park_shut: a park has no room, until a moment or until its key is given back.
--- params  open_at, namespace_id, park, class_id
-UPDATE park SET open = 0, open_at = :open_at WHERE namespace_id = :namespace_id AND park = :park AND class_id = :class_id;

@@ -1,3 +1,0 @@
--- prune_workers_bury: mark the workers dead that let their deadline pass.
--- params  now_at
-UPDATE worker SET state = 'dead', waiting = 0 WHERE state <> 'dead' AND lease_ends_at <= :now_at;

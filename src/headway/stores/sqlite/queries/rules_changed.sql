@@ -1,3 +1,0 @@
--- rules_changed: a part of the rules was written.
--- params  namespace_id
-UPDATE namespace SET rules = rules + 1 WHERE namespace_id = :namespace_id;

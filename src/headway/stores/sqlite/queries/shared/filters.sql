@@ -1,7 +1,0 @@
--- filters: what find's callers may ask of a job; j is the job, c its class.
-   AND j.namespace_id = :namespace_id
-   AND (:task IS NULL OR j.task = :task)
-   AND (:lane IS NULL OR c.lane = :lane)
-   AND (:tenant IS NULL OR j.tenant = :tenant)
-   AND (:submitted_before_at IS NULL OR j.submitted_at < :submitted_before_at)
-   AND (:submitted_after_at IS NULL OR j.submitted_at >= :submitted_after_at)
