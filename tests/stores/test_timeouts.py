@@ -17,6 +17,9 @@ from headway.core.job import NewJob
 from headway.stores import base
 from headway.stores.base import JobQuery, Store
 from headway.stores.open import open_store
+from headway.stores.postgres.address import Address
+from headway.stores.postgres.connections import Connections, connect
+from headway.stores.postgres.history.archive import Archive
 from tests.conformance.builders import a_job
 from tests.conftest import postgres
 from tests.servers import HOST, Proxy, Valkey, free_port
@@ -72,9 +75,31 @@ async def test_a_refused_connection_is_given_up_long_before_the_limit(
 async def test_a_server_that_never_answers_is_given_up_at_the_limit(url: str) -> None:
     with black_hole() as at:
         store = open_store(url.format(at=at), timeout=0.2)
-        with quicker_than(4.5), pytest.raises(StoreUnavailable):  # Redis would be waited for 5 s otherwise.
+        # Redis would be waited for 5 s otherwise.
+        with quicker_than(4.5), pytest.raises(StoreUnavailable, match=r"no answer (within 0.2 s|in time)"):
             await store.open()
         await store.close()
+
+
+async def test_an_archive_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headway.stores.postgres.history.archive.CONNECT_WITHIN", 0.2)
+    with black_hole() as at:
+        archive = Archive(f"postgresql://postgres@{at}/postgres", "default")
+        with pytest.raises(StoreUnavailable, match=r"no connection within 0.2 s"):
+            await archive.find(JobQuery())
+
+
+async def test_a_postgres_deadline_reports_the_last_problem_before_it() -> None:
+    problems: list[Exception] = [ConnectionResetError("reset by peer"), TimeoutError()]
+
+    async def work(_connection: object) -> None:
+        raise problems.pop(0) if len(problems) > 1 else problems[0]
+
+    connections = Connections(Address(postgres().url, "the store", timeout=1.0))
+    connections.open(await connect(postgres().url))
+    with pytest.raises(StoreUnavailable, match="reset by peer"):
+        await connections.run(work)
+    await connections.close()
 
 
 async def test_a_redis_server_that_stands_still_holds_a_submit_up_to_the_limit(tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ async def behind(proxy: Proxy, open_url: OpenStore) -> RedisStore:
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let calls be given up soon, for tests of what happens then."""
-    monkeypatch.setattr(link, "PATIENCE", 0.3)
+    monkeypatch.setattr(link, "PATIENCE", 1.0)
     monkeypatch.setattr("headway.stores.redis.connection.ANSWER_TIMEOUT", 0.3)
     monkeypatch.setattr(connection, "CONNECT_TIMEOUT", 0.3)
 

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
+from hiredis import ReplyError
 
 from headway.core.errors import StoreBusy, StoreFull, StoreUnavailable
 from headway.core.job import State
@@ -15,6 +16,8 @@ from headway.core.policy.document import LimitRule
 from headway.core.policy.rules import Rules
 from headway.core.worker import WorkerState
 from headway.stores.base import KEEPER, RULES, Exchange
+from headway.stores.redis.connection import Address, Login
+from headway.stores.redis.link import Fixed, Link
 from headway.stores.redis.store import RedisStore
 from headway.stores.rulebook import rules_body
 from tests.conformance.builders import (
@@ -206,10 +209,37 @@ async def test_new_clients_are_told_that_there_are_too_many(
     server = start_server()
     store = await open_url(server.url)
     server.ask("CONFIG", "SET", "maxclients", "1")
-    monkeypatch.setattr("headway.stores.redis.link.PATIENCE", 0.3)
+    monkeypatch.setattr("headway.stores.redis.link.BACKOFF", 60.0)  # The first refusal is the last.
     with pytest.raises(StoreUnavailable, match="max number of clients"):
-        await open_url(server.url)
+        await open_url(f"{server.url}?timeout=30")
     await submit(store, a_job())
+
+
+class Unreachable(Fixed):
+    """Raises each problem in turn instead of an address, then keeps the caller waiting."""
+
+    def __init__(self, *problems: Exception) -> None:
+        super().__init__(Address())
+        self._problems = list(problems)
+
+    async def find(self) -> Address:
+        if self._problems:
+            raise self._problems.pop(0)
+        return await asyncio.Future()
+
+
+@pytest.mark.parametrize(
+    "problems, said",
+    [
+        ([], "no answer within 1 s"),
+        ([ConnectionError("no route"), ReplyError("ERR max number of clients reached")], "max number of clients"),
+    ],
+)
+async def test_a_deadline_reports_the_last_problem_before_it(problems: list[Exception], said: str) -> None:
+    link = Link(Unreachable(*problems), Login(), lambda *_: None, lambda _: None, timeout=1.0)
+    with pytest.raises(StoreUnavailable, match=said):
+        await link.ask("PING")
+    await link.close()
 
 
 # ---------------------------------------------------------------------- a busy server

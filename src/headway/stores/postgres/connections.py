@@ -115,12 +115,15 @@ class Connections:
         deadline = began + patience
         contested = 0
         delay = 0.05
+        seen: StoreUnavailable | None = None
         while True:
             try:
                 with naming(self._address.shown):
                     async with self._room:
                         return await self._run_once(work, isolation, max(0.1, deadline - time.monotonic()))
             except StoreUnavailable as problem:
+                if seen is None or str(problem.__cause__):  # A deadline says less than the problem before it.
+                    seen = problem
                 if isinstance(problem, StoreBusy):
                     contested += 1
                     if contested > CONTESTED:
@@ -129,7 +132,7 @@ class Connections:
                     min(deadline, began + base.REFUSED_WITHIN) if _is_refusal(problem.__cause__) else deadline
                 ):
                     self._gave_up = time.monotonic()
-                    raise
+                    raise seen from seen.__cause__
                 await asyncio.sleep(delay * random.uniform(0.5, 1.0))
                 delay = min(1.0, delay * 2)
 
@@ -201,7 +204,7 @@ def naming(shown: str) -> Iterator[None]:
     except _UNWRITABLE as problem:
         raise PayloadError(f"{shown} cannot keep a text with NUL or a lone surrogate: {problem}", **facts) from problem
     except _LOST as problem:
-        what = str(problem) or type(problem).__name__
+        what = str(problem) or "no answer in time"
         raise StoreUnavailable(f"{shown} cannot be reached just now: {what}", **facts) from problem
     except pg.PostgresError as problem:
         raise StoreError(f"{shown}: {problem}", **facts) from problem

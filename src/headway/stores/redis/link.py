@@ -219,11 +219,13 @@ class Link:
         ``once`` is not sent again after no reply has come: that raises ``Unanswered``.
         """
         connection = self.connection
+        seen: Exception | None = None
         if connection is not None:  # The usual case: no task.
             try:
                 return await self._answer(connection, words, then)
             except (OSError, hiredis.ReplyError) as problem:
                 await self._heed(problem, words, once=once)
+                seen = problem
         clock = asyncio.get_running_loop().time
         began = clock()
         until = began + self._patience(began)
@@ -237,10 +239,12 @@ class Link:
                 if self._closed:
                     raise StoreUnavailable("the store was closed") from problem
                 again_at_once = await self._heed(problem, words, once=once)
+                if str(problem):  # The deadline alone says nothing: the problem before it explains the wait.
+                    seen = problem
                 waited = base.REFUSED_WITHIN if _is_refusal(problem) else until - began
                 if clock() + delay > began + min(waited, until - began):
                     self._gave_up = clock()
-                    self._give_up(problem)
+                    self._give_up(seen or TimeoutError(f"no answer within {until - began:g} s"))
             if not again_at_once:
                 await asyncio.sleep(delay * random.uniform(0.5, 1.5))
                 delay = min(BACKOFF_MAX, delay * 2)
@@ -384,13 +388,16 @@ def _is_refusal(problem: Exception) -> bool:
 
 async def ask_once(address: Address, login: Login, *words: str) -> Any:
     """Ask a server that only knows the way. Raises ``OSError``, ``hiredis.ReplyError``."""
-    connection = await Connection.open(address, login, _deaf, _unmourned)
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT):
-            return await connection.send(*words)
-    finally:
-        connection.close()
-        await connection.closed()
+            connection = await Connection.open(address, login, _deaf, _unmourned)
+            try:
+                return await connection.send(*words)
+            finally:
+                connection.close()
+                await connection.closed()
+    except TimeoutError as problem:
+        raise ConnectionError(f"{address} did not answer within {CONNECT_TIMEOUT:g} s") from problem
 
 
 def _node(said: Sequence[Any], teller: Address) -> Address:

@@ -18,7 +18,7 @@ import hiredis
 
 from headway.core.errors import StoreError
 from headway.core.log_event import LogEvent
-from headway.stores.redis.connection import CONNECT_TIMEOUT, Address, Connection, Login
+from headway.stores.redis.connection import Address, Connection, Login
 from headway.stores.redis.link import Follower, Words, ask_once
 
 log = logging.getLogger("headway.redis")
@@ -121,14 +121,11 @@ class Sentinel:
 
     async def _ask(self, sentinel: Address) -> list[Seen]:
         try:
-            async with asyncio.timeout(CONNECT_TIMEOUT):
-                return [_read(await ask_once(sentinel, self._login, "SENTINEL", "MASTER", self._master))]
+            return [_read(await ask_once(sentinel, self._login, "SENTINEL", "MASTER", self._master))]
         except hiredis.ReplyError as problem:
             if "No such master" in str(problem):
                 return []
             raise ConnectionError(f"{sentinel}: {problem}") from problem
-        except TimeoutError as problem:
-            raise ConnectionError(f"{sentinel} did not answer within {CONNECT_TIMEOUT:g} s") from problem
 
     # ------------------------------------------------------------------ following
 

@@ -119,4 +119,5 @@ class Archive:
             # A pooler may stand between, so nothing is prepared; nor does a plan grow old.
             return await asyncpg.connect(self._url, timeout=CONNECT_WITHIN, statement_cache_size=0)
         except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as problem:
-            raise StoreUnavailable(f"the history does not answer: {problem or 'not in time'}") from problem
+            why = str(problem) or f"no connection within {CONNECT_WITHIN} s"
+            raise StoreUnavailable(f"the history does not answer: {why}") from problem
