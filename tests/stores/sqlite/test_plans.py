@@ -70,12 +70,12 @@ def test_no_statement_walks_a_large_table_without_need(connection: OwnConnection
     "name, step",
     [
         ("claim_head", "SEARCH r USING PRIMARY KEY (class_id=? AND park=? AND (order_key,seq)>(?,?))"),
-        ("due", "SEARCH d USING PRIMARY KEY (namespace_id=? AND due_at<?)"),
+        ("delayed_due", "SEARCH d USING PRIMARY KEY (namespace_id=? AND due_at<?)"),
         ("park_any", "SEARCH park USING PRIMARY KEY (namespace_id=?)"),
         ("park_first", "SEARCH park USING COVERING INDEX park_open (class_id=?)"),
         ("ahead_own", "CO-ROUTINE (subquery-1)"),
         ("known_ids", "SEARCH job USING INDEX sqlite_autoindex_job_1 (job_id=? AND namespace_id=?)"),
-        ("held", "SEARCH lease USING INTEGER PRIMARY KEY (rowid=?)"),
+        ("leases_by_seq", "SEARCH lease USING INTEGER PRIMARY KEY (rowid=?)"),
         ("claim_taken", "SEARCH ready USING PRIMARY KEY (class_id=? AND park=? AND (order_key,seq)<(?,?))"),
         ("known_key", "SEARCH idempotency USING PRIMARY KEY (namespace_id=? AND tenant=? AND idempotency_key=?)"),
         ("find_any", "SEARCH j USING INTEGER PRIMARY KEY (rowid<?)"),
@@ -90,7 +90,9 @@ def test_a_statement_begins_with_the_index_it_was_made_for(connection: OwnConnec
     assert plan_of(connection, name)[0] == step
 
 
-@pytest.mark.parametrize("name", ["claim_head", "due", "next_due", "find_any", "find_completed", "find_executing"])
+@pytest.mark.parametrize(
+    "name", ["claim_head", "delayed_due", "next_due", "find_any", "find_completed", "find_executing"]
+)
 def test_a_statement_in_the_order_of_its_index_sorts_nothing(connection: OwnConnection, name: str) -> None:
     assert not [step for step in plan_of(connection, name) if "TEMP B-TREE" in step]
 
@@ -104,10 +106,10 @@ def test_a_statement_is_planned_once_whatever_its_values(connection: OwnConnecti
         return apsw.SQLITE_OK
 
     connection.raw.authorizer = note  # It is asked whenever a statement is planned.
-    connection.run("due", 1, 0, 200).fetchall()
+    connection.run("delayed_due", 1, 0, 200).fetchall()
     planned.clear()
     for moment in range(1, 4):
-        connection.run("due", 1, moment, 200).fetchall()
+        connection.run("delayed_due", 1, moment, 200).fetchall()
     assert planned == []
 
 

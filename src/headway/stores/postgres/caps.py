@@ -63,7 +63,7 @@ class Caps:
     async def _in_use(self) -> Counter[str]:
         if self._held is None:
             self._held = Counter()
-            for row in await self._tx.db.run("holders", self._tx.namespace_id):
+            for row in await self._tx.db.run("limit_usage", self._tx.namespace_id):
                 for key in rows.read_held(row["held"]):
                     self._held[key] += row["count"]
         return self._held
@@ -170,7 +170,7 @@ async def adopt_rules(tx: Transaction, before: Rules) -> None:
         keys = tx.book.keys(task, tenant, rows.read_held(row["limits"]))
         seqs.append(row["seq"])
         held.append(rows.strings_text([key for key, rule in keys if rule.concurrency is not None]))
-    await tx.db.run("rehold", seqs, held)
+    await tx.db.run("lease_set_limits", seqs, held)
     for row in await tx.db.run("rates", tx.namespace_id):
         rule = tx.book.rules.limits.get(row["rate_key"].partition("=")[0])
         clamped_us = clamp_rate(rule, row["reached_us"], tx.now_at * 1_000)

@@ -24,10 +24,10 @@ async def finish(
     """Carry out reports under the tokens of their leases. Gives those that were not newly taken."""
     seqs = [report.seq for report in reports]
     workers = {row["worker_id"]: row for row in await tx.db.run("workers_lock", seqs, asker)}
-    held = {row["seq"]: row for row in await tx.db.run("held", seqs)}
+    held = {row["seq"]: row for row in await tx.db.run("leases_by_seq", seqs)}
     transient = {report.seq for report in reports if not report.token}
     if transient:
-        transient -= {row["seq"] for row in await tx.db.run("kept", list(transient))}
+        transient -= {row["seq"] for row in await tx.db.run("jobs_exist", list(transient))}
     answers: dict[int, Answer] = {}
     late: list[int] = []
     outcomes: list[tuple[Any, ...]] = []
@@ -64,7 +64,7 @@ async def finish(
             )  # fmt: skip
         if report.state is State.QUEUED:
             counts[counted_as(report)] += 1
-            await tx.db.run("unlease", ended)  # A tenant's place hangs on what else of it runs.
+            await tx.db.run("lease_delete", ended)  # A tenant's place hangs on what else of it runs.
             ended = []
             await _requeue(tx, report, lease, error, reason)
             continue
@@ -78,7 +78,7 @@ async def finish(
         if lease["unique_key"] is not None:
             freed.append(lease["unique_key"])
     if ended:
-        await tx.db.run("unlease", ended)
+        await tx.db.run("lease_delete", ended)
     if any_ended:
         tx.eligible += await with_room(tx)
     if outcomes:
@@ -106,9 +106,9 @@ async def cancel(tx: Transaction, row: Row, reason: str) -> State | None:
     if state is not State.QUEUED:
         return state
     if row["due_at"] is not None:
-        found = await tx.db.run("undelay", tx.namespace_id, row["due_at"], row["seq"])
+        found = await tx.db.run("delayed_delete", tx.namespace_id, row["due_at"], row["seq"])
     else:
-        found = await tx.db.run("unready", row["class_id"], row["park"] or "", row["order_key"], row["seq"])
+        found = await tx.db.run("ready_delete", row["class_id"], row["park"] or "", row["order_key"], row["seq"])
     if not found:
         return None
     if row["park"]:
@@ -134,12 +134,12 @@ async def retry(tx: Transaction, row: Row) -> State | None:
     if key is not None and await tx.db.first("known_unique", tx.namespace_id, key) is not None:
         return state
     check_move(state, State.QUEUED)
-    if not await tx.db.run("unfinish", row["seq"]):
+    if not await tx.db.run("outcome_delete", row["seq"]):
         return None
     if key is not None:
         await tx.db.run("hold_unique", tx.namespace_id, key, row["job_id"])
     await tx.db.run("retry_job", row["seq"])
-    number = int(await tx.db.first("advance", 1))
+    number = int(await tx.db.first("next_sequence", 1))
     back = Comeback(
         row["class_id"], row["seq"], row["task"], row["tenant"], None, row["unique_key"], row["epoch"], 0, 0, None,
         None, None, None,
@@ -188,4 +188,4 @@ async def _requeue(
     elif report.front:
         await Lines(tx).put(back, lease["eligible_at"], report.seq, front=True)
     else:
-        await Lines(tx).put(back, tx.now_at, int(await tx.db.first("advance", 1)))
+        await Lines(tx).put(back, tx.now_at, int(await tx.db.first("next_sequence", 1)))

@@ -36,7 +36,7 @@ async def exchange(tx: Transaction, request: Exchange) -> Exchanged:
     known = None if request.plan is None else request.plan.known
     outdated = known is not None and known < len(classes)
     if request.worker_id is not None:
-        worker = await tx.db.row("claimer", request.worker_id, tx.namespace_id)
+        worker = await tx.db.row("claiming_worker", request.worker_id, tx.namespace_id)
         if worker is not None:
             state = read_worker_state(worker["state"])
             able = state is WorkerState.ACTIVE and worker["lease_ends_at"] > tx.now_at
@@ -69,12 +69,12 @@ async def _claim(tx: Transaction, request: Exchange, plan: Plan, worker: Row) ->
     leases, more = await _take_all(tx, request, plan, worker)
     if not leases and not more and request.wait and not (worker["waiting"] and lanes == worker["wait_lanes"]):
         # Whoever submits from now on sees that this worker waits; what was submitted before, it sees now.
-        await tx.db.run("gate", tx.namespace_id)
+        await tx.db.run("lock_waiters", tx.namespace_id)
         leases, more = await _take_all(tx, request, plan, worker)
         if not leases and not more:
-            await tx.db.run("await", lanes, worker_id)
+            await tx.db.run("worker_wait", lanes, worker_id)
     elif not leases and worker["waiting"] and (more or not request.wait):
-        await tx.db.run("awake", worker_id)
+        await tx.db.run("worker_unwait", worker_id)
     return leases, more
 
 
@@ -103,7 +103,7 @@ async def _take_all(tx: Transaction, request: Exchange, plan: Plan, worker: Row)
         below -= len(got) if take.below_reserve or plan.leave_free else 0
     await caps.settle()
     if leases:
-        await tx.db.run("claimed", request.claim_id, sum(lease.persist for lease in leases), worker_id)
+        await tx.db.run("worker_claimed", request.claim_id, sum(lease.persist for lease in leases), worker_id)
         tx.count(counts | {"claimed": len(leases)})
     return leases, more
 
@@ -255,10 +255,10 @@ async def _pump(tx: Transaction) -> None:
     """Make a bounded batch of due jobs eligible, and open the parks whose time has come."""
     if tx.parked:
         await tx.db.run("park_due", tx.namespace_id, tx.now_at)
-    due = await tx.db.run("due", tx.namespace_id, tx.now_at, PUMPED)
+    due = await tx.db.run("delayed_due", tx.namespace_id, tx.now_at, PUMPED)
     if not due:
         return
-    numbers = await tx.db.run("advance", len(due))
+    numbers = await tx.db.run("next_sequence", len(due))
     lines = Lines(tx)
     for row, (number,) in zip(due, numbers, strict=True):
         back = Comeback(

@@ -55,7 +55,7 @@ async def renew(tx: Transaction, beat: Beat) -> Renewed:
 
 async def amend(tx: Transaction, amendments: Sequence[Amendment]) -> list[bool]:
     """Lower elastic jobs and halt sessions, as far as that changes anything."""
-    found = await tx.db.run("amend_seen", tx.namespace_id, rows.ids_list([job_id for job_id, _ in amendments]))
+    found = await tx.db.run("leases_by_job", tx.namespace_id, rows.ids_list([job_id for job_id, _ in amendments]))
     seen = {row["job_id"]: row for row in found}
     now = {job_id: row["assigned"] for job_id, row in seen.items()}
     changed: list[bool] = []
@@ -72,7 +72,7 @@ async def amend(tx: Transaction, amendments: Sequence[Amendment]) -> list[bool]:
             lowered = lowered or wanted is not None
     if any(changed):
         moved = [job_id for (job_id, _), done in zip(amendments, changed, strict=True) if done]
-        await tx.db.run("amend", [seen[job_id]["seq"] for job_id in moved], [now[job_id] for job_id in moved])
+        await tx.db.run("lease_set_rung", [seen[job_id]["seq"] for job_id in moved], [now[job_id] for job_id in moved])
     if lowered:
         tx.eligible += await with_room(tx)
     return changed

@@ -84,6 +84,6 @@ async def migrate(connection: Connection, schema: str, shown: str, *, to: int | 
             for text in functions(schema):
                 await connection.execute(text)
             written["functions"] = FUNCTIONS_VERSION
-            await connection.fetchval(queries(schema)["turn_days"], None)
+            await connection.fetchval(queries(schema)["partitions_maintain"], None)
         await connection.executemany(queries(schema)["format_write"], list(written.items()))
     return [number for number, _ in steps]

@@ -98,7 +98,7 @@ async def purge(tx: Transaction, states: Sequence[State], job_ids: Sequence[JobI
 
 
 async def _forget(tx: Transaction, completed: list[int], bad: list[int]) -> int:
-    return len(await tx.db.run("forget", completed, bad)) if completed or bad else 0
+    return len(await tx.db.run("jobs_delete", completed, bad)) if completed or bad else 0
 
 
 async def _old_completed(tx: Transaction, before_at: int, limit: int, round_: Round) -> list[int]:

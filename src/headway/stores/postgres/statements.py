@@ -13,20 +13,20 @@ PACKAGE = "headway.stores.postgres"
 MIGRATIONS = load_migrations(PACKAGE)
 
 # Functions carry this number in their names: releases that share a schema each call their own.
-FUNCTIONS_VERSION = 4
+FUNCTIONS_VERSION = 5
 # In the order in which they are made: each calls only those before it.
 FUNCTIONS = (
     "raw_ms",
     "now_ms",
     "count_up",
-    "ring",
-    "tell",
+    "notify",
+    "notify_jobs",
     "wake",
     "make_fair",
     "last_key",
     "snapshot",
-    "enter",
-    "turn_days",
+    "begin",
+    "partitions_maintain",
     "submit",
     "submit_one",
     "submit_within",

@@ -307,7 +307,7 @@ class PostgresStore:
         touched = await self._write(lambda tx: pruning.prune(tx, keep, limit, self._round))
         if self._round.days_are_due():
             await self._ready()
-            await self._first("turn_days", self._now())
+            await self._first("partitions_maintain", self._now())
         return touched
 
     async def purge(self, states: Sequence[State], job_ids: Sequence[JobId] | None, *, limit: int = 1_000) -> int:
@@ -427,7 +427,7 @@ class PostgresStore:
         asker: str | None,
     ) -> T:
         db, memory = Database(raw, self._schema), self._memory
-        entered = await db.row("enter", memory.namespace_id, self._now(), alone)
+        entered = await db.row("begin", memory.namespace_id, self._now(), alone)
         if entered["rules"] != memory.rules_version:
             await read_rules(db, memory)
         if not alone and (entered["parked"] or binding(memory.book)):
@@ -443,7 +443,7 @@ class PostgresStore:
 
         async def read(raw: Connection) -> T:
             db, memory = Database(raw, self._schema), self._memory
-            row = await db.row("moment", self._now(), self.namespace)
+            row = await db.row("now", self._now(), self.namespace)
             if row["namespace_id"] is None:
                 memory = Memory()
                 memory.adopt(0, Rulebook())
@@ -479,7 +479,7 @@ class PostgresStore:
         async def begin(raw: Connection) -> None:
             # Alone: an exchange that has looked for watchers, and found none, is committed before this one comes.
             db = Database(raw, self._schema)
-            await db.row("enter", ns, self._now(), True)
+            await db.row("begin", ns, self._now(), True)
             await db.run("watch", ns, names, WATCHED_MS)
 
         if begins:

@@ -116,9 +116,9 @@ class Transaction:
         if self.eligible:
             await self.db.run("wake", self.namespace_id, self.now_at, self.eligible, but)
         for worker_id in self.rung:
-            await self.db.run("ring", self.namespace_id, "k", worker_id)
+            await self.db.run("notify", self.namespace_id, "k", worker_id)
         if self.changed:
-            await self.db.run("tell", self.namespace_id, self.changed)
+            await self.db.run("notify_jobs", self.namespace_id, self.changed)
 
 
 async def read_rules(db: Database, memory: Memory) -> None:

@@ -60,7 +60,7 @@ class Caps:
     def _in_use(self) -> Counter[str]:
         if self._held is None:
             self._held = Counter()
-            for held, count in self._tx.db.run("holders", self._tx.namespace_id):
+            for held, count in self._tx.db.run("limit_usage", self._tx.namespace_id):
                 for key in rows.read_held(held):
                     self._held[key] += count
         return self._held
@@ -107,7 +107,7 @@ def put_aside(
         tx.db.run("park_shut", open_at, tx.namespace_id, key, class_id)
     else:
         tx.db.run("park_move", key, tx.now_at, class_id, park, order_key, seq)
-        tx.db.run("place_park", key, seq)
+        tx.db.run("job_set_park", key, seq)
         tx.db.run("park_put", tx.namespace_id, key, class_id, open_at, order_key, seq)
         tx.db.run("park_head", class_id, key, tx.namespace_id)
         if park:
@@ -150,7 +150,7 @@ def adopt_rules(tx: Transaction) -> None:
     for seq, task, tenant, limits in tx.db.run("running", tx.namespace_id).fetchall():
         bound = rows.read_held(limits)
         held = [key for key, rule in tx.book.keys(task, tenant, bound) if rule.concurrency is not None]
-        tx.db.run("rehold", rows.json_list(held) if held else None, seq)
+        tx.db.run("lease_set_limits", rows.json_list(held) if held else None, seq)
     for key, reached_us in tx.db.run("rates", tx.namespace_id).fetchall():
         rule = tx.book.rules.limits.get(key.partition("=")[0])
         clamped_us = clamp_rate(rule, reached_us, tx.now_at * 1_000)

@@ -23,14 +23,14 @@ _COMPLETED, _QUEUED = State.COMPLETED, State.QUEUED
 
 def finish(tx: Transaction, reports: Sequence[Report]) -> list[tuple[JobId, Answer]]:
     """Carry out reports under the tokens of their leases. Gives those that were not newly taken."""
-    held = {row[0]: row for row in tx.db.run("held", rows.json_list([report.seq for report in reports]))}
+    held = {row[0]: row for row in tx.db.run("leases_by_seq", rows.json_list([report.seq for report in reports]))}
     answers: dict[int, Answer] = {}
     late: list[int] = []
     counts: Counter[str] = Counter()
     ended = _Ended(tx)
     for index, report in enumerate(reports):
         seq = report.seq
-        if not report.token and not tx.db.first("is_kept", seq):
+        if not report.token and not tx.db.first("job_exists", seq):
             counts[f"transient_{report.state}"] += 1
             continue
         lease = held.get(seq)
@@ -79,9 +79,9 @@ def cancel(tx: Transaction, row: rows.Row, reason: str) -> State:
     if state is not State.QUEUED:
         return state
     if row["due_at"] is not None:
-        tx.db.run("undelay", tx.namespace_id, row["due_at"], row["seq"])
+        tx.db.run("delayed_delete", tx.namespace_id, row["due_at"], row["seq"])
     else:
-        tx.db.run("unready", row["class_id"], row["park"], row["order_key"], row["seq"])
+        tx.db.run("ready_delete", row["class_id"], row["park"], row["order_key"], row["seq"])
         if row["park"]:
             left_park(tx, row["class_id"], row["park"])
     _end_queued(tx, row, reason)
@@ -98,8 +98,8 @@ def retry(tx: Transaction, row: rows.Row) -> State:
             return state
         tx.db.run("submit_unique", tx.namespace_id, row["unique_key"], row["seq"])
     check_move(state, State.QUEUED)
-    number = int(tx.db.first("advance", 1))
-    tx.db.run("unfinish", row["seq"])
+    number = int(tx.db.first("next_sequence", 1))
+    tx.db.run("outcome_delete", row["seq"])
     tx.db.run("retry_job", row["seq"])
     counts = (row["epoch"], 0, 0, None, None, None, None)
     Lines(tx).put(row["class_id"], row["seq"], row["task"], row["tenant"], tx.now_at, number, *counts)
@@ -114,7 +114,7 @@ def _answer_late(tx: Transaction, report: Report) -> Answer:
 
 def _confirm_expired(tx: Transaction, seq: int) -> bool:
     """Check that a job's worker is past its deadline, and bury it: it may not speak again without registering."""
-    worker_id = tx.db.first("holder", seq)
+    worker_id = tx.db.first("lease_worker", seq)
     worker = tx.db.rows("worker", worker_id, tx.namespace_id)
     if worker and worker[0]["lease_ends_at"] > tx.now_at and worker[0]["state"] != WorkerState.DEAD:
         return False
@@ -124,7 +124,7 @@ def _confirm_expired(tx: Transaction, seq: int) -> bool:
 
 def _requeue(tx: Transaction, report: Report, error: str | None, ended: _Ended) -> None:
     """Put a job back whose lease ends."""
-    class_id, epoch, eligible_at, task, tenant = tx.db.run("leased", report.seq).fetchone()
+    class_id, epoch, eligible_at, task, tenant = tx.db.run("lease_to_requeue", report.seq).fetchone()
     ended.drop(report.seq)
     ended.settle()  # A tenant's place hangs on what else of it runs.
     if report.needs or report.rung:
@@ -134,9 +134,9 @@ def _requeue(tx: Transaction, report: Report, error: str | None, ended: _Ended) 
     if report.delay_ms > 0:
         due_at = tx.now_at + report.delay_ms
         tx.db.run("delay", tx.namespace_id, due_at, report.seq, class_id, *counts)
-        tx.db.run("place", class_id, None, due_at, report.seq)
+        tx.db.run("job_set_place", class_id, None, due_at, report.seq)
         return
-    number = report.seq if report.front else int(tx.db.first("advance", 1))
+    number = report.seq if report.front else int(tx.db.first("next_sequence", 1))
     since_at = eligible_at if report.front else tx.now_at
     Lines(tx).put(class_id, report.seq, task, tenant, since_at, number, *counts, front=report.front)
 
@@ -166,7 +166,7 @@ class _Ended:
         """Write what was gathered: how the jobs ended, and then, since that is read from the leases, their end."""
         if self._seqs:
             self._tx.db.run_many("finish_outcome", self._outcomes)
-            self._tx.db.run("unlease", rows.json_text(self._seqs))
+            self._tx.db.run("lease_delete", rows.json_text(self._seqs))
             self._seqs, self._outcomes, self.any = [], [], True
 
 

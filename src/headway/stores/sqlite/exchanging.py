@@ -34,7 +34,7 @@ def exchange(tx: Transaction, request: Exchange) -> Exchanged:
     state = WorkerState.DEAD
     outdated = _outdated(tx, request.plan)
     if request.worker_id is not None:
-        worker = tx.db.run("claimer", request.worker_id, tx.namespace_id).fetchone()
+        worker = tx.db.run("claiming_worker", request.worker_id, tx.namespace_id).fetchone()
         if worker is not None:
             state = read_worker_state(worker[0])
             able = state is WorkerState.ACTIVE and worker[1] > tx.now_at
@@ -79,14 +79,14 @@ def _claim(tx: Transaction, request: Exchange, plan: Plan, worker: Sequence[Any]
         below -= len(got) if take.below_reserve or plan.leave_free else 0
     caps.settle()
     if leases:
-        tx.db.run("claimed", request.claim_id, worker_id)
+        tx.db.run("worker_claimed", request.claim_id, worker_id)
         tx.count(counts | {"claimed": len(leases)})
     elif request.wait and not more:
         lanes = None if request.wait_lanes is None else rows.json_list(request.wait_lanes)
         if not waiting or lanes != wait_lanes:  # A worker that looks again while it waits writes nothing.
-            tx.db.run("await", lanes, worker_id)
+            tx.db.run("worker_wait", lanes, worker_id)
     elif waiting:
-        tx.db.run("awake", worker_id)
+        tx.db.run("worker_unwait", worker_id)
     return leases, more
 
 
@@ -222,14 +222,14 @@ def _pump(tx: Transaction) -> None:
     if tx.parked:
         tx.db.run("park_due", tx.namespace_id, tx.now_at)
         tx.parks_changed()
-    due = tx.db.run("due", tx.namespace_id, tx.now_at, PUMPED).fetchall()
+    due = tx.db.run("delayed_due", tx.namespace_id, tx.now_at, PUMPED).fetchall()
     if not due:
         return
-    number = int(tx.db.first("advance", len(due))) - len(due)
+    number = int(tx.db.first("next_sequence", len(due))) - len(due)
     lines = Lines(tx)
     for due_at, seq, class_id, task, tenant, *counts in due:
         number += 1
-        tx.db.run("undelay", tx.namespace_id, due_at, seq)
+        tx.db.run("delayed_delete", tx.namespace_id, due_at, seq)
         lines.put(class_id, seq, task, tenant, tx.now_at, number, *counts)
 
 

@@ -59,7 +59,7 @@ def renew(tx: Transaction, beat: Beat) -> Renewed:
 def amend(tx: Transaction, amendments: Sequence[Amendment]) -> list[bool]:
     """Lower elastic jobs and halt sessions, as far as that changes anything."""
     job_ids = rows.ids_list([job_id for job_id, _ in amendments])
-    seen = {row[0]: row[1:] for row in tx.db.run("amend_seen", job_ids, tx.namespace_id)}
+    seen = {row[0]: row[1:] for row in tx.db.run("leases_by_job", job_ids, tx.namespace_id)}
     changed: list[bool] = []
     lowered = False
     for job_id, wanted in amendments:
@@ -67,7 +67,7 @@ def amend(tx: Transaction, amendments: Sequence[Amendment]) -> list[bool]:
         given = amended(tx.book.ladder, rung, assigned, wanted)
         changed.append(given is not None)
         if given is not None:
-            tx.db.run("amend", given, seq)
+            tx.db.run("lease_set_rung", given, seq)
             tx.count({f"lowered.{given}": 1})
             tx.ring(f"{worker_id}{KEEPER}")
             tx.changed.append(job_id)

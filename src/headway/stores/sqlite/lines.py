@@ -47,7 +47,7 @@ class Lines:
         key = self.place(class_id, number, task, tenant, front=front)
         sharer = None if self.clock(class_id) is None else tenant or ""
         self._tx.db.run("ready_again", class_id, key, seq, eligible_at, *counts, sharer)
-        self._tx.db.run("place", class_id, key, None, seq)
+        self._tx.db.run("job_set_place", class_id, key, None, seq)
         self._tx.eligible.append(class_id)
 
     def clock(self, class_id: int) -> int | None:

@@ -108,5 +108,5 @@ def _old_completed(tx: Transaction, before_at: int, limit: int, round_: Round) -
 
 
 def _forget(tx: Transaction, seqs: Sequence[int]) -> None:
-    for statement in ("unfinish", "forget_history", "forget_job"):
+    for statement in ("outcome_delete", "attempts_delete", "job_delete"):
         tx.db.run_many(statement, [(seq,) for seq in seqs])

@@ -34,7 +34,7 @@ def submit(tx: Transaction, jobs: Sequence[NewJob]) -> list[Submitted]:
 
 def _keep(tx: Transaction, fresh: Sequence[NewJob]) -> None:
     """Write jobs that are new. Raises ``KnownAlready`` if one is not."""
-    last = int(tx.db.first("advance", len(fresh)))
+    last = int(tx.db.first("next_sequence", len(fresh)))
     seq = first = last - len(fresh)
     now_at, namespace_id, known_class_id = tx.now_at, tx.namespace_id, tx.known_class_id
     job_rows: list[tuple[Any, ...]] = []

@@ -166,8 +166,8 @@ class Transaction:
 
     def wake_all(self) -> None:
         """Wake every waiting worker: what they may claim has changed."""
-        for worker_id, _, _ in self.db.run("awaiting", self.namespace_id, self.now_at).fetchall():
-            self.db.run("awake", worker_id)
+        for worker_id, _, _ in self.db.run("workers_waiting", self.namespace_id, self.now_at).fetchall():
+            self.db.run("worker_unwait", worker_id)
             self.ring(worker_id)
 
     def settle(self, *, but: str | None = None) -> None:
@@ -179,7 +179,7 @@ class Transaction:
 
     def _wake_workers(self, but: str | None) -> None:
         """Wake a waiting worker for each job that became eligible, as far as one can serve it."""
-        waiting = self.db.run("awaiting", self.namespace_id, self.now_at).fetchall()
+        waiting = self.db.run("workers_waiting", self.namespace_id, self.now_at).fetchall()
         if not waiting:
             return
         keys = self.classes()
@@ -189,7 +189,7 @@ class Transaction:
                 if worker_id == but or (lanes is not None and key.lane not in _names(lanes)):
                     continue
                 if serves(key.needs, _names(offers)):
-                    self.db.run("awake", worker_id)
+                    self.db.run("worker_unwait", worker_id)
                     self.ring(worker_id)
                     del waiting[index]
                     break

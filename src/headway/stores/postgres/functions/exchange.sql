@@ -84,7 +84,7 @@ BEGIN
     state := me.state;
     spot := me.ctid;
     IF state = 'active' AND me.lease_ends_at <= now_at THEN  -- It is alive, so the clock has stepped: let it renew.
-      PERFORM {schema}.ring_{version}(ns, 'k', asker);
+      PERFORM {schema}.notify_{version}(ns, 'k', asker);
     END IF;
   END IF;
 
@@ -319,7 +319,7 @@ BEGIN
     IF f_ids IS NULL AND f_seqs IS NOT NULL THEN
       f_ids := ARRAY(SELECT j.job_id FROM {schema}.job j WHERE j.seq = ANY (f_seqs));
     END IF;
-    PERFORM {schema}.tell_{version}(ns, f_ids || told || l_id);
+    PERFORM {schema}.notify_jobs_{version}(ns, f_ids || told || l_id);
   END IF;
   IF pictured OR outdated THEN
     picture := {schema}.snapshot_{version}(ns, now_at, bound, t_class, reached, rewound);

@@ -242,7 +242,7 @@ BEGIN
     END IF;
     PERFORM {schema}.wake_{version}(ns, now_at, eligible, NULL);
   END IF;
-  PERFORM {schema}.tell_{version}(ns, ids || known_ids);
+  PERFORM {schema}.notify_jobs_{version}(ns, ids || known_ids);
   classes := g_class;
   status := 'ok';
 END $$;

@@ -38,7 +38,7 @@ BEGIN
     PERFORM {schema}.wake_{version}(ns, now_at, coalesce(groups, array_fill(g_class, ARRAY[cardinality(payloads)])), NULL);
   END IF;
   IF watched THEN
-    PERFORM {schema}.tell_{version}(ns, all_ids);
+    PERFORM {schema}.notify_jobs_{version}(ns, all_ids);
   END IF;
   RETURN true;
 END $$;

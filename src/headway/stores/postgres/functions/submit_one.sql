@@ -34,7 +34,7 @@ BEGIN
     PERFORM {schema}.wake_{version}(ns, now_at, ARRAY[class], NULL);
   END IF;
   IF watched THEN
-    PERFORM {schema}.tell_{version}(ns, ARRAY[id]);
+    PERFORM {schema}.notify_jobs_{version}(ns, ARRAY[id]);
   END IF;
   RETURN true;
 END $$;

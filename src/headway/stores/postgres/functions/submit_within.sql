@@ -28,7 +28,7 @@ BEGIN
   END IF;
   PERFORM pg_notify(n.channel, '*') FROM {schema}.namespace n WHERE n.namespace_id = ns;
   IF watched THEN
-    PERFORM {schema}.tell_{version}(ns, ARRAY[id]);
+    PERFORM {schema}.notify_jobs_{version}(ns, ARRAY[id]);
   END IF;
   RETURN true;
 END $$;

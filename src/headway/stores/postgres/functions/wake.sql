@@ -24,7 +24,7 @@ BEGIN
       served_out := served_out || class;
     ELSE
       woken := woken || chosen;
-      PERFORM {schema}.ring_{version}(ns, 'w', chosen);
+      PERFORM {schema}.notify_{version}(ns, 'w', chosen);
     END IF;
   END LOOP;
   -- A row that its worker or its keeper has locked just now is left as it is: one more wake-up does no harm.

@@ -1,15 +1,5 @@
 -- claim: lease waiting jobs to a worker.
 
--- name: await
--- Note that a worker waits to be woken, and for jobs of which lanes.
--- params  wait_lanes, worker_id
-UPDATE {schema}.worker SET wait_lanes = :wait_lanes, waiting = nextval('{schema}.turn') WHERE worker_id = :worker_id;
-
--- name: awake
--- Note that a worker waits no longer.
--- params  worker_id
-UPDATE {schema}.worker SET waiting = NULL WHERE worker_id = :worker_id;
-
 -- name: claim_head
 -- The line of a class from some place on, with all that a lease tells its worker.
 -- params  class_id, park, order_key, seq, count
@@ -40,18 +30,13 @@ DELETE FROM {schema}.transient WHERE ctid = ANY (ARRAY(
    ORDER BY class_id, seq LIMIT :count FOR UPDATE SKIP LOCKED))
 RETURNING seq, job_id, task, payload, tenant, trace_id, timeout_ms;
 
--- name: claimed
--- Remember the last claim that gave a worker something; it no longer waits.
--- params  claim_id, count, worker_id
-UPDATE {schema}.worker SET claim_id = :claim_id, waiting = NULL, running = running + :count WHERE worker_id = :worker_id;
-
--- name: claimer
+-- name: claiming_worker
 -- What a claim must know of its worker, which is locked until the end.
 -- params  worker_id, namespace_id
 SELECT state, lease_ends_at, slots, claim_id, waiting IS NOT NULL AS waiting, wait_lanes, running
   FROM {schema}.worker WHERE worker_id = :worker_id AND namespace_id = :namespace_id FOR NO KEY UPDATE;
 
--- name: due
+-- name: delayed_due
 -- Take out the delayed jobs that have fallen due, earliest first.
 -- params  namespace_id, now_at, limit
 WITH d AS (
@@ -70,7 +55,7 @@ SELECT * FROM {schema}.exchange_{version}(
   :f_problems, :f_errors, :f_reasons, :p_ids, :p_seqs, :p_tokens, :p_fractions, :p_notes, :claims, :free, :free_below, :leave_free, :classes,
   :t_class, :t_most, :t_below, :t_until, :t_label, :t_floor, :t_rewound, :look, :waits, :lanes, :pictured, :bound, :passed_max);
 
--- name: gate
+-- name: lock_waiters
 -- Wait for all who have looked for waiting workers to commit, and keep others from looking until the end.
 -- params  namespace_id
 SELECT pg_advisory_xact_lock({gate}, :namespace_id::int);
@@ -81,3 +66,18 @@ SELECT pg_advisory_xact_lock({gate}, :namespace_id::int);
 UPDATE {schema}.lease l SET progress = p.fraction, note = p.note
   FROM unnest(:seqs::bigint[], :tokens::bytea[], :fractions::double precision[], :notes::text[]) p (seq, token, fraction, note)
  WHERE l.seq = p.seq AND l.token = p.token;
+
+-- name: worker_claimed
+-- Remember the last claim that gave a worker something; it no longer waits.
+-- params  claim_id, count, worker_id
+UPDATE {schema}.worker SET claim_id = :claim_id, waiting = NULL, running = running + :count WHERE worker_id = :worker_id;
+
+-- name: worker_unwait
+-- Note that a worker waits no longer.
+-- params  worker_id
+UPDATE {schema}.worker SET waiting = NULL WHERE worker_id = :worker_id;
+
+-- name: worker_wait
+-- Note that a worker waits to be woken, and for jobs of which lanes.
+-- params  wait_lanes, worker_id
+UPDATE {schema}.worker SET wait_lanes = :wait_lanes, waiting = nextval('{schema}.turn') WHERE worker_id = :worker_id;

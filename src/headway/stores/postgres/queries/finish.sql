@@ -22,24 +22,23 @@ WITH placed AS (UPDATE {schema}.job SET class_id = :class_id, park = '', order_k
 INSERT INTO {schema}.delayed (namespace_id, due_at, seq, class_id, epoch, attempts, crashes, timeout_ms, token, error, reason)
 VALUES (:namespace_id, :due_at, :seq, :class_id, :epoch, :attempts, :crashes, :timeout_ms, :token, :error, :reason);
 
+-- name: delayed_delete
+-- Take jobs out of the delayed ones.
+-- params  namespace_id, due_at, seq
+-- gives   the job, if it was there
+DELETE FROM {schema}.delayed WHERE namespace_id = :namespace_id AND due_at = :due_at AND seq = :seq RETURNING seq;
+
 -- name: free_unique
 -- Let go of unique keys.
 -- params  namespace_id, unique_keys
 DELETE FROM {schema}.unique_key WHERE namespace_id = :namespace_id AND unique_key = ANY (:unique_keys::text[]);
-
--- name: held
--- The leases that a batch of reports speaks of, locked until the end, with what their jobs need to go back.
--- params  seqs
-SELECT l.seq, l.token, l.worker_id, l.class_id, l.started_at, l.eligible_at, l.epoch, l.attempts, l.timeout_ms, l.unique_key, l.cancel_at, l.progress, l.note,
-       l.held, l.parked_for, l.parked_ms, j.task, j.tenant, j.expires_at
-  FROM {schema}.lease l JOIN {schema}.job j ON j.seq = l.seq WHERE l.seq = ANY (:seqs::bigint[]) ORDER BY l.seq FOR UPDATE OF l;
 
 -- name: hold_unique
 -- Let a live job hold its unique key.
 -- params  namespace_id, unique_key, job_id
 INSERT INTO {schema}.unique_key (namespace_id, unique_key, job_id) VALUES (:namespace_id, :unique_key, :job_id);
 
--- name: kept
+-- name: jobs_exist
 -- Which jobs of these numbers are kept; transient ones never are.
 -- params  seqs
 SELECT seq FROM {schema}.job WHERE seq = ANY (:seqs::bigint[]);
@@ -58,6 +57,26 @@ SELECT j.seq, coalesce(o.token, r.token, d.token) AS token, coalesce(o.state, 'q
   LEFT JOIN {schema}.delayed d ON d.namespace_id = j.namespace_id AND d.due_at = j.due_at AND d.seq = j.seq
  WHERE j.seq = ANY (:seqs::bigint[]) AND NOT EXISTS (SELECT FROM {schema}.lease l WHERE l.seq = j.seq);
 
+-- name: lease_delete
+-- End leases; their workers hold so many less.
+-- params  seqs
+WITH gone AS (DELETE FROM {schema}.lease WHERE seq = ANY (:seqs::bigint[]) RETURNING worker_id)
+UPDATE {schema}.worker w SET running = w.running - x.count FROM (SELECT worker_id, count(*) AS count FROM gone GROUP BY worker_id) x
+ WHERE w.worker_id = x.worker_id;
+
+-- name: leases_by_seq
+-- The leases that a batch of reports speaks of, locked until the end, with what their jobs need to go back.
+-- params  seqs
+SELECT l.seq, l.token, l.worker_id, l.class_id, l.started_at, l.eligible_at, l.epoch, l.attempts, l.timeout_ms, l.unique_key, l.cancel_at, l.progress, l.note,
+       l.held, l.parked_for, l.parked_ms, j.task, j.tenant, j.expires_at
+  FROM {schema}.lease l JOIN {schema}.job j ON j.seq = l.seq WHERE l.seq = ANY (:seqs::bigint[]) ORDER BY l.seq FOR UPDATE OF l;
+
+-- name: outcome_delete
+-- Take back how a job ended.
+-- params  seq
+-- gives   the job, if it had ended
+DELETE FROM {schema}.outcome WHERE seq = :seq RETURNING seq;
+
 -- name: outcomes_keep
 -- Keep how jobs ended.
 -- params  now_at, seqs, states, workers, tokens, started_ats, eligible_ats, epochs, attempts, crashes, timeouts, cancel_ats, progress, notes, reasons, errors, problems, results, parked_for, parked_ms
@@ -68,35 +87,16 @@ SELECT :now_at, x.* FROM unnest(
   :attempts::int[], :crashes::int[], :timeouts::bigint[], :cancel_ats::bigint[], :progress::double precision[], :notes::text[], :reasons::text[],
   :errors::text[], :problems::text[], :results::bytea[], :parked_for::text[], :parked_ms::bigint[]) x;
 
--- name: retry_job
--- A job that ended is back in the queue; it no longer expires.
--- params  seq
-UPDATE {schema}.job SET expires_at = NULL WHERE seq = :seq;
-
--- name: undelay
--- Take jobs out of the delayed ones.
--- params  namespace_id, due_at, seq
--- gives   the job, if it was there
-DELETE FROM {schema}.delayed WHERE namespace_id = :namespace_id AND due_at = :due_at AND seq = :seq RETURNING seq;
-
--- name: unfinish
--- Take back how a job ended.
--- params  seq
--- gives   the job, if it had ended
-DELETE FROM {schema}.outcome WHERE seq = :seq RETURNING seq;
-
--- name: unlease
--- End leases; their workers hold so many less.
--- params  seqs
-WITH gone AS (DELETE FROM {schema}.lease WHERE seq = ANY (:seqs::bigint[]) RETURNING worker_id)
-UPDATE {schema}.worker w SET running = w.running - x.count FROM (SELECT worker_id, count(*) AS count FROM gone GROUP BY worker_id) x
- WHERE w.worker_id = x.worker_id;
-
--- name: unready
+-- name: ready_delete
 -- Take one job out of where it waits.
 -- params  class_id, park, order_key, seq
 -- gives   the job, if it was there
 DELETE FROM {schema}.ready WHERE class_id = :class_id AND park = :park AND order_key = :order_key AND seq = :seq RETURNING seq;
+
+-- name: retry_job
+-- A job that ended is back in the queue; it no longer expires.
+-- params  seq
+UPDATE {schema}.job SET expires_at = NULL WHERE seq = :seq;
 
 -- name: workers_lock
 -- Lock the workers whose leases a batch of reports may end, and the one that asks, in one order.

@@ -1,29 +1,29 @@
 -- heartbeat: register workers, renew their leases and read both.
 
--- part: held
+-- part: lease
 -- Leased jobs with all that their worker is told; held are the leases.
 SELECT j.job_id, l.seq, l.token, j.task, j.payload, c.lane, j.tenant, j.trace_id, l.epoch, l.attempts, l.crashes, j.max_retries,
        coalesce(l.timeout_ms, j.timeout_ms) AS timeout_ms, j.timeout_ms AS asked_timeout_ms, j.retry, l.started_at, l.cancel_at,
        c.needs, l.worker_id, c.rung, l.assigned, j.submitted_at, l.eligible_at
   FROM held l JOIN {schema}.job j ON j.seq = l.seq JOIN {schema}.class c ON c.class_id = l.class_id
 
--- name: amend
--- Give running jobs other rungs.
--- params  seqs, assigned
-UPDATE {schema}.lease l SET assigned = a.assigned FROM unnest(:seqs::bigint[], :assigned::text[]) a (seq, assigned) WHERE l.seq = a.seq;
-
--- name: amend_seen
--- The running jobs among these, with the rung each asked for and was given, and who holds it; locked.
--- params  namespace_id, job_ids
-SELECT j.job_id, l.seq, c.rung, l.assigned, l.worker_id FROM {schema}.job j JOIN {schema}.lease l ON l.seq = j.seq
-  JOIN {schema}.class c ON c.class_id = l.class_id
- WHERE j.namespace_id = :namespace_id AND j.job_id = ANY (:job_ids::text[]) ORDER BY l.seq FOR UPDATE OF l;
-
 -- name: forget_worker
 -- Forget a worker that has left and holds nothing.
 -- params  worker_id, namespace_id
 DELETE FROM {schema}.worker w WHERE w.worker_id = :worker_id AND w.namespace_id = :namespace_id AND w.state = 'dead'
    AND NOT EXISTS (SELECT FROM {schema}.lease l WHERE l.worker_id = w.worker_id);
+
+-- name: lease_set_rung
+-- Give running jobs other rungs.
+-- params  seqs, assigned
+UPDATE {schema}.lease l SET assigned = a.assigned FROM unnest(:seqs::bigint[], :assigned::text[]) a (seq, assigned) WHERE l.seq = a.seq;
+
+-- name: leases_by_job
+-- The running jobs among these, with the rung each asked for and was given, and who holds it; locked.
+-- params  namespace_id, job_ids
+SELECT j.job_id, l.seq, c.rung, l.assigned, l.worker_id FROM {schema}.job j JOIN {schema}.lease l ON l.seq = j.seq
+  JOIN {schema}.class c ON c.class_id = l.class_id
+ WHERE j.namespace_id = :namespace_id AND j.job_id = ANY (:job_ids::text[]) ORDER BY l.seq FOR UPDATE OF l;
 
 -- name: leases_expired
 -- The leases whose worker let its deadline pass, died, or was forgotten.
@@ -37,7 +37,7 @@ WITH held AS MATERIALIZED (
                             OR (x.state = 'dead' OR x.lease_ends_at <= :now_at) AND (x.running > 0 OR :thorough::boolean)))
      AND k.namespace_id = :namespace_id AND (w.worker_id IS NULL OR w.state = 'dead' OR w.lease_ends_at <= :now_at)
    ORDER BY l.seq LIMIT :limit)
--- use held
+-- use lease
  ORDER BY l.seq;
 
 -- name: leases_of
@@ -47,7 +47,7 @@ WITH held AS MATERIALIZED (
 WITH held AS MATERIALIZED (
   SELECT l.* FROM {schema}.lease l JOIN {schema}.class k ON k.class_id = l.class_id
    WHERE l.worker_id = :worker_id AND k.namespace_id = :namespace_id ORDER BY l.seq LIMIT :limit)
--- use held
+-- use lease
  ORDER BY l.seq;
 
 -- name: register

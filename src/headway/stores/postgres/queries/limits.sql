@@ -9,7 +9,12 @@ SELECT c.class_id FROM {schema}.class c
    AND EXISTS (SELECT FROM {schema}.ready r WHERE r.class_id = c.class_id AND r.park = '')
  ORDER BY c.lane, c.needs, c.rung;
 
--- name: holders
+-- name: lease_set_limits
+-- Note anew which limits leases count against.
+-- params  seqs, held
+UPDATE {schema}.lease l SET held = x.held FROM unnest(:seqs::bigint[], :held::text[]) x (seq, held) WHERE l.seq = x.seq;
+
+-- name: limit_usage
 -- How many leases count against which limits.
 -- params  namespace_id
 SELECT l.held, count(*) AS count FROM {schema}.lease l JOIN {schema}.class c ON c.class_id = l.class_id
@@ -90,11 +95,6 @@ SELECT :namespace_id, x.rate_key, x.reached_us FROM unnest(:rate_keys::text[], :
 -- How far ahead the starts of all rates were given away.
 -- params  namespace_id
 SELECT rate_key, reached_us FROM {schema}.rate WHERE namespace_id = :namespace_id;
-
--- name: rehold
--- Note anew which limits leases count against.
--- params  seqs, held
-UPDATE {schema}.lease l SET held = x.held FROM unnest(:seqs::bigint[], :held::text[]) x (seq, held) WHERE l.seq = x.seq;
 
 -- name: running
 -- What a limit is counted by, for each job that runs.

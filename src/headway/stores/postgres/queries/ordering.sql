@@ -1,11 +1,5 @@
 -- ordering: place jobs in the order in which they run.
 
--- name: advance
--- Take the next numbers of the one sequence that orders everything.
--- params  count
--- gives   the numbers, in order
-SELECT nextval('{schema}.sequence') FROM generate_series(1, :count::int);
-
 -- name: class_clock
 -- Move the clock of a class that tenants share to the highest key taken.
 -- params  order_key, class_id
@@ -30,6 +24,12 @@ SELECT {schema}.last_key_{version}(:class_id, :tenant);
 -- Let tenants share a class from now on.
 -- params  class_id, number
 SELECT {schema}.make_fair_{version}(:class_id, :number);
+
+-- name: next_sequence
+-- Take the next numbers of the one sequence that orders everything.
+-- params  count
+-- gives   the numbers, in order
+SELECT nextval('{schema}.sequence') FROM generate_series(1, :count::int);
 
 -- name: ready_again
 -- Make a job eligible that ran, ended or was delayed before, and note where it is.

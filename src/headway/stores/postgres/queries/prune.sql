@@ -1,6 +1,6 @@
 -- prune: delete what is kept no longer.
 
--- name: forget
+-- name: jobs_delete
 -- Forget ended jobs. Where completed ones lie by the day, their rows there stay until the day is dropped.
 -- params  seqs, bad
 -- gives   those forgotten
@@ -9,6 +9,11 @@ WITH o AS (DELETE FROM {schema}.outcome_bad WHERE seq = ANY (:bad::bigint[]) RET
 d AS (DELETE FROM {schema}.outcome_any_day WHERE seq = ANY (:seqs::bigint[])),
 a AS (DELETE FROM {schema}.attempt WHERE seq = ANY (ARRAY(SELECT o.seq FROM o) || :seqs::bigint[]))
 DELETE FROM {schema}.job WHERE seq = ANY (ARRAY(SELECT o.seq FROM o) || :seqs::bigint[]) RETURNING seq;
+
+-- name: partitions_maintain
+-- Make the tables of the next days, and drop those of old days whose jobs are all forgotten.
+-- params  now_at
+SELECT {schema}.partitions_maintain_{version}(:now_at);
 
 -- name: prune_bad
 -- Jobs of one state that ended long enough ago.
@@ -97,8 +102,3 @@ SELECT o.seq, o.state FROM {schema}.outcome o JOIN {schema}.job j ON j.seq = o.s
 -- params  namespace_id, states, limit
 SELECT o.seq, o.state FROM {schema}.outcome o JOIN {schema}.job j ON j.seq = o.seq
  WHERE j.namespace_id = :namespace_id AND o.state = ANY (:states::text[]) ORDER BY o.seq LIMIT :limit;
-
--- name: turn_days
--- Make the tables of the next days, and drop those of old days whose jobs are all forgotten.
--- params  now_at
-SELECT {schema}.turn_days_{version}(:now_at);

@@ -1,5 +1,10 @@
 -- transaction: begin a transaction, and notify workers and watchers of what it changed.
 
+-- name: begin
+-- Begin a transaction on a namespace, with others or alone.
+-- params  namespace_id, now_at, alone
+SELECT now_at, rules, parked FROM {schema}.begin_{version}(:namespace_id, :now_at, :alone);
+
 -- name: class_add
 -- Make a class known.
 -- params  namespace_id, lane, rung, needs, persist
@@ -16,27 +21,27 @@ SELECT class_id, lane, rung, needs, persist, rewound FROM {schema}.class WHERE n
 -- params  namespace_id, now_at, kinds, counts
 SELECT {schema}.count_up_{version}(:namespace_id, :now_at, :kinds, :counts, false);
 
--- name: enter
--- Begin a transaction on a namespace, with others or alone.
--- params  namespace_id, now_at, alone
-SELECT now_at, rules, parked FROM {schema}.enter_{version}(:namespace_id, :now_at, :alone);
-
--- name: moment
--- The moment, and of a namespace its number and the version of its rules; none while nobody has written there.
--- params  now_at, name
-SELECT {schema}.now_ms_{version}(:now_at) AS now_at, n.namespace_id, n.rules
-  FROM (SELECT) x LEFT JOIN {schema}.namespace n ON n.name = :name;
-
 -- name: namespace_add
 -- Make a namespace known.
 -- params  name, channel
 INSERT INTO {schema}.namespace (name, channel) VALUES (:name, :channel) ON CONFLICT (name) DO UPDATE SET name = excluded.name
 RETURNING namespace_id;
 
--- name: ring
+-- name: notify
 -- Wake one ear once this is durable.
 -- params  namespace_id, kind, name
-SELECT {schema}.ring_{version}(:namespace_id, :kind, :name);
+SELECT {schema}.notify_{version}(:namespace_id, :kind, :name);
+
+-- name: notify_jobs
+-- Tell watchers which jobs have changed.
+-- params  namespace_id, job_ids
+SELECT {schema}.notify_jobs_{version}(:namespace_id, :job_ids);
+
+-- name: now
+-- The moment, and of a namespace its number and the version of its rules; none while nobody has written there.
+-- params  now_at, name
+SELECT {schema}.now_ms_{version}(:now_at) AS now_at, n.namespace_id, n.rules
+  FROM (SELECT) x LEFT JOIN {schema}.namespace n ON n.name = :name;
 
 -- name: server_facts
 -- What an operator wants to know of the server.
@@ -49,11 +54,6 @@ SELECT current_setting('server_version') AS version, current_setting('synchronou
          WHERE a.datname = current_database() AND a.pid <> pg_backend_pid() AND a.xact_start < clock_timestamp() - interval '60 s'
            AND (a.backend_xmin IS NOT NULL OR a.backend_xid IS NOT NULL)
          ORDER BY a.xact_start LIMIT 1) AS oldest;
-
--- name: tell
--- Tell watchers which jobs have changed.
--- params  namespace_id, job_ids
-SELECT {schema}.tell_{version}(:namespace_id, :job_ids);
 
 -- name: unwatch
 -- Somebody no longer wants to hear of changes.
@@ -70,7 +70,7 @@ SELECT {schema}.wake_{version}(:namespace_id, :now_at, :classes, :but);
 -- params  namespace_id, now_at
 WITH woken AS (UPDATE {schema}.worker SET waiting = NULL
                 WHERE namespace_id = :namespace_id AND waiting IS NOT NULL AND state = 'active' AND lease_ends_at > :now_at RETURNING worker_id)
-SELECT {schema}.ring_{version}(:namespace_id, 'w', worker_id) FROM woken;
+SELECT {schema}.notify_{version}(:namespace_id, 'w', worker_id) FROM woken;
 
 -- name: watch
 -- Note who wants to hear of every change, for a while; forget those who said so too long ago.

@@ -7,22 +7,6 @@ SELECT r.order_key, r.seq, r.eligible_at, r.epoch, r.attempts, r.crashes, ifnull
        j.limits, r.tenant AS sharer, r.parked_at, j.submitted_at
   FROM ready r CROSS JOIN job j ON j.seq = r.seq
 
--- name: await
--- Note that a worker waits to be woken, and for jobs of which lanes.
--- params  wait_lanes, worker_id
-UPDATE worker SET wait_lanes = :wait_lanes, waiting = (SELECT last + 1 FROM sequence) WHERE worker_id = :worker_id;
-
--- name: awaiting
--- The workers that wait, longest first.
--- params  namespace_id, now_at
-SELECT worker_id, offers, wait_lanes FROM worker
- WHERE namespace_id = :namespace_id AND waiting > 0 AND state = 'active' AND lease_ends_at > :now_at ORDER BY waiting, worker_id;
-
--- name: awake
--- Note that a worker waits no longer.
--- params  worker_id
-UPDATE worker SET waiting = 0 WHERE worker_id = :worker_id;
-
 -- name: claim_head
 -- The line of a class from some place on, with all that a lease tells its worker.
 -- params  class_id, park, order_key, seq, count
@@ -61,12 +45,7 @@ DELETE FROM transient WHERE class_id = :class_id AND seq IN
     ORDER BY seq LIMIT :count)
 RETURNING seq, job_id, task, payload, tenant, trace_id, timeout_ms;
 
--- name: claimed
--- Remember the last claim that gave a worker something; it no longer waits.
--- params  claim_id, worker_id
-UPDATE worker SET claim_id = :claim_id, waiting = 0 WHERE worker_id = :worker_id;
-
--- name: claimer
+-- name: claiming_worker
 -- What a claim must know of its worker, and how many leases it holds.
 -- params  worker_id, namespace_id
 SELECT state, lease_ends_at, slots, claim_id, waiting, wait_lanes, (SELECT count(*) FROM lease l WHERE l.worker_id = w.worker_id) AS running
@@ -77,7 +56,7 @@ SELECT state, lease_ends_at, slots, claim_id, waiting, wait_lanes, (SELECT count
 -- params  namespace_id
 SELECT count(*) FROM class WHERE namespace_id = :namespace_id;
 
--- name: due
+-- name: delayed_due
 -- The delayed jobs that have fallen due, earliest first.
 -- params  namespace_id, now_at, limit
 SELECT d.due_at, d.seq, d.class_id, j.task, j.tenant, d.epoch, d.attempts, d.crashes, d.timeout_ms, d.token, d.error, d.reason
@@ -88,3 +67,24 @@ SELECT d.due_at, d.seq, d.class_id, j.task, j.tenant, d.epoch, d.attempts, d.cra
 -- Note how far a running job has come.
 -- params  progress, note, seq, token
 UPDATE lease SET progress = :progress, note = :note WHERE seq = :seq AND token = :token;
+
+-- name: worker_claimed
+-- Remember the last claim that gave a worker something; it no longer waits.
+-- params  claim_id, worker_id
+UPDATE worker SET claim_id = :claim_id, waiting = 0 WHERE worker_id = :worker_id;
+
+-- name: worker_unwait
+-- Note that a worker waits no longer.
+-- params  worker_id
+UPDATE worker SET waiting = 0 WHERE worker_id = :worker_id;
+
+-- name: worker_wait
+-- Note that a worker waits to be woken, and for jobs of which lanes.
+-- params  wait_lanes, worker_id
+UPDATE worker SET wait_lanes = :wait_lanes, waiting = (SELECT last + 1 FROM sequence) WHERE worker_id = :worker_id;
+
+-- name: workers_waiting
+-- The workers that wait, longest first.
+-- params  namespace_id, now_at
+SELECT worker_id, offers, wait_lanes FROM worker
+ WHERE namespace_id = :namespace_id AND waiting > 0 AND state = 'active' AND lease_ends_at > :now_at ORDER BY waiting, worker_id;

@@ -17,6 +17,11 @@ VALUES (:seq, :state, :finished_at, :token, :eligible_at, :epoch, :attempts, :cr
 INSERT INTO delayed (namespace_id, due_at, seq, class_id, epoch, attempts, crashes, timeout_ms, token, error, reason)
 VALUES (:namespace_id, :due_at, :seq, :class_id, :epoch, :attempts, :crashes, :timeout_ms, :token, :error, :reason);
 
+-- name: delayed_delete
+-- Take one job out of the delayed ones.
+-- params  namespace_id, due_at, seq
+DELETE FROM delayed WHERE namespace_id = :namespace_id AND due_at = :due_at AND seq = :seq;
+
 -- name: finish_attempt
 -- Keep an attempt that did not complete its job.
 -- params  ended_at, reason, error, seq
@@ -37,17 +42,7 @@ SELECT seq, :state, :finished_at, worker_id, token, started_at, eligible_at, epo
 -- params  namespace_id, unique_key
 DELETE FROM unique_key WHERE namespace_id = :namespace_id AND unique_key = :unique_key;
 
--- name: held
--- The leases that a batch of reports speaks of, with what may change how they end.
--- params  seqs
-SELECT seq, token, cancel_at, unique_key, held FROM lease WHERE seq IN (SELECT value FROM json_each(:seqs));
-
--- name: holder
--- The worker that holds a job.
--- params  seq
-SELECT worker_id FROM lease WHERE seq = :seq;
-
--- name: is_kept
+-- name: job_exists
 -- Whether a job of this number is kept; transient ones never are.
 -- params  seq
 SELECT 1 FROM job WHERE seq = :seq;
@@ -67,32 +62,37 @@ SELECT coalesce(o.token, r.token, d.token) AS token, ifnull(o.state, 'queued') A
   LEFT JOIN delayed d ON d.namespace_id = j.namespace_id AND d.due_at = j.due_at AND d.seq = j.seq
  WHERE j.seq = :seq AND NOT EXISTS (SELECT 1 FROM lease l WHERE l.seq = j.seq);
 
--- name: leased
+-- name: lease_delete
+-- End leases.
+-- params  seqs
+DELETE FROM lease WHERE seq IN (SELECT value FROM json_each(:seqs));
+
+-- name: lease_to_requeue
 -- What a job needs of its lease to go back where it was.
 -- params  seq
 SELECT l.class_id, l.epoch, l.eligible_at, j.task, j.tenant FROM lease l JOIN job j ON j.seq = l.seq WHERE l.seq = :seq;
+
+-- name: lease_worker
+-- The worker that holds a job.
+-- params  seq
+SELECT worker_id FROM lease WHERE seq = :seq;
+
+-- name: leases_by_seq
+-- The leases that a batch of reports speaks of, with what may change how they end.
+-- params  seqs
+SELECT seq, token, cancel_at, unique_key, held FROM lease WHERE seq IN (SELECT value FROM json_each(:seqs));
+
+-- name: outcome_delete
+-- Take back how a job ended.
+-- params  seq
+DELETE FROM outcome WHERE seq = :seq;
+
+-- name: ready_delete
+-- Take one job out of where it waits.
+-- params  class_id, park, order_key, seq
+DELETE FROM ready WHERE class_id = :class_id AND park = :park AND order_key = :order_key AND seq = :seq;
 
 -- name: retry_job
 -- A job that ended is back in the queue; it no longer expires.
 -- params  seq
 UPDATE job SET expires_at = NULL WHERE seq = :seq;
-
--- name: undelay
--- Take one job out of the delayed ones.
--- params  namespace_id, due_at, seq
-DELETE FROM delayed WHERE namespace_id = :namespace_id AND due_at = :due_at AND seq = :seq;
-
--- name: unfinish
--- Take back how a job ended.
--- params  seq
-DELETE FROM outcome WHERE seq = :seq;
-
--- name: unlease
--- End leases.
--- params  seqs
-DELETE FROM lease WHERE seq IN (SELECT value FROM json_each(:seqs));
-
--- name: unready
--- Take one job out of where it waits.
--- params  class_id, park, order_key, seq
-DELETE FROM ready WHERE class_id = :class_id AND park = :park AND order_key = :order_key AND seq = :seq;

@@ -7,22 +7,22 @@ SELECT j.job_id, l.seq, l.token, j.task, j.payload, c.lane, j.tenant, j.trace_id
        c.rung, l.assigned, j.submitted_at, l.eligible_at
   FROM lease l CROSS JOIN job j ON j.seq = l.seq JOIN class c ON c.class_id = l.class_id
 
--- name: amend
--- Give a running job another rung.
--- params  assigned, seq
-UPDATE lease SET assigned = :assigned WHERE seq = :seq;
-
--- name: amend_seen
--- The running jobs among these, with the rung each asked for and was given, and who holds it.
--- params  job_ids, namespace_id
-SELECT j.job_id, l.seq, c.rung, l.assigned, l.worker_id FROM json_each(:job_ids) e JOIN job j ON j.job_id = e.value AND j.namespace_id = :namespace_id
-  JOIN lease l ON l.seq = j.seq JOIN class c ON c.class_id = l.class_id;
-
 -- name: forget_worker
 -- Forget a worker that has left and holds nothing.
 -- params  worker_id, namespace_id
 DELETE FROM worker WHERE worker_id = :worker_id AND namespace_id = :namespace_id AND state = 'dead'
    AND NOT EXISTS (SELECT 1 FROM lease l WHERE l.worker_id = worker.worker_id);
+
+-- name: lease_set_rung
+-- Give a running job another rung.
+-- params  assigned, seq
+UPDATE lease SET assigned = :assigned WHERE seq = :seq;
+
+-- name: leases_by_job
+-- The running jobs among these, with the rung each asked for and was given, and who holds it.
+-- params  job_ids, namespace_id
+SELECT j.job_id, l.seq, c.rung, l.assigned, l.worker_id FROM json_each(:job_ids) e JOIN job j ON j.job_id = e.value AND j.namespace_id = :namespace_id
+  JOIN lease l ON l.seq = j.seq JOIN class c ON c.class_id = l.class_id;
 
 -- name: leases_expired
 -- The leases whose worker let its deadline pass, died, or was forgotten.

@@ -9,7 +9,17 @@ SELECT c.class_id FROM class c
    AND EXISTS (SELECT 1 FROM ready r WHERE r.class_id = c.class_id AND r.park = '')
  ORDER BY c.lane, c.needs, c.rung;
 
--- name: holders
+-- name: job_set_park
+-- Note in which park a job waits.
+-- params  park, seq
+UPDATE job SET park = :park WHERE seq = :seq;
+
+-- name: lease_set_limits
+-- Note anew which limits a lease counts against.
+-- params  held, seq
+UPDATE lease SET held = :held WHERE seq = :seq;
+
+-- name: limit_usage
 -- How many leases count against which limits.
 -- params  namespace_id
 SELECT l.held, count(*) FROM lease l JOIN class c ON c.class_id = l.class_id
@@ -77,11 +87,6 @@ UPDATE park SET open = 1 WHERE namespace_id = :namespace_id AND park = :park AND
 -- params  open_at, namespace_id, park, class_id
 UPDATE park SET open = 0, open_at = :open_at WHERE namespace_id = :namespace_id AND park = :park AND class_id = :class_id;
 
--- name: place_park
--- Note in which park a job waits.
--- params  park, seq
-UPDATE job SET park = :park WHERE seq = :seq;
-
 -- name: rate
 -- How far ahead the starts of a rate were given away.
 -- params  namespace_id, rate_key
@@ -101,11 +106,6 @@ INSERT OR REPLACE INTO rate (namespace_id, rate_key, reached_us) VALUES (:namesp
 -- How far ahead the starts of all rates were given away.
 -- params  namespace_id
 SELECT rate_key, reached_us FROM rate WHERE namespace_id = :namespace_id;
-
--- name: rehold
--- Note anew which limits a lease counts against.
--- params  held, seq
-UPDATE lease SET held = :held WHERE seq = :seq;
 
 -- name: running
 -- What a limit is counted by, for each job that runs.

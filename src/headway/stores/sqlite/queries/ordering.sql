@@ -1,11 +1,5 @@
 -- ordering: place jobs in the order in which they run.
 
--- name: advance
--- Take the next numbers of the one sequence that orders everything.
--- params  count
--- gives   one row: the last number taken
-UPDATE sequence SET last = last + :count RETURNING last;
-
 -- name: class_clock
 -- Move the clock of a class that tenants share to the highest key taken.
 -- params  order_key, class_id
@@ -33,16 +27,22 @@ UPDATE lease SET tenant = '' WHERE class_id = :class_id AND tenant IS NULL;
 -- params  class_id
 UPDATE ready SET tenant = '' WHERE class_id = :class_id AND tenant IS NULL;
 
+-- name: job_set_place
+-- Note where a queued job now is.
+-- params  class_id, order_key, due_at, seq
+UPDATE job SET class_id = :class_id, park = '', order_key = :order_key, due_at = :due_at WHERE seq = :seq;
+
 -- name: last_key
 -- The highest key of a tenant's jobs that wait or run in a class; below 0 if it has none.
 -- params  class_id, tenant
 SELECT max(ifnull((SELECT order_key FROM ready WHERE class_id = :class_id AND tenant = :tenant ORDER BY order_key DESC LIMIT 1), -1),
            ifnull((SELECT order_key FROM lease WHERE class_id = :class_id AND tenant = :tenant ORDER BY order_key DESC LIMIT 1), -1));
 
--- name: place
--- Note where a queued job now is.
--- params  class_id, order_key, due_at, seq
-UPDATE job SET class_id = :class_id, park = '', order_key = :order_key, due_at = :due_at WHERE seq = :seq;
+-- name: next_sequence
+-- Take the next numbers of the one sequence that orders everything.
+-- params  count
+-- gives   one row: the last number taken
+UPDATE sequence SET last = last + :count RETURNING last;
 
 -- name: ready_again
 -- Make a job eligible that ran or was delayed before.

@@ -1,11 +1,11 @@
 -- prune: delete what is kept no longer.
 
--- name: forget_history
+-- name: attempts_delete
 -- Forget a job's attempts.
 -- params  seq
 DELETE FROM attempt WHERE seq = :seq;
 
--- name: forget_job
+-- name: job_delete
 -- Forget a job.
 -- params  seq
 DELETE FROM job WHERE seq = :seq;

@@ -1,6 +1,6 @@
--- tell: tell every watcher which jobs have changed, if there is one.
+-- notify_jobs: tell every watcher which jobs have changed, if there is one.
 -- holds   nothing is sent while nobody watches: a transaction that notifies keeps others from committing beside it
-CREATE OR REPLACE FUNCTION {schema}.tell_{version}(ns int, job_ids text[]) RETURNS void LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION {schema}.notify_jobs_{version}(ns int, job_ids text[]) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
   message text;
 BEGIN
