@@ -347,9 +347,3 @@ def test_drivers_and_frameworks_are_imported_only_in_their_own_folder() -> None:
             if home and not file.is_relative_to(SOURCE / home):
                 wrong.append(f"{place(file, node)} imports {name}, which belongs in {home}/")
     assert wrong == []
-
-
-def test_every_security_requirement_is_named_by_a_test() -> None:
-    text = "\n".join(file.read_text(encoding="utf-8") for file in python_files(ROOT / "tests"))
-    named = {int(number) for number in re.findall(r"\bS-(\d+)\b", text)}
-    assert sorted(set(range(1, 41)) - named) == []

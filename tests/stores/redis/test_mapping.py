@@ -25,7 +25,7 @@ def row(entry: str) -> str:
 
 async def test_each_lane_has_a_queue_in_the_order_of_submits(store: RedisStore, server: Valkey) -> None:
     # R1.5, R5.4
-    assert all(f"`{key}`" in row("R1.5, R5.4") for key in ("names", "w:C", "{headway:NAMESPACE}:"))
+    assert all(f"`{key}`" in row("R1.5") for key in ("names", "w:C", "{headway:NAMESPACE}:"))
     lanes = ("high", "medium", "low")
     jobs = {lane: await submit(store, *(a_job(lane=lane) for _ in range(3))) for lane in lanes}
     named = words(server, "HGETALL", f"{PREFIX}names")
