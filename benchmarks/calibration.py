@@ -21,7 +21,7 @@ from typing import NamedTuple
 from websockets.asyncio.client import connect
 
 from benchmarks.service import Serving, request, valkey
-from headway.engine.scores import is_scored
+from headway.estimates.accuracy import is_scored
 
 SLOTS = 8
 LOAD = 0.8  # Of all slots, on average.

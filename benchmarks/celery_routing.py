@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-from headway.integrations.celery.shards import shard_of
+from headway.integrations.celery.sharding import shard_of
 
 QUEUES = 20
 SLOTS = 8

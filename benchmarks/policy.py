@@ -11,13 +11,13 @@ from uuid import UUID
 
 from headway.core.job import ClassKey, JobId, NewJob
 from headway.core.policy.document import BUILT_IN, LimitRule
+from headway.core.policy.enforced import Rules
 from headway.core.policy.lanes import Clocks, plan
 from headway.core.policy.retry import Returned, judge
-from headway.core.policy.rules import Rules
 from headway.core.snapshot import ClassView, Snapshot
 from headway.core.worker import Worker
 from headway.stores.base import RULES, Beat, Exchange
-from headway.stores.rulebook import rules_body
+from headway.stores.rule_codec import rules_body
 from headway.stores.sqlite.store import make_store
 
 Figures = dict[str, Any]

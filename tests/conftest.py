@@ -23,12 +23,12 @@ from headway.stores import base
 from headway.stores import open as opening
 from headway.stores.base import Clock, Store
 from headway.stores.open import open_store
-from headway.stores.paired import aside
-from headway.stores.paired.store import PairedStore
+from headway.stores.split import optional
+from headway.stores.split.store import PairedStore
 from headway.testing.clock import ManualClock
-from tests.guest import INBOX, SCHEME, open_guest, open_hasty_guest
-from tests.posting import posting
+from tests.deferred import posting
 from tests.servers import PgBouncer, Postgres, Server, Valkey
+from tests.shared_file import INBOX, SCHEME, open_guest, open_hasty_guest
 
 # How long an example takes says how busy the machine is, not whether it holds.
 settings.register_profile("headway", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -36,7 +36,7 @@ settings.load_profile("headway")
 
 # A machine that is busy with tests may keep a submit waiting, or start a server again, for longer than callers would.
 base.REFUSED_WITHIN = 10.0
-aside.PATIENCE = 10.0
+optional.PATIENCE = 10.0
 opening.TIMEOUT = 20.0  # type: ignore[attr-defined]
 os.environ.setdefault("HEADWAY_STORE_TIMEOUT", "20")
 

@@ -2,8 +2,8 @@
 
 from headway.client.app import Headway
 from headway.client.context import Context
-from headway.client.info import AttemptInfo, JobInfo
 from headway.client.job import Job
+from headway.client.job_info import AttemptInfo, JobInfo
 from headway.client.options import Depends, Limit, Retry, Unique
 from headway.client.programs.output import Artifact, Output
 from headway.client.task import Call, Task

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from headway.cli.opening import cli_user
+from headway.cli.store_access import cli_user
 from tests.cli.command import Cli
 
 

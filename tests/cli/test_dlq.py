@@ -8,7 +8,7 @@ import pytest
 
 from headway import Headway, Worker
 from headway.cli.dlq import Filters
-from headway.cli.opening import whole_ids
+from headway.cli.store_access import whole_ids
 from headway.core.job import Job
 from headway.stores.base import JobQuery, Store
 from headway.stores.open import open_store

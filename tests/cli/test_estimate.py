@@ -12,9 +12,9 @@ import msgspec
 import pytest
 
 from headway import Headway, Worker
-from headway.core.learned import bucket
+from headway.core.distributions import bucket
 from headway.core.worker import Worker as WorkerRecord
-from headway.engine.learning import LEARNED, LaneNotes, TaskNotes
+from headway.estimates.history import LEARNED, LaneNotes, TaskNotes
 from headway.stores.base import Beat
 from headway.stores.open import open_store
 from tests.cli.command import Cli, until

@@ -13,10 +13,10 @@ import pytest
 from headway import Headway
 from headway.cli.remote import remote_store
 from headway.core.errors import ConfigError, PolicyError
-from headway.engine.audit import read_audit
-from headway.engine.catalogue import TaskEntry, publish_tasks
+from headway.policy_store.catalogue import TaskEntry, publish_tasks
+from headway.security.audit import read_audit
 from headway.server.api import headway_api
-from headway.server.serving import bind
+from headway.server.uvicorn_server import bind
 from headway.stores.base import Store
 from headway.stores.open import open_store
 from tests.cli.command import Cli, Ran

@@ -9,7 +9,7 @@ import pytest
 
 from headway.cli.submit import fit_texts
 from headway.client.app import Headway
-from headway.engine.catalogue import TaskEntry, publish_tasks
+from headway.policy_store.catalogue import TaskEntry, publish_tasks
 from headway.stores.open import open_store
 from tests.cli.command import Cli
 

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from headway.cli.opening import cli_user
+from headway.cli.store_access import cli_user
 from tests.cli.command import Cli
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from headway.cli import panels, show
-from headway.cli.display import command_here
+from headway.cli import render, tables
+from headway.cli.live import command_here
 from headway.stores.base import Stats
 from tests.cli.command import Cli
 from tests.servers import free_port
@@ -50,9 +50,9 @@ def test_an_app_that_is_missing_could_not_be_loaded(cli: Cli) -> None:
 
 def test_the_latest_counts_are_counts_and_say_of_how_long(cli: Cli) -> None:
     stats = Stats(90_000, {}, (), {"submitted": 4}, {"submitted": 4}, {})
-    assert show.lately(stats) == "last 90 s"
-    assert show.stats_values(stats)["last"] == {"seconds": 90.0, "submitted": 4}
-    assert panels.counts_line(stats.last_minute).plain == "4 submitted"
+    assert render.lately(stats) == "last 90 s"
+    assert render.stats_values(stats)["last"] == {"seconds": 90.0, "submitted": 4}
+    assert tables.counts_line(stats.last_minute).plain == "4 submitted"
     for _ in range(4):
         cli.call("submit", "demo.noop")
     told = cli.call("stats").out

@@ -11,8 +11,8 @@ import pytest
 from headway.core.job import NewJob
 from headway.core.lease import Lease
 from headway.core.policy.document import LimitRule, Policy
-from headway.engine.policies import apply_policy
-from headway.engine.rules import change_costs
+from headway.policy_store.rule_documents import change_costs
+from headway.policy_store.versions import apply_policy
 from headway.stores.base import Store
 from headway.stores.open import open_store
 from tests.cli.command import Cli

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console, RenderableType
 
-from headway.cli import panels
+from headway.cli import tables
 from headway.cli.jobs import jobs_table
 from headway.core.errors import JobError
 from headway.core.job import Job, JobId, State
@@ -56,7 +56,7 @@ def test_dead_letters_keep_the_task_and_the_error_at_every_width(width: int) -> 
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_running_jobs_keep_the_task_at_every_width(width: int) -> None:
-    lines = drawn(panels.running_table([job(progress=0.5, note="page 3 of 6")], 200_000), width)
+    lines = drawn(tables.running_table([job(progress=0.5, note="page 3 of 6")], 200_000), width)
     assert all(len(line) <= width for line in lines)
     assert TASK in lines[1]
     assert "50%" in lines[1]
@@ -66,7 +66,7 @@ def test_running_jobs_keep_the_task_at_every_width(width: int) -> None:
 def test_workers_keep_their_whole_id_at_every_width(width: int) -> None:
     worker = Worker(worker_id="web-1.example.com:4711:a1b2c3", host="web-1", pid=4711, slots=5, reserved=1,
                     offers=("gpu", "task:a"), version="0.1.0", state=WorkerState.ACTIVE)  # fmt: skip
-    lines = drawn(panels.workers_table(Stats(60_000, {}, (worker,), {}, {}, {})), width)
+    lines = drawn(tables.workers_table(Stats(60_000, {}, (worker,), {}, {}, {})), width)
     assert all(len(line) <= width for line in lines)
     assert worker.worker_id in lines[1]
 

@@ -14,9 +14,9 @@ from headway import Headway, Output, PayloadError
 from headway.client.codec import decode_result, encode_result, read_payload
 from headway.client.programs.argv import read_argv
 from headway.client.programs.files import File
-from headway.client.stand_in import stand_in
+from headway.client.remote_task import stand_in
 from headway.core.errors import BadArguments, ConfigError, UnknownOption
-from headway.engine.catalogue import TaskEntry
+from headway.policy_store.catalogue import TaskEntry
 from headway.testing import Testbed
 from headway.worker.runner import _entry
 

@@ -10,10 +10,10 @@ import pytest
 
 from headway import Context, Headway, Retry, SessionClosed, Unique
 from headway.client.context import inline_lease
-from headway.client.conversation import Conversation
+from headway.client.session import Conversation
 from headway.core.errors import ConfigError, HeadwayError
-from headway.engine.sessions import INPUT_MAX, OUTPUT_MAX, PIECE, Credit, Resize, read_from_worker
-from headway.worker import dialling
+from headway.protocol.sessions import INPUT_MAX, OUTPUT_MAX, PIECE, Credit, Resize, read_from_worker
+from headway.worker import session_transport
 
 
 async def shell(ctx: Context) -> None: ...
@@ -164,4 +164,4 @@ async def test_credit_is_given_back_as_messages_are_received() -> None:
 def test_without_the_library_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "websockets.asyncio.client", None)
     with pytest.raises(ConfigError, match=r"pip install 'headway\[server\]'"):
-        dialling._library()
+        session_transport._library()

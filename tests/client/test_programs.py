@@ -19,7 +19,7 @@ import pytest
 import uvloop
 
 from headway import CommandFailed, Headway, Job, JobFailed, Output, Worker
-from headway.client.programs.collecting import matches
+from headway.client.programs.output_files import matches
 from headway.client.task import Task
 from headway.testing import Testbed
 

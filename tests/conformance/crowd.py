@@ -16,6 +16,7 @@ from headway.core.errors import JobError, StoreUnavailable
 from headway.core.job import JobId, NewJob, RetryRule, State
 from headway.core.lease import Lease, Report
 from headway.core.policy.document import BUILT_IN, TENANT, Keep, LimitRule, Reserve, Rung
+from headway.core.policy.enforced import Paused, Rules
 from headway.core.policy.lanes import plan
 from headway.core.policy.retry import (
     Crashed,
@@ -29,14 +30,13 @@ from headway.core.policy.retry import (
     Unknown,
     judge,
 )
-from headway.core.policy.rules import Paused, Rules
 from headway.core.snapshot import Snapshot
 from headway.core.worker import Worker, WorkerState
-from headway.engine.recovery import end_worker, overdue, reap
+from headway.maintenance.recovery import end_worker, overdue, reap
 from headway.stores.base import RULES, Beat, Exchange, JobQuery, Progress, Renewed, Store
-from headway.stores.rulebook import rules_body
+from headway.stores.rule_codec import rules_body
 from tests.conformance.builders import a_job, a_worker
-from tests.guest import open_any
+from tests.shared_file import open_any
 
 FOREVER = 1 << 62
 CUT = {"renew": 0.1, "exchange": 0.3}  # The part of lost calls that are cut off on their way.

@@ -25,18 +25,18 @@ from typing import NamedTuple
 
 import pytest
 
+from headway.core.diagnostics import Survey
 from headway.core.job import ClassKey, Job, JobId, NewJob, State, Submitted
 from headway.core.lease import Answer, Lease, Report, answer_late
 from headway.core.policy.document import Keep
+from headway.core.policy.enforced import Paused, Rulebook, Rules
 from headway.core.policy.lanes import plan
 from headway.core.policy.retry import Released, Returned, heed_cancel, judge
-from headway.core.policy.rules import Paused, Rulebook, Rules
 from headway.core.snapshot import Plan
-from headway.core.standing import Survey
 from headway.core.worker import WorkerState, serves
-from headway.engine.recovery import end_worker
+from headway.maintenance.recovery import end_worker
 from headway.stores.base import RULES, Beat, Exchange, Exchanged, JobQuery, LaneStats, Renewed, Stats, Store
-from headway.stores.rulebook import read_rules, rules_body
+from headway.stores.rule_codec import read_rules, rules_body
 from tests.conformance.builders import a_claim_id, a_job, a_worker, claimed_ids, register, submit_one
 from tests.conformance.crowd import (
     FOREVER,
@@ -56,7 +56,7 @@ from tests.conformance.crowd import (
     worker_slots,
 )
 from tests.conftest import ADDRESSES, OpenStore
-from tests.guest import open_any
+from tests.shared_file import open_any
 
 pytestmark = pytest.mark.one_store  # One at a time, they would have to be one.
 

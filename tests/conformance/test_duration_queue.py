@@ -9,7 +9,7 @@ from headway.core.lease import Answer, Lease
 from headway.core.policy.document import ELASTIC, Keep, Ladder, Policy, Rung
 from headway.core.policy.ladder import Floor
 from headway.core.worker import WorkerState
-from headway.engine.rules import govern
+from headway.policy_store.rule_documents import govern
 from headway.stores.base import Store
 from headway.testing.clock import ManualClock
 from tests.conformance.builders import (
@@ -214,7 +214,7 @@ async def test_one_slot_runs_one_job_at_a_time(store: Store) -> None:
 
 def test_an_id_cannot_be_guessed() -> None:
     # R3.86: 62 bits at least are random; and beyond loopback a token is asked for.
-    from headway.client.ids import new_job_id
+    from headway.runtime.job_ids import new_job_id
 
     ids = [int(new_job_id().replace("-", ""), 16) & (1 << 62) - 1 for _ in range(1_000)]
     assert len(set(ids)) == 1_000

@@ -21,10 +21,12 @@ from hypothesis import seed as start_at
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
+from headway.core.diagnostics import Standing
 from headway.core.errors import IdempotencyConflict, JobError
 from headway.core.job import MOVES, Job, JobId, NewJob, RetryRule, State, Submitted
 from headway.core.lease import Answer, Lease
 from headway.core.policy.document import BUILT_IN, Keep, Ladder, LimitRule, Reserve, Rung
+from headway.core.policy.enforced import Paused, Rulebook, Rules
 from headway.core.policy.ladder import Amendment
 from headway.core.policy.lanes import plan
 from headway.core.policy.retry import (
@@ -39,14 +41,12 @@ from headway.core.policy.retry import (
     Unknown,
     judge,
 )
-from headway.core.policy.rules import Paused, Rulebook, Rules
 from headway.core.policy.why import class_reasons
 from headway.core.snapshot import Snapshot
-from headway.core.standing import Standing
 from headway.core.worker import Worker, WorkerState, serves
 from headway.stores.base import RULES, Beat, Exchange, Exchanged, JobQuery, LaneStats, Progress, Stats, Store
 from headway.stores.memory import MemoryStore
-from headway.stores.rulebook import rules_body
+from headway.stores.rule_codec import rules_body
 from headway.testing.clock import ManualClock
 from tests.conformance.builders import BOOM, a_job, a_worker, an_id
 from tests.conftest import HASTY_STORES

@@ -11,9 +11,9 @@ import pytest
 from headway.core.job import ClassKey, JobId, State
 from headway.core.lease import Lease
 from headway.core.policy.document import BUILT_IN, Keep, LimitRule, Policy
+from headway.core.policy.enforced import PAUSE
 from headway.core.policy.retry import Crashed, Raised, Released, Returned, Snoozed, Stopped, judge
-from headway.core.policy.rules import PAUSE
-from headway.engine.rules import declare_limits, govern
+from headway.policy_store.rule_documents import declare_limits, govern
 from headway.stores.base import PASSED, Ear, JobQuery, Store
 from headway.testing.clock import ManualClock
 from tests.conformance.builders import (

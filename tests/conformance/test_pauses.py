@@ -8,9 +8,9 @@ import pytest
 
 from headway.core.job import ClassKey, NewJob, State
 from headway.core.policy.document import Keep, LimitRule, Policy
+from headway.core.policy.enforced import PAUSE, Paused, pausing, resuming
 from headway.core.policy.retry import Raised
-from headway.core.policy.rules import PAUSE, Paused, pausing, resuming
-from headway.engine.rules import change_paused, govern, read_paused
+from headway.policy_store.rule_documents import change_paused, govern, read_paused
 from headway.stores.base import Ear, Store
 from headway.testing.clock import ManualClock
 from tests.conformance.builders import (

@@ -8,7 +8,7 @@ import pytest
 
 from headway.core.lease import Lease
 from headway.core.policy.document import Policy, Reserve
-from headway.engine.rules import govern
+from headway.policy_store.rule_documents import govern
 from headway.stores.base import Store
 from headway.testing.clock import ManualClock
 from tests.conformance.builders import LEASE_MS, a_job, ask, beat, end, register, submit

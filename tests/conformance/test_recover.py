@@ -9,7 +9,7 @@ from headway.core.lease import Answer
 from headway.core.policy.document import BUILT_IN
 from headway.core.policy.retry import Crashed, Released, judge
 from headway.core.worker import WorkerState
-from headway.engine.recovery import end_worker
+from headway.maintenance.recovery import end_worker
 from headway.stores.base import KEEPER, Store
 from headway.testing.clock import ManualClock
 from tests.conformance.builders import (

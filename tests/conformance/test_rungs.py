@@ -10,9 +10,9 @@ from headway.core.policy.document import ELASTIC, Ladder, LimitRule, Policy, Run
 from headway.core.policy.ladder import Elastic, Floor
 from headway.core.policy.retry import Raised, Released
 from headway.core.snapshot import Plan, Take
-from headway.engine.reading import passed_over
-from headway.engine.rules import govern
+from headway.policy_store.rule_documents import govern
 from headway.stores.base import Exchange, Store
+from headway.stores.paging import passed_over
 from headway.testing.clock import ManualClock
 from tests.conformance.builders import (
     BOOM,

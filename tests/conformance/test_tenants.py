@@ -12,7 +12,7 @@ from headway.core.lease import Lease
 from headway.core.policy.document import BUILT_IN, LimitRule, Policy, Tenants
 from headway.core.policy.retry import Raised, Released, Returned, Unknown, judge
 from headway.core.snapshot import ClassView
-from headway.engine.rules import change_costs, govern
+from headway.policy_store.rule_documents import change_costs, govern
 from headway.stores.base import Store
 from headway.testing.clock import ManualClock
 from tests.conformance.builders import (

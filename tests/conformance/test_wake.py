@@ -12,8 +12,8 @@ from headway.core.policy.document import BUILT_IN
 from headway.core.policy.retry import Raised, Released, judge
 from headway.core.snapshot import Plan
 from headway.core.worker import ANY_TASK
-from headway.engine.feed import LocalFeed
-from headway.engine.inforce import InForce
+from headway.dispatch.job_source import LocalFeed
+from headway.policy_store.current import InForce
 from headway.stores.base import KEEPER, POLICIES, WATCHER, Ear, Exchange, Progress, Store
 from headway.testing.clock import ManualClock
 from tests.conformance.builders import (

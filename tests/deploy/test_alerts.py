@@ -13,9 +13,9 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 
 from headway.core.policy.document import BUILT_IN
-from headway.engine.measures import measure
-from headway.engine.tallies import EXCHANGES, LENGTHS_MS, RUNS, SPANS
-from headway.engine.tally import TALLIES, TASK_RUNS, Tally, encode
+from headway.metrics.documents import TALLIES, TASK_RUNS, Tally, encode
+from headway.metrics.export import measure
+from headway.metrics.recorder import EXCHANGES, LENGTHS_MS, RUNS, SPANS
 from headway.stores.memory import MemoryStore
 from headway.testing.clock import ManualClock
 

@@ -31,7 +31,7 @@ from headway.core.policy.retry import Ending, Raised, Returned, judge
 from headway.server.api import headway_api
 from headway.stores.base import Exchange
 from headway.stores.memory import MemoryStore
-from headway.testing.bed import Testbed
+from headway.testing.harness import Testbed
 from tests.conformance.builders import BOOM, a_job, a_worker, beat, claim, register, submit
 from tests.deploy.promql import Alert, Series, parse, seconds
 from tests.deploy.test_alerts import EXPECTED, PROMETHEUS, load, promtool, rules

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from headway.engine import outage
+from headway.observability import outage
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "headway"

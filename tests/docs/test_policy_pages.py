@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from headway.core.policy import checking
+from headway.core.policy import lint
 from headway.core.policy.document import BUILT_IN
-from headway.core.policy.reading import policy_data, read_policy
+from headway.core.policy.reader import policy_data, read_policy
 from headway.core.policy.why import CODES
 from tests.cli.command import Cli
 
@@ -109,7 +109,7 @@ def test_every_key_of_a_policy_is_in_the_reference() -> None:
 
 
 def test_every_warning_of_policy_check_is_in_the_reference() -> None:
-    codes = set(re.findall(r'Finding\(\s*"(\w+)"', inspect.getsource(checking)))
+    codes = set(re.findall(r'Finding\(\s*"(\w+)"', inspect.getsource(lint)))
     assert codes
     assert rows(REFERENCE, "## What `policy check` says") == codes
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from headway.engine import sessions
+from headway.protocol import sessions
 from tests.cli.command import Cli
 from tests.servers import free_port
 

@@ -18,7 +18,7 @@ from headway import Job
 from headway.core.job import State
 from headway.core.policy.document import BUILT_IN, ELASTIC, Ladder, Policy, Rung
 from headway.core.policy.ladder import Floor
-from headway.engine.policies import apply_policy
+from headway.policy_store.versions import apply_policy
 from headway.stores.base import Store
 from tests.conftest import ADDRESSES
 from tests.faults.conftest import WorkerProcess, Yard, alive, tree, wait_until

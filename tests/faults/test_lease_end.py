@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.conftest import Yard, alive, children, tree, wait_until
-from tests.worker.test_remote_live import Lossy, Shop
+from tests.worker.test_http_backend_live import Lossy, Shop
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -14,7 +14,7 @@ import apsw
 import pytest
 
 from headway import JobCancelled, JobFailed
-from headway.worker.system import new_worker_id
+from headway.runtime.os_support import new_worker_id
 from tests.faults.conftest import Yard, alive, children, tree, wait_until
 
 pytestmark = pytest.mark.timeout(90)

@@ -11,8 +11,8 @@ from headway.core.lease import Answer, Lease
 from headway.core.policy.document import Policy, reserved_slots
 from headway.core.policy.lanes import Clocks, plan
 from headway.core.policy.retry import Ending, Returned, judge
-from headway.engine.policies import load_policy
-from headway.engine.rules import change_costs, govern
+from headway.policy_store.rule_documents import change_costs, govern
+from headway.policy_store.versions import load_policy
 from headway.stores.base import Beat, Exchange
 from headway.stores.memory import MemoryStore
 from headway.testing.clock import ManualClock

@@ -9,10 +9,10 @@ import pytest
 from headway.core.errors import JobError, PolicyError
 from headway.core.job import JobId, NewJob, State
 from headway.core.lease import Answer, Lease
-from headway.core.policy.checking import Load, check_policy
 from headway.core.policy.document import Policy
 from headway.core.policy.ladder import Amendment, Elastic, Floor, Session, admit, cycle
-from headway.core.policy.reading import policy_data, read_policy
+from headway.core.policy.lint import Load, check_policy
+from headway.core.policy.reader import policy_data, read_policy
 from headway.core.policy.retry import TimedOut
 from tests.conformance.builders import a_job
 from tests.policies.pool import Pool, example, ids

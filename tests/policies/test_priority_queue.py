@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 
 from headway.core.job import JobId, NewJob
-from headway.core.policy.checking import check_policy
 from headway.core.policy.document import BUILT_IN, Policy
 from headway.core.policy.lanes import effective_lane
+from headway.core.policy.lint import check_policy
 from headway.core.policy.retry import Raised
 from tests.conformance.builders import BOOM, a_job, pump
 from tests.policies.pool import Pool, example, ids

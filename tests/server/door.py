@@ -10,7 +10,7 @@ from fastapi import FastAPI, Request, WebSocket
 from starlette.requests import HTTPConnection
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
-from headway.engine.tokens import Tokens, create_token
+from headway.security.tokens import Tokens, create_token
 from headway.server import problems
 from headway.server.auth import (
     Caller,

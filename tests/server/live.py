@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Iterator
 
 from fastapi import FastAPI
 
-from headway.server.serving import Server, address_of, bind
+from headway.server.uvicorn_server import Server, address_of, bind
 
 SMALL = 4_096  # Bytes that a system keeps for whoever does not read; it may make that twice as many.
 

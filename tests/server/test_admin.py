@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx
 
 from headway import Headway
-from headway.engine.audit import read_audit
+from headway.security.audit import read_audit
 from headway.worker.embedded import Worker
 from tests.server.test_tasks import started, submit
 

@@ -9,7 +9,7 @@ import pytest
 from fastapi import FastAPI
 
 from headway import Headway
-from headway.engine.tokens import create_token
+from headway.security.tokens import create_token
 from tests.server.test_scopes import MATRIX
 
 pytestmark = pytest.mark.parametrize("store_name", ["memory"])

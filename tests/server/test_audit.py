@@ -11,8 +11,8 @@ from fastapi import FastAPI
 from headway import Headway
 from headway.core.job import JobId, State
 from headway.core.policy.retry import Raised
-from headway.engine.audit import SEGMENT, read_audit, record
-from headway.engine.tokens import create_token
+from headway.security.audit import SEGMENT, read_audit, record
+from headway.security.tokens import create_token
 from tests.conformance.builders import BOOM, claim_one, end, register
 from tests.server.conftest import client_for
 

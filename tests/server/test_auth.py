@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from headway.engine.tokens import id_of, list_tokens, revoke_token
+from headway.security.tokens import id_of, list_tokens, revoke_token
 from headway.server.auth import Caller, Limiter, Scope, tenant_for, until_ended
 from headway.server.problems import Problem
 from tests.server.door import House, connection

@@ -11,9 +11,9 @@ from websockets.asyncio.client import connect
 
 from headway import Estimate, Headway
 from headway.core.lease import Lease
-from headway.engine.learning import Lessons
+from headway.estimates.history import Lessons
+from headway.server import event_stream
 from headway.server import service as services
-from headway.server import streams
 from headway.stores.base import Beat, Store
 from tests.conformance.builders import a_worker, claim
 from tests.server.live import served
@@ -99,8 +99,8 @@ async def test_a_socket_is_told_again_when_it_changes_materially(
     app: Headway, api: FastAPI, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # R3.40, R3.45, R3.55
-    monkeypatch.setattr(streams, "PLACE_EVERY", 0.05)
-    monkeypatch.setattr(streams, "PLACE_PART", 0.0)
+    monkeypatch.setattr(event_stream, "PLACE_EVERY", 0.05)
+    monkeypatch.setattr(event_stream, "PLACE_PART", 0.0)
     before = [await app.tasks["add"].aenqueue(number) for number in range(12)]
     job = await app.tasks["add"].aenqueue(99)
     async with served(api) as address:

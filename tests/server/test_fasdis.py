@@ -11,7 +11,7 @@ import pytest
 from fastapi import FastAPI
 
 from headway import Headway
-from headway.engine.tokens import create_token
+from headway.security.tokens import create_token
 from headway.server import main
 from tests.conftest import ADDRESSES
 from tests.server.conftest import client_for

@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from headway.server.serving import bind
+from headway.server.uvicorn_server import bind
 from tests.cli.command import Cli, until
 from tests.conftest import ADDRESSES
 

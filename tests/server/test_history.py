@@ -12,13 +12,13 @@ import httpx
 import pytest
 
 from headway import Headway
-from headway.client.historian import open_archive
 from headway.core.errors import IllegalMove, JobFailed
 from headway.core.job import JobId, State
-from headway.engine.tokens import create_token
+from headway.maintenance.archiver import Archivist
+from headway.security.tokens import create_token
 from headway.server.api import headway_api
 from headway.stores.base import Archival
-from headway.worker.chores.archivist import Archivist
+from headway.stores.open import open_archive
 from headway.worker.embedded import Worker
 from tests.conftest import ADDRESSES, postgres
 from tests.server.conftest import client_for, make_app

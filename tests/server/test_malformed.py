@@ -19,17 +19,17 @@ import pytest
 from fastapi import FastAPI
 
 from headway import Headway
-from headway.core.moments import write_moment
-from headway.engine.tickets import make_ticket
-from headway.engine.tokens import create_token, revoke_token
+from headway.core.timestamps import write_moment
+from headway.security.tickets import make_ticket
+from headway.security.tokens import create_token, revoke_token
 from headway.server import guard
 from headway.server.api import headway_api
+from headway.server.connection_limits import Protocol
 from headway.server.guard import BODY_MAX, Guard
 from headway.server.pages import write_cursor
 from headway.server.problems import PROBLEM_JSON, STATUSES, Problem
-from headway.server.protocol import Protocol
 from headway.server.routing import read_json
-from headway.server.serving import bind
+from headway.server.uvicorn_server import bind
 from headway.stores.base import JobQuery, Store
 from tests.conftest import ADDRESSES
 from tests.server.conftest import client_for, make_app

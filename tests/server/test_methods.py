@@ -12,7 +12,7 @@ import pytest
 from fastapi import FastAPI
 
 from headway import Headway
-from headway.engine.tokens import create_token
+from headway.security.tokens import create_token
 from headway.server.guard import HEADERS_MAX
 from headway.worker.embedded import Worker
 from tests.cli.command import Cli

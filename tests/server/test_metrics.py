@@ -25,10 +25,10 @@ from headway.core.policy.document import BUILT_IN, Policy, Reserve
 from headway.core.policy.retry import Raised, Returned, judge
 from headway.core.snapshot import Plan, Take
 from headway.core.worker import WorkerState
-from headway.engine.catalogue import TaskEntry, publish_tasks
-from headway.engine.measures import idle_reserve, measure, write_text
-from headway.engine.tallies import Tallies
-from headway.engine.tally import TALLIES, Row, Tally, encode
+from headway.metrics.documents import TALLIES, Row, Tally, encode
+from headway.metrics.export import idle_reserve, measure, write_text
+from headway.metrics.recorder import Tallies
+from headway.policy_store.catalogue import TaskEntry, publish_tasks
 from headway.server.metrics import render
 from headway.stores.base import Exchange, LaneStats, Store
 from headway.stores.memory import MemoryStore

@@ -14,7 +14,7 @@ from fastapi import Depends, FastAPI
 
 from headway import Headway, Job
 from headway.server import client_of, headway_api
-from headway.server.serving import address_of, bind
+from headway.server.uvicorn_server import address_of, bind
 
 WORKERS = "/headway/internal/workers"
 

@@ -12,14 +12,13 @@ from fastapi import FastAPI
 
 from headway import Headway
 from headway.cli.remote import remote_store
-from headway.client.codec import VERSION
 from headway.core.errors import JobError
-from headway.core.job import JobId
+from headway.core.job import PAYLOAD_VERSION, JobId
 from headway.core.policy.retry import Raised, Returned
-from headway.engine.reading import JOBS_AT_ONCE
 from headway.server.api import headway_api
 from headway.server.pages import LISTED_MAX, PAGE_BYTES
 from headway.stores.base import JobQuery
+from headway.stores.paging import JOBS_AT_ONCE
 from tests.conformance.builders import BOOM, a_job, claim, claim_one, end, register
 from tests.server.conftest import client_for, make_app
 from tests.server.live import served
@@ -34,7 +33,7 @@ HEAD = 16 << 10  # Bytes of a task beside its parameters and result, and of an a
 async def keep(app: Headway, count: int, body: bytes = MEGABYTE, **more: Any) -> list[str]:
     """Submit jobs with this payload, one by one. Gives their ids, the newest first."""
     store = await app.client.store()
-    jobs = [a_job(task="large", payload=VERSION + body, **more) for _ in range(count)]
+    jobs = [a_job(task="large", payload=PAYLOAD_VERSION + body, **more) for _ in range(count)]
     for job in jobs:
         await store.submit([job])
     return [job.job_id for job in reversed(jobs)]
@@ -77,8 +76,8 @@ async def test_a_list_leaves_large_values_out_unless_it_is_asked_for_them(
     (shown,) = await keep(app, 1, small)
     (hidden,) = await keep(app, 1, small[:-2] + b'y"}')
     leases = {lease.job_id: lease for lease in await claim(store)}
-    await end(store, leases[JobId(shown)], Returned(VERSION + b'"%s"' % (b"r" * LISTED_MAX)))
-    await end(store, leases[JobId(hidden)], Returned(VERSION + b"[1]"))
+    await end(store, leases[JobId(shown)], Returned(PAYLOAD_VERSION + b'"%s"' % (b"r" * LISTED_MAX)))
+    await end(store, leases[JobId(hidden)], Returned(PAYLOAD_VERSION + b"[1]"))
     first, second = (await walk(http, TASKS))[0]
     assert (first["task_id"], first["omitted"], first["payload"]["parameters"]) == (hidden, ["parameters"], None)
     assert (first["result"], first["payload"]["task_type"]) == ([1], "large")
@@ -163,7 +162,7 @@ async def test_a_poll_for_many_small_tasks_fills_the_capacity(
 ) -> None:
     # R5.49, R5.50
     store = await app.client.store()
-    await store.submit([a_job(task="small", payload=VERSION + b"{}", lane="high") for _ in range(150)])
+    await store.submit([a_job(task="small", payload=PAYLOAD_VERSION + b"{}", lane="high") for _ in range(150)])
     worker = await register_over_http(http, capacity=140)
     taken: list[str] = []
     polls = 0
@@ -249,7 +248,7 @@ async def test_a_command_sees_every_large_job_over_http(api: FastAPI, app: Headw
             unknown = JobId("none")
             got = await store.get([JobId(ids[0]), unknown, *map(JobId, ids[1:])])
             assert [None if job is None else job.job_id for job in got] == [ids[0], None, *ids[1:]]
-            assert all(job is None or job.payload == VERSION + MEGABYTE for job in got)
+            assert all(job is None or job.payload == PAYLOAD_VERSION + MEGABYTE for job in got)
         finally:
             await store.close()
 

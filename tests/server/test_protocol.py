@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import uvicorn
 
+from headway.server.connection_limits import NoFalseAlarms, Protocol
 from headway.server.guard import CSP, UVICORN
-from headway.server.protocol import NoFalseAlarms, Protocol
 from tests.server.door import House
 
 GOOD = b"GET /read HTTP/1.1\r\nHost: localhost\r\n\r\n"

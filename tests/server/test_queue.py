@@ -12,7 +12,7 @@ from headway import Headway
 from headway.core.errors import JobError
 from headway.core.job import JobId
 from headway.core.policy.retry import Raised
-from headway.engine.audit import read_audit
+from headway.security.audit import read_audit
 from headway.worker.embedded import Worker
 from tests.conformance.builders import claim, end, register, the_job
 from tests.server.test_tasks import ended, submit

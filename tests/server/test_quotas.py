@@ -16,13 +16,13 @@ from headway.client.settings import Settings
 from headway.core.errors import ConfigError, TooMany
 from headway.core.job import State
 from headway.core.worker import WorkerState
-from headway.engine.desk import Desk, NewWorker
-from headway.engine.dismissing import Dismissing
-from headway.engine.inforce import InForce
-from headway.engine.serving import Ask
-from headway.engine.tickets import TICKET_MS
-from headway.engine.tokens import Tokens, create_token, revoke_token
+from headway.policy_store.current import InForce
+from headway.security.tickets import TICKET_MS
+from headway.security.tokens import Tokens, create_token, revoke_token
 from headway.server.auth import Caller, Scope
+from headway.server.gateway.long_poll import Ask
+from headway.server.gateway.revocation import Dismissing
+from headway.server.gateway.service import Desk, NewWorker
 from headway.server.problems import Problem
 from headway.server.quotas import Bucket, Quotas
 from headway.stores.base import Store

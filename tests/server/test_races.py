@@ -19,10 +19,10 @@ from headway.client.task import Call
 from headway.core.errors import StoreUnavailable
 from headway.core.job import Submitted
 from headway.core.policy.document import BUILT_IN
-from headway.engine.recovery import overdue, reap
+from headway.maintenance.recovery import overdue, reap
 from headway.server.api import headway_api
-from headway.server.intake import Intake
-from headway.server.upkeep import upkeep
+from headway.server.maintenance import upkeep
+from headway.server.submit_batcher import Intake
 from headway.stores.base import Store
 from tests.conftest import ADDRESSES
 from tests.server.conftest import client_for, make_app
@@ -395,7 +395,7 @@ async def test_a_store_that_is_away_is_not_asked_again_for_each_of_many(app: Hea
 async def test_one_worker_more_than_there_are_seats_is_served(
     app: Headway, http: httpx.AsyncClient, api: FastAPI, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headway.engine.desk.SEATS_MAX", 1)
+    monkeypatch.setattr("headway.server.gateway.service.SEATS_MAX", 1)
     first, second = await register(http), await register(http)
     waiting = asyncio.create_task(first.poll(1, wait_seconds=5))
     desk = await api.state.service.desk()
@@ -411,8 +411,8 @@ async def test_one_worker_more_than_there_are_seats_is_served(
 async def test_a_chore_that_fails_is_tried_again_and_stops_no_other(
     app: Headway, api: FastAPI, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("headway.worker.chores.chore.FAILED_AGAIN", 0.01)
-    monkeypatch.setattr("headway.server.upkeep.LEARN_EVERY", 0.01)
+    monkeypatch.setattr("headway.maintenance.loop.FAILED_AGAIN", 0.01)
+    monkeypatch.setattr("headway.server.maintenance.LEARN_EVERY", 0.01)
     failed, learned = asyncio.Event(), asyncio.Event()
 
     class Failing:
@@ -429,7 +429,7 @@ async def test_a_chore_that_fails_is_tried_again_and_stops_no_other(
         if failed.is_set():
             learned.set()
 
-    monkeypatch.setattr("headway.server.upkeep.Overtime", Failing)
+    monkeypatch.setattr("headway.server.maintenance.Overtime", Failing)
     monkeypatch.setattr(await api.state.service.desk(), "learn", learn)
     async with upkeep(api.state.service), asyncio.timeout(SOON):
         await learned.wait()

@@ -12,11 +12,11 @@ import schemathesis
 from hypothesis import HealthCheck, Phase, settings
 from schemathesis.checks import CHECKS
 
-from headway.engine.tokens import create_token
+from headway.security.tokens import create_token
 from headway.server.api import headway_api
 from headway.server.auth import Limiter
 from headway.server.problems import STATUSES
-from headway.server.serving import Server, address_of, bind
+from headway.server.uvicorn_server import Server, address_of, bind
 from tests.server.conftest import make_app
 
 pytestmark = pytest.mark.filterwarnings("ignore::hypothesis.errors.HypothesisDeprecationWarning")

@@ -11,7 +11,7 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute, APIWebSocketRoute
 
 from headway import Headway
-from headway.engine.tokens import SCOPES, create_token
+from headway.security.tokens import SCOPES, create_token
 from headway.server.api import headway_api
 from headway.server.auth import Scope
 from headway.stores.base import JobQuery, Store

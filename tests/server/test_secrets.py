@@ -13,10 +13,10 @@ import pytest
 from fastapi import FastAPI
 
 from headway import Headway
-from headway.engine.logs import ConsoleFormatter, JsonFormatter
-from headway.engine.tokens import create_token
+from headway.observability.logs import ConsoleFormatter, JsonFormatter
+from headway.security.tokens import create_token
 from headway.server.api import headway_api
-from headway.server.upkeep import upkeep
+from headway.server.maintenance import upkeep
 from tests.cli.command import Cli
 from tests.server.conftest import client_for
 from tests.server.live import served
@@ -149,7 +149,7 @@ async def test_the_password_of_a_store_that_is_away_is_told_to_nobody(
 ) -> None:
     # S-26
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("headway.stores.redis.link.PATIENCE", 0.05)
+    monkeypatch.setattr("headway.stores.redis.client.PATIENCE", 0.05)
     app = Headway(address, token=PASSWORD)
     api = headway_api(app, hosts=["testserver"])
     async with upkeep(api.state.service), client_for(api) as http:
@@ -176,7 +176,7 @@ async def test_the_password_of_a_store_that_is_away_is_told_to_nobody(
 
 def test_doctor_tells_no_password(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # S-26
-    monkeypatch.setattr("headway.stores.redis.link.PATIENCE", 0.05)
+    monkeypatch.setattr("headway.stores.redis.client.PATIENCE", 0.05)
     cli = Cli(tmp_path)
     for address in (f"redis://:{PASSWORD}@{NOWHERE}/0", f"postgresql://user:{PASSWORD}@{NOWHERE}/headway"):
         ran = cli.call("doctor", "--json", "--store", address, code=1)

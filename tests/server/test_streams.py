@@ -20,9 +20,9 @@ from headway import Headway
 from headway.core.job import JobId, State
 from headway.core.policy.document import BUILT_IN, Ladder, Rung
 from headway.core.policy.ladder import Amendment
-from headway.engine.policies import apply_policy
-from headway.engine.tokens import create_token, revoke_token
-from headway.server.protocol import LetsGo
+from headway.policy_store.versions import apply_policy
+from headway.security.tokens import create_token, revoke_token
+from headway.server.connection_limits import LetsGo
 from headway.server.routes import streams
 from headway.worker.embedded import Worker
 from tests.faults.conftest import wait_until

@@ -15,7 +15,7 @@ import pytest
 from fastapi import FastAPI
 
 from headway import Headway, Unique
-from headway.engine.tokens import create_token
+from headway.security.tokens import create_token
 from headway.server.api import headway_api
 from headway.server.routes.streams import SOCKET_SCOPES
 from tests.conftest import ADDRESSES

@@ -9,7 +9,7 @@ import pytest
 from fastapi import FastAPI
 
 from headway import Headway
-from headway.engine.tokens import create_token
+from headway.security.tokens import create_token
 from headway.server import main
 
 NEAR, FAR = ("127.0.0.1", 50_000), ("203.0.113.5", 50_000)

@@ -15,18 +15,18 @@ from headway.core.errors import JobError
 from headway.core.lease import Lease
 from headway.core.policy.document import BUILT_IN
 from headway.core.policy.retry import Raised, Returned
-from headway.engine.inforce import InForce
-from headway.engine.tallies import Tallies
+from headway.maintenance.reaper import Reaper
+from headway.metrics.recorder import Tallies
+from headway.policy_store.current import InForce
 from headway.server.api import headway_api
 from headway.server.metrics import render
 from headway.stores.base import Beat, Store
 from headway.stores.memory import MemoryStore
 from headway.testing.clock import ManualClock
-from headway.worker.chores.reaper import Reaper
-from headway.worker.keeper import Keeper
+from headway.worker.lease_renewer import Keeper
 from tests.conformance.builders import BOOM, a_job, a_worker, claim, claim_one, end, register, submit
 from tests.server.conftest import client_for
-from tests.worker.test_keeper import Told, Unreachable
+from tests.worker.test_lease_renewer import Told, Unreachable
 
 API = "/api/v1"
 ANY = ("task:nobody.knows",)

@@ -14,10 +14,10 @@ from fastapi import FastAPI
 
 from headway import Headway
 from headway.core.policy.document import LimitRule
-from headway.engine.audit import read_audit
-from headway.engine.catalogue import CronDocument, TaskEntry, publish_crons, publish_tasks, read_crons, read_tasks
-from headway.engine.rules import declare_limits
-from headway.engine.tokens import create_token, list_tokens
+from headway.policy_store.catalogue import CronDocument, TaskEntry, publish_crons, publish_tasks, read_crons, read_tasks
+from headway.policy_store.rule_documents import declare_limits
+from headway.security.audit import read_audit
+from headway.security.tokens import create_token, list_tokens
 from tests.server.conftest import client_for
 from tests.server.test_workers import ENTRY, WORKERS, Worker, problem, submit, task
 

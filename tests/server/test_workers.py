@@ -12,13 +12,13 @@ import pytest
 from fastapi import FastAPI
 
 from headway import Headway
-from headway.core.policy.reading import policy_data
+from headway.core.policy.reader import policy_data
 from headway.core.policy.retry import Returned
-from headway.engine.catalogue import CronDocument, TaskEntry, read_crons
-from headway.engine.messages import Polled as PolledMessage
-from headway.engine.messages import lease_of, result_of
-from headway.engine.tokens import create_token
-from headway.server.shapes_workers import RESULTS_MAX
+from headway.policy_store.catalogue import CronDocument, TaskEntry, read_crons
+from headway.protocol.worker import Polled as PolledMessage
+from headway.protocol.worker import lease_of, result_of
+from headway.security.tokens import create_token
+from headway.server.schemas.worker import RESULTS_MAX
 from headway.stores.base import Exchange, Exchanged
 from tests.server.conftest import client_for
 

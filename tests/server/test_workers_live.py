@@ -17,10 +17,10 @@ from fastapi import FastAPI
 from headway import Headway
 from headway.core.job import JobId, RetryRule
 from headway.core.policy.document import BUILT_IN
-from headway.engine.catalogue import CronDocument
-from headway.engine.desk import Desk
-from headway.engine.tokens import create_token, revoke_token
-from headway.server.serving import Server, address_of, bind
+from headway.policy_store.catalogue import CronDocument
+from headway.security.tokens import create_token, revoke_token
+from headway.server.gateway.service import Desk
+from headway.server.uvicorn_server import Server, address_of, bind
 from headway.stores.base import JobQuery, Store
 from tests.conformance.builders import a_job, state_of, the_job
 from tests.conftest import ADDRESSES
@@ -37,8 +37,8 @@ pytestmark = pytest.mark.parametrize("store_name", ["memory", "sqlite"])
 async def app(store_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Headway]:
     """An app whose server looks after workers many times a second."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("headway.server.upkeep.OVERTIME_EVERY", 0.05)
-    monkeypatch.setattr("headway.worker.chores.ticker.LOOK", 0.1)
+    monkeypatch.setattr("headway.server.maintenance.OVERTIME_EVERY", 0.05)
+    monkeypatch.setattr("headway.maintenance.cron.LOOK", 0.1)
     async with make_app(ADDRESSES[store_name](tmp_path), heartbeat=0.3, dead_after=1.0) as made:
         yield made
 

@@ -13,10 +13,10 @@ from fastapi import FastAPI
 from headway import Headway, Worker
 from headway.client.codec import add_server
 from headway.core.job import JobId, NewJob, State
-from headway.engine.desk import NewWorker
-from headway.engine.serving import Ask
-from headway.engine.sessions import KEYS, Addresses, AddressRefused, plain_address
+from headway.protocol.sessions import KEYS, Addresses, AddressRefused, plain_address
 from headway.server.api import headway_api
+from headway.server.gateway.long_poll import Ask
+from headway.server.gateway.service import NewWorker
 from headway.stores.base import Store
 from tests.conformance.builders import a_job
 from tests.server.conftest import client_for

@@ -18,8 +18,8 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from headway import Headway, Worker
 from headway.client.codec import SESSION, add_server, read_payload, split_server
 from headway.core.job import JobId
-from headway.engine.sessions import OUTPUT_MAX, PATH, PIECE, PROOF, proof_of
-from headway.engine.tokens import create_token, revoke_token
+from headway.protocol.sessions import OUTPUT_MAX, PATH, PIECE, PROOF, proof_of
+from headway.security.tokens import create_token, revoke_token
 from headway.server.api import headway_api
 from headway.stores.base import JobQuery
 from tests.server.live import served

@@ -14,7 +14,7 @@ from headway.core.policy.lanes import Clocks, plan
 from headway.core.policy.retry import Returned, judge
 from headway.core.snapshot import Snapshot
 from headway.core.worker import ANY_TASK
-from headway.engine.rules import change_costs, govern
+from headway.policy_store.rule_documents import change_costs, govern
 from headway.stores.base import Beat, Exchange
 from headway.stores.memory import MemoryStore
 from headway.testing.clock import ManualClock

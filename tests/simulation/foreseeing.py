@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 from headway.core.lease import Lease, Report
 from headway.core.policy.document import Policy
-from headway.engine.foresight import Foresight
-from headway.engine.learning import Lessons
-from headway.engine.scores import LONG, is_scored
+from headway.estimates.accuracy import LONG, is_scored
+from headway.estimates.forecaster import Foresight
+from headway.estimates.history import Lessons
 from tests.simulation.driver import Player
 from tests.simulation.workload import GROUPS, Work
 

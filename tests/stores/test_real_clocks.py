@@ -15,8 +15,8 @@ from headway.core.policy.clock import StoreClock, step_clock
 from headway.stores import open as opening
 from headway.stores.open import open_store
 from headway.stores.postgres.statements import FUNCTIONS_VERSION
+from headway.stores.redis import client
 from headway.stores.redis import library as libraries
-from headway.stores.redis import link
 from headway.testing.clock import ManualClock
 from tests.conformance.builders import a_job, claim, register, submit_one
 from tests.conftest import postgres, valkey
@@ -57,7 +57,7 @@ class RedisClock(Clock):
             "local t = call('TIME')", f"local t = call('TIME'); t[1] = t[1] + tonumber(call('GET', '{self._key}') or 0)"
         )
         assert stepped.count(self._key) == 1
-        monkeypatch.setattr(link, "library", lambda: libraries.Library(other, stepped))
+        monkeypatch.setattr(client, "library", lambda: libraries.Library(other, stepped))
 
     def step(self, ms: int) -> None:
         valkey().ask("SET", self._key, str(ms // 1_000))

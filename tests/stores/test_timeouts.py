@@ -18,8 +18,8 @@ from headway.stores import base
 from headway.stores.base import JobQuery, Store
 from headway.stores.open import open_store
 from headway.stores.postgres.address import Address
+from headway.stores.postgres.archive.archive import Archive
 from headway.stores.postgres.connections import Connections, connect
-from headway.stores.postgres.history.archive import Archive
 from tests.conformance.builders import a_job
 from tests.conftest import postgres
 from tests.servers import HOST, Proxy, Valkey, free_port
@@ -82,7 +82,7 @@ async def test_a_server_that_never_answers_is_given_up_at_the_limit(url: str) ->
 
 
 async def test_an_archive_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headway.stores.postgres.history.archive.CONNECT_WITHIN", 0.2)
+    monkeypatch.setattr("headway.stores.postgres.archive.archive.CONNECT_WITHIN", 0.2)
     with black_hole() as at:
         archive = Archive(f"postgresql://postgres@{at}/postgres", "default")
         with pytest.raises(StoreUnavailable, match=r"no connection within 0.2 s"):

@@ -11,10 +11,10 @@ from headway.core.job import RetryRule, State
 from headway.core.lease import Lease
 from headway.core.policy.document import BUILT_IN, LimitRule, Policy
 from headway.core.policy.retry import Crashed
-from headway.engine.feed import LocalFeed
-from headway.engine.inforce import InForce
-from headway.engine.recovery import end_worker, overdue, reap
-from headway.engine.rules import govern
+from headway.dispatch.job_source import LocalFeed
+from headway.maintenance.recovery import end_worker, overdue, reap
+from headway.policy_store.current import InForce
+from headway.policy_store.rule_documents import govern
 from headway.stores.base import JobQuery, Store
 from headway.testing.clock import ManualClock
 from tests.conformance.builders import a_job, beat, claim, end, register, submit_one, the_job

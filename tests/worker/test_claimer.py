@@ -11,8 +11,8 @@ from headway.core.job import JobId
 from headway.core.lease import Lease, Report
 from headway.core.policy.retry import Returned
 from headway.core.worker import WorkerState
-from headway.engine.feed import Fed, LocalFeed, Ran
-from headway.engine.inforce import InForce
+from headway.dispatch.job_source import Fed, LocalFeed, Ran
+from headway.policy_store.current import InForce
 from headway.stores.base import Progress
 from headway.stores.memory import MemoryStore
 from headway.testing.clock import ManualClock

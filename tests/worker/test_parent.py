@@ -16,10 +16,10 @@ import pytest
 
 from headway import Headway
 from headway.core.errors import StoreUnavailable
+from headway.runtime.signals import Signals
 from headway.stores.base import Beat, Renewed, Store
 from headway.stores.open import open_store
 from headway.worker.parent import Parent
-from headway.worker.stopping import Signals
 from tests.faults import jobs
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(90)]

@@ -15,9 +15,9 @@ import pytest
 
 from headway import Headway, Job, Limit, Worker
 from headway.core.policy.document import BUILT_IN, Ladder, Lane, LimitRule, Policy, Reserve, Rung
-from headway.core.policy.reading import policy_data
-from headway.engine.policies import CURRENT, apply_policy
-from headway.engine.rules import read_costs
+from headway.core.policy.reader import policy_data
+from headway.policy_store.rule_documents import read_costs
+from headway.policy_store.versions import CURRENT, apply_policy
 from headway.stores.base import POLICIES
 from tests.worker.resting import at_rest
 

@@ -7,11 +7,11 @@ import time
 
 from headway import Headway
 from headway.core.worker import WorkerState
-from headway.engine.post import LocalPost
 from headway.stores.base import Beat, Exchange, Exchanged, JobQuery
 from headway.stores.memory import MemoryStore
-from headway.worker.board import Board
+from headway.worker.backend.base import LocalPost
 from headway.worker.runner import Runner
+from headway.worker.slot_table import Board
 
 
 class SlowStore(MemoryStore):

@@ -9,7 +9,7 @@ import pytest
 from headway import Headway, Worker
 from headway.core.errors import JobError
 from headway.demo import app as demo
-from headway.worker.endings import describe
+from headway.worker.outcomes import describe
 
 
 def deep(number: int) -> None:

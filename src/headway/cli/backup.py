@@ -7,13 +7,13 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from headway.cli import show
-from headway.cli.opening import STORE_HERE, StorePlace, make_store, run
+from headway.cli import render
+from headway.cli.store_access import STORE_HERE, StorePlace, make_store, run
 from headway.client.settings import Settings
 from headway.core.errors import ConfigError
 from headway.core.policy.document import BUILT_IN
 from headway.core.policy.retry import Released
-from headway.engine.recovery import end_worker
+from headway.maintenance.recovery import end_worker
 from headway.stores.base import CopiesItself, Store
 from headway.stores.open import mask, open_store
 
@@ -33,7 +33,7 @@ def backup(file: File, /, *, place: StorePlace = STORE_HERE) -> int:
     """
     store = _copying(place.settings(), create=False)
     copied = run(store.copy_to(file))
-    print(f"{show.clean(str(file))}: {show.plural(copied.jobs, 'job')}, checked")
+    print(f"{render.clean(str(file))}: {render.plural(copied.jobs, 'job')}, checked")
     return 0
 
 
@@ -52,7 +52,7 @@ def restore(file: File, /, *, place: StorePlace = STORE_HERE) -> int:
         return copied.jobs, sum([await _end_workers(settings.store, name) for name in copied.namespaces])
 
     jobs, ended = run(bring_back())
-    print(f"{mask(settings.store)}: {show.plural(jobs, 'job')}, of which {ended} ran and wait again")
+    print(f"{mask(settings.store)}: {render.plural(jobs, 'job')}, of which {ended} ran and wait again")
     return 0
 
 

@@ -7,8 +7,8 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from headway.cli import show
-from headway.cli.opening import HERE, Place, operating, run, whole_ids
+from headway.cli import render
+from headway.cli.store_access import HERE, Place, operating, run, whole_ids
 from headway.core.job import Job, JobId, State
 from headway.stores.base import Store
 
@@ -55,7 +55,7 @@ async def retry_jobs(store: Store, ids: Sequence[JobId], before: Sequence[Job | 
 def print_answers(ids: Sequence[str], answers: Sequence[tuple[bool, str]]) -> int:
     """Print what became of each job. Gives the exit code."""
     for job_id, (_, answer) in zip(ids, answers, strict=True):
-        print(f"{show.clean(job_id)}  {answer}")
+        print(f"{render.clean(job_id)}  {answer}")
     return 0 if all(done for done, _ in answers) else 1
 
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Group, Parameter
 
-from headway.cli import show
-from headway.cli.opening import OPTIONS, JsonFlag
+from headway.cli import render
+from headway.cli.store_access import OPTIONS, JsonFlag
 from headway.core.errors import ConfigError, StoreError
 from headway.version import __version__
 
@@ -60,9 +60,9 @@ def top(
     """Watch queues, loads, users and drift, renewed every second. Ctrl-C ends it."""
     ledger, names = _ledger(app, store, prefix)
     if json:
-        show.print_json(_values(ledger, names))
+        render.print_json(_values(ledger, names))
     elif once or not sys.stdout.isatty():
-        show.console().print(_picture(ledger, names))
+        render.console().print(_picture(ledger, names))
     else:
         with contextlib.suppress(KeyboardInterrupt):
             _watch(ledger, names)
@@ -106,7 +106,7 @@ def check(app: Annotated[str, Parameter(name="APP", help="The Celery app, as `ce
     report = balancer.reconcile()
     print(f"drift {report.drift}, dropped {report.dropped}, adopted {report.adopted}")
     for queue in report.stranded:
-        print(f"nobody reads {show.clean(queue)}, where tasks wait")
+        print(f"nobody reads {render.clean(queue)}, where tasks wait")
     balancer.ledger.close()
     return 1 if any(report) else 0
 
@@ -163,7 +163,7 @@ def serve(ledger: Ledger, names: list[str], host: str, port: int) -> threading.T
 
 def _balancer(app: str) -> Balancer:
     _need_celery()
-    from headway.integrations.celery.opening import open_balancer
+    from headway.integrations.celery.ledger_access import open_balancer
 
     return open_balancer(app)
 
@@ -175,7 +175,7 @@ def _ledger(app: str | None, store: str | None, prefix: str) -> tuple[Ledger, li
         balancer = _balancer(app)
         return balancer.ledger, balancer.rules.names
     _need_celery()
-    from headway.integrations.celery.opening import open_ledger
+    from headway.integrations.celery.ledger_access import open_ledger
 
     return open_ledger(store or "", prefix), []
 
@@ -201,14 +201,14 @@ def _watch(ledger: Ledger, names: list[str]) -> None:
     from rich.live import Live
 
     picture: RenderableType = _picture(ledger, names)
-    with Live(picture, console=show.console(), screen=True, auto_refresh=False) as live:
+    with Live(picture, console=render.console(), screen=True, auto_refresh=False) as live:
         while True:
             live.update(picture, refresh=True)
             time.sleep(REFRESH)
             try:
                 picture = _picture(ledger, names)
             except StoreError as problem:
-                picture = show.text(problem, "red")
+                picture = render.text(problem, "red")
 
 
 def _picture(ledger: Ledger, names: list[str]) -> Renderables:
@@ -218,29 +218,29 @@ def _picture(ledger: Ledger, names: list[str]) -> Renderables:
 
     values = _values(ledger, names)
     drift, totals = values["drift"], values["totals"]
-    table = show.table("queue", "pending", "running", "expected work", "oldest waits", "read")
+    table = render.table("queue", "pending", "running", "expected work", "oldest waits", "read")
     for load in values["queues"]:
         table.add_row(
-            show.text(load["queue"]),
+            render.text(load["queue"]),
             f"{load['pending']:,}",
             f"{load['running']:,}",
-            show.duration(load["work_ms"]),
-            show.NOTHING if load["oldest_ms"] is None else show.duration(load["oldest_ms"]),
-            show.NOTHING
+            render.duration(load["work_ms"]),
+            render.NOTHING if load["oldest_ms"] is None else render.duration(load["oldest_ms"]),
+            render.NOTHING
             if load["read"] is None
-            else show.text("yes" if load["read"] else "no", "" if load["read"] else "red"),
+            else render.text("yes" if load["read"] else "no", "" if load["read"] else "red"),
         )
     repaired = totals.get("dropped", 0) + totals.get("adopted", 0)
     parts: list[RenderableType] = [
-        Text(f"Headway {__version__}  ", "bold") + show.text(f"Celery's queues at {ledger.place.shown}", "dim"),
-        Text(f"{show.plural(len(values['workers']), 'worker')}  ")
-        + show.text(f"drift {drift}", "red" if drift else "green")
+        Text(f"Headway {__version__}  ", "bold") + render.text(f"Celery's queues at {ledger.place.shown}", "dim"),
+        Text(f"{render.plural(len(values['workers']), 'worker')}  ")
+        + render.text(f"drift {drift}", "red" if drift else "green")
         + Text(f"  repaired {repaired:,}  lost with workers {totals.get('lost', 0):,}"),
         Text(),
         table,
     ]  # fmt: skip
     if values["users"]:
-        busiest = "  ".join(f"{show.clean(user)} {count:,}" for user, count in values["users"].items())
+        busiest = "  ".join(f"{render.clean(user)} {count:,}" for user, count in values["users"].items())
         parts += [Text(), Text("busiest users  ", "dim") + Text(busiest)]
     return Renderables(*parts)
 

@@ -6,13 +6,13 @@ from typing import Any, NamedTuple
 
 from cyclopts import App, Group
 
-from headway.cli import show
-from headway.cli.opening import HERE, OPTIONS, JsonFlag, Place, opened, run
+from headway.cli import render
+from headway.cli.store_access import HERE, OPTIONS, JsonFlag, Place, opened, run
 from headway.core.cron import next_tick, parse_cron
 from headway.core.job import Job
-from headway.core.policy.rules import Paused
-from headway.engine.catalogue import CronDocument, read_crons
-from headway.engine.rules import read_paused
+from headway.core.policy.enforced import Paused
+from headway.policy_store.catalogue import CronDocument, read_crons
+from headway.policy_store.rule_documents import read_paused
 from headway.stores.base import JobQuery, Store
 
 LOOKED_AT = 20  # The newest jobs of a task, among which the job of its last tick is looked for.
@@ -53,7 +53,7 @@ def list_all(*, json: JsonFlag = False, place: Place = HERE) -> int:
 
     rows, now_at = run(read())
     if json:
-        show.print_json({"items": [_values(row) for row in rows], "next_cursor": None})
+        render.print_json({"items": [_values(row) for row in rows], "next_cursor": None})
     elif rows:
         _print(rows, now_at)
     else:
@@ -77,31 +77,31 @@ def _values(row: _Row) -> dict[str, Any]:
         "catch_up": cron.catch_up,
         "overlap": cron.overlap,
         "paused": row.paused,
-        "next_at": show.moment(row.next_at),
+        "next_at": render.moment(row.next_at),
         "last": None
         if last is None
-        else {"id": last.job_id, "status": last.state.value, "submitted_at": show.moment(last.submitted_at)},
+        else {"id": last.job_id, "status": last.state.value, "submitted_at": render.moment(last.submitted_at)},
     }
 
 
 def _print(rows: list[_Row], now_at: int) -> None:
-    short = show.short_ids(row.last.job_id for row in rows if row.last is not None)
+    short = render.short_ids(row.last.job_id for row in rows if row.last is not None)
     lines: list[dict[str, Any]] = []
     for cron, next_at, last, paused in rows:
-        soon = show.NOTHING if next_at is None else f"in {show.duration(next_at - now_at)}"
+        soon = render.NOTHING if next_at is None else f"in {render.duration(next_at - now_at)}"
         lines.append(
             {
-                "task": show.text(cron.task),
-                "expression": show.text(cron.expression),
-                "zone": show.text(cron.tz),
-                "next run": show.text("paused", "yellow") if paused else show.text(soon),
-                "last run": show.NOTHING if last is None else f"{show.age(last.submitted_at, now_at)} ago",
-                "status": show.NOTHING if last is None else show.status_text(last.state.value),
-                "job": show.NOTHING if last is None else show.text(short[last.job_id]),
+                "task": render.text(cron.task),
+                "expression": render.text(cron.expression),
+                "zone": render.text(cron.tz),
+                "next run": render.text("paused", "yellow") if paused else render.text(soon),
+                "last run": render.NOTHING if last is None else f"{render.age(last.submitted_at, now_at)} ago",
+                "status": render.NOTHING if last is None else render.status_text(last.state.value),
+                "job": render.NOTHING if last is None else render.text(short[last.job_id]),
             }
         )
-    show.console().print(
-        show.FittedTable(
+    render.console().print(
+        render.FittedTable(
             lines,
             ("task", "expression", "zone", "next run", "last run", "status", "job"),
             ("task", "expression", "next run", "last run", "status"),

@@ -11,10 +11,10 @@ from typing import Annotated
 
 from cyclopts import App, Group, Parameter
 
-from headway.cli import show
+from headway.cli import render
 from headway.cli.cancel import print_answers, retry_jobs
 from headway.cli.jobs import Before, Limit, TaskName, print_page, read_cursor
-from headway.cli.opening import HERE, OPTIONS, JsonFlag, Place, opened, operating, run, whole_ids
+from headway.cli.store_access import HERE, OPTIONS, JsonFlag, Place, opened, operating, run, whole_ids
 from headway.core.errors import ConfigError
 from headway.core.job import Job, JobId, State
 from headway.core.policy.units import parse_length
@@ -165,9 +165,9 @@ def replay(
     if ids:
         return print_answers(*run(replay_named()))
     queued, seen = run(replay_all())
-    print(f"{show.plural(queued, 'job')} queued again")
+    print(f"{render.plural(queued, 'job')} queued again")
     if queued < seen:
-        print(f"{show.plural(seen - queued, 'job')} stayed: another live job has its unique key", file=sys.stderr)
+        print(f"{render.plural(seen - queued, 'job')} stayed: another live job has its unique key", file=sys.stderr)
     return 0 if queued == seen else 1
 
 
@@ -184,7 +184,7 @@ def purge(
 ) -> int:
     """Remove dead letters for good. Nothing brings them back."""
     _check_choice(ids, everything=all_, filters=filters)
-    if not yes and not _confirmed(f"Remove {_described(filters) if all_ else show.plural(len(ids), 'dead letter')}?"):
+    if not yes and not _confirmed(f"Remove {_described(filters) if all_ else render.plural(len(ids), 'dead letter')}?"):
         raise ConfigError("purge removes jobs for good; add --yes if that is what you want")
 
     async def remove() -> int:
@@ -194,7 +194,7 @@ def purge(
             return await _purge_all(store, filters)
 
     removed = run(remove())
-    print(f"{show.plural(removed, 'dead letter')} removed")
+    print(f"{render.plural(removed, 'dead letter')} removed")
     return 0 if not ids or removed == len(set(ids)) else 1
 
 

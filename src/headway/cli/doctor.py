@@ -10,8 +10,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from headway.cli import show
-from headway.cli.opening import STORE_HERE, JsonFlag, StorePlace, make_store, path_of, run
+from headway.cli import render
+from headway.cli.store_access import STORE_HERE, JsonFlag, StorePlace, make_store, path_of, run
 from headway.client.settings import Settings
 from headway.core.errors import ConfigError, HeadwayError, NotAStore, StoreTooNew, StoreUnavailable
 from headway.core.worker import WorkerState
@@ -56,7 +56,7 @@ def doctor(*, json: JsonFlag = False, place: StorePlace = STORE_HERE) -> int:
     healthy = all(check.status != "fail" for check in checks)
     shown = _settings(settings, sources)
     if json:
-        show.print_json(
+        render.print_json(
             {
                 "ok": healthy,
                 "version": __version__,
@@ -204,7 +204,7 @@ def _check_workers(stats: Stats) -> Check:
     stranded = sum(worker.running for worker in dead)
     if stranded and not alive:
         advice = "start a worker: it returns them to the queue"
-        return Check("workers", "fail", f"{detail}, the dead hold {show.plural(stranded, 'job')}", advice)
+        return Check("workers", "fail", f"{detail}, the dead hold {render.plural(stranded, 'job')}", advice)
     if not alive:
         return Check("workers", "warning", detail, "start one with `headway worker module:app`, or jobs will wait")
     return Check("workers", "ok", detail)
@@ -216,8 +216,8 @@ def _check_waiting(stats: Stats) -> Check:
     alive = any(worker.state is WorkerState.ACTIVE for worker in stats.workers)
     detail = "no job waits"
     if waiting:
-        since = f", the oldest for {show.duration(stats.now_at - min(oldest))}" if oldest else ""
-        detail = f"{show.plural(waiting, 'job')} waiting{since}"
+        since = f", the oldest for {render.duration(stats.now_at - min(oldest))}" if oldest else ""
+        detail = f"{render.plural(waiting, 'job')} waiting{since}"
     if waiting and not alive:
         return Check("waiting", "fail", f"{detail}, and no worker takes jobs", "start one: `headway worker module:app`")
     return Check("waiting", "ok", detail)
@@ -250,26 +250,26 @@ def _recovery(settings: Settings) -> dict[str, float]:
 
 
 def _print(shown: dict[str, tuple[Any, str]], facts: dict[str, str], checks: list[Check], settings: Settings) -> None:
-    console = show.console(most=PIPED)
+    console = render.console(most=PIPED)
     console.print("Settings", style="bold")
-    table = show.table("name", "value", "from", flexible=["value", "from"])
+    table = render.table("name", "value", "from", flexible=["value", "from"])
     table.show_header = False
     for name, (value, source) in shown.items():
-        written = value if isinstance(value, (str, bool)) else show.compact(value).strip('"')
+        written = value if isinstance(value, (str, bool)) else render.compact(value).strip('"')
         style = "dim" if source == "default" else ""
         table.add_row(
-            show.text(name, style),
-            show.text(show.NOTHING if written in ("null", "[]") else written, style),
-            show.text(source, style),
+            render.text(name, style),
+            render.text(render.NOTHING if written in ("null", "[]") else written, style),
+            render.text(source, style),
         )
     console.print(table)
     if facts:
         console.print("\nStore", style="bold")
-        console.print(show.facts(facts))
+        console.print(render.facts(facts))
     console.print("\nRecovery, with these settings", style="bold")
     bounds = _recovery(settings)
     console.print(
-        show.facts(
+        render.facts(
             {
                 "a runner crashes": f"its jobs are back in under {bounds['runner_crashed_seconds']:g} s",
                 "a host is lost": f"its jobs are back within {bounds['host_lost_seconds']:g} s "
@@ -279,7 +279,9 @@ def _print(shown: dict[str, tuple[Any, str]], facts: dict[str, str], checks: lis
     )
     console.print("\nChecks", style="bold")
     for check in checks:
-        line = show.text(f"{check.status:<8}", show.STYLES[check.status]) + show.text(f"{check.name}: {check.detail}")
+        line = render.text(f"{check.status:<8}", render.STYLES[check.status]) + render.text(
+            f"{check.name}: {check.detail}"
+        )
         console.print(line, soft_wrap=True)
         if check.advice and check.status != "ok":
-            console.print(show.text(f"        → {check.advice}"), soft_wrap=True)
+            console.print(render.text(f"        → {check.advice}"), soft_wrap=True)

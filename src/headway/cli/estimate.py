@@ -6,12 +6,12 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from headway.cli import show
-from headway.cli.opening import HERE, JsonFlag, Place, opened, policy_of, run, whole_ids
+from headway.cli import render
+from headway.cli.store_access import HERE, JsonFlag, Place, opened, policy_of, run, whole_ids
 from headway.core.errors import JobNotFound
 from headway.core.job import Job
 from headway.core.policy.estimate import Estimate
-from headway.engine.foresight import Foresight
+from headway.estimates.forecaster import Foresight
 
 BASES = {
     "learned": "from the run times and arrivals of earlier jobs",
@@ -43,19 +43,19 @@ def estimate(
 
     job, found = run(read())
     if json:
-        show.print_json({"id": job.job_id, "status": job.state.value, "estimate": estimate_values(found)})
+        render.print_json({"id": job.job_id, "status": job.state.value, "estimate": estimate_values(found)})
     elif found is None:
-        print(show.clean(f"{job.task} is {job.state.value}; only a queued job has an estimate."))
+        print(render.clean(f"{job.task} is {job.state.value}; only a queued job has an estimate."))
     elif found.p50 is None or found.p90 is None:
-        print(show.clean(f"{job.task}: {told(found)}"))
+        print(render.clean(f"{job.task}: {told(found)}"))
     else:
         facts = {
             "task": job.task,
-            "starts in": f"{show.duration(found.p50 * 1_000)} (p50), {show.duration(found.p90 * 1_000)} (p90)",
+            "starts in": f"{render.duration(found.p50 * 1_000)} (p50), {render.duration(found.p90 * 1_000)} (p90)",
             "position": _place(found.position),
             "basis": f"{found.basis}: {BASES[found.basis]}" if found.basis in BASES else found.basis,
         }
-        show.console().print(show.facts(facts))
+        render.console().print(render.facts(facts))
     return 0 if found is not None and found.p50 is not None else 1
 
 
@@ -71,11 +71,11 @@ def told(found: Estimate) -> str:
     place = "" if found.position is None else f", {_place(found.position)}"
     if found.p50 is None or found.p90 is None:
         return f"unknown{place}: nothing can be said yet; `headway why` lists what the job waits for"
-    p50, p90 = show.duration(found.p50 * 1_000), show.duration(found.p90 * 1_000)
+    p50, p90 = render.duration(found.p50 * 1_000), render.duration(found.p90 * 1_000)
     return f"in {p50} (p50) to {p90} (p90){place}, {found.basis}"
 
 
 def _place(position: int | None) -> str:
     if position is None:
-        return show.NOTHING
-    return "next in line" if position == 0 else f"{show.plural(position, 'job')} ahead"
+        return render.NOTHING
+    return "next in line" if position == 0 else f"{render.plural(position, 'job')} ahead"

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from headway.cli import show
-from headway.cli.opening import HERE, JsonFlag, Place, opened, policy_of, reading, run
+from headway.cli import render
+from headway.cli.store_access import HERE, JsonFlag, Place, opened, policy_of, reading, run
 from headway.client.app import read_states
-from headway.client.historian import Historian
+from headway.client.job_reader import Historian
 from headway.client.settings import nearest
 from headway.core.errors import ConfigError
 from headway.core.job import Job
@@ -74,39 +74,39 @@ def print_page(found: list[Job], now_at: int, more: bool, *, json: bool, errors:
     """Print a page of jobs, as a table or as JSON."""
     cursor = str(found[-1].seq) if more else None
     if json:
-        show.print_json({"items": [show.job_values(job) for job in found], "next_cursor": cursor})
+        render.print_json({"items": [render.job_values(job) for job in found], "next_cursor": cursor})
         return
     if not found:
         print("No jobs.")
         return
-    console = show.console()
+    console = render.console()
     console.print(jobs_table(found, now_at, errors=errors))
     if cursor is not None:
         console.print(f"More with --before {cursor}", style="dim")
 
 
-def jobs_table(found: Sequence[Job], now_at: int, *, errors: bool = False) -> show.FittedTable:
+def jobs_table(found: Sequence[Job], now_at: int, *, errors: bool = False) -> render.FittedTable:
     """Lay out jobs, one a line. A narrow table shortens ids first, then leaves out attempts and lane."""
-    last, short = "error" if errors else "took", show.short_ids(job.job_id for job in found)
+    last, short = "error" if errors else "took", render.short_ids(job.job_id for job in found)
     rows: list[dict[str, str | Text]] = []
     for job in found:
         error = "" if job.error is None else f"{job.error.type}: {job.error.message}"
         rows.append(
             {
-                "id": show.text(job.job_id),
-                "id:short": show.text(short[job.job_id]),
-                "status": show.status_text(_status(job)),
-                "task": show.text(job.task),
-                "lane": show.text(job.lane),
+                "id": render.text(job.job_id),
+                "id:short": render.text(short[job.job_id]),
+                "status": render.status_text(_status(job)),
+                "task": render.text(job.task),
+                "lane": render.text(job.lane),
                 "attempts": f"{job.attempts}/{job.max_retries + 1}",
-                "age": show.age(job.submitted_at, now_at),
-                "took": show.NOTHING
+                "age": render.age(job.submitted_at, now_at),
+                "took": render.NOTHING
                 if job.started_at is None
-                else show.duration((job.finished_at or now_at) - job.started_at),
-                "error": show.text(show.cut(error.partition("\n")[0], 80)),
+                else render.duration((job.finished_at or now_at) - job.started_at),
+                "error": render.text(render.cut(error.partition("\n")[0], 80)),
             }
         )
-    return show.FittedTable(
+    return render.FittedTable(
         rows,
         ("id", "status", "task", "lane", "attempts", "age", last),
         ("id:short", "status", "task", "lane", "attempts", "age", last),

@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 from cyclopts import App, CycloptsError, Group, Parameter, UnknownCommandError
 
-from headway.cli.opening import OPTIONS
-from headway.cli.show import clean
+from headway.cli.render import clean
+from headway.cli.store_access import OPTIONS
 from headway.core.errors import BadArguments, ConfigError, HeadwayError, PolicyError
-from headway.core.words import nearest
-from headway.engine.logs import fill_closed_streams, flush_logs
+from headway.core.suggest import nearest
+from headway.observability.logs import fill_closed_streams, flush_logs
 from headway.version import __version__
 
 FAILED = 1

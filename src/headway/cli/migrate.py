@@ -6,8 +6,8 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from headway.cli import show
-from headway.cli.opening import STORE_HERE, StorePlace, make_store, path_of, run
+from headway.cli import render
+from headway.cli.store_access import STORE_HERE, StorePlace, make_store, path_of, run
 from headway.stores.base import Migrates, Store
 
 
@@ -25,7 +25,7 @@ def migrate(
     """
     store = make_store(place.settings(), create=True)
     before, newest = run(store.schema())
-    name = show.clean(str(path_of(store) or "the store"))
+    name = render.clean(str(path_of(store) or "the store"))
     if before == newest:
         if isinstance(store, Migrates) and not dry_run:
             run(store.migrate())  # The functions may be of an older release.

@@ -6,11 +6,11 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from headway.cli import show
+from headway.cli import render
 from headway.cli.jobs import check_lane
-from headway.cli.opening import HERE, Place, operating, run
-from headway.core.policy.rules import Paused, pausing, resuming
-from headway.engine.rules import change_paused
+from headway.cli.store_access import HERE, Place, operating, run
+from headway.core.policy.enforced import Paused, pausing, resuming
+from headway.policy_store.rule_documents import change_paused
 
 Lane = Annotated[str | None, Parameter(help="Only this lane.", metavar="NAME")]
 TaskName = Annotated[str | None, Parameter(help="Only this task.", metavar="NAME")]
@@ -47,4 +47,4 @@ def resume(*, lane: Lane = None, task: TaskName = None, tenant: Tenant = None, p
 
 def _print(paused: Paused) -> None:
     names = paused.names()
-    print(show.clean(f"paused: {', '.join(names)}" if names else "nothing is paused"))
+    print(render.clean(f"paused: {', '.join(names)}" if names else "nothing is paused"))

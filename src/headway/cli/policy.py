@@ -8,17 +8,17 @@ from typing import Annotated, Any
 
 from cyclopts import App, Group, Parameter
 
-from headway.cli import show
-from headway.cli.opening import HERE, OPTIONS, JsonFlag, Place, opened, operating, run
+from headway.cli import render
+from headway.cli.store_access import HERE, OPTIONS, JsonFlag, Place, opened, operating, run
 from headway.cli.toml import toml_text
 from headway.client.settings import load_settings
 from headway.core.errors import ConfigError, PolicyError
-from headway.core.policy.checking import Checked, Finding, Load, check_policy
 from headway.core.policy.document import Policy
 from headway.core.policy.guarantees import Guarantee
-from headway.core.policy.table import key_path
-from headway.engine.load import check_here, recent_load
-from headway.engine.policies import (
+from headway.core.policy.lint import Checked, Finding, Load, check_policy
+from headway.core.policy.table_reader import key_path
+from headway.estimates.load import check_here, recent_load
+from headway.policy_store.versions import (
     Applied,
     apply_policy,
     current_version,
@@ -79,12 +79,12 @@ def check(
         if not json:
             raise
         found = [{"key": wrong.key, "text": wrong.text} for wrong in problem.problems]
-        show.print_json({"ok": False, "file": str(file), "problems": found})
+        render.print_json({"ok": False, "file": str(file), "problems": found})
         return 2
     if json:
-        show.print_json({"ok": True, "file": str(file), "slots": slots, "workers": workers} | _check_values(checked))
+        render.print_json({"ok": True, "file": str(file), "slots": slots, "workers": workers} | _check_values(checked))
     else:
-        _print_check(checked, f"{show.plural(workers, 'worker')} with {show.plural(slots, 'slot')}")
+        _print_check(checked, f"{render.plural(workers, 'worker')} with {render.plural(slots, 'slot')}")
     return 0
 
 
@@ -123,9 +123,9 @@ def show_policy(
     found, current = run(read())
     if json and history_:
         items = [_applied_values(applied, current) for applied in found]
-        show.print_json({"items": items, "next_cursor": None})
+        render.print_json({"items": items, "next_cursor": None})
     elif json:
-        show.print_json(_applied_values(found[0], current) | {"policy": found[0].data})
+        render.print_json(_applied_values(found[0], current) | {"policy": found[0].data})
     elif history_:
         _print_history(found, current)
     else:
@@ -211,34 +211,34 @@ def _guarantee_values(sure: Guarantee) -> dict[str, Any]:
 
 
 def _print_check(checked: Checked, size: str) -> None:
-    console = show.console()
+    console = render.console()
     numbers = ["level", "weight", "sure of"]
-    table = show.table("lane", *numbers, "longest wait, about", right=numbers)
+    table = render.table("lane", *numbers, "longest wait, about", right=numbers)
     for sure in checked.guarantees:
-        share = f"{sure.share:.0%}" if sure.share else show.NOTHING
-        table.add_row(show.text(sure.lane), str(sure.level), f"{sure.weight:g}", share, show.text(sure.bound))
+        share = f"{sure.share:.0%}" if sure.share else render.NOTHING
+        table.add_row(render.text(sure.lane), str(sure.level), f"{sure.weight:g}", share, render.text(sure.bound))
     console.print(table)
     _print_warnings(checked)
     print(
-        f"ok, with {show.plural(len(checked.findings), 'warning') if checked.findings else 'no warnings'}, for {size}"
+        f"ok, with {render.plural(len(checked.findings), 'warning') if checked.findings else 'no warnings'}, for {size}"
     )
 
 
 def _print_warnings(checked: Checked) -> None:
     for found in checked.findings:
-        show.console().print(_warning(found), soft_wrap=True)
+        render.console().print(_warning(found), soft_wrap=True)
 
 
 def _warning(found: Finding) -> Any:
     where = f"{found.key}: " if found.key else ""
-    return show.text("warning ", show.STYLES["warning"]) + show.text(f"{where}{found.text} [{found.code}]")
+    return render.text("warning ", render.STYLES["warning"]) + render.text(f"{where}{found.text} [{found.code}]")
 
 
 def _applied_values(applied: Applied, current: int) -> dict[str, Any]:
     return {
         "version": applied.version,
         "current": applied.version == current,
-        "applied_at": show.moment(applied.applied_at) if applied.version else None,
+        "applied_at": render.moment(applied.applied_at) if applied.version else None,
         "note": applied.note,
         "digest": applied.digest or None,
     }
@@ -247,25 +247,25 @@ def _applied_values(applied: Applied, current: int) -> dict[str, Any]:
 def _title(applied: Applied, current: int) -> str:
     if not applied.version:
         return "the built-in policy; none was applied"
-    note = f": {show.clean(applied.note)}" if applied.note else ""
+    note = f": {render.clean(applied.note)}" if applied.note else ""
     force = "in force" if applied.version == current else "not in force"
-    return f"version {applied.version}, {force}, applied {show.local(applied.applied_at)}{note}"
+    return f"version {applied.version}, {force}, applied {render.local(applied.applied_at)}{note}"
 
 
 def _print_history(found: list[Applied], current: int) -> None:
     if not found:
         print("No policy was applied; the built-in one is in force.")
         return
-    table = show.table("version", "", "applied", "digest", "note", right=["version"], flexible=["note"])
+    table = render.table("version", "", "applied", "digest", "note", right=["version"], flexible=["note"])
     for applied in found:
         table.add_row(
             str(applied.version),
-            show.text("in force", "green") if applied.version == current else "",
-            show.local(applied.applied_at),
-            show.text(applied.digest[:12]),
-            show.text(applied.note or show.NOTHING),
+            render.text("in force", "green") if applied.version == current else "",
+            render.local(applied.applied_at),
+            render.text(applied.digest[:12]),
+            render.text(applied.note or render.NOTHING),
         )
-    show.console().print(table)
+    render.console().print(table)
 
 
 def _print_change(before: Applied, after: Applied, checked: Checked) -> None:
@@ -273,12 +273,14 @@ def _print_change(before: Applied, after: Applied, checked: Checked) -> None:
         print(f"nothing changes: version {after.version}, which is in force, says the same")
         return
     old, new = dict(_flat(before.data)), dict(_flat(after.data))
-    table = show.table("key", "before", "now", flexible=["before", "now"])
+    table = render.table("key", "before", "now", flexible=["before", "now"])
     for key in [*old, *(key for key in new if key not in old)]:
         if old.get(key) != new.get(key):
-            table.add_row(*(show.text(cell) for cell in (key, old.get(key, show.NOTHING), new.get(key, show.NOTHING))))
+            table.add_row(
+                *(render.text(cell) for cell in (key, old.get(key, render.NOTHING), new.get(key, render.NOTHING)))
+            )
     if table.row_count:
-        show.console().print(table)
+        render.console().print(table)
     _print_warnings(checked)
     was = f"version {before.version}" if before.version else "the built-in policy"
     print(f"version {after.version} is in force, after {was}")
@@ -291,4 +293,4 @@ def _flat(data: Mapping[str, Any], outer: str = "") -> Iterator[tuple[str, str]]
         if isinstance(value, Mapping):
             yield from _flat(value, path)
         else:
-            yield path, show.compact(value)
+            yield path, render.compact(value)

@@ -10,12 +10,12 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from headway.core import errors
+from headway.core.diagnostics import Standing
 from headway.core.errors import ConfigError, HeadwayError, ServerRefused, StoreTooNew
 from headway.core.job import Job, JobId, State
 from headway.core.snapshot import Snapshot
-from headway.core.standing import Standing
-from headway.engine.http import Caller
-from headway.engine.operating import (
+from headway.protocol.http_client import Caller
+from headway.server.operator_rpc import (
     IDS_MAX,
     PAGE_MAX,
     Cancel,

@@ -22,7 +22,7 @@ from headway.core.log_event import LogEvent
 if TYPE_CHECKING:
     import socket
 
-    from headway.server.process import Serving
+    from headway.server.serve_process import Serving
 
 log = logging.getLogger("headway.server")
 
@@ -94,9 +94,9 @@ def serve(
     keep in the store; with an app, also before any worker has come.
     """
     check_installed()
-    from headway.engine.logs import configure_logs
-    from headway.server.process import Serving
-    from headway.server.serving import bind
+    from headway.observability.logs import configure_logs
+    from headway.server.serve_process import Serving
+    from headway.server.uvicorn_server import bind
 
     given = flags.settings() | {"store": store, "namespace": namespace, "log": log}
     given = {name: value for name, value in given.items() if value is not None}
@@ -133,7 +133,7 @@ def check_store(settings: Settings, workers: int) -> None:
 
 
 async def _serve_here(serving: Serving, listener: socket.socket) -> int:
-    from headway.server.process import serve as serve_process
+    from headway.server.serve_process import serve as serve_process
 
     await serve_process(serving, listener)
     return 0
@@ -141,7 +141,7 @@ async def _serve_here(serving: Serving, listener: socket.socket) -> int:
 
 async def _supervise(serving: Serving, count: int) -> int:
     """Keep so many processes serving; ends when told to, after them."""
-    from headway.worker.stopping import Signals
+    from headway.runtime.signals import Signals
 
     signals = Signals()
     signals.install(asyncio.get_running_loop())
@@ -154,14 +154,14 @@ async def _supervise(serving: Serving, count: int) -> int:
 async def _keep_one(serving: Serving, signals: Any) -> None:
     import msgspec
 
-    from headway.server.process import VARIABLE
+    from headway.server.serve_process import VARIABLE
 
     environment = os.environ | {VARIABLE: msgspec.json.encode(serving).decode()}
     while not signals.drain.is_set():
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
-            "headway.server.process",
+            "headway.server.serve_process",
             pass_fds=[serving.descriptor],
             env=environment,
             start_new_session=True,

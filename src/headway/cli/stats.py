@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from headway.cli import panels, show
-from headway.cli.opening import HERE, JsonFlag, Place, opened, policy_of, run
+from headway.cli import render, tables
+from headway.cli.store_access import HERE, JsonFlag, Place, opened, policy_of, run
 from headway.core.policy.document import Policy
-from headway.core.policy.rules import Paused
+from headway.core.policy.enforced import Paused
 from headway.core.worker import WorkerState
-from headway.engine.rules import read_paused
-from headway.engine.scores import Summary, summaries
-from headway.engine.tally import read_tallies
+from headway.estimates.accuracy import Summary, summaries
+from headway.metrics.documents import read_tallies
+from headway.policy_store.rule_documents import read_paused
 from headway.stores.base import Stats
 
 
@@ -26,23 +26,23 @@ def stats(*, json: JsonFlag = False, place: Place = HERE) -> int:
     numbers, policy, paused, scores = run(read())
     if json:
         estimates = {lane: asdict(summary) for lane, summary in sorted(scores.items())}
-        show.print_json(
-            show.stats_values(numbers, policy) | {"paused": paused.names(), "estimates": estimates}
+        render.print_json(
+            render.stats_values(numbers, policy) | {"paused": paused.names(), "estimates": estimates}
         )  # fmt: skip
         return 0
     alive = sum(worker.state is not WorkerState.DEAD for worker in numbers.workers)
-    console = show.console()
-    console.print(panels.lanes_table(numbers, policy))
+    console = render.console()
+    console.print(tables.lanes_table(numbers, policy))
     console.print()
     console.print(
-        show.facts(
+        render.facts(
             {
-                show.lately(numbers): panels.counts_line(numbers.last_minute),
-                "ever": panels.counts_line(numbers.totals),
-                "ended badly": panels.counts_line(numbers.kept, "no job that is still kept"),
-                "kept for": f"completed jobs {show.duration(policy.keep.completed_ms)}, "
-                f"failed {show.duration(policy.keep.failed_ms)}, "
-                f"dead letters {show.duration(policy.keep.dead_letter_ms)}",
+                render.lately(numbers): tables.counts_line(numbers.last_minute),
+                "ever": tables.counts_line(numbers.totals),
+                "ended badly": tables.counts_line(numbers.kept, "no job that is still kept"),
+                "kept for": f"completed jobs {render.duration(policy.keep.completed_ms)}, "
+                f"failed {render.duration(policy.keep.failed_ms)}, "
+                f"dead letters {render.duration(policy.keep.dead_letter_ms)}",
                 **({"paused": ", ".join(paused.names())} if paused.names() else {}),
                 **{f"estimates, {lane}": _told(summary) for lane, summary in sorted(scores.items())},
                 "workers": f"{alive} alive, {len(numbers.workers) - alive} dead",

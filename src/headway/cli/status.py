@@ -8,9 +8,9 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from headway.cli import show
+from headway.cli import render
 from headway.cli.estimate import estimate_values, told
-from headway.cli.opening import (
+from headway.cli.store_access import (
     HERE,
     JsonFlag,
     Place,
@@ -23,6 +23,7 @@ from headway.cli.opening import (
     whole_ids,
 )
 from headway.client.client import Client
+from headway.core.diagnostics import Standing
 from headway.core.errors import JobError, JobNotFound
 from headway.core.event import Event
 from headway.core.job import Attempt, Job, State
@@ -30,9 +31,8 @@ from headway.core.policy.document import Policy
 from headway.core.policy.estimate import Estimate
 from headway.core.policy.lanes import effective_lane
 from headway.core.policy.why import why
-from headway.core.standing import Standing
-from headway.engine.foresight import Foresight
-from headway.engine.traces import shown_trace
+from headway.estimates.forecaster import Foresight
+from headway.observability.traces import shown_trace
 
 
 def status(
@@ -76,7 +76,7 @@ def status(
             "waited_s": _seconds(standing),
             "estimate": estimate_values(estimate),
         }
-        show.print_json(show.job_values(job) | more)
+        render.print_json(render.job_values(job) | more)
     else:
         _print(job, standing, policy, estimate, args=args)
     return 0
@@ -92,7 +92,7 @@ async def _follow(job_id: str, place: Place, *, json: bool) -> None:
     try:
         (whole,) = await whole_ids(await client.store(), [job_id])
         async for event in client.events(whole):
-            print(show.compact(show.event_values(event)) if json else describe(event))
+            print(render.compact(render.event_values(event)) if json else describe(event))
             sys.stdout.flush()
     finally:
         await client.close()
@@ -112,14 +112,14 @@ def describe(event: Event) -> str:
             rest = f"{data['fraction']:.0%}  {data['note'] or ''}"
         case "output":
             stream, lines = data["stream"], data["text"].splitlines()
-            return "\n".join(show.clean(f"{show.clock(at)}  {stream:<9} {line}".rstrip()) for line in lines)
+            return "\n".join(render.clean(f"{render.clock(at)}  {stream:<9} {line}".rstrip()) for line in lines)
         case "retried":
             rest = f"attempt {data['attempt']}: {data['reason']}{_because(data)}"
         case "finished":
             rest = f"{data['status']}{_because(data) or _reason(data['reason'])}"
         case _:
             rest = ", ".join(f"{name} {value}" for name, value in data.items())
-    return show.clean(f"{show.clock(at)}  {event.kind:<9} {rest}".rstrip())
+    return render.clean(f"{render.clock(at)}  {event.kind:<9} {rest}".rstrip())
 
 
 def _because(data: dict[str, object]) -> str:
@@ -131,26 +131,26 @@ def _reason(reason: object) -> str:
 
 
 def _print(job: Job, standing: Standing | None, policy: Policy, estimate: Estimate | None, *, args: bool) -> None:
-    console = show.console()
-    console.print(show.facts(_facts(job, standing, policy, estimate)))
+    console = render.console()
+    console.print(render.facts(_facts(job, standing, policy, estimate)))
     if args:
         console.print()
         console.print("Arguments", style="bold")
-        named = show.arguments_of(job) or {}
+        named = render.arguments_of(job) or {}
         console.print(
-            show.facts({show.clean(name): show.compact(value) for name, value in named.items()} or {"none": ""})
+            render.facts({render.clean(name): render.compact(value) for name, value in named.items()} or {"none": ""})
         )
     if job.history:
         console.print()
         console.print("Attempts that did not complete it", style="bold")
         for attempt in job.history:
-            console.print(show.text(_attempt(attempt)))
+            console.print(render.text(_attempt(attempt)))
             if attempt.error is not None:
-                console.print(show.text(f"   {_first_line(attempt.error)}", "red"))
+                console.print(render.text(f"   {_first_line(attempt.error)}", "red"))
     if job.error is not None and job.error.traceback:
         console.print()
         console.print("Last traceback", style="bold")
-        console.print(show.text(job.error.traceback.rstrip(), lines=True), soft_wrap=True)
+        console.print(render.text(job.error.traceback.rstrip(), lines=True), soft_wrap=True)
 
 
 def _facts(job: Job, standing: Standing | None, policy: Policy, estimate: Estimate | None) -> dict[str, object]:
@@ -158,21 +158,21 @@ def _facts(job: Job, standing: Standing | None, policy: Policy, estimate: Estima
     now_at = job.seen_at
     effective = effective_lane(policy, job, now_at)
     first = None if standing is None else next(iter(why(standing, policy)), None)
-    waited = [f"{show.duration(seconds * 1_000)} {reason}" for reason, seconds in _seconds(standing).items()]
+    waited = [f"{render.duration(seconds * 1_000)} {reason}" for reason, seconds in _seconds(standing).items()]
     took_ms = None if job.started_at is None else (job.finished_at or now_at) - job.started_at
     facts: dict[str, object | None] = {
         "job": job.job_id,
         "task": job.task,
-        "status": show.status_text(job.state.value),
+        "status": render.status_text(job.state.value),
         "reason": job.reason,
-        "error": None if job.error is None else show.text(_first_line(job.error), "red"),
+        "error": None if job.error is None else render.text(_first_line(job.error), "red"),
         "lane": job.lane if effective == job.lane else f"{job.lane}, risen to {effective}",
         "duration": job.rung if job.assigned in (None, job.rung) else f"{job.rung}, assigned {job.assigned}",
         "tenant": job.tenant,
         "needs": ", ".join(job.needs) or None,
         "attempts": f"{job.attempts} of {job.max_retries + 1}",
         "crashes": job.crashes or None,
-        "timeout": show.duration(job.timeout_ms),
+        "timeout": render.duration(job.timeout_ms),
         "submitted": _when(job.submitted_at, now_at),
         "due": _when(job.due_at, now_at),
         "waiting since": _when(job.eligible_at, now_at) if job.state is State.QUEUED else None,
@@ -181,12 +181,12 @@ def _facts(job: Job, standing: Standing | None, policy: Policy, estimate: Estima
         "had waited": ", ".join(waited) or None,
         "started": _when(job.started_at, now_at),
         "finished": _when(job.finished_at, now_at),
-        "took" if job.state.ended else "running for": None if took_ms is None else show.duration(took_ms),
+        "took" if job.state.ended else "running for": None if took_ms is None else render.duration(took_ms),
         "expires": None if job.state.ended else _when(job.expires_at, now_at),
         "cancel asked": _when(job.cancel_requested_at, now_at),
         "worker": job.worker_id,
         "progress": None if job.progress is None else f"{job.progress:.0%}  {job.note or ''}".rstrip(),
-        "result": show.compact(show.result_of(job)) if job.state is State.COMPLETED else None,
+        "result": render.compact(render.result_of(job)) if job.state is State.COMPLETED else None,
         "result error": job.result_error,
         "idempotency key": job.idempotency_key,
         "unique key": job.unique_key,
@@ -198,13 +198,13 @@ def _facts(job: Job, standing: Standing | None, policy: Policy, estimate: Estima
 def _when(at: int | None, now_at: int) -> str | None:
     if at is None:
         return None
-    distance = f"{show.duration(now_at - at)} ago" if at <= now_at else f"in {show.duration(at - now_at)}"
-    return f"{show.local(at)}, {distance}"
+    distance = f"{render.duration(now_at - at)} ago" if at <= now_at else f"in {render.duration(at - now_at)}"
+    return f"{render.local(at)}, {distance}"
 
 
 def _attempt(attempt: Attempt) -> str:
-    took = show.duration(attempt.ended_at - attempt.started_at)
-    return f"{attempt.number}. {show.local(attempt.started_at)}, {took}, on {attempt.worker_id}: {attempt.reason}"
+    took = render.duration(attempt.ended_at - attempt.started_at)
+    return f"{attempt.number}. {render.local(attempt.started_at)}, {took}, on {attempt.worker_id}: {attempt.reason}"
 
 
 def _first_line(error: JobError) -> str:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
 
 from cyclopts import Parameter
 
-from headway.cli import show
-from headway.cli.opening import HERE, JsonFlag, Place, check_shared, path_of, run, store_at
+from headway.cli import render
+from headway.cli.store_access import HERE, JsonFlag, Place, check_shared, path_of, run, store_at
 from headway.client.settings import nearest
 from headway.core.errors import BadArguments, ConfigError, NotStored, UnknownTask
 from headway.core.job import Job, JobId, State
@@ -216,8 +216,8 @@ def _properties(task: Task[Any, Any, Any]) -> dict[str, Any]:
 
 async def _look_up(app: Headway, name: str, place: Place) -> tuple[Task[Any, Any, Any], dict[str, Any]]:
     """Find a task in the store's catalogue, or among the demo tasks. Return it with the schemas of its parameters."""
-    from headway.client.stand_in import stand_in
-    from headway.engine.catalogue import read_tasks
+    from headway.client.remote_task import stand_in
+    from headway.policy_store.catalogue import read_tasks
 
     file = path_of(app.make_store())
     # Asking must not make an empty store where there is none.
@@ -327,7 +327,7 @@ def _print_ended(job_id: str, ended: Job | None, *, deduplicated: bool | None, j
     """Print how a job ended, if that was waited for. Gives the exit code."""
     if json:
         made = {"id": job_id, "deduplicated": deduplicated}
-        show.print_json(made if ended is None else made | show.job_values(ended))
+        render.print_json(made if ended is None else made | render.job_values(ended))
     elif ended is not None:
         _print_ending(ended)
     return 0 if ended is None or _completed(ended) else 1
@@ -339,10 +339,10 @@ def _completed(job: Job) -> bool:
 
 def _print_ending(job: Job) -> None:
     if _completed(job):
-        print(show.compact(show.result_of(job)))
+        print(render.compact(render.result_of(job)))
         return
     what = job.result_error or (
         f"{job.error.type}: {job.error.message}" if job.error else job.reason or "no reason given"
     )
-    after = f" after {show.plural(job.attempts, 'attempt')}" if job.attempts else ""
-    print(show.clean(f"error: job {job.state.value}{after}: {what}"), file=sys.stderr)
+    after = f" after {render.plural(job.attempts, 'attempt')}" if job.attempts else ""
+    print(render.clean(f"error: job {job.state.value}{after}: {what}"), file=sys.stderr)

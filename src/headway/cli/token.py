@@ -8,13 +8,13 @@ from typing import Annotated, Any
 from cyclopts import App, Group, Parameter
 from msgspec.structs import asdict
 
-from headway.cli import show
-from headway.cli.opening import OPTIONS, STORE_HERE, JsonFlag, StorePlace, cli_user, opened, run
+from headway.cli import render
+from headway.cli.store_access import OPTIONS, STORE_HERE, JsonFlag, StorePlace, cli_user, opened, run
 from headway.core.errors import ConfigError
 from headway.core.policy.units import parse_length
-from headway.core.words import nearest
-from headway.engine.audit import Entry, read_audit
-from headway.engine.tokens import (
+from headway.core.suggest import nearest
+from headway.security.audit import Entry, read_audit
+from headway.security.tokens import (
     SCOPES,
     Token,
     check_scopes,
@@ -93,13 +93,13 @@ def create(
 
     made, text, now_at = run(make())
     if json:
-        show.print_json({"token": text} | _values(made, now_at))
+        render.print_json({"token": text} | _values(made, now_at))
     else:
         print(text)
-        until = "for ever" if made.expires_at is None else f"until {show.local(made.expires_at)}"
-        whose = "" if made.tenant is None else f", for tenant {show.clean(made.tenant)} alone"
-        whose += "" if made.tasks is None else f", for tasks {show.clean(', '.join(made.tasks))} alone"
-        whose += "" if made.rate is None else f", {show.clean(made.rate)}"
+        until = "for ever" if made.expires_at is None else f"until {render.local(made.expires_at)}"
+        whose = "" if made.tenant is None else f", for tenant {render.clean(made.tenant)} alone"
+        whose += "" if made.tasks is None else f", for tasks {render.clean(', '.join(made.tasks))} alone"
+        whose += "" if made.rate is None else f", {render.clean(made.rate)}"
         # On the other stream: what is printed above can be taken as it is.
         print(f"token {made.token_id} allows {', '.join(made.scopes)}{whose}, {until}", file=sys.stderr)
         print("Keep it safe: it is not shown again.", file=sys.stderr)
@@ -120,7 +120,7 @@ def list_all(*, json: JsonFlag = False, place: StorePlace = STORE_HERE) -> int:
 
     found, now_at = run(read())
     if json:
-        show.print_json({"items": [_values(one, now_at) for one in found], "next_cursor": None})
+        render.print_json({"items": [_values(one, now_at) for one in found], "next_cursor": None})
     elif found:
         _print(found, now_at)
     else:
@@ -158,7 +158,7 @@ def revoke(
 
     answers = run(end())
     for one, (_, answer) in zip(ids, answers, strict=True):
-        print(f"{show.clean(one)}  {answer}")
+        print(f"{render.clean(one)}  {answer}")
     return 0 if all(done for done, _ in answers) else 1
 
 
@@ -184,13 +184,15 @@ def audit(
 
     entries, now_at = run(look())
     if json:
-        items = [asdict(entry) | {"at": show.moment(entry.at)} for entry in entries]
-        show.print_json({"items": items, "next_cursor": None})
+        items = [asdict(entry) | {"at": render.moment(entry.at)} for entry in entries]
+        render.print_json({"items": items, "next_cursor": None})
         return 0
-    table = show.table("when", "who", "what", "of", flexible=["of"])
+    table = render.table("when", "who", "what", "of", flexible=["of"])
     for entry in entries:
-        table.add_row(f"{show.age(entry.at, now_at)} ago", show.text(entry.who), entry.what, show.text(entry.target))
-    show.console().print(table if entries else "nothing was done yet")
+        table.add_row(
+            f"{render.age(entry.at, now_at)} ago", render.text(entry.who), entry.what, render.text(entry.target)
+        )
+    render.console().print(table if entries else "nothing was done yet")
     return 0
 
 
@@ -225,31 +227,31 @@ def _values(one: Token, now_at: int) -> dict[str, Any]:
         "tasks": None if one.tasks is None else list(one.tasks),
         "rate": one.rate,
         "note": one.note,
-        "created_at": show.moment(one.created_at),
-        "expires_at": show.moment(one.expires_at),
-        "revoked_at": show.moment(one.revoked_at),
-        "last_used_at": show.moment(one.last_used_at),
+        "created_at": render.moment(one.created_at),
+        "expires_at": render.moment(one.expires_at),
+        "revoked_at": render.moment(one.revoked_at),
+        "last_used_at": render.moment(one.last_used_at),
     }
 
 
 def _print(found: list[Token], now_at: int) -> None:
     columns = ("id", "status", "scopes", "tenant", "tasks", "created", "expires", "last used", "note")
-    table = show.table(*columns, flexible=["tasks", "note"])
+    table = render.table(*columns, flexible=["tasks", "note"])
     for one in found:
         status = one.status(now_at)
         table.add_row(
             one.token_id,
-            show.text(status, STATUS_STYLES[status]),
+            render.text(status, STATUS_STYLES[status]),
             ", ".join(one.scopes),
-            show.text(one.tenant or show.NOTHING),
-            show.text(show.NOTHING if one.tasks is None else ", ".join(one.tasks)),
-            f"{show.age(one.created_at, now_at)} ago",
-            show.NOTHING if one.expires_at is None else _expiry(one.expires_at, now_at),
-            show.NOTHING if one.last_used_at is None else f"{show.age(one.last_used_at, now_at)} ago",
-            show.text(one.note),
+            render.text(one.tenant or render.NOTHING),
+            render.text(render.NOTHING if one.tasks is None else ", ".join(one.tasks)),
+            f"{render.age(one.created_at, now_at)} ago",
+            render.NOTHING if one.expires_at is None else _expiry(one.expires_at, now_at),
+            render.NOTHING if one.last_used_at is None else f"{render.age(one.last_used_at, now_at)} ago",
+            render.text(one.note),
         )
-    show.console().print(table)
+    render.console().print(table)
 
 
 def _expiry(at: int, now_at: int) -> str:
-    return f"in {show.duration(at - now_at)}" if at > now_at else f"{show.age(at, now_at)} ago"
+    return f"in {render.duration(at - now_at)}" if at > now_at else f"{render.age(at, now_at)} ago"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from headway.core.policy.table import key_path
+from headway.core.policy.table_reader import key_path
 
 
 def toml_text(data: Mapping[str, Any]) -> str:

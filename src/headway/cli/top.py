@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from headway.cli import show
-from headway.cli.opening import HERE, Place, opened, policy_of, run
+from headway.cli import render
+from headway.cli.store_access import HERE, Place, opened, policy_of, run
 from headway.core.errors import StoreError
 from headway.core.job import State
 from headway.core.worker import WorkerState
-from headway.engine.rules import read_paused
+from headway.policy_store.rule_documents import read_paused
 from headway.stores.base import JobQuery, Store
 from headway.stores.open import mask
 from headway.version import __version__
@@ -45,7 +45,7 @@ def top(
 
 async def _print_once(place: Place) -> None:
     async with opened(place) as store:
-        show.console().print(await _picture(store, place))
+        render.console().print(await _picture(store, place))
 
 
 async def _watch(place: Place) -> None:
@@ -54,7 +54,7 @@ async def _watch(place: Place) -> None:
     from rich.live import Live
 
     async with opened(place) as store:
-        console = show.console()
+        console = render.console()
         picture: RenderableType = await _picture(store, place)
         ended = asyncio.Event()
         with _keys(ended), Live(picture, console=console, screen=True, auto_refresh=False) as live:
@@ -67,7 +67,7 @@ async def _watch(place: Place) -> None:
                 try:
                     picture = await _picture(store, place)
                 except StoreError as problem:
-                    picture = show.text(problem, "red")
+                    picture = render.text(problem, "red")
                 took = time.monotonic() - began - REFRESH
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(max(0.0, took / SHARE - REFRESH)):
@@ -105,7 +105,7 @@ async def _picture(store: Store, place: Place) -> Group:
     from rich.console import Group, RenderableType
     from rich.text import Text
 
-    from headway.cli import panels
+    from headway.cli import tables
     from headway.cli.jobs import jobs_table
 
     settings = place.settings()
@@ -117,17 +117,17 @@ async def _picture(store: Store, place: Place) -> Group:
     busy, slots = sum(worker.running for worker in alive), sum(worker.slots for worker in alive)
     parts: list[RenderableType] = [
         Text(f"Headway {__version__}  ", "bold")
-        + show.text(f"{mask(settings.store)}, namespace {settings.namespace}, {show.local(stats.now_at)}", "dim"),
-        Text(f"{show.plural(len(alive), 'worker')}, {busy} of {slots} slots busy"),
-        Text(f"{show.lately(stats)}  ", "dim") + panels.counts_line(stats.last_minute),
-        *([show.text(f"paused: {', '.join(paused)}", "yellow")] if paused else []),
+        + render.text(f"{mask(settings.store)}, namespace {settings.namespace}, {render.local(stats.now_at)}", "dim"),
+        Text(f"{render.plural(len(alive), 'worker')}, {busy} of {slots} slots busy"),
+        Text(f"{render.lately(stats)}  ", "dim") + tables.counts_line(stats.last_minute),
+        *([render.text(f"paused: {', '.join(paused)}", "yellow")] if paused else []),
         Text(),
-        panels.lanes_table(stats, await policy_of(store)),
+        tables.lanes_table(stats, await policy_of(store)),
     ]
     if alive:
-        parts += [Text(), panels.workers_table(stats, dead=False)]
+        parts += [Text(), tables.workers_table(stats, dead=False)]
     if running:
-        parts += [Text(), panels.running_table(running, stats.now_at)]
+        parts += [Text(), tables.running_table(running, stats.now_at)]
     if recent:
         parts += [Text(), Text("Newest jobs", "dim"), jobs_table(recent, stats.now_at)]
     return Group(*parts)

@@ -21,10 +21,10 @@ from headway.stores.base import JobQuery, Store
 from headway.stores.open import open_store
 
 if TYPE_CHECKING:
-    from headway.cli.display import Display
-    from headway.server.serving import Server
+    from headway.cli.live import Display
+    from headway.runtime.signals import Signals
+    from headway.server.uvicorn_server import Server
     from headway.worker.control import Up
-    from headway.worker.stopping import Signals
 
 DEMO_APP = "headway.demo:app"
 LOOK = 0.5  # Seconds between looks at the store…
@@ -48,7 +48,7 @@ def up(
     terminal, in the same folder, or over HTTP. Where there is no terminal, it
     logs.
     """
-    from headway.engine.logs import configure_logs
+    from headway.observability.logs import configure_logs
     from headway.worker.parent import Parent
 
     path = app or DEMO_APP
@@ -69,8 +69,8 @@ def up(
 
         return run_on_fast_loop(serve())
 
-    from headway.cli.display import Display
-    from headway.worker.stopping import Signals
+    from headway.cli.live import Display
+    from headway.runtime.signals import Signals
 
     # The runners no longer see a terminal, yet what their jobs print should appear at once.
     os.environ.setdefault("PYTHONUNBUFFERED", "1")
@@ -108,7 +108,7 @@ class Door:
     """The HTTP interface of ``headway up``, on the loop of the worker's parent: it runs nobody's code but ours."""
 
     def __init__(self, http: HttpFlags) -> None:
-        from headway.server.serving import address_of, bind
+        from headway.server.uvicorn_server import address_of, bind
 
         self._http = http
         self._settings = load_settings(http.settings())
@@ -136,9 +136,9 @@ class Door:
 
     async def _serve(self, up: Up) -> None:
         from headway.client.app import Headway
-        from headway.engine.binding import reaches_only_here
+        from headway.security.binding import reaches_only_here
         from headway.server.api import headway_api
-        from headway.server.serving import Server, announce, check_door
+        from headway.server.uvicorn_server import Server, announce, check_door
 
         given = self._http.settings() | {"store": up.store, "namespace": up.namespace, "history": up.history}
         app = Headway(**given, transient_store=up.transient_store)
@@ -176,7 +176,7 @@ async def _with_door(working: Coroutine[Any, Any, int], door: Door | None) -> in
 
 
 def _on_terminal() -> bool:
-    from headway.cli.show import console
+    from headway.cli.render import console
 
     return sys.stdout.isatty() and not console().is_dumb_terminal
 

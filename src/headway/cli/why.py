@@ -6,16 +6,16 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from headway.cli import show
-from headway.cli.opening import HERE, JsonFlag, Place, opened, policy_of, run, whole_ids
+from headway.cli import render
+from headway.cli.store_access import HERE, JsonFlag, Place, opened, policy_of, run, whole_ids
+from headway.core.diagnostics import Standing
 from headway.core.errors import JobNotFound
 from headway.core.job import State
 from headway.core.policy.document import Policy
 from headway.core.policy.lanes import effective_lane
 from headway.core.policy.why import Reason, length
 from headway.core.policy.why import why as reasons_of
-from headway.core.standing import Standing
-from headway.engine.reading import PASSED_COUNTED, passed_over
+from headway.stores.paging import PASSED_COUNTED, passed_over
 
 
 def why(
@@ -43,7 +43,7 @@ def why(
         raise JobNotFound(f"no job {job_id} in the store; it may have been pruned", job_id=job_id)
     reasons = reasons_of(standing, policy)
     if json:
-        show.print_json(_values(standing, reasons, policy) | {"passed_over": passed})
+        render.print_json(_values(standing, reasons, policy) | {"passed_over": passed})
     else:
         _print(standing, reasons, policy, passed)
     return 0
@@ -62,26 +62,28 @@ def _values(standing: Standing, reasons: list[Reason], policy: Policy) -> dict[s
 
 
 def _print(standing: Standing, reasons: list[Reason], policy: Policy, passed: int) -> None:
-    console, job = show.console(), standing.job
+    console, job = render.console(), standing.job
     effective = effective_lane(policy, job, job.seen_at)
     lane = job.lane if effective == job.lane else f"{job.lane}, risen to {effective}"
     if job.state is not State.QUEUED:
-        console.print(show.text(f"{job.task} is {job.state.value}; it does not wait."))
+        console.print(render.text(f"{job.task} is {job.state.value}; it does not wait."))
     elif job.eligible_at is None:
-        console.print(show.text(f"{job.task} in lane {lane} does not wait for a slot yet."))
+        console.print(render.text(f"{job.task} in lane {lane} does not wait for a slot yet."))
     else:
         waited = length((job.seen_at - job.eligible_at) / 1_000)
-        console.print(show.text(f"{job.task} in lane {lane} has waited for {waited}."))
+        console.print(render.text(f"{job.task} in lane {lane} has waited for {waited}."))
     if reasons:
-        table = show.table("", "reason", "")
+        table = render.table("", "reason", "")
         for number, reason in enumerate(reasons, start=1):
-            table.add_row(str(number), show.text(reason.code, "bold" if number == 1 else ""), show.text(reason.text))
+            table.add_row(
+                str(number), render.text(reason.code, "bold" if number == 1 else ""), render.text(reason.text)
+            )
         console.print(table)
     elif job.state is State.QUEUED:
         console.print("Nothing holds it back: a worker is about to take it.")
     if passed:
         many = f"{passed} or more" if passed == PASSED_COUNTED else str(passed)
-        console.print(show.text(f"Passed over: {many} later jobs of its lane and tenant have started."))
+        console.print(render.text(f"Passed over: {many} later jobs of its lane and tenant have started."))
     if standing.waited_ms:
         parts = ", ".join(f"{length(ms / 1_000)} {reason}" for reason, ms in standing.waited_ms.items())
-        console.print(show.text(f"Before it started it waited: {parts}."))
+        console.print(render.text(f"Before it started it waited: {parts}."))

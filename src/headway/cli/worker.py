@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from headway.cli.show import clean, plural
+from headway.cli.render import clean, plural
 from headway.client.settings import gather
 from headway.core.errors import ConfigError
 from headway.version import __version__
@@ -146,13 +146,13 @@ def worker(
     """
     if app is None:
         raise ConfigError("no app: write `headway worker module:attribute`, or set HEADWAY_APP")
-    from headway.engine.logs import configure_logs
+    from headway.observability.logs import configure_logs
     from headway.worker.parent import Parent
 
     overrides = flags.overrides(server=server, token=token)
     configure_logs(flags.log_form(), log_level)
     if reload:
-        from headway.worker.reloading import run_reloading
+        from headway.worker.autoreload import run_reloading
 
         words = [word for word in sys.argv[1:] if word != "--reload"]
         return run_reloading([sys.executable, "-m", "headway", *words], Path.cwd())

@@ -6,8 +6,8 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from headway.cli import panels, show
-from headway.cli.opening import HERE, JsonFlag, Place, opened, operating, run
+from headway.cli import render, tables
+from headway.cli.store_access import HERE, JsonFlag, Place, opened, operating, run
 from headway.client.settings import nearest
 from headway.core.errors import WorkerUnknown
 from headway.core.worker import WorkerState
@@ -23,9 +23,9 @@ def workers(*, json: JsonFlag = False, place: Place = HERE) -> int:
 
     stats = run(read())
     if json:
-        show.print_json({"items": [show.worker_values(worker) for worker in stats.workers], "next_cursor": None})
+        render.print_json({"items": [render.worker_values(worker) for worker in stats.workers], "next_cursor": None})
     elif stats.workers:
-        show.console().print(panels.workers_table(stats))
+        render.console().print(tables.workers_table(stats))
     else:
         print("No workers. Start one with `headway worker module:app`.")
     return 0
@@ -47,5 +47,5 @@ def drain(
                 raise WorkerUnknown(f"no live worker {worker_id!r}{nearest(worker_id, alive)}{known}")
 
     run(ask())
-    print(f"{show.clean(worker_id)}  draining")
+    print(f"{render.clean(worker_id)}  draining")
     return 0

@@ -15,13 +15,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, ParamSpec, TypeVar, overload
 
-from headway.client.blocking import Portal
 from headway.client.client import BATCH, Client
 from headway.client.codec import Signature
 from headway.client.command import OUTPUT, Choices, Command, CommandSignature
 from headway.client.context import Context
+from headway.client.depth import Depth
 from headway.client.job import Job
 from headway.client.options import Limit, Retry, Seconds, TaskOptions, Unique
+from headway.client.portal import Portal
 from headway.client.programs.output import Output
 from headway.client.settings import Settings, gather, load_settings, nearest
 from headway.client.task import Call, ContextTaskDecorator, Task, TaskDecorator, check_interactive, check_text
@@ -30,14 +31,13 @@ from headway.core.errors import BadArguments, BadCron, ConfigError, UnknownOptio
 from headway.core.job import JobId, NewJob, State, Submitted
 from headway.core.lease import Lease, Report
 from headway.core.policy.document import BUILT_IN, INTERACTIVE, Policy
-from headway.core.policy.rules import Paused, pausing, resuming
-from headway.engine import traces
-from headway.engine.audit import PYTHON
-from headway.engine.audited import audited
-from headway.engine.depth import Depth
-from headway.engine.inforce import InForce
-from headway.engine.policies import load_policy
-from headway.engine.rules import change_paused, declare_limits, read_paused
+from headway.core.policy.enforced import Paused, pausing, resuming
+from headway.observability import traces
+from headway.policy_store.current import InForce
+from headway.policy_store.rule_documents import change_paused, declare_limits, read_paused
+from headway.policy_store.versions import load_policy
+from headway.security.audit import PYTHON
+from headway.security.audited_store import audited
 from headway.stores.base import JobQuery, PrepareBlocking, Stats, Store, SubmitBlocking
 from headway.stores.open import open_store
 

@@ -13,20 +13,20 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import timedelta
 from typing import Any, ClassVar
 
-from headway.client.historian import Historian
+from headway.client.job_reader import Historian
 from headway.client.settings import seconds
+from headway.client.watcher import Watcher
+from headway.core.diagnostics import Standing
 from headway.core.errors import ConfigError, HeadwayError, IllegalMove, JobNotFound, ResultTimeout
 from headway.core.event import Event
 from headway.core.job import Job, JobId, NewJob, State, Submitted
 from headway.core.policy.document import Policy
 from headway.core.policy.estimate import Estimate
-from headway.core.standing import Standing
-from headway.engine.audited import audited
-from headway.engine.foresight import Foresight
-from headway.engine.reading import get_in_steps
-from headway.engine.traces import shown_trace
-from headway.engine.watch import Watcher
+from headway.estimates.forecaster import Foresight
+from headway.observability.traces import shown_trace
+from headway.security.audited_store import audited
 from headway.stores.base import JobQuery, Stats, Store, Submission, SubmitsWithin
+from headway.stores.paging import get_in_steps
 
 log = logging.getLogger("headway.jobs")
 

@@ -19,11 +19,11 @@ import msgspec
 
 from headway.client.options import Dependency
 from headway.core.errors import BadArguments, PayloadError, PayloadTooLarge
-from headway.core.words import nearest, shown
+from headway.core.job import PAYLOAD_VERSION
+from headway.core.suggest import nearest, shown
 
-VERSION = b"\x01"  # The first byte of every payload and result.
 SESSION = "headway.server"  # Stands before the arguments of a session: no parameter can have this name.
-_SESSION = VERSION + b'{"headway.server":'
+_SESSION = PAYLOAD_VERSION + b'{"headway.server":'
 DEPTH_MAX = 64
 COPIED_MAX = 4_096  # Bytes; below it a copy costs less than a view.
 
@@ -140,7 +140,7 @@ class Signature:
             if b"null" in payload:
                 self._check_numbers(values)
             self._check_types(payload)
-        return VERSION + payload
+        return PAYLOAD_VERSION + payload
 
     def encode_usual(self, args: tuple[Any, ...], *, largest: int) -> bytes | None:
         """Do as ``bind`` and ``encode`` do, in a third of their time, for arguments that are all given by place and are
@@ -152,7 +152,7 @@ class Signature:
             payload = _encoder.encode(self._placed(*args))
         except Exception:  # The longer way says what is wrong.
             return None
-        return VERSION + payload if len(payload) <= largest else None
+        return PAYLOAD_VERSION + payload if len(payload) <= largest else None
 
     def canonical(self, values: Mapping[str, Any]) -> bytes:
         """Encode named arguments alike, whatever the order of any keys."""
@@ -268,7 +268,7 @@ def encode_result(value: Any, *, typed: bool, largest: int) -> bytes | None:
         raise PayloadError(f"the result holds {lost}, which JSON cannot")
     if len(body) > largest:
         raise PayloadTooLarge(f"the result takes {len(body):,} bytes, more than the {largest:,} allowed (payload_max)")
-    return VERSION + body
+    return PAYLOAD_VERSION + body
 
 
 def decode_result(payload: bytes | None, kind: Any = Any) -> Any:
@@ -310,7 +310,7 @@ def raw_payload(payload: bytes) -> msgspec.Raw:
 
 def add_server(payload: bytes, server: str) -> bytes:
     """Put the address of the server that has admitted a session into its job's payload, before the arguments."""
-    rest = payload[len(VERSION) + 1 :]
+    rest = payload[len(PAYLOAD_VERSION) + 1 :]
     return _SESSION + _encoder.encode(server) + (b"}" if rest == b"}" else b"," + rest)
 
 
@@ -318,9 +318,9 @@ def split_server(payload: bytes) -> tuple[bytes, str | None]:
     """Take that address out again. Gives the payload as its task knows it, and the address if there is one."""
     if not payload.startswith(_SESSION):
         return payload, None
-    members = msgspec.json.decode(payload[len(VERSION) :], type=dict[str, msgspec.Raw])
+    members = msgspec.json.decode(payload[len(PAYLOAD_VERSION) :], type=dict[str, msgspec.Raw])
     server = msgspec.json.decode(members.pop(SESSION))
-    return VERSION + _encoder.encode(members), server if isinstance(server, str) else None
+    return PAYLOAD_VERSION + _encoder.encode(members), server if isinstance(server, str) else None
 
 
 def names_server(payload: bytes) -> bool:
@@ -329,7 +329,7 @@ def names_server(payload: bytes) -> bool:
 
 
 def payload_body(payload: bytes) -> bytes | memoryview:
-    if payload[:1] != VERSION:
+    if payload[:1] != PAYLOAD_VERSION:
         raise PayloadError(f"this payload has version {payload[:1].hex() or 'none'}; this Headway reads 01")
     return payload[1:] if len(payload) < COPIED_MAX else memoryview(payload)[1:]
 

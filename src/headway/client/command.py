@@ -17,10 +17,10 @@ from headway.client.programs.files import FILES_MAX, File, name_problem, read_fi
 from headway.client.programs.limits import Limits
 from headway.client.programs.output import Output
 from headway.core.errors import BadArguments, ConfigError
-from headway.core.words import nearest
+from headway.core.suggest import nearest
 
 if TYPE_CHECKING:
-    from headway.client.programs.running import Program
+    from headway.client.programs.process import Program
 
 OUTPUT = 16 << 20  # Bytes that come out at most, unless a command says otherwise.
 
@@ -92,7 +92,7 @@ class Command:
 
     def program(self, values: Mapping[str, Any], largest: int) -> Program:
         """Make the program ready to run."""
-        from headway.client.programs.running import Program  # What it needs is wanted by workers alone.
+        from headway.client.programs.process import Program  # What it needs is wanted by workers alone.
 
         files = self._files(values.get(FILES, {}))
         folder = None if self.artifacts is None else f"{self.artifacts}/{_run_name()}"

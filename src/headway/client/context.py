@@ -10,11 +10,11 @@ from contextvars import ContextVar
 from types import MappingProxyType
 from typing import Any
 
-from headway.client.conversation import Conversation
+from headway.client.session import Conversation
 from headway.core.errors import ConfigError, SessionClosed
 from headway.core.job import JobId
 from headway.core.lease import Lease
-from headway.engine.traces import shown_trace, taken_trace
+from headway.observability.traces import shown_trace, taken_trace
 
 Report = Callable[[Lease, float, str | None], None]
 WriteOutput = Callable[[Lease, str, str], None]  # Takes the name of a stream, and text.

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from headway.client.codec import decode_result
-from headway.client.info import JobInfo, job_info
+from headway.client.job_info import JobInfo, job_info
 from headway.core.errors import IllegalMove, JobCancelled, JobError, JobFailed, NotStored
 from headway.core.event import Event
 from headway.core.job import Job as Record

@@ -12,8 +12,8 @@ from headway.client.settings import seconds
 from headway.core.errors import ConfigError
 from headway.core.job import RetryRule
 from headway.core.policy.document import LIMIT_SCOPES, TENANT, LimitRule
+from headway.core.policy.enforced import counter_name
 from headway.core.policy.retry import DELAY_MS_MAX
-from headway.core.policy.rules import counter_name
 from headway.core.policy.units import parse_rate, write_length, write_rate
 
 Seconds = float | int | timedelta

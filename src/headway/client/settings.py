@@ -14,9 +14,9 @@ from typing import Any
 
 from headway.core.errors import ConfigError, UnknownOption
 from headway.core.policy.units import parse_rate
-from headway.core.words import nearest as nearest
-from headway.engine.redaction import SECRETS
-from headway.engine.sessions import plain_address
+from headway.core.suggest import nearest as nearest
+from headway.observability.redaction import SECRETS
+from headway.protocol.sessions import plain_address
 from headway.stores.base import TIMEOUT
 from headway.stores.open import mask
 

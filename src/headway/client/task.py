@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, NamedTuple, Never, 
 
 from headway.client.codec import Signature, add_server, read_payload, result_type
 from headway.client.context import Context, current, inline_lease
-from headway.client.ids import new_job_id
 from headway.client.invoke import bounce_to, invoke_async, invoke_plain
 from headway.client.job import Job
 from headway.client.options import CallOptions, Seconds, TaskOptions, Unique, milliseconds
@@ -20,8 +19,9 @@ from headway.client.settings import nearest, seconds
 from headway.core.errors import ConfigError, UnknownOption
 from headway.core.job import NewJob, RetryRule
 from headway.core.policy.document import ELASTIC, INTERACTIVE, TENANT, LimitRule, Policy
-from headway.core.policy.rules import applies, parameter_key, task_rule
-from headway.engine.redaction import redact
+from headway.core.policy.enforced import applies, parameter_key, task_rule
+from headway.observability.redaction import redact
+from headway.runtime.job_ids import new_job_id
 
 if TYPE_CHECKING:
     from headway.client.app import Headway

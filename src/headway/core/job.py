@@ -9,6 +9,7 @@ from typing import NamedTuple, NewType
 
 from headway.core.errors import IllegalMove, JobError
 
+PAYLOAD_VERSION = b"\x01"  # The first byte of every payload and result.
 JobId = NewType("JobId", str)
 
 

@@ -14,9 +14,9 @@ from headway.client.app import Headway
 from headway.server import problems
 from headway.server.docs import add_docs
 from headway.server.guard import AROUND, EFFECT, Guard
+from headway.server.maintenance import Mounted, upkeep
 from headway.server.routes import admin, fasdis, health, interactive, operate, policy, queue, streams, tasks, workers
 from headway.server.service import Service
-from headway.server.upkeep import Mounted, upkeep
 from headway.version import __version__
 
 ABOUT = """Submit tasks, watch them, ask why they wait, and run them from any language.

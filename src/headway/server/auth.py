@@ -16,9 +16,9 @@ from starlette.types import Scope as AsgiScope
 from starlette.websockets import WebSocket
 
 from headway.core.errors import StoreUnavailable
-from headway.engine.audit import OPEN
-from headway.engine.tickets import make_ticket, redeem_ticket
-from headway.engine.tokens import Grant, Tokens, id_of
+from headway.security.audit import OPEN
+from headway.security.tickets import make_ticket, redeem_ticket
+from headway.security.tokens import Grant, Tokens, id_of
 from headway.server.problems import Problem, answer
 
 BEARER = b"bearer "

@@ -21,10 +21,10 @@ from starlette.types import ASGIApp, Message, Receive, Send
 from starlette.types import Scope as AsgiScope
 
 from headway.core.errors import StoreError
-from headway.engine.binding import check_bind as check_bind
-from headway.engine.binding import reaches_only_here
-from headway.engine.tokens import Tokens
-from headway.engine.waiting import within
+from headway.runtime.bounded_wait import within
+from headway.security.binding import check_bind as check_bind
+from headway.security.binding import reaches_only_here
+from headway.security.tokens import Tokens
 from headway.server.auth import DENIAL, unauthenticated
 from headway.server.problems import Problem, answer
 
@@ -58,8 +58,8 @@ CSP_DOCS = (
 # Options of uvicorn that belong to this: no compression that a message could blow up in, no word on what we run, no
 # trust in what a header says about the address of a caller, and no line in a log with the address of a stream.
 UVICORN: Mapping[str, Any] = {
-    "http": "headway.server.protocol:Protocol",
-    "ws": "headway.server.protocol:SocketProtocol",
+    "http": "headway.server.connection_limits:Protocol",
+    "ws": "headway.server.connection_limits:SocketProtocol",
     "log_level": "warning",
     "server_header": False,
     "proxy_headers": False,

@@ -14,10 +14,10 @@ from typing import Any
 from fastapi import FastAPI
 
 from headway.client.app import Headway
+from headway.client.loading import load_app
 from headway.client.settings import gather
 from headway.server.api import headway_api
 from headway.worker.embedded import Worker
-from headway.worker.loading import load_app
 
 SLOTS = 3
 

@@ -10,7 +10,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from headway.core.policy.document import Policy
-from headway.engine.measures import Family, measure
+from headway.metrics.export import Family, measure
 from headway.stores.base import Store
 
 

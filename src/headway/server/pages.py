@@ -11,11 +11,11 @@ from starlette.responses import Response
 
 from headway.core.job import Job
 from headway.core.policy.document import Policy
-from headway.engine.reading import find_in_steps
 from headway.server.problems import Problem
+from headway.server.serializers import task_values
 from headway.server.service import Service
-from headway.server.tasks import task_values
 from headway.stores.base import JobQuery, next_page
+from headway.stores.paging import find_in_steps
 
 PAGE_BYTES = 4 << 20  # An answer ends with the item that reaches this; one item alone may be larger.
 LISTED_MAX = 1 << 10  # Bytes of parameters or of a result that a list shows without being asked to.

@@ -16,7 +16,7 @@ from starlette.responses import Response
 
 from headway.core.errors import HeadwayError, IdempotencyConflict, PolicyError, QueueFull
 from headway.core.log_event import LogEvent
-from headway.core.words import cut
+from headway.core.suggest import cut
 
 log = logging.getLogger("headway.server")
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from headway.client.settings import UNLIMITED, Settings
 from headway.core.policy.units import parse_rate
-from headway.engine.tickets import TICKET_MS
+from headway.security.tickets import TICKET_MS
 from headway.server.auth import Caller
 from headway.server.problems import Problem
 

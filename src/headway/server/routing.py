@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request
 from fastapi.routing import APIRoute
 from starlette.responses import Response
 
-from headway.core.words import nearest
+from headway.core.suggest import nearest
 from headway.server.auth import Caller, Scope, authorise
 from headway.server.guard import DEPTH_MAX, too_deep
 from headway.server.problems import FIELD_MAX, PROBLEM_JSON, STATUSES, Problem

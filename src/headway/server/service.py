@@ -14,21 +14,21 @@ from headway.client.app import Headway
 from headway.client.client import Client
 from headway.core.policy.document import Policy
 from headway.core.policy.estimate import Forecast
-from headway.core.policy.position import Places
-from headway.engine.desk import Desk
-from headway.engine.foresight import Foresight
-from headway.engine.scores import Scores
-from headway.engine.sessions import Addresses
-from headway.engine.store_check import StoreCheck
-from headway.engine.tokens import Tokens
+from headway.core.policy.positions import Places
+from headway.estimates.accuracy import Scores
+from headway.estimates.forecaster import Foresight
+from headway.observability.store_check import StoreCheck
+from headway.protocol.sessions import Addresses
+from headway.security.tokens import Tokens
 from headway.server.auth import Limiter
+from headway.server.gateway.service import Desk
 from headway.server.instances import Instances
-from headway.server.intake import Intake
-from headway.server.known import KnownTasks, Variants
-from headway.server.lookout import Lookout, Picture
 from headway.server.problems import Problem
 from headway.server.quotas import Quotas
-from headway.server.sessions import Sessions
+from headway.server.sessions.admission import Sessions
+from headway.server.shared_read import Lookout, Picture
+from headway.server.submit_batcher import Intake
+from headway.server.task_catalogue import KnownTasks, Variants
 from headway.stores.base import Store
 
 STREAMS_MAX = 10_000

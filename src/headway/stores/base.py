@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+from headway.core.diagnostics import Standing, Survey
 from headway.core.errors import IdempotencyConflict
 from headway.core.job import ClassKey, Job, JobId, NewJob, State, Submitted
 from headway.core.lease import Answer, Lease, Report
 from headway.core.policy.document import Keep
 from headway.core.policy.ladder import Amendment, Grant
 from headway.core.snapshot import Plan, Snapshot
-from headway.core.standing import Standing, Survey
 from headway.core.worker import Worker, WorkerState
 
 # The format of what stores write, and the oldest Headway that may read or write it.

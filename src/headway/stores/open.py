@@ -7,10 +7,15 @@ import time
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from headway.core.errors import ConfigError
+from headway.core.job import PAYLOAD_VERSION
 from headway.stores.base import TIMEOUT, Clock, Store
+
+if TYPE_CHECKING:
+    from headway.stores.postgres.archive.archive import Archive
 
 TIMEOUT_MAX = 3_600
 _REDIS = ("redis", "rediss", "valkey", "valkeys", "unix", "redis+sentinel", "rediss+sentinel", "redis+cluster",
@@ -42,9 +47,18 @@ def open_store(
     store = _make(url, namespace, clock, timeout)
     if transient is None or transient == url:
         return store
-    from headway.stores.paired.store import PairedStore
+    from headway.stores.split.store import PairedStore
 
     return PairedStore(store, lambda: _make(transient, namespace, clock, timeout))
+
+
+def open_archive(url: str, namespace: str) -> Archive:
+    """Make the archive at an address; it connects when first used. Raises ``ConfigError`` without its driver."""
+    if find_spec("asyncpg") is None:
+        raise ConfigError("history needs the driver asyncpg; install it with: pip install 'headway[postgres]'")
+    from headway.stores.postgres.archive.archive import Archive
+
+    return Archive(url, namespace, mark=PAYLOAD_VERSION)
 
 
 MakeStore = Callable[[str, str, Clock | None], Store]

@@ -8,8 +8,8 @@ import pytest
 
 from headway.client.client import Client
 from headway.stores.base import Store
-from headway.testing.bed import Testbed
 from headway.testing.clock import ManualClock
+from headway.testing.harness import Testbed
 
 GUARD = "headway_guard"
 MARK = "headway_store"

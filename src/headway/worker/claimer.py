@@ -12,10 +12,10 @@ from typing import Generic
 
 from headway.core.errors import StoreError
 from headway.core.lease import Lease
-from headway.engine.feed import Fed, Ran
-from headway.engine.outage import Outage
-from headway.engine.post import Feed, Word
+from headway.dispatch.job_source import Fed, Ran
+from headway.observability.outage import Outage
 from headway.stores.base import Calls, Ear, Progress
+from headway.worker.backend.base import Feed, Word
 
 log = logging.getLogger("headway.worker")
 

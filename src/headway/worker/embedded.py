@@ -16,32 +16,32 @@ from types import TracebackType
 from typing import Any
 
 from headway.client.app import Headway
+from headway.client.loading import path_of, policy_file
 from headway.core.errors import StoreError, StoreUnavailable
 from headway.core.job import JobId
 from headway.core.log_event import LogEvent
 from headway.core.policy.ladder import Grant
 from headway.core.policy.retry import Released
 from headway.core.worker import WorkerState
-from headway.engine.outage import Outage
-from headway.engine.post import LocalPost
-from headway.engine.tallies import PUBLISH_EVERY, Tallies
-from headway.engine.tally import STALE, Retirer
+from headway.maintenance.archiver import EVERY as ARCHIVE_EVERY
+from headway.maintenance.archiver import archivist
+from headway.maintenance.clock_jumps import JumpWatch
+from headway.maintenance.cron import Ticker
+from headway.maintenance.loop import every
+from headway.maintenance.preemption import EVERY as ROOM_EVERY
+from headway.maintenance.preemption import Steward
+from headway.maintenance.pruner import Pruner
+from headway.maintenance.reaper import Reaper
+from headway.maintenance.wait_sampling import Witness
+from headway.metrics.documents import STALE, Retirer
+from headway.metrics.recorder import PUBLISH_EVERY, Tallies
+from headway.observability.outage import Outage
+from headway.runtime.os_support import new_worker_id
 from headway.stores.base import Store
-from headway.worker.board import Board, Stop
-from headway.worker.chores.archivist import EVERY as ARCHIVE_EVERY
-from headway.worker.chores.archivist import archivist
-from headway.worker.chores.chore import every
-from headway.worker.chores.jumps import JumpWatch
-from headway.worker.chores.pruner import Pruner
-from headway.worker.chores.reaper import Reaper
-from headway.worker.chores.steward import EVERY as ROOM_EVERY
-from headway.worker.chores.steward import Steward
-from headway.worker.chores.ticker import Ticker
-from headway.worker.chores.witness import Witness
-from headway.worker.keeper import Keeper
-from headway.worker.loading import path_of, policy_file
+from headway.worker.backend.base import LocalPost
+from headway.worker.lease_renewer import Keeper
 from headway.worker.runner import Runner
-from headway.worker.system import new_worker_id
+from headway.worker.slot_table import Board, Stop
 
 log = logging.getLogger("headway.worker")
 

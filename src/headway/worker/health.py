@@ -6,9 +6,9 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from headway.engine.measures import Family, Labels, gauges
-from headway.worker.board import Board
-from headway.worker.keeper import Keeper
+from headway.metrics.export import Family, Labels, gauges
+from headway.worker.lease_renewer import Keeper
+from headway.worker.slot_table import Board
 
 
 class Health(NamedTuple):

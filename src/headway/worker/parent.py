@@ -17,37 +17,37 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from headway.client.codec import VERSION
 from headway.core.errors import ConfigError, HeadwayError, JobError, StoreError
-from headway.core.job import JobId
+from headway.core.job import PAYLOAD_VERSION, JobId
 from headway.core.log_event import LogEvent
 from headway.core.policy.document import reserved_slots
 from headway.core.policy.ladder import Grant
-from headway.core.policy.reading import policy_data
+from headway.core.policy.reader import policy_data
 from headway.core.policy.retry import Crashed, Ending, Released, Stopped, TimedOut
 from headway.core.worker import Worker, WorkerState
-from headway.engine.inforce import LOOK_SELDOM, InForce
-from headway.engine.measures import measure, write_text
-from headway.engine.outage import Outage
-from headway.engine.post import LocalPost, Post
-from headway.engine.remote import HttpPost
-from headway.engine.store_check import StoreCheck
-from headway.engine.tallies import PUBLISH_EVERY, Tallies
-from headway.engine.tally import STALE, Retirer
+from headway.maintenance.archiver import EVERY as ARCHIVE_EVERY
+from headway.maintenance.archiver import archivist
+from headway.maintenance.clock_jumps import JumpWatch
+from headway.maintenance.cron import Ticker
+from headway.maintenance.loop import every
+from headway.maintenance.preemption import EVERY as ROOM_EVERY
+from headway.maintenance.preemption import Steward
+from headway.maintenance.pruner import Pruner
+from headway.maintenance.reaper import Reaper
+from headway.maintenance.wait_sampling import Witness
+from headway.metrics.documents import STALE, Retirer
+from headway.metrics.export import measure, write_text
+from headway.metrics.recorder import PUBLISH_EVERY, Tallies
+from headway.observability.outage import Outage
+from headway.observability.store_check import StoreCheck
+from headway.policy_store.current import LOOK_SELDOM, InForce
+from headway.runtime.os_support import hide_from_programs, new_worker_id
+from headway.runtime.signals import Signals
 from headway.stores.base import Store
 from headway.stores.open import open_store
 from headway.version import __version__
-from headway.worker.board import SLOTS_MAX, Board, Held, Stop
-from headway.worker.chores.archivist import EVERY as ARCHIVE_EVERY
-from headway.worker.chores.archivist import archivist
-from headway.worker.chores.chore import every
-from headway.worker.chores.jumps import JumpWatch
-from headway.worker.chores.pruner import Pruner
-from headway.worker.chores.reaper import Reaper
-from headway.worker.chores.steward import EVERY as ROOM_EVERY
-from headway.worker.chores.steward import Steward
-from headway.worker.chores.ticker import Ticker
-from headway.worker.chores.witness import Witness
+from headway.worker.backend.base import LocalPost, Post
+from headway.worker.backend.http import HttpPost
 from headway.worker.control import (
     LEASES_ENDING,
     Begin,
@@ -62,10 +62,9 @@ from headway.worker.control import (
     Up,
 )
 from headway.worker.health import Health, not_ready, worker_families
-from headway.worker.keeper import Keeper, runner_ends_after
-from headway.worker.probes import Probes
-from headway.worker.stopping import Signals
-from headway.worker.system import hide_from_programs, new_worker_id
+from headway.worker.lease_renewer import Keeper, runner_ends_after
+from headway.worker.probe_server import Probes
+from headway.worker.slot_table import SLOTS_MAX, Board, Held, Stop
 
 log = logging.getLogger("headway.worker")
 
@@ -201,7 +200,7 @@ class Parent:
             return LocalPost(store, self.in_force, tallies=self.tallies)
         if up.policy is not None:
             self.in_force.adopt(up.policy_version, up.policy)
-        return HttpPost(up.server, up.token, self.in_force, mark=VERSION)
+        return HttpPost(up.server, up.token, self.in_force, mark=PAYLOAD_VERSION)
 
     def _start_chores(self, up: Up, store: Store, outage: Outage) -> None:
         jumps = JumpWatch(up.dead_after)
@@ -297,7 +296,7 @@ class RunnerProcess:
         self._process = process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
-            "headway.worker.child",
+            "headway.worker.runner_main",
             str(theirs.fileno()),
             str(board.descriptor),
             pass_fds=[theirs.fileno(), board.descriptor],

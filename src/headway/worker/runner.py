@@ -23,25 +23,25 @@ from headway.core.policy.document import INTERACTIVE, Policy, reserved_slots
 from headway.core.policy.ladder import Grant, rung_index
 from headway.core.policy.retry import Crashed, Ending, Raised, Released, Returned, Stopped, TimedOut, Unknown, judge
 from headway.core.worker import Worker
-from headway.engine import traces
-from headway.engine.catalogue import CronDocument, TaskEntry
-from headway.engine.feed import Ran
-from headway.engine.inforce import LOOK_SELDOM
-from headway.engine.post import Feed, Known, LocalPost, Pace, Post
-from headway.engine.sessions import Addresses
+from headway.dispatch.job_source import Ran
+from headway.maintenance.loop import every
+from headway.observability import traces
+from headway.policy_store.catalogue import CronDocument, TaskEntry
+from headway.policy_store.current import LOOK_SELDOM
+from headway.protocol.sessions import Addresses
 from headway.stores.base import Ear, Progress, Store
 from headway.version import __version__
-from headway.worker import dialling
-from headway.worker.board import Board, Stop
-from headway.worker.chores.chore import every
+from headway.worker import session_transport
+from headway.worker.active_job import Running
+from headway.worker.backend.base import Feed, Known, LocalPost, Pace, Post
 from headway.worker.claimer import Claimer
-from headway.worker.endings import is_cancellation, raised, returned
 from headway.worker.executors.inline import InlineExecutor
 from headway.worker.executors.process import Encoded, ProcessExecutor
 from headway.worker.executors.thread import ThreadExecutor
-from headway.worker.outputs import Outputs
-from headway.worker.running import Running
-from headway.worker.stints import Stints
+from headway.worker.inline_batching import Stints
+from headway.worker.outcomes import is_cancellation, raised, returned
+from headway.worker.program_output import Outputs
+from headway.worker.slot_table import Board, Stop
 
 log = logging.getLogger("headway.worker")
 job_log = logging.getLogger("headway.jobs")
@@ -147,7 +147,7 @@ class Runner:
             self._warn_of_threads()
             await self._prepare_processes()
             if self.has_sessions:
-                dialling.prepare()
+                session_transport.prepare()
             if not await self._register():
                 return
             self._feed = feed = self._post.feed(self.worker, self.pace, offset=random.random())

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headway.core.diagnostics import AHEAD_COUNTED, LimitView
+from headway.core.distributions import Coming, Known, Learned, bucket, merge
 from headway.core.job import ClassKey, State
-from headway.core.learned import Coming, Known, Learned, bucket, merge
 from headway.core.policy.document import BUILT_IN, Ladder, Lane, LimitRule, Policy, Reserve, Rung
+from headway.core.policy.enforced import Paused
 from headway.core.policy.estimate import Estimate, Forecast, Spot, estimate, materially_differs, spot_of
 from headway.core.policy.ladder import Floor
-from headway.core.policy.rules import Paused
-from headway.core.standing import AHEAD_COUNTED, LimitView
 from tests.core.policy.test_why import EXPORT, NOW_AT, Scene, a_run, a_view, a_worker
 
 SECONDS = 4.0

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headway.core.policy.enforced import SECOND_US, Rulebook, Rules
 from headway.core.policy.order import order_key
-from headway.core.policy.rules import SECOND_US, Rulebook, Rules
 
 Place = tuple[int, int, str]  # An order key, a number that grows, a tenant.
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
+from headway.core.diagnostics import Executing, Survey
 from headway.core.job import ClassKey, JobId
 from headway.core.policy.document import BUILT_IN, INTERACTIVE, Ladder, Policy, Reserve, Rung
+from headway.core.policy.enforced import Rules
 from headway.core.policy.ladder import Amendment, Elastic, Floor
-from headway.core.policy.rules import Rules
 from headway.core.policy.sessions import Placed, admit_session, crowded_out
 from headway.core.snapshot import ClassView, Snapshot
-from headway.core.standing import Executing, Survey
 from headway.core.worker import Worker, WorkerState
 
 LADDER = Ladder((Rung("fast", 3_000), Rung("slow", 30_000)))

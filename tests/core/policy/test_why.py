@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headway.core.diagnostics import AHEAD_COUNTED, Executing, LimitView, Standing, Survey
 from headway.core.job import ClassKey, Job, JobId, State
 from headway.core.policy.document import BUILT_IN, ELASTIC, LimitRule, Policy, Reserve, Rung
+from headway.core.policy.enforced import PAUSE, Paused, Rules
 from headway.core.policy.ladder import Floor
-from headway.core.policy.rules import PAUSE, Paused, Rules
 from headway.core.policy.why import CODES, Reason, class_reasons, length, why
 from headway.core.snapshot import ClassView, Snapshot
-from headway.core.standing import AHEAD_COUNTED, Executing, LimitView, Standing, Survey
 from headway.core.worker import Worker, WorkerState
 
 NOW_AT = 1_000_000_000

@@ -10,8 +10,8 @@ from celery import Celery  # type: ignore[import-untyped]
 
 from headway.core.errors import ConfigError
 from headway.integrations.celery import balancer_of, install
-from headway.integrations.celery.rules import Rules
-from headway.integrations.celery.shards import queue_of, shard_of
+from headway.integrations.celery.options import Rules
+from headway.integrations.celery.sharding import queue_of, shard_of
 
 
 def test_a_user_has_always_the_same_queues() -> None:

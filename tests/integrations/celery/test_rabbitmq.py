@@ -16,7 +16,7 @@ from celery import Celery  # type: ignore[import-untyped]
 from kombu import pools
 
 from headway.integrations.celery import balancer_of, enqueue_bulk, get_all_queue_loads
-from headway.integrations.celery.reconciling import Report
+from headway.integrations.celery.reconcile import Report
 from tests.integrations.celery.project import make_app
 from tests.integrations.celery.workers import FAST, CeleryWorker, eventually
 from tests.servers import Valkey, free_port

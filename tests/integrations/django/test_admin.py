@@ -17,9 +17,9 @@ from django.utils.html import escape
 
 from headway.core.errors import JobError
 from headway.core.policy.retry import Raised
-from headway.engine.traces import shown_trace
 from headway.integrations.django import queue
 from headway.integrations.django.models import IOJob
+from headway.observability.traces import shown_trace
 from headway.stores.base import Beat
 from tests.conformance.builders import CONFIRM_MS, LEASE_MS, a_job, a_worker, claim_one, end, register, submit
 from tests.integrations.django.conftest import both

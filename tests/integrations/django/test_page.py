@@ -15,8 +15,8 @@ import psycopg
 import pytest
 
 from tests.conftest import postgres
-from tests.guest import connect
 from tests.integrations.django.conftest import KINDS, ROOT, Worker, wait_until
+from tests.shared_file import connect
 
 pytestmark = [pytest.mark.xdist_group("django"), pytest.mark.slow]
 

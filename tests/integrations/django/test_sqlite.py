@@ -26,7 +26,7 @@ from headway.integrations.django import queue
 from headway.integrations.django.address import store_address
 from headway.integrations.django.models import IOJob
 from headway.integrations.django.sqlite import path_of
-from headway.stores.sqlite import guest
+from headway.stores.sqlite import shared_file
 from tests.integrations.django.conftest import table, use
 from tests.integrations.django.shop import tasks
 from tests.integrations.django.shop.models import Order
@@ -73,7 +73,7 @@ def test_a_file_that_the_other_library_has_open_is_not_touched(tmp_path: Path) -
             raise AssertionError("it was opened")
 
         with pytest.raises(StoreError, match="lose commits"):
-            guest.Guest(path, never).prepare()
+            shared_file.Guest(path, never).prepare()
 
 
 def test_what_a_transaction_learned_is_forgotten_with_it() -> None:

@@ -17,7 +17,7 @@ from django.db import connection, transaction
 from django.test import TestCase, TransactionTestCase
 from django.test.utils import setup_test_environment, teardown_test_environment
 
-from headway.core.policy.rules import Paused
+from headway.core.policy.enforced import Paused
 from headway.integrations.django import queue, testing
 from headway.integrations.django.models import IOJob
 from headway.integrations.django.testing import arun_jobs, run_jobs

@@ -20,9 +20,9 @@ from django.db import connection, transaction
 from django.utils import timezone
 
 from headway import PayloadError
-from headway.engine.catalogue import CronDocument, read_crons
 from headway.integrations.django import queue
 from headway.integrations.django.models import IOJob
+from headway.policy_store.catalogue import CronDocument, read_crons
 from tests.integrations.django.conftest import SELDOM, Worker, both, ended, wait_until
 from tests.integrations.django.names import Status
 from tests.integrations.django.shop import django_tasks_here as declared

@@ -9,7 +9,7 @@ from headway.core.lease import Answer
 from headway.core.policy.document import BUILT_IN
 from headway.core.policy.retry import Released, Returned, judge
 from headway.stores.base import Exchange
-from headway.stores.postgres import heads
+from headway.stores.postgres import scan_hints
 from headway.stores.postgres.store import PostgresStore
 from tests.conformance.builders import a_job, claim, claim_one, end, register, submit_one, the_job
 from tests.stores.postgres.conftest import OpenStore
@@ -22,8 +22,8 @@ async def waiting(store: PostgresStore) -> int:
 @pytest.fixture
 def slow_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a first picture, all others begin where that one found the first jobs."""
-    monkeypatch.setattr(heads, "SLOW", 0.0)
-    monkeypatch.setattr(heads, "SHARE", 10**9)
+    monkeypatch.setattr(scan_hints, "SLOW", 0.0)
+    monkeypatch.setattr(scan_hints, "SHARE", 10**9)
 
 
 @pytest.mark.usefixtures("slow_looks")
@@ -56,13 +56,13 @@ async def test_a_picture_shows_a_tenant_that_comes_before_those_who_wait(open_ur
 
 def test_whole_pictures_take_a_small_share_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
-    monkeypatch.setattr("headway.stores.postgres.heads.time.monotonic", lambda: now)
-    known = heads.Heads()
-    known.note({1: (7, 0)}, lasted=heads.SLOW / 2)
+    monkeypatch.setattr("headway.stores.postgres.scan_hints.time.monotonic", lambda: now)
+    known = scan_hints.Heads()
+    known.note({1: (7, 0)}, lasted=scan_hints.SLOW / 2)
     assert known.known() == ([], [], [])  # Quick ones are always whole.
     known.note({2: (9, 3)}, lasted=1.0)
     assert known.known() == ([1, 2], [7, 9], [0, 3])
-    now += heads.SHARE - 1
+    now += scan_hints.SHARE - 1
     assert known.known() == ([1, 2], [7, 9], [0, 3])
     now += 1
     assert known.known() == ([], [], [])

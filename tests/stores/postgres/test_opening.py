@@ -13,7 +13,7 @@ from headway.core.errors import ConfigError, NotAStore, StoreError, StoreTooNew
 from headway.stores.open import open_store
 from headway.stores.postgres.address import read_address
 from headway.stores.postgres.connections import connect
-from headway.stores.postgres.migrating import NEWEST, migrate
+from headway.stores.postgres.migrate import NEWEST, migrate
 from headway.stores.postgres.statements import MIGRATIONS
 from tests.conformance.builders import a_job, state_of, submit_one
 from tests.conftest import postgres

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from headway.core.policy.document import BUILT_IN
-from headway.engine.recovery import overdue, reap
+from headway.maintenance.recovery import overdue, reap
 from headway.stores.postgres import store as postgres_store
 from headway.stores.postgres.statements import queries
 from headway.stores.postgres.store import PostgresStore

@@ -12,13 +12,13 @@ import pytest
 from headway.core.job import State
 from headway.core.lease import Lease
 from headway.core.policy.document import BUILT_IN, LimitRule
+from headway.core.policy.enforced import Rules
 from headway.core.policy.lanes import plan
 from headway.core.policy.retry import Returned, judge
-from headway.core.policy.rules import Rules
 from headway.stores.base import RULES, WATCHER, Exchange
 from headway.stores.open import open_store
 from headway.stores.postgres.store import PostgresStore
-from headway.stores.rulebook import rules_body
+from headway.stores.rule_codec import rules_body
 from tests.conformance.builders import (
     a_claim_id,
     a_job,

@@ -13,7 +13,7 @@ import pytest
 from headway.core.job import JobId, NewJob, State
 from headway.stores.base import Clock, JobQuery, Store
 from headway.stores.open import open_store
-from headway.stores.redis import connection, link
+from headway.stores.redis import client, connection
 from headway.stores.redis.store import RedisStore
 from tests.conformance.builders import a_job, claim, end, register, submit
 from tests.servers import Proxy, Valkey
@@ -78,7 +78,7 @@ async def behind(proxy: Proxy, open_url: OpenStore) -> RedisStore:
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let calls be given up soon, for tests of what happens then."""
-    monkeypatch.setattr(link, "PATIENCE", 1.0)
+    monkeypatch.setattr(client, "PATIENCE", 1.0)
     monkeypatch.setattr("headway.stores.redis.connection.ANSWER_TIMEOUT", 0.3)
     monkeypatch.setattr(connection, "CONNECT_TIMEOUT", 0.3)
 

@@ -11,11 +11,11 @@ import pytest
 from headway.core.errors import StoreError
 from headway.core.job import ClassKey, State
 from headway.core.policy.document import LimitRule
+from headway.core.policy.enforced import Rules
 from headway.core.policy.retry import Raised
-from headway.core.policy.rules import Rules
 from headway.stores.base import RULES, Store
 from headway.stores.redis.store import RedisStore
-from headway.stores.rulebook import rules_body
+from headway.stores.rule_codec import rules_body
 from tests.conformance.builders import BOOM, a_job, beat, claim, end, ended_job, register, submit, submit_one
 from tests.servers import HOST, Valkey, ValkeyCluster
 from tests.stores.redis.conftest import OpenStore, drain, more, recount, submitting, until

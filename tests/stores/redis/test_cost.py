@@ -9,8 +9,8 @@ import pytest
 
 from headway import Headway
 from headway.core.job import NewJob
-from headway.engine.feed import LocalFeed
-from headway.engine.inforce import InForce
+from headway.dispatch.job_source import LocalFeed
+from headway.policy_store.current import InForce
 from headway.stores.redis.store import RedisStore
 from tests.conformance.builders import a_job, claim, claim_one, claimed_ids, end, register, submit
 from tests.servers import Valkey

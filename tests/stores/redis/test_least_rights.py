@@ -13,12 +13,12 @@ from headway.stores.base import Store
 from headway.stores.open import open_store
 from headway.testing.clock import ManualClock
 from tests.conformance import (
-    test_amend,
     test_cancel,
     test_claim,
     test_documents,
     test_finish,
     test_limits,
+    test_preempt,
     test_prune,
     test_recover,
     test_rungs,
@@ -89,8 +89,8 @@ def test_nothing_else_is_allowed(server: Valkey, command: str) -> None:  # S-29
 
 
 # What every store does, under that ACL.  S-29
-for _module in (test_claim, test_finish, test_cancel, test_documents, test_amend, test_stats, test_prune, test_recover,
-                test_limits, test_rungs, test_tenants):  # fmt: skip
+for _module in (test_claim, test_finish, test_cancel, test_documents, test_preempt, test_stats, test_prune,
+                test_recover, test_limits, test_rungs, test_tenants):  # fmt: skip
     globals().update(
         {
             name: test

@@ -13,13 +13,13 @@ from headway.core.errors import StoreBusy, StoreFull, StoreUnavailable
 from headway.core.job import State
 from headway.core.lease import Answer, Report
 from headway.core.policy.document import LimitRule
-from headway.core.policy.rules import Rules
+from headway.core.policy.enforced import Rules
 from headway.core.worker import WorkerState
 from headway.stores.base import KEEPER, RULES, Exchange
+from headway.stores.redis.client import Fixed, Link
 from headway.stores.redis.connection import Address, Login
-from headway.stores.redis.link import Fixed, Link
 from headway.stores.redis.store import RedisStore
-from headway.stores.rulebook import rules_body
+from headway.stores.rule_codec import rules_body
 from tests.conformance.builders import (
     a_job,
     beat,
@@ -209,7 +209,7 @@ async def test_new_clients_are_told_that_there_are_too_many(
     server = start_server()
     store = await open_url(server.url)
     server.ask("CONFIG", "SET", "maxclients", "1")
-    monkeypatch.setattr("headway.stores.redis.link.BACKOFF", 60.0)  # The first refusal is the last.
+    monkeypatch.setattr("headway.stores.redis.client.BACKOFF", 60.0)  # The first refusal is the last.
     with pytest.raises(StoreUnavailable, match="max number of clients"):
         await open_url(f"{server.url}?timeout=30")
     await submit(store, a_job())
@@ -372,7 +372,7 @@ async def test_a_server_that_cannot_write_its_file_is_waited_for_and_named(
             return b"rdb_last_bgsave_status:err" in await asyncio.to_thread(server.ask, "INFO", "persistence")
 
         await until(failed)
-        monkeypatch.setattr("headway.stores.redis.link.PATIENCE", 0.3)
+        monkeypatch.setattr("headway.stores.redis.client.PATIENCE", 0.3)
         with pytest.raises(StoreUnavailable, match="MISCONF"):
             await submit(store, a_job())
     finally:

@@ -16,8 +16,8 @@ import pytest
 from headway.core.errors import IdempotencyConflict, StoreError
 from headway.core.job import ClassKey, NewJob, State, Submitted
 from headway.stores.base import JobQuery
-from headway.stores.sqlite.bell import Bell
 from headway.stores.sqlite.database import Database
+from headway.stores.sqlite.notifier import Bell
 from headway.testing.clock import ManualClock
 from tests.conformance.builders import a_job, register, state_of, submit, submit_one
 from tests.stores.sqlite.conftest import OpenFile, locked

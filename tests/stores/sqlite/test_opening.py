@@ -19,7 +19,7 @@ import pytest
 from headway.core.errors import HeadwayError, NotAStore, StoreCorrupt, StoreError, StoreTooNew
 from headway.core.job import State
 from headway.stores.base import FORMAT, OLDEST_READER, OLDEST_WRITER, JobQuery
-from headway.stores.sqlite.own import APPLICATION_ID, OwnConnection, migrate
+from headway.stores.sqlite.own_file import APPLICATION_ID, OwnConnection, migrate
 from headway.stores.sqlite.statements import MIGRATIONS
 from tests.conformance.builders import a_job, state_of, submit, submit_one
 from tests.stores.sqlite.conftest import OpenFile

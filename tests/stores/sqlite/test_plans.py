@@ -8,7 +8,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from headway.stores.sqlite.own import OwnConnection, migrate
+from headway.stores.sqlite.own_file import OwnConnection, migrate
 from headway.stores.sqlite.statements import QUERIES
 
 # Tables that grow with the number of jobs. The others have a row for each lease, worker, class or minute.

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-ATTENDANT = Path(__file__).with_name("attendant.py")
+ATTENDANT = Path(__file__).with_name("terminal_supervisor.py")
 CHUNK = 32 << 10
 # Nothing of the worker's own environment but these: it may hold passwords.
 PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "USER", "LOGNAME", "SHELL", "TMPDIR")

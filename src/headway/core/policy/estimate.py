@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from math import sqrt
 from typing import NamedTuple
 
+from headway.core.diagnostics import AHEAD_COUNTED, LimitView, Standing, Survey
+from headway.core.distributions import Comers, Known, Lengths
 from headway.core.job import ClassKey, State
-from headway.core.learned import Comers, Known, Lengths
 from headway.core.policy.document import Policy
-from headway.core.policy.ends import POINTS
-from headway.core.policy.forward import Flow, Run, declared
-from headway.core.policy.position import Places, waiting_in
-from headway.core.policy.rules import PAUSE, Paused, Rulebook
+from headway.core.policy.enforced import PAUSE, Paused, Rulebook
+from headway.core.policy.fluid_model import Flow, Run, declared
+from headway.core.policy.positions import Places, waiting_in
+from headway.core.policy.slot_release import POINTS
 from headway.core.snapshot import ClassView
-from headway.core.standing import AHEAD_COUNTED, LimitView, Standing, Survey
 from headway.core.worker import TASK
 
 HALF, MOST = 0.0, 1.2816  # Standard deviations beyond which half of all cases lie, and a tenth.

@@ -10,10 +10,10 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from headway.core.diagnostics import Survey
 from headway.core.job import JobId
 from headway.core.policy.document import INTERACTIVE, Policy
 from headway.core.policy.ladder import Amendment, Floor, admit
-from headway.core.standing import Survey
 from headway.core.worker import TASK, Worker, WorkerState, serves
 
 

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from headway.core.diagnostics import AHEAD_COUNTED, LANES_COUNTED, Executing, LimitView, Standing, Survey
 from headway.core.job import ClassKey, Job, State
 from headway.core.policy.document import TENANT, Policy
+from headway.core.policy.enforced import PAUSE, SECOND_US, parameter_value
 from headway.core.policy.lanes import Line, lane_of, service_order
-from headway.core.policy.rules import PAUSE, SECOND_US, parameter_value
 from headway.core.snapshot import Snapshot
-from headway.core.standing import AHEAD_COUNTED, LANES_COUNTED, Executing, LimitView, Standing, Survey
 from headway.core.worker import TASK as _TASK
 from headway.core.worker import Worker, WorkerState, serves
 

@@ -13,17 +13,17 @@ from celery import Celery, signals  # type: ignore[import-untyped]
 
 from headway.core.errors import ConfigError
 from headway.core.log_event import LogEvent
-from headway.integrations.celery.addresses import Home, find_home
-from headway.integrations.celery.keeper import Keeper
+from headway.integrations.celery.broker_push import Post
+from headway.integrations.celery.lease_thread import Keeper
 from headway.integrations.celery.ledger import Ledger
-from headway.integrations.celery.marks import make_queue
-from headway.integrations.celery.posting import Post
-from headway.integrations.celery.reconciling import DepthLookout, Reconciler, RedisLookout, Report
-from headway.integrations.celery.rules import Rules
-from headway.integrations.celery.runs import Runs
-from headway.integrations.celery.sending import Router, Sender
-from headway.integrations.celery.shards import queue_of
-from headway.integrations.celery.sources import Sources
+from headway.integrations.celery.ledger_location import Home, find_home
+from headway.integrations.celery.options import Rules
+from headway.integrations.celery.reconcile import DepthLookout, Reconciler, RedisLookout, Report
+from headway.integrations.celery.routing_marker import make_queue
+from headway.integrations.celery.send_hook import Router, Sender
+from headway.integrations.celery.senders import Sources
+from headway.integrations.celery.sharding import queue_of
+from headway.integrations.celery.worker_signals import Runs
 
 HAND_RUN_MS = 3_600_000  # How long a run lasts at most that was counted by hand.
 HAND_WAIT_MS = 60_000  # And a promise that a task will come.

@@ -12,10 +12,10 @@ from celery.utils import uuid  # type: ignore[import-untyped]
 from headway.core.errors import ConfigError
 from headway.integrations.celery.balancer import Balancer
 from headway.integrations.celery.ledger import Entry, Parcel, member_of
-from headway.integrations.celery.marks import Gathered, make_queue, mark_of
 from headway.integrations.celery.messages import Envelope
-from headway.integrations.celery.rules import Bulk
-from headway.integrations.celery.sources import Sources
+from headway.integrations.celery.options import Bulk
+from headway.integrations.celery.routing_marker import Gathered, make_queue, mark_of
+from headway.integrations.celery.senders import Sources
 
 _WHERE = ("queue", "exchange", "routing_key")
 

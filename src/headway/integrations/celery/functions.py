@@ -11,7 +11,7 @@ from celery.canvas import Signature  # type: ignore[import-untyped]
 from headway.core.errors import ConfigError
 from headway.integrations.celery.balancer import ATTRIBUTE, Balancer, balancer_of
 from headway.integrations.celery.bulk import send_bulk
-from headway.integrations.celery.rules import Bulk, By, Measure, Route, Rules
+from headway.integrations.celery.options import Bulk, By, Measure, Route, Rules
 
 
 def install(

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from headway.integrations.celery.library import library
-from headway.integrations.celery.rules import Measure
+from headway.integrations.celery.options import Measure
 from headway.stores.redis.address import Place
-from headway.stores.redis.blocking import BlockingLink, Word
+from headway.stores.redis.blocking_client import BlockingLink, Word
 
 PAGE = 500
 MESSAGES = 100  # How many the server reads at once: about a millisecond of its time.

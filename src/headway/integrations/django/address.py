@@ -42,7 +42,7 @@ def store_address() -> str:
 def borrowing_store(alias: str, namespace: str, *, clock: Clock | None = None) -> Store:
     """Make a store in PostgreSQL that uses Django's connection of the thread that calls it."""
     from headway.stores.postgres.address import read_address
-    from headway.stores.postgres.borrowed import BorrowedConnection
+    from headway.stores.postgres.borrowed_connection import BorrowedConnection
     from headway.stores.postgres.store import PostgresStore
 
     address = read_address(store_address())

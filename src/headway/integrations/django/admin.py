@@ -15,10 +15,10 @@ from django.utils.html import format_html
 
 from headway.core.errors import HeadwayError
 from headway.core.job import State
-from headway.engine.traces import shown_trace
 from headway.integrations.django.models import IOAttempt, IOJob
 from headway.integrations.django.queue import queue
 from headway.integrations.django.status import look
+from headway.observability.traces import shown_trace
 
 _FACTS = ("id", "task_name", "status_shown", "why", "reason", "lane", "tenant", "progress_shown", "trace_shown")
 _TIMES = ("queued", "scheduled", "picked", "visible", "finished", "picked_by")

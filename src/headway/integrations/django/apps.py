@@ -18,7 +18,7 @@ class IoQueueConfig(AppConfig):
 
     def ready(self) -> None:
         from headway.integrations.django.checks import check_database, check_settings, check_tasks
-        from headway.integrations.django.flushing import flush_on_signal
+        from headway.integrations.django.flush import flush_on_signal
         from headway.integrations.django.sqlite import SCHEME, claim_files, worker_store
         from headway.stores.open import register_scheme
 

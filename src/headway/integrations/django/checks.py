@@ -19,7 +19,7 @@ from headway.integrations.django.queue import Queue, in_tests, is_of_django_task
 from headway.integrations.django.registry import IoTask
 from headway.integrations.django.sqlite import is_in_memory
 from headway.stores.open import open_store
-from headway.stores.sqlite.guest import check_library
+from headway.stores.sqlite.shared_file import check_library
 
 
 def check_settings(**_: Any) -> list[CheckMessage]:

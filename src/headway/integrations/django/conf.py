@@ -10,7 +10,7 @@ from urllib.parse import quote, urlsplit
 
 from django.conf import settings
 
-from headway.core.words import nearest
+from headway.core.suggest import nearest
 
 PREFIX = "IOQUEUE_"
 DATABASE = "default"

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
-from headway.client.blocking import Portal
+from headway.client.portal import Portal
 
 T = TypeVar("T")
 

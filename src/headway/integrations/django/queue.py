@@ -17,10 +17,10 @@ from headway.client.app import Headway
 from headway.client.client import Client
 from headway.client.job import Job
 from headway.client.task import Call, Task
+from headway.core.diagnostics import Survey
 from headway.core.errors import JobNotFound, NotAStore, StoreError
 from headway.core.job import JobId, NewJob, State, Submitted
 from headway.core.policy.why import unknown_tasks
-from headway.core.standing import Survey
 from headway.integrations.django.address import WORKS, borrowing_store, store_address
 from headway.integrations.django.conf import Options, database, read_options
 from headway.integrations.django.connections import keep_connections_fresh

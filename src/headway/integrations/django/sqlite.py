@@ -19,11 +19,11 @@ from django.db import connections
 from headway.integrations.django.conf import database
 from headway.stores.base import Clock, Store
 from headway.stores.open import host_ms, open_store
-from headway.stores.paired.store import PairedStore
+from headway.stores.split.store import PairedStore
+from headway.stores.sqlite.caller_connection import Joined
 from headway.stores.sqlite.database import Database
-from headway.stores.sqlite.guest import Guest, migrate_guest
-from headway.stores.sqlite.joined import Joined
-from headway.stores.sqlite.libraries import STDLIB, claim
+from headway.stores.sqlite.library_guard import STDLIB, claim
+from headway.stores.sqlite.shared_file import Guest, migrate_guest
 from headway.stores.sqlite.store import SqliteStore
 
 SCHEME = "django://"

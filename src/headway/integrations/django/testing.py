@@ -15,17 +15,17 @@ from django.db import DatabaseError, connections, transaction
 
 from headway.integrations.django.address import borrowing_store
 from headway.integrations.django.conf import database
-from headway.integrations.django.flushing import let_time_pass
+from headway.integrations.django.flush import let_time_pass
 from headway.integrations.django.portal import at_once
 from headway.integrations.django.queue import Queue, is_of_django_tasks, queue
 from headway.integrations.django.sqlite import is_sqlite, joined_store
 from headway.stores.base import Ear, Store
-from headway.stores.ears import LocalEar
-from headway.testing.bed import Drained, drained
-from headway.testing.bench import Bench
+from headway.stores.notifications import LocalEar
+from headway.testing.harness import Drained, drained
+from headway.testing.runner import Bench
+from headway.worker.active_job import Running
 from headway.worker.executors.inline import InlineExecutor
 from headway.worker.executors.thread import Outcome, ThreadExecutor
-from headway.worker.running import Running
 
 ATTEMPTS_MAX = 10_000  # A run that starts more than these has jobs that never end.
 

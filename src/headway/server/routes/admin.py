@@ -10,23 +10,23 @@ from msgspec.structs import asdict
 from starlette.responses import Response
 
 from headway.core.job import State
-from headway.core.moments import write_moment
-from headway.core.policy.rules import pausing, resuming
+from headway.core.policy.enforced import pausing, resuming
+from headway.core.timestamps import write_moment
 from headway.core.worker import Worker
-from headway.engine.audit import Place, walk_audit
-from headway.engine.audited import audited, paused_values
-from headway.engine.catalogue import TaskEntry
-from headway.engine.reading import find_in_steps
-from headway.engine.rules import change_paused
+from headway.policy_store.catalogue import TaskEntry
+from headway.policy_store.rule_documents import change_paused
+from headway.security.audit import Place, walk_audit
+from headway.security.audited_store import audited, paused_values
 from headway.server.auth import Scope
 from headway.server.pages import Page, bad_cursor, encode, named_page, read_name, write_name
 from headway.server.problems import Problem
 from headway.server.routes.tasks import reply
 from headway.server.routing import Routes, caller_of
+from headway.server.schemas.rest import AuditShape, CatalogueShape, Pause, Pauses, WorkerDrained, WorkersShape
+from headway.server.serializers import TASK_NEED
 from headway.server.service import service_of
-from headway.server.shapes import AuditShape, CatalogueShape, Pause, Pauses, WorkerDrained, WorkersShape
-from headway.server.tasks import TASK_NEED
 from headway.stores.base import JobQuery
+from headway.stores.paging import find_in_steps
 
 RUNNING_MAX = 1_000  # Executing tasks that a list of workers names.
 

@@ -9,14 +9,14 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from headway.core.job import Job, State
-from headway.core.moments import write_moment
+from headway.core.timestamps import write_moment
 from headway.server.auth import Scope
 from headway.server.problems import Problem
 from headway.server.routes.tasks import SUBMIT_PROBLEMS, TaskId, find, reply
 from headway.server.routing import Routes, caller_of
+from headway.server.schemas.rest import Body, Name, NewTask
 from headway.server.service import service_of
-from headway.server.shapes import Body, Name, NewTask
-from headway.server.submitting import make_call, submit
+from headway.server.submit import make_call, submit
 
 DEFAULT_TASK = "demo.sleep"
 STATUSES = {State.QUEUED: "queued", State.EXECUTING: "processing", State.COMPLETED: "completed"}

@@ -9,8 +9,8 @@ from headway.server.auth import Scope
 from headway.server.problems import Problem
 from headway.server.routes.tasks import reply
 from headway.server.routing import Routes
+from headway.server.schemas.rest import Health, Readiness
 from headway.server.service import service_of
-from headway.server.shapes import Health, Readiness
 
 routes = Routes("health")
 

@@ -11,19 +11,19 @@ from starlette.websockets import WebSocketDisconnect
 
 from headway.core.errors import HeadwayError
 from headway.core.job import JobId
-from headway.engine.sessions import PATH, RESUME
-from headway.engine.traces import taken_trace
+from headway.observability.traces import taken_trace
+from headway.protocol.sessions import PATH, RESUME
 from headway.server.auth import Caller, Scope, authorise, refuse_socket, subprotocol_of, tenant_for, ticket_for
-from headway.server.forwarding import forward, reach
 from headway.server.pages import encode
 from headway.server.problems import Problem, problem_of
 from headway.server.routes.streams import NOT_FOUND, TICKET_SECONDS
 from headway.server.routes.tasks import reply
 from headway.server.routing import Routes, caller_of, check_depth, read_json
+from headway.server.schemas.rest import Ticket
 from headway.server.service import Service, service_of
-from headway.server.session import Session
-from headway.server.sessions import Denied
-from headway.server.shapes import Ticket
+from headway.server.sessions.admission import Denied
+from headway.server.sessions.relay import forward, reach
+from headway.server.sessions.session import Session
 
 DENIED = 4429
 NAME_MAX = 255

@@ -8,9 +8,11 @@ import msgspec
 from fastapi import Request
 from starlette.responses import Response
 
-from headway.engine.audit import Group
-from headway.engine.audited import audited
-from headway.engine.operating import (
+from headway.security.audit import Group
+from headway.security.audited_store import audited
+from headway.server.auth import Scope
+from headway.server.guard import too_deep
+from headway.server.operator_rpc import (
     CHANGING,
     LOOKING,
     PATH,
@@ -21,8 +23,6 @@ from headway.engine.operating import (
     check_question,
     perform,
 )
-from headway.server.auth import Scope
-from headway.server.guard import too_deep
 from headway.server.problems import Problem
 from headway.server.routes.tasks import reply
 from headway.server.routing import Routes, caller_of

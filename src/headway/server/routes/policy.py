@@ -7,16 +7,16 @@ from typing import Annotated, Any
 from fastapi import Body, Query, Request
 from starlette.responses import Response
 
-from headway.core.moments import write_moment
-from headway.core.policy.reading import policy_data, read_policy
-from headway.engine.audited import audited
-from headway.engine.load import check_here
-from headway.engine.policies import Applied, apply_policy, read_applied, read_current
+from headway.core.policy.reader import policy_data, read_policy
+from headway.core.timestamps import write_moment
+from headway.estimates.load import check_here
+from headway.policy_store.versions import Applied, apply_policy, read_applied, read_current
+from headway.security.audited_store import audited
 from headway.server.auth import Scope
 from headway.server.routes.tasks import reply
 from headway.server.routing import Routes, caller_of
+from headway.server.schemas.rest import PolicyChecked, PolicyShape
 from headway.server.service import service_of
-from headway.server.shapes import PolicyChecked, PolicyShape
 
 NOTE_MAX = 500
 

@@ -10,15 +10,15 @@ from starlette.responses import Response
 
 from headway.core.job import JobId, State
 from headway.core.worker import WorkerState
-from headway.engine.reading import find_in_steps, get_in_steps
 from headway.server.auth import Caller, Scope, tenant_for
 from headway.server.pages import read_end_cursor, task_page
 from headway.server.problems import Problem
 from headway.server.routes.tasks import PAGE, PAGE_MAX, Include, TaskId, find, read_include, reply
 from headway.server.routing import Routes, caller_of
+from headway.server.schemas.rest import BULK_MAX, Name, QueueStats, Replay, Replayed, TaskPage, TaskState
 from headway.server.service import Service, service_of
-from headway.server.shapes import BULK_MAX, Name, QueueStats, Replay, Replayed, TaskPage, TaskState
 from headway.stores.base import JobQuery, LaneStats, Stats
+from headway.stores.paging import find_in_steps, get_in_steps
 
 routes = Routes("queue", "/api/v1")
 

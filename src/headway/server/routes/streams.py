@@ -13,16 +13,16 @@ from starlette.types import Message, Send
 
 from headway.core.errors import HeadwayError
 from headway.core.job import JobId
-from headway.core.moments import write_moment
+from headway.core.timestamps import write_moment
 from headway.server.auth import Caller, Scope, authorise, refuse_socket, subprotocol_of, ticket_for
+from headway.server.event_stream import Told, follow, knows_end, read_place, write_place
 from headway.server.pages import encode
 from headway.server.problems import Problem, problem_of
 from headway.server.routes.tasks import TaskId, find, reply
 from headway.server.routing import Routes, caller_of
+from headway.server.schemas.rest import Ticket
+from headway.server.serializers import ending_values, estimate_values
 from headway.server.service import Service, service_of
-from headway.server.shapes import Ticket
-from headway.server.streams import Told, follow, knows_end, read_place, write_place
-from headway.server.tasks import ending_values, estimate_values
 
 SEND_SECONDS = 30.0  # A reader that takes longer to make room is let go.
 TOO_SLOW, RESTARTING, NOT_FOUND = 1013, 1012, 4404

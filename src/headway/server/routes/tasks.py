@@ -10,14 +10,12 @@ from starlette.responses import Response
 
 from headway.core.errors import JobNotFound
 from headway.core.job import Job, JobId, State
-from headway.core.moments import write_moment
-from headway.engine.reading import passed_over
+from headway.core.timestamps import write_moment
 from headway.server.auth import Caller, Scope, tenant_for
 from headway.server.pages import encode, read_cursor, task_page
 from headway.server.problems import Problem
 from headway.server.routing import Routes, caller_of
-from headway.server.service import Service, service_of
-from headway.server.shapes import (
+from headway.server.schemas.rest import (
     BULK_MAX,
     TEXT_MAX,
     Cancelled,
@@ -32,9 +30,11 @@ from headway.server.shapes import (
     TaskState,
     Why,
 )
-from headway.server.submitting import Kept, make_call, make_calls, stand, submit
-from headway.server.tasks import estimate_values, reason_values, task_values
+from headway.server.serializers import estimate_values, reason_values, task_values
+from headway.server.service import Service, service_of
+from headway.server.submit import Kept, make_call, make_calls, stand, submit
 from headway.stores.base import JobQuery
+from headway.stores.paging import passed_over
 
 PAGE, PAGE_MAX = 50, 500
 AGE_MAX = 100 * 365 * 86_400

@@ -16,13 +16,23 @@ from typing import Annotated
 from fastapi import Path, Request
 from starlette.responses import Response
 
-from headway.core.policy.reading import policy_data
+from headway.core.policy.reader import policy_data
 from headway.server.auth import Scope
+from headway.server.gateway.translate import (
+    check_tasks,
+    given_tasks,
+    new_worker,
+    read_held,
+    read_output,
+    read_poll,
+    read_result,
+    unreadable,
+    vouched,
+)
 from headway.server.problems import Problem
 from headway.server.routes.tasks import reply
 from headway.server.routing import Routes, caller_of
-from headway.server.service import Service, service_of
-from headway.server.shapes_workers import (
+from headway.server.schemas.worker import (
     Acknowledged,
     Drain,
     Drained,
@@ -37,17 +47,7 @@ from headway.server.shapes_workers import (
     Registered,
     Result,
 )
-from headway.server.workers import (
-    check_tasks,
-    given_tasks,
-    new_worker,
-    read_held,
-    read_output,
-    read_poll,
-    read_result,
-    unreadable,
-    vouched,
-)
+from headway.server.service import Service, service_of
 
 log = logging.getLogger("headway.server")
 

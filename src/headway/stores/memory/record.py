@@ -9,7 +9,7 @@ from headway.core.job import Attempt, ClassKey, Job, NewJob, State
 from headway.core.lease import Lease
 from headway.core.worker import Worker
 from headway.stores.base import JobQuery
-from headway.stores.memory.line import Place
+from headway.stores.memory.queue import Place
 
 
 @dataclass(slots=True)

@@ -9,17 +9,17 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from headway.core.diagnostics import AHEAD_COUNTED, Executing, LimitView, Standing, Survey
 from headway.core.job import Attempt, ClassKey, Job, JobId, NewJob, State, Submitted, check_move
 from headway.core.lease import Answer, Lease, Report, answer_late, moved_class
 from headway.core.policy.document import BUILT_IN, INTERACTIVE, Keep, LimitRule
+from headway.core.policy.enforced import Rulebook, lets_start
 from headway.core.policy.ladder import Amendment, Floor, amended, budget_of, counts_on, fit_rung, grants, see_floor
 from headway.core.policy.limits import clamp_rate, conforms_at, step_rate
 from headway.core.policy.order import order_key
 from headway.core.policy.retry import Released, heed_cancel, judge
-from headway.core.policy.rules import Rulebook, lets_start
-from headway.core.policy.waits import Stretch, extend, park_reason, waited_ms
+from headway.core.policy.wait_reasons import Stretch, extend, park_reason, waited_ms
 from headway.core.snapshot import ClassView, Plan, Snapshot, Take
-from headway.core.standing import AHEAD_COUNTED, Executing, LimitView, Standing, Survey
 from headway.core.worker import Worker, WorkerState, serves
 from headway.stores.base import (
     KEEPER,
@@ -46,10 +46,10 @@ from headway.stores.base import (
     end_place,
 )
 from headway.stores.clock import SteadyClock
-from headway.stores.ears import LocalEar
-from headway.stores.memory.line import Line
+from headway.stores.memory.queue import Line
 from headway.stores.memory.record import Record, job_of, matches, transient_lease
-from headway.stores.rulebook import read_rulebook
+from headway.stores.notifications import LocalEar
+from headway.stores.rule_codec import read_rulebook
 from headway.stores.texts import check_jobs, check_text, check_worker
 
 MINUTE = 60_000

@@ -12,8 +12,8 @@ from headway.core.errors import JobError
 from headway.core.job import Attempt, ClassKey, Job, JobId, RetryRule
 from headway.core.lease import Lease
 from headway.core.policy.document import Ladder
+from headway.core.policy.enforced import Rulebook
 from headway.core.policy.ladder import Floor, budget_of
-from headway.core.policy.rules import Rulebook
 from headway.core.snapshot import ClassView, Snapshot
 from headway.core.worker import Worker, WorkerState
 from headway.stores.base import WAITING_COUNTED

@@ -8,14 +8,14 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from headway.core.diagnostics import Standing, Survey
 from headway.core.errors import HeadwayError, StoreUnavailable
 from headway.core.job import ClassKey, Job, JobId, NewJob, State, Submitted
 from headway.core.lease import Lease
 from headway.core.policy.document import Keep
+from headway.core.policy.enforced import Rulebook
 from headway.core.policy.ladder import Amendment
-from headway.core.policy.rules import Rulebook
 from headway.core.snapshot import Snapshot
-from headway.core.standing import Standing, Survey
 from headway.core.worker import WorkerState
 from headway.stores.base import (
     POLICIES,
@@ -33,30 +33,21 @@ from headway.stores.base import (
     Stats,
     submit_within,
 )
-from headway.stores.postgres import (
-    ending,
-    exchanging,
-    keeping,
-    migrating,
-    pruning,
-    quick,
-    reading,
-    rows,
-    standing,
-)
-from headway.stores.postgres.bell import WATCHED_MS, Bell
-from headway.stores.postgres.caps import adopt_rules
+from headway.stores.postgres import claim, diagnose, fast_path, finish, heartbeat, migrate, prune, rows
+from headway.stores.postgres import query as reads
 from headway.stores.postgres.connections import Connection, Connections, KnownAlready, connect, naming
+from headway.stores.postgres.external_transaction import PlainSubmission, Submission
+from headway.stores.postgres.limits import adopt_rules
+from headway.stores.postgres.notifier import WATCHED_MS, Bell
 from headway.stores.postgres.statements import channel, queries
-from headway.stores.postgres.submitting import Batch, Plain, as_plain
+from headway.stores.postgres.submit import Batch, Plain, as_plain
 from headway.stores.postgres.transaction import Database, Memory, Row, Transaction, binding, read_rules
-from headway.stores.postgres.within import PlainSubmission, Submission
 from headway.stores.texts import check_jobs, check_text, check_worker, is_writable
 from headway.stores.transport import warn_once
 
 if TYPE_CHECKING:
     from headway.stores.postgres.address import Address
-    from headway.stores.postgres.borrowed import BorrowedConnection
+    from headway.stores.postgres.borrowed_connection import BorrowedConnection
 
 T = TypeVar("T")
 
@@ -95,8 +86,8 @@ class PostgresStore:
         self._channel = channel(address.schema, namespace)
         self._bell = Bell(address.listen if borrowed is None else None, self._channel, self._watch)
         self._memory = Memory()
-        self._looks = quick.Looks()
-        self._round = pruning.Round()
+        self._looks = fast_path.Looks()
+        self._round = prune.Round()
         self._swept = -THOROUGH_EVERY
 
     async def open(self) -> None:
@@ -107,7 +98,7 @@ class PostgresStore:
         with naming(self.address.shown):
             connection = await connect(self.address.url, pgbouncer=self.address.pgbouncer, within=self.address.timeout)
             try:
-                await migrating.prepare(connection, self._schema, self.address.shown)
+                await migrate.prepare(connection, self._schema, self.address.shown)
             except BaseException:
                 connection.terminate()
                 raise
@@ -122,7 +113,7 @@ class PostgresStore:
         with naming(self.address.shown):
             connection = await connect(self.address.url, pgbouncer=self.address.pgbouncer)
             try:
-                return await migrating.migrate(connection, self._schema, self.address.shown)
+                return await migrate.migrate(connection, self._schema, self.address.shown)
             finally:
                 await connection.close(timeout=5)
 
@@ -213,22 +204,22 @@ class PostgresStore:
         for _ in range(3):  # Rules may change meanwhile.
             if memory.rules_version < 0:
                 await self._follow_rules()
-            if binding(memory.book) or not quick.may_be_quick(request):
+            if binding(memory.book) or not fast_path.may_be_quick(request):
                 break
             if request.plan is not None and any(take.key not in memory.class_ids for take in request.plan.takes):
                 await self._read(Transaction.classes)
             answer = await self._connections.run(
-                lambda raw: quick.exchange(Database(raw, self._schema), memory, self._looks, request, self._now())
+                lambda raw: fast_path.exchange(Database(raw, self._schema), memory, self._looks, request, self._now())
             )
             if answer is not None:
                 return answer
             if memory.rules_version >= 0:
                 break
-        return await self._write(lambda tx: exchanging.exchange(tx, request), asker=request.worker_id)
+        return await self._write(lambda tx: claim.exchange(tx, request), asker=request.worker_id)
 
     async def renew(self, beat: Beat) -> Renewed:
         check_worker(beat.worker)
-        return await self._write(lambda tx: keeping.renew(tx, beat))
+        return await self._write(lambda tx: heartbeat.renew(tx, beat))
 
     async def leases(self, *, worker_id: str | None = None, limit: int = 1_000) -> list[Lease]:
         check_text(worker_id or "", "a worker's id")
@@ -254,7 +245,7 @@ class PostgresStore:
         check_text(worker_id, "a worker's id")
 
         async def write(tx: Transaction) -> None:
-            await ending.set_worker_state(tx, worker_id, WorkerState.DEAD)
+            await finish.set_worker_state(tx, worker_id, WorkerState.DEAD)
             if left:
                 await tx.db.run("forget_worker", worker_id, tx.namespace_id)
 
@@ -265,53 +256,53 @@ class PostgresStore:
 
         async def write(tx: Transaction) -> bool:
             tx.rung.append(worker_id)
-            return await ending.set_worker_state(tx, worker_id, WorkerState.DRAINING)
+            return await finish.set_worker_state(tx, worker_id, WorkerState.DRAINING)
 
         return await self._write(write)
 
     async def cancel(self, job_ids: Sequence[JobId], reason: str = "cancelled") -> list[State | None]:
-        return await self._move(job_ids, lambda tx, row: ending.cancel(tx, row, reason))
+        return await self._move(job_ids, lambda tx, row: finish.cancel(tx, row, reason))
 
     async def amend(self, amendments: Sequence[Amendment]) -> list[bool]:
-        return await self._write(lambda tx: keeping.amend(tx, amendments))
+        return await self._write(lambda tx: heartbeat.amend(tx, amendments))
 
     async def retry(self, job_ids: Sequence[JobId]) -> list[State | None]:
-        return await self._move(job_ids, ending.retry)
+        return await self._move(job_ids, finish.retry)
 
     async def get(self, job_ids: Sequence[JobId]) -> list[Job | None]:
-        return await self._read(lambda tx: reading.get(tx, job_ids))
+        return await self._read(lambda tx: reads.get(tx, job_ids))
 
     async def find(self, query: JobQuery) -> list[Job]:
-        return await self._read(lambda tx: reading.find(tx, query))
+        return await self._read(lambda tx: reads.find(tx, query))
 
     async def snapshot(self) -> Snapshot:
-        return await self._read(reading.snapshot)
+        return await self._read(reads.snapshot)
 
     async def stats(self) -> Stats:
-        return await self._read(reading.stats)
+        return await self._read(reads.stats)
 
     async def waiting_of(self, tenant: str) -> dict[str, LaneStats]:
-        return await self._read(lambda tx: reading.waiting_of(tx, tenant))
+        return await self._read(lambda tx: reads.waiting_of(tx, tenant))
 
     async def survey(self) -> Survey:
-        return await self._read(standing.survey)
+        return await self._read(diagnose.survey)
 
     async def standing(self, job_id: JobId) -> Standing | None:
-        return await self._read(lambda tx: standing.standing(tx, job_id))
+        return await self._read(lambda tx: diagnose.standing(tx, job_id))
 
     async def witness(self, reasons: Mapping[ClassKey, str]) -> None:
         if reasons:
-            await self._write(lambda tx: standing.witness(tx, reasons))
+            await self._write(lambda tx: diagnose.witness(tx, reasons))
 
     async def prune(self, keep: Keep, *, limit: int = 1_000) -> int:
-        touched = await self._write(lambda tx: pruning.prune(tx, keep, limit, self._round))
+        touched = await self._write(lambda tx: prune.prune(tx, keep, limit, self._round))
         if self._round.days_are_due():
             await self._ready()
             await self._first("partitions_maintain", self._now())
         return touched
 
     async def purge(self, states: Sequence[State], job_ids: Sequence[JobId] | None, *, limit: int = 1_000) -> int:
-        return await self._write(lambda tx: pruning.purge(tx, states, job_ids, limit))
+        return await self._write(lambda tx: prune.purge(tx, states, job_ids, limit))
 
     async def read(self, kind: str, name: str | None = None) -> list[Document]:
         if not (is_writable(kind) and is_writable(name)):
@@ -358,16 +349,16 @@ class PostgresStore:
         with naming(self.address.shown):
             connection = await connect(self.address.url, pgbouncer=self.address.pgbouncer)
             try:
-                found = await migrating.look(connection, self._schema, self.address.shown)
+                found = await migrate.look(connection, self._schema, self.address.shown)
             finally:
                 await connection.close(timeout=5)
-        return found.schema, migrating.NEWEST
+        return found.schema, migrate.NEWEST
 
     async def facts(self) -> dict[str, str]:
         row = await self._connections.run(lambda raw: Database(raw, self._schema).row("server_facts"))
         facts = {
             "store": f"postgresql, {self.address.shown}",
-            "schema": f"{self._schema}, version {migrating.NEWEST}",
+            "schema": f"{self._schema}, version {migrate.NEWEST}",
             "server": f"PostgreSQL {row['version']}",
             "durability": _durability(row),
             "transport": self.address.transport.value,
@@ -388,7 +379,7 @@ class PostgresStore:
             left = list(dict.fromkeys(job_ids))
             while left:  # Those that moved by themselves in the meantime are looked at again.
                 again = []
-                for job_id, row in sorted((await reading.find_rows(tx, left)).items(), key=lambda item: item[1]["seq"]):
+                for job_id, row in sorted((await reads.find_rows(tx, left)).items(), key=lambda item: item[1]["seq"]):
                     state = await move(tx, row)
                     if state is None:
                         again.append(job_id)

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 from headway.core.job import ClassKey, JobId
-from headway.core.policy.rules import Rulebook
+from headway.core.policy.enforced import Rulebook
 from headway.stores.base import RULES
 from headway.stores.postgres import rows
 from headway.stores.postgres.connections import Connection
-from headway.stores.postgres.heads import Heads
+from headway.stores.postgres.scan_hints import Heads
 from headway.stores.postgres.statements import queries
-from headway.stores.rulebook import read_rulebook
+from headway.stores.rule_codec import read_rulebook
 
 MINUTE = 60_000
 ALL = 1_000_000  # More rows than there can be leases.

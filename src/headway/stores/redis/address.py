@@ -12,8 +12,8 @@ from urllib.parse import parse_qsl, unquote
 from headway.core.errors import ConfigError
 from headway.stores.base import TIMEOUT, Clock
 from headway.stores.open import read_timeout
+from headway.stores.redis.client import Cluster, Fixed, Guide
 from headway.stores.redis.connection import Address, Login
-from headway.stores.redis.link import Cluster, Fixed, Guide
 from headway.stores.redis.sentinel import Sentinel
 from headway.stores.redis.store import RedisStore
 from headway.stores.transport import Transport, transport_to

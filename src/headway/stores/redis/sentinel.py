@@ -18,8 +18,8 @@ import hiredis
 
 from headway.core.errors import StoreError
 from headway.core.log_event import LogEvent
+from headway.stores.redis.client import Follower, Words, ask_once
 from headway.stores.redis.connection import Address, Connection, Login
-from headway.stores.redis.link import Follower, Words, ask_once
 
 log = logging.getLogger("headway.redis")
 

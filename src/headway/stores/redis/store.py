@@ -9,16 +9,16 @@ from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
+from headway.core.diagnostics import AHEAD_COUNTED, Executing, LimitView, Standing, Survey
 from headway.core.errors import NotAStore, StoreError, StoreTooNew, StoreUnavailable
 from headway.core.job import ClassKey, Job, JobId, NewJob, State, Submitted
 from headway.core.lease import Answer, Lease
 from headway.core.policy.document import BUILT_IN, HALTED, Keep
+from headway.core.policy.enforced import Rulebook, join, lets_start
 from headway.core.policy.ladder import Amendment, Elastic, Floor, Grant, Session, grants, rung_index
 from headway.core.policy.retry import Released, judge
-from headway.core.policy.rules import Rulebook, join, lets_start
-from headway.core.policy.waits import GAP_MS, Stretch, waited_ms
+from headway.core.policy.wait_reasons import GAP_MS, Stretch, waited_ms
 from headway.core.snapshot import ClassView, Plan, Snapshot
-from headway.core.standing import AHEAD_COUNTED, Executing, LimitView, Standing, Survey
 from headway.core.worker import WorkerState
 from headway.stores.base import (
     FORMAT,
@@ -40,17 +40,17 @@ from headway.stores.base import (
     end_place,
     submit_within,
 )
-from headway.stores.redis import records
-from headway.stores.redis.bell import Bell
-from headway.stores.redis.book import compile_rules
+from headway.stores.redis import codec
+from headway.stores.redis.client import Guide, Link
 from headway.stores.redis.connection import Address, Connection, Login, Unanswered, pack
-from headway.stores.redis.handover import OpenClaims
-from headway.stores.redis.inbox import Inbox
+from headway.stores.redis.deferred_submit import Inbox
+from headway.stores.redis.direct_lease import OpenClaims
 from headway.stores.redis.library import library
-from headway.stores.redis.link import Guide, Link
-from headway.stores.redis.releases import lacks_fixes
-from headway.stores.redis.shortcut import Shortcut
-from headway.stores.rulebook import read_rulebook, read_rules
+from headway.stores.redis.lua_rules import compile_rules
+from headway.stores.redis.notifier import Bell
+from headway.stores.redis.server_versions import lacks_fixes
+from headway.stores.redis.thread_client import Shortcut
+from headway.stores.rule_codec import read_rulebook, read_rules
 from headway.stores.texts import check_jobs, check_text, check_worker, escape_surrogates, is_writable
 from headway.stores.transport import Transport, warn_once
 
@@ -127,7 +127,7 @@ class RedisStore:
         once = not all(job.persist for job in jobs)  # No trace is left of others, so they cannot be told again.
         try:
             async with asyncio.timeout(submit_within(self._timeout, jobs)):
-                reply = await self._submit(records.pack_jobs(jobs), once=once)
+                reply = await self._submit(codec.pack_jobs(jobs), once=once)
         except TimeoutError as problem:
             self._link.suspect()
             raise self._late() from problem
@@ -140,8 +140,8 @@ class RedisStore:
         connection = self._link.connection
         if connection is None or self._replicas or not all(job.persist for job in jobs):
             return None
-        packed, address = records.pack_jobs(jobs), connection.address
-        if self._inbox.open and (posted := records.pack_posted(packed)) is not None:
+        packed, address = codec.pack_jobs(jobs), connection.address
+        if self._inbox.open and (posted := codec.pack_posted(packed)) is not None:
             others = self._inbox.post(address, posted, self._now())
             if others:
                 self._ask_short(address, "take_in")  # If that fails, whoever waits will look by itself in a moment.
@@ -194,7 +194,7 @@ class RedisStore:
         if handed is None:
             return None
         claim_id, now_at, given = handed
-        return Exchanged(now_at, records.fresh_leases(given, claim_id, worker_id, now_at, self._book.ladder))
+        return Exchanged(now_at, codec.fresh_leases(given, claim_id, worker_id, now_at, self._book.ladder))
 
     async def _exchange(self, request: Exchange, claim_id: bytes) -> Any:
         plan = request.plan
@@ -203,15 +203,15 @@ class RedisStore:
             takes = [len(plan.takes)]
             for take in plan.takes:
                 until_at = "" if take.until_at is None else take.until_at
-                takes += (records.class_text(take.key), take.most, int(take.below_reserve), take.over or "", until_at)
+                takes += (codec.class_text(take.key), take.most, int(take.below_reserve), take.over or "", until_at)
         waits = 2 if request.wait and request.handover else int(request.wait)
         lanes = "*" if request.wait_lanes is None else "\0".join(request.wait_lanes)
         return await self._call(
             "exchange", request.worker_id or "", claim_id, int(request.want_snapshot), waits, lanes,
             *((1, -1 if plan.known is None else plan.known, plan.free, plan.free_below, int(plan.leave_free))
               if plan is not None else (0, -1, 0, 0, 0)),
-            len(request.finished), *records.pack_reports(request.finished),
-            len(request.progress), *records.pack_progress(request.progress), *takes,
+            len(request.finished), *codec.pack_reports(request.finished),
+            len(request.progress), *codec.pack_progress(request.progress), *takes,
         )  # fmt: skip
 
     async def _read_exchanged(self, request: Exchange, claim_id: bytes, reply: Any) -> Exchanged:
@@ -222,7 +222,7 @@ class RedisStore:
             on_ladder = any(held[80:81] >= b"\x04" for held in leased[2][1::2])
             ladder = (await self._rules()).ladder if on_ladder else self._book.ladder
             worker_id = request.worker_id or ""
-            leases = records.fresh_leases(records.Given(*leased), claim_id, worker_id, now_at, ladder)
+            leases = codec.fresh_leases(codec.Given(*leased), claim_id, worker_id, now_at, ladder)
         refusals = [
             (request.finished[int(refused[at])].job_id, Answer(refused[at + 1].decode()))
             for at in range(0, len(refused), 2)
@@ -246,7 +246,7 @@ class RedisStore:
         check_worker(worker)
         held = [word for job_id, token in dict(beat.held).items() for word in (_typed(job_id), token)]
         now_at, state, lost, cancel, overdue, given = await self._call(
-            "renew", worker.worker_id, beat.lease_ms, beat.confirm_ms, int(beat.register), records.pack_worker(worker),
+            "renew", worker.worker_id, beat.lease_ms, beat.confirm_ms, int(beat.register), codec.pack_worker(worker),
             worker.slots, "\0".join(worker.offers), *held,
         )  # fmt: skip
         if overdue:
@@ -257,7 +257,7 @@ class RedisStore:
         granted: list[Grant] = []
         if given:
             assigned = [
-                (JobId(given[at].decode()), records.class_key(given[at + 1]).rung, given[at + 2].decode())
+                (JobId(given[at].decode()), codec.class_key(given[at + 1]).rung, given[at + 2].decode())
                 for at in range(0, len(given), 3)
             ]
             granted = grants((await self._rules()).ladder, assigned)
@@ -268,7 +268,7 @@ class RedisStore:
         reports = []
         for at in range(0, len(overdue), 3):
             name, record, held = overdue[at : at + 3]
-            lease = records.make_lease(int(name) - records.BASE, record, held, ClassKey(""), self._book.ladder)
+            lease = codec.make_lease(int(name) - codec.BASE, record, held, ClassKey(""), self._book.ladder)
             reports.append(judge(Released("claim never started"), lease, BUILT_IN))
         await self.exchange(Exchange(None, finished=reports))
 
@@ -277,8 +277,8 @@ class RedisStore:
         _, *found = await self._call("leases", worker_id or "", limit)
         ladder = (await self._rules()).ladder if found else self._book.ladder
         return [
-            records.make_lease(
-                int(name) - records.BASE, record, held, records.class_key(kind), ladder, cancelled=bool(cancelled),
+            codec.make_lease(
+                int(name) - codec.BASE, record, held, codec.class_key(kind), ladder, cancelled=bool(cancelled),
             )
             for name, record, held, kind, cancelled in found
         ]  # fmt: skip
@@ -307,7 +307,7 @@ class RedisStore:
         if not job_ids:
             return []
         now_at, *found = await self._call("get", *map(_typed, job_ids))
-        jobs = [None if pieces is None else records.read_job(pieces, now_at) for pieces in found]
+        jobs = [None if pieces is None else codec.read_job(pieces, now_at) for pieces in found]
         # A damaged record may not tell the id that it was found by.
         return [
             job if job is None or job.job_id == job_id else replace(job, job_id=job_id)
@@ -317,7 +317,7 @@ class RedisStore:
     async def find(self, query: JobQuery) -> list[Job]:
         if query.by_end:
             return await self._find_ended(query)
-        letters = "".join(records.LETTERS[state] for state in query.states)
+        letters = "".join(codec.LETTERS[state] for state in query.states)
         below = query.before or 0
         found: list[Job] = []
         if query.before is not None and query.before <= 1:
@@ -326,7 +326,7 @@ class RedisStore:
         while len(found) < query.limit:
             page = PAGE if filtered else min(PAGE, query.limit - len(found))
             now_at, below, some = await self._call("find", letters, below, page, PAGE_BYTES)
-            jobs = (records.read_job(pieces, now_at) for pieces in some)
+            jobs = (codec.read_job(pieces, now_at) for pieces in some)
             found += [job for job in jobs if _matches(job, query)]
             if not below:
                 break
@@ -340,11 +340,9 @@ class RedisStore:
                 continue
             place, of_state, more = query.ended_before, list[Job](), True
             while more and len(of_state) < query.limit:
-                at, member = ("", b"") if place is None else (place[0], records.member(place[1]))
-                now_at, more, some = await self._call(
-                    "find_ended", records.LETTERS[state], at, member, PAGE, PAGE_BYTES
-                )
-                jobs = [records.read_job(pieces, now_at) for pieces in some]
+                at, member = ("", b"") if place is None else (place[0], codec.member(place[1]))
+                now_at, more, some = await self._call("find_ended", codec.LETTERS[state], at, member, PAGE, PAGE_BYTES)
+                jobs = [codec.read_job(pieces, now_at) for pieces in some]
                 of_state += [job for job in jobs if _matches(job, query)]
                 place = end_place(jobs[-1]) if jobs else place
             found += of_state[: query.limit]
@@ -360,7 +358,7 @@ class RedisStore:
         now_at, classes, executing, workers, totals, recent, kept = await self._call("stats")
         lanes: dict[str, LaneStats] = {}
         for at in range(0, len(classes), 4):
-            lane = records.class_key(classes[at]).lane
+            lane = codec.class_key(classes[at]).lane
             waiting, delayed = int(classes[at + 1]), int(classes[at + 2])
             oldest_at = int(classes[at + 3]) if classes[at + 3] else None
             known = lanes.get(lane, LaneStats())
@@ -368,13 +366,13 @@ class RedisStore:
                 known.waiting + waiting, known.delayed + delayed, 0, _earlier(known.oldest_at, oldest_at)
             )
         for kind in executing:
-            lane = records.class_key(kind).lane
+            lane = codec.class_key(kind).lane
             lanes[lane] = lanes[lane]._replace(executing=lanes[lane].executing + 1)
-        states = {records.STATES[kept[at]].value: int(kept[at + 1]) for at in range(0, len(kept), 2)}
+        states = {codec.STATES[kept[at]].value: int(kept[at + 1]) for at in range(0, len(kept), 2)}
         return Stats(
             now_at,
             lanes,
-            tuple(records.read_worker(row, now_at) for row in workers),
+            tuple(codec.read_worker(row, now_at) for row in workers),
             _sums(totals),
             _sums(recent),
             {state: count for state, count in states.items() if count},
@@ -384,7 +382,7 @@ class RedisStore:
         _, *found = await self._call("waiting_of", tenant)
         lanes: dict[str, LaneStats] = {}
         for at in range(0, len(found), 3):
-            lane = records.class_key(found[at]).lane
+            lane = codec.class_key(found[at]).lane
             known = lanes.get(lane, LaneStats())
             oldest_at = _earlier(known.oldest_at, int(found[at + 2]))
             lanes[lane] = LaneStats(waiting=known.waiting + int(found[at + 1]), oldest_at=oldest_at)
@@ -399,10 +397,10 @@ class RedisStore:
         if pieces is None:
             return None
         seen, fair, ahead, own, limits, stretches = rest
-        job = records.read_job(pieces, now_at)
+        job = codec.read_job(pieces, now_at)
         survey, book = _read_survey(now_at, seen)
         if job.state is not State.QUEUED or job.due_at is not None:
-            kind = records.class_key(pieces[9])
+            kind = codec.class_key(pieces[9])
             near = [Stretch(kind, int(s[:15]), int(s[15:30]), s[30:].decode()) for s in stretches]
             return Standing(job, survey, bool(fair), waited_ms=waited_ms(job, near))
         views = []
@@ -413,7 +411,7 @@ class RedisStore:
 
     async def witness(self, reasons: Mapping[ClassKey, str]) -> None:
         if reasons:
-            words = [word for key, reason in reasons.items() for word in (records.class_text(key), reason)]
+            words = [word for key, reason in reasons.items() for word in (codec.class_text(key), reason)]
             await self._call("witness", WITNESSED_MS, GAP_MS, *words)
 
     # ------------------------------------------------------------------ retention
@@ -428,16 +426,16 @@ class RedisStore:
         )  # fmt: skip
 
     async def purge(self, states: Sequence[State], job_ids: Sequence[JobId] | None, *, limit: int = 1_000) -> int:
-        letters = "".join(records.LETTERS[state] for state in states if state.ended)
+        letters = "".join(codec.LETTERS[state] for state in states if state.ended)
         named: list[bytes | str | int] = [0] if job_ids is None else [1, *map(_typed, job_ids)]
         return int(await self._call("purge", letters, limit, *named))
 
     async def unarchived(self, limit: int) -> list[Job]:
         now_at, *found = await self._call("unarchived", ARCHIVER_MISSED_MS, limit)
-        return [records.read_job(pieces, now_at) for pieces in found]
+        return [codec.read_job(pieces, now_at) for pieces in found]
 
     async def archived(self, jobs: Sequence[Job]) -> None:
-        words = [word for job in jobs for word in (records.member(job.seq), job.finished_at or 0)]
+        words = [word for job in jobs for word in (codec.member(job.seq), job.finished_at or 0)]
         await self._call("archived", *words)
 
     # ------------------------------------------------------------------ documents
@@ -602,7 +600,7 @@ def _read_submitted(jobs: Sequence[NewJob], reply: Any) -> list[Submitted]:
 
 
 def _states(letters: Sequence[bytes]) -> list[State | None]:
-    return [records.STATES.get(letter) for letter in letters]
+    return [codec.STATES.get(letter) for letter in letters]
 
 
 def _document(kind: str, name: bytes, stored: bytes) -> Document:
@@ -617,10 +615,10 @@ def _read_snapshot(now_at: int, seen: Sequence[Any], book: Rulebook) -> Snapshot
         text, waiting, oldest, head, fair, blocked = views[at : at + 6]
         classes.append(
             ClassView(
-                records.class_key(text),
+                codec.class_key(text),
                 int(waiting),
                 int(oldest) if oldest else None,
-                int(head) - records.BASE if head else 0,
+                int(head) - codec.BASE if head else 0,
                 fair == b"1",
                 blocked.decode() or None,
             )
@@ -653,10 +651,10 @@ def _read_survey(now_at: int, seen: Sequence[Any]) -> tuple[Survey, Rulebook]:
     book = read_rulebook(_document(RULES, b"", part).body for part in parts)
     running = []
     for _, record, held, kind in executing:
-        lease, _ = records.try_held(held)
-        task = records.try_record(record)[0].task
-        running.append(Executing(task, records.class_key(kind).lane, lease.worker_id, lease.started_at, lease.held))
-    known = tuple(records.read_worker(row, now_at) for row in workers)
+        lease, _ = codec.try_held(held)
+        task = codec.try_record(record)[0].task
+        running.append(Executing(task, codec.class_key(kind).lane, lease.worker_id, lease.started_at, lease.held))
+    known = tuple(codec.read_worker(row, now_at) for row in workers)
     return Survey(_read_snapshot(now_at, snapshot, book), known, tuple(running), book.rules), book
 
 

@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 
 from headway.core.errors import HeadwayError, StoreBusy, StoreError, StoreFull
 from headway.core.log_event import LogEvent
-from headway.stores.sqlite.ballast import drop_ballast, has_room, lay_ballast
 from headway.stores.sqlite.connection import Connection, Driver
-from headway.stores.sqlite.identity import FileIdentity
-from headway.stores.sqlite.repairing import repair_texts
+from headway.stores.sqlite.disk_reserve import drop_ballast, has_room, lay_ballast
+from headway.stores.sqlite.file_identity import FileIdentity
+from headway.stores.sqlite.repair import repair_texts
 from headway.stores.sqlite.transaction import Hooks, Memory
 
 T = TypeVar("T")

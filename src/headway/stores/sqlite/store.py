@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+from headway.core.diagnostics import Standing, Survey
 from headway.core.errors import StoreBusy, StoreError
 from headway.core.job import ClassKey, Job, JobId, NewJob, State, Submitted
 from headway.core.lease import Lease
@@ -15,7 +16,6 @@ from headway.core.policy.clock import StoreClock
 from headway.core.policy.document import Keep
 from headway.core.policy.ladder import Amendment
 from headway.core.snapshot import Snapshot
-from headway.core.standing import Standing, Survey
 from headway.core.worker import WorkerState
 from headway.stores.base import (
     KEEPER,
@@ -38,12 +38,13 @@ from headway.stores.base import (
     submit_within,
 )
 from headway.stores.clock import SteadyClock
-from headway.stores.sqlite import copying, ending, exchanging, keeping, pruning, reading, rows, standing, submitting
-from headway.stores.sqlite.bell import Bell
-from headway.stores.sqlite.caps import adopt_rules
+from headway.stores.sqlite import backup, claim, diagnose, finish, heartbeat, prune, rows, submit
+from headway.stores.sqlite import query as reads
 from headway.stores.sqlite.connection import Connection, Driver
 from headway.stores.sqlite.database import Database
-from headway.stores.sqlite.own import OwnFile
+from headway.stores.sqlite.limits import adopt_rules
+from headway.stores.sqlite.notifier import Bell
+from headway.stores.sqlite.own_file import OwnFile
 from headway.stores.sqlite.statements import MIGRATIONS
 from headway.stores.sqlite.transaction import Hooks, Memory, Transaction
 from headway.stores.texts import check_jobs, check_text, check_worker, escape_surrogates, is_writable
@@ -87,7 +88,7 @@ class SqliteStore:
         self._place = place
         self._bell = Bell(self.path)
         self._memory = Memory()
-        self._round = pruning.Round()
+        self._round = prune.Round()
         if isinstance(place, Database):
             self.submit_blocking: SubmitBlocking = lambda jobs: self._submit_waiting(place, jobs)
 
@@ -100,11 +101,11 @@ class SqliteStore:
 
     async def copy_to(self, target: Path) -> Copied:
         """Copy the store into a new file. Raises ``StoreError`` for tables in a file of another program."""
-        return await asyncio.to_thread(copying.copy_out, self._own_file(), target)
+        return await asyncio.to_thread(backup.copy_out, self._own_file(), target)
 
     async def restore_from(self, source: Path) -> Copied:
         """Make the store from a copy. Raises ``StoreError`` if it exists."""
-        return await asyncio.to_thread(copying.copy_in, self._own_file(), source)
+        return await asyncio.to_thread(backup.copy_in, self._own_file(), source)
 
     def _own_file(self) -> OwnFile:
         if not isinstance(self._place.driver, OwnFile):
@@ -135,11 +136,11 @@ class SqliteStore:
         )
 
     async def exchange(self, request: Exchange) -> Exchanged:
-        return await self._write(lambda tx: exchanging.exchange(tx, request), asker=request.worker_id)
+        return await self._write(lambda tx: claim.exchange(tx, request), asker=request.worker_id)
 
     async def renew(self, beat: Beat) -> Renewed:
         check_worker(beat.worker)
-        return await self._write(lambda tx: keeping.renew(tx, beat))
+        return await self._write(lambda tx: heartbeat.renew(tx, beat))
 
     async def leases(self, *, worker_id: str | None = None, limit: int = 1_000) -> list[Lease]:
         check_text(worker_id or "", "a worker's id")
@@ -157,7 +158,7 @@ class SqliteStore:
         check_text(worker_id, "a worker's id")
 
         def write(tx: Transaction) -> None:
-            ending.set_worker_state(tx, worker_id, WorkerState.DEAD)
+            finish.set_worker_state(tx, worker_id, WorkerState.DEAD)
             if left:
                 tx.db.run("forget_worker", worker_id, tx.namespace_id)
 
@@ -168,49 +169,49 @@ class SqliteStore:
 
         def write(tx: Transaction) -> bool:
             tx.ring(worker_id + KEEPER)
-            return ending.set_worker_state(tx, worker_id, WorkerState.DRAINING)
+            return finish.set_worker_state(tx, worker_id, WorkerState.DRAINING)
 
         return await self._write(write)
 
     async def cancel(self, job_ids: Sequence[JobId], reason: str = "cancelled") -> list[State | None]:
-        return await self._move(job_ids, lambda tx, row: ending.cancel(tx, row, escape_surrogates(reason)))
+        return await self._move(job_ids, lambda tx, row: finish.cancel(tx, row, escape_surrogates(reason)))
 
     async def amend(self, amendments: Sequence[Amendment]) -> list[bool]:
-        return await self._write(lambda tx: keeping.amend(tx, amendments))
+        return await self._write(lambda tx: heartbeat.amend(tx, amendments))
 
     async def retry(self, job_ids: Sequence[JobId]) -> list[State | None]:
-        return await self._move(job_ids, ending.retry)
+        return await self._move(job_ids, finish.retry)
 
     async def get(self, job_ids: Sequence[JobId]) -> list[Job | None]:
-        return await self._read(lambda tx: reading.get(tx, job_ids))
+        return await self._read(lambda tx: reads.get(tx, job_ids))
 
     async def find(self, query: JobQuery) -> list[Job]:
-        return await self._read(lambda tx: reading.find(tx, query))
+        return await self._read(lambda tx: reads.find(tx, query))
 
     async def snapshot(self) -> Snapshot:
-        return await self._read(reading.snapshot)
+        return await self._read(reads.snapshot)
 
     async def stats(self) -> Stats:
-        return await self._read(reading.stats)
+        return await self._read(reads.stats)
 
     async def waiting_of(self, tenant: str) -> dict[str, LaneStats]:
-        return await self._read(lambda tx: reading.waiting_of(tx, tenant))
+        return await self._read(lambda tx: reads.waiting_of(tx, tenant))
 
     async def survey(self) -> Survey:
-        return await self._read(standing.survey)
+        return await self._read(diagnose.survey)
 
     async def standing(self, job_id: JobId) -> Standing | None:
-        return await self._read(lambda tx: standing.standing(tx, job_id))
+        return await self._read(lambda tx: diagnose.standing(tx, job_id))
 
     async def witness(self, reasons: Mapping[ClassKey, str]) -> None:
         if reasons:
-            await self._write(lambda tx: standing.witness(tx, reasons))
+            await self._write(lambda tx: diagnose.witness(tx, reasons))
 
     async def prune(self, keep: Keep, *, limit: int = 1_000) -> int:
-        return await self._write(lambda tx: pruning.prune(tx, keep, limit, self._round))
+        return await self._write(lambda tx: prune.prune(tx, keep, limit, self._round))
 
     async def purge(self, states: Sequence[State], job_ids: Sequence[JobId] | None, *, limit: int = 1_000) -> int:
-        return await self._write(lambda tx: pruning.purge(tx, states, job_ids, limit))
+        return await self._write(lambda tx: prune.purge(tx, states, job_ids, limit))
 
     async def read(self, kind: str, name: str | None = None) -> list[Document]:
         if not (is_writable(kind) and is_writable(name)):
@@ -257,7 +258,7 @@ class SqliteStore:
         """Move each of the jobs that exist, once. Gives all their states afterwards."""
 
         def write(tx: Transaction) -> list[State | None]:
-            states = {job_id: move(tx, row) for job_id, row in reading.find_rows(tx, job_ids).items()}
+            states = {job_id: move(tx, row) for job_id, row in reads.find_rows(tx, job_ids).items()}
             tx.changed += job_ids
             return [states.get(job_id) for job_id in job_ids]
 
@@ -265,7 +266,7 @@ class SqliteStore:
 
     def _submitting(self, jobs: Sequence[NewJob]) -> Callable[[Connection, Hooks], list[Submitted]]:
         check_jobs(jobs)
-        return self._writing(lambda tx: submitting.submit(tx, jobs))
+        return self._writing(lambda tx: submit.submit(tx, jobs))
 
     def _write(self, function: Callable[[Transaction], T], *, asker: str | None = None) -> Awaitable[T]:
         return self._place.write(self._writing(function, asker=asker))

@@ -7,13 +7,13 @@ from functools import lru_cache, partial
 from typing import Protocol
 
 from headway.core.job import ClassKey, JobId
-from headway.core.policy.rules import Rulebook
+from headway.core.policy.enforced import Rulebook
 from headway.core.worker import serves
 from headway.stores.base import RULES
-from headway.stores.rulebook import read_rulebook
+from headway.stores.rule_codec import read_rulebook
 from headway.stores.sqlite import rows
-from headway.stores.sqlite.bell import Bell
 from headway.stores.sqlite.connection import Connection
+from headway.stores.sqlite.notifier import Bell
 
 MINUTE = 60_000
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from headway.client.invoke import invoke_async
 from headway.core.policy.document import INTERACTIVE
-from headway.engine.sessions import Addresses
-from headway.worker.dialling import converse
-from headway.worker.running import Running
+from headway.protocol.sessions import Addresses
+from headway.worker.active_job import Running
+from headway.worker.session_transport import converse
 
 
 class InlineExecutor:

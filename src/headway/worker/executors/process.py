@@ -16,12 +16,12 @@ from typing import Any
 from headway.client.codec import decode_result
 from headway.core.errors import JobError
 from headway.core.policy.retry import Crashed, Raised, Snoozed
-from headway.worker.board import Stop
-from headway.worker.endings import TaskFailed, to_ms
+from headway.worker.active_job import Running
 from headway.worker.executors import wire
-from headway.worker.running import Running
+from headway.worker.outcomes import TaskFailed, to_ms
+from headway.worker.slot_table import Stop
 
-SUPERVISOR = Path(__file__).with_name("supervisor.py")
+SUPERVISOR = Path(__file__).with_name("process_supervisor.py")
 STOP_GRACE = 1.0  # Seconds between asking a process to stop and killing it.
 START_TIMEOUT = 60.0
 
@@ -115,7 +115,7 @@ class _Child:
         ours, theirs = socket.socketpair()
         until, link = os.pipe()
         number = str(theirs.fileno())
-        command = [sys.executable, "-m", "headway.worker.executors.child", number]
+        command = [sys.executable, "-m", "headway.worker.executors.process_main", number]
         process = subprocess.Popen(  # noqa: ASYNC220, S603  (it returns at once, and runs only ourselves)
             [sys.executable, "-I", "-S", str(SUPERVISOR), str(until), number, *command],
             pass_fds=[theirs.fileno(), until],

@@ -11,7 +11,7 @@ from typing import Any
 from headway.client.context import current
 from headway.client.invoke import bounce_to, invoke_plain
 from headway.client.task import bounce_never
-from headway.worker.running import Running
+from headway.worker.active_job import Running
 
 Outcome = tuple[Any, BaseException | None]
 

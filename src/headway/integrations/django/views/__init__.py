@@ -32,7 +32,7 @@ def drop_views(_: Any, editor: Any) -> None:
 def table_prefix(connection: Any) -> str:
     """Return what the name of each of Headway's tables begins with."""
     if connection.vendor == "sqlite":
-        from headway.stores.sqlite.guest import PREFIX
+        from headway.stores.sqlite.shared_file import PREFIX
 
         return PREFIX
     from headway.integrations.django.address import store_address

@@ -6,7 +6,7 @@ from typing import Any
 
 from django.core.management.commands import flush
 
-from headway.integrations.django.flushing import flush_jobs
+from headway.integrations.django.flush import flush_jobs
 
 
 class Command(flush.Command):

@@ -16,7 +16,7 @@ from headway.cli.main import main
 from headway.integrations.django.address import store_address
 from headway.integrations.django.conf import read_options
 
-APP = "headway.integrations.django.operating:app"
+APP = "headway.integrations.django.operator_app:app"
 # What the project's own commands do in another way.
 INSTEAD = {
     "up": "manage.py headway worker, beside your web server",

@@ -18,14 +18,14 @@ from django.db import connections
 from django.utils.autoreload import get_child_arguments
 
 from headway.core.errors import HeadwayError
-from headway.engine.logs import configure_logs
 from headway.integrations.django.address import store_address
 from headway.integrations.django.conf import read_options
 from headway.integrations.django.outcomes import Outcomes, has_django_tasks
 from headway.integrations.django.queue import worker_settings
+from headway.observability.logs import configure_logs
 from headway.stores.open import mask
+from headway.worker.autoreload import run_reloading
 from headway.worker.parent import CannotStart, Parent
-from headway.worker.reloading import run_reloading
 
 if TYPE_CHECKING:
     from headway.stores.base import Store

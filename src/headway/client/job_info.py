@@ -1,0 +1,142 @@
+"""What a store knows of a job, as callers read it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from headway.client.codec import decode_result, read_payload
+from headway.core.errors import JobError, PayloadError
+from headway.core.job import Attempt, Job, State
+from headway.core.timestamps import FIRST, LAST
+from headway.observability.traces import shown_trace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptInfo:
+    """One run of a job that did not complete it. Times are in UTC; ``reason`` says how the run ended."""
+
+    number: int
+    worker: str | None
+    started_at: datetime
+    ended_at: datetime
+    reason: str
+    error: JobError | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobInfo:
+    """All that the store knows of a job at one moment.
+
+    Times are datetimes in UTC, to the millisecond. ``arguments`` and ``result`` are plain JSON values; ``arguments`` is
+    None if this version of Headway cannot read them. ``attempts`` counts the runs so far, and ``history`` has the runs
+    that did not complete the job.
+    """
+
+    id: str
+    task: str
+    status: State
+    priority: str
+    tenant: str | None
+    duration: str | None  # The rung that was asked for.
+    assigned: str | None  # The rung it was assigned, while it runs.
+    needs: tuple[str, ...]
+    arguments: dict[str, Any] | None
+    attempts: int
+    max_retries: int
+    crashes: int
+    timeout: float  # Seconds for one attempt.
+    submitted_at: datetime
+    due_at: datetime | None  # Set while it is delayed.
+    eligible_at: datetime | None  # When it last began to wait for a slot.
+    started_at: datetime | None
+    finished_at: datetime | None
+    expires_at: datetime | None
+    cancel_requested_at: datetime | None
+    worker: str | None
+    progress: float | None  # From 0 to 1.
+    note: str | None
+    result: Any
+    result_error: str | None  # Why the result could not be stored.
+    error: JobError | None
+    reason: str | None
+    idempotency_key: str | None
+    unique_key: str | None
+    trace_id: str | None
+    history: tuple[AttemptInfo, ...]
+
+
+def job_info(job: Job) -> JobInfo:
+    """Build the public description of a job from the store's record."""
+    return JobInfo(
+        id=job.job_id,
+        task=job.task,
+        status=job.state,
+        priority=job.lane,
+        tenant=job.tenant,
+        duration=job.rung,
+        assigned=job.assigned,
+        needs=job.needs,
+        arguments=arguments_of(job),
+        attempts=job.attempts,
+        max_retries=job.max_retries,
+        crashes=job.crashes,
+        timeout=job.timeout_ms / 1_000,
+        submitted_at=_moment(job.submitted_at),
+        due_at=_moment_or_none(job.due_at),
+        eligible_at=_moment_or_none(job.eligible_at),
+        started_at=_moment_or_none(job.started_at),
+        finished_at=_moment_or_none(job.finished_at),
+        expires_at=_moment_or_none(job.expires_at),
+        cancel_requested_at=_moment_or_none(job.cancel_requested_at),
+        worker=job.worker_id,
+        progress=job.progress,
+        note=job.note,
+        result=result_of(job),
+        result_error=job.result_error,
+        error=job.error,
+        reason=job.reason,
+        idempotency_key=job.idempotency_key,
+        unique_key=job.unique_key,
+        trace_id=shown_trace(job.trace_id, job.job_id) if job.trace_id else None,
+        history=tuple(_attempt(attempt) for attempt in job.history),
+    )
+
+
+def arguments_of(job: Job) -> dict[str, Any] | None:
+    """Return a job's arguments by name, or None if this Headway cannot read them."""
+    try:
+        found: dict[str, Any] = read_payload(job.payload)
+    except (PayloadError, ValueError):
+        return None
+    return found
+
+
+def result_of(job: Job) -> Any:
+    """Return a job's result, or None if there is none that can be read."""
+    try:
+        return decode_result(job.result)
+    except (PayloadError, ValueError):
+        return None
+
+
+def _attempt(attempt: Attempt) -> AttemptInfo:
+    return AttemptInfo(
+        number=attempt.number,
+        worker=attempt.worker_id,
+        started_at=_moment(attempt.started_at),
+        ended_at=_moment(attempt.ended_at),
+        reason=attempt.reason,
+        error=attempt.error,
+    )
+
+
+def _moment(at: int) -> datetime:
+    """Return a moment as a datetime. A job may wait beyond the year 9999; then the last moment of that year."""
+    at = max(FIRST, min(at, LAST))
+    return datetime.fromtimestamp(at // 1_000, UTC).replace(microsecond=at % 1_000 * 1_000)
+
+
+def _moment_or_none(at: int | None) -> datetime | None:
+    return None if at is None else _moment(at)

@@ -1,0 +1,106 @@
+"""Reads jobs wherever they are: in the store, or in the history once the store has forgotten them."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Awaitable, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+from headway.core.errors import StoreBusy, StoreUnavailable
+from headway.core.job import Job, JobId
+from headway.core.log_event import LogEvent
+from headway.stores.base import JobQuery, Store
+from headway.stores.open import open_archive
+
+if TYPE_CHECKING:
+    from headway.stores.postgres.archive.archive import Archive
+
+T = TypeVar("T")
+
+AWAY = 5.0  # Seconds for which a history that could not be reached is not asked again.
+
+log = logging.getLogger("headway.history")
+
+
+class Historian:
+    """Asks the store first, and the history for what is missing. What the store knows of a job is what counts:
+    one that was retried is in both places. Without a history it is the store alone. Belongs to one loop.
+    """
+
+    def __init__(self, store: Store, url: str | None) -> None:
+        self._store = store
+        self._url = url
+        self._archive: Archive | None = None
+        self._away_until = 0.0
+
+    async def get(self, job_ids: Sequence[JobId]) -> list[Job | None]:
+        """Read jobs.
+
+        While the history is away, what the store has is given. If that is nothing at all, ``StoreUnavailable`` is
+        raised: nobody could say that there are no such jobs.
+        """
+        jobs = await self._store.get(job_ids)
+        missing = [job_id for job_id, job in zip(job_ids, jobs, strict=True) if job is None]
+        if self._url is None or not missing:
+            return jobs
+        try:
+            archived = await self._ask(self._opened().get(missing))
+        except StoreUnavailable:
+            if len(missing) == len(jobs):
+                raise
+            return jobs
+        found = dict(zip(missing, archived, strict=True))
+        return [job or found[job_id] for job_id, job in zip(job_ids, jobs, strict=True)]
+
+    async def find(self, query: JobQuery) -> list[Job]:
+        """Find jobs, newest first, each once. While the history is away, those that the store has."""
+        found = await self._store.find(query)
+        live_only = bool(query.states) and not any(state.ended for state in query.states)
+        if self._url is None or live_only or query.limit < 1:
+            return found
+        try:
+            return await self._merge(query, found)
+        except StoreUnavailable:
+            return found
+
+    async def close(self) -> None:
+        archive, self._archive = self._archive, None
+        if archive is not None:
+            await archive.close()
+
+    async def _merge(self, query: JobQuery, found: Sequence[Job]) -> list[Job]:
+        """Add what only the history has. It is asked last: whatever leaves the store meanwhile is there by then."""
+        jobs = {job.job_id: job for job in found}
+        lowest = found[-1].seq if len(found) >= query.limit else 0  # Below it nothing has a place on this page.
+        before = query.before
+        while True:
+            page = await self._ask(self._opened().find(query._replace(before=before)))
+            new = [job for job in page if job.seq >= lowest and job.job_id not in jobs]
+            # What the store has and did not find is something else by now: retried, say.
+            kept = await self._store.get([job.job_id for job in new]) if new else []
+            jobs |= {job.job_id: job for job, live in zip(new, kept, strict=True) if live is None}
+            if len(page) < query.limit or page[-1].seq <= lowest:
+                break
+            before = page[-1].seq
+            if sum(job.seq >= before for job in jobs.values()) >= query.limit:
+                break
+        return sorted(jobs.values(), key=lambda job: job.seq, reverse=True)[: query.limit]
+
+    def _opened(self) -> Archive:
+        if time.monotonic() < self._away_until:
+            raise StoreUnavailable("the history did not answer a moment ago")
+        if self._archive is None:
+            if self._url is None:
+                raise AssertionError("without a history there is nothing to ask")
+            self._archive = open_archive(self._url, self._store.namespace)
+        return self._archive
+
+    async def _ask(self, answer: Awaitable[T]) -> T:
+        try:
+            return await answer
+        except StoreUnavailable as problem:
+            if not isinstance(problem, StoreBusy):  # One that is only slow may be quick for others.
+                self._away_until = time.monotonic() + AWAY
+            log.warning(LogEvent("history.unavailable", error=str(problem)))
+            raise

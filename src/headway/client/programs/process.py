@@ -1,0 +1,389 @@
+"""Runs a program on the loop: no thread, no shell, and nothing left of it afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from codecs import getincrementaldecoder
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import IO, NamedTuple, TypeVar
+
+import msgspec
+
+from headway.client.programs.files import File
+from headway.client.programs.limits import Limits
+from headway.client.programs.output import Output
+from headway.client.programs.output_files import find_files, move_files, read_files
+from headway.core.errors import CommandFailed
+
+T = TypeVar("T")
+Tell = Callable[[str, str], None]  # Takes the name of a stream, and text as the program writes it.
+Keep = Callable[[Output], None]  # Takes what a program that failed or was stopped had made by then.
+
+GUARD = Path(__file__).with_name("supervisor.py")
+PIECE = 1 << 16
+LAST_BYTES = 1.0  # Seconds that what was said may take to arrive once everybody who could say it is gone.
+TAIL_LINES, TAIL_MAX = 20, 2_000
+_FORCED = (signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS)  # What lack of memory looks like.
+
+
+def _ignore(*_: object) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A program that is ready to run. ``largest``: bytes of the largest result that is kept.
+
+    ``artifacts``: the folder that its files are moved to; None leaves them in the result.
+    """
+
+    argv: Sequence[str]
+    files: Mapping[str, bytes]
+    limits: Limits
+    env: Mapping[str, str]
+    collect: Sequence[str]
+    stdin: str | None
+    largest: int
+    artifacts: str | None = None
+
+    @property
+    def name(self) -> str:
+        return self.argv[0].rpartition("/")[2]
+
+    async def run(self, *, tell: Tell = _ignore, keep: Keep = _ignore) -> Output:
+        """Run it to its end. Cancelled, it stops the program and ends when every process of it is gone.
+
+        Raises ``CommandFailed``.
+        """
+        if os.name != "posix":
+            raise CommandFailed("programs can be run on POSIX systems only", retriable=False)
+        path = search_path(self.env)
+        program = shutil.which(self.argv[0], path=path)
+        if program is None:
+            raise CommandFailed(f"program {self.argv[0]!r} not found on this worker (PATH {path})", retriable=False)
+        guard = _Guard.start(self.limits.output, tell)
+        try:
+            folder = await guard.folder()
+            env = {"PATH": path, "HOME": folder, **self.env}
+            _write(folder, self.files)
+            try:
+                ended = await guard.serve(_spec(self, program, env))
+            except asyncio.CancelledError:
+                if (stopped := await _whatever_happens(guard.stopped())) is not None:
+                    keep(await _whatever_happens(self._salvage(stopped, guard, folder)))
+                raise
+            try:
+                found = find_files(folder, self.collect, self.files)
+                self._judge(ended, guard, found)
+                return await self._output(ended, guard, folder, found)
+            except CommandFailed:
+                if ended.problem is None:
+                    keep(await _whatever_happens(self._salvage(ended, guard, folder)))
+                raise
+        finally:
+            await guard.gone()
+
+    async def _salvage(self, ended: _Ended, guard: _Guard, folder: str) -> Output:
+        """Return what a program that failed or was stopped had made, as far as a result holds it."""
+        found = find_files(folder, self.collect, self.files)
+        kept = dict(found)
+        while self.artifacts is None and sum(kept.values()) > self.largest:  # More is not even read.
+            del kept[max(kept, key=kept.__getitem__)]
+        output = (await self._made(ended, guard, folder, kept)).cut_to(self.largest)
+        return output if len(kept) == len(found) else msgspec.structs.replace(output, cut=True)
+
+    def _judge(self, ended: _Ended, guard: _Guard, found: Mapping[str, int]) -> None:
+        """Raise what a program's end means, unless it did well."""
+        limits, code = self.limits, ended.code
+        if ended.problem is not None:
+            why = os.strerror(ended.problem) if ended.problem else "its limits cannot be set here"
+            raise CommandFailed(f"{self.name} could not be started: {why}", retriable=False)
+        failed = partial(CommandFailed, exit_code=code, stdout=guard.stdout, stderr=guard.stderr)
+        size = len(guard.said[0]) + len(guard.said[1]) + sum(found.values())
+        if ended.too_much or guard.too_much or size > limits.output or _was(code, "SIGXFSZ"):
+            raise failed(f"output limit ({limits.output} bytes)", retriable=False)
+        killed_late = _was(code, "SIGKILL") and ended.cpu >= (limits.cpu or math.inf) - 0.1
+        if limits.cpu is not None and (_was(code, "SIGXCPU") or killed_late):
+            raise failed(f"time limit ({limits.cpu} s)", retriable=False)
+        if code != 0:
+            raise failed(_with_tail(self._ending(code), guard.stderr, guard.stdout))
+        if self.collect and not found:
+            sought = ", ".join(self.collect)
+            raise failed(_with_tail(f"no output: {self.name} made no file {sought}", guard.stderr))
+        if size > self.largest and self.artifacts is None:
+            raise failed(_too_large(size, self.largest), retriable=False)
+
+    def _ending(self, code: int) -> str:
+        if code > 0:
+            return f"{self.name} exited with code {code}"
+        try:
+            name = signal.Signals(-code).name
+        except ValueError:
+            name = f"signal {-code}"
+        hint = ""
+        if -code in _FORCED:
+            memory = self.limits.memory
+            hint = f" (its memory limit is {memory} bytes)" if memory else " (was there enough memory?)"
+        return f"{self.name} was killed by {name}{hint}"
+
+    async def _output(self, ended: _Ended, guard: _Guard, folder: str, found: Mapping[str, int]) -> Output:
+        output = await self._made(ended, guard, folder, found)
+        if (size := output.size()) > self.largest:
+            raise CommandFailed(
+                _too_large(size, self.largest), exit_code=0, stdout=guard.stdout, stderr=guard.stderr, retriable=False
+            )
+        return output
+
+    async def _made(self, ended: _Ended, guard: _Guard, folder: str, found: Mapping[str, int]) -> Output:
+        made = partial(Output, exit_code=ended.code, stdout=guard.stdout, stderr=guard.stderr, seconds=ended.seconds)
+        if self.artifacts is None:
+            return made(files={name: File(content) for name, content in read_files(folder, found).items()})
+        # They may be large, and the other folder on another disk: the loop does not wait for it.
+        return made(files={}, artifacts=await asyncio.to_thread(move_files, folder, found, self.artifacts))
+
+
+class _Ended(NamedTuple):
+    """How a program ended. ``problem``: why it could not be started, as an error number."""
+
+    code: int = 0
+    cpu: float = 0.0
+    seconds: float = 0.0
+    too_much: bool = False
+    problem: int | None = None
+
+
+class _Guard:
+    """The guard process of one program, and what the program says."""
+
+    def __init__(self, process: subprocess.Popen[bytes], link: socket.socket, most: int, tell: Tell) -> None:
+        self._process = process
+        self._link = link
+        self._most = most
+        self._tell = tell
+        self._lines = b""
+        self._folder: str | None = None
+        self._pid: int | None = None
+        self._asked = False  # It has been told what to run.
+        self._ended = False
+        self.said = (bytearray(), bytearray())
+        self.too_much = False
+        streams = (("stdout", process.stdout), ("stderr", process.stderr))
+        self._hearing = [
+            asyncio.create_task(self._hear(name, stream, into))
+            for (name, stream), into in zip(streams, self.said, strict=True)
+        ]
+
+    @classmethod
+    def start(cls, most: int, tell: Tell) -> _Guard:
+        """Start one. Not by asyncio: uvloop would let it inherit files of the worker, and speak to it over sockets."""
+        link, theirs = socket.socketpair()
+        link.setblocking(False)
+        command = [sys.executable, "-I", "-S", str(GUARD), str(theirs.fileno()), tempfile.gettempdir()]
+        try:
+            process = subprocess.Popen(  # noqa: S603
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+                env={},
+            )
+        except BaseException:
+            link.close()
+            raise
+        finally:
+            theirs.close()
+        return cls(process, link, most, tell)
+
+    @property
+    def stdout(self) -> str:
+        return self.said[0].decode(errors="replace")
+
+    @property
+    def stderr(self) -> str:
+        return self.said[1].decode(errors="replace")
+
+    async def folder(self) -> str:
+        """Give the folder that it made for the program."""
+        _, _, path = (await self._line()).partition(" ")
+        self._folder = path
+        return path
+
+    async def serve(self, spec: bytes) -> _Ended:
+        """Let it run the program; every process of that is gone afterwards."""
+        with contextlib.suppress(ConnectionError):  # It has died; then there is no line to read either.
+            await asyncio.get_running_loop().sock_sendall(self._link, b"%010d%s" % (len(spec), spec))
+        self._asked = True
+        return await self._end()
+
+    async def stopped(self) -> _Ended | None:
+        """Stop the program, and return how it ended; None if it never began. Its folder stays."""
+        if not self._asked:
+            return None
+        self._stop()
+        try:
+            ended = await self._end()
+        except CommandFailed:  # The guard has died, and the folder is gone.
+            return None
+        return ended if ended.problem is None else None
+
+    def _stop(self) -> None:
+        with contextlib.suppress(OSError):
+            self._link.send(b"s")
+
+    async def _end(self) -> _Ended:
+        while True:
+            word, *rest = (await self._line()).split(" ")
+            if word == "unstartable":
+                return _Ended(problem=int(rest[0]))
+            if word == "began":
+                self._pid = int(rest[0])
+                continue
+            how, code, cpu, seconds = rest
+            self._ended = True
+            await self._heard()
+            return _Ended(int(code), float(cpu), float(seconds), how == "output")
+
+    async def gone(self) -> None:
+        """Stop what still runs, and wait until all of it is gone; cancelling this changes nothing but its end."""
+        with contextlib.suppress(OSError):
+            self._link.shutdown(socket.SHUT_WR)
+        try:
+            await _whatever_happens(self._gone())
+        finally:
+            self._link.close()
+
+    async def _gone(self) -> None:
+        loop = asyncio.get_running_loop()
+        with contextlib.suppress(ConnectionError):
+            while await loop.sock_recv(self._link, PIECE):
+                pass
+        while self._process.poll() is None:  # noqa: ASYNC110  (the end of the socket is the last thing but one that it does)
+            await asyncio.sleep(0.001)
+        if self._process.returncode != 0:
+            self._clear()
+        await self._heard()
+
+    def _clear(self) -> None:
+        """Do what the guard would have done: somebody has killed it, or it could not start."""
+        if self._pid is not None and not self._ended:
+            with contextlib.suppress(OSError):
+                os.killpg(self._pid, signal.SIGKILL)
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    async def _line(self) -> str:
+        loop = asyncio.get_running_loop()
+        while b"\n" not in self._lines:
+            try:
+                piece = await loop.sock_recv(self._link, PIECE)
+            except ConnectionError:
+                piece = b""
+            if not piece:
+                await self._heard()
+                raise CommandFailed(_with_tail("the process that guards the program died", self.stderr))
+            self._lines += piece
+        line, _, self._lines = self._lines.partition(b"\n")
+        return os.fsdecode(line)
+
+    async def _hear(self, name: str, stream: IO[bytes] | None, into: bytearray) -> None:
+        """Take in what the program writes, up to the limit; what comes after that is thrown away."""
+        reader = asyncio.StreamReader()
+        text = getincrementaldecoder("utf-8")("replace")  # A piece may end in the middle of a letter.
+        transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(reader), stream
+        )
+        try:
+            while piece := await reader.read(PIECE):
+                if self.too_much:
+                    continue
+                into += piece
+                self._tell(name, text.decode(piece))
+                if len(self.said[0]) + len(self.said[1]) > self._most:
+                    self.too_much = True
+                    self._stop()
+        finally:
+            transport.close()
+
+    async def _heard(self) -> None:
+        """Wait for the end of what is said. A process that got away could keep that open for ever."""
+        _, late = await asyncio.wait(self._hearing, timeout=LAST_BYTES)
+        for one in late:
+            one.cancel()
+
+
+def search_path(env: Mapping[str, str]) -> str:
+    """Give the PATH of a program: its own or the worker's, without places that depend on where it runs."""
+    path = env.get("PATH") or os.environ.get("PATH") or os.defpath
+    return os.pathsep.join(place for place in path.split(os.pathsep) if place.startswith("/"))
+
+
+def _spec(program: Program, path: str, env: Mapping[str, str]) -> bytes:
+    limits = program.limits
+    texts: list[object] = [
+        "" if limits.cpu is None else limits.cpu,
+        "" if limits.memory is None else limits.memory,
+        limits.output,
+        program.stdin or "",
+        path,
+        len(program.argv),
+        *program.argv,
+        *(f"{name}={value}" for name, value in env.items()),
+    ]
+    return b"\0".join(os.fsencode(str(text)) for text in texts)
+
+
+def _write(folder: str, files: Mapping[str, bytes]) -> None:
+    for name, content in files.items():
+        if "/" in name:
+            os.makedirs(os.path.join(folder, os.path.dirname(name)), 0o700, exist_ok=True)
+        target = os.open(os.path.join(folder, name), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with open(target, "wb") as file:
+            file.write(content)
+
+
+def _was(code: int, name: str) -> bool:
+    """Tell whether a program was ended by a signal, or says as shells do that one of its own was."""
+    number = signal.Signals[name].value
+    return code in (-number, 128 + number)
+
+
+def _too_large(size: int, largest: int) -> str:
+    return f"output limit ({largest} bytes): the result takes {size} bytes, more than payload_max keeps"
+
+
+def _with_tail(text: str, *said: str) -> str:
+    """Add the last lines of the first thing that was said."""
+    tail = next((found for one in said if (found := _tail(one))), "")
+    return f"{text}: {tail}" if tail else text
+
+
+def _tail(text: str) -> str:
+    return "\n".join(text.strip().splitlines()[-TAIL_LINES:])[-TAIL_MAX:]
+
+
+async def _whatever_happens(work: Awaitable[T]) -> T:
+    """Wait for something to its end, even if the waiter is cancelled; then be cancelled."""
+    future = asyncio.ensure_future(work)
+    cancelled = False
+    while not future.done():
+        try:
+            await asyncio.shield(future)
+        except asyncio.CancelledError:
+            cancelled = True
+    result = future.result()
+    if cancelled:
+        raise asyncio.CancelledError
+    return result

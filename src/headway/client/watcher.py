@@ -1,0 +1,194 @@
+"""Watching jobs: told by the store when one changes, with a slow look behind it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from itertools import islice
+
+from headway.core.errors import HeadwayError, JobNotFound
+from headway.core.event import Event, events_between, told_together
+from headway.core.job import Job, JobId
+from headway.observability.job_output import output_events
+from headway.stores.base import WATCHER, Ear, Store
+
+LINGER = 2.0  # Seconds an ear stays open after its last watcher: another often follows.
+SLOW_LOOK = 1.0  # Seconds; covers a wake-up that was lost.
+SLOW_LOOKS = 1_000  # Jobs that are looked at without a reason in a second, at most.
+BATCH = 250  # Jobs in one look.
+
+Read = Callable[[Sequence[JobId]], Awaitable[list[Job | None]]]
+
+
+class Watcher:
+    """Watches any number of jobs with one ear and one look at a time. Belongs to one loop."""
+
+    def __init__(self, store: Store, read: Read | None = None) -> None:
+        self._store = store
+        self._read = read or store.get  # Where jobs may be elsewhere too, as the caller finds them.
+        self._watched: dict[JobId, _Watched] = {}
+        self._dirty: dict[JobId, None] = {}  # Jobs to look at, in the order in which that was asked for.
+        self._asked = asyncio.Event()
+        self._ear: Ear | None = None
+        self._upkeep: list[asyncio.Task[None]] = []
+
+    async def looks(self, job_id: JobId) -> AsyncIterator[Job | None]:
+        """Give the job now, and again each time it may have changed. Ends only when the caller stops."""
+        watched = self._watched.setdefault(job_id, _Watched())
+        news = asyncio.Event()
+        watched.watchers.add(news)
+        self._listen()
+        try:
+            (job,) = await self._read([job_id])
+            watched.begin(job)
+            yield job
+            while True:
+                await news.wait()
+                news.clear()
+                if watched.problem is not None:
+                    raise watched.problem
+                yield watched.job
+        finally:
+            watched.watchers.discard(news)
+            if not watched.watchers and self._watched.get(job_id) is watched:
+                del self._watched[job_id]
+            if not self._watched:
+                asyncio.get_running_loop().call_later(LINGER, self._close_if_unused)
+
+    async def ended(self, job_id: JobId) -> Job:
+        """Wait until a job has ended. Raises ``JobNotFound``."""
+        looks = self.looks(job_id)
+        try:
+            async for job in looks:
+                if job is None:
+                    raise JobNotFound(f"no job {job_id} in the store; it may have been pruned", job_id=job_id)
+                if job.state.ended:
+                    return job
+        finally:
+            await looks.aclose()  # type: ignore[attr-defined]
+        raise AssertionError("looks() never ends by itself")
+
+    async def events(self, job_id: JobId) -> AsyncIterator[Event]:
+        """Tell what happens to a job, from its submission until it has ended."""
+        before: Job | None = None
+        told: tuple[int, ...] = ()  # How far the output was told.
+        looks = self.looks(job_id)
+        try:
+            async for job in looks:
+                if job is None:
+                    raise JobNotFound(f"no job {job_id} in the store; it may have been pruned", job_id=job_id)
+                events = events_between(before, job, time.time_ns() // 1_000_000)
+                output = await output_events(self._store, job, told)
+                for event in told_together(events, output, told):
+                    yield event
+                if output:
+                    told = output[-1].place
+                if job.state.ended:
+                    return
+                before = job
+        finally:
+            await looks.aclose()  # type: ignore[attr-defined]
+
+    def close(self) -> None:
+        for task in self._upkeep:
+            task.cancel()
+        self._upkeep = []
+        if self._ear is not None:
+            self._ear.close()
+            self._ear = None
+
+    def _close_if_unused(self) -> None:
+        if not self._watched:
+            self.close()
+
+    def _listen(self) -> None:
+        if self._ear is None:
+            self._ear = self._store.listen(f"{WATCHER}{uuid.uuid4().hex}")
+            loop = asyncio.get_running_loop()
+            self._upkeep = [loop.create_task(self._hear(self._ear)), loop.create_task(self._look())]
+
+    def _look_at(self, job_id: JobId) -> None:
+        self._dirty[job_id] = None
+        self._asked.set()
+
+    async def _hear(self, ear: Ear) -> None:
+        """Woken by the store; ends when nobody watches any more."""
+        while True:
+            heard = await ear.wait(60.0)
+            for job_id in heard or (() if heard is None else list(self._watched)):
+                if job_id in self._watched:
+                    self._look_at(job_id)
+
+    async def _look(self) -> None:
+        """Look at what was asked for; now and then at everything. Ends when nobody watches any more."""
+        slow_due = time.monotonic() + SLOW_LOOK
+        while True:
+            if not self._dirty:
+                self._asked.clear()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(max(0.0, slow_due - time.monotonic())):
+                        await self._asked.wait()
+            if time.monotonic() >= slow_due:
+                self._dirty |= dict.fromkeys(self._watched)
+                slow_due = time.monotonic() + max(SLOW_LOOK, len(self._watched) / SLOW_LOOKS)
+            batch = [job_id for job_id in islice(self._dirty, BATCH) if job_id in self._watched]
+            for job_id in list(islice(self._dirty, BATCH)):
+                del self._dirty[job_id]
+            if batch:
+                await self._look_once(batch)
+
+    async def _look_once(self, job_ids: list[JobId]) -> None:
+        try:
+            jobs = await self._read(job_ids)
+        except HeadwayError as problem:
+            for job_id in job_ids:
+                if watched := self._watched.get(job_id):
+                    watched.fail(problem)
+            return
+        for job_id, job in zip(job_ids, jobs, strict=True):
+            if watched := self._watched.get(job_id):
+                watched.see(job)
+
+
+class _Watched:
+    """A job and those who watch it."""
+
+    __slots__ = ("job", "mark", "problem", "watchers")
+
+    def __init__(self) -> None:
+        self.watchers: set[asyncio.Event] = set()
+        self.job: Job | None = None
+        self.mark: tuple[object, ...] | None = None  # What it looked like when its watchers were told last.
+        self.problem: HeadwayError | None = None
+
+    def begin(self, job: Job | None) -> None:
+        """A newcomer has looked by itself."""
+        if self.mark is None:
+            self.job, self.mark = job, _mark(job)
+
+    def see(self, job: Job | None) -> None:
+        mark = _mark(job)
+        if mark != self.mark or self.problem is not None:
+            self.job, self.mark, self.problem = job, mark, None
+            self._tell()
+
+    def fail(self, problem: HeadwayError) -> None:
+        self.problem = problem
+        self._tell()
+
+    def _tell(self) -> None:
+        for news in self.watchers:
+            news.set()
+
+
+def _mark(job: Job | None) -> tuple[object, ...]:
+    """Give what changes whenever anything happens to a job."""
+    if job is None:
+        return ()
+    return (
+        job.state, job.epoch, job.attempts, job.progress, job.note, job.finished_at, job.cancel_requested_at,
+        job.due_at, job.parked, job.assigned, len(job.history),
+    )  # fmt: skip

@@ -1,0 +1,399 @@
+"""The policy run forward: how many jobs each lane could start by when.
+
+It counts jobs and does not look at single ones, so its cost hangs on how many lanes there are, not on how many jobs
+wait. Steps grow with the time they reach into: what is far away need not be known to the second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import exp, inf
+
+from headway.core.diagnostics import Executing, Survey
+from headway.core.distributions import Known, Lengths, doubt, up_to
+from headway.core.job import ClassKey
+from headway.core.policy.document import ELASTIC, INTERACTIVE, Lane, Policy
+from headway.core.policy.lanes import competitions, lane_of, risen_level
+from headway.core.policy.slot_release import POINTS, Ends
+from headway.core.snapshot import ClassView, Snapshot
+from headway.core.worker import Worker, WorkerState, serves
+
+GROWTH = 0.2  # How long a step is, beside the time before it.
+STEPS_MAX = 300
+HORIZON = 7 * 86_400.0
+LATE = 0.35  # How many fewer jobs start in a slot that has just come free if all take as long: half of one, and less
+# where steps are short. This was fitted to simulations.
+LAST = 0.25  # How much of its last job must be left for a lane to have one: less is left when its start is found.
+_UNKNOWN = up_to(1.0)
+_NONE = 1e-9
+
+
+class Flow:
+    """A lane in the run: its jobs that wait, that come, that run, and that could have started by each moment."""
+
+    __slots__ = (
+        "apart", "came", "comers", "curve", "doubt", "filled", "had", "lane", "lengths", "mean", "name", "oldest_ms",
+        "overflow", "pace", "phases", "queue", "rate", "reach", "rough", "running", "served", "spread", "waiting",
+        "weight",
+    )  # fmt: skip
+
+    def __init__(self, name: str, lane: Lane, lengths: Lengths, known: Known, waiting: float, oldest_ms: int) -> None:
+        self.name = name
+        self.lane = lane
+        self.weight = lane.weight
+        self.lengths = lengths
+        self.mean = lengths.mean
+        self.phases = lengths.phases
+        self.comers = known.comers(name)
+        self.rate = self.comers.rate
+        self.rough = 0.0  # The part by which its mean length may be off because few jobs have shown it.
+        self.overflow = 1.0  # The part of what comes that finds no room in the reserve.
+        self.apart = False  # Whether the reserve is its own.
+        self.had = self.waiting = waiting
+        self.oldest_ms = oldest_ms  # How long its oldest job has waited.
+        # Of what the run has started, in slots that are anybody's, by phase and stage.
+        self.running = [[0.0] * phase.stages for phase in lengths.phases]
+        self.filled = 0.0  # Slots filled in the step under way,
+        self.pace = 1.0  # and how many of its jobs start in one slot meanwhile.
+        self.served = 0.0
+        self.reach = 0.0  # What it could have started, had it had enough.
+        self.spread = 0.0  # The variance of the work it has started, in seconds squared,
+        self.came = 0.0  # and of what has come meanwhile.
+        self.curve: list[float] = []  # By step: its reach,
+        self.doubt: list[float] = []  # the variance of that, in jobs,
+        self.queue: list[float] = []  # and how many wait.
+
+
+class Run:
+    """One run, for the workers that can serve some needs. It goes on only as far as somebody asks.
+
+    Rule 1: a running job ends when jobs of its task do that have run as long; slots then come free.
+    Rule 2: lanes start jobs in the order of the policy; those that compete share by weight, in seconds. Lanes rise as
+            their oldest jobs grow old.
+    Rule 3: slots of the reserve are filled by its lanes alone.
+    Rule 4: jobs go on coming as they came. Those of better lanes go first, those of bursts once one is likely.
+    """
+
+    def __init__(self, survey: Survey, policy: Policy, known: Known, needs: tuple[str, ...]) -> None:
+        self._policy = policy
+        self._now_at = survey.now_at
+        live = [worker for worker in survey.workers if worker.state is WorkerState.ACTIVE]
+        able = [worker for worker in live if serves(needs, frozenset(worker.offers))]
+        self.slots = sum(worker.slots for worker in able)
+        self.basis = "learned"
+        self.times = [0.0]
+        self.flows: dict[str, Flow] = {}
+        if not self.slots:
+            return
+        self._kept = _kept(policy, able, self.slots)
+        self._open = self.slots - self._kept
+        offers = frozenset(offer for worker in able for offer in worker.offers)
+        ids = {worker.worker_id for worker in able}
+        running: dict[str, list[float]] = {}
+        for job in survey.executing:
+            if job.worker_id in ids:
+                running.setdefault(job.lane, []).append(max(0.0, (self._now_at - job.started_at) / 1_000))
+        self._make_flows(survey.snapshot, policy, known, live, offers, running)
+        self._make_points([job for job in survey.executing if job.worker_id in ids], known)
+        self._all = list(self.flows.values())
+        # A job that starts in the reserve is followed by another once it has ended, not from its first moment on.
+        self._late = max((_late(flow.lengths) for flow in self._all if flow.apart), default=0.0)
+        self._aging = [flow for flow in self._all if flow.lane.promote_after_ms]
+        self._groups: list[tuple[list[Flow], list[Flow]]] = []
+        self._levels: list[int] | None = None
+        self._first = min(1.0, max(1e-3, min(flow.mean for flow in self._all) / 4))
+        self._begin()
+
+    def go_on(self) -> bool:
+        """Take one step more. False at the horizon."""
+        if len(self.times) >= STEPS_MAX or self.times[-1] >= HORIZON:
+            return False
+        self._step()
+        return True
+
+    # ------------------------------------------------------------------ what it starts from
+
+    def _make_flows(
+        self,
+        snapshot: Snapshot,
+        policy: Policy,
+        known: Known,
+        live: Sequence[Worker],
+        offers: frozenset[str],
+        running: Mapping[str, Sequence[float]],
+    ) -> None:
+        found: dict[str, list[ClassView]] = {name: [] for name in policy.lanes}
+        for view in snapshot.classes:
+            if view.blocked is None and serves(view.key.needs, offers):
+                found.setdefault(view.key.lane, []).append(view)
+        for name, views in found.items():
+            lengths = known.lane_with(name, running.get(name, ()))
+            learned = lengths is not None
+            if lengths is None:
+                lengths = declared(policy, [view.key for view in views])
+                if any(view.waiting for view in views):
+                    self._trust("unknown" if lengths is None else "declared")
+            waiting = sum(view.waiting * self._part(view.key, live) for view in views)
+            since_at = min((view.oldest_at for view in views if view.oldest_at is not None), default=self._now_at)
+            lane = lane_of(policy, name)
+            flow = Flow(name, lane, lengths or _UNKNOWN, known, waiting, max(0, self._now_at - since_at))
+            flow.rough = doubt(flow.lengths.count) if learned else 0.0
+            if self._kept and name in policy.reserve.lanes:
+                flow.apart = True
+                flow.overflow = _overflow(flow.rate * flow.mean, self._kept)
+            self.flows[name] = flow
+
+    def _part(self, key: ClassKey, live: Sequence[Worker]) -> float:
+        """Give the part of a class that falls to these workers, where others serve it too."""
+        if not key.needs:  # Whoever could run any of it does not know all its tasks, perhaps.
+            return 1.0
+        return min(
+            1.0, self.slots / sum(worker.slots for worker in live if serves(key.needs, frozenset(worker.offers)))
+        )
+
+    def _make_points(self, running: Iterable[Executing], known: Known) -> None:
+        """Find when slots come free: those that are anybody's, and those of the reserve."""
+        favoured: list[list[float]] = []
+        others: list[list[float]] = []
+        for job in running:
+            lengths, flow = known.task(job.task, job.lane), self.flows.get(job.lane)
+            if flow is not None and lengths is known.lane(job.lane) and lengths is not None:
+                lengths = flow.lengths  # The task itself is hardly known.
+            if lengths is None:
+                lengths = flow.lengths if flow is not None else _UNKNOWN
+                self._trust("unknown" if lengths is _UNKNOWN else "declared")
+            left = lengths.left(max(0.0, (self._now_at - job.started_at) / 1_000), POINTS)
+            (favoured if job.lane in self._policy.reserve.lanes else others).append(left)
+        favoured.sort(key=sum, reverse=True)
+        self._common = Ends(favoured[self._kept :] + others, self._open)
+        self._apart = Ends(favoured[: self._kept], self._kept)
+
+    def _trust(self, basis: str) -> None:
+        if self.basis != "unknown":
+            self.basis = basis
+
+    # ------------------------------------------------------------------ the run
+
+    def _begin(self) -> None:
+        """Fill the slots that are free now."""
+        self._order(0.0)
+        self._serve_all([self._common.due(0.0), 0.0], [self._apart.due(0.0), 0.0])
+        self._record(0.0)
+
+    def _step(self) -> None:
+        before = self.times[-1]
+        length = max(self._first, GROWTH * before)
+        now = before + length
+        if self._aging:
+            self._order(before)
+        slots = self._common.due(before)
+        starts, seconds = self._common.due(now), slots * length
+        for flow in self._all:
+            # What runs ends at its pace: so many slots come free, and there is so much time left in them.
+            young = old = 0.0
+            for at, (part, mean, stages) in enumerate(flow.phases):
+                chances, busy = _passing(length * stages / mean, stages)
+                left = [0.0] * stages
+                for stage, ran in enumerate(flow.running[at]):
+                    if ran:
+                        for further in range(stages - stage):
+                            left[stage + further] += ran * chances[further]
+                        seconds -= ran * mean / stages * busy[stages - stage - 1]
+                flow.running[at] = left
+                starts -= sum(left)
+                young += part * mean / stages * busy[-1]
+                # The more alike jobs are, the later the first of them end in slots that have just come free.
+                late = LATE * (1.0 - 1.0 / stages) * (1.0 - exp(-2.0 * length / mean)) if stages > 1 else 0.0
+                old += part * mean * mean / stages * busy[-1] * (1.0 - late)
+            flow.pace = old / (young * flow.mean)
+            comers = flow.comers
+            comes, doubt = comers.within(now) - comers.within(before), flow.rate * comers.batch * length
+            if flow.apart and flow.waiting < _NONE:
+                comes *= flow.overflow
+                doubt *= flow.overflow
+            if comers.bursts:
+                comes += comers.burst(now) - comers.burst(before)
+                doubt += comers.burst_variance(length)
+            flow.came += doubt * flow.mean * flow.mean
+            flow.waiting += comes
+        freed = self._apart.due(now) - self._apart.due(before)
+        held = self._apart.due(before - self._late)
+        self._serve_all([starts, max(0.0, seconds)], [freed, held * length], length)
+        self.times.append(now)
+        self._record(now)
+
+    def _serve_all(self, common: list[float], apart: list[float], length: float = 0.0) -> None:
+        for natives, joined in self._groups:
+            if self._kept:
+                favoured = [flow for flow in natives if flow.apart]
+                if favoured:
+                    self._serve(favoured, [flow for flow in joined if flow.apart], apart)
+                    for flow in (*favoured, *joined):
+                        flow.filled = 0.0
+            self._serve(natives, joined, common)
+        for flow in self._all:
+            if flow.filled > 0:
+                self._fill(flow, length)
+                flow.filled = 0.0
+
+    @staticmethod
+    def _fill(flow: Flow, length: float) -> None:
+        """Let jobs run that have started in a step: the longer it is, the more of them have come some way."""
+        mixed = [
+            part * mean / stages * _passing(length * stages / mean, stages)[1][-1] if length else part
+            for part, mean, stages in flow.phases
+        ]
+        slots = flow.filled / sum(mixed)
+        for at, (part, (_, mean, stages)) in enumerate(zip(mixed, flow.phases, strict=True)):
+            chances, _ = _passing(min(0.5, length / (2 * mean)) * stages, stages)
+            scale = slots * part / sum(chances)
+            running = flow.running[at]
+            for stage, chance in enumerate(chances):
+                running[stage] += scale * chance
+
+    def _serve(self, natives: Sequence[Flow], joined: Sequence[Flow], supply: list[float]) -> None:
+        """Let lanes that compete start what they have. ``supply``: slots that came free, and seconds in them.
+
+        Lanes that have joined get no more than goes with what the natives of the level take.
+        """
+        starts, seconds = supply
+        if starts < _NONE and seconds < _NONE:
+            return
+        group = [*natives, *joined]
+        most = [starts * flow.pace + seconds / flow.mean for flow in group]  # All of it.
+        wanted = [flow.waiting / could for flow, could in zip(group, most, strict=True)]  # Parts of all.
+        if len(group) == 1:
+            parts, could_have = [min(1.0, wanted[0])], [1.0]
+        else:
+            bound = max(part / flow.weight for part, flow in zip(wanted, natives, strict=False)) if joined else inf
+            parts, could_have = _shares([flow.weight for flow in group], wanted, len(natives), bound)
+        for flow, part, could, able in zip(group, parts, most, could_have, strict=True):
+            took = part * could
+            flow.served += took
+            flow.waiting = max(0.0, flow.waiting - took)
+            flow.reach += max(part, able) * could
+            flow.spread += took * flow.lengths.variance
+            flow.filled += starts * part
+            supply[0] -= starts * part
+            supply[1] -= seconds * part
+
+    def _order(self, now: float) -> None:
+        """Find who is served before whom; again once a lane has risen or come down."""
+        levels = [risen_level(flow.lane, self._age_ms(flow, now)) for flow in self._aging]
+        if levels == self._levels:
+            return
+        self._levels = levels
+        at = self._now_at + int(1_000 * now)
+        views = tuple(ClassView(ClassKey(flow.name), 1, at - self._age_ms(flow, now)) for flow in self._all)
+        order = competitions(Snapshot(at, views), frozenset(), self._policy)
+        self._groups = [
+            ([self.flows[line.name] for line in natives], [self.flows[line.name] for line in joined])
+            for natives, joined in order
+        ]
+
+    def _age_ms(self, flow: Flow, now: float) -> int:
+        """Give how long the oldest job of a lane has waited by then, if they came one by one."""
+        if flow.waiting < LAST:
+            return 0
+        if flow.served < flow.had:
+            return int(1_000 * now + flow.oldest_ms * (1 - flow.served / flow.had))
+        came = (flow.served - flow.had) / flow.rate if flow.rate > 0 else now
+        return int(1_000 * max(0.0, now - came))
+
+    def _record(self, now: float) -> None:
+        spread = came = 0.0
+        for group, _ in self._groups:
+            for flow in group:
+                spread += flow.spread
+                came += flow.came
+            for flow in group:
+                freed = self._common.doubt(now, flow.mean) + (self._apart.doubt(now, flow.mean) if flow.apart else 0.0)
+                flow.curve.append(flow.reach)
+                flow.queue.append(flow.waiting)
+                flow.doubt.append(freed + (spread + came - flow.came) / (flow.mean * flow.mean))
+
+
+def declared(policy: Policy, keys: Iterable[ClassKey]) -> Lengths | None:
+    """Give how long jobs of these classes may take by the ladder; None unless all are on it.
+
+    An elastic job may take as long as the longest. Sessions do not count: they make way for jobs.
+    """
+    lengths_ms: list[int] = []
+    for key in keys:
+        if key.rung == INTERACTIVE:
+            continue
+        rung = policy.ladder.find(key.rung)
+        if key.rung == ELASTIC and policy.ladder.rungs:
+            rung = policy.ladder.rungs[-1]
+        if rung is None:
+            return None
+        lengths_ms.append(rung.length_ms)
+    return up_to(sum(lengths_ms) / len(lengths_ms) / 1_000) if lengths_ms else None
+
+
+def _shares(
+    weights: Sequence[float], wanted: Sequence[float], natives: int, bound: float
+) -> tuple[list[float], list[float]]:  # fmt: skip
+    """Share one whole by weight: nobody gets more than it wants, and what it leaves is for the others.
+
+    Those behind the first ``natives`` get ``bound`` times their weight at most. Gives the parts, and those that each
+    could have had, had it wanted more.
+    """
+    capped = [
+        want if at < natives else min(want, bound * weight)
+        for at, (want, weight) in enumerate(zip(wanted, weights, strict=True))
+    ]  # fmt: skip
+    parts = [0.0] * len(weights)
+    left, hungry = 1.0, list(range(len(weights)))
+    while hungry and left > _NONE:
+        total = sum([weights[at] for at in hungry])
+        content = [at for at in hungry if capped[at] <= left * weights[at] / total]
+        for at in content or hungry:
+            parts[at] = capped[at] if content else left * weights[at] / total
+        if not content:
+            break
+        left -= sum([parts[at] for at in content])
+        hungry = [at for at in hungry if at not in content]
+    whole = sum(weights)
+    least = [min(want, weight / whole) for want, weight in zip(capped, weights, strict=True)]
+    could = [1.0 - sum(least) + least[at] for at in range(len(weights))]
+    for at in range(natives, len(weights)):
+        could[at] = min(could[at], bound * weights[at])
+    return parts, could
+
+
+def _passing(due: float, stages: int) -> tuple[list[float], list[float]]:
+    """Give how likely none, one, two stages are passed where so many are due on average.
+
+    And how long somebody is in there meanwhile who has one, two, three of them left, counted in stages.
+    """
+    chance = exp(-due)
+    chances, busy, left, total = [chance], [1.0 - chance], 1.0 - chance, 1.0 - chance
+    for stage in range(1, stages):
+        chance *= due / stage
+        left -= chance
+        total += left
+        chances.append(chance)
+        busy.append(total)
+    return chances, busy
+
+
+def _late(lengths: Lengths) -> float:
+    """Give by how many seconds starts in one slot are late, beside its mean pace: half a job if all take as long."""
+    return 0.5 * max(0.0, lengths.mean - lengths.variance / lengths.mean) if lengths.mean else 0.0
+
+
+def _kept(policy: Policy, able: Sequence[Worker], slots: int) -> int:
+    reserve = policy.reserve
+    if not reserve.lanes:
+        return 0
+    kept = reserve.slots if reserve.scope == "pool" else sum(worker.reserved for worker in able)
+    return max(0, min(kept, slots - 1))
+
+
+def _overflow(load: float, rooms: int) -> float:
+    """Give the part of what comes that finds all rooms taken: Erlang's formula."""
+    blocked = 1.0
+    for room in range(1, min(rooms, 100) + 1):
+        blocked = load * blocked / (room + load * blocked)
+    return blocked

@@ -1,0 +1,76 @@
+"""A job's place: how many would start before it by the policy, were nothing more to come."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from headway.core.diagnostics import Standing
+from headway.core.job import ClassKey, State
+from headway.core.policy.document import Policy
+from headway.core.policy.lanes import Line, service_order
+from headway.core.snapshot import Snapshot
+from headway.core.worker import Worker, WorkerState, serves
+
+
+def position(standing: Standing, policy: Policy) -> int | None:
+    """Count the jobs that would start before this one; None once it has begun or ended."""
+    job, survey = standing.job, standing.survey
+    if job.state is not State.QUEUED:
+        return None
+    key = ClassKey(job.lane, job.needs, job.rung)
+    ahead = standing.ahead
+    if job.due_at is not None or job.parked is not None:  # It is in no line yet: it would come last.
+        ahead = waiting_in(survey.snapshot, key)
+    return Places(survey.snapshot, policy, survey.workers).of(key, ahead)
+
+
+def waiting_in(snapshot: Snapshot, key: ClassKey) -> int:
+    """Tell how many jobs of a class wait."""
+    return sum(view.waiting for view in snapshot.classes if view.key == key)
+
+
+class Places:
+    """The places of one picture: how many jobs would start before one with so many of its class ahead of it.
+
+    Rule 1: what is served before its lane starts before it, all of it.
+    Rule 2: of the other classes of its lane the same part goes first as of its own.
+    Rule 3: lanes that share its turn start as many as their weights give them meanwhile.
+    Without ``workers``, or if none of them can run it, they are taken to offer all that anybody asks for.
+    """
+
+    def __init__(self, snapshot: Snapshot, policy: Policy, workers: Iterable[Worker] | None = None) -> None:
+        self._snapshot = snapshot
+        self._policy = policy
+        self._workers = [worker for worker in workers or () if worker.state is WorkerState.ACTIVE]
+        self._orders: dict[tuple[str, ...], list[list[Line]]] = {}  # By needs.
+
+    def of(self, key: ClassKey, ahead: int) -> int:
+        """Count what would start before it."""
+        groups = self._orders.get(key.needs)
+        if groups is None:
+            groups = self._orders[key.needs] = service_order(self._snapshot, self._offers(key), self._policy)
+        before = 0
+        for group in groups:
+            own = next((line for line in group if line.name == key.lane), None)
+            if own is None:
+                before += sum(line.waiting for line in group)
+                continue
+            in_lane = _in_lane(own, key, ahead)
+            turns = (in_lane + 1) / own.lane.weight
+            beside = (min(line.waiting, int(turns * line.lane.weight)) for line in group if line is not own)
+            return before + in_lane + sum(beside)
+        return before + ahead  # Nothing of its lane can start now.
+
+    def _offers(self, key: ClassKey) -> frozenset[str]:
+        able = [worker for worker in self._workers if serves(key.needs, frozenset(worker.offers))]
+        if able:
+            return frozenset(offer for worker in able for offer in worker.offers)
+        return frozenset(need for view in self._snapshot.classes for need in view.key.needs) | frozenset(key.needs)
+
+
+def _in_lane(line: Line, key: ClassKey, ahead: int) -> int:
+    """Count those of its lane that go first."""
+    views = [view for view in line.views if view.blocked is None]
+    own = next((view.waiting for view in views if view.key == key), 0)
+    others = sum(view.waiting for view in views if view.key != key)
+    return ahead + (others if own <= ahead else others * ahead // own)

@@ -1,0 +1,326 @@
+"""What hands a worker its jobs: a store asked with a plan."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from headway.core.errors import StoreError
+from headway.core.lease import TOKEN_BYTES, Lease, Report
+from headway.core.policy.lanes import Clocks, make_room, plan
+from headway.core.policy.retry import Ending, Released, judge
+from headway.core.snapshot import Plan, Snapshot
+from headway.core.worker import WorkerState, serves
+from headway.estimates.costs import Durations
+from headway.maintenance.recovery import end_leases
+from headway.metrics.recorder import Tallies
+from headway.policy_store.current import InForce
+from headway.runtime.failpoints import reach
+from headway.stores.base import Ear, Exchange, Exchanged, HandsOver, Progress, Quiets, Store
+
+SNAPSHOT_AGE = 0.02  # Seconds after which a snapshot is asked for again,
+SNAPSHOT_AGE_ALONE = 0.2  # and if there is only one class: then there is nothing to choose from.
+ASK_EVERY = 60.0  # Seconds after which a store is asked for jobs that could say before that there are none.
+TASK_NEED = "task:"  # What a job needs whose task some worker did not know begins so.
+DEBT_MAX = 60.0  # Seconds beyond what was expected that one job may cost its lane.
+
+
+class Ran(NamedTuple):
+    """A job that has run here: how that ended, and after how many seconds."""
+
+    lease: Lease
+    ending: Ending
+    seconds: float
+
+
+class Fed(NamedTuple):
+    """What an exchange brought. ``more``: ask again at once, something claimable was passed over or only now seen."""
+
+    leases: Sequence[Lease]
+    refused: Sequence[tuple[str, str]]
+    more: bool
+    state: WorkerState
+    next_due: float | None  # Seconds until the next delayed job falls due.
+
+
+class LocalFeed:
+    """Plans and talks to a store. Used by one loop at a time: exchanges follow one another.
+
+    Keeps the clocks by which lanes and classes share this worker's claims; ``offset`` in [0, 1) is where they begin.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        in_force: InForce,
+        worker_id: str,
+        offers: Sequence[str],
+        *,
+        durations: Durations | None = None,
+        tallies: Tallies | None = None,
+        offset: float = 0.0,
+        confirm: float = 0.0,
+    ) -> None:
+        self._store = store
+        self._in_force = in_force
+        self._durations = durations or Durations()
+        self._tallies = tallies or Tallies()
+        self._clocks = Clocks(offset)
+        self._worker_id = worker_id
+        self._hands_over = store if confirm > 0 and isinstance(store, HandsOver) else None
+        self._confirm_ms = int(confirm * 1_000)
+        self._offers = frozenset(offers)
+        self._learn_task: Callable[[str], bool] | None = None
+        self._strange: set[str] = set()  # Tasks that jobs wait for and this worker cannot learn.
+        self._snapshot = Snapshot(0)
+        self._seen = -1.0
+        self._dry = True  # The last exchange brought less than was asked for.
+        self._calm = 0.0  # When the store was last seen, on the monotonic clock, if nothing waited there; else 0.
+        self._request: Exchange | None = None
+        self._asked = -1.0  # When the store was last asked for jobs,
+        self._waits_for: tuple[str, ...] | None = None  # of these lanes (None: any),
+        self._waits = False  # and whether it wakes us for them, having had none.
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    @property
+    def calm(self) -> float:
+        """When nothing was last seen to wait, while whatever comes is seen; a worker without slots does not look."""
+        return self._calm if self._waits and self._waits_for is None else 0.0
+
+    async def exchange(
+        self,
+        finished: Sequence[Report],
+        progress: Sequence[Progress],
+        *,
+        free: int,
+        free_below: int,
+        woken: bool = False,
+        claim_id: bytes | None = None,
+        wait: bool = True,
+    ) -> Fed:
+        """Hand in what has ended and claim for the free slots.
+
+        ``woken``: the store has called, so there is something: it is claimed first and looked at afterwards.
+        ``wait``: whoever gets nothing is woken for what comes next.
+
+        After an error the same call, claim and all, is made again first: a reply may have been lost
+        after its effect, and repeating it gives the same leases. Whoever gives a ``claim_id`` sees to that itself.
+        """
+        policy = self._in_force.policy
+        lanes = None if free_below > 0 else tuple(sorted(policy.reserve.lanes))
+        if free > 0 and not (finished or progress or woken or claim_id) and await self._rests(lanes):
+            return Fed((), (), False, WorkerState.ACTIVE, None)
+        if woken and free > 0 and not (finished or progress) and (handed := self._handed()) is not None:
+            return handed
+        if self._request is None or claim_id is not None:
+            takes = plan(
+                self._snapshot,
+                free=free,
+                free_below=free_below,
+                offers=self._offers,
+                policy=policy,
+                clocks=self._clocks,
+            )
+            self._request = Exchange(
+                self._worker_id,
+                claim_id or os.urandom(TOKEN_BYTES),
+                finished,
+                takes._replace(known=len(self._snapshot.classes)) if free > 0 else None,
+                progress,
+                wait=wait and free > 0,
+                want_snapshot=free > 0 and not woken and time.monotonic() - self._seen > self._age_max(free_below),
+                wait_lanes=lanes,
+                handover=self._hands_over is not None and wait and free > 0,
+            )
+        request = self._request
+        self._waits = False
+        answer = await self._ask(request, may_repeat=claim_id is not None)
+        self._request = None
+        if any(lease.unreadable for lease in answer.leases):
+            answer = await self._without_unreadable(answer)
+        self._charge(answer.leases)
+        fed = self._read(request, answer)
+        self._waits = request.wait and not answer.leases and not fed.more and answer.worker_state is WorkerState.ACTIVE
+        self._waits_for, self._asked = request.wait_lanes, time.monotonic()
+        if answer.snapshot is not None and answer.snapshot.floor is not None:
+            fed = await self._make_room(answer.snapshot, fed)
+        if claim_id is None:  # Of others' slots and jobs nobody here knows what becomes of them.
+            self._tallies.idle(self._idle_reserve(request.plan, answer.leases))
+            if answer.leases:
+                self._time_start()
+        return fed
+
+    def offer_learned(self, learn: Callable[[str], bool]) -> None:
+        """Serve also jobs of tasks that other workers did not know, if ``learn`` finds the task by its name."""
+        self._learn_task = learn
+
+    def _learn(self, seen: Snapshot) -> None:
+        """Look for the tasks that jobs wait for and this worker does not offer."""
+        if self._learn_task is None:
+            return
+        for view in seen.classes:
+            for need in view.key.needs if view.waiting else ():
+                if need.startswith(TASK_NEED) and need not in self._offers and need not in self._strange:
+                    if self._learn_task(need.removeprefix(TASK_NEED)):
+                        self._offers |= {need}
+                    else:
+                        self._strange.add(need)
+
+    async def _without_unreadable(self, answer: Exchanged) -> Exchanged:
+        """End the leases whose jobs cannot be read, and return the answer without them."""
+        bad = [lease for lease in answer.leases if lease.unreadable is not None]
+        with contextlib.suppress(StoreError):  # The next renewal does not name them: that ends them as well.
+            await end_leases(
+                self._store, bad, self._in_force.policy, lambda _: Released(), expired_only=False, tallies=self._tallies
+            )
+        good = [lease for lease in answer.leases if lease.unreadable is None]
+        return answer._replace(leases=good, more=True)
+
+    def _handed(self) -> Fed | None:
+        """Give what the store has sent along with its ring."""
+        answer = None
+        if self._hands_over is not None and self._request is None:
+            answer = self._hands_over.handed(self._worker_id, self._confirm_ms)
+        if answer is None or any(lease.unreadable for lease in answer.leases):  # The next exchange gives it again.
+            return None
+        self._waits, self._dry = False, True
+        self._charge(answer.leases)
+        self._tallies.claimed(answer.leases)
+        self._time_start()
+        return Fed(answer.leases, (), False, WorkerState.ACTIVE, None)
+
+    def _charge(self, leases: Sequence[Lease]) -> None:
+        if len(self._snapshot.classes) > 1:  # Otherwise nobody shares anything.
+            for lease in leases:
+                expected = self._durations.expected(lease.task)
+                self._clocks.charge(self._in_force.policy, lease.class_key, expected)
+
+    async def _rests(self, lanes: tuple[str, ...] | None) -> bool:
+        """Tell whether there is still nothing to do, as the store said when it was last asked; then it need not be."""
+        if (
+            not (self._waits and self._calm and self._waits_for == lanes)
+            or self._request is not None
+            or self._snapshot.next_due_at is not None
+            or time.monotonic() - self._asked > ASK_EVERY
+            or not isinstance(self._store, Quiets)
+            or not await self._store.quiet(len(self._snapshot.classes))
+        ):
+            return False
+        self._calm = time.monotonic()
+        return True
+
+    async def _ask(self, request: Exchange, *, may_repeat: bool) -> Exchanged:
+        tallies, asked = self._tallies, time.monotonic()
+        try:
+            reach("exchange.before")
+            answer = await self._store.exchange(request)
+            reach("exchange.after")
+        except StoreError:
+            tallies.trouble()
+            raise
+        tallies.exchanged(time.monotonic() - asked, len(answer.leases))
+        if request.finished:
+            tallies.reported(request.finished, answer.refused)
+        if answer.leases:  # Those of a claim that somebody makes again are counted already.
+            fresh = [lease for lease in answer.leases if lease.started_at == answer.now_at] if may_repeat else None
+            tallies.claimed(answer.leases if fresh is None else fresh)
+        return answer
+
+    def _time_start(self) -> None:
+        """Look at the clock when what was claimed has begun: after the next turn of the loop."""
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+        self._loop.call_soon(self._loop.call_soon, self._tallies.began, time.monotonic())
+
+    def _idle_reserve(self, asked: Plan | None, leases: Sequence[Lease]) -> int:
+        """Give how many slots stand idle for lanes of the reserve while jobs of others wait that could run here."""
+        if asked is None or asked.free <= len(leases):
+            return 0
+        lanes = self._in_force.policy.reserve.lanes
+        below = len(leases) if asked.leave_free else sum(lease.lane not in lanes for lease in leases)
+        if asked.free_below > below or not any(
+            view.waiting
+            and view.blocked is None
+            and view.key.lane not in lanes
+            and serves(view.key.needs, self._offers)
+            for view in self._snapshot.classes
+        ):
+            return 0
+        return asked.free - len(leases)
+
+    async def _make_room(self, seen: Snapshot, fed: Fed) -> Fed:
+        """Lower and halt what holds back jobs that could run here. What it frees is asked for at once."""
+        wanted = make_room(seen, offers=self._offers, policy=self._in_force.policy, chance=random.random())
+        lowered: Sequence[bool] = ()
+        with contextlib.suppress(StoreError):  # What was claimed must not be lost for it; somebody will do it later.
+            lowered = await self._store.amend(wanted) if wanted else ()
+        return fed._replace(more=True) if any(lowered) else fed
+
+    async def withdraw(self) -> None:
+        """Wait no longer: whoever submits something now wakes another worker."""
+        await self._store.exchange(Exchange(self._worker_id, os.urandom(TOKEN_BYTES), plan=Plan()))
+
+    def words(self, ran: Sequence[Ran]) -> list[Report]:
+        """Learn from jobs that have run, and decide what becomes of them: what goes with an exchange are reports."""
+        self.learn([(lease, seconds) for lease, _, seconds in ran])
+        policy, chance = self._in_force.policy, random.random
+        return [judge(ending, lease, policy, chance=chance()) for lease, ending, _ in ran]
+
+    def listen(self) -> Ear:
+        """Open the ear that the store rings when something this worker can serve was submitted."""
+        return self._store.listen(self._worker_id)
+
+    def leave(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    def learn(self, runs: Sequence[tuple[Lease, float]]) -> None:
+        """Learn how many seconds jobs took: their lane had so much more, or less, than it was charged for."""
+        if len(self._snapshot.classes) > 1:
+            for lease, seconds in runs:
+                over = seconds - self._durations.expected(lease.task)
+                self._clocks.correct(self._in_force.policy, lease.class_key, min(over, DEBT_MAX))
+        self._durations.ended(runs)
+        self._tallies.note(runs)
+
+    def _age_max(self, free_below: int) -> float:
+        """Give how old the picture may be before a plan is made from a new one."""
+        if self._dry or free_below <= 0:  # Whoever may get nothing must have looked before it may sleep.
+            return 0.0
+        return SNAPSHOT_AGE if len(self._snapshot.classes) > 1 else SNAPSHOT_AGE_ALONE
+
+    def _read(self, request: Exchange, answer: Exchanged) -> Fed:
+        more = answer.more
+        if request.plan is not None:
+            self._dry = len(answer.leases) < min(request.plan.free, request.plan.free_below)
+        if answer.snapshot is not None:
+            known = {view.key for view in self._snapshot.classes if serves(view.key.needs, self._offers)}
+            self._learn(answer.snapshot)
+            # The store claimed nothing by a plan that was made before a class came up, and does not let it wait either.
+            outdated = request.plan is not None and (request.plan.known or 0) < len(answer.snapshot.classes)
+            self._snapshot = answer.snapshot
+            self._seen = time.monotonic()
+            self._calm = 0.0 if any(view.waiting for view in answer.snapshot.classes) else self._seen
+            # A class that is new to this worker was not in the plan: ask for it now.
+            more = more or (
+                answer.worker_state is WorkerState.ACTIVE
+                and (
+                    outdated
+                    or any(
+                        view.waiting and view.key not in known and serves(view.key.needs, self._offers)
+                        for view in answer.snapshot.classes
+                    )
+                )
+            )
+        elif request.plan is not None and not answer.leases and answer.worker_state is WorkerState.ACTIVE:
+            # The plan was made from an old picture and brought nothing: look again before going to sleep.
+            self._seen = -1.0
+            more = True
+        due_at = self._snapshot.next_due_at
+        next_due = None if due_at is None else max(0.0, (due_at - answer.now_at) / 1_000)
+        return Fed(answer.leases, answer.refused, more, answer.worker_state, next_due)

@@ -1,1 +1,0 @@
-"""Between stores and their users: feeding workers, watching jobs, the catalogue."""

@@ -1,0 +1,106 @@
+"""How long jobs take: learned from those that ended, shared through the store, used as their expected cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from headway.core.lease import Lease
+from headway.core.policy.enforced import SECOND_US, limit_key
+from headway.estimates.history import Lessons
+from headway.policy_store.rule_documents import change_costs, read_costs
+from headway.stores.base import Store
+
+REMEMBERED = 50  # Jobs that what is known so far counts for.
+WORTH_TELLING = 0.1  # A cost that has moved by less is not written.
+TENANT_JOBS = 5  # Jobs of a tenant before it gets a cost of its own.
+TENANT_PARTS = 2.0  # How many times dearer, or cheaper, its jobs must be for that.
+TENANTS_MAX = 1_000  # Costs of tenants kept in the store.
+NOTED_MAX = 10_000  # Tenants noted between two publications.
+
+Noted = dict[str, tuple[int, float]]  # By name: how many jobs, and their seconds together.
+
+
+class Durations:
+    """Notes what each job took, and from time to time makes it known to all. A decayed mean for each task, and for
+    tenants whose jobs of a task are far from it.
+    """
+
+    def __init__(self) -> None:
+        self._tasks: Noted = {}
+        self._tenants: dict[tuple[str, str], tuple[int, float]] = {}
+        self._known_us: Mapping[str, int] = {}
+        self._lessons = Lessons()
+        self.noted = False  # Whether any job has ended since the last publication.
+
+    def expected(self, task: str) -> float:
+        """Give the seconds that a job of this task is expected to take; 1 until something is known."""
+        return self._known_us.get(task, SECOND_US) / SECOND_US
+
+    def ended(self, runs: Sequence[tuple[Lease, float]]) -> None:
+        """Jobs have run for so many seconds."""
+        self.note((lease.task, lease.tenant, seconds) for lease, seconds in runs)
+        self._lessons.note(runs)
+
+    def note(self, runs: Iterable[tuple[str, str | None, float]]) -> None:
+        """Jobs of a task, of a tenant perhaps, have run for so many seconds."""
+        tasks = self._tasks
+        for task, tenant, seconds in runs:
+            self.noted = True
+            count, total = tasks.get(task, (0, 0.0))
+            tasks[task] = (count + 1, total + seconds)
+            if tenant is not None:
+                self._note_tenant(task, tenant, seconds)
+
+    def _note_tenant(self, task: str, tenant: str, seconds: float) -> None:
+        count, total = self._tenants.pop((task, tenant), (0, 0.0))
+        self._tenants[task, tenant] = (count + 1, total + seconds)
+        if len(self._tenants) > NOTED_MAX:  # The one that came longest ago is forgotten.
+            del self._tenants[next(iter(self._tenants))]
+
+    async def publish(self, store: Store) -> None:
+        """Tell the store what was learned and is worth telling, and learn what others told it."""
+        self.noted = False
+        known = await read_costs(store)
+        tasks = {task: noted for task, noted in self._tasks.items() if worth_telling(known.get(task), noted)}
+        tenants = {key: noted for key, noted in self._tenants.items() if noted[0] >= TENANT_JOBS}
+        # The rest is kept until there is more of it.
+        self._tasks = {task: noted for task, noted in self._tasks.items() if task not in tasks}
+        self._tenants = {key: noted for key, noted in self._tenants.items() if key not in tenants}
+        if tasks or tenants:
+            await change_costs(store, lambda costs: learn(costs, tasks, tenants))
+            known = await read_costs(store)
+        self._known_us = known
+        await self._lessons.publish(store)
+
+
+def worth_telling(old_us: int | None, noted: tuple[int, float]) -> bool:
+    """Tell whether what was noted moves an expected cost so far that others should know."""
+    return old_us is None or abs(_moved(old_us, noted) - old_us) >= WORTH_TELLING * old_us
+
+
+def learn(
+    known_us: Mapping[str, int], tasks: Noted, tenants: Mapping[tuple[str, str], tuple[int, float]]
+) -> dict[str, int]:
+    """Give the costs that follow from what was known and what was noted since."""
+    costs = dict(known_us)
+    for task, noted in tasks.items():
+        costs[task] = _moved(costs.get(task), noted)
+    for (task, tenant), noted in tenants.items():
+        key = limit_key(task, tenant)
+        costs[key] = _moved(costs.get(key), noted)
+        ratio = costs[key] / costs.get(task, SECOND_US)
+        if 1 / TENANT_PARTS < ratio < TENANT_PARTS:
+            del costs[key]
+    extra = [key for key in costs if "=" in key]
+    for key in extra[: max(0, len(extra) - TENANTS_MAX)]:
+        del costs[key]
+    return costs
+
+
+def _moved(old_us: int | None, noted: tuple[int, float]) -> int:
+    """Give the decayed mean: what is known counts for as many jobs as are remembered."""
+    count, total = noted
+    new_us = total / count * SECOND_US
+    if old_us is not None:
+        new_us = old_us + (new_us - old_us) * count / (count + REMEMBERED)
+    return max(1, round(new_us))

@@ -1,0 +1,251 @@
+"""What workers learn of jobs for estimates: lengths and arrivals, kept in the store, a document for each lane."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping
+from math import floor, log2
+from operator import itemgetter
+
+import msgspec
+
+from headway.core.distributions import A_DOUBLING, SHORTEST, Coming, Known, Learned, bucket, faded, merge
+from headway.core.lease import Lease
+from headway.stores.base import Store
+
+LEARNED = "learned"  # The kind of these documents; their names are lanes.
+TELL_EVERY = 30.0  # Seconds between publications of one process,
+TELL_FIRST = 5.0  # and while little is known yet: fewer jobs of a lane than this.
+LITTLE = 200.0
+LOOK_EVERY = 10.0  # Seconds between looks of those who estimate.
+TASK_JOBS = 500.0  # Jobs that the sketch of a task stands for at most,
+LANE_JOBS = 2_000.0  # and the mix of a lane.
+TASKS_MAX, TENANTS_MAX = 200, 100  # Those that come most often are kept.
+HOUR_MS = 3_600_000.0  # What came longer ago than this counts for little.
+WINDOW_MS = 60_000  # Jobs of a tenant that come in windows of this length next to each other came together.
+SECOND_MS = 1_000
+STEADY = 0.5  # The part of windows in which a steady tenant brings something;
+BURST = 10.0  # others bring bursts, if they bring so many at a time.
+NOTED_MAX = 10_000  # Tenants noted between two publications.
+TRIES = 5
+
+_RAN = itemgetter(*(Lease._fields.index(name) for name in ("lane", "task", "tenant", "started_at", "eligible_at")))
+
+
+class TaskNotes(msgspec.Struct, array_like=True):
+    """Of a task in a lane: how often it comes beside the others, and how many of its jobs took how long."""
+
+    share: float = 0.0
+    lengths: dict[int, float] = msgspec.field(default_factory=dict)
+
+
+class TenantNotes(msgspec.Struct, array_like=True):
+    """Of a tenant in a lane: jobs, windows with jobs, and bursts; all as of ``at``, the older ones counting less.
+
+    ``squares``: of how many jobs came in any one second.
+    """
+
+    jobs: float = 0.0
+    windows: float = 0.0
+    bursts: float = 0.0
+    last: int = -2  # The last window with jobs.
+    at: int = 0
+    squares: float = 0.0
+
+    def fade(self, at: int) -> None:
+        """Let the past fade until this moment."""
+        if at > self.at:
+            part = math.exp((self.at - at) / HOUR_MS) if self.at else 0.0
+            self.jobs, self.windows, self.bursts = self.jobs * part, self.windows * part, self.bursts * part
+            self.squares *= part
+            self.at = at
+
+    def coming(self, now_at: int, since_at: int) -> Coming:
+        """Say how its jobs come."""
+        part = math.exp(min(0.0, (self.at - now_at) / HOUR_MS))
+        seen = max(float(WINDOW_MS), HOUR_MS * (1 - math.exp(min(0.0, (since_at - now_at) / HOUR_MS)))) / 1_000
+        jobs, windows, bursts = self.jobs * part, self.windows * part, max(1e-9, self.bursts * part)
+        size = jobs / bursts
+        if windows * WINDOW_MS / 1_000 > STEADY * seen or size < BURST:
+            rate = jobs / seen
+            # Of jobs that come one by one, as many come in a second with any one of them as on average, and itself.
+            batch = max(1.0, self.squares * part / max(1e-9, jobs) - rate)
+            return Coming(batch, rate / batch)
+        # Just after one, half a burst too many would be counted: it is the reason why there is anything to count.
+        return Coming(size, max(0.0, bursts - 0.5 * part) / seen, steady=False)
+
+
+class Came(msgspec.Struct):
+    """What came of a tenant to a lane since the last publication, as ``TenantNotes`` will have it.
+
+    ``first``: the first window with jobs. ``at_once``: those of the second that ends at ``ends_at``, not counted yet.
+    """
+
+    jobs: int = 0
+    windows: int = 0
+    bursts: int = 0
+    first: int = 0
+    last: int = -2
+    squares: int = 0
+    ends_at: int = 0
+    at_once: int = 0
+
+    def close(self) -> Came:
+        """Count what came in the last second."""
+        self.jobs += self.at_once
+        self.squares += self.at_once * self.at_once
+        self.at_once = 0
+        return self
+
+
+class LaneNotes(msgspec.Struct, omit_defaults=True):
+    """All that is known of a lane. ``since_at``: when somebody began to look."""
+
+    tasks: dict[str, TaskNotes] = msgspec.field(default_factory=dict)
+    tenants: dict[str, TenantNotes] = msgspec.field(default_factory=dict)
+    since_at: int = 0
+
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(LaneNotes).decode
+
+
+class Lessons:
+    """Notes each job that has ended, at well under a microsecond, and from time to time tells the store."""
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
+        self._lengths: dict[tuple[str, str], dict[int, int]] = {}
+        self._came: dict[tuple[str, str | None], Came] = {}
+        self._from_at = self._until_at = 0
+        self._told = -math.inf
+        self._patience = TELL_FIRST
+
+    def note(self, runs: Iterable[tuple[Lease, float]]) -> None:
+        """Jobs have run for so many seconds."""
+        same: tuple[str, str, str | None] | None = None
+        lengths: dict[int, int] = {}
+        came: Came | None = None
+        for lease, seconds in runs:
+            lane, task, tenant, started_at, eligible_at = _RAN(lease)
+            if same != (lane, task, tenant):  # Mostly they are of one kind.
+                same = (lane, task, tenant)
+                lengths = self._lengths.get((lane, task)) or self._lengths.setdefault((lane, task), {})
+                came = self._came.get((lane, tenant))
+            at = floor(log2(seconds) * A_DOUBLING) if seconds > SHORTEST else bucket(seconds)
+            lengths[at] = lengths[at] + 1 if at in lengths else 1
+            if not eligible_at:  # A transient job.
+                continue
+            self._until_at = started_at
+            if came is not None and eligible_at < came.ends_at:
+                came.at_once += 1
+            else:
+                came = self._another_second(lane, tenant, eligible_at, started_at)
+
+    def _another_second(self, lane: str, tenant: str | None, eligible_at: int, started_at: int) -> Came:
+        window = eligible_at // WINDOW_MS
+        came = self._came.setdefault((lane, tenant), Came(first=window)).close()
+        came.ends_at = eligible_at // SECOND_MS * SECOND_MS + SECOND_MS
+        came.at_once = 1
+        self._from_at = self._from_at or started_at
+        if window > came.last:
+            came.windows += 1
+            came.bursts += window > came.last + 1
+            came.last = window
+        if len(self._came) > NOTED_MAX:  # The one that came longest ago is forgotten.
+            del self._came[next(iter(self._came))]
+        return came
+
+    async def publish(self, store: Store) -> None:
+        """Tell what was learned, unless that was done a moment ago."""
+        now = self._monotonic()
+        if not self._lengths or now - self._told < self._patience:
+            return
+        self._told = now
+        known = math.inf
+        for lane in {lane for lane, _ in self._lengths}:
+            lengths = {task: noted for (name, task), noted in self._lengths.items() if name == lane}
+            came = {tenant or "": noted.close() for (name, tenant), noted in self._came.items() if name == lane}
+            jobs = await self._tell(store, lane, lengths, came)
+            if jobs is not None:
+                known = min(known, jobs)
+                self._lengths = {key: noted for key, noted in self._lengths.items() if key[0] != lane}
+                self._came = {key: noted for key, noted in self._came.items() if key[0] != lane}
+        self._patience = TELL_FIRST if known < LITTLE else TELL_EVERY
+
+    async def _tell(
+        self, store: Store, lane: str, lengths: Mapping[str, dict[int, int]], came: Mapping[str, Came]
+    ) -> float | None:
+        """Add to the document of a lane. Gives how many jobs it tells of; None if others were faster every time."""
+        for _ in range(TRIES):
+            notes, version = LaneNotes(since_at=self._from_at), 0
+            for document in await store.read(LEARNED, lane):
+                notes, version = _decode(document.body), document.version
+            learn(notes, lengths, came, self._until_at)
+            if await store.write(LEARNED, lane, _encode(notes), if_version=version) is not None:
+                return sum(task.share for task in notes.tasks.values())
+        return None
+
+
+def learn(notes: LaneNotes, lengths: Mapping[str, Mapping[int, int]], came: Mapping[str, Came], now_at: int) -> None:
+    """Add what was noted to what was known; the past fades."""
+    for task, noted in lengths.items():
+        known = notes.tasks.setdefault(task, TaskNotes())
+        whole = faded(merge([known.lengths, noted]), TASK_JOBS)
+        known.lengths = {at: round(count, 3) for at, count in whole.items()}
+        known.share += sum(noted.values())
+    shares = sum(task.share for task in notes.tasks.values())
+    for known in notes.tasks.values():
+        known.share = round(known.share * min(1.0, LANE_JOBS / shares), 3)
+    for tenant, new in came.items():
+        mine = notes.tenants.setdefault(tenant, TenantNotes())
+        mine.fade(now_at)
+        mine.jobs = round(mine.jobs + new.jobs, 3)
+        mine.windows = round(mine.windows + new.windows - (new.first <= mine.last), 3)
+        mine.bursts = round(mine.bursts + new.bursts - (new.first <= mine.last + 1), 3)
+        mine.squares = round(mine.squares + new.squares, 3)
+        mine.last = max(mine.last, new.last)
+    if len(notes.tasks) > TASKS_MAX:
+        often = sorted(notes.tasks.items(), key=lambda pair: pair[1].share, reverse=True)
+        notes.tasks = dict(often[:TASKS_MAX])
+    if len(notes.tenants) > TENANTS_MAX:
+        many = sorted(notes.tenants.items(), key=lambda pair: (pair[1].jobs, pair[1].at), reverse=True)
+        notes.tenants = dict(many[:TENANTS_MAX])
+
+
+async def read_learned(store: Store, now_at: int) -> Learned:
+    """Read all that was learned, as of this moment of the store's clock."""
+    return _learned({document.name: _decode(document.body) for document in await store.read(LEARNED)}, now_at)
+
+
+def _learned(lanes: Mapping[str, LaneNotes], now_at: int) -> Learned:
+    return Learned(
+        {lane: {task: known.lengths for task, known in notes.tasks.items()} for lane, notes in lanes.items()},
+        {
+            lane: {tenant: known.coming(now_at, notes.since_at) for tenant, known in notes.tenants.items()}
+            for lane, notes in lanes.items()
+        },
+        {lane: {task: known.share for task, known in notes.tasks.items()} for lane, notes in lanes.items()},
+    )
+
+
+class Lookup:
+    """What was learned, as one process knows it: read at most once in a while, however often somebody asks."""
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
+        self._looked = -math.inf
+        self._known = Known()
+
+    async def known(self, store: Store, now_at: int) -> Known:
+        """Give what is known, up to a few seconds ago."""
+        now = self._monotonic()
+        if now - self._looked > LOOK_EVERY:
+            self._looked = now  # Before the store is asked: one look is enough for all who come meanwhile.
+            try:
+                self._known = Known(await read_learned(store, now_at))
+            except BaseException:
+                self._looked = -math.inf
+                raise
+        return self._known

@@ -1,0 +1,55 @@
+"""The load a store has carried lately, as far as the jobs it still keeps can tell."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from headway.core.job import Job, State
+from headway.core.policy.document import ELASTIC, Policy
+from headway.core.policy.enforced import Rulebook, rules_of
+from headway.core.policy.lint import Checked, Load, check_policy
+from headway.core.worker import WorkerState
+from headway.stores.base import JobQuery, Store
+from headway.stores.paging import find_in_steps, without_values
+
+LOOKED_AT = 1_000  # Jobs that ended last.
+DEFAULT_SLOTS = 5  # The slots of a worker by default.
+
+
+async def recent_load(store: Store, policy: Policy) -> Load | None:
+    """Give the slot-seconds a second of the jobs that completed last, by lane, rung and limit of a policy.
+
+    None if too few have completed, or all at once, to say anything.
+    """
+    query = JobQuery(states=(State.COMPLETED,), limit=LOOKED_AT)
+    return load_of([without_values(job) async for job in find_in_steps(store.find, query)], policy)
+
+
+async def check_here(store: Store, policy: Policy) -> Checked:
+    """Check a policy for the workers that are alive now, or for one of default size, and for the recent load."""
+    stats = await store.stats()
+    slots = [worker.slots for worker in stats.workers if worker.state is not WorkerState.DEAD] or [DEFAULT_SLOTS]
+    return check_policy(policy, slots=max(slots), workers=len(slots), load=await recent_load(store, policy))
+
+
+def load_of(jobs: list[Job], policy: Policy) -> Load | None:
+    """Give the load of these jobs, as if they came again and again."""
+    ran = [(job, job.started_at, job.finished_at) for job in jobs if job.started_at and job.finished_at]
+    if len(ran) < 2:
+        return None
+    from_at = min(job.submitted_at for job, _, _ in ran)
+    until_at = max(finished_at for _, _, finished_at in ran)
+    span_ms = until_at - from_at
+    if span_ms < 1_000:
+        return None
+    book = Rulebook(rules_of(policy))
+    lanes: Counter[str] = Counter()
+    rungs: Counter[str] = Counter()
+    limits: Counter[str] = Counter()
+    for job, started_at, finished_at in ran:
+        took_ms = finished_at - started_at
+        lanes[job.lane] += took_ms
+        if job.rung is not None and job.rung != ELASTIC:
+            rungs[job.rung] += took_ms
+        limits.update({key: took_ms for key, _ in book.keys(job.task, job.tenant, job.limits)})
+    return Load(*({name: ms / span_ms for name, ms in counted.items()} for counted in (rungs, lanes, limits)))

@@ -1,0 +1,161 @@
+"""Holds the ledger against what the broker really has, and brings it in line.
+
+Nothing is believed at first sight: while a message goes from a queue to a worker it may be in neither for a moment.
+What is missing or unknown in two looks, some time apart, is.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple, Protocol
+
+from celery import Celery  # type: ignore[import-untyped]
+from kombu.transport.redis import PRIORITY_STEPS
+
+from headway.core.log_event import LogEvent
+from headway.integrations.celery.ledger import Ledger, Load, member_in
+from headway.integrations.celery.options import Rules
+
+GRACE_MS = 1_000  # A task that was counted more recently may still be on its way to the broker.
+PAUSE = 2.0
+log = logging.getLogger("headway.celery")
+
+
+class Found(NamedTuple):
+    """What one look brought: members that no message is there for, with their queue; messages that nobody counted."""
+
+    missing: Mapping[str, str]
+    unknown: Mapping[str, tuple[str, str]]  # Member to queue and task name.
+
+
+class Report(NamedTuple):
+    """What a reconciliation did: how much the ledger disagreed with itself, what it dropped and what it adopted."""
+
+    drift: int
+    dropped: int
+    adopted: int
+    stranded: tuple[str, ...]  # Queues where tasks wait and which nobody reads.
+
+
+class Lookout(Protocol):
+    """Looks into a broker."""
+
+    def look(self, loads: Iterable[Load]) -> Found: ...
+
+
+class Reconciler:
+    """Done by one node at a time; safe to be done by two."""
+
+    def __init__(
+        self, ledger: Ledger, rules: Rules, lookout: Lookout, sleep: Callable[[float], None] = time.sleep
+    ) -> None:
+        self._ledger = ledger
+        self._rules = rules
+        self._lookout = lookout
+        self._sleep = sleep
+
+    def run(self) -> Report:
+        """Compare and repair. Raises ``StoreError``."""
+        loads = self._ledger.loads(self._rules.names)
+        drift = self._ledger.check()
+        if drift:  # Somebody wrote into our keys.
+            log.error(LogEvent("celery.drift", corrected=drift))
+            self._ledger.reset([load.queue for load in loads])
+        found = self._lookout.look(loads)
+        dropped = adopted = 0
+        if found.missing or found.unknown:
+            self._sleep(PAUSE)
+            again = self._lookout.look(self._ledger.loads(self._rules.names))
+            missing = [member for member in found.missing if member in again.missing]
+            unknown = [(member, *again.unknown[member]) for member in found.unknown if member in again.unknown]
+            dropped = self._ledger.uncount(missing, "dropped") if missing else 0
+            adopted = self._ledger.adopt(unknown)
+            if dropped or adopted:
+                log.warning(LogEvent("celery.reconciled", not_in_broker=dropped, not_counted=adopted))
+        stranded = tuple(load.queue for load in loads if load.pending and load.read is False)
+        if stranded:
+            log.warning(LogEvent("celery.stranded", queues=", ".join(stranded), hint="no worker reads them"))
+        return Report(drift, dropped, adopted, stranded)
+
+
+class RedisLookout:
+    """Looks into a broker on the ledger's own server: at lists, and at what workers have not acknowledged."""
+
+    def __init__(self, app: Celery, ledger: Ledger, rules: Rules) -> None:
+        options: Mapping[str, Any] = app.conf.broker_transport_options or {}
+        self._ledger = ledger
+        self._rules = rules
+        self._key_prefix = str(options.get("global_keyprefix", ""))
+        self._unacked = f"{self._key_prefix}{options.get('unacked_key', 'unacked')}"
+        sep = options.get("sep", "\x06\x16")
+        steps = options.get("priority_steps", PRIORITY_STEPS)
+        self._endings = ["", *(f"{sep}{step}" for step in steps if step)]
+
+    def lists_of(self, queue: str) -> list[str]:
+        """Name the keys that a queue's messages are in, one for each step of priority."""
+        return [f"{self._key_prefix}{queue}{ending}" for ending in self._endings]
+
+    def look(self, loads: Iterable[Load]) -> Found:
+        # Lists first: a message goes from a list to the held ones and not often back, so it is not passed over.
+        listed: dict[str, tuple[str, str]] = {}
+        lengths: dict[str, int] = {}
+        loads = list(loads)
+        for load in loads:
+            lengths[load.queue] = self._ledger.length(self.lists_of(load.queue))
+        held = {
+            member: (queue, name)
+            for member, name, queue in self._ledger.unacked(self._unacked)
+            if self._rules.is_ours(queue)
+        }
+        waiting_held = self._known(held)
+        suspects = []
+        for load in loads:
+            expected = lengths[load.queue] + sum(held[member][0] == load.queue for member in waiting_held)
+            if expected != load.pending:
+                suspects.append(load.queue)
+                for key in self.lists_of(load.queue):
+                    listed.update((member, (load.queue, name)) for member, name in self._ledger.listed(key))
+        seen = {**held, **listed}
+        missing = {
+            member: queue
+            for queue in suspects
+            for member, age_ms in self._ledger.waiting(queue)
+            if member not in seen and age_ms >= GRACE_MS
+        }
+        runs = {member_in(lease) for lease in self._ledger.leases()}
+        counted = self._known(seen)
+        unknown = {member: where for member, where in seen.items() if member not in counted and member not in runs}
+        return Found(missing, unknown)
+
+    def _known(self, members: Iterable[str]) -> set[str]:
+        asked = list(members)
+        return {member for member, known in zip(asked, self._ledger.known(asked), strict=True) if known}
+
+
+class DepthLookout:
+    """Looks into any other broker, which only says how many messages a queue has.
+
+    Queues are served oldest first, so what is gone from one are its oldest tasks, but for those that workers hold.
+    """
+
+    def __init__(self, app: Celery, ledger: Ledger, rules: Rules) -> None:
+        self._app = app
+        self._ledger = ledger
+        self._rules = rules
+
+    def look(self, loads: Iterable[Load]) -> Found:
+        missing: dict[str, str] = {}
+        with self._app.connection_for_read() as connection, connection.channel() as channel:
+            depths = {load.queue: self._depth(channel, load.queue) for load in loads if load.pending}
+        held = set(self._ledger.held())
+        for queue, depth in depths.items():
+            waiting = [(member, age_ms) for member, age_ms in self._ledger.waiting(queue) if member not in held]
+            surplus = len(waiting) - depth
+            old = [member for member, age_ms in waiting if age_ms >= GRACE_MS]
+            missing.update((member, queue) for member in old[: max(0, surplus)])
+        return Found(missing, {})
+
+    def _depth(self, channel: Any, queue: str) -> int:
+        return int(self._app.amqp.queues[queue](channel).queue_declare(passive=True).message_count)

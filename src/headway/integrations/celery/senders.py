@@ -1,0 +1,78 @@
+"""Whose a task is: a user's, by the value of a parameter, or one of a bulk's, by what sent them together."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any, NamedTuple
+
+from celery import Celery  # type: ignore[import-untyped]
+
+from headway.integrations.celery.messages import USER_HEADER, Envelope
+from headway.integrations.celery.options import By, Rules
+from headway.integrations.celery.sharding import shard_of
+
+
+class Source(NamedTuple):
+    """Who sent a task: a ``user`` by name, or else only that some tasks came together. ``text`` is what is hashed."""
+
+    text: str = ""
+    user: str = ""
+
+
+NOBODY = Source()
+
+
+class Sources:
+    """Tells whose tasks are."""
+
+    def __init__(self, app: Celery, rules: Rules) -> None:
+        self._app = app
+        self._rules = rules
+        self._places: dict[str, int | None] = {}
+
+    def of(self, name: str, envelope: Envelope) -> Source:
+        """A user, if one is named; else the task it was sent from, or its group; else nobody."""
+        if self._rules.by is not None:
+            user = self._value(self._rules.by, name, envelope)
+            if user is None:
+                user = envelope.headers.get(USER_HEADER) or self._inherited()
+            if user is not None and user != "":
+                return Source(f"user:{user}", str(user))
+        if envelope.parent_id and envelope.root_id:
+            return Source(f"root:{envelope.root_id}")
+        if envelope.group_id:
+            return Source(f"group:{envelope.group_id}")
+        return NOBODY
+
+    def queues_of(self, source: Source) -> tuple[int, ...]:
+        """Give the numbers of the queues that a source's tasks may go to; () means all."""
+        if not source.text:
+            return ()
+        width = self._rules.width(user=bool(source.user))
+        return () if width >= self._rules.queues else shard_of(source.text, queues=self._rules.queues, width=width)
+
+    def _value(self, by: By, name: str, envelope: Envelope) -> object:
+        if callable(by):
+            return by(name, envelope.args, envelope.kwargs)
+        if by in envelope.kwargs:
+            return envelope.kwargs[by]
+        place = self._place(by, name)
+        return envelope.args[place] if place is not None and place < len(envelope.args) else None
+
+    def _place(self, by: str, name: str) -> int | None:
+        """Find where a parameter stands among the arguments by position. Tasks that are not known here have none."""
+        if name not in self._places:
+            task = self._app.tasks.get(name)
+            if task is None:
+                return None
+            positional = [
+                parameter.name
+                for parameter in inspect.signature(task.run).parameters.values()
+                if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+            ]
+            self._places[name] = positional.index(by) if by in positional else None
+        return self._places[name]
+
+    def _inherited(self) -> Any:
+        task = self._app.current_worker_task
+        return None if task is None else task.request.get(USER_HEADER)

@@ -1,0 +1,1 @@
+"""Bounded chores that keep a store in order. Any number of processes may run them at once."""

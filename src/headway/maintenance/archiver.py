@@ -1,0 +1,46 @@
+"""Takes ended jobs to the archive, where a store keeps them for a while only."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headway.core.errors import ConfigError
+from headway.stores.base import Archival, Store
+from headway.stores.open import open_archive
+
+if TYPE_CHECKING:
+    from headway.stores.postgres.archive.archive import Archive
+
+BATCH = 500
+EVERY = 2.0  # Seconds between looks.
+
+
+def archivist(store: Store, url: str) -> Archivist:
+    """Make the chore that archives what ends in a store. Raises ``ConfigError`` if the store keeps all of it itself."""
+    if not isinstance(store, Archival):
+        raise ConfigError("history is for jobs on Redis; this store keeps ended jobs itself, as long as keep says")
+    return Archivist(store, open_archive(url, store.namespace))
+
+
+class Archivist:
+    """Archives a bounded batch at a time; soon again while there is more.
+
+    A batch is marked only after the archive has it, and may be added twice: nothing is lost whenever this dies.
+    """
+
+    def __init__(self, store: Archival, archive: Archive) -> None:
+        self._store = store
+        self._archive = archive
+        self.archived = 0
+
+    async def __call__(self) -> float | None:
+        jobs = await self._store.unarchived(BATCH)
+        if not jobs:
+            return None
+        await self._archive.add(jobs)
+        await self._store.archived(jobs)
+        self.archived += len(jobs)
+        return 0.01 if len(jobs) == BATCH else None
+
+    async def close(self) -> None:
+        await self._archive.close()

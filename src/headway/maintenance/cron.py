@@ -1,0 +1,95 @@
+"""Fires crons: each tick once, however many workers look at the clock."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import lru_cache
+
+from headway.core.cron import Cron, next_tick, parse_cron, ticks_between
+from headway.core.errors import HeadwayError, StoreError
+from headway.core.job import NewJob
+from headway.core.log_event import LogEvent
+from headway.policy_store.catalogue import CronDocument, mark_ticked, read_crons
+from headway.runtime.job_ids import new_job_id
+from headway.stores.base import Store
+
+log = logging.getLogger("headway.worker")
+
+LATE_MS = 30_000  # A tick older than this was missed.
+CAUGHT_UP = 1_000  # Missed ticks made up for at most.
+LOOK = 15.0  # Seconds between looks for crons that other processes have published.
+
+
+class Ticker:
+    """Submits the jobs of ticks that have passed.
+
+    Safe to do twice: a tick's idempotency key is its cron and moment, so a second submit changes nothing; and the
+    tick is marked only after its job is in the store, so a crash between repeats it instead of losing it.
+    """
+
+    def __init__(self, store: Store, knows: Callable[[str], bool]) -> None:
+        self._store = store
+        self._knows = knows
+
+    async def __call__(self) -> float | None:
+        crons = [(cron, version) for cron, version in await read_crons(self._store) if self._knows(cron.task)]
+        if not crons:
+            return LOOK
+        now_at = (await self._store.snapshot()).now_at
+        soonest = LOOK
+        for cron, version in crons:
+            try:
+                following = await self._tick(cron, version, now_at)
+            except StoreError:
+                raise
+            except HeadwayError as problem:  # The other crons must not wait for this one.
+                log.warning(LogEvent("cron.failed", task=cron.task, error=str(problem)))
+                continue
+            if following is not None:
+                soonest = min(soonest, (following - now_at) / 1_000)
+        return max(0.02, soonest)
+
+    async def _tick(self, cron: CronDocument, version: int, now_at: int) -> int | None:
+        """Submit the jobs of a cron whose ticks have passed. Return the moment of its next tick."""
+        times = _times(cron.expression, cron.tz)
+        passed = ticks_between(times, cron.ticked_at, now_at, limit=CAUGHT_UP)
+        if passed:
+            for tick_at in _due(cron, passed, now_at):
+                await self._store.submit([_job(cron, tick_at)])
+            await mark_ticked(self._store, cron, version, passed[-1])
+        return next_tick(times, now_at)
+
+
+def _due(cron: CronDocument, passed: list[int], now_at: int) -> list[int]:
+    match cron.catch_up:
+        case "all":
+            return passed
+        case "last":
+            return passed[-1:]
+        case _:
+            return [tick_at for tick_at in passed if now_at - tick_at <= LATE_MS]
+
+
+def _job(cron: CronDocument, tick_at: int) -> NewJob:
+    return NewJob(
+        job_id=new_job_id(),
+        task=cron.task,
+        payload=cron.payload,
+        digest=b"",  # The key says it all: which cron, and when.
+        lane=cron.lane,
+        max_retries=cron.max_retries,
+        timeout_ms=cron.timeout_ms,
+        needs=cron.needs,
+        retry=cron.retry,
+        idempotency_key=f"cron:{cron.task}:{tick_at}",
+        unique_key=cron.unique_key,
+        rung=cron.rung,
+        tenant=cron.tenant,
+        limits=cron.limits,
+    )
+
+
+@lru_cache(maxsize=512)
+def _times(expression: str, tz: str) -> Cron:
+    return parse_cron(expression, tz)

@@ -1,0 +1,63 @@
+"""Makes room on the ladder: lowers elastic jobs and halts sessions where what waits needs their room."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Sequence
+
+from headway.core.policy.document import HALTED
+from headway.core.policy.ladder import Amendment, Session
+from headway.core.policy.lanes import make_room
+from headway.core.policy.sessions import Placed, crowded_out
+from headway.policy_store.current import InForce
+from headway.stores.base import Store
+
+log = logging.getLogger("headway.worker")
+
+EVERY = 0.4  # Seconds between looks, on a ladder or while there are sessions,
+IDLE = 5.0  # and otherwise: sessions may begin without a ladder too.
+
+
+class Steward:
+    """Decides for all workers, whether any has a slot free or none. No leader: to amend twice changes nothing.
+
+    ``sessions``: whether there may be any. Those of others are seen to by whoever runs them.
+    """
+
+    def __init__(self, store: Store, in_force: InForce, *, sessions: bool = True) -> None:
+        self._store = store
+        self._in_force = in_force
+        self._sessions = sessions
+
+    async def __call__(self) -> float | None:
+        policy = self._in_force.policy
+        if not policy.ladder.rungs and not self._sessions:
+            return None
+        survey = await self._store.survey()
+        floor = survey.snapshot.floor
+        if floor is None:
+            return IDLE
+        if not floor.elastic and not floor.sessions:
+            return None if policy.ladder.rungs else IDLE
+        offers = frozenset(offer for worker in survey.workers for offer in worker.offers)
+        chance = random.random()
+        wanted = make_room(survey.snapshot, offers=offers, policy=policy, chance=chance)
+        if floor.sessions and all(rung is not None for _, rung in wanted):
+            halted = crowded_out(survey, policy, await self._place(floor.sessions), chance=chance)
+            wanted = wanted if halted is None else (*wanted, Amendment(halted, None))
+        if wanted:
+            changed = await self._store.amend(wanted)
+            for (job_id, rung), done in zip(wanted, changed, strict=True):
+                if done:
+                    log.info("job.amended", extra={"headway": {"job": job_id, "duration": rung or HALTED}})
+        return None
+
+    async def _place(self, sessions: Sequence[Session]) -> list[Placed]:
+        """Find out where sessions run. They are few, since each holds a slot."""
+        jobs = await self._store.get([session.job_id for session in sessions])
+        return [
+            Placed(job.job_id, job.worker_id or "", job.lane, session.started_at, session.stopping)
+            for session, job in zip(sessions, jobs, strict=True)
+            if job is not None
+        ]

@@ -1,0 +1,36 @@
+"""Removes what need not be kept."""
+
+from __future__ import annotations
+
+import time
+
+from headway.maintenance.clock_jumps import JumpWatch
+from headway.observability.job_output import prune_output
+from headway.policy_store.current import InForce
+from headway.stores.base import Store
+
+LIMIT = 1_000
+OUTPUT_EVERY = 60.0  # Seconds between looks at the output of programs that have ended.
+
+
+class Pruner:
+    """Prunes a bounded batch at a time; soon again while there is more."""
+
+    def __init__(self, store: Store, in_force: InForce, jumps: JumpWatch | None = None) -> None:
+        self._store = store
+        self._in_force = in_force
+        self._output_due = 0.0
+        self._jumps = jumps
+
+    async def __call__(self) -> float | None:
+        if self._jumps is not None:  # Pruning marks workers dead that are past their deadline.
+            self._jumps.look((await self._store.snapshot()).now_at)
+            if self._jumps.recent:
+                return None
+        touched = await self._store.prune(self._in_force.policy.keep, limit=LIMIT)
+        if touched >= LIMIT:
+            return 0.05
+        if time.monotonic() >= self._output_due:
+            self._output_due = time.monotonic() + OUTPUT_EVERY
+            await prune_output(self._store)
+        return None

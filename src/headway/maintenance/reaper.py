@@ -1,0 +1,56 @@
+"""Returns jobs whose workers stopped renewing."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+from headway.core.log_event import LogEvent
+from headway.maintenance.clock_jumps import JumpWatch
+from headway.maintenance.recovery import overdue, reap
+from headway.metrics.recorder import Tallies
+from headway.policy_store.current import InForce
+from headway.stores.base import Store
+
+log = logging.getLogger("headway.worker")
+
+CLOCK_EVERY = 60.0  # Seconds between looks at that clock while nothing is overdue.
+
+
+class Reaper:
+    """Reaps a bounded batch at a time. No leader: any number of reapers may run."""
+
+    def __init__(
+        self,
+        store: Store,
+        in_force: InForce,
+        dead_after: float,
+        monotonic: Callable[[], float] = time.monotonic,
+        *,
+        tallies: Tallies | None = None,
+        jumps: JumpWatch | None = None,
+    ) -> None:
+        self._store = store
+        self._in_force = in_force
+        self._jumps = jumps or JumpWatch(dead_after, monotonic)
+        self._tallies = tallies
+        self._silent: set[str] = set()  # The workers of the last batch: one with many jobs is counted once.
+        self.reaped = 0
+
+    async def __call__(self) -> float | None:
+        leases = await overdue(self._store)
+        if leases or self._jumps.age > CLOCK_EVERY:
+            self._jumps.look((await self._store.snapshot()).now_at)
+        if not leases or self._jumps.recent:
+            return None
+        count = await reap(self._store, leases, self._in_force.policy, tallies=self._tallies)
+        if count:
+            silent = {lease.worker_id for lease in leases}
+            if self._tallies is not None:
+                self._tallies.beat_failed(len(silent - self._silent))
+            self._silent = silent
+            self.reaped += count
+            log.warning(LogEvent("jobs.returned", jobs=count, workers=len(silent)))
+            return 0.01
+        return None

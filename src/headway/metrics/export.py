@@ -1,0 +1,390 @@
+"""The numbers that Headway shows to a monitoring system: the whole store's, the same from whichever process is asked.
+
+What a store counts is read from it at that moment; what only processes know is summed from their tallies. So several
+servers and workers may be asked at once: whoever gathers their answers takes one of them (``max``), never the sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from headway.core.job import State
+from headway.core.policy.document import HALTED, Policy
+from headway.core.worker import Worker, WorkerState
+from headway.metrics import recorder
+from headway.metrics.documents import OTHER, TASK_RUNS, Row, Tally, read_tallies
+from headway.policy_store.catalogue import TASKS
+from headway.stores.base import LaneStats, Stats, Store
+
+TEXT = "text/plain; version=0.0.4; charset=utf-8"
+PROMOTED = "promoted."
+LOWERED = "lowered."
+ENDED = tuple(state.value for state in State if state.ended)
+
+Labels = tuple[tuple[str, str], ...]
+
+
+class Sample(NamedTuple):
+    """One number. ``suffix`` follows the name of its family: _total, or _bucket, _count and _sum of a histogram."""
+
+    suffix: str
+    labels: Labels
+    value: float
+
+
+class Family(NamedTuple):
+    """All samples of one name. A counter's name here is without its _total."""
+
+    name: str
+    kind: str  # gauge | counter | histogram | summary
+    help: str
+    samples: Sequence[Sample]
+
+
+async def measure(store: Store, policy: Policy) -> list[Family]:
+    """Read everything that is shown."""
+    tasks = {document.name for document in await store.read(TASKS)}
+    return [*store_families(await store.stats(), policy), *tally_families(await read_tallies(store), policy, tasks)]
+
+
+def write_text(families: Iterable[Family]) -> str:
+    """Write families in Prometheus' text format."""
+    lines: list[str] = []
+    for family in families:
+        name = f"{family.name}_total" if family.kind == "counter" else family.name
+        lines += [f"# HELP {name} {_escape(family.help)}", f"# TYPE {name} {family.kind}"]
+        for suffix, labels, value in family.samples:
+            text = ",".join(f'{label}="{_escape(given, quoted=True)}"' for label, given in labels)
+            lines.append(f"{family.name}{suffix}{{{text}}} {value!r}" if text else f"{family.name}{suffix} {value!r}")
+    return "\n".join(lines) + "\n"
+
+
+def _escape(text: str, *, quoted: bool = False) -> str:
+    text = text.replace("\\", r"\\").replace("\n", r"\n")
+    return text.replace('"', r"\"") if quoted else text
+
+
+# ---------------------------------------------------------------------- what the store counts
+
+
+def store_families(stats: Stats, policy: Policy) -> Iterator[Family]:
+    """Give what one look at the store shows."""
+    lanes = _lanes(stats, policy)
+    by_lane: list[tuple[Labels, LaneStats]] = [((("priority", name),), lane) for name, lane in lanes.items()]
+    waiting = [(labels, lane.waiting) for labels, lane in by_lane]
+    yield gauges("queue_depth", "Tasks waiting: neither delayed nor executing.", waiting)
+    yield gauges("headway_queue_delayed", "Tasks not due yet.", [(labels, lane.delayed) for labels, lane in by_lane])
+    yield gauges("headway_queue_executing", "Tasks executing.", [(at, lane.executing) for at, lane in by_lane])
+    yield gauges(
+        "headway_queue_oldest_age_seconds",
+        "How long the longest-waiting task of a lane has waited; parked ones left out.",
+        [(at, 0 if e.oldest_at is None else max(0, stats.now_at - e.oldest_at) / 1_000) for at, e in by_lane],
+    )
+    yield _counters("tasks_promoted", "Claims decided by a promotion.", _promotions(stats.totals, policy))
+    lowered = _downgrades(stats.totals, policy)
+    yield _counters("headway_tasks_downgraded", "Running tasks that were lowered to a duration.", lowered)
+    halted = [((), stats.totals.get(f"{LOWERED}{HALTED}", 0))]
+    yield _counters("headway_sessions_halted", "Interactive sessions ended to make room.", halted)
+    yield gauges(
+        "task_state_total",
+        "Tasks by status now; of completed ones, all there ever were, since they are kept for a while only.",
+        [((("status", status),), count) for status, count in _states(stats, lanes).items()],
+    )
+    yield from _flow(stats.totals)
+    yield _gauge("headway_dead_letters", "Dead letters that are kept.", stats.kept.get(State.DEAD_LETTER, 0))
+    yield from _workers(stats, lanes, policy)
+    yield gauges(
+        "headway_count_drift",
+        "By how much a number that is kept differs from what counting again gives. Anything but 0 is a bug.",
+        [((("counter", "running"),), abs(_running(stats.workers) - sum(lane.executing for lane in lanes.values())))],
+    )
+
+
+def _lanes(stats: Stats, policy: Policy) -> dict[str, LaneStats]:
+    """Give the lanes of the policy, and what lies in others as one more."""
+    lanes = {name: stats.lanes.get(name, LaneStats()) for name in policy.lanes}
+    rest = [lane for name, lane in stats.lanes.items() if name not in lanes and any(lane)]
+    if rest:
+        oldest_at = min((lane.oldest_at for lane in rest if lane.oldest_at is not None), default=None)
+        waiting, delayed, executing = (sum(lane[at] or 0 for lane in rest) for at in range(3))
+        lanes[OTHER] = LaneStats(waiting, delayed, executing, oldest_at)
+    return lanes
+
+
+def _promotions(totals: Mapping[str, int], policy: Policy) -> list[tuple[Labels, float]]:
+    lanes = policy.lanes
+    pairs: dict[str, Labels] = {
+        f"{PROMOTED}{low}.{high}": (("from", low), ("to", high))
+        for low in lanes
+        for high in lanes
+        if lanes[high].level < lanes[low].level
+    }
+    found: list[tuple[Labels, float]] = [(labels, totals.get(key, 0)) for key, labels in pairs.items()]
+    others = sum(count for key, count in totals.items() if key.startswith(PROMOTED) and key not in pairs)
+    if others:
+        found.append(((("from", OTHER), ("to", OTHER)), others))
+    return found
+
+
+def _downgrades(totals: Mapping[str, int], policy: Policy) -> list[tuple[Labels, float]]:
+    names = [rung.name for rung in policy.ladder.rungs]
+    found: list[tuple[Labels, float]] = [((("duration", name),), totals.get(LOWERED + name, 0)) for name in names[:-1]]
+    known = {LOWERED + name for name in (*names[:-1], HALTED)}
+    others = sum(count for key, count in totals.items() if key.startswith(LOWERED) and key not in known)
+    return [*found, ((("duration", OTHER),), others)] if others else found
+
+
+def _states(stats: Stats, lanes: Mapping[str, LaneStats]) -> dict[str, int]:
+    return {
+        State.QUEUED.value: sum(lane.waiting + lane.delayed for lane in lanes.values()),
+        State.EXECUTING.value: sum(lane.executing for lane in lanes.values()),
+        State.COMPLETED.value: stats.totals.get(State.COMPLETED, 0),
+        **{state.value: stats.kept.get(state, 0) for state in (State.FAILED, State.CANCELLED, State.DEAD_LETTER)},
+    }
+
+
+def _flow(totals: Mapping[str, int]) -> Iterator[Family]:
+    yield _counter("headway_tasks_submitted", "Tasks submitted.", totals.get("submitted", 0))
+    yield _counter("headway_tasks_claimed", "Tasks claimed, each attempt by itself.", totals.get("claimed", 0))
+    yield _counters(
+        "headway_tasks_finished",
+        "Tasks ended, by how; transient ones too.",
+        [((("status", end),), totals.get(end, 0) + totals.get(f"transient_{end}", 0)) for end in ENDED],
+    )
+    yield _counter("tasks_dlq", "Tasks that became dead letters.", totals.get(State.DEAD_LETTER, 0))
+
+
+def _workers(stats: Stats, lanes: Mapping[str, LaneStats], policy: Policy) -> Iterator[Family]:
+    states = [worker.state for worker in stats.workers]
+    live = [worker for worker in stats.workers if worker.state is not WorkerState.DEAD]
+    slots, used = sum(worker.slots for worker in live), _running(live)
+    yield gauges(
+        "workers_total",
+        "Workers by state; dead ones are remembered for an hour.",
+        [((("status", state.value),), states.count(state)) for state in WorkerState],
+    )
+    yield _gauge(
+        "worker_capacity_used_ratio",
+        "The part of all slots of live workers that is filled.",
+        used / slots if slots else 0,
+    )
+    yield gauges(
+        "headway_slots",
+        "Slots of live workers: all, those filled, and those kept for lanes of the reserve.",
+        [
+            ((("kind", "total"),), slots),
+            ((("kind", "used"),), used),
+            ((("kind", "reserved"),), _reserved(live, policy)),
+        ],
+    )
+    yield _gauge(
+        "headway_reserved_idle_slots",
+        "Slots idle for lanes of the reserve while tasks of other lanes wait.",
+        idle_reserve(live, lanes, policy),
+    )
+
+
+def idle_reserve(live: Sequence[Worker], lanes: Mapping[str, LaneStats], policy: Policy) -> int:
+    """Give how many slots are idle only because they are reserved."""
+    reserve = policy.reserve
+    if not any(lane.waiting for name, lane in lanes.items() if name not in reserve.lanes):
+        return 0
+    active = [worker for worker in live if worker.state is WorkerState.ACTIVE]
+    if reserve.scope == "pool":
+        free = sum(worker.slots for worker in active) - _running(active)
+        return free if free <= reserve.slots else 0
+    # One with more free slots than it reserves takes such a task any moment now.
+    free_slots = [(worker.slots - worker.running, worker.reserved) for worker in active]
+    return sum(free for free, reserved in free_slots if free <= reserved)
+
+
+def _reserved(live: Sequence[Worker], policy: Policy) -> int:
+    return policy.reserve.slots if policy.reserve.scope == "pool" else sum(worker.reserved for worker in live)
+
+
+def _running(workers: Iterable[Worker]) -> int:
+    return sum(worker.running for worker in workers)
+
+
+# ---------------------------------------------------------------------- what processes count
+
+
+def tally_families(tally: Tally, policy: Policy, tasks: Collection[str] = ()) -> Iterator[Family]:
+    """Return what all processes have counted, up to a few seconds ago. ``tasks``: the names in the catalogue."""
+    lanes = [*policy.lanes]
+    for what, (name, text, labels) in _HISTOGRAMS.items():
+        yield _histograms(name, text, tally, what, labels, lanes)
+    yield _tallied("task_retries", "Attempts after which a task goes again.", tally, recorder.RETRIES, lanes)
+    yield _tallied("tasks_failed", "Tasks that ended as failed or dead_letter.", tally, recorder.FAILURES, lanes)
+    yield _tallied("headway_tasks_released", "Tasks given back with no attempt used.", tally, recorder.RELEASES, lanes)
+    yield _by_task(tally, tasks)
+    yield from _estimates(tally, lanes)
+    yield _counter(
+        "worker_heartbeat_failures",
+        "Renewals that a store did not take, and workers that sent none until their leases ran out.",
+        tally.counters.get(recorder.BEATS, 0),
+    )
+    yield _counter(
+        "headway_exchange_failures", "Exchanges that a store did not take.", tally.counters.get(recorder.TROUBLE, 0)
+    )
+    yield _counter(
+        "headway_reserved_idle_seconds",
+        "Slot-seconds idle for lanes of the reserve while tasks of other lanes waited.",
+        tally.counters.get(recorder.IDLE, 0) / 1_000,
+    )
+
+
+_HISTOGRAMS: dict[str, tuple[str, str, tuple[str, ...]]] = {
+    recorder.WAITS: ("queue_age_seconds", "How long tasks had waited when they were claimed.", ("priority",)),
+    recorder.SPANS: (
+        "task_duration_seconds",
+        "From submission to the end, of tasks that ended after a run.",
+        ("status", "priority"),
+    ),
+    recorder.RUNS: ("headway_run_seconds", "How long attempts ran.", ("outcome", "priority")),
+    recorder.ERRORS: (
+        "headway_estimate_error_ratio",
+        "By which part of the wait p50 was off, of tasks that waited over 5 s.",
+        ("priority",),
+    ),
+    recorder.STARTS: ("headway_start_delay_seconds", "From a claim's answer until its tasks had begun.", ()),
+    recorder.EXCHANGES: (
+        "headway_exchange_seconds",
+        "One exchange of a worker with its store, by what it brought.",
+        ("result",),
+    ),
+}
+
+_REASONS: dict[str, tuple[str, ...]] = {
+    recorder.RETRIES: recorder.RETRY_REASONS,
+    recorder.FAILURES: (*recorder.FAILURE_REASONS, OTHER),
+    recorder.RELEASES: (*recorder.RELEASE_REASONS, OTHER),
+}
+
+
+def _estimates(tally: Tally, lanes: Sequence[str]) -> Iterator[Family]:
+    """Give how estimates turned out."""
+    scored, held = _by_lane(tally, recorder.SCORED, lanes), _by_lane(tally, recorder.HELD, lanes)
+    yield _counters(
+        "headway_estimates_scored",
+        "Estimates that were compared with what happened.",
+        [((("priority", lane),), scored.get(("", lane), 0)) for lane in lanes],
+    )
+    coverage: list[tuple[Labels, float]] = [
+        ((("estimate", name), ("priority", lane)), held.get((name, lane), 0) / count)
+        for (_, lane), count in scored.items()
+        for name in ("p50", "p90")
+        if count
+    ]
+    yield gauges("headway_estimate_coverage", "The part of tasks that began within p50, and within p90.", coverage)
+    given: list[tuple[Labels, float]] = [
+        ((("basis", basis), ("priority", lane)), count)
+        for (basis, lane), count in _by_lane(tally, recorder.FORESEEN, lanes).items()
+    ]
+    yield _counters("headway_estimates", "Estimates that were given, by what they rest on.", given)
+
+
+def _by_lane(tally: Tally, what: str, lanes: Sequence[str]) -> dict[tuple[str, str], float]:
+    """Sum counters by a label, if they have one, and by lane."""
+    counts: dict[tuple[str, str], float] = {}
+    for key, count in tally.counters.items():
+        kind, *given = key.split("|", 1)
+        if kind == what and given:
+            label, lane = ("", given[0]) if what == recorder.SCORED else _two(given[0])
+            at = (label, lane if lane in lanes else OTHER)
+            counts[at] = counts.get(at, 0) + count
+    return counts
+
+
+def _two(text: str) -> tuple[str, str]:
+    label, _, lane = text.partition("|")
+    return label, lane
+
+
+def _tallied(name: str, text: str, tally: Tally, what: str, lanes: Sequence[str]) -> Family:
+    """Give counters by reason, and by lane if they are retries; known ones from 0 on, so that none is missed."""
+    by_lane = what == recorder.RETRIES
+    reasons = _REASONS[what]
+    counts: dict[Labels, float] = {
+        ((("priority", lane),) if by_lane else ()) + (("reason", reason),): 0
+        for reason in reasons
+        for lane in (lanes if by_lane else ("",))
+    }
+    for key, count in tally.counters.items():
+        kind, _, rest = key.partition("|")
+        if kind == what:
+            reason, _, lane = rest.partition("|")
+            labels: Labels = (("reason", reason if reason in reasons else OTHER),)
+            if by_lane:
+                labels = (("priority", lane if lane in lanes else OTHER), *labels)
+            counts[labels] = counts.get(labels, 0) + count
+    return _counters(name, text, list(counts.items()))
+
+
+def _histograms(name: str, text: str, tally: Tally, what: str, labels: tuple[str, ...], lanes: Sequence[str]) -> Family:
+    rows: dict[Labels, Row] = {}
+    if labels == ("priority",):
+        rows = {(("priority", lane),): [0] * (len(recorder.BOUNDS[what]) + 2) for lane in lanes}
+    if not labels:
+        rows = {(): [0] * (len(recorder.BOUNDS[what]) + 2)}
+    for key, row in tally.rows.items():
+        kind, *given = key.split("|", len(labels))
+        if kind != what or len(row) != len(recorder.BOUNDS[what]) + 2:
+            continue
+        if labels and labels[-1] == "priority" and given[-1] not in lanes:
+            given[-1] = OTHER
+        at = tuple(sorted(zip(labels, given, strict=True)))
+        known = rows.get(at)
+        rows[at] = row if known is None else [known[i] + row[i] for i in range(len(row))]
+    bounds = [*(f"{bound / 1_000:g}" for bound in recorder.BOUNDS[what]), "+Inf"]
+    samples: list[Sample] = []
+    for at, row in rows.items():
+        count = 0.0
+        for bound, more in zip(bounds, row, strict=False):
+            count += more
+            samples.append(Sample("_bucket", (*at, ("le", bound)), count))
+        samples += [Sample("_count", at, count), Sample("_sum", at, row[-1] / 1_000)]
+    return Family(name, "histogram", text, samples)
+
+
+def _by_task(tally: Tally, tasks: Collection[str]) -> Family:
+    """Return attempts by task: of tasks in the catalogue the busiest, and all others as one."""
+    rows: dict[tuple[str, str], Row] = {}
+    counts: dict[str, float] = {}
+    for key, row in tally.rows.items():
+        kind, *given = key.split("|", 2)
+        if kind == TASK_RUNS and len(given) == 2 and len(row) == 2:
+            outcome, task = given
+            rows[task, outcome] = row
+            counts[task] = counts.get(task, 0) + row[0]
+    known = sorted((task for task in counts if task in tasks), key=lambda task: counts[task], reverse=True)
+    shown = set(known[: recorder.TASKS_MAX])
+    summed: dict[Labels, Row] = {}
+    for (task, outcome), row in rows.items():
+        labels = (("outcome", outcome), ("task", task if task in shown else OTHER))
+        before = summed.get(labels, [0, 0])
+        summed[labels] = [before[0] + row[0], before[1] + row[1]]
+    samples = [
+        sample
+        for labels, (count, sum_ms) in summed.items()
+        for sample in (Sample("_count", labels, float(count)), Sample("_sum", labels, sum_ms / 1_000))
+    ]
+    return Family("headway_task_run_seconds", "summary", "Attempts by task: how many, and how long they ran.", samples)
+
+
+def _gauge(name: str, text: str, value: float) -> Family:
+    return gauges(name, text, [((), value)])
+
+
+def gauges(name: str, text: str, values: Sequence[tuple[Labels, float]]) -> Family:
+    """Make a family of gauges."""
+    return Family(name, "gauge", text, [Sample("", labels, float(value)) for labels, value in values])
+
+
+def _counter(name: str, text: str, value: float) -> Family:
+    return _counters(name, text, [((), value)])
+
+
+def _counters(name: str, text: str, values: Sequence[tuple[Labels, float]]) -> Family:
+    return Family(name, "counter", text, [Sample("_total", labels, float(value)) for labels, value in values])

@@ -1,0 +1,395 @@
+"""What only the process that ran a job knows: counted there, and published to the store every few seconds."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
+from operator import itemgetter
+
+from headway.core.errors import StoreError
+from headway.core.job import State
+from headway.core.lease import Answer, Lease, Report
+from headway.metrics.documents import (
+    OTHER,
+    TALLIES,
+    TASK_RUNS,
+    TRIES,
+    Row,
+    Tally,
+    encode,
+    fold,
+    read_retired,
+    read_tally,
+)
+from headway.stores.base import Store
+
+PUBLISH_EVERY = 5.0  # Seconds between publications,
+IDLE_EVERY = 60.0  # and while no job starts or ends: an idle worker should leave its store alone.
+
+# The upper ends of the buckets, in milliseconds. The same in every process, or their counts could not be summed.
+LENGTHS_MS = (
+    5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 30_000, 60_000, 120_000, 300_000, 600_000, 1_200_000,
+    1_500_000, 1_800_000, 3_600_000, 14_400_000,
+)  # fmt: skip
+INSTANTS_MS = (0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000)
+
+# What is counted; labels are joined to the name by bars, a lane last.
+WAITS = "waits"  # lane: milliseconds from when a job began to wait until it was claimed
+SPANS = "spans"  # status|lane: from submission to the end
+RUNS = "runs"  # outcome|lane: one attempt
+# TASK_RUNS, outcome|task: one attempt; only how many, and the sum of their milliseconds
+STARTS = "starts"  # from a claim's answer to the first step of the job
+EXCHANGES = "exchanges"  # jobs or none: one round trip
+RETRIES = "retries"  # reason|lane
+FAILURES = "failures"  # reason
+RELEASES = "releases"  # reason
+BEATS = "beats"  # heartbeats that failed
+TROUBLE = "trouble"  # exchanges that the store did not take
+SCORED = "scored"  # lane: estimates that were compared with what happened
+HELD = "held"  # p50 or p90|lane: those of them that the job did not exceed
+FORESEEN = "foreseen"  # basis|lane: estimates that were given
+ERRORS = "errors"  # lane: thousandths by which p50 was off, of waits that were long enough
+IDLE = "idle"  # milliseconds that reserved slots stood idle while other lanes waited, all slots together
+
+TASKS_MAX = 200  # Tasks that are counted by name in one process; the others are counted together.
+
+ERRORS_PM = (10, 20, 50, 100, 150, 200, 250, 300, 400, 500, 750, 1_000, 2_000, 5_000)
+
+BOUNDS: dict[str, Sequence[float]] = {
+    WAITS: LENGTHS_MS, SPANS: LENGTHS_MS, RUNS: LENGTHS_MS, STARTS: INSTANTS_MS, EXCHANGES: INSTANTS_MS,
+    ERRORS: ERRORS_PM,
+}  # fmt: skip
+
+RETRY_REASONS = ("failed", "timeout", "crash")
+FAILURE_REASONS = ("not_retriable", "time_limit", "max_retries_exceeded", "crash_limit", "failed")
+RELEASE_REASONS = ("drained", "snoozed", "rate_limited", "unknown_task")
+# OTHER stands for reasons that tasks make up: the values of a label must not grow without end.
+
+_CLAIMED = itemgetter(*(Lease._fields.index(name) for name in ("lane", "started_at", "eligible_at")))
+_REPORTED = itemgetter(*(Report._fields.index(name) for name in ("job_id", "state")))
+_ENDED = itemgetter(*(Lease._fields.index(name) for name in ("lane", "started_at", "submitted_at", "task")))
+_NEAR = 10_000  # Most jobs take less: their buckets are looked up, which takes a quarter of the time to search.
+_BUCKET = bytes(bisect_left(LENGTHS_MS, length_ms) for length_ms in range(_NEAR))
+_UP = 1 - 1e-9  # Whole milliseconds are rounded up: a bucket has all up to its end.
+_LENGTHS, _INSTANTS = len(LENGTHS_MS) + 2, len(INSTANTS_MS) + 2  # One bucket more than bounds, and the sum.
+_COMPLETED, _QUEUED, _LOST = State.COMPLETED, State.QUEUED, Answer.LOST
+_FAILED = (State.FAILED, State.DEAD_LETTER)
+_STATUS = {state: state.value for state in State}
+
+
+class Tallies:
+    """Counts for one thread of one process, at well under a microsecond a job, and publishes what it has counted."""
+
+    def __init__(self, name: str | None = None) -> None:
+        self._name = name or uuid.uuid4().hex
+        self._counters: dict[str, float] = {}
+        self._waits: dict[str, Row] = {}
+        self._ends: dict[tuple[State, str], tuple[Row, Row]] = {}  # By status and lane: spans and runs.
+        self._again: dict[tuple[str, str], Row] = {}  # Runs of attempts after which a job went back.
+        self._tasks: dict[str, dict[str, Row]] = {}  # By task and outcome: how many attempts, and their length.
+        self._starts: Row = [0] * _INSTANTS
+        self._errors: dict[str, Row] = {}
+        self._exchanges: dict[str, Row] = {"jobs": [0] * _INSTANTS, "none": [0] * _INSTANTS}
+        self.noted: dict[str, tuple[Lease, float]] = {}  # What has run, and how long; it counts once it is reported.
+        self.on_recorded: Callable[[Lease, Report], None] | None = None  # Hears of each outcome that the store took.
+        self._overdue: list[str] = []  # Of those, what was there already at the last publication.
+        self._idle_slots, self._idle_since = 0, 0.0
+        self._busy = False  # Anything but empty exchanges since the last publication.
+        self._last = 0.0  # When that was.
+        # The document: how many there were before, what they hold, its version, what it holds, and what it may hold
+        # should a reply have been lost.
+        self._life = 0
+        self._before = Tally()
+        self._version = 0
+        self._published = b""
+        self._doubtful = b""
+
+    # ------------------------------------------------------------------ counting
+
+    def claimed(self, leases: Iterable[Lease]) -> None:
+        """Jobs were claimed: how long had they waited?"""
+        self._busy = True
+        row, last, sum_ms = _no_row(), None, 0
+        for lane, started_at, eligible_at in map(_CLAIMED, leases):
+            if eligible_at:
+                if lane != last:
+                    row[-1] += sum_ms
+                    row, last, sum_ms = self._waits.get(lane) or self._waits.setdefault(lane, _no_row()), lane, 0
+                waited_ms = started_at - eligible_at
+                row[_BUCKET[waited_ms] if 0 <= waited_ms < _NEAR else _bucket(waited_ms)] += 1
+                sum_ms += waited_ms
+        row[-1] += sum_ms
+
+    def began(self, claimed: float) -> None:
+        """The jobs of a claim that was answered at this moment of the monotonic clock have all begun."""
+        _instant(self._starts, time.monotonic() - claimed)
+
+    def note(self, runs: Iterable[tuple[Lease, float]]) -> None:
+        """Jobs have run for so many seconds. They count once it is known what the store says to their reports."""
+        noted = self.noted
+        for run in runs:
+            noted[run[0].job_id] = run
+
+    def reported(self, reports: Sequence[Report], refused: Sequence[tuple[str, str]]) -> None:
+        """The store has answered these reports, of jobs that were noted."""
+        self._busy = True
+        noted = self.noted
+        if self.on_recorded is not None:
+            refused_ids = {job_id for job_id, _ in refused}
+            for report in reports:
+                if report.job_id in noted and report.job_id not in refused_ids:
+                    self.on_recorded(noted[report.job_id][0], report)
+        for job_id, answer in refused:
+            if answer == _LOST:
+                noted.pop(job_id, None)
+        others: list[tuple[str, Lease, float]] = []
+        spans, runs, last = _no_row(), _no_row(), None
+        task_runs: Row = [0, 0]
+        last_task: str | None = None
+        run_sum, span_sum = 0.0, 0.0
+        for job_id, state in map(_REPORTED, reports):
+            if job_id in noted:
+                lease, seconds = noted.pop(job_id)
+                if state is not _COMPLETED:
+                    others.append((job_id, lease, seconds))
+                    continue
+                lane, started_at, submitted_at, task = _ENDED(lease)
+                if lane != last:
+                    runs[-1] += run_sum
+                    spans[-1] += span_sum
+                    (spans, runs), last = self._rows(_COMPLETED, lane), lane
+                    run_sum, span_sum = 0.0, 0.0
+                if task != last_task:
+                    task_runs, last_task = self._task_row(task, "completed"), task
+                run_ms = seconds * 1_000  # From here on as ``_span`` does, for most jobs.
+                task_runs[0] += 1
+                task_runs[1] += run_ms
+                run_sum += run_ms
+                at = int(run_ms + _UP)
+                runs[_BUCKET[at] if at < _NEAR else _bucket(at)] += 1
+                if submitted_at:
+                    waited_ms = started_at - submitted_at
+                    run_ms += waited_ms
+                    at += waited_ms
+                span_sum += run_ms
+                spans[_BUCKET[at] if 0 <= at < _NEAR else _bucket(at)] += 1
+        runs[-1] += run_sum
+        spans[-1] += span_sum
+        if others:
+            by_id = {str(report.job_id): report for report in reports}
+            for job_id, lease, seconds in others:
+                self.ended(lease, by_id[job_id], seconds)
+
+    def ended(self, lease: Lease, report: Report, seconds: float) -> None:
+        """A job has run for so long, and the store has taken its report.
+
+        A server says so, and ``claimed``, on behalf of the workers that come to it.
+        """
+        self._busy = True
+        if report.state is _QUEUED:
+            self._went_back(lease, report, seconds * 1_000)
+            return
+        _span(*self._rows(report.state, lease.lane), lease, seconds * 1_000)
+        self._ran(lease.task, _STATUS[report.state], seconds * 1_000)
+        if report.state in _FAILED:
+            self._count(FAILURES, _known(report.reason, FAILURE_REASONS))
+
+    def _rows(self, state: State, lane: str) -> tuple[Row, Row]:
+        rows = self._ends.get((state, lane))
+        if rows is None:
+            rows = self._ends[state, lane] = (_no_row(), _no_row())
+        return rows
+
+    def _task_row(self, task: str, outcome: str) -> Row:
+        outcomes = self._tasks.get(task)
+        if outcomes is None:
+            if len(self._tasks) >= TASKS_MAX:
+                task = OTHER
+            outcomes = self._tasks.setdefault(task, {})
+        return outcomes.setdefault(outcome, [0, 0])
+
+    def _ran(self, task: str, outcome: str, run_ms: float) -> None:
+        row = self._task_row(task, outcome)
+        row[0] += 1
+        row[1] += run_ms
+
+    def exchanged(self, seconds: float, jobs: int) -> None:
+        """A round trip has brought so many jobs."""
+        _instant(self._exchanges["jobs" if jobs else "none"], seconds)
+
+    def idle(self, slots: int, now: float | None = None) -> None:
+        """From now on so many reserved slots are idle while jobs wait that may not have them."""
+        if slots or self._idle_slots:
+            now = time.monotonic() if now is None else now
+            if self._idle_slots:
+                self._count(IDLE, by=self._idle_slots * (now - self._idle_since) * 1_000)
+            self._idle_slots, self._idle_since = slots, now
+
+    def foreseen(self, basis: str, lane: str, by: int) -> None:
+        """So many estimates were given."""
+        self._count(FORESEEN, f"{basis}|{lane}", by)
+
+    def scored(self, lane: str, *, within_p50: bool, within_p90: bool, error: float | None) -> None:
+        """An estimate was compared with what happened. ``error``: the part of the wait by which p50 was off."""
+        self._count(SCORED, lane)
+        if within_p50:
+            self._count(HELD, f"p50|{lane}")
+        if within_p90:
+            self._count(HELD, f"p90|{lane}")
+        if error is not None:
+            row = self._errors.setdefault(lane, [0] * (len(ERRORS_PM) + 2))
+            row[bisect_left(ERRORS_PM, error * 1_000)] += 1
+            row[-1] += error * 1_000
+
+    def beat_failed(self, by: int = 1) -> None:
+        """A heartbeat failed: the store did not take it, or a worker sent none until its leases ran out."""
+        self._count(BEATS, by=by)
+
+    def trouble(self) -> None:
+        """The store did not take an exchange."""
+        self._count(TROUBLE)
+
+    def _went_back(self, lease: Lease, report: Report, run_ms: float) -> None:
+        retried = report.reason in RETRY_REASONS
+        key = ("retried" if retried else "released", lease.lane)
+        self._ran(lease.task, key[0], run_ms)
+        row = self._again.setdefault(key, _no_row())
+        row[_bucket(int(run_ms + _UP))] += 1
+        row[-1] += run_ms
+        if retried:
+            self._count(RETRIES, f"{report.reason}|{lease.lane}")
+        else:
+            self._count(RELEASES, _known(report.reason, RELEASE_REASONS))
+
+    def _count(self, what: str, label: str | None = None, by: float = 1) -> None:
+        self._busy = True
+        key = what if label is None else f"{what}|{label}"
+        self._counters[key] = self._counters.get(key, 0) + by
+
+    # ------------------------------------------------------------------ publishing
+
+    def counted(self) -> Tally:
+        """Give all that was counted so far."""
+        self.idle(self._idle_slots)
+        rows = {f"{WAITS}|{lane}": row for lane, row in self._waits.items()}
+        for (state, lane), (spans, runs) in self._ends.items():
+            rows[f"{SPANS}|{_STATUS[state]}|{lane}"] = spans
+            rows[f"{RUNS}|{_STATUS[state]}|{lane}"] = runs
+        rows |= {f"{RUNS}|{outcome}|{lane}": row for (outcome, lane), row in self._again.items()}
+        for task, outcomes in self._tasks.items():
+            rows |= {f"{TASK_RUNS}|{outcome}|{task}": row for outcome, row in outcomes.items()}
+        rows |= {f"{EXCHANGES}|{result}": row for result, row in self._exchanges.items()}
+        rows |= {f"{ERRORS}|{lane}": row for lane, row in self._errors.items()}
+        rows[STARTS] = self._starts
+        return Tally(counters=dict(self._counters), rows={key: list(row) for key, row in rows.items() if any(row)})
+
+    async def publish(self, store: Store, *, last: bool = False) -> None:
+        """Write what was counted, if there is anything new that is worth it, or for the ``last`` time."""
+        now = time.monotonic()
+        if not self._busy and not last and now - self._last < IDLE_EVERY:
+            return
+        self._busy, self._last = False, now
+        try:
+            await self._write(store)
+        except StoreError:
+            self._busy = True
+            raise
+
+    async def _write(self, store: Store) -> None:
+        counted = self.counted()
+        for _ in range(TRIES):
+            body = encode(_less(counted, self._before))
+            if body in (self._published, _NOTHING):
+                return
+            try:
+                version = await store.write(TALLIES, self._document, body, if_version=self._version)
+            except StoreError:
+                self._doubtful = body
+                raise
+            if version is not None:
+                self._version, self._published = version, body
+                self._forget_lost()
+                return
+            await self._catch_up(store)
+
+    async def retire(self, store: Store) -> None:
+        """Publish for the last time: this process leaves."""
+        await self.publish(store, last=True)
+        if self._version:
+            await fold(store, [self._document])
+
+    def _forget_lost(self) -> None:
+        """Jobs whose lease was lost are reported by nobody: what has been noted for two publications goes."""
+        for job_id in self._overdue:
+            self.noted.pop(job_id, None)
+        self._overdue = list(self.noted)
+
+    @property
+    def _document(self) -> str:
+        return self._name if not self._life else f"{self._name}.{self._life}"
+
+    async def _catch_up(self, store: Store) -> None:
+        """The document is not as we left it: a reply of ours was lost, or somebody took us for gone and folded it."""
+        found = await store.read(TALLIES, self._document)
+        if found and not read_tally(found[0].body).closed:
+            self._version, self._published = found[0].version, found[0].body
+            return
+        if found:
+            kept = found[0].body
+        else:  # The retired one may tell which version it had when it was closed: one more than what it held.
+            folded = (await read_retired(store))[0].folded.get(self._document)
+            kept = self._published if folded in (None, self._version + 1) else self._doubtful
+        if kept:
+            self._before.add(read_tally(kept))
+        self._life += 1
+        self._version, self._published = 0, b""
+
+
+def _span(spans: Row, runs: Row, lease: Lease, run_ms: float) -> None:
+    """Count a run, and all the time from the job's submission to the end of it.
+
+    By the store's clock until it was claimed, by ours from there on: no two clocks are compared.
+    """
+    runs[_bucket(int(run_ms + _UP))] += 1
+    runs[-1] += run_ms
+    span_ms = run_ms + lease.started_at - lease.submitted_at if lease.submitted_at else run_ms
+    spans[_bucket(int(span_ms + _UP))] += 1
+    spans[-1] += span_ms
+
+
+def _no_row() -> Row:
+    return [0] * _LENGTHS
+
+
+def _bucket(length_ms: int) -> int:
+    return bisect_left(LENGTHS_MS, length_ms)
+
+
+def _instant(row: Row, seconds: float) -> None:
+    row[bisect_left(INSTANTS_MS, seconds * 1_000)] += 1
+    row[-1] += seconds * 1_000
+
+
+def _less(counted: Tally, before: Tally) -> Tally:
+    """Leave out what an earlier document of this process had counted."""
+    if not before.counters and not before.rows:
+        return counted
+    counters = {key: count - before.counters.get(key, 0) for key, count in counted.counters.items()}
+    rows = {key: _row_less(row, before.rows.get(key)) for key, row in counted.rows.items()}
+    return Tally(
+        counters={key: count for key, count in counters.items() if count},
+        rows={key: row for key, row in rows.items() if any(row)},
+    )
+
+
+def _row_less(row: Row, before: Row | None) -> Row:
+    return row if before is None else [count - before[at] for at, count in enumerate(row)]
+
+
+_NOTHING = encode(Tally())
+
+
+def _known(reason: str | None, reasons: Sequence[str]) -> str:
+    return reason if reason is not None and reason in reasons else OTHER

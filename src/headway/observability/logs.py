@@ -1,0 +1,183 @@
+"""Logs: one line for each state change, for people on a terminal or as JSON."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from headway.core.log_event import LogEvent
+from headway.observability.log_writer import LogWriter, is_own
+
+log = logging.getLogger("headway.process")
+
+MESSAGE = "log.message"  # The event of every line that Headway did not write; its text is the member ``message``.
+_COLOURS = {"completed": "32", "failed": "31", "dead_letter": "31", "cancelled": "33", "retried": "33", "started": "36"}
+_STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName", "headway"}
+
+
+def configure_logs(form: str | None, level: str = "info", *, job_facts: Callable[[], Mapping[str, Any]] = dict) -> None:
+    """Send log lines of this process to standard error, from a thread that alone may wait for it.
+
+    ``form``: console, json, or None to choose by what standard error is. If the root logger has no handler, it gets
+    this one, so the lines of every library and task are written the same way, with the job that ``job_facts`` names.
+    """
+    fill_closed_streams()
+    terminal = sys.stderr.isatty()
+    handler = LogWriter(sys.stderr, job_facts)
+    handler.setFormatter(
+        JsonFormatter()
+        if (form or ("console" if terminal else "json")) == "json"
+        else ConsoleFormatter(colour=terminal)
+    )
+    root, own = logging.getLogger(), logging.getLogger("headway")
+    flush_logs()
+    own.handlers = [handler]
+    own.propagate = False
+    own.setLevel(level.upper())
+    for name, logger in logging.root.manager.loggerDict.items():
+        if name.startswith("headway") and isinstance(logger, logging.Logger):
+            logger.disabled = False  # As an app's ``dictConfig`` may have left it.
+    for old in [one for one in root.handlers if isinstance(one, LogWriter)]:
+        root.removeHandler(old)
+    if not root.handlers:
+        root.addHandler(handler)
+        root.setLevel(level.upper())
+    logging.captureWarnings(True)
+    sys.excepthook, sys.unraisablehook, threading.excepthook = _crashed, _unraisable, _thread_died
+
+
+def flush_logs() -> None:
+    """Wait until every line is written, for a bounded time. Call it before ``os._exit``."""
+    for handler in logging.getLogger("headway").handlers:
+        handler.flush()
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line; control characters cannot break out of it."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        own = is_own(record)
+        line: dict[str, Any] = {
+            "at": _moment(record).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "level": record.levelname.lower(),
+            "event": getattr(record.msg, "code", record.msg) if own else MESSAGE,
+            "logger": record.name,
+        }
+        if not own:
+            line["message"] = _message(record)
+        for key, value in _facts(record, own=own).items():
+            line.setdefault(key, value)
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        if record.stack_info:
+            line["stack"] = record.stack_info
+        try:
+            return json.dumps(line, default=str)
+        except Exception:  # What a task logs may refer to itself, or refuse to become text.
+            return json.dumps({str(key): _safe_text(value) for key, value in line.items()})
+
+
+class ConsoleFormatter(logging.Formatter):
+    """A readable line: time, event, what it concerns."""
+
+    def __init__(self, *, colour: bool) -> None:
+        super().__init__()
+        self._colour = colour
+
+    def format(self, record: logging.LogRecord) -> str:
+        own = is_own(record)
+        facts = _facts(record, own=own)
+        event = str(getattr(record.msg, "code", record.msg)) if own else _message(record)
+        shown = _printable(event)
+        if record.levelno >= logging.WARNING and (not own or not facts):
+            shown = f"{record.levelname.lower()}: {shown}"
+        task = _printable(_safe_text(facts.pop("task", "")))
+        rest = "  ".join(f"{_printable(str(key))}={_printable(_safe_text(value))}" for key, value in facts.items())
+        clock = _moment(record).astimezone().strftime("%H:%M:%S.%f")[:-3]
+        line = "  ".join(part for part in (clock, self._paint(f"{shown:<14}", event), task, rest) if part)
+        if record.exc_info:
+            line += "".join(f"\n{_printable(text)}" for text in self.formatException(record.exc_info).splitlines())
+        return line
+
+    def _paint(self, text: str, event: str) -> str:
+        code = _COLOURS.get(event.removeprefix("job."))
+        return f"\x1b[{code}m{text}\x1b[0m" if self._colour and code else text
+
+
+def _facts(record: logging.LogRecord, *, own: bool) -> dict[str, Any]:
+    """Return the members beside time, level and event: those of Headway, then what was given as ``extra``."""
+    given = record.msg.facts if isinstance(record.msg, LogEvent) else getattr(record, "headway", None)
+    facts = {key: value for key, value in given.items() if value is not None} if isinstance(given, Mapping) else {}
+    if not own:
+        for key, value in record.__dict__.items():
+            if key not in _STANDARD:
+                facts.setdefault(key, value)
+    return facts
+
+
+def _message(record: logging.LogRecord) -> str:
+    try:
+        return record.getMessage().rstrip()
+    except Exception:  # Its arguments do not fit its text.
+        return f"{_safe_text(record.msg)} {_safe_text(record.args)}"
+
+
+def _safe_text(value: object) -> str:
+    try:
+        return str(value)
+    except Exception:
+        return object.__repr__(value)
+
+
+def _printable(text: str) -> str:
+    """Escape what a terminal would act upon. Printable characters of every language stay."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def _moment(record: logging.LogRecord) -> datetime:
+    return datetime.fromtimestamp(record.created, UTC)
+
+
+def fill_closed_streams() -> None:
+    """Put the null device where a standard stream is closed. Else the next file opened would be written into."""
+    for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # Takes the lowest free number.
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(descriptor, "w" if descriptor else "r", closefd=False))  # noqa: SIM115
+
+
+# ------------------------------------------------------------------ what nothing has caught
+
+
+def _crashed(kind: type[BaseException], error: BaseException, traceback: Any) -> None:
+    if issubclass(kind, KeyboardInterrupt):
+        sys.__excepthook__(kind, error, traceback)
+        return
+    log.critical("process.crashed", extra={"headway": {"error": kind.__name__}}, exc_info=(kind, error, traceback))
+    flush_logs()
+
+
+def _thread_died(hook: threading.ExceptHookArgs) -> None:
+    if hook.exc_type is SystemExit or hook.exc_value is None:
+        return
+    name = hook.thread.name if hook.thread is not None else None
+    caught = (hook.exc_type, hook.exc_value, hook.exc_traceback)
+    log.error("thread.crashed", extra={"headway": {"thread": name}}, exc_info=caught)
+
+
+def _unraisable(hook: sys.UnraisableHookArgs) -> None:
+    if hook.exc_value is not None:
+        caught = (hook.exc_type, hook.exc_value, hook.exc_traceback)
+        facts = {"during": hook.err_msg, "object": _safe_text(hook.object)[:200]}
+        log.error("error.ignored", extra={"headway": facts}, exc_info=caught)

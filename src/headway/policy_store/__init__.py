@@ -1,0 +1,1 @@
+"""The policy, its rules and the catalogue of tasks, kept as documents in a store."""

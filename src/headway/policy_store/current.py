@@ -1,0 +1,73 @@
+"""The policy in force, as this process knows it: the store's, once it has one."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from typing import Any
+
+from headway.core.errors import PolicyError
+from headway.core.log_event import LogEvent
+from headway.core.policy.document import BUILT_IN, Policy
+from headway.core.policy.reader import read_policy
+from headway.policy_store.versions import current_version, read_current
+from headway.stores.base import Store
+
+log = logging.getLogger("headway.policy")
+
+LOOK_EVERY = 1.25  # Seconds between looks at the store,
+LOOK_SELDOM = 30.0  # and of those whom it tells.
+
+
+class InForce:
+    """Holds the policy and follows the store's. ``settled``: there is no other that it could be replaced by."""
+
+    def __init__(self, policy: Policy = BUILT_IN, *, settled: bool = False) -> None:
+        self.policy = policy
+        self.version = 0
+        self.settled = settled
+        self._looked = -math.inf
+        self._unreadable = 0
+
+    def looked_within(self, seconds: float) -> bool:
+        """Tell whether the store was asked so lately."""
+        return time.monotonic() - self._looked < seconds
+
+    async def follow(self, store: Store, *, every: float = LOOK_EVERY) -> bool:
+        """Look at the store unless that was done a moment ago. Gives whether the policy has changed.
+
+        One that cannot be read changes nothing: the last that could stays in force here.
+        """
+        if self.looked_within(every):
+            return False
+        version = await current_version(store)
+        self._looked = time.monotonic()
+        if version in (self.version, self._unreadable):
+            return False
+        try:
+            current = await read_current(store)
+        except PolicyError as problem:
+            self._leave_out(version, problem)
+            return False
+        if current is None:
+            return False
+        self._put(current.version, current.policy)
+        return True
+
+    def adopt(self, version: int, data: dict[str, Any]) -> None:
+        """Go by a policy that somebody has sent. One that cannot be read changes nothing."""
+        if version in (self.version, self._unreadable):
+            return
+        try:
+            self._put(version, read_policy(data, f"policy version {version}"))
+        except PolicyError as problem:
+            self._leave_out(version, problem)
+
+    def _put(self, version: int, policy: Policy) -> None:
+        self.policy, self.version = policy, version
+        log.info(LogEvent("policy.in_force", version=version))
+
+    def _leave_out(self, version: int, problem: PolicyError) -> None:
+        self._unreadable = version
+        log.error(LogEvent("policy.unreadable", version=version, kept=self.version, error=str(problem)))

@@ -1,0 +1,65 @@
+"""The rules a store goes by, part by part: the policy's, the limits that tasks declare, pauses, expected costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from headway.core.policy.document import LimitRule, Policy
+from headway.core.policy.enforced import Paused, Rules, rules_of
+from headway.stores.base import RULES, Store
+from headway.stores.rule_codec import read_rules, rules_body
+
+# The names of the parts. They are joined in the order of their names, so what the policy says of a limit stands.
+COSTS = "costs"
+DECLARED = "declared."
+PAUSES = "pauses"
+POLICY = "policy"
+
+
+async def govern(store: Store, policy: Policy) -> None:
+    """Put the policy's limits, rungs, reserve and weights in force."""
+    await _write(store, POLICY, lambda _: rules_of(policy))
+
+
+async def declare_limits(store: Store, task: str, limits: Mapping[str, LimitRule]) -> None:
+    """Put the limits in force that a task declares; they replace what it declared before."""
+    await _write(store, f"{DECLARED}{task}", lambda _: Rules(limits=dict(limits)))
+
+
+async def read_paused(store: Store) -> Paused:
+    """Read what is paused."""
+    part, _ = await _read(store, PAUSES)
+    return part.paused
+
+
+async def change_paused(store: Store, change: Callable[[Paused], Paused]) -> Paused:
+    """Pause or resume something. Gives what is paused then."""
+    part = await _write(store, PAUSES, lambda old: replace(old, paused=change(old.paused)))
+    return part.paused
+
+
+async def read_costs(store: Store) -> Mapping[str, int]:
+    """Read what jobs are expected to take, in microseconds, by task."""
+    part, _ = await _read(store, COSTS)
+    return part.costs_us
+
+
+async def change_costs(store: Store, change: Callable[[Mapping[str, int]], dict[str, int]]) -> None:
+    """Correct what jobs are expected to take."""
+    await _write(store, COSTS, lambda old: replace(old, costs_us=change(old.costs_us)))
+
+
+async def _read(store: Store, name: str) -> tuple[Rules, int]:
+    for document in await store.read(RULES, name):
+        return read_rules(document.body), document.version
+    return Rules(), 0
+
+
+async def _write(store: Store, name: str, change: Callable[[Rules], Rules]) -> Rules:
+    """Write one part, unless it says so already; again if somebody else was faster."""
+    while True:
+        old, version = await _read(store, name)
+        new = change(old)
+        if new == old or await store.write(RULES, name, rules_body(new), if_version=version) is not None:
+            return new

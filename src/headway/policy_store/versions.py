@@ -1,0 +1,219 @@
+"""Policies as the store keeps them: every version that was ever applied, and which of them is current."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tomllib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from headway.core.errors import PolicyError, StoreBusy
+from headway.core.policy.document import BUILT_IN, Policy
+from headway.core.policy.reader import policy_data, read_policy
+from headway.policy_store.rule_documents import govern
+from headway.stores.base import POLICIES, Store
+
+CURRENT = "current"
+TRIES = 20  # Appliers that meet take turns; nobody meets so many.
+
+
+@dataclass(frozen=True)
+class Applied:
+    """A version of the policy. ``digest`` is equal for equal policies, however they were written."""
+
+    version: int
+    applied_at: int
+    note: str
+    digest: str
+    data: dict[str, Any]
+
+    @cached_property
+    def policy(self) -> Policy:
+        """The policy itself. Raises ``PolicyError`` if this Headway cannot read it: a newer one may have written it."""
+        try:
+            return read_policy(self.data, f"policy version {self.version}")
+        except PolicyError as problem:
+            why = f"this Headway cannot read policy version {self.version}; a newer one may have written it"
+            raise PolicyError(f"{why}:\n{problem}", problems=problem.problems) from problem
+
+
+class _Version(msgspec.Struct, frozen=True, kw_only=True):
+    version: int
+    applied_at: int
+    note: str
+    digest: str
+    policy: dict[str, Any]
+
+
+class _Pointer(msgspec.Struct, frozen=True):
+    """Which version is current, and which was before. Versions only grow, so it never points back."""
+
+    version: int = 0
+    before: int = 0
+
+
+_READERS: dict[str, tuple[Callable[[str], Any], ...]] = {".toml": (tomllib.loads,), ".json": (json.loads,)}
+_encode = msgspec.json.Encoder().encode
+_read_version = msgspec.json.Decoder(_Version)
+_read_pointer = msgspec.json.Decoder(_Pointer)
+
+
+def load_policy(path: Path) -> Policy:
+    """Read a policy file: ``.toml`` or ``.json``; of any other name, whichever it is. Raises ``PolicyError``."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as problem:
+        raise PolicyError(f"{path} cannot be read: {problem}", where=str(path)) from problem
+    problems: list[str] = []
+    for read in _READERS.get(path.suffix.lower(), (tomllib.loads, json.loads)):
+        try:
+            data = read(text)
+        except (ValueError, RecursionError) as problem:
+            problems.append(str(problem))
+        else:
+            return read_policy(data, str(path))
+    raise PolicyError(f"{path} cannot be read: {'; '.join(problems)}", where=str(path))
+
+
+async def read_current(store: Store) -> Applied | None:
+    """Read the policy that is in force, or None if none was ever applied.
+
+    Raises ``PolicyError`` if this Headway cannot read it; a worker then keeps the last it could.
+    """
+    pointer, _ = await _look(store)
+    if not pointer.version:
+        return None
+    current = await read_applied(store, pointer.version)
+    _ = current.policy
+    return current
+
+
+async def read_applied(store: Store, version: int) -> Applied:
+    """Read one version, whether or not its policy can be read. Raises ``PolicyError`` if there is none.
+
+    Version 0 is the built-in policy, which is in force until another one is applied.
+    """
+    if version == 0:
+        return Applied(0, 0, "built in", "", policy_data(BUILT_IN))
+    for document in await store.read(POLICIES, _name(version)):
+        return _applied(document.body)
+    known = [applied.version for applied in await history(store)]
+    raise PolicyError(f"there is no policy version {version} (versions: {', '.join(map(str, known)) or 'none yet'})")
+
+
+async def history(store: Store) -> list[Applied]:
+    """Read all versions, the oldest first."""
+    documents = await store.read(POLICIES)
+    found = [_applied(document.body) for document in documents if document.name != CURRENT]
+    return sorted(found, key=lambda applied: applied.version)
+
+
+async def current_version(store: Store) -> int:
+    """Tell which version is in force; 0 if none was ever applied."""
+    return (await _look(store))[0].version
+
+
+async def apply_policy(store: Store, policy: Policy, *, now_at: int, note: str = "") -> Applied:
+    """Put a policy in force as a new version; if it says what the current one says, that one stays.
+
+    Of two that are applied at once both are kept, and the later version is in force.
+    """
+    data = policy_data(policy)
+    read_policy(data, "the policy")  # What could not be read again must not come into force.
+    digest = hashlib.sha256(_encode(data)).hexdigest()
+    for _ in range(TRIES):
+        known = await history(store)
+        pointer, _ = await _look(store)
+        current = next((applied for applied in known if applied.version == pointer.version), None)
+        if current is not None and current.digest == digest:
+            await _settle(store)
+            return current
+        version = 1 + max((applied.version for applied in known), default=0)
+        made = _Version(version=version, applied_at=now_at, note=note, digest=digest, policy=data)
+        body = _encode(made)
+        if await store.write(POLICIES, _name(version), body, if_version=0) is not None:
+            await _point(store, version)
+            await _settle(store)
+            return _applied(body)
+    raise StoreBusy("others keep applying policies at the same time; try again")
+
+
+async def roll_back(store: Store, *, to: int | None = None, now_at: int) -> Applied:
+    """Put an earlier version in force again, as a new version: the one before the current, or the one named.
+
+    The version before the first one is 0, the built-in policy. Raises ``PolicyError`` if there is no such version, or
+    if this Headway cannot read it.
+    """
+    pointer, _ = await _look(store)
+    if not pointer.version:
+        raise PolicyError("no policy was ever applied, so there is none to go back to")
+    earlier = await read_applied(store, pointer.before if to is None else to)
+    note = f"rolled back to {f'version {earlier.version}' if earlier.version else 'the built-in policy'}"
+    return await apply_policy(store, earlier.policy, now_at=now_at, note=note)
+
+
+def check_kept(name: str, body: bytes) -> None:
+    """Refuse a document of this kind that nobody could read. Raises ``PolicyError``."""
+    if name != CURRENT:
+        applied = _applied(body)
+        if name != _name(applied.version):
+            raise PolicyError(f"policy version {applied.version} cannot be kept as {name[:60]!r}")
+        _ = applied.policy
+        return
+    try:
+        _read_pointer.decode(body)
+    except msgspec.MsgspecError as problem:
+        raise PolicyError(f"which policy is current cannot be read: {problem}") from problem
+
+
+def pointed_version(body: bytes) -> int:
+    """Return the version that the document of the current policy names."""
+    return _read_pointer.decode(body).version
+
+
+async def _look(store: Store) -> tuple[_Pointer, int]:
+    """Read which version is current, with the version of the document that says so."""
+    for document in await store.read(POLICIES, CURRENT):
+        return _read_pointer.decode(document.body), document.version
+    return _Pointer(), 0
+
+
+async def _point(store: Store, version: int) -> None:
+    """Make a version the current one, unless a later one is already."""
+    for _ in range(TRIES):
+        pointer, document_version = await _look(store)
+        if pointer.version >= version:
+            return
+        body = _encode(_Pointer(version, pointer.version))
+        if await store.write(POLICIES, CURRENT, body, if_version=document_version) is not None:
+            return
+    raise StoreBusy("others keep applying policies at the same time; try again")
+
+
+async def _settle(store: Store) -> None:
+    """Let the store follow the current policy. Whoever applied one looks again, so that the last one governs."""
+    for _ in range(TRIES):
+        current = await read_current(store)
+        if current is None:
+            return
+        await govern(store, current.policy)
+        if await current_version(store) == current.version:
+            return
+
+
+def _applied(body: bytes) -> Applied:
+    try:
+        made = _read_version.decode(body)
+    except msgspec.MsgspecError as problem:
+        raise PolicyError(f"a policy in the store cannot be read: {problem}") from problem
+    return Applied(made.version, made.applied_at, made.note, made.digest, made.policy)
+
+
+def _name(version: int) -> str:
+    return f"{version:06d}"

@@ -1,0 +1,1 @@
+"""Messages and transport between processes: the worker protocol, sessions and the HTTP client."""

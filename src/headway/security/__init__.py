@@ -1,0 +1,1 @@
+"""Tokens, tickets, the audit log, and where a server may listen."""

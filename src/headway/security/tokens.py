@@ -1,0 +1,439 @@
+"""Bearer tokens: who may do what over HTTP. The store keeps a digest of each, never the token."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import logging
+import math
+import re
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Literal
+
+import msgspec
+
+from headway.core.errors import ConfigError, StoreBusy, StoreError, StoreUnavailable
+from headway.core.log_event import LogEvent
+from headway.core.policy.document import SECOND
+from headway.core.policy.units import parse_rate
+from headway.core.suggest import nearest
+from headway.security.audit import LOCAL, record
+from headway.stores.base import Document, Store
+
+log = logging.getLogger("headway.tokens")
+
+TOKENS = "token"
+USES = "token_use"  # Apart from the tokens, so that using one never collides with revoking it.
+SCOPES = ("submit", "read", "worker", "publish", "admin")
+UNBOUND = frozenset({"submit", "admin"})  # Scopes that reach every task, so a token bound to some cannot have them.
+NOTE_MAX = 200
+TENANT_MAX = 255
+PATTERN_MAX = 255
+PATTERNS_MAX = 100
+TRIES = 20
+LOOK_EVERY = 1.0  # Seconds between looks at the store, while anybody asks.
+STALE_AFTER = 30.0  # Seconds for which what was seen last counts while the store does not answer.
+CLOCK_EVERY = 60.0  # Seconds between looks at the store's clock.
+USE_EVERY = 60.0  # Seconds between notes that a token was used.
+PRESENTED_MAX = 200
+
+_ID = re.compile(r"[0-9a-f]{10}")
+_NOBODY = hashlib.sha256(secrets.token_bytes(32)).hexdigest()  # What an unknown token is compared with.
+
+Status = Literal["active", "expired", "revoked"]
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A token as operators see it: all but its secret."""
+
+    token_id: str
+    scopes: tuple[str, ...]
+    tenant: str | None
+    note: str
+    created_at: int
+    expires_at: int | None = None
+    revoked_at: int | None = None
+    last_used_at: int | None = None
+    tasks: tuple[str, ...] | None = None  # Patterns of the tasks that it may work on and publish; None: unbound.
+    rate: str | None = None  # How often it may submit; None: as the server's settings say.
+
+    def status(self, now_at: int) -> Status:
+        """Tell whether it opens anything now."""
+        if self.revoked_at is not None:
+            return "revoked"
+        return "expired" if self.expires_at is not None and self.expires_at <= now_at else "active"
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What a token that was presented allows."""
+
+    token_id: str
+    scopes: frozenset[str]
+    tenant: str | None
+    tasks: tuple[str, ...] | None = None
+    rate: str | None = None
+
+
+class _Kept(msgspec.Struct, frozen=True, kw_only=True):
+    digest: str
+    scopes: tuple[str, ...]
+    tenant: str | None = None
+    note: str = ""
+    created_at: int
+    expires_at: int | None = None
+    revoked_at: int | None = None
+    tasks: tuple[str, ...] | None = None
+    rate: str | None = None
+
+
+_encode = msgspec.json.Encoder().encode
+_read = msgspec.json.Decoder(_Kept)
+
+
+# ---------------------------------------------------------------------- verbs
+
+
+async def create_token(
+    store: Store,
+    scopes: Iterable[str],
+    *,
+    now_at: int,
+    tenant: str | None = None,
+    expires_ms: int | None = None,
+    note: str = "",
+    tasks: Iterable[str] | None = None,
+    rate: str | None = None,
+    who: str = LOCAL,
+) -> tuple[Token, str]:
+    """Make a token. Gives it and its text ``hw_<id>_<secret>``, which cannot be had again.
+
+    ``tasks``: patterns of task names; a worker with this token works on these tasks alone, and may publish them.
+    ``rate``: how often it may submit, such as ``100/s``, in place of what the server's settings say.
+    """
+    allowed = check_scopes(scopes)
+    kept = _Kept(
+        digest="",
+        scopes=allowed,
+        tasks=None if tasks is None else check_tasks(tasks, allowed),
+        rate=None if rate is None else _check_rate(rate),
+        tenant=_check_text(tenant, "tenant", TENANT_MAX) if tenant is not None else None,
+        note=_check_text(note, "note", NOTE_MAX) if note else "",
+        created_at=now_at,
+        expires_at=None if expires_ms is None else now_at + expires_ms,
+    )
+    if expires_ms is not None and expires_ms <= 0:
+        raise ConfigError("a token must expire later than now")
+    for _ in range(TRIES):
+        token_id = secrets.token_hex(5)
+        text = f"hw_{token_id}_{secrets.token_urlsafe(32)}"
+        body = _encode(msgspec.structs.replace(kept, digest=_digest(text)))
+        if await store.write(TOKENS, token_id, body, if_version=0) is not None:
+            token = _token(token_id, kept)
+            await record(store, who=who, what="token.create", target=token_id, after=_told(token), now_at=now_at)
+            return token, text
+    raise StoreBusy("no token could be made; try again")
+
+
+async def list_tokens(store: Store) -> list[Token]:
+    """Read all tokens, the oldest first; also those that have expired or were revoked."""
+    used = {document.name: _read_use(document) for document in await store.read(USES)}
+    found = [
+        _token(document.name, kept, used.get(document.name))
+        for document in await store.read(TOKENS)
+        if (kept := _read_kept(document)) is not None
+    ]
+    return sorted(found, key=lambda token: (token.created_at, token.token_id))
+
+
+async def any_tokens(store: Store) -> bool:
+    """Tell whether a token was ever made here. One that is revoked counts: losing the last one opens nothing."""
+    return bool(await store.read(TOKENS))
+
+
+async def revoke_token(store: Store, token_id: str, *, now_at: int, who: str = LOCAL) -> Token | None:
+    """End a token for good; servers follow within two seconds. None: there is no such token."""
+    for _ in range(TRIES):
+        found = await store.read(TOKENS, token_id)
+        kept = _read_kept(found[0]) if found else None
+        if kept is None:
+            return None
+        if kept.revoked_at is not None:
+            return _token(token_id, kept)
+        revoked = msgspec.structs.replace(kept, revoked_at=now_at)
+        if await store.write(TOKENS, token_id, _encode(revoked), if_version=found[0].version) is not None:
+            before, after = _token(token_id, kept), _token(token_id, revoked)
+            await record(
+                store,
+                who=who,
+                what="token.revoke",
+                target=token_id,
+                before=_told(before),
+                after=_told(after),
+                now_at=now_at,
+            )
+            return after
+    raise StoreBusy("others keep changing this token; try again")
+
+
+async def forget_token(store: Store, token_id: str, *, now_at: int, who: str = LOCAL) -> Token | None:
+    """Revoke a token and remove what is kept of it. Without any token a server on this machine is open again."""
+    token = await revoke_token(store, token_id, now_at=now_at, who=who)
+    if token is not None:
+        await store.write(TOKENS, token_id, None)
+        await store.write(USES, token_id, None)
+        await record(store, who=who, what="token.forget", target=token_id, before=_told(token), now_at=now_at)
+    return token
+
+
+def check_scopes(scopes: Iterable[str]) -> tuple[str, ...]:
+    """Give the scopes in their order, each once. Raises ``ConfigError`` for one that is none, or for none at all."""
+    wanted = set(scopes)
+    for name in sorted(wanted - set(SCOPES)):
+        raise ConfigError(f"no scope {name!r}{nearest(name, SCOPES)} (scopes: {', '.join(SCOPES)})")
+    if not wanted:
+        raise ConfigError(f"a token needs at least one scope: {', '.join(SCOPES)}")
+    return tuple(name for name in SCOPES if name in wanted)
+
+
+def check_tasks(tasks: Iterable[str], scopes: Iterable[str]) -> tuple[str, ...]:
+    """Return a token's patterns of task names, sorted. Raise ``ConfigError`` if they do not go with its scopes."""
+    wanted, held = sorted(set(tasks)), set(scopes)
+    if "worker" not in held:
+        raise ConfigError("a token is bound to tasks with the scope worker only; add the scope, or leave out the tasks")
+    for name in sorted(held & UNBOUND):
+        raise ConfigError(
+            f"a token bound to tasks cannot have the scope {name}, which reaches all tasks; make two tokens"
+        )
+    if not 1 <= len(wanted) <= PATTERNS_MAX:
+        raise ConfigError(f"a token is bound to 1 to {PATTERNS_MAX} patterns of task names, not {len(wanted)}")
+    return tuple(_check_text(pattern, "task pattern", PATTERN_MAX) for pattern in wanted)
+
+
+def covers(patterns: Iterable[str], task: str) -> bool:
+    """Return whether one of a token's patterns matches a task's name."""
+    return any(fnmatchcase(task, pattern) for pattern in patterns)
+
+
+def id_of(presented: str) -> str:
+    """Give the id in a token's text, or nothing if it is not written like one."""
+    parts = presented[:PRESENTED_MAX].split("_", 2)
+    return parts[1] if len(parts) == 3 and parts[0] == "hw" and _ID.fullmatch(parts[1]) else ""
+
+
+# ---------------------------------------------------------------------- what a server knows of them
+
+
+class Tokens:
+    """The store's tokens as a process knows them. Made or revoked ones count within two seconds.
+
+    ``may_open``: whether everything is allowed as long as no token was ever made. Only for servers that nobody else
+    can reach.
+    """
+
+    def __init__(
+        self,
+        opener: Callable[[], Awaitable[Store]],
+        *,
+        may_open: bool = True,
+        every: float = LOOK_EVERY,
+        clock_every: float = CLOCK_EVERY,
+    ) -> None:
+        self.may_open = may_open
+        self.every = every
+        self._opener = opener
+        self._clock_every = clock_every
+        self._known: dict[str, tuple[int, _Kept | None]] = {}  # By id: the document's version, and what it says.
+        self._grants: dict[str, Grant] = {}
+        self._looked = self._tried = self._read_clock = -math.inf
+        self._ahead_ms = 0  # The store's clock less our own, which only tells how much time has passed.
+        self._used: dict[str, float] = {}
+        self._looking = asyncio.Lock()
+
+    @property
+    def seen(self) -> bool:
+        """Whether the store was ever seen."""
+        return self._looked > -math.inf
+
+    @property
+    def open(self) -> bool:
+        """Whether there are no tokens, and that means that everybody who can reach us may do everything."""
+        return self.may_open and self.seen and not self._known
+
+    @property
+    def guarded(self) -> bool:
+        """Whether the server is open, or may be as far as we know."""
+        return self.may_open and not self._known
+
+    async def store(self) -> Store:
+        """Give the store that they are kept in."""
+        return await self._opener()
+
+    def fresh(self) -> bool:
+        """Tell whether the store was asked a moment ago, so that there is nothing to wait for."""
+        return time.monotonic() - self._tried < self.every
+
+    async def follow(self) -> None:
+        """Look at the store, unless that was done a moment ago. Raises ``StoreError`` if it was never seen.
+
+        While it does not answer, what was seen last counts for a while.
+        """
+        if self.fresh():
+            return
+        async with self._looking:
+            if self.fresh():
+                return
+            try:
+                await self._look()
+            except StoreError:
+                self._tried = time.monotonic()
+                if not self.seen:
+                    raise
+
+    async def follow_anew(self) -> None:
+        """Wait until the store has been asked once more: what is unknown now may have been made just before."""
+        asked = self._tried
+        while self._tried == asked:
+            await asyncio.sleep(max(0.0, asked + self.every - time.monotonic()))
+            await self.follow()
+
+    def check(self, presented: str) -> Grant | None:
+        """Give what a token allows, or None, be it unknown, wrong, expired or revoked: it takes the same steps.
+
+        Raises ``StoreUnavailable`` if the store has not answered for so long that nobody can tell.
+        """
+        if time.monotonic() - self._looked > max(STALE_AFTER, 2 * self.every):
+            raise StoreUnavailable("the store does not answer, so no token can be checked")
+        token_id = id_of(presented)
+        kept = self._kept(token_id)
+        same = hmac.compare_digest(_digest(presented), _NOBODY if kept is None else kept.digest)
+        return self.grant(token_id) if same else None
+
+    def grant(self, token_id: str) -> Grant | None:
+        """Give what a token allows that was checked before, or None if it has expired or was revoked since."""
+        kept = self._kept(token_id)
+        if kept is None or kept.revoked_at is not None:
+            return None
+        if kept.expires_at is not None and kept.expires_at <= self._now_at():
+            return None
+        found = self._grants.get(token_id)
+        if found is None:
+            found = self._grants[token_id] = Grant(token_id, frozenset(kept.scopes), kept.tenant, kept.tasks, kept.rate)
+        return found
+
+    def allows(self, token_id: str | None) -> bool:
+        """Return whether a token is still good; for None, whether the server is open, or may be as far as we know."""
+        return self.guarded if token_id is None else not self.seen or self.grant(token_id) is not None
+
+    async def note_use(self, token_id: str) -> None:
+        """Note in the store that a token was used, at most once a minute. It never fails: the use goes on."""
+        now = time.monotonic()
+        if now - self._used.get(token_id, -math.inf) < USE_EVERY:
+            return
+        self._used[token_id] = now
+        try:
+            await (await self._opener()).write(USES, token_id, str(self._now_at()).encode())
+        except StoreError as problem:
+            log.warning(LogEvent("token.use_not_recorded", token=token_id, error=str(problem)))
+
+    async def ended(self, token_id: str | None) -> None:
+        """Wait until a token no longer allows anything; for None, until the server is no longer open.
+
+        Whoever holds a stream open waits for this beside it.
+        """
+        while self.grant(token_id) is not None if token_id is not None else self.open:
+            await self.follow_anew()
+
+    async def _look(self) -> None:
+        store = await self._opener()
+        if time.monotonic() - self._read_clock >= self._clock_every:
+            now_at = (await store.snapshot()).now_at
+            self._read_clock = time.monotonic()
+            self._ahead_ms = now_at - round(self._read_clock * SECOND)
+        before, now = self._known, {}
+        for document in await store.read(TOKENS):
+            known = before.get(document.name)
+            if known is None or known[0] != document.version:
+                known = document.version, _read_kept(document)
+                self._grants.pop(document.name, None)
+            now[document.name] = known
+        self._known = now
+        self._looked = self._tried = time.monotonic()
+        for token_id in before.keys() - now.keys():
+            self._grants.pop(token_id, None)
+            self._used.pop(token_id, None)
+
+    def _kept(self, token_id: str) -> _Kept | None:
+        known = self._known.get(token_id)
+        return None if known is None else known[1]
+
+    def _now_at(self) -> int:
+        return self._ahead_ms + round(time.monotonic() * SECOND)
+
+
+# ---------------------------------------------------------------------- what is kept
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text[:PRESENTED_MAX].encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _read_kept(document: Document) -> _Kept | None:
+    """Read a token. One that a newer Headway wrote and this one cannot read allows nothing here."""
+    try:
+        return _read.decode(document.body)
+    except msgspec.MsgspecError as problem:
+        log.warning(LogEvent("token.unreadable", token=document.name, error=str(problem)))
+        return None
+
+
+def _read_use(document: Document) -> int | None:
+    return int(document.body) if document.body.isdigit() else None
+
+
+def _token(token_id: str, kept: _Kept, last_used_at: int | None = None) -> Token:
+    return Token(
+        token_id=token_id,
+        scopes=kept.scopes,
+        tenant=kept.tenant,
+        note=kept.note,
+        created_at=kept.created_at,
+        expires_at=kept.expires_at,
+        revoked_at=kept.revoked_at,
+        last_used_at=last_used_at,
+        tasks=kept.tasks,
+        rate=kept.rate,
+    )
+
+
+def _told(token: Token) -> dict[str, object]:
+    """Give what the audit says of a token."""
+    return {
+        "scopes": token.scopes,
+        "tenant": token.tenant,
+        "tasks": token.tasks,
+        "rate": token.rate,
+        "note": token.note,
+        "expires_at": token.expires_at,
+        "revoked_at": token.revoked_at,
+    }
+
+
+def _check_rate(rate: str) -> str:
+    try:
+        parse_rate(rate)
+    except ValueError as problem:
+        raise ConfigError(f"a token's rate: {problem}") from None
+    return rate
+
+
+def _check_text(text: str, what: str, most: int) -> str:
+    if not text or len(text) > most or not text.isprintable():
+        raise ConfigError(f"a token's {what} is printable text of at most {most} characters, not {text[:60]!r}")
+    return text

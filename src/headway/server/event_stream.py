@@ -1,0 +1,142 @@
+"""What a stream tells of one job: what happened, its place while it waits, and signs of life in between."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncGenerator, AsyncIterator
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from headway.core.errors import JobNotFound
+from headway.core.event import Event, events_between, told_together
+from headway.core.job import Job, JobId, State
+from headway.core.policy.estimate import Estimate, materially_differs
+from headway.observability.job_output import output_events
+from headway.server.service import Service
+from headway.server.submit import estimate_from
+
+KEEPALIVE = 15.0  # Seconds between signs of life.
+PLACE_EVERY = 1.0  # Seconds between looks at a waiting job's place,
+PLACE_PART = 0.1  # or more, while it has long to wait: this part of it,
+PLACE_SELDOM = 5.0  # but no more than this: people watch their place move;
+PLACES_A_SECOND = 50  # and so that all streams of this process together look no oftener.
+
+
+class Told(NamedTuple):
+    """One thing to tell: an event with the job as it was then; its start to come; or neither: we are here."""
+
+    event: Event | None = None
+    job: Job | None = None
+    estimate: Estimate | None = None
+
+
+async def follow(
+    service: Service, job_id: JobId, after: tuple[int, ...] = (), until: asyncio.Future[None] | None = None
+) -> AsyncGenerator[Told]:
+    """Tell a job's story until it has ended, or the service stops, or ``until`` is done.
+
+    What does not come after ``after`` was told before. Nothing is kept for a reader who is slow: each look tells what
+    is new since the last thing that was read.
+    """
+    ends: list[asyncio.Future[None]] = [service.stopping, *([] if until is None else [until])]
+    watcher = await service.client.watcher()
+    async with contextlib.aclosing(watcher.looks(job_id)) as looks:  # type: ignore[type-var]
+        look = _next(looks)
+        job: Job | None = None
+        told: Estimate | None = None
+        heard = after  # How far the output was told.
+        place_due = 0.0
+        try:
+            while True:
+                waits = job is not None and job.state is State.QUEUED
+                patience = KEEPALIVE if not waits else min(KEEPALIVE, max(0.0, place_due - time.monotonic()))
+                await _first(look, *ends, timeout=patience)
+                if any(end.done() for end in ends):
+                    return
+                if look.done():
+                    before, job = job, look.result()
+                    if job is None:
+                        raise JobNotFound(f"no task {job_id}; it may have been removed since it ended", job_id=job_id)
+                    output = await output_events(await service.store(), job, heard)
+                    events = events_between(before, job, time.time_ns() // 1_000_000)
+                    for event in told_together(events, output, heard):
+                        if before is not None or event.place > after:
+                            yield Told(await _told(service, event, job), job)
+                    if output:
+                        heard = output[-1].place
+                    if job.state.ended:
+                        return
+                    look = _next(looks)
+                elif not waits:
+                    yield Told()
+                if job is not None and job.state is State.QUEUED and time.monotonic() >= place_due:
+                    found = await _estimate(service, job_id)
+                    place_due = time.monotonic() + _patience(service, found)
+                    if found is not None and materially_differs(told, found):
+                        told = found
+                        yield Told(job=job, estimate=told)
+        finally:
+            look.cancel()
+            with contextlib.suppress(asyncio.CancelledError, Exception):
+                await look
+
+
+async def _told(service: Service, event: Event, job: Job) -> Event:
+    """Say of a duration how long it is; and of a start, which one the job was given."""
+    if event.kind == "downgraded":
+        duration = event.data["duration"]
+    elif event.kind == "started" and event.place[0] == job.epoch:
+        duration = job.assigned
+    else:
+        return event
+    rung = None if duration is None else (await service.policy()).ladder.find(duration)
+    if rung is None:
+        return event
+    return replace(event, data={**event.data, "duration": duration, "seconds": rung.length_ms / 1_000})
+
+
+async def _first(*futures: asyncio.Future[Any], timeout: float) -> None:
+    await asyncio.wait(futures, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+
+
+def _next(looks: AsyncIterator[Job | None]) -> asyncio.Task[Job | None]:
+    async def step() -> Job | None:
+        return await anext(looks)
+
+    return asyncio.get_running_loop().create_task(step())
+
+
+async def _estimate(service: Service, job_id: JobId) -> Estimate | None:
+    standing = await (await service.store()).standing(job_id)
+    if standing is None:
+        return None
+    found = estimate_from(standing, await service.forecast(), await service.policy())
+    if found is not None:
+        service.scores.give(job_id, standing.job.lane, found, standing.survey.now_at)
+    return found
+
+
+def _patience(service: Service, found: Estimate | None) -> float:
+    """Give the seconds until the next look: the nearer its start, the sooner."""
+    wait = 0.0 if found is None or found.p50 is None else min(PLACE_SELDOM, PLACE_PART * found.p50)
+    return max(PLACE_EVERY, wait, service.streams / PLACES_A_SECOND)
+
+
+def write_place(place: tuple[int, ...]) -> str:
+    """Write where an event belongs, for a client to come back with."""
+    return ".".join(map(str, place))
+
+
+def knows_end(job: Job, after: tuple[int, ...]) -> bool:
+    """Return whether a job has ended and a client that has come to this place was told so."""
+    return job.state.ended and bool(after) and all(event.place <= after for event in events_between(None, job, 0))
+
+
+def read_place(text: str | None) -> tuple[int, ...]:
+    """Read where a client had come to; nothing, if that makes no sense."""
+    parts = (text or "").split(".")
+    if len(parts) > 4 or not all(part.isdecimal() and len(part) < 19 for part in parts):
+        return ()
+    return tuple(map(int, parts))

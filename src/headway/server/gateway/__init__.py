@@ -1,0 +1,1 @@
+"""The server's side of the HTTP worker protocol: registration, long polls, results, heartbeats, timeouts."""

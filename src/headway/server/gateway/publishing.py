@@ -1,0 +1,98 @@
+"""What a worker that comes over HTTP declares of its tasks, and how that changes what the store keeps of them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from headway.core.policy.document import LimitRule
+from headway.policy_store.catalogue import (
+    CRONS,
+    TASKS,
+    CronDocument,
+    TaskEntry,
+    encode_task,
+    publish_crons,
+    publish_tasks,
+    read_cron,
+)
+from headway.policy_store.rule_documents import DECLARED, declare_limits
+from headway.security.audit import record
+from headway.stores.base import RULES, Store
+from headway.stores.rule_codec import read_rules
+
+
+class Declaration(NamedTuple):
+    """A task as a worker declares it: its entry in the catalogue, its limits, and its cron if it is one."""
+
+    entry: TaskEntry
+    limits: Mapping[str, LimitRule]
+    cron: CronDocument | None
+
+    @property
+    def name(self) -> str:
+        return self.entry.name
+
+
+class Change(NamedTuple):
+    """What publishing a declaration would change. ``before``: what the store keeps of the task; empty if nothing."""
+
+    declaration: Declaration
+    before: dict[str, Any]
+
+
+async def changes(store: Store, declarations: Sequence[Declaration]) -> list[Change]:
+    """Return the declarations that differ from what the store keeps."""
+    entries = {document.name: document.body for document in await store.read(TASKS)}
+    crons = {document.name: read_cron(document.body) for document in await store.read(CRONS)}
+    declared = {document.name: document.body for document in await store.read(RULES)}
+    found: list[Change] = []
+    for one in declarations:
+        entry, cron, rules = entries.get(one.name), crons.get(one.name), declared.get(f"{DECLARED}{one.name}")
+        limits = {} if rules is None else dict(read_rules(rules).limits)
+        kept_cron = None if cron is None else msgspec.structs.replace(cron, ticked_at=0)
+        wanted_cron = None if one.cron is None else msgspec.structs.replace(one.cron, ticked_at=0)
+        if (entry, limits, kept_cron) != (encode_task(one.entry), dict(one.limits), wanted_cron):
+            kept = {} if entry is None else msgspec.json.decode(entry)
+            found.append(Change(one, _shown(kept, limits, cron)))
+    return found
+
+
+async def publish(store: Store, wanted: Sequence[Change], *, who: str, now_at: int) -> None:
+    """Write these changes, and record each of them in the audit."""
+    declarations = [change.declaration for change in wanted]
+    await publish_tasks(store, [one.entry for one in declarations])
+    for one in declarations:
+        await declare_limits(store, one.name, one.limits)
+    crons = [one.cron for one in declarations if one.cron is not None]
+    await publish_crons(store, crons, {one.name for one in declarations}, now_at)
+    for change in wanted:
+        one = change.declaration
+        after = _shown(msgspec.to_builtins(one.entry), one.limits, one.cron)
+        await record(
+            store,
+            who=who,
+            what="catalogue.publish",
+            target=one.name,
+            before=change.before or None,
+            after=after,
+            now_at=now_at,
+            group="callers",
+        )
+
+
+def _shown(entry: dict[str, Any], limits: Mapping[str, LimitRule], cron: CronDocument | None) -> dict[str, Any]:
+    """Return what the audit shows of a task: of a cron's arguments only a digest."""
+    shown = dict(entry)
+    if limits:
+        shown["limits"] = {name: msgspec.to_builtins(rule) for name, rule in limits.items()}
+    if cron is not None:
+        values = {name: value for name, value in msgspec.structs.asdict(cron).items() if name not in _NOT_SHOWN}
+        shown["cron"] = msgspec.to_builtins(values) | {"arguments": hashlib.sha256(cron.payload).hexdigest()[:16]}
+    return shown
+
+
+_NOT_SHOWN = ("payload", "ticked_at")

@@ -1,0 +1,187 @@
+"""Handing in: from what a worker says over HTTP became of its jobs to reports, and from answers back to states.
+
+A worker may say the same thing twice, since a reply may have been lost: the second time it gets the same answer.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from headway.core.errors import JobError
+from headway.core.job import Job, JobId, State
+from headway.core.lease import Answer, Lease, Report
+from headway.core.policy.document import HALTED, Policy
+from headway.core.policy.retry import Crashed, Ending, Raised, Unknown, judge
+from headway.server.gateway.session import Seat
+from headway.stores.base import Progress, Store
+from headway.stores.paging import get_in_steps, without_values
+
+
+class Ended(NamedTuple):
+    """What became of a job, by its worker's word. Without a fence it is about the lease that the worker holds now."""
+
+    job_id: JobId
+    ending: Ending
+    fence: bytes | None = None
+    seconds: float | None = None  # How long it took.
+
+
+class Step(NamedTuple):
+    """How far a job has come."""
+
+    job_id: JobId
+    fraction: float
+    note: str | None = None
+    fence: bytes | None = None
+
+
+class Settled(NamedTuple):
+    """What became of a job; no state: what its worker said did not count, since it had lost the lease."""
+
+    job_id: JobId
+    state: State | None
+
+
+class HandIn:
+    """One batch on its way: prepared before an exchange, which carries its reports, and concluded after it."""
+
+    def __init__(self, store: Store, seat: Seat, policy: Policy) -> None:
+        self._store = store
+        self._seat = seat
+        self._policy = policy
+        self._ended: Sequence[Ended] = ()
+        self._late: dict[JobId, Job] = {}  # Those the worker does not hold, or no longer.
+        self._known: dict[JobId, State | None] = {}  # Answered without asking the store.
+        self.reports: list[Report] = []
+        self.progress: list[Progress] = []
+
+    async def prepare(self, ended: Sequence[Ended], steps: Sequence[Step] = ()) -> None:
+        """Find the leases, and let core judge."""
+        self._ended = ended
+        first = {one.job_id: one for one in reversed(ended)}  # Of several words on one job the first counts.
+        wanted: list[Ended | Step] = [*first.values(), *steps]
+        if any(self._held(one) is None for one in wanted):
+            await self._seat.look()
+        missing = [one.job_id for one in first.values() if self._held(one) is None]
+        if missing:
+            found = get_in_steps(self._store.get, missing)
+            self._late = {job.job_id: without_values(job) async for job in found if job is not None}
+        for one in first.values():
+            lease = self._held(one)
+            if lease is not None:
+                self._learn(lease, one.seconds)
+                self.reports.append(self._judged(one.ending, lease))
+            elif one.job_id in self._late:
+                self._prepare_late(one, self._late[one.job_id])
+            else:
+                self._prepare_unknown(one)
+        for step in steps:
+            lease = self._held(step)
+            if lease is not None and lease.persist and step.job_id not in first:
+                self.progress.append(Progress(step.job_id, lease.seq, lease.token, step.fraction, step.note))
+
+    async def conclude(self, refused: Sequence[tuple[str, str]]) -> list[Settled]:
+        """Tell what became of each, in the order in which they were handed in."""
+        answers = {job_id: Answer(answer) for job_id, answer in refused}
+        states = dict(self._known)
+        asked: list[JobId] = []
+        for report in self.reports:
+            answer = answers.get(report.job_id, Answer.OK)
+            states[report.job_id] = None if answer is Answer.LOST else report.state
+            # A job that would go back may have been cancelled instead, and a word that came late may be another one.
+            if answer is Answer.SAME or (answer is Answer.OK and report.state is State.QUEUED):
+                asked.append(report.job_id)
+        async for job in get_in_steps(self._store.get, asked):
+            if job is not None and (state := states[job.job_id]) is not None:
+                states[job.job_id] = _stands(state, job.state, taken=job.job_id not in answers)
+        self._seat.let_go(report.job_id for report in self.reports if self._is_held_as(report))
+        self._seat.dismiss(job_id for job_id, state in states.items() if state is None)
+        return [Settled(one.job_id, states[one.job_id]) for one in self._ended]
+
+    def _is_held_as(self, report: Report) -> bool:
+        """Tell whether a report is about what the worker holds, not about an older lease of the same job."""
+        lease = self._seat.leases.get(report.job_id)
+        return lease is None or lease.token == report.token
+
+    def _held(self, one: Ended | Step) -> Lease | None:
+        """Find the lease that is meant. A transient job's has no fence, and only who handed it out knows of it."""
+        lease = self._seat.leases.get(one.job_id) or self._seat.transient.get(one.job_id)
+        return lease if lease is not None and one.fence in (None, lease.token) else None
+
+    def _judged(self, ending: Ending, lease: Lease) -> Report:
+        if isinstance(ending, Unknown) and self._seat.registration.tasks is None:
+            # It offers any task, so it would get this one again at once.
+            ending = Raised(JobError("UnknownTask", f"the worker does not know the task {lease.task}"))
+        return judge(ending, lease, self._policy, chance=int.from_bytes(os.urandom(2)) / 65_536)
+
+    def _prepare_late(self, one: Ended, job: Job) -> None:
+        """The worker does not hold this job. It may have said so before; then its token, if any, is the last one."""
+        report = self._judged(one.ending, _past_lease(job, one))
+        worker_id = self._seat.registration.worker_id
+        if job.worker_id not in (None, worker_id) or (job.state is State.EXECUTING):
+            self._known[one.job_id] = None
+        elif one.fence:
+            self.reports.append(report)
+        else:
+            by_whom = job.worker_id or (job.history[-1].worker_id if job.history else None)
+            same = by_whom == worker_id and _fits(report.state, job.state)
+            self._known[one.job_id] = job.state if same else None
+
+    def _prepare_unknown(self, one: Ended) -> None:
+        """No store knows this job. A transient one is only counted."""
+        if one.fence == b"":
+            lease = Lease(one.job_id, 0, b"", "", b"", "", None, None, 1, 1, 0, 0, 0, 0, None, 0)
+            self.reports.append(judge(one.ending, lease, self._policy))
+        else:
+            self._known[one.job_id] = None
+
+    def _learn(self, lease: Lease, given: float | None) -> None:
+        """Note how long a job took: what its worker says, as far as that can be."""
+        begun = self._seat.begun.get(lease.job_id)
+        seen = None if begun is None else time.monotonic() - begun
+        if given is not None:
+            seen = min(max(given, 0.0), lease.limit_ms / 500 if seen is None else seen)
+        if seen is not None:
+            self._seat.feed().learn([(lease, seen)])
+
+
+def _stands(wanted: State, stands: State, *, taken: bool) -> State | None:
+    """Give where a job stands that was to end one way. None: it stands otherwise, so something else was said before."""
+    if taken:  # What it is about by now, if it went back, is another matter.
+        return stands if stands.ended else wanted
+    return stands if _fits(wanted, stands) else None
+
+
+def _fits(wanted: State, stands: State) -> bool:
+    """Tell whether a job that was to end one way stands as it would then. One that went back may be cancelled since."""
+    return wanted is stands or (wanted is State.QUEUED and stands is State.CANCELLED)
+
+
+def _past_lease(job: Job, one: Ended) -> Lease:
+    """Make up the lease that a job had when it ended."""
+    crashes = job.crashes - 1 if isinstance(one.ending, Crashed) else job.crashes
+    return Lease(
+        job.job_id,
+        job.seq,
+        one.fence or b"\0",
+        job.task,
+        b"",
+        job.lane,
+        job.tenant,
+        job.trace_id,
+        job.epoch,
+        job.attempts,
+        max(0, crashes),
+        job.max_retries,
+        job.timeout_ms,
+        job.timeout_ms,
+        job.retry,
+        job.started_at or 0,
+        needs=job.needs,
+        rung=job.rung,
+        assigned=HALTED if job.reason == HALTED else None,
+        budget_ms=job.timeout_ms if job.reason in ("time_limit", "partial", HALTED) else None,
+    )

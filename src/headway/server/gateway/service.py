@@ -1,0 +1,360 @@
+"""What a server does for workers that come over HTTP: their verbs, on top of a store. It knows nothing of HTTP.
+
+Any number of servers may share a store: a worker may register with one and poll another. What a process remembers of
+a worker is its seat, and all of it can be learned again from the store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+from uuid import uuid4
+from weakref import WeakValueDictionary
+
+from headway.core.errors import TooMany, WorkerUnknown
+from headway.core.job import JobId
+from headway.core.policy.document import LimitRule
+from headway.core.policy.retry import Released, Unknown
+from headway.core.worker import WorkerState
+from headway.dispatch.job_source import LocalFeed
+from headway.estimates.costs import Durations
+from headway.maintenance.recovery import end_worker
+from headway.metrics.recorder import Tallies
+from headway.observability.job_output import Chunk, write_output
+from headway.policy_store.catalogue import CronDocument, TaskEntry, read_tasks
+from headway.policy_store.current import InForce
+from headway.security.audit import OPEN
+from headway.security.tokens import covers
+from headway.server.gateway.long_poll import LOOK_EVERY, Ask, Polled, Serving
+from headway.server.gateway.publishing import Declaration, changes, publish
+from headway.server.gateway.registry import Registration, Roster
+from headway.server.gateway.results import Ended, HandIn, Settled
+from headway.server.gateway.session import Seat
+from headway.stores.base import Beat, Exchange, Store
+
+POLLS_MAX = 8  # Polls of one worker at once.
+SEATS_MAX = 10_000
+WORKERS_MAX = 10_000  # That are registered, the dead of the last minute included.
+WILDCARDS = frozenset("*?[")  # What makes a pattern match more than one name.
+LEARN_IDLE = 60.0  # Seconds between looks at what others have learned.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewWorker:
+    """A worker as it introduces itself. ``tasks`` None: it runs whatever its capabilities allow."""
+
+    capabilities: tuple[str, ...] = ()
+    slots: int = 5
+    host: str = "http"
+    pid: int = 0
+    version: str = ""
+    reserved: int | None = None
+    tasks: Sequence[TaskEntry] | None = None
+    limits: Mapping[str, Mapping[str, LimitRule]] | None = None
+    crons: Sequence[CronDocument] = ()
+    heartbeat_ms: int = 30_000
+    lease_ms: int = 90_000
+    confirm_ms: int = 10_000
+    grace_ms: int = 5_000
+
+
+class Kept(NamedTuple):
+    """The answer to a heartbeat. ``ignored``: a later one had come before it."""
+
+    cancel: Sequence[JobId]
+    lost: Sequence[JobId]
+    budgets: Mapping[JobId, float]
+    state: WorkerState
+    ignored: bool = False
+
+
+class Desk:
+    """Serves the workers that come to one server process. Belongs to one loop."""
+
+    def __init__(self, store: Store, in_force: InForce, *, tallies: Tallies | None = None) -> None:
+        self.store = store
+        self.in_force = in_force
+        self.roster = Roster(store)
+        self.durations = Durations()
+        self.tallies = tallies or Tallies()
+        self._seats: OrderedDict[str, Seat] = OrderedDict()
+        self._learned = time.monotonic()
+        self._closed = False
+        self._registering: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # By token.
+
+    # ------------------------------------------------------------------ coming and going
+
+    async def register(
+        self,
+        new: NewWorker,
+        *,
+        token_id: str | None = None,
+        bound: tuple[str, ...] | None = None,
+        most: int = WORKERS_MAX,
+    ) -> Registration:
+        """Make a worker known. ``bound``: patterns of the tasks that its token is for. Raises ``TooMany``.
+
+        ``most``: how many workers one token may have at a time.
+
+        A worker that names no tasks is given any, or those that its token names: patterns stand for what the
+        catalogue has of them now.
+        """
+        if self.roster.count >= WORKERS_MAX:
+            raise TooMany(f"{self.roster.count:,} workers are registered; dead ones are forgotten after a minute")
+        if token_id is None:
+            return await self._register(new, token_id, bound)
+        async with self._registering.setdefault(token_id, asyncio.Lock()):  # One at a time, so that each is counted.
+            await self._check_room(token_id, most)
+            return await self._register(new, token_id, bound)
+
+    async def _check_room(self, token_id: str, most: int) -> None:
+        """Refuse a worker of a token that has as many as it may. Raises ``TooMany``."""
+        if self.roster.of_token[token_id] < most:
+            return
+        # Some of those that were counted may have left since.
+        workers = (await self.store.survey()).workers
+        await self.roster.all(live={one.worker_id for one in workers if one.state is not WorkerState.DEAD})
+        if self.roster.of_token[token_id] >= most:
+            raise TooMany(f"this token has {most:,} workers (token_workers); let some of them leave first")
+
+    async def _register(self, new: NewWorker, token_id: str | None, bound: tuple[str, ...] | None) -> Registration:
+        await self.in_force.follow(self.store)
+        now_at = (await self.store.exchange(Exchange(None))).now_at
+        registration = Registration(
+            worker_id=str(uuid4()),
+            token_id=token_id,
+            host=new.host,
+            pid=new.pid,
+            version=new.version,
+            slots=new.slots,
+            reserved=new.reserved,
+            capabilities=tuple(dict.fromkeys(new.capabilities)),
+            plain=new.tasks is None,
+            tasks=await self._tasks_of(bound) if new.tasks is None else tuple(entry.name for entry in new.tasks),
+            bound=bound,
+            lease_ms=new.lease_ms,
+            confirm_ms=new.confirm_ms,
+            grace_ms=new.grace_ms,
+            registered_at=now_at,
+        )
+        await self.roster.add(registration)  # First, so that no lease of its is ever without a keeper of its time.
+        worker = registration.worker(self.in_force.policy)
+        await self.store.renew(Beat(worker, new.lease_ms, new.confirm_ms, register=True))
+        return registration
+
+    async def publish(self, new: NewWorker, *, allowed: bool = True, who: str = OPEN) -> list[str]:
+        """Publish what a worker declares of its tasks, if that is allowed. Return the tasks left unpublished.
+
+        Those are the tasks whose entry, limits or cron differ from what the store keeps. Other tasks are untouched.
+        """
+        crons = {cron.task: cron for cron in new.crons}
+        limits = new.limits or {}
+        wanted = await changes(
+            self.store, [Declaration(one, limits.get(one.name, {}), crons.get(one.name)) for one in new.tasks or ()]
+        )
+        if not allowed:
+            return [change.declaration.name for change in wanted]
+        if wanted:
+            now_at = (await self.store.exchange(Exchange(None))).now_at
+            await publish(self.store, wanted, who=who, now_at=now_at)
+        return []
+
+    async def _tasks_of(self, bound: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        if bound is None:
+            return None
+        plain = {pattern for pattern in bound if not WILDCARDS.intersection(pattern)}
+        if len(plain) < len(bound):
+            plain |= {entry.name for entry in await read_tasks(self.store) if covers(bound, entry.name)}
+        return tuple(sorted(plain))
+
+    async def drain(self, worker_id: str, *, token_id: str | None = None) -> None:
+        """Hand no more jobs to a worker. Raises ``WorkerUnknown``."""
+        seat = await self._seat(worker_id, token_id)
+        if not await self.store.drain(worker_id):
+            raise WorkerUnknown(worker_id=worker_id)
+        seat.stir()
+
+    async def leave(self, worker_id: str, *, token_id: str | None = None) -> int:
+        """Let a worker go: what it still holds goes back unharmed. Gives how many jobs; may be repeated."""
+        seat = await self._seat(worker_id, token_id)
+        count = await end_worker(self.store, worker_id, self.in_force.policy, lambda _: Released("drained"), left=True)
+        seat.let_go(list(seat.leases))
+        return count
+
+    async def dismiss(self, worker_id: str, reason: str) -> int:
+        """End a worker that may no longer work: what it holds goes back unharmed. Returns how many jobs."""
+        count = await end_worker(self.store, worker_id, self.in_force.policy, lambda _: Released(reason))
+        seat = self._seats.get(worker_id)
+        if seat is not None:
+            seat.let_go(list(seat.leases))
+        return count
+
+    # ------------------------------------------------------------------ working
+
+    async def poll(
+        self,
+        worker_id: str,
+        ask: Ask,
+        *,
+        token_id: str | None = None,
+        gone: asyncio.Future[Any] | None = None,
+    ) -> Polled:
+        """Take what has ended and give jobs for the free slots, as soon as there are any in ``ask.wait`` seconds.
+
+        Ends early with news for the worker, and when ``gone`` is done: then what was claimed meanwhile goes back
+        unharmed, unless the poll can be repeated. Raises ``WorkerUnknown`` for one that is dead, ``TooMany``.
+        """
+        seat = await self._seat(worker_id, token_id)
+        await self.in_force.follow(self.store)
+        if len(seat.polls) >= POLLS_MAX:
+            raise TooMany(f"{len(seat.polls)} polls of this worker are under way")
+        with seat.polling(claims=ask.free > 0, takes_over=ask.takes_over, waits=ask.wait > 0) as poll:
+            poll.over = self._closed
+            if gone is not None:
+                gone.add_done_callback(lambda _: poll.wake.set())
+            polled = await Serving(self.store, self.in_force, seat, poll, ask, gone).run()
+        strays = [lease for lease in polled.leases if not seat.registration.may_run(lease.task)]
+        if not strays:
+            return polled
+        # A class of jobs holds many tasks: those that the token is not for go on to workers that name them.
+        await self.finish(worker_id, [Ended(one.job_id, Unknown(), one.token) for one in strays], token_id=token_id)
+        return polled._replace(leases=[lease for lease in polled.leases if lease not in strays], more=True)
+
+    async def finish(self, worker_id: str, ended: Sequence[Ended], *, token_id: str | None = None) -> list[Settled]:
+        """Take what has ended. Gives what became of each job; without the lease, what a worker says counts for nothing.
+
+        Raises ``WorkerUnknown``; a dead worker's word counts as long as no other worker has the job.
+        """
+        seat = await self._seat(worker_id, token_id)
+        handed = HandIn(self.store, seat, self.in_force.policy)
+        await handed.prepare(ended)
+        # On nobody's behalf: the worker may wait in a poll, and what goes back may be for itself.
+        refused = (await self.store.exchange(Exchange(None, finished=handed.reports))).refused
+        self.tallies.reported(handed.reports, refused)
+        return await handed.conclude(refused)
+
+    async def output(
+        self,
+        worker_id: str,
+        job_id: JobId,
+        fence: bytes | None,
+        chunks: Sequence[Chunk],
+        *,
+        token_id: str | None = None,
+    ) -> bool:
+        """Write the latest output of a job that the worker holds. Returns False for one that it does not hold.
+
+        Raises ``WorkerUnknown``.
+        """
+        seat = await self._seat(worker_id, token_id)
+        if job_id not in seat.leases:
+            await seat.look()
+        lease = seat.leases.get(job_id)
+        if lease is None or fence not in (None, lease.token):
+            return False
+        return await write_output(self.store, job_id, lease.epoch, chunks)
+
+    async def beat(
+        self,
+        worker_id: str,
+        held: Sequence[tuple[JobId, bytes | None]] | None = None,
+        *,
+        number: int | None = None,
+        draining: bool = False,
+        token_id: str | None = None,
+    ) -> Kept:
+        """Move a worker's deadline and those of the leases it names, or of all it has.
+
+        ``number`` grows with each heartbeat: one that was overtaken renews nothing. Raises ``WorkerUnknown``.
+        """
+        seat = await self._seat(worker_id, token_id)
+        await self.in_force.follow(self.store)
+        policy = self.in_force.policy
+        if number is not None and not await self.roster.is_latest(worker_id, number):
+            await seat.look(within=LOOK_EVERY)
+            state = (await self.store.exchange(Exchange(worker_id))).worker_state
+            if state is WorkerState.DEAD:
+                raise WorkerUnknown(worker_id=worker_id)
+            return Kept(seat.cancels(), seat.lost(), seat.budgets(), state, ignored=True)
+        if draining:
+            await self.store.drain(worker_id)
+        if held is None or policy.ladder.rungs or any(fence is None for _, fence in held):
+            await seat.look()
+        else:
+            await seat.look(within=LOOK_EVERY)
+        named = {lease.job_id: lease.token for lease in seat.leases.values()}
+        if held is not None:
+            named = {job_id: named.get(job_id, b"") if fence is None else fence for job_id, fence in held}
+        registration = seat.registration
+        beat = Beat(registration.worker(policy), registration.lease_ms, registration.confirm_ms, list(named.items()))
+        answer = await self.store.renew(beat)
+        if answer.state is WorkerState.DEAD:
+            raise WorkerUnknown(worker_id=worker_id)
+        lost = [*seat.lost(), *answer.lost]
+        cancel = list(dict.fromkeys([*answer.cancel, *lost]))
+        return Kept(cancel, list(dict.fromkeys(lost)), seat.budgets(), answer.state)
+
+    # ------------------------------------------------------------------ upkeep
+
+    async def learn(self) -> None:
+        """Make known what jobs took, if any has ended since, and learn what others have seen."""
+        if self.durations.noted or time.monotonic() - self._learned > LEARN_IDLE:
+            await self.durations.publish(self.store)
+            self._learned = time.monotonic()
+
+    def knows(self, task: str) -> bool:
+        """Tell whether a worker that came over HTTP has named this task."""
+        return task in self.roster.tasks
+
+    def stop(self) -> None:
+        """End all polls with what they have: the server is about to stop."""
+        self._closed = True
+        for seat in self._seats.values():
+            for poll in seat.polls:
+                poll.over = True
+            seat.stir()
+
+    async def close(self) -> None:
+        self.stop()
+        for seat in self._seats.values():
+            await seat.close()
+        self._seats.clear()
+
+    async def _seat(self, worker_id: str, token_id: str | None) -> Seat:
+        registration = await self.roster.find(worker_id, token_id)
+        seat = self._seats.get(worker_id)
+        if seat is None:
+            seat = Seat(self.store, self.roster, self._feed_of(registration), registration)
+            self._seats[worker_id] = seat
+            await self._make_room(worker_id)
+        else:
+            self._seats.move_to_end(worker_id)
+        return seat
+
+    def _feed_of(self, registration: Registration) -> Callable[[frozenset[str]], LocalFeed]:
+        def make(offers: frozenset[str]) -> LocalFeed:
+            return LocalFeed(
+                self.store,
+                self.in_force,
+                registration.worker_id,
+                tuple(offers),
+                durations=self.durations,
+                tallies=self.tallies,
+                offset=random.random(),
+            )
+
+        return make
+
+    async def _make_room(self, newcomer: str) -> None:
+        """Forget who has not come for longest; should it come again, it is looked up."""
+        while len(self._seats) > SEATS_MAX:
+            idle = (name for name, seat in self._seats.items() if not seat.polls and name != newcomer)
+            worker_id = next(idle, None)
+            if worker_id is None:
+                return
+            await self._seats.pop(worker_id).close()

@@ -1,0 +1,240 @@
+"""One worker that comes over HTTP, as one server process knows it. Whatever is here can be learned again."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+
+from headway.core.job import JobId
+from headway.core.lease import Lease
+from headway.dispatch.job_source import LocalFeed
+from headway.server.gateway.registry import Registration, Roster
+from headway.stores.base import KEEPER, Ear, Store
+
+LINGER = 5.0  # Seconds that the ears stay open after a poll: another one mostly follows.
+CLAIMED_FIRST = 16  # Jobs of the first exchange at most: each may bring a megabyte.
+NARROW_MAX = 4  # Feeds kept for polls that offer less than the worker registered.
+
+
+class Poll:
+    """One poll under way. ``over``: another one takes its place, it is to end."""
+
+    __slots__ = ("claims", "over", "waits", "wake")
+
+    def __init__(self, *, claims: bool) -> None:
+        self.claims = claims
+        self.wake = asyncio.Event()
+        self.over = False
+        self.waits = False  # The store counts on this worker to come when it is woken.
+
+
+class Told:
+    """What a part of a worker was told, so that it is not woken for the same thing again."""
+
+    __slots__ = ("budgets", "cancels", "drains")
+
+    def __init__(self) -> None:
+        self.budgets: dict[JobId, float] = {}
+        self.cancels: set[JobId] = set()
+        self.drains = False
+
+
+class Seat:
+    """Holds a worker's feed, the leases it was last seen with, and its ears while somebody polls."""
+
+    def __init__(
+        self,
+        store: Store,
+        roster: Roster,
+        make_feed: Callable[[frozenset[str]], LocalFeed],
+        registration: Registration,
+    ) -> None:
+        self.registration = registration
+        self.leases: dict[JobId, Lease] = {}
+        self.transient: dict[JobId, Lease] = {}  # Handed out here; no store knows who has them.
+        self.stopped: set[JobId] = set()  # Ended behind its back.
+        # What was told here to who polls for jobs, and to who only wants news: a worker may have one part for each.
+        self.told = {True: Told(), False: Told()}
+        self.begun: dict[JobId, float] = {}  # When a job was handed out here, on the monotonic clock.
+        self.exchanging = asyncio.Lock()  # A feed serves one exchange at a time.
+        self.polls: list[Poll] = []
+        self.newest: Poll | None = None  # The poll that claims; those before it only wait.
+        self.pending: bytes | None = None  # The claim whose answer the store did not give.
+        self.spent: bytes | None = None  # The last one that brought anything.
+        self.fresh = True  # Nobody has polled here yet.
+        self.batch = CLAIMED_FIRST  # Jobs that the next exchange asks for at most; falls where jobs are large.
+        self.woken = False  # By the store, since the last exchange.
+        self.used = time.monotonic()
+        self._store = store
+        self._roster = roster
+        self._make_feed = make_feed
+        self._feeds: dict[frozenset[str], LocalFeed] = {}
+        self._looked = -1.0
+        self._news = True  # Something was said of its leases since they were looked at.
+        self._dismissed: set[JobId] = set()
+        self._looking = asyncio.Lock()
+        self._meanwhile: list[tuple[JobId, Lease | None]] = []  # Handed out, or in, while somebody looked.
+        self._hearing: list[asyncio.Task[None]] = []
+
+    def feed(self, capabilities: frozenset[str] | None = None) -> LocalFeed:
+        """Give the feed for what a poll offers; less than was registered, perhaps."""
+        offers = frozenset(self.registration.offers)
+        if capabilities is not None:
+            offers = capabilities.union(self.registration.task_offers)
+        feed = self._feeds.get(offers)
+        if feed is None:
+            if len(self._feeds) > NARROW_MAX:
+                self._feeds.clear()
+            feed = self._feeds[offers] = self._make_feed(offers)
+        return feed
+
+    # ------------------------------------------------------------------ what it holds
+
+    async def look(self, *, within: float = 0.0) -> None:
+        """Read what the worker holds, unless that was done so few seconds ago and nothing was said since."""
+        async with self._looking:
+            if not self._news and time.monotonic() - self._looked < within:
+                return
+            self._news = False
+            self._looked = time.monotonic()
+            self._meanwhile = []
+            held = await self._store.leases(worker_id=self.registration.worker_id, limit=self.registration.slots)
+            self.stopped = await self._roster.stopped(self.registration.worker_id)
+            # A job that cannot be read is not handed out: it ends as a dead letter with the claim or the next renewal.
+            self.leases = {lease.job_id: lease for lease in held if lease.unreadable is None}
+            for job_id, lease in self._meanwhile:  # What was read may be older.
+                self._put(job_id, lease)
+        for told in self.told.values():
+            told.cancels &= self.leases.keys() | self.stopped
+        self._dismissed &= self.stopped
+        self.begun = {job_id: at for job_id, at in self.begun.items() if job_id in self.leases}
+
+    def hold(self, leases: Iterable[Lease]) -> None:
+        """Note what was handed out."""
+        now = time.monotonic()
+        for lease in leases:
+            self.stopped.discard(lease.job_id)
+            if lease.persist:
+                self.begun[lease.job_id] = now
+                self._note(lease.job_id, lease)
+                if lease.budget_ms is not None:
+                    for told in self.told.values():
+                        told.budgets[lease.job_id] = lease.limit_ms / 1_000
+            else:
+                self.transient[lease.job_id] = lease
+                if len(self.transient) > self.registration.slots:
+                    del self.transient[next(iter(self.transient))]
+
+    def let_go(self, job_ids: Iterable[JobId]) -> None:
+        """Note what has ended; whoever polls may have room for more."""
+        for job_id in job_ids:
+            self._note(job_id, None)
+            self.transient.pop(job_id, None)
+            self.begun.pop(job_id, None)
+            for told in self.told.values():
+                told.cancels.discard(job_id)
+        self.stir()
+
+    def dismiss(self, job_ids: Iterable[JobId]) -> None:
+        """Name these no longer: the worker has said something of them, so it has ended them."""
+        self._dismissed.update(job_ids)
+
+    def _note(self, job_id: JobId, lease: Lease | None) -> None:
+        if self._looking.locked():
+            self._meanwhile.append((job_id, lease))
+        self._put(job_id, lease)
+
+    def _put(self, job_id: JobId, lease: Lease | None) -> None:
+        if lease is None:
+            self.leases.pop(job_id, None)
+        else:
+            self.leases[job_id] = lease
+
+    def cancels(self) -> list[JobId]:
+        """Name what the worker must stop."""
+        wanted = [job_id for job_id, lease in self.leases.items() if lease.cancel_requested]
+        return [*wanted, *self.lost()]
+
+    def lost(self) -> list[JobId]:
+        """Name what was ended behind its back. Had it got the same job again, it could not tell which is meant."""
+        return sorted(self.stopped - self.leases.keys() - self._dismissed)
+
+    def budgets(self) -> dict[JobId, float]:
+        """Say how many seconds from its start each job on the ladder may take."""
+        held = self.leases.values()
+        return {lease.job_id: lease.limit_ms / 1_000 for lease in held if lease.budget_ms is not None}
+
+    # ------------------------------------------------------------------ who polls
+
+    @contextmanager
+    def polling(self, *, claims: bool, takes_over: bool, waits: bool) -> Iterator[Poll]:
+        """Take part in the polls of this worker: of those that claim, only the newest does."""
+        poll = Poll(claims=claims)
+        if claims:
+            if takes_over:
+                for other in self.polls:
+                    other.over = other.over or other.claims
+                self.stir()
+            self.newest = poll
+        self.polls.append(poll)
+        if waits:
+            self._listen()
+        try:
+            yield poll
+        finally:
+            self.polls.remove(poll)
+            self.used = time.monotonic()
+            if self.newest is poll:
+                self.newest = None
+            if not self.polls and self._hearing:
+                asyncio.get_running_loop().call_later(LINGER, self._close_if_unused)
+
+    def stir(self) -> None:
+        """Let all who poll look again."""
+        for poll in self.polls:
+            poll.wake.set()
+
+    async def close(self) -> None:
+        """Close the ears."""
+        hearing, self._hearing = self._hearing, []
+        for task in hearing:
+            task.cancel()
+        await asyncio.gather(*hearing, return_exceptions=True)
+
+    def _close_if_unused(self) -> None:
+        if not self.polls and time.monotonic() - self.used >= LINGER - 0.01:
+            for task in self._hearing:
+                task.cancel()
+            self._hearing = []
+
+    def _listen(self) -> None:
+        if self._hearing:
+            return
+        worker_id, loop = self.registration.worker_id, asyncio.get_running_loop()
+        # Opened before the tasks begin: what is said from now on is heard.
+        jobs, news = self._store.listen(worker_id), self._store.listen(worker_id + KEEPER)
+        self._hearing = [
+            loop.create_task(self._hear(jobs, self._wake)),
+            loop.create_task(self._hear(news, self._heard)),
+        ]
+        self._news = True  # What was said while nobody listened.
+
+    async def _hear(self, ear: Ear, act: Callable[[], None]) -> None:
+        """Woken by the store; ends when cancelled."""
+        try:
+            while True:
+                if await ear.wait(60.0) is not None:
+                    act()
+                    self.stir()
+        finally:
+            ear.close()
+
+    def _wake(self) -> None:
+        """Something was submitted that this worker can run."""
+        self.woken = True
+
+    def _heard(self) -> None:
+        """Somebody cancels a job of its, or asks it to leave."""
+        self._news = True

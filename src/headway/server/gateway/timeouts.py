@@ -1,0 +1,101 @@
+"""Keeps the time of workers that come over HTTP: they may know nothing of timeouts, or not keep them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from headway.core.errors import JobError
+from headway.core.lease import Lease
+from headway.core.policy.retry import TimedOut
+from headway.core.worker import WorkerState
+from headway.maintenance.recovery import end_leases
+from headway.metrics.recorder import Tallies
+from headway.policy_store.current import InForce
+from headway.server.gateway.registry import Registration, Roster
+from headway.stores.base import Store
+
+log = logging.getLogger("headway.server")
+
+EVERY = 2.5  # Seconds between looks; so long, at most, does a job run on beyond its timeout and the worker's grace.
+FORGET_MS = 60_000  # How long a dead worker's registration is kept, so that its last word may be repeated.
+
+
+class Overtime:
+    """Ends jobs that ran past their own timeout, fenced: what their worker says of them later counts for nothing.
+
+    No leader: any number of servers may look, and each job is ended once.
+    """
+
+    def __init__(self, store: Store, in_force: InForce, roster: Roster, *, tallies: Tallies | None = None) -> None:
+        self._store = store
+        self._in_force = in_force
+        self._roster = roster
+        self._tallies = tallies
+        self.ended = 0
+
+    async def __call__(self) -> float | None:
+        registrations = {one.worker_id: one for one in await self._roster.all()}
+        if not registrations:
+            return None
+        survey = await self._store.survey()
+        now_at = survey.now_at
+        since: dict[str, int] = {}  # By worker: when the oldest of its jobs began.
+        for job in survey.executing:
+            since[job.worker_id] = min(since.get(job.worker_id, now_at), job.started_at)
+        for worker_id, started_at in since.items():
+            registration = registrations.get(worker_id)
+            if registration is None or started_at + registration.grace_ms > now_at:
+                continue  # It keeps its own time, or has begun too lately for any timeout.
+            leases = await self._store.leases(worker_id=worker_id, limit=registration.slots)
+            over = [lease for lease in leases if _ran_out_at(lease, registration) <= now_at]
+            if over:
+                await self._end(registration, over, now_at)
+        await self._roster.forget_stops(now_at)
+        return None
+
+    async def _end(self, registration: Registration, leases: Sequence[Lease], now_at: int) -> None:
+        # Told first: should we die in between, the worker hears of jobs that are still its own, and those are left out.
+        await self._roster.stop(registration.worker_id, [lease.job_id for lease in leases], now_at)
+        policy = self._in_force.policy
+        count = await end_leases(self._store, leases, policy, _timed_out, expired_only=False, tallies=self._tallies)
+        self.ended += count
+        for lease in leases:
+            facts = {"job": lease.job_id, "task": lease.task, "worker": lease.worker_id, "lane": lease.lane}
+            log.warning("job.timed_out", extra={"headway": facts})
+
+
+class Forgetting:
+    """Removes registrations of workers that the store has forgotten, or that have been dead for a while."""
+
+    def __init__(self, store: Store, roster: Roster) -> None:
+        self._store = store
+        self._roster = roster
+
+    async def __call__(self) -> float | None:
+        registrations = await self._roster.all()
+        if not registrations:
+            return None
+        survey = await self._store.survey()
+        kept = {
+            worker.worker_id
+            for worker in survey.workers
+            if worker.state is not WorkerState.DEAD
+            or worker.running
+            or worker.lease_ends_at + FORGET_MS > survey.now_at
+        }
+        for registration in registrations:
+            # One that registers just now is written down before the store knows it.
+            settled = registration.registered_at + FORGET_MS <= survey.now_at
+            if settled and registration.worker_id not in kept:
+                await self._roster.forget(registration.worker_id)
+        return None
+
+
+def _ran_out_at(lease: Lease, registration: Registration) -> int:
+    return lease.started_at + lease.limit_ms + registration.grace_ms
+
+
+def _timed_out(lease: Lease) -> TimedOut:
+    seconds = lease.limit_ms / 1_000
+    return TimedOut(JobError("TimeoutError", f"time limit ({seconds:g} s); its worker did not report in time"))

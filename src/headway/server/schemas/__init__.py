@@ -1,0 +1,1 @@
+"""Request and reply schemas of the HTTP interface. The OpenAPI document is built from them."""

@@ -1,0 +1,1 @@
+"""Interactive sessions: admission, the worker's way in, and the relay between server processes."""

@@ -1,0 +1,220 @@
+"""The sessions of this process: who is admitted, and who meets whom."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+from collections.abc import AsyncIterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from starlette.applications import Starlette
+from starlette.routing import WebSocketRoute
+from starlette.websockets import WebSocket
+
+from headway.client.codec import split_server
+from headway.client.task import Task
+from headway.core.errors import QueueFull, StoreError
+from headway.core.job import Job, JobId, State
+from headway.core.policy.document import INTERACTIVE
+from headway.core.policy.sessions import admit_session
+from headway.maintenance.loop import every
+from headway.maintenance.preemption import EVERY as ROOM_EVERY
+from headway.maintenance.preemption import Steward
+from headway.protocol.sessions import PATH, PROOF, RESUME, SERVER, WORKER, AddressRefused, is_proof, proof_of
+from headway.server.auth import refuse_socket
+from headway.server.problems import Problem
+from headway.server.sessions.listener import DialIn
+from headway.server.sessions.session import Session
+
+if TYPE_CHECKING:
+    from headway.server.service import Service
+
+log = logging.getLogger("headway.server")
+
+# In which a worker must have taken the job and dialled in, else the client is denied. A look of the slow poll fits in,
+# should a wake-up be lost.
+START_SECONDS = 1.5
+
+
+class Denied(Exception):
+    """There is no place for this session now."""
+
+
+class Sessions:
+    """Admits sessions, or denies them at once; and lets workers dial in to those that it has admitted."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._open: dict[JobId, Session] = {}
+        self._living: set[asyncio.Task[None]] = set()
+        self._stewarding: asyncio.Task[None] | None = None
+        routes = [
+            WebSocketRoute(f"{PATH}{{job_id}}", self.dial),
+            WebSocketRoute(f"{PATH}{{job_id}}/client", self.take_back),
+        ]
+        door = Starlette(routes=routes)
+        self._dial_in = DialIn(door, service.app.settings.advertise)
+
+    # ------------------------------------------------------------------ clients
+
+    async def begin(
+        self, task: Task[Any, Any, Any], parameters: Mapping[str, Any], *, tenant: str | None, trace_id: str | None
+    ) -> Session:
+        """Start a session, at once or not at all. Raises ``Denied``."""
+        await self._admit(task)
+        server = await self._service.addresses.sign(await self._dial_in.address())
+        call = task.session(dict(parameters), server=server, expires=START_SECONDS, tenant=tenant, trace_id=trace_id)
+        session = self._make(JobId(call.new.job_id), call.new.tenant)
+        try:
+            await self._service.intake.submit(call)
+            async with asyncio.timeout(START_SECONDS):
+                await session.linked.wait()
+        except QueueFull as problem:
+            await self._give_up(session)
+            raise Denied(str(problem)) from None
+        except TimeoutError:
+            await self._give_up(session)
+            raise Denied("no worker took it at once") from None
+        except BaseException:
+            await self._give_up(session)
+            raise
+        self._let_live(session)
+        return session
+
+    def find(self, job_id: str, secret: str, tenant: str | None) -> Session | None:
+        """Give the session to come back to, if this is its secret and the caller may."""
+        session = self._open.get(JobId(job_id))
+        if session is None or not session.may_resume(secret) or tenant not in (None, session.tenant):
+            return None
+        return session
+
+    async def where(self, job: Job) -> tuple[str, dict[str, str]] | None:
+        """Tell which other process has a session, and how to prove there that a client may be handed over to it."""
+        signed = split_server(job.payload)[1] if job.rung == INTERACTIVE else None
+        token = None if signed is None else await self._token(job.job_id)
+        if token is None or signed is None:
+            return None
+        try:
+            server = await self._service.addresses.check(signed)
+        except AddressRefused as problem:
+            log.warning("session.address_refused", extra={"headway": {"job": job.job_id, "reason": str(problem)}})
+            return None
+        if server == await self._dial_in.address():
+            return None
+        return f"{server}{PATH}{job.job_id}/client", {PROOF: proof_of(job.job_id, token, SERVER)}
+
+    async def take_back(self, websocket: WebSocket) -> None:
+        """Serve a client that has come back by way of another process, which has checked who it is."""
+        job_id, headers = JobId(websocket.path_params["job_id"]), websocket.headers
+        session = self.find(job_id, headers.get(RESUME, ""), None)
+        if session is None or "origin" in headers or not await self._knows(job_id, headers.get(PROOF, ""), SERVER):
+            await refuse_socket(websocket, Problem("not_found", "no such session"))
+            return
+        await websocket.accept()
+        never: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        await session.attach_client(websocket, never, self._service.stopping)
+
+    async def close(self) -> None:
+        """End what is still open."""
+        for session in list(self._open.values()):
+            session.cut(1012, "the server leaves")
+            await session.end()
+        tasks = [*self._living, *([self._stewarding] if self._stewarding else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._dial_in.close()
+
+    async def _admit(self, task: Task[Any, Any, Any]) -> None:
+        store, policy = await self._service.store(), await self._service.policy()
+        template = task.template
+        verdict = admit_session(
+            await store.survey(),
+            policy,
+            task=task.name,
+            lane=template.lane,
+            needs=template.needs,
+            chance=random.random(),
+        )
+        if not verdict.admitted:
+            if verdict.amendments:
+                await store.amend(verdict.amendments)
+            raise Denied(verdict.reason)
+
+    def _make(self, job_id: JobId, tenant: str | None) -> Session:
+        grace = self._service.app.settings.session_grace
+        session = Session(job_id, tenant, grace=grace, cancel=self._cancel, looks=self._looks)
+        self._open[job_id] = session
+        return session
+
+    async def _give_up(self, session: Session) -> None:
+        """The job must not wait: whoever would be there is told no."""
+        self._open.pop(session.job_id, None)
+        await session.end()
+
+    async def _cancel(self, job_id: JobId) -> None:
+        await (await self._service.store()).cancel([job_id])
+
+    async def _looks(self, job_id: JobId) -> AsyncIterator[Job | None]:
+        watcher = await self._service.client.watcher()
+        async with contextlib.aclosing(watcher.looks(job_id)) as looks:  # type: ignore[type-var]
+            async for job in looks:
+                yield job
+
+    def _let_live(self, session: Session) -> None:
+        living = asyncio.create_task(session.live())
+        self._living.add(living)
+
+        def forget(_: object) -> None:
+            self._living.discard(living)
+            self._open.pop(session.job_id, None)
+
+        living.add_done_callback(forget)
+        if self._stewarding is None or self._stewarding.done():
+            self._stewarding = asyncio.create_task(self._steward())
+
+    async def _steward(self) -> None:
+        """See to it that sessions give way at once, not only when a worker looks; ends with the last of them."""
+        steward = Steward(await self._service.store(), self._service.app.in_force)
+
+        async def look() -> float | None:
+            await steward()
+            return None
+
+        upkeep = asyncio.create_task(every(ROOM_EVERY, look, name="sessions"))
+        try:
+            while self._living:
+                await asyncio.wait(self._living, return_when=asyncio.ALL_COMPLETED)
+        finally:
+            upkeep.cancel()
+
+    # ------------------------------------------------------------------ workers
+
+    async def dial(self, websocket: WebSocket) -> None:
+        """Let in the worker that holds the job of a session, once. Nobody else learns whether there is such a one."""
+        job_id = JobId(websocket.path_params["job_id"])
+        session = self._open.get(job_id)
+        proof = websocket.headers.get(PROOF, "")
+        waits = session is not None and not session.linked.is_set() and "origin" not in websocket.headers
+        if waits and await self._knows(job_id, proof, WORKER) and session is not None and not session.linked.is_set():
+            await session.attach_worker(websocket)
+        else:
+            await refuse_socket(websocket, Problem("not_found", "no session waits for this worker"))
+
+    async def _knows(self, job_id: JobId, proof: str, who: str) -> bool:
+        """Tell whether somebody knows the token of the lease that the job is under now, by the store's word."""
+        token = await self._token(job_id) if proof else None
+        return token is not None and is_proof(proof, job_id, token, who)
+
+    async def _token(self, job_id: JobId) -> bytes | None:
+        store = await self._service.store()
+        try:
+            (job,) = await store.get([job_id])
+            if job is None or job.state is not State.EXECUTING or job.worker_id is None:
+                return None
+            held = await store.leases(worker_id=job.worker_id)
+        except StoreError:
+            return None
+        return next((lease.token for lease in held if lease.job_id == job_id), None)

@@ -1,0 +1,367 @@
+"""One session in the process that admitted it: a client, a worker, and what goes between them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import secrets
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from headway.core.errors import HeadwayError, StoreError
+from headway.core.job import Job, JobId
+from headway.core.policy.document import HALTED
+from headway.protocol.sessions import (
+    INPUT_MAX,
+    OUTPUT_MAX,
+    PIECE,
+    Close,
+    Credit,
+    Resize,
+    Text,
+    read_from_client,
+    read_from_worker,
+    write,
+)
+from headway.server.serializers import ending_values
+
+ENDED, TAKEN_OVER, REFUSED, HALT = 1000, 4408, 1008, 4409
+RESTARTING = 1012
+LAST_WORDS = 1.0  # Seconds in which a client is told how its session ended, should it be slow to listen.
+LOST_SECONDS = 5.0  # What a job without its worker's line gets to end, before we say that the worker died.
+DRAINED = 2.0  # The same for a line whose job has ended.
+LOOK_AGAIN = 1.0  # Seconds after which a store that did not answer is asked again.
+RETURNED = OUTPUT_MAX // 8  # Credit is given back in lumps of this.
+
+encode = msgspec.json.Encoder().encode
+Cancel = Callable[[JobId], Awaitable[object]]
+Looks = Callable[[JobId], Any]
+
+
+class Final(NamedTuple):
+    """How a session ended: the last message, and the code and reason that its socket is closed with."""
+
+    message: Mapping[str, Any]
+    code: int
+    reason: str
+    at_once: bool = False  # What the task said before is not waited for.
+
+
+class _Connection(NamedTuple):
+    """One connection of the client. ``displaced``: another one has come; ``left``: it speaks no more."""
+
+    displaced: asyncio.Future[None]
+    left: asyncio.Event
+
+
+class Session:
+    """Carries messages between a client and a worker, and tells the client how it ended.
+
+    The client may go and come back within ``grace`` seconds; until then what the task says is kept, up to a bound at
+    which the task waits. After that, the job is cancelled.
+    """
+
+    def __init__(self, job_id: JobId, tenant: str | None, *, grace: float, cancel: Cancel, looks: Looks) -> None:
+        self.job_id = job_id
+        self.tenant = tenant
+        self._grace = grace
+        self._cancel = cancel
+        self._looks = looks
+        self._resume = ""
+        self._worker: WebSocket | None = None
+        self.linked = asyncio.Event()  # A worker has dialled in,
+        self._parted = asyncio.Event()  # and has gone again.
+        self._outbox: deque[tuple[str | bytes, int]] = deque()  # Messages with the bytes that they cost,
+        self._held = 0  # and the sum of those.
+        self._owed = 0  # Credit that the worker has not been given back yet.
+        self._room = INPUT_MAX  # What the worker takes.
+        self._has_room = asyncio.Event()
+        self._news = asyncio.Event()  # For whoever tells the client.
+        self._final: asyncio.Future[Final] = asyncio.get_running_loop().create_future()
+        self._connection: _Connection | None = None
+        self._alone = asyncio.Event()  # Nobody is there,
+        self._back = asyncio.Event()  # or somebody is.
+        self._told = asyncio.Event()  # The client knows how it ended.
+
+    # ------------------------------------------------------------------ from begin to end
+
+    async def live(self) -> None:
+        """Follow the job until the client knows how it ended, or is gone for good."""
+        following = asyncio.create_task(self._follow())
+        leaving = asyncio.create_task(self._until_left())
+        try:
+            await asyncio.wait({following, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            if not following.done():
+                self._resume = ""  # Too late to come back.
+                await self.end()
+            await following
+            telling = asyncio.create_task(self._told.wait())
+            await asyncio.wait({telling, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            telling.cancel()
+            if self._final.result().code == HALT:
+                await (
+                    self._parted.wait()
+                )  # Its worker has been told, and ends it; from us it would hear another reason.
+        finally:
+            for task in (following, leaving):
+                task.cancel()
+            await asyncio.gather(following, leaving, return_exceptions=True)
+            await self._part()
+
+    async def end(self) -> None:
+        """Have the job cancelled; the worker is told on its line too."""
+        with contextlib.suppress(StoreError):
+            await self._cancel(self.job_id)
+        await self._part()
+
+    def cut(self, code: int, reason: str) -> None:
+        """End it for the client now, whatever becomes of the job."""
+        self._settle(Final({}, code, reason, at_once=True))
+
+    def _settle(self, final: Final) -> None:
+        if not self._final.done():
+            self._final.set_result(final)
+            self._news.set()
+
+    async def _part(self) -> None:
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            with contextlib.suppress(WebSocketDisconnect, RuntimeError, TimeoutError):
+                async with asyncio.timeout(LAST_WORDS):
+                    await worker.close(ENDED, "the session is over")
+
+    async def _until_left(self) -> None:
+        """Wait until nobody has been there for as long as the grace."""
+        while True:
+            await self._alone.wait()
+            try:
+                async with asyncio.timeout(self._grace):
+                    await self._back.wait()
+            except TimeoutError:
+                return
+
+    async def _follow(self) -> None:
+        watching = asyncio.create_task(self._watch())
+        missing = asyncio.create_task(self._miss_worker())
+        try:
+            parts: set[asyncio.Future[Any]] = {watching, missing, self._final}
+            await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
+            if watching.done():
+                self._settle(watching.result())
+            elif not self._final.done():
+                await self.end()
+                error = {"type": "WorkerDied", "message": "the worker that ran this session is gone"}
+                self._settle(_result({"status": "failed", "result": None, "error": error, "reason": "worker_died"}))
+        finally:
+            for task in (watching, missing):
+                task.cancel()
+            await asyncio.gather(watching, missing, return_exceptions=True)
+
+    async def _watch(self) -> Final:
+        """Look at the job whenever it changes, until it has ended or was told to."""
+        while True:
+            try:
+                async with contextlib.aclosing(self._looks(self.job_id)) as looks:
+                    async for job in looks:
+                        if (final := self._judge(job)) is not None:
+                            if not final.at_once and self.linked.is_set():
+                                with contextlib.suppress(TimeoutError):
+                                    async with asyncio.timeout(DRAINED):
+                                        await self._parted.wait()
+                            return final
+            except HeadwayError:
+                await asyncio.sleep(LOOK_AGAIN)
+
+    def _judge(self, job: Job | None) -> Final | None:
+        if job is None:
+            error = {"type": "JobNotFound", "message": "the task of this session is not there any more"}
+            return _result({"status": "failed", "result": None, "error": error, "reason": "job_not_found"})
+        if HALTED in (job.assigned, job.reason):
+            why = "a task that was waiting needs its slot"
+            return Final({"type": "halted", "reason": why}, HALT, why, at_once=True)
+        return _result(ending_values(job)) if job.state.ended else None
+
+    async def _miss_worker(self) -> None:
+        await self._parted.wait()
+        await asyncio.sleep(LOST_SECONDS)
+
+    # ------------------------------------------------------------------ the worker
+
+    async def attach_worker(self, socket: WebSocket) -> None:
+        """Take what the worker says, until it has gone. There is only ever one."""
+        await socket.accept()
+        self._worker = socket
+        self.linked.set()
+        try:
+            while (message := await socket.receive())["type"] != "websocket.disconnect":
+                if not self._take(message.get("bytes"), message.get("text")):
+                    await _close(socket, REFUSED, "malformed, or more than there was credit for")
+                    return
+        finally:
+            self._worker = None
+            self._parted.set()
+            self._has_room.set()
+            self._news.set()
+
+    def _take(self, data: bytes | None, text: str | None) -> bool:
+        if data is None:
+            try:
+                said = read_from_worker(text or "")
+            except msgspec.DecodeError:
+                return False
+            if isinstance(said, Credit):
+                self._room += said.bytes
+                self._has_room.set()
+                return True
+            self._put(write(said), len(said.data.encode()))
+        else:
+            self._put(data, len(data))
+        return self._held <= OUTPUT_MAX + 2 * PIECE
+
+    def _put(self, message: str | bytes, size: int) -> None:
+        self._outbox.append((message, size))
+        self._held += size
+        self._news.set()
+
+    async def _give_credit(self, size: int) -> None:
+        self._held -= size
+        self._owed += size
+        if self._owed >= RETURNED or not self._outbox:
+            owed, self._owed = self._owed, 0
+            await self._tell_worker(write(Credit(owed)))
+
+    async def _tell_worker(self, message: str | bytes) -> None:
+        if self._worker is not None:
+            with contextlib.suppress(WebSocketDisconnect, RuntimeError):
+                await _send(self._worker, message)
+
+    # ------------------------------------------------------------------ the client
+
+    def may_resume(self, secret: str) -> bool:
+        """Tell whether this is the secret that the client was given last."""
+        return bool(self._resume) and hmac.compare_digest(secret.encode("utf-8", "replace"), self._resume.encode())
+
+    async def attach_client(self, socket: WebSocket, *ends: asyncio.Future[None]) -> None:
+        """Serve the client until it has gone or knows how it ended; an earlier connection is let go.
+
+        ``ends``: what is done once its token is good no more, or the server leaves.
+        """
+        connection = await self._take_over()
+        self._resume = secrets.token_urlsafe(32)
+        telling, hearing = asyncio.create_task(self._tell(socket)), asyncio.create_task(self._hear(socket))
+        parts: set[asyncio.Future[Any]] = {telling, hearing, connection.displaced, *ends}
+        try:
+            await asyncio.wait({*parts, self._final}, return_when=asyncio.FIRST_COMPLETED)
+            if self._final.done() and not self._final.result().at_once:
+                await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
+            if connection.displaced.done():
+                await _close(socket, TAKEN_OVER, "another connection has taken over")
+                return
+            ended = next((end for end in ends if end.done()), None)
+            if ended is not None:
+                leaving = ended is ends[-1]
+                self.cut(RESTARTING if leaving else REFUSED, "the server leaves" if leaving else "the token has ended")
+                await self.end()
+            if self._final.done() and self._final.result().at_once and not hearing.done():
+                telling.cancel()
+                await asyncio.gather(telling, return_exceptions=True)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(LAST_WORDS):
+                        await self._tell_final(socket, self._final.result())
+        finally:
+            for task in (telling, hearing):
+                task.cancel()
+            await asyncio.gather(telling, hearing, return_exceptions=True)
+            connection.left.set()
+            if self._connection is connection:
+                self.leave()
+
+    def leave(self) -> None:
+        """Nobody is there, from now until somebody comes back."""
+        self._connection = None
+        self._back.clear()
+        self._alone.set()
+
+    async def _take_over(self) -> _Connection:
+        """Be the one connection of the client; wait until an earlier one has let go."""
+        before, mine = self._connection, _Connection(asyncio.get_running_loop().create_future(), asyncio.Event())
+        self._connection = mine
+        self._alone.clear()
+        self._back.set()
+        if before is not None:
+            before.displaced.set_result(None)
+            await before.left.wait()
+        return mine
+
+    async def _tell(self, socket: WebSocket) -> None:
+        """Tell the client that it is connected, then all that the task says, and at last how it ended."""
+        with contextlib.suppress(WebSocketDisconnect, RuntimeError):
+            started = {"type": "started", "task_id": self.job_id, "resume": self._resume}
+            await socket.send_text(encode(started).decode())
+            while True:
+                self._news.clear()
+                while self._outbox:
+                    message, size = self._outbox[0]
+                    await _send(socket, message)
+                    self._outbox.popleft()  # Not before: what was not sent is sent again to whoever comes back.
+                    await self._give_credit(size)
+                if self._final.done():
+                    await self._tell_final(socket, self._final.result())
+                    return
+                await self._news.wait()
+
+    async def _tell_final(self, socket: WebSocket, final: Final) -> None:
+        with contextlib.suppress(WebSocketDisconnect, RuntimeError):
+            if final.message:
+                await socket.send_text(encode(final.message).decode())
+            await socket.close(final.code, final.reason)
+            self._told.set()
+
+    async def _hear(self, socket: WebSocket) -> None:
+        """Pass on what the client says, until it has gone."""
+        while (message := await socket.receive())["type"] != "websocket.disconnect":
+            data = message.get("bytes")
+            if data is not None:
+                await self._pass_on(data, len(data))
+                continue
+            try:
+                said = read_from_client(message.get("text") or "")
+            except msgspec.DecodeError:
+                await _close(socket, REFUSED, "malformed message")
+                return
+            match said:
+                case Close():
+                    await self.end()
+                case Resize():
+                    await self._tell_worker(write(said))
+                case Text(text):
+                    await self._pass_on(write(said), len(text.encode()))
+
+    async def _pass_on(self, message: str | bytes, size: int) -> None:
+        """Send to the worker, once it has room: until then nothing more is read from the client."""
+        while self._room <= 0 and not self._parted.is_set():
+            self._has_room.clear()
+            await self._has_room.wait()
+        self._room -= size
+        await self._tell_worker(message)
+
+
+def _result(values: Mapping[str, Any]) -> Final:
+    return Final({"type": "result", **values}, ENDED, str(values["status"]))
+
+
+async def _send(socket: WebSocket, message: str | bytes) -> None:
+    if isinstance(message, bytes):
+        await socket.send_bytes(message)
+    else:
+        await socket.send_text(message)
+
+
+async def _close(socket: WebSocket, code: int, reason: str) -> None:
+    with contextlib.suppress(WebSocketDisconnect, RuntimeError):
+        await socket.close(code, reason)

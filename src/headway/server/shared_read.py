@@ -1,0 +1,57 @@
+"""One look at the store for all who need a picture at the same time."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Generic, NamedTuple, TypeVar
+
+from headway.core.job import ClassKey
+from headway.core.policy.positions import Places
+from headway.core.snapshot import ClassView, Snapshot
+
+T = TypeVar("T")
+
+
+class Picture(NamedTuple):
+    """What waits, at one moment: for all who asked then."""
+
+    snapshot: Snapshot
+    views: dict[ClassKey, ClassView]
+    places: Places
+
+    @property
+    def now_at(self) -> int:
+        return self.snapshot.now_at
+
+
+class Lookout(Generic[T]):
+    """Shares looks: whoever asks gets one that began after they asked, and nobody looks twice at a time."""
+
+    def __init__(self, look: Callable[[], Awaitable[T]]) -> None:
+        self._look = look
+        self._under_way: asyncio.Task[T] | None = None
+        self._next: asyncio.Task[T] | None = None
+        self._seen: tuple[float, T] | None = None  # The last picture, and when it was asked for.
+
+    async def fresh(self) -> T:
+        """Give a picture no older than this call."""
+        if self._next is None:
+            self._next = asyncio.create_task(self._after(self._under_way))
+        return await asyncio.shield(self._next)
+
+    async def recent(self, seconds: float) -> T:
+        """Give a picture no older than so many seconds."""
+        if self._seen is not None and time.monotonic() - self._seen[0] < seconds:
+            return self._seen[1]
+        return await self.fresh()
+
+    async def _after(self, before: asyncio.Task[T] | None) -> T:
+        if before is not None:
+            await asyncio.wait([before])
+        self._under_way, self._next = self._next, None
+        asked = time.monotonic()
+        found = await self._look()
+        self._seen = asked, found
+        return found

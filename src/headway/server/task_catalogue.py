@@ -1,0 +1,91 @@
+"""The tasks that this process can make jobs of: the app's, those of the catalogue, and any by name."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import OrderedDict
+from typing import Any
+
+from headway.client.app import Headway
+from headway.client.remote_task import named_only, stand_in
+from headway.client.task import Task
+from headway.policy_store.catalogue import TaskEntry, read_tasks
+from headway.server.schemas.rest import NewTask
+
+LOOK_EVERY = 5.0  # Seconds between looks at the catalogue,
+LOOK_MISSED = 1.0  # and after a name that was not in it.
+NAMED_MAX = 1_000  # Names without a task that are remembered.
+
+
+class KnownTasks:
+    """Finds a task by name. The catalogue is read at most once in a while, however often somebody asks."""
+
+    def __init__(self, app: Headway) -> None:
+        self._app = app
+        self._looked = -math.inf
+        self._entries: dict[str, TaskEntry] = {}
+        self._tasks: dict[str, Task[Any, Any, Any]] = {}
+        self._named: OrderedDict[str, Task[Any, Any, Any]] = OrderedDict()
+
+    async def find(self, name: str) -> Task[Any, Any, Any]:
+        """Give the task of this name: the app's own, the catalogue's, else one that takes what it is given."""
+        own = self._app.tasks.get(name)
+        if own is not None:
+            return own
+        age = time.monotonic() - self._looked
+        if age > LOOK_EVERY or (name not in self._entries and age > LOOK_MISSED):
+            await self._look()
+        entry = self._entries.get(name)
+        if entry is None:
+            return self._by_name(name)
+        task = self._tasks.get(name)
+        if task is None:
+            task = self._tasks[name] = stand_in(self._app, entry)
+        return task
+
+    async def entries(self) -> list[TaskEntry]:
+        """Give the catalogue."""
+        await self._look()
+        return sorted(self._entries.values(), key=lambda entry: entry.name)
+
+    async def _look(self) -> None:
+        self._looked = time.monotonic()
+        found = {entry.name: entry for entry in await read_tasks(await self._app.client.store())}
+        self._tasks = {name: task for name, task in self._tasks.items() if found.get(name) == self._entries.get(name)}
+        self._entries = found
+
+    def _by_name(self, name: str) -> Task[Any, Any, Any]:
+        task = self._named.get(name)
+        if task is None:
+            task = self._named[name] = named_only(self._app, name)
+            if len(self._named) > NAMED_MAX:
+                self._named.popitem(last=False)
+        return task
+
+
+class Variants:
+    """Tasks with options of a call, as callers ask for them again and again: made once, not for each job."""
+
+    def __init__(self) -> None:
+        self._made: OrderedDict[tuple[Any, ...], tuple[Task[Any, Any, Any], Task[Any, Any, Any]]] = OrderedDict()
+
+    def of(self, task: Task[Any, Any, Any], new: NewTask) -> Task[Any, Any, Any]:
+        """Give the task with what a body asks for, but for what is each job's own."""
+        needs = None if new.required_capabilities is None else tuple(new.required_capabilities)
+        key = (task.name, new.priority, new.timeout_seconds, new.max_retries, new.duration, new.on_stop, needs)
+        known = self._made.get(key)
+        if known is not None and known[0] is task:
+            return known[1]
+        made = task.using(
+            priority=new.priority,
+            timeout=new.timeout_seconds,
+            max_retries=new.max_retries,
+            duration=new.duration,
+            on_stop=new.on_stop,
+            needs=needs,
+        )
+        self._made[key] = (task, made)
+        if len(self._made) > NAMED_MAX:
+            self._made.popitem(last=False)
+        return made

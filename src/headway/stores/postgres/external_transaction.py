@@ -1,0 +1,124 @@
+"""Submit inside a caller's transaction: one statement, executed on whatever connection the caller has."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+from headway.core.errors import ConfigError
+from headway.core.job import Submitted
+from headway.stores.postgres.submit import Batch, Plain
+
+_KNOWN = "an asyncpg connection, a psycopg Connection or AsyncConnection, or an SQLAlchemy Session or Connection"
+
+
+class _Statement:
+    """A statement that gives one row, for a connection of any kind."""
+
+    def __init__(self, statement: str, values: tuple[Any, ...]) -> None:
+        self._statement = statement
+        self._values = values
+
+    def _read(self, row: Any) -> list[Submitted] | None:
+        raise NotImplementedError
+
+    def run(self, connection: Any) -> list[Submitted] | None:
+        """Execute it on a connection that blocks. Raises ``ConfigError`` for an object that is none."""
+        if _is(connection, "psycopg", "Connection"):
+            with connection.cursor(row_factory=sys.modules["psycopg.rows"].dict_row) as cursor:
+                return self._read(cursor.execute(self._percent(), self._values).fetchone())
+        if _is(connection, "sqlalchemy.orm", "Session", "scoped_session"):
+            connection = connection.connection()
+        if _is(connection, "sqlalchemy", "Connection"):
+            result = connection.exec_driver_sql(self._for(connection), self._values)
+            return self._read(result.mappings().one())
+        raise self._unfit(connection, "aenqueue", _waits(connection))
+
+    async def arun(self, connection: Any) -> list[Submitted] | None:
+        """Execute it on a connection that is awaited. Raises ``ConfigError`` for an object that is none."""
+        if _is(connection, "asyncpg", "Connection") or _is(connection, "asyncpg.pool", "PoolConnectionProxy"):
+            return self._read(await connection.fetchrow(self._statement, *self._values))
+        if _is(connection, "psycopg", "AsyncConnection"):
+            async with connection.cursor(row_factory=sys.modules["psycopg.rows"].dict_row) as cursor:
+                await cursor.execute(self._percent(), self._values)
+                return self._read(await cursor.fetchone())
+        if _is(connection, "sqlalchemy.ext.asyncio", "AsyncSession", "async_scoped_session"):
+            connection = await connection.connection()
+        if _is(connection, "sqlalchemy.ext.asyncio", "AsyncConnection"):
+            result = await connection.exec_driver_sql(self._for(connection), self._values)
+            return self._read(result.mappings().one())
+        raise self._unfit(connection, "enqueue", _blocks(connection))
+
+    def _percent(self) -> str:
+        return _percent(self._statement)
+
+    def _for(self, connection: Any) -> str:
+        """Give the statement as the driver below SQLAlchemy wants it."""
+        dialect = connection.dialect
+        if dialect.name != "postgresql":
+            raise ConfigError(f"connection= leads to {dialect.name}, and the jobs are kept in PostgreSQL")
+        return self._statement if dialect.driver == "asyncpg" else self._percent()
+
+    def _unfit(self, connection: Any, other: str, fits_there: bool) -> ConfigError:
+        kind = f"{type(connection).__module__}.{type(connection).__qualname__}"
+        if fits_there:
+            return ConfigError(f"connection= is a {kind}: submit through it with {other}() instead")
+        return ConfigError(f"connection= is a {kind}; known are {_KNOWN}")
+
+
+class Submission(_Statement):
+    """A submit that waits to be executed. The answer None means that the rules have changed: make another one."""
+
+    def __init__(self, batch: Batch, statement: str, values: tuple[Any, ...]) -> None:
+        super().__init__(statement, values)
+        self._batch = batch
+
+    def _read(self, row: Any) -> list[Submitted] | None:
+        return None if row["status"] == "stale" else self._batch.answers(row)
+
+
+class PlainSubmission(_Statement):
+    """The same for one plain job, at a third of the cost. The answer None: it is not so plain; make another one."""
+
+    def __init__(self, plain: Plain, statement: str, values: tuple[Any, ...], unfit: Callable[[], object]) -> None:
+        super().__init__(statement, values)
+        self._plain = plain
+        self._not_plain = unfit
+
+    def _read(self, row: Any) -> list[Submitted] | None:
+        if not row["done"]:
+            self._not_plain()
+            return None
+        return self._plain.answers()
+
+
+@lru_cache(maxsize=64)
+def _percent(statement: str) -> str:
+    return re.sub(r"\$\d+", "%s", statement)
+
+
+def _is(value: object, module: str, *names: str) -> bool:
+    """Tell whether a value is of one of a driver's classes; a driver that was never imported made nothing."""
+    loaded = sys.modules.get(module)
+    kinds = tuple(kind for name in names if isinstance(kind := getattr(loaded, name, None), type))
+    return isinstance(value, kinds)
+
+
+def _blocks(value: object) -> bool:
+    return (
+        _is(value, "psycopg", "Connection")
+        or _is(value, "sqlalchemy", "Connection")
+        or _is(value, "sqlalchemy.orm", "Session", "scoped_session")
+    )
+
+
+def _waits(value: object) -> bool:
+    return (
+        _is(value, "asyncpg", "Connection")
+        or _is(value, "asyncpg.pool", "PoolConnectionProxy")
+        or _is(value, "psycopg", "AsyncConnection")
+        or _is(value, "sqlalchemy.ext.asyncio", "AsyncConnection", "AsyncSession", "async_scoped_session")
+    )

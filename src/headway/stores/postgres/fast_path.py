@@ -1,0 +1,198 @@
+"""The exchange in one call of a function: for a namespace in which nothing holds jobs back but their order."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from operator import attrgetter
+
+from headway.core.job import JobId, State
+from headway.core.lease import Answer, Lease, Report
+from headway.core.snapshot import Plan, Take
+from headway.stores.base import PASSED, WAITING_COUNTED, Exchange, Exchanged
+from headway.stores.postgres import rows
+from headway.stores.postgres.limits import with_sessions
+from headway.stores.postgres.transaction import ALL, LOWEST, Database, Memory, Row
+from headway.stores.unreadable import read_worker_state
+
+LOOK_EVERY = 0.25  # Seconds after which a claim looks below the floors, whatever it finds above.
+LOOK_SHARE = 20  # It looks there for at most one part in so many of the time: dead rows may make that slow.
+
+NEVER, IF_NOTHING, AT_ONCE = 0, 1, 2
+
+_number = attrgetter("seq")
+
+
+class Looks:
+    """When this process last looked below the floors of its classes, and what that cost."""
+
+    def __init__(self) -> None:
+        self._last = 0.0
+        self._cost = 0.0
+
+    def next(self) -> int:
+        """Say whether the next claim looks there."""
+        since = time.monotonic() - self._last
+        if since < LOOK_SHARE * self._cost:
+            return NEVER
+        return AT_ONCE if since >= LOOK_EVERY else IF_NOTHING
+
+    def note(self, looked_us: int) -> None:
+        if looked_us:
+            self._last, self._cost = time.monotonic(), looked_us / 1_000_000
+
+
+def may_be_quick(request: Exchange) -> bool:
+    """Tell whether all reports of an exchange are plain endings, each of another job."""
+    reports = request.finished
+    return all(report.state is not State.QUEUED and not report.expired_only for report in reports) and (
+        len({report.seq for report in reports}) == len(reports)
+    )
+
+
+async def exchange(
+    db: Database, memory: Memory, looks: Looks, request: Exchange, now_at: int | None
+) -> Exchanged | None:  # fmt: skip
+    """Do an exchange in one step. None: it has to be done statement by statement, or with other rules."""
+    reports = sorted(request.finished, key=_number)
+    row, takes, classes = await _call(db, memory, request, reports, now_at, looks.next())
+    if row["status"] != "ok":
+        if row["status"] == "stale":
+            memory.rules_version = -1
+        return None
+    looks.note(row["looked_us"])
+    for class_id, floor, rewound in zip(classes, row["reached"] or (), row["rewound"] or (), strict=False):
+        memory.floors[class_id] = (floor, rewound)
+    picture = None
+    if row["picture"] is not None:
+        picture, numbers, _ = rows.snapshot(row["picture"], row["now_at"], memory.book, None)
+        memory.class_ids.update(numbers)
+        picture = await with_sessions(db, memory, picture)
+    if row["again"]:
+        found = await db.run("leases_of", request.worker_id, memory.namespace_id, ALL)
+        leases = [rows.lease(lease, memory.book.ladder) for lease in found if lease["token"] == request.claim_id]
+    else:
+        leases = _leases(row, takes, request) if row["l_take"] is not None else []
+    refused = _refused(row, reports, request.finished)
+    return Exchanged(row["now_at"], leases, refused, picture, row["more"], read_worker_state(row["state"]))
+
+
+async def finish(
+    db: Database, memory: Memory, request: Exchange, now_at: int | None
+) -> list[tuple[JobId, Answer]] | None:  # fmt: skip
+    """Carry out the reports of an exchange alone, in one step. None: it has to be done statement by statement."""
+    reports = sorted(request.finished, key=_number)
+    row, _, _ = await _call(db, memory, Exchange(request.worker_id), reports, now_at, NEVER)
+    return _refused(row, reports, request.finished) if row["status"] == "ok" else None
+
+
+async def _call(
+    db: Database, memory: Memory, request: Exchange, reports: Sequence[Report], now_at: int | None, look: int
+) -> tuple[Row, list[Take], list[int]]:  # fmt: skip
+    """Call the function, with reports by their numbers. Gives also the takes it was told of, and their classes."""
+    plan = request.plan
+    takes = [] if plan is None else _able(plan, memory)
+    classes = [memory.class_ids[take.key] for take in takes]
+    floors = [memory.floors.get(class_id, (LOWEST, -1)) for class_id in classes]
+    row = await db.row(
+        "exchange",
+        memory.namespace_id,
+        now_at,
+        memory.rules_version,
+        request.worker_id,
+        memory.spots.get(request.worker_id),
+        request.claim_id,
+        *_reports(reports),
+        *_progress(request),
+        plan is not None,
+        0 if plan is None else plan.free,
+        0 if plan is None else plan.free_below,
+        plan is not None and plan.leave_free,
+        ALL if plan is None or plan.known is None else plan.known,
+        classes,
+        [take.most for take in takes],
+        [take.below_reserve for take in takes],
+        [take.until_at for take in takes],
+        [None if take.over is None else f"promoted.{take.key.lane}.{take.over}" for take in takes],
+        [floor for floor, _ in floors],
+        [rewound for _, rewound in floors],
+        look,
+        request.wait,
+        None if request.wait_lanes is None else list(request.wait_lanes),
+        request.want_snapshot,
+        WAITING_COUNTED,
+        PASSED,
+    )
+    if row["spot"] is not None:
+        memory.spots[request.worker_id] = row["spot"]
+    return row, takes, classes
+
+
+def _refused(row: Row, reports: Sequence[Report], given: Sequence[Report]) -> list[tuple[JobId, Answer]]:
+    """Read which reports were not newly taken, in the order in which they were given."""
+    if not row["refused"]:
+        return []
+    answers = {reports[index].seq: Answer(text) for index, text in zip(row["refused"], row["answers"], strict=True)}
+    return [(report.job_id, answers[report.seq]) for report in given if report.seq in answers]
+
+
+def _able(plan: Plan, memory: Memory) -> list[Take]:
+    """Give the takes of a plan that may bring something: their lanes are not paused, their classes exist."""
+    return [take for take in plan.takes if take.key in memory.class_ids and not memory.book.shuts(take.key.lane)]
+
+
+def _reports(reports: Sequence[Report]) -> list[list[object] | None]:
+    """Give the columns of reports. Those in which nobody says anything are left out."""
+    if not reports:
+        return [None] * 11
+    (ids, seqs, tokens, states, results, problems, errors, reasons, attempts, crashes, timeouts, *_) = zip(
+        *reports, strict=True
+    )
+    return [
+        list(ids) if b"" in tokens else None, list(seqs), _short(tokens), _short(states),
+        None if results.count(None) == len(results) else list(results),
+        _short(attempts), _short(crashes), _short(timeouts),
+        _said([rows.text(problem) for problem in problems]), _said([rows.error_text(error) for error in errors]),
+        _said([rows.text(reason) for reason in reasons]),
+    ]  # fmt: skip
+
+
+def _progress(request: Exchange) -> list[list[object] | None]:
+    if not request.progress:
+        return [None] * 5
+    ids, seqs, tokens, fractions, notes = zip(*request.progress, strict=True)
+    return [list(ids), list(seqs), list(tokens), list(fractions), [rows.text(note) for note in notes]]
+
+
+def _short(values: Sequence[object]) -> list[object]:
+    """Give a column; of one that says the same for every report, its first value."""
+    return list(values[:1]) if values.count(values[0]) == len(values) else list(values)
+
+
+def _said(values: list[str | None]) -> list[object] | None:
+    return list(values) if any(value is not None for value in values) else None
+
+
+def _leases(row: Row, takes: Sequence[Take], request: Exchange) -> list[Lease]:
+    worker_id, claim_id, now_at = request.worker_id or "", request.claim_id, row["now_at"]
+    keys = [take.key for take in takes]
+    leases = []
+    for place, seq, job_id, task, payload, tenant, trace, most, asked, submitted_at, more in zip(
+        row["l_take"], row["l_seq"], row["l_id"], row["l_task"], row["l_payload"], row["l_tenant"], row["l_trace"],
+        row["l_retries"], row["l_asked"], row["l_submitted"], row["l_more"], strict=True,
+    ):  # fmt: skip
+        lane, needs, rung, persist = keys[place]
+        if task < "\x02" or (tenant is not None and tenant < "\x02") or (trace is not None and trace < "\x02"):
+            task, tenant, trace = rows.read_text(task) or "", rows.read_text(tenant), rows.read_text(trace)
+        epoch, attempts, crashes, length, retry, eligible_at = (
+            (1, 1, 0, asked, None, submitted_at) if more is None else rows.read_more(more)
+        )
+        rule, unreadable = (None, None) if retry is None else rows.try_retry(retry)
+        leases.append(
+            Lease(
+                JobId(job_id), seq, claim_id if persist else b"", task, payload, lane, tenant, trace, epoch,
+                attempts, crashes, most, length, asked, rule, now_at, False, needs, worker_id,
+                rung if persist else None, None, None, submitted_at, eligible_at, unreadable,
+            )
+        )  # fmt: skip
+    return leases

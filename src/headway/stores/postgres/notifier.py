@@ -1,0 +1,179 @@
+"""Wake-ups: one connection that listens, and the ears it rings.
+
+A notification that is sent while nobody listens is gone, and a dead connection looks like a silent one. So the listener
+sends itself a word now and then; if that does not come back it connects anew and has every ear look at everything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import secrets
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any
+
+from headway.core.errors import StoreError
+from headway.core.job import JobId
+from headway.core.log_event import LogEvent
+from headway.stores.base import KEEPER, WATCHER
+from headway.stores.notifications import LocalEar
+from headway.stores.postgres.connections import CUT, Connection, connect
+
+log = logging.getLogger("headway.postgres")
+
+CHECK_EVERY = 15.0  # Seconds between two words to oneself.
+ECHO_WITHIN = 5.0
+WATCHED_MS = 60_000  # A watcher who does not say so again counts no longer.
+BACKOFF_MAX = 5.0
+FIRST_WITHIN = 5.0  # Seconds that verbs wait for the first connection; then wake-ups come later.
+
+Watch = Callable[[list[str], bool], Awaitable[object]]
+
+
+class Bell:
+    """Rings the ears of one store. ``watch`` notes in the store who watches, or that somebody no longer does."""
+
+    def __init__(self, url: str | None, channel: str, watch: Watch) -> None:
+        self._url = url
+        self._channel = channel
+        self._watch = watch
+        self._ears: dict[str, list[LocalEar]] = {}
+        self._task: asyncio.Task[None] | None = None
+        self._connection: Connection | None = None
+        self._echo: asyncio.Future[None] | None = None
+        self._word = ""
+        self._changed = asyncio.Event()  # Somebody came or went.
+        self._settled = asyncio.Event()
+        self._settled.set()
+        self._watching: set[str] = set()  # Noted in the store.
+        self._late = False  # Whether something may have been sent that nobody heard.
+
+    def listen(self, name: str) -> LocalEar:
+        def leave(ear: LocalEar) -> None:
+            ears = self._ears.get(name, [])
+            if ear in ears:
+                ears.remove(ear)
+            if not ears:
+                self._ears.pop(name, None)
+            self._changed.set()
+
+        ear = LocalEar(leave)
+        self._ears.setdefault(name, []).append(ear)
+        if self._url is not None:
+            if self._connection is None or (name.startswith(WATCHER) and name not in self._watching):
+                self._settled.clear()
+            self._changed.set()
+            if self._task is None:
+                self._task = asyncio.get_running_loop().create_task(self._run(), name="headway-postgres-bell")
+        return ear
+
+    async def settled(self) -> None:
+        """Wait until those who came are heard of. A server that is away holds nobody up for long."""
+        if not self._settled.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(FIRST_WITHIN):
+                    await self._settled.wait()
+            if not self._settled.is_set():
+                self._late = True
+                self._settled.set()
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+            self._task = None
+        if self._watching:
+            with contextlib.suppress(Exception):
+                await self._watch(list(self._watching), False)
+            self._watching = set()
+
+    async def _run(self) -> None:
+        """Listens until it is cancelled; ends a connection that went silent and makes another, ever less eagerly."""
+        delay = 0.1
+        while True:
+            try:
+                await self._listen()
+            except (*CUT, StoreError) as problem:
+                log.warning(LogEvent("wakeups.interrupted", retry_in=round(delay, 1), error=str(problem)))
+                heard = self._connection is not None
+                delay = 0.1 if heard else min(BACKOFF_MAX, delay * 2)
+            finally:
+                if self._connection is not None:
+                    self._connection.terminate()
+                    self._connection = None
+            await asyncio.sleep(delay * random.uniform(0.5, 1.0))
+
+    async def _listen(self) -> None:
+        connection = await connect(self._url or "")
+        try:
+            connection.add_termination_listener(lambda _: self._changed.set())
+            await connection.add_listener(self._channel, self._hear)
+            self._watching = set()
+            await self._note_watchers()
+        except BaseException:
+            connection.terminate()
+            raise
+        self._connection = connection
+        if self._late:
+            self._ring_all()  # What was sent while nobody listened is gone.
+        self._late = True
+        self._settled.set()
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(CHECK_EVERY):
+                    await self._changed.wait()
+            if connection.is_closed():
+                raise ConnectionError("the connection was cut")
+            if self._changed.is_set():
+                self._changed.clear()
+                await self._note_watchers()
+                self._settled.set()
+            else:
+                await self._check(connection)
+                self._watching = set()
+                await self._note_watchers()
+
+    async def _check(self, connection: Connection) -> None:
+        """Send oneself a word. Raises ``TimeoutError`` if it does not come back."""
+        self._word = secrets.token_hex(8)
+        self._echo = asyncio.get_running_loop().create_future()
+        async with asyncio.timeout(ECHO_WITHIN):
+            await connection.execute("SELECT pg_notify($1, $2)", self._channel, "p" + self._word)
+            await self._echo
+
+    async def _note_watchers(self) -> None:
+        wanted = {name for name in self._ears if name.startswith(WATCHER)}
+        if gone := self._watching - wanted:
+            await self._watch(list(gone), False)
+        if come := wanted - self._watching:
+            await self._watch(list(come), True)
+        self._watching = wanted
+
+    def _hear(self, _connection: Any, _pid: int, _channel: str, message: object) -> None:
+        text = str(message)
+        kind, rest = text[:1], text[1:]
+        match kind:
+            case "w":
+                self._ring(rest)
+            case "k":
+                self._ring(rest + KEEPER)
+            case "j":
+                job_ids = [JobId(job_id) for job_id in rest.split(",") if job_id]
+                for name in [name for name in self._ears if name.startswith(WATCHER)]:
+                    self._ring(name, job_ids)
+            case "p":
+                if rest == self._word and self._echo is not None and not self._echo.done():
+                    self._echo.set_result(None)
+            case _:
+                self._ring_all()
+
+    def _ring(self, name: str, job_ids: Iterable[JobId] = ()) -> None:
+        for ear in self._ears.get(name, ()):
+            ear.ring(job_ids)
+
+    def _ring_all(self) -> None:
+        for name in list(self._ears):
+            self._ring(name)

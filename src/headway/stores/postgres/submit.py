@@ -1,0 +1,140 @@
+"""Submit: the columns of a batch of jobs, and what the answers mean."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from headway.core.job import ClassKey, JobId, NewJob, Submitted
+from headway.core.policy.enforced import Rulebook
+from headway.stores.base import check_same
+from headway.stores.postgres import rows
+
+
+class Batch:
+    """Jobs as the columns of a statement.
+
+    Jobs of one class and tenant are a group, numbered from 1. Columns in which no job says anything are None.
+    ``careful``: some of the jobs might be known already by more than their ids.
+    """
+
+    def __init__(self, jobs: Sequence[NewJob], class_ids: Mapping[ClassKey, int], book: Rulebook) -> None:
+        self.jobs = jobs
+        groups: dict[tuple[ClassKey, str | None], int] = {}
+        numbers: list[int] = []
+        steps: list[int] = []
+        for job in jobs:
+            numbers.append(groups.setdefault((job.class_key, job.tenant), len(groups) + 1))
+            steps.append(book.step_us(job.task, job.tenant or ""))
+        self._keys = [key for key, _ in groups]
+        (ids, tasks, payloads, digests, _, retries, timeouts, _, _, _, retry, delays, dues, expiries, keys, key_ms,
+         uniques, traces, _, limits) = zip(*jobs, strict=True)  # fmt: skip
+        keyed = any(key is not None for key in keys)
+        self.careful = keyed or any(key is not None for key in uniques) or len(set(ids)) < len(ids)
+        self.columns: list[Any] = [
+            [class_ids.get(key) for key in self._keys],
+            rows.texts([tenant for _, tenant in groups]),
+            [key.persist for key in self._keys],
+            [key.lane for key in self._keys],
+            [key.rung or "" for key in self._keys],
+            [rows.strings_text(key.needs) or "[]" for key in self._keys],
+            list(ids), rows.texts(tasks), list(payloads), numbers, steps, list(timeouts), list(retries),
+            _said([rows.retry_text(rule) for rule in retry]),
+            list(delays) if any(delays) else None,
+            _said(dues), _said(expiries), _said(rows.texts(keys)),
+            list(key_ms) if keyed else None,
+            list(digests) if keyed else None,
+            _said(rows.texts(uniques)), _said(rows.texts(traces)),
+            _said([rows.strings_text(bound) for bound in limits]),
+        ]  # fmt: skip
+
+    def classes(self, row: Mapping[str, Any]) -> dict[ClassKey, int]:
+        """Give the numbers of the classes that its jobs went into."""
+        found = zip(self._keys, row["classes"] or (), strict=False)
+        return {key: class_id for key, class_id in found if class_id is not None}
+
+    def answers(self, row: Mapping[str, Any]) -> list[Submitted]:
+        """Read what became of the jobs. Raises ``IdempotencyConflict``."""
+        if row["status"] == "conflict":
+            check_same(None, row["what"], self.jobs[row["bad"]], row["bad"], row["what"])
+        found = [Submitted(job.job_id) for job in self.jobs]
+        for index, job_id in zip(row["known"], row["known_ids"], strict=True):
+            found[index] = Submitted(JobId(job_id), deduplicated=True)
+        return found
+
+
+class Plain:
+    """One statement for jobs that ask for nothing but to be run: no key, no tenant, no delay, no end of their time.
+
+    What all jobs of a batch have in common is given once: the driver encodes arrays value by value.
+    """
+
+    def __init__(self, jobs: Sequence[NewJob], statement: str, values: Sequence[Any]) -> None:
+        self._jobs = jobs
+        self.statement = statement
+        self.values = values
+
+    def answers(self) -> list[Submitted]:
+        return [Submitted(job.job_id) for job in self._jobs]
+
+
+def as_plain(jobs: Sequence[NewJob], class_ids: Mapping[ClassKey, int]) -> Plain | None:
+    """Give the short way for a batch of jobs, if there is one: all of them plain, all their classes known."""
+    if len(jobs) == 1:
+        return _one(jobs, class_ids)
+    (ids, tasks, payloads, _, lanes, retries, timeouts, needs, rungs, tenants, retry, delays, dues, expiries, keys, _,
+     uniques, traces, persists, limits) = zip(*jobs, strict=True)  # fmt: skip
+    if (
+        any(delays)
+        or not all(persists)
+        or len(set(ids)) < len(ids)
+        or not all(map(_is_blank, (tenants, dues, expiries, keys, uniques)))
+    ):
+        return None
+    groups: list[int | None] | None = None
+    if _is_same(lanes) and _is_same(needs) and _is_same(rungs):
+        classes = [class_ids.get(jobs[0].class_key)]
+    else:
+        groups = [class_ids.get(job.class_key) for job in jobs]
+        classes = list(set(groups))
+    if None in classes:
+        return None
+    values = [
+        classes, classes[0], rows.text(tasks[0]), timeouts[0], retries[0], "\n".join(ids), payloads, groups,
+        None if _is_same(tasks) else rows.texts(tasks),
+        None if _is_same(timeouts) else timeouts,
+        None if _is_same(retries) else retries,
+        None if _is_blank(retry) else [rows.retry_text(rule) for rule in retry],
+        None if _is_blank(traces) else rows.texts(traces),
+        [rows.strings_text(bound) for bound in limits] if any(limits) else None,
+    ]  # fmt: skip
+    return Plain(jobs, "submit_many", values)
+
+
+def _one(jobs: Sequence[NewJob], class_ids: Mapping[ClassKey, int]) -> Plain | None:
+    [job] = jobs
+    class_id = class_ids.get(job.class_key)
+    if (
+        class_id is None
+        or not job.persist
+        or job.delay_ms
+        or not _is_blank((job.tenant, job.due_at, job.expires_ms, job.idempotency_key, job.unique_key))
+    ):
+        return None
+    values = (
+        class_id, job.job_id, rows.text(job.task), job.payload, job.timeout_ms, job.max_retries,
+        rows.retry_text(job.retry), rows.text(job.trace_id), rows.strings_text(job.limits),
+    )  # fmt: skip
+    return Plain(jobs, "submit_one", values)
+
+
+def _is_same(values: Sequence[Any]) -> bool:
+    return values.count(values[0]) == len(values)
+
+
+def _is_blank(values: Sequence[Any]) -> bool:
+    return values.count(None) == len(values)
+
+
+def _said(values: Sequence[Any]) -> list[Any] | None:
+    return list(values) if any(value is not None for value in values) else None

@@ -1,0 +1,137 @@
+"""Wake-ups from other processes: channels heard on the same connection that commands go out on."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+import hiredis
+
+from headway.core.job import JobId
+from headway.core.log_event import LogEvent
+from headway.stores.base import WATCHER
+from headway.stores.notifications import LocalEar
+from headway.stores.redis.connection import Connection
+
+log = logging.getLogger("headway.redis")
+
+WATCHED_MS = 30_000  # How long servers tell of changes after the last word of a watcher.
+_REFRESH = 10.0
+_WATCH = b"}:watch"
+_AGAIN = (0.1, 0.3, 1.0, 2.0)  # Seconds between tries to connect again.
+
+
+class Bell:
+    """The ears of one store. After a lost connection all of them are told to look at everything."""
+
+    def __init__(
+        self, prefix: str, reconnect: Callable[[], Awaitable[Connection]], handed: Callable[[str, bytes], None]
+    ) -> None:
+        self._prefix = prefix
+        self._ear = f"{prefix}ear:".encode()  # What the channels of workers begin with.
+        self._ears: dict[bytes, list[LocalEar]] = {}
+        self._connection: Connection | None = None
+        self._reconnect = reconnect
+        self._handed = handed
+        self._chores: set[asyncio.Task[None]] = set()
+        self._watching: asyncio.Task[None] | None = None
+        self._was_joined = False
+
+    def listen(self, name: str) -> LocalEar:
+        watches = name.startswith(WATCHER)
+        channel = f"{self._prefix}{'watch' if watches else f'ear:{name}'}".encode()
+        ear = LocalEar(lambda closed: self._forget(channel, closed))
+        ears = self._ears.setdefault(channel, [])
+        ears.append(ear)
+        if len(ears) == 1:
+            self._subscribe(channel)
+        if watches and self._watching is None:
+            self._say_watched()
+            self._watching = self._start(self._keep_watching())
+        return ear
+
+    def hear(self, channel: bytes, text: bytes) -> None:
+        """A message has come."""
+        job_ids: list[JobId] = []
+        if text and channel.endswith(_WATCH):
+            job_ids = [JobId(job_id.decode()) for job_id in text.split(b"\n")]
+        elif text:
+            self._handed(channel[len(self._ear) :].decode(), text)
+        for ear in self._ears.get(channel, ()):
+            ear.ring(job_ids)
+
+    def joined(self, connection: Connection) -> None:
+        """A connection was made: hear all channels on it. What was said before is lost, so look."""
+        self._connection = connection
+        for channel in self._ears:
+            self._subscribe(channel)
+        if self._watching is not None:
+            self._say_watched()
+        if self._was_joined:
+            for ears in self._ears.values():
+                for ear in ears:
+                    ear.ring()
+        self._was_joined = True
+
+    def lost(self) -> None:
+        """The connection is gone: whoever only listens needs another one."""
+        self._connection = None
+        if self._ears:
+            self._start(self._join_again())
+
+    async def close(self) -> None:
+        chores = list(self._chores)
+        for chore in chores:
+            chore.cancel()
+        await asyncio.gather(*chores, return_exceptions=True)
+
+    async def _join_again(self) -> None:
+        tries = 0
+        while self._ears and self._connection is None:
+            await asyncio.sleep(_AGAIN[min(tries, len(_AGAIN) - 1)])
+            tries += 1
+            with contextlib.suppress(Exception):
+                await self._reconnect()
+
+    def _subscribe(self, channel: bytes) -> None:
+        if self._connection is not None:
+            self._connection.send("SUBSCRIBE", channel).add_done_callback(_complain)
+        elif self._was_joined and len(self._ears) == 1:  # Nobody waited for another connection until now.
+            self._start(self._join_again())
+
+    async def _keep_watching(self) -> None:
+        while any(channel.endswith(_WATCH) for channel in self._ears):
+            await asyncio.sleep(_REFRESH)
+            self._say_watched()
+        self._watching = None
+
+    def _say_watched(self) -> None:
+        if self._connection is not None:
+            reply = self._connection.send("SET", f"{self._prefix}watched", "1", "PX", WATCHED_MS)
+            reply.add_done_callback(_seen)
+
+    def _forget(self, channel: bytes, ear: LocalEar) -> None:
+        ears = self._ears.get(channel, [])
+        if ear in ears:
+            ears.remove(ear)
+        if not ears and self._ears.pop(channel, None) is not None and self._connection is not None:
+            self._connection.send("UNSUBSCRIBE", channel).add_done_callback(_seen)
+
+    def _start(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        chore = asyncio.create_task(coroutine)
+        self._chores.add(chore)
+        chore.add_done_callback(self._chores.discard)
+        return chore
+
+
+def _complain(reply: asyncio.Future[object]) -> None:
+    if not reply.cancelled() and isinstance(problem := reply.exception(), hiredis.ReplyError):
+        log.warning(LogEvent("wakeups.refused", error=str(problem)))
+
+
+def _seen(reply: asyncio.Future[object]) -> None:
+    if not reply.cancelled():
+        reply.exception()

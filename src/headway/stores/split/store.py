@@ -1,0 +1,452 @@
+"""Durable jobs in one store and transient jobs in another, ranked and bounded together."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from headway.core.diagnostics import Standing, Survey
+from headway.core.errors import IdempotencyConflict, StoreError
+from headway.core.job import ClassKey, Job, JobId, NewJob, State, Submitted
+from headway.core.lease import TOKEN_BYTES, Lease, Report
+from headway.core.policy.document import Keep
+from headway.core.policy.ladder import Amendment
+from headway.core.snapshot import ClassView, Plan, Snapshot, Take
+from headway.core.worker import WorkerState
+from headway.stores.base import (
+    KEEPER,
+    RULES,
+    WATCHER,
+    Abilities,
+    Beat,
+    Document,
+    Ear,
+    Exchange,
+    Exchanged,
+    JobQuery,
+    LaneStats,
+    Renewed,
+    Stats,
+    Store,
+    SubmitBlocking,
+)
+from headway.stores.split.optional import Aside, Turn
+from headway.stores.split.plan import Left, Parts, join_stats, join_views, leading, part, transient_views
+from headway.stores.split.subscription import PairedEar
+from headway.stores.texts import check_jobs
+
+# What a store may offer beyond the verbs of ``Store``. All of it concerns durable jobs alone, so it is offered here
+# exactly if the durable store does.
+OFFERED = (
+    "path",
+    "prepare_submit",
+    "prepare_submit_blocking",
+    "unarchived",
+    "archived",
+    "migrate",
+    "copy_to",
+    "restore_from",
+)
+FRESH = 0.02  # Seconds for which a look at an empty transient store is good enough for those who are busy.
+PROMPT = 0.25  # Seconds that a renewal waits for the transient store.
+BARREN = 1.0  # Seconds for which a class that was said to hold jobs, and gave none, holds nobody up.
+
+
+class Begun(NamedTuple):
+    """What a claim had brought from the transient store before the durable one failed."""
+
+    claim_id: bytes
+    leases: list[Lease]
+
+
+class Peek(NamedTuple):
+    """What the transient store gave, and whether it has a class that the plan knew nothing of."""
+
+    leases: list[Lease]
+    outdated: bool
+    reported: bool  # It has counted what ended.
+    stranger: bool  # It does not know the worker.
+
+
+class PairedStore:
+    """Everything is kept in the durable store, but for transient jobs: they wait in the other one.
+
+    A plan is carried out in its order over both, under one count of free slots. If the transient store is away, its
+    jobs wait or are refused, and all others go on. Neither store waits for the other to commit: a batch of both kinds
+    is kept whole or not at all in each, the durable jobs first.
+    """
+
+    def __init__(self, durable: Store, make_transient: Callable[[], Store]) -> None:
+        self._durable = durable
+        self._aside = Aside(make_transient, self._told_all)
+        own, other = durable.abilities, self._aside.abilities
+        self.abilities = Abilities(
+            own.durable, own.shared and other.shared, own.any_loop and other.any_loop, own.remote
+        )  # fmt: skip
+        self.namespace = durable.namespace
+        for name in OFFERED:
+            if hasattr(durable, name):
+                setattr(self, name, getattr(durable, name))
+        short: SubmitBlocking | None = getattr(durable, "submit_blocking", None)
+        if short is not None:
+            self.submit_blocking: SubmitBlocking = lambda jobs: short(jobs) if all(j.persist for j in jobs) else None
+        self._views: dict[ClassKey, ClassView] = {}  # The classes of the transient store, as last seen.
+        self._looked = -FRESH  # When that was, on the monotonic clock.
+        self._waiting: set[str] = set()  # The workers that wait there, as far as we know.
+        self._classes = 0  # How many it had altogether.
+        self._strays: frozenset[ClassKey] = frozenset()  # Transient classes of the durable store.
+        self._barren: dict[ClassKey, float] = {}  # By class: until when it holds nobody up.
+        self._begun: dict[str, Begun] = {}  # By worker.
+        self._met: set[str] = set()  # The workers that the transient store knows since it last came back.
+        self._returns = 0
+        self._renewing: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        await self._durable.open()
+        await self._aside.open()
+
+    async def close(self) -> None:
+        if self._renewing is not None and not self._renewing.get_loop().is_closed():
+            self._renewing.get_loop().call_soon_threadsafe(self._renewing.cancel)
+        try:
+            await self._aside.close()
+        finally:
+            await self._durable.close()
+
+    # ------------------------------------------------------------------ the way of a job
+
+    async def submit(self, jobs: Sequence[NewJob]) -> list[Submitted]:
+        check_jobs(jobs)  # Before one of the stores keeps its part.
+        durable = [at for at, job in enumerate(jobs) if job.persist]
+        transient = [at for at, job in enumerate(jobs) if not job.persist]
+        answers: dict[int, Submitted] = {}
+        if durable or not transient:
+            try:
+                kept = await self._durable.submit([jobs[at] for at in durable])
+            except IdempotencyConflict as problem:
+                raise _renumbered(problem, durable) from None
+            answers |= zip(durable, kept, strict=True)
+        if transient:
+            passing = [jobs[at] for at in transient]
+            answers |= zip(transient, await self._aside.insist(lambda store: store.submit(passing)), strict=True)
+        return [answers[at] for at in range(len(jobs))]
+
+    async def exchange(self, request: Exchange) -> Exchanged:
+        plan, worker_id = request.plan, request.worker_id
+        if plan is None or worker_id is None:
+            return await self._hand_in(request)
+        begun = self._begun.pop(worker_id, Begun(b"", []))
+        leases, kept_back = begun.leases[: plan.free], begun.leases[plan.free :]
+        if kept_back:
+            self._begun[worker_id] = Begun(b"", kept_back)
+        left = Left(plan.free, plan.free_below).less(plan, leases)
+        counted = begun.claim_id == request.claim_id
+        passing = () if counted else _passing(request.finished)
+        turn = Turn()
+        peek = await self._peek(request, plan, left, passing, turn)
+        leases += peek.leases
+        left = left.less(plan, peek.leases)
+        parts = part(plan.takes, self._holds, self._strays)
+        durably = request._replace(
+            finished=[r for r in request.finished if r.token] if peek.reported or not passing else request.finished,
+            plan=left.of(plan, parts.durable, self._durable_known(plan)),  # Refused there too, if it is outdated.
+            wait=request.wait and not leases,
+            want_snapshot=request.want_snapshot or peek.outdated,
+        )
+        try:
+            answer = await self._durable.exchange(durably)
+        except BaseException:
+            # The claim will be made again: by then what we have must not be lost, nor counted twice.
+            counted = counted or peek.reported
+            self._begun[worker_id] = Begun(request.claim_id if counted else b"", [*leases, *kept_back])
+            raise
+        if answer.worker_state is not WorkerState.ACTIVE:
+            return self._answer(answer, leases)
+        left = left.less(plan, answer.leases)
+        idle = request.wait and not leases and not answer.leases and not answer.more and not peek.outdated
+        if left.free > 0 and (idle or (parts.then and not peek.outdated)):
+            last = await self._take(request, plan, left, parts, turn, wait=idle)
+            leases += last
+            left = left.less(plan, last)
+            if idle and last:
+                await self._withdraw(worker_id)
+        introduced = peek.stranger and await self._introduce(worker_id, turn)
+        more = answer.more or ((parts.rest or introduced) and left.free > 0)
+        return self._answer(answer._replace(more=more), leases)
+
+    async def _hand_in(self, request: Exchange) -> Exchanged:
+        """What claims nothing: reports, progress, a look."""
+        passing = _passing(request.finished)
+        counted, turn = None, Turn()
+        if passing:
+            counted = await self._aside.ask(lambda store: store.exchange(Exchange(None, finished=passing)), turn)
+        kept = request.finished if counted is None else [report for report in request.finished if report.token]
+        if request.want_snapshot:
+            await self._look(turn)
+        return self._answer(await self._durable.exchange(request._replace(finished=kept)), [])
+
+    async def _peek(self, request: Exchange, plan: Plan, left: Left, passing: Sequence[Report], turn: Turn) -> Peek:
+        """Take what the plan wants first from the transient store, and look at what is there."""
+        known = None if plan.known is None else self._classes
+        worker_id = request.worker_id or ""
+        unmet = self._is_unmet(worker_id)
+        if self._is_calm() and not passing and not unmet and worker_id not in self._waiting:
+            return Peek([], outdated=False, reported=False, stranger=False)
+        asked = Exchange(
+            worker_id, request.claim_id, passing, left.of(plan, leading(plan.takes), known), want_snapshot=True
+        )  # fmt: skip
+        self._waiting.discard(worker_id)
+        answer = await self._aside.ask(lambda store: store.exchange(asked), turn)
+        if answer is None or answer.snapshot is None:
+            return Peek([], outdated=False, reported=False, stranger=False)
+        outdated = known is not None and len(answer.snapshot.classes) > known
+        self._note(answer.snapshot)
+        return Peek(list(answer.leases), outdated, True, unmet or answer.worker_state is WorkerState.DEAD)
+
+    async def _take(
+        self, request: Exchange, plan: Plan, left: Left, parts: Parts, turn: Turn, *, wait: bool
+    ) -> list[Lease]:
+        """Take what comes after the durable jobs. A worker that got nothing looks at all, and waits here too."""
+        takes: Sequence[Take] = [take for take in plan.takes if not take.key.persist] if wait else parts.then
+        asked = Exchange(
+            request.worker_id, os.urandom(TOKEN_BYTES), (), left.of(plan, takes), wait=wait,
+            wait_lanes=request.wait_lanes, want_snapshot=request.want_snapshot,
+        )  # fmt: skip
+        if wait:
+            self._waiting.add(request.worker_id or "")
+        answer = await self._aside.ask(lambda store: store.exchange(asked), turn)
+        if answer is None:
+            return []
+        if answer.snapshot is not None:
+            self._note(answer.snapshot)
+        given = {lease.class_key for lease in answer.leases}
+        if len(answer.leases) < left.free:
+            until = time.monotonic() + BARREN
+            self._barren |= {take.key: until for take in parts.then if take.key not in given}
+        return list(answer.leases)
+
+    def _answer(self, answer: Exchanged, leases: Sequence[Lease]) -> Exchanged:
+        """Join what both gave. The durable store's clock is the one that counts."""
+        ours = [lease._replace(started_at=answer.now_at) for lease in leases]
+        snapshot = None if answer.snapshot is None else self._join(answer.snapshot)
+        return answer._replace(leases=[*answer.leases, *ours], snapshot=snapshot)
+
+    # ------------------------------------------------------------------ what waits
+
+    def _holds(self, key: ClassKey) -> bool:
+        """Tell whether jobs of a class that could start wait in the transient store."""
+        view = self._views.get(key)
+        if self._aside.away or view is None or not view.waiting or view.blocked is not None:
+            return False
+        return self._barren.get(key, 0.0) <= time.monotonic()
+
+    def _note(self, snapshot: Snapshot) -> None:
+        """Remember what is in the transient store. A class once seen counts for ever, as those of all stores do."""
+        self._looked = time.monotonic()
+        self._classes = max(self._classes, len(snapshot.classes))
+        gone = {key: _emptied(view) for key, view in self._views.items()}
+        self._views = gone | transient_views(snapshot)
+
+    def _is_calm(self) -> bool:
+        """Tell whether nothing waited in the transient store a moment ago."""
+        return time.monotonic() - self._looked < FRESH and not any(view.waiting for view in self._views.values())
+
+    def _join(self, snapshot: Snapshot) -> Snapshot:
+        self._strays = frozenset(view.key for view in snapshot.classes if not view.key.persist)
+        views = self._views
+        if self._aside.away:
+            views = {key: _emptied(view) for key, view in views.items()}
+        return join_views(snapshot, views)
+
+    def _durable_known(self, plan: Plan) -> int | None:
+        """Give how many classes of the durable store a plan was made from: at most so many, if more came up since."""
+        elsewhere = len(self._views.keys() - self._strays)
+        return None if plan.known is None else max(0, plan.known - elsewhere)
+
+    async def _look(self, turn: Turn | None = None) -> None:
+        seen = await self._aside.ask(lambda store: store.snapshot(), turn)
+        if seen is not None:
+            self._note(seen)
+
+    # ------------------------------------------------------------------ workers
+
+    async def renew(self, beat: Beat) -> Renewed:
+        answer = await self._durable.renew(beat)
+        if answer.state is not WorkerState.DEAD:
+            await self._renew_aside(beat)
+        return answer
+
+    async def _renew_aside(self, beat: Beat) -> None:
+        """Renew at the transient store, too; if that takes long, without keeping anybody's leases waiting for it."""
+        if self._renewing is None or self._renewing.done():
+            asked = self._aside.ask(lambda store: _register(store, beat._replace(held=())))
+            self._renewing = asyncio.get_running_loop().create_task(asked)
+            await asyncio.wait({self._renewing}, timeout=PROMPT)
+
+    def _is_unmet(self, worker_id: str) -> bool:
+        """Tell whether the transient store may have forgotten a worker, or let its deadline pass, while it was away."""
+        if self._returns != self._aside.returns:
+            self._returns, self._met = self._aside.returns, set()
+        return self._returns > 0 and worker_id not in self._met
+
+    async def _introduce(self, worker_id: str, turn: Turn) -> bool:
+        """Make a worker known to the transient store as the durable one knows it. Tells whether that was done."""
+        try:
+            survey = await self._durable.survey()
+        except StoreError:  # What was claimed must not be lost for it; the next exchange comes here too.
+            return False
+        worker = next((worker for worker in survey.workers if worker.worker_id == worker_id), None)
+        if worker is None or worker.state is not WorkerState.ACTIVE:
+            return False
+        beat = Beat(worker, worker.lease_ends_at - survey.now_at, 0, register=True)
+        if await self._aside.ask(lambda store: store.renew(beat), turn) is None:
+            return False
+        self._met.add(worker_id)
+        return True
+
+    async def _withdraw(self, worker_id: str) -> None:
+        """Wait at the durable store no longer. If that fails, one wake-up may go astray: somebody polls."""
+        with contextlib.suppress(StoreError):
+            await self._durable.exchange(Exchange(worker_id, os.urandom(TOKEN_BYTES), plan=Plan()))
+
+    async def leases(self, *, worker_id: str | None = None, limit: int = 1_000) -> list[Lease]:
+        return await self._durable.leases(worker_id=worker_id, limit=limit)
+
+    async def bury(self, worker_id: str, *, left: bool = False) -> None:
+        await self._durable.bury(worker_id, left=left)
+        self._begun.pop(worker_id, None)
+        self._waiting.discard(worker_id)
+        await self._aside.ask(lambda store: store.bury(worker_id, left=left))
+
+    async def drain(self, worker_id: str) -> bool:
+        found = await self._durable.drain(worker_id)
+        if found:
+            await self._aside.ask(lambda store: store.drain(worker_id))
+        return found
+
+    def listen(self, name: str) -> Ear:
+        ear = self._durable.listen(name)
+        if name.startswith(WATCHER) or name.endswith(KEEPER):  # Of transient jobs there is nothing to be told.
+            return ear
+        return PairedEar(ear, lambda: self._aside.listen(name))
+
+    # ------------------------------------------------------------------ pictures
+
+    async def snapshot(self) -> Snapshot:
+        await self._look()
+        return self._join(await self._durable.snapshot())
+
+    async def stats(self) -> Stats:
+        stats = await self._durable.stats()
+        other = await self._aside.ask(lambda store: store.stats())
+        return stats if other is None else join_stats(stats, other)
+
+    async def waiting_of(self, tenant: str) -> dict[str, LaneStats]:
+        return await self._durable.waiting_of(tenant)  # A transient job has no tenant.
+
+    async def survey(self) -> Survey:
+        await self._look()
+        survey = await self._durable.survey()
+        return survey._replace(snapshot=self._join(survey.snapshot))
+
+    async def standing(self, job_id: JobId) -> Standing | None:
+        await self._look()
+        standing = await self._durable.standing(job_id)
+        if standing is None:
+            return None
+        survey = standing.survey
+        return standing._replace(survey=survey._replace(snapshot=self._join(survey.snapshot)))
+
+    async def witness(self, reasons: Mapping[ClassKey, str]) -> None:
+        await self._durable.witness({key: why for key, why in reasons.items() if key.persist or key in self._strays})
+
+    async def facts(self) -> dict[str, str]:
+        facts = await self._durable.facts()
+        other = await self._aside.ask(lambda store: store.facts())
+        if other is None:
+            return facts | {"transient jobs": f"refused, their store is away: {self._aside.away}"}
+        return facts | {"transient jobs": f"in {other['store']}"}
+
+    async def schema(self) -> tuple[int | None, int]:
+        return await self._durable.schema()
+
+    # ------------------------------------------------------------------ documents and upkeep
+
+    async def read(self, kind: str, name: str | None = None) -> list[Document]:
+        return await self._durable.read(kind, name)
+
+    async def write(self, kind: str, name: str, body: bytes | None, *, if_version: int | None = None) -> int | None:
+        version = await self._durable.write(kind, name, body, if_version=if_version)
+        if kind == RULES and version is not None:
+            await self._aside.ask(lambda store: store.write(kind, name, body))
+        return version
+
+    async def prune(self, keep: Keep, *, limit: int = 1_000) -> int:
+        touched = await self._durable.prune(keep, limit=limit)
+        rules = await self._durable.read(RULES)
+
+        async def look_after(store: Store) -> None:
+            await store.prune(keep, limit=limit)
+            await _teach(store, rules)
+
+        await self._aside.ask(look_after)
+        return touched
+
+    async def _told_all(self, store: Store) -> None:
+        """Tell the transient store, which was away, what it has missed."""
+        await _teach(store, await self._durable.read(RULES))
+
+    # ------------------------------------------------------------------ durable jobs
+
+    async def cancel(self, job_ids: Sequence[JobId], reason: str = "cancelled") -> list[State | None]:
+        return await self._durable.cancel(job_ids, reason)
+
+    async def amend(self, amendments: Sequence[Amendment]) -> list[bool]:
+        return await self._durable.amend(amendments)
+
+    async def retry(self, job_ids: Sequence[JobId]) -> list[State | None]:
+        return await self._durable.retry(job_ids)
+
+    async def get(self, job_ids: Sequence[JobId]) -> list[Job | None]:
+        return await self._durable.get(job_ids)
+
+    async def find(self, query: JobQuery) -> list[Job]:
+        return await self._durable.find(query)
+
+    async def purge(self, states: Sequence[State], job_ids: Sequence[JobId] | None, *, limit: int = 1_000) -> int:
+        return await self._durable.purge(states, job_ids, limit=limit)
+
+
+def _passing(finished: Sequence[Report]) -> Sequence[Report]:
+    """Give the reports of transient jobs, which are only counted."""
+    return [report for report in finished if not report.token]
+
+
+async def _teach(store: Store, rules: Sequence[Document]) -> None:
+    """Bring the rules to the transient store as the durable one has them: pauses hold for both kinds."""
+    ours = {document.name: document.body for document in rules}
+    theirs = {document.name: document.body for document in await store.read(RULES)}
+    for name in sorted(ours.keys() | theirs.keys()):
+        if ours.get(name) != theirs.get(name):
+            await store.write(RULES, name, ours.get(name))
+
+
+def _emptied(view: ClassView) -> ClassView:
+    return view._replace(waiting=0, oldest_at=None, head_key=0)
+
+
+async def _register(store: Store, beat: Beat) -> None:
+    renewed = await store.renew(beat)
+    if renewed.state is WorkerState.DEAD and not beat.register:  # It was emptied, or away for too long.
+        await store.renew(beat._replace(register=True))
+
+
+def _renumbered(problem: IdempotencyConflict, places: Sequence[int]) -> IdempotencyConflict:
+    """Name a job by its place in the whole batch."""
+    index = int(str(problem.facts["index"]))
+    said = str(problem).replace(f"job {index} of", f"job {places[index]} of", 1)
+    return IdempotencyConflict(said, **(problem.facts | {"index": places[index]}))

@@ -1,0 +1,104 @@
+"""Verbs right where the caller is: on the caller's connection, in the caller's thread, in the caller's transaction."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Generator
+from functools import partial
+from typing import Any, Generic, Protocol, TypeVar
+
+from headway.stores.sqlite.connection import Connection
+from headway.stores.sqlite.shared_file import Guest, GuestConnection
+from headway.stores.sqlite.transaction import Hooks, Memory
+
+T = TypeVar("T")
+
+
+class Caller(Protocol):
+    """Whoever has the connection."""
+
+    def connection(self) -> sqlite3.Connection:
+        """Give the connection of this thread, in autocommit or in the caller's transaction."""
+        ...
+
+    def after_commit(self, action: Callable[[], None]) -> None:
+        """Do something once the caller's transaction is durable, and only then."""
+        ...
+
+
+class Joined:
+    """Carries out each verb at once. Inside a transaction it joins it: rolled back, it never was.
+
+    There is nothing to wait for, so a verb may be awaited by any loop or by none.
+    """
+
+    def __init__(self, driver: Guest, caller: Caller) -> None:
+        self.driver = driver
+        self._caller = caller
+
+    async def open(self) -> None:
+        self.driver.claim()
+        with self.driver.naming():
+            self.driver.check(self._caller.connection())
+
+    async def close(self) -> None:
+        """The connection is the caller's."""
+
+    async def version(self) -> int | None:
+        return self.driver.version()
+
+    def write(self, function: Callable[[Connection, Hooks], T], *, vital: bool = True) -> Done[T]:
+        return Done(self._run(function, "BEGIN IMMEDIATE"))
+
+    def read(self, function: Callable[[Connection, Hooks], T]) -> Done[T]:
+        return Done(self._run(function, "BEGIN"))
+
+    def _run(self, function: Callable[[Connection, Hooks], T], begin: str) -> T:
+        raw = self._caller.connection()
+        hooks = _Hooks()
+        joins = raw.in_transaction
+        with self.driver.naming():
+            raw.execute("SAVEPOINT headway" if joins else begin)
+            try:
+                value = function(GuestConnection(raw), hooks)
+                raw.execute("RELEASE headway" if joins else "COMMIT")
+            except BaseException:
+                if raw.in_transaction:  # Some errors undo a transaction by themselves.
+                    for undo in ("ROLLBACK TO headway", "RELEASE headway") if joins else ("ROLLBACK",):
+                        raw.execute(undo)
+                raise
+        for action in hooks.after:
+            if joins:
+                self._caller.after_commit(action)
+            else:
+                action()
+        return value
+
+
+class Done(Generic[T]):
+    """An answer that is there already."""
+
+    def __init__(self, value: T) -> None:
+        self._value = value
+
+    def __await__(self) -> Generator[Any, None, T]:
+        yield from ()
+        return self._value
+
+
+class _Hooks:
+    """What one call leaves to be done. What it learns is remembered only once it is durable."""
+
+    def __init__(self) -> None:
+        self.after: list[Callable[[], None]] = []
+
+    def after_commit(self, action: Callable[[], None]) -> None:
+        self.after.append(action)
+
+    def after_rollback(self, action: Callable[[], object]) -> None:
+        """Nothing was remembered that would have to be forgotten."""
+
+    def borrow(self, memory: Memory) -> Memory:
+        learned = memory.copy()
+        self.after.append(partial(memory.adopt, learned))
+        return learned

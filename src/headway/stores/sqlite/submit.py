@@ -1,0 +1,115 @@
+"""Submit: recognise what is known, keep what is new."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from headway.core.job import JobId, NewJob, Submitted
+from headway.stores.base import check_same
+from headway.stores.sqlite import rows
+from headway.stores.sqlite.connection import KnownAlready
+from headway.stores.sqlite.ordering import Lines
+from headway.stores.sqlite.transaction import Transaction
+
+
+def submit(tx: Transaction, jobs: Sequence[NewJob]) -> list[Submitted]:
+    """Keep the jobs that are new; answer for all."""
+    if all(job.persist and job.idempotency_key is None and job.unique_key is None for job in jobs):
+        # Ids are made at random, so they are new unless a submit is repeated: then the file refuses them.
+        try:
+            with tx.db.savepoint():
+                _keep(tx, jobs)
+        except KnownAlready:
+            tx.forget_changes()
+        else:
+            tx.changed += [job.job_id for job in jobs]
+            return [Submitted(job.job_id) for job in jobs]
+    answers, fresh = _check(tx, jobs)
+    if fresh:
+        _keep(tx, fresh)
+        tx.changed += [answer.job_id for answer in answers]
+    return answers
+
+
+def _keep(tx: Transaction, fresh: Sequence[NewJob]) -> None:
+    """Write jobs that are new. Raises ``KnownAlready`` if one is not."""
+    last = int(tx.db.first("next_sequence", len(fresh)))
+    seq = first = last - len(fresh)
+    now_at, namespace_id, known_class_id = tx.now_at, tx.namespace_id, tx.known_class_id
+    job_rows: list[tuple[Any, ...]] = []
+    place = Lines(tx).place
+    for job in fresh:
+        seq += 1
+        # Taken apart once: this is done for every job there is.
+        (job_id, task, payload, digest, lane, max_retries, timeout_ms, needs, rung, tenant, retry, delay_ms, due_at,
+         expires_ms, idempotency_key, idempotency_ms, unique_key, trace_id, persist, limits) = job  # fmt: skip
+        # A plain tuple finds the class: to make a ClassKey for each job would cost more than to look it up.
+        class_id = known_class_id((lane, needs, rung, persist)) or tx.class_id(job.class_key)
+        if not persist:
+            tx.db.run("submit_transient", class_id, seq, job_id, task, tenant, trace_id, timeout_ms, payload)
+            tx.eligible.append(class_id)
+            continue
+        order_key: int | None = seq
+        if delay_ms or due_at is not None:
+            due_at = max(due_at or 0, now_at + delay_ms)
+            if due_at > now_at:
+                order_key = None
+                tx.db.run("delay", namespace_id, due_at, seq, class_id, 0, 0, 0, None, None, None, None)
+            else:
+                due_at = None
+        if order_key is not None:
+            tx.eligible.append(class_id)
+            order_key = place(class_id, seq, task, tenant)
+        expires_at = None if expires_ms is None else now_at + expires_ms
+        job_rows.append(
+            (seq, job_id, namespace_id, class_id, order_key, due_at, task, tenant, trace_id, now_at, expires_at,
+             max_retries, timeout_ms, None if retry is None else rows.retry_text(retry), idempotency_key, unique_key,
+             rows.json_list(limits) if limits else None, payload)
+        )  # fmt: skip
+        if unique_key is not None:
+            tx.db.run("submit_unique", namespace_id, unique_key, seq)
+        if idempotency_key is not None:
+            scope = (namespace_id, tenant or "", idempotency_key)
+            tx.db.run("submit_key", *scope, job_id, digest, now_at + idempotency_ms)
+        if expires_at is not None:
+            tx.db.run("submit_expiry", namespace_id, expires_at, seq)
+    tx.db.run_many("submit_job", job_rows)
+    tx.db.run("submit_ready", first, last)
+    tx.count({"submitted": len(fresh)})
+
+
+def _check(tx: Transaction, jobs: Sequence[NewJob]) -> tuple[list[Submitted], list[NewJob]]:
+    """Answer for each job before anything is written, as if those before it were already kept."""
+    found = tx.db.run("known_ids", rows.json_list([job.job_id for job in jobs]), tx.namespace_id)
+    known: dict[str, tuple[str, bytes]] = {job_id: (task, payload) for job_id, task, payload in found}
+    keys: dict[tuple[str, str], tuple[JobId, bytes]] = {}
+    unique: dict[str, JobId] = {}
+    answers: list[Submitted] = []
+    fresh: list[NewJob] = []
+    for index, job in enumerate(jobs):
+        if (same := known.get(job.job_id)) is not None:
+            check_same(same, (job.task, job.payload), job, index, "job id")
+            answers.append(Submitted(job.job_id))
+            continue
+        if job.idempotency_key is not None:
+            scope = (job.tenant or "", job.idempotency_key)
+            first = keys.get(scope) or tx.db.run("known_key", tx.namespace_id, *scope, tx.now_at).fetchone()
+            if first is not None:
+                check_same(first[1], job.digest, job, index, "idempotency key")
+                answers.append(Submitted(first[0], deduplicated=True))
+                continue
+        if job.unique_key is not None:
+            holder = unique.get(job.unique_key) or tx.db.first("known_unique", tx.namespace_id, job.unique_key)
+            if holder is not None:
+                answers.append(Submitted(holder, deduplicated=True))
+                continue
+        if job.persist:
+            known[job.job_id] = (job.task, job.payload)
+        if job.idempotency_key is not None:
+            keys[job.tenant or "", job.idempotency_key] = (job.job_id, job.digest)
+        if job.unique_key is not None:
+            unique[job.unique_key] = job.job_id
+        answers.append(Submitted(job.job_id))
+        fresh.append(job)
+    return answers, fresh

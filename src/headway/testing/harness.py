@@ -1,0 +1,294 @@
+"""The test bed: an app whose jobs go to memory and run when told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+from headway.client.app import Headway
+from headway.client.client import Client
+from headway.client.codec import read_payload
+from headway.client.job import Job
+from headway.client.settings import nearest
+from headway.client.task import Task
+from headway.core.cron import next_tick, parse_cron
+from headway.core.errors import BadArguments, ConfigError
+from headway.core.job import JobId, NewJob, State, Submitted
+from headway.policy_store.current import InForce
+from headway.stores.base import Store
+from headway.stores.open import open_store
+from headway.testing.clock import ManualClock
+from headway.testing.runner import Bench
+
+AnyTask = Task[Any, Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Drained:
+    """What a drain did. A job that was retried and then completed is in both lists."""
+
+    completed: list[Job[Any]]
+    failed: list[Job[Any]]  # Ended as failed or dead_letter.
+    cancelled: list[Job[Any]]  # Stopped while they ran.
+    retried: list[Job[Any]]  # Went back to the queue, once for each time: failed attempts, snoozes.
+    errors: list[BaseException]  # What tasks raised, steering exceptions left out.
+    attempts: int  # All that ran, transient jobs too, of which nothing else is known.
+
+
+@dataclass(frozen=True, slots=True)
+class Enqueued:
+    """A job as it was enqueued. ``arguments`` are by name, without those left to their defaults."""
+
+    job: Job[Any]
+    task: str
+    arguments: dict[str, Any]
+    priority: str
+    tenant: str | None
+    delay: float  # Seconds.
+
+    def __str__(self) -> str:
+        arguments = ", ".join(f"{name}={value!r}" for name, value in self.arguments.items())
+        extras = f"  priority={self.priority}"
+        extras += f" tenant={self.tenant}" if self.tenant is not None else ""
+        extras += f" delay={self.delay:g} s" if self.delay else ""
+        return f"{self.task}({arguments}){extras}"
+
+
+class Testbed:
+    """Tests an app without a worker: jobs go to a memory store and run when ``drain`` is called.
+
+    ``with Testbed(app) as bed:`` keeps an app of yours away from its own store for the length of the block;
+    afterwards it is as before. Without an app the bed makes one, ``bed.app``. Time is ``bed.clock``, which stands
+    still until ``advance`` moves it. ``slots`` jobs run at a time: with one, their order is exactly the policy's;
+    jobs that wait for others need more.
+    """
+
+    __test__ = False  # Not a test itself, whatever its name makes pytest think.
+
+    attempts_max = 10_000  # A drain that starts more than these has jobs that never end.
+
+    def __init__(self, app: Headway | None = None, *, clock: ManualClock | None = None, slots: int = 1) -> None:
+        self._owned = app is None
+        self.app = Headway("memory://") if app is None else app
+        self.clock = clock or ManualClock()
+        self._slots = slots
+        self._store = open_store("memory://", clock=self.clock)
+        self._client = _BedClient(self, self._store)
+        self._before: Client | None = None
+        self._in_force = self.app.in_force
+
+    def __enter__(self) -> Testbed:
+        if self._before is not None:
+            raise ConfigError("this test bed is in use already")
+        self._before, self.app.client = self.app.client, self._client
+        # The bed's own store has no policy until a test applies one, so what the app knows now is what holds.
+        self._in_force, self.app.in_force = self.app.in_force, InForce(self.app.policy, settled=True)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._owned:
+            self.app.close()
+        if self._before is not None:
+            self.app.client, self._before = self._before, None
+            self.app.in_force = self._in_force
+
+    # ------------------------------------------------------------------ running jobs
+
+    async def adrain(self, *, advance: bool = False, raise_errors: bool = False) -> Drained:
+        """Run every eligible job here, and those they enqueue, until nothing is eligible.
+
+        Claiming, retrying and reporting are those of a worker, and so is the order. Async tasks are awaited, plain
+        ones run in a thread; tasks of executor ``process`` run in a thread too, not in a process. The app's
+        lifespan is entered. Jobs have every capability they need.
+
+        ``advance``: when nothing is eligible, move the clock to the next delayed job or retry and go on.
+        ``raise_errors``: stop at the first exception a task raises and raise it here, once its attempt is recorded.
+        Raises ``RuntimeError`` after ``attempts_max`` attempts.
+        """
+        bench = Bench(
+            self.app,
+            self._store,
+            slots=self._slots,
+            attempts_max=self.attempts_max,
+            raise_errors=raise_errors,
+            move_on=self._jump if advance else lambda _: False,
+        )
+        await bench.run_out()
+        return drained(bench)
+
+    def drain(self, *, advance: bool = False, raise_errors: bool = False) -> Drained:
+        """Blocking twin of ``adrain``. Async tasks run on a loop of their own, in this thread."""
+        _refuse_on_loop("drain", "adrain")
+        return asyncio.run(self.adrain(advance=advance, raise_errors=raise_errors))
+
+    async def atick(self, task: AnyTask) -> Job[Any]:
+        """Move the clock to a cron task's next tick and enqueue what it makes."""
+        cron = self.app.crons.get(task.name)
+        if cron is None:
+            raise ConfigError(f"task {task.name} is not a cron")
+        tick_at = next_tick(parse_cron(cron.expression, cron.tz), self.clock())
+        if tick_at is None:
+            raise ConfigError(f"task {task.name}: the cron {cron.expression!r} never ticks again")
+        self.clock.advance(ms=tick_at - self.clock())
+        call = task.call()
+        if cron.overlap == "skip":
+            call = call._replace(new=call.new._replace(unique_key=f"cron:{task.name}"))
+        return await self.app.submit_call(call)
+
+    def tick(self, task: AnyTask) -> Job[Any]:
+        """Blocking twin of ``atick``."""
+        _refuse_on_loop("tick", "atick")
+        return asyncio.run(self.atick(task))
+
+    def _jump(self, ms: int) -> bool:
+        self.clock.advance(ms=ms)
+        return True
+
+    # ------------------------------------------------------------------ looking at what was enqueued
+
+    def enqueued(self, task: AnyTask | str | None = None) -> list[Enqueued]:
+        """List the jobs enqueued so far, oldest first, whatever became of them. Deduplicated ones are left out."""
+        name = task.name if isinstance(task, Task) else task
+        return [self._describe(new) for new in list(self._client.submitted.values()) if name in (None, new.task)]
+
+    def assert_enqueued(
+        self,
+        task: AnyTask,
+        *,
+        count: int | None = None,
+        priority: str | None = None,
+        tenant: str | None = None,
+        **arguments: Any,
+    ) -> list[Enqueued]:
+        """Assert that a job of this task was enqueued with these arguments, among others; give those that match.
+
+        ``count`` asks for exactly so many; without it one is enough. Arguments left to their defaults match those.
+        """
+        __tracebackhide__ = True  # pytest shows the line of the test instead.
+        for name in arguments:
+            if name not in task.signature.parameters:
+                hint = nearest(name, list(task.signature.parameters))
+                raise BadArguments(f"task {task.name} has no parameter {name!r}{hint}")
+        wanted: list[Callable[[Enqueued], bool]] = [
+            lambda job: job.task == task.name,
+            lambda job: priority in (None, job.priority),
+            lambda job: tenant in (None, job.tenant),
+            lambda job: all(_has(task, job, name, value) for name, value in arguments.items()),
+        ]
+        everything = self.enqueued()
+        found = [job for job in everything if all(fits(job) for fits in wanted)]
+        if len(found) != count if count is not None else not found:
+            shown = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
+            sought = f"{task.name}({shown})"
+            sought += f" with priority {priority}" if priority is not None else ""
+            sought += f" for tenant {tenant}" if tenant is not None else ""
+            raise AssertionError(_complaint(sought, count, found, everything))
+        return found
+
+    def _describe(self, new: NewJob) -> Enqueued:
+        task = self.app.tasks.get(new.task)
+        if task is None:
+            arguments, job = read_payload(new.payload), self.app.job(new.job_id)
+        else:
+            args, kwargs = task.signature.decode(new.payload)
+            arguments, job = task.signature.bind(tuple(args), kwargs), task.job(new.job_id)
+        return Enqueued(job, new.task, arguments, new.lane, new.tenant, new.delay_ms / 1_000)
+
+
+def drained(bench: Bench) -> Drained:
+    """Return what a bench did. Raises the first error if it was to, and ``RuntimeError`` if its jobs never ended."""
+    if bench.endless is not None:
+        raise RuntimeError(
+            f"{bench.attempts_max:,} attempts were made and jobs still come, the next one of {bench.endless}: "
+            "does a task always snooze, or enqueue itself?"
+        )
+    if bench.raise_errors and bench.errors:
+        raise bench.errors[0]
+    jobs: dict[State, list[Job[Any]]] = {state: [] for state in State}
+    for report in bench.reports:
+        jobs[report.state].append(bench.app.job(report.job_id))
+    return Drained(
+        completed=jobs[State.COMPLETED],
+        failed=[*jobs[State.FAILED], *jobs[State.DEAD_LETTER]],
+        cancelled=jobs[State.CANCELLED],
+        retried=jobs[State.QUEUED],
+        errors=bench.errors,
+        attempts=bench.attempts,
+    )
+
+
+def drain(app: Headway, *, advance: bool = False, raise_errors: bool = False) -> Drained:
+    """Drain the test bed that an app is in; see ``Testbed.adrain``."""
+    return _bed_of(app).drain(advance=advance, raise_errors=raise_errors)
+
+
+async def adrain(app: Headway, *, advance: bool = False, raise_errors: bool = False) -> Drained:
+    """Drain the test bed that an app is in; see ``Testbed.adrain``."""
+    return await _bed_of(app).adrain(advance=advance, raise_errors=raise_errors)
+
+
+def assert_enqueued(
+    app: Headway,
+    task: AnyTask,
+    *,
+    count: int | None = None,
+    priority: str | None = None,
+    tenant: str | None = None,
+    **arguments: Any,
+) -> list[Enqueued]:
+    """Assert what was enqueued in the test bed that an app is in; see ``Testbed.assert_enqueued``."""
+    __tracebackhide__ = True
+    return _bed_of(app).assert_enqueued(task, count=count, priority=priority, tenant=tenant, **arguments)
+
+
+class _BedClient(Client):
+    """A client that leads to the bed's store and remembers what went there."""
+
+    def __init__(self, bed: Testbed, store: Store) -> None:
+        super().__init__(lambda: store)
+        self.bed = bed
+        self.submitted: dict[JobId, NewJob] = {}
+
+    async def submit(self, jobs: Sequence[NewJob]) -> list[Submitted]:
+        answers = await super().submit(jobs)
+        for job, answer in zip(jobs, answers, strict=True):
+            if not answer.deduplicated:
+                self.submitted.setdefault(job.job_id, job)
+        return answers
+
+
+def _bed_of(app: Headway) -> Testbed:
+    if not isinstance(app.client, _BedClient):
+        raise ConfigError("this app is in no test bed; write `with Testbed(app):` around the test")
+    return app.client.bed
+
+
+def _refuse_on_loop(name: str, twin: str) -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise RuntimeError(f"{name}() was called on a running event loop; write `await {twin}()`")
+
+
+def _has(task: AnyTask, job: Enqueued, name: str, value: object) -> bool:
+    found = job.arguments.get(name, task.signature.parameters[name].default)
+    if found == value:
+        return True
+    try:  # A tuple arrives as a list, a model as an object: what counts is what was stored.
+        return task.signature.canonical({name: found}) == task.signature.canonical({name: value})
+    except Exception:
+        return False
+
+
+def _complaint(sought: str, count: int | None, found: Sequence[Enqueued], everything: Sequence[Enqueued]) -> str:
+    wanted = "a job" if count is None else f"{count} job{'s' if count != 1 else ''}"
+    matched = "" if count is None else f", but {len(found)} matched"
+    if not everything:
+        return f"expected {wanted} {sought}{matched}; nothing was enqueued"
+    return f"expected {wanted} {sought}{matched}; enqueued were:\n" + "\n".join(f"  {job}" for job in everything)

@@ -1,0 +1,212 @@
+"""The real runner, made to stop when nothing is left to do."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from headway.client.app import Headway
+from headway.client.loading import policy_file
+from headway.core.errors import Steer
+from headway.core.lease import Lease, Report
+from headway.core.policy.retry import Ending, Released, TimedOut
+from headway.core.snapshot import Snapshot
+from headway.core.worker import Worker
+from headway.dispatch.job_source import Fed, LocalFeed, Ran
+from headway.maintenance.recovery import end_worker
+from headway.stores.base import Ear, Exchange, Progress, Store
+from headway.worker.active_job import Running
+from headway.worker.backend.base import Feed, LocalPost, Pace
+from headway.worker.claimer import Claimer
+from headway.worker.executors.inline import InlineExecutor
+from headway.worker.executors.thread import ThreadExecutor
+from headway.worker.runner import Runner
+from headway.worker.slot_table import Board, Stop
+
+LEASE_MS = 1_000 * 365 * 24 * 3_600_000  # However far a test moves the clock, the bench is never taken for dead.
+
+MoveOn = Callable[[int], bool]  # Gets the milliseconds until the next delayed job; False if it should be left alone.
+
+
+class Bench(Runner):
+    """Claims, runs and reports jobs as a worker does, and ends when none is eligible.
+
+    What it keeps: the ``reports`` handed in, how many ``attempts`` were started, and the ``errors`` tasks raised.
+    """
+
+    _threaded = frozenset({"thread", "process"})
+
+    def __init__(
+        self, app: Headway, store: Store, *, slots: int, attempts_max: int, raise_errors: bool, move_on: MoveOn
+    ) -> None:
+        self.app = app
+        self._own_board = Board.create(slots)
+        self.reports: list[Report] = []
+        self._store = store
+        super().__init__(
+            app,
+            _FreshPost(store, app.in_force, file=policy_file(app), kept=self.reports),
+            self._own_board,
+            worker_id=f"testbed:{uuid.uuid4().hex[:6]}",
+            host="testbed",
+            slots=slots,
+            reserved=0,
+            app_path=None,
+        )
+        self._executors["process"] = _ThreadForProcess(slots)
+        self.attempts_max = attempts_max
+        self.raise_errors = raise_errors
+        self._move_on = move_on
+        self.pace = self.pace._replace(dead_after=LEASE_MS / 1_000)
+        self.errors: list[BaseException] = []
+        self.attempts = 0
+        self.endless: str | None = None  # The task that was about to run when the bound was reached.
+
+    async def run_out(self) -> None:
+        """Run until nothing is eligible. The app's lifespan is entered once."""
+        try:
+            await self.run(ready=_at_once)
+        finally:
+            # A drain that was interrupted stops what it runs and gives it back.
+            self.stop_jobs(self.stuck, Stop.DRAIN)
+            await end_worker(
+                self._store, self.worker.worker_id, self._app.policy, lambda lease: Released("interrupted")
+            )
+            if not self.stuck:
+                self._own_board.close()
+
+    def _make_claimer(self, feed: Feed[Report], ear: Ear) -> Claimer[Report]:
+        return _Clerk(
+            feed,
+            ear,
+            slots=self.worker.slots,
+            start=self._start,
+            handed_in=self._handed_in,
+            confirm=LEASE_MS,
+            bench=self,
+        )
+
+    async def _prepare_processes(self) -> None:
+        """Nothing to prepare: they are threads here."""
+
+    def begins(self, lease: Lease) -> bool:
+        """Count an attempt that is about to start. False if there were too many."""
+        self.attempts += 1
+        if self.attempts > self.attempts_max:
+            self.endless = lease.task
+        return self.endless is None
+
+    @property
+    def halted(self) -> bool:
+        return self.endless is not None or (self.raise_errors and bool(self.errors))
+
+    def moves_on(self, next_due: float | None) -> bool:
+        """Tell whether a delayed job was made due."""
+        return next_due is not None and not self.halted and self._move_on(round(next_due * 1_000))
+
+    def _ending(self, job: Running, error: BaseException) -> Ending | None:
+        if job.stop is not Stop.TIMEOUT and not isinstance(error, Steer):
+            self.errors.append(error)
+        return super()._ending(job, error)
+
+    def _timed_out(self, job: Running, ending: Ending | None) -> TimedOut:
+        late = super()._timed_out(job, ending)
+        self.errors.append(TimeoutError(f"task {job.task.name}: {late.error.message}"))
+        return late
+
+
+async def _at_once() -> None: ...
+
+
+class _Clerk(Claimer[Report]):
+    """A claimer that does not wait for jobs to come: it ends when there is none."""
+
+    def __init__(self, feed: Feed[Report], *args: Any, bench: Bench, **kwargs: Any) -> None:
+        super().__init__(feed, *args, **kwargs)
+        self._bench = bench
+
+    async def run(self) -> None:
+        hearing = self.listen()
+        try:
+            while True:
+                fed = await self._exchange()
+                if self._free() > 0 and (fed.more or fed.leases):
+                    continue
+                if self._filled > len(self._over) + len(self._ended):
+                    await self._kick.wait()
+                    self._kick.clear()
+                elif not self._any_ended() and not self._bench.moves_on(fed.next_due):
+                    return
+        finally:
+            if hearing is not None:
+                hearing.cancel()
+            if self._progress_timer is not None:
+                self._progress_timer.cancel()
+
+    def ended(self, ran: Ran | None, slot: int | None, *, below: bool) -> None:
+        if self._bench.halted:
+            self.stop_claiming()
+        super().ended(ran, slot, below=below)
+
+    def _begin(self, leases: Sequence[Lease]) -> None:
+        for lease in leases:
+            if not self._bench.begins(lease):
+                self.stop_claiming()
+        super()._begin(leases)
+
+
+class _FreshPost(LocalPost):
+    """Gives the bench its own feed, which keeps all reports."""
+
+    def __init__(self, *args: Any, kept: list[Report], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._kept = kept
+
+    def feed(self, worker: Worker, pace: Pace, *, offset: float) -> Feed[Report]:
+        return _FreshFeed(self._store, self.in_force, worker.worker_id, worker.offers, kept=self._kept)
+
+
+class _FreshFeed(LocalFeed):
+    """A feed that looks at the store before each plan, so that the order never hangs on the age of a snapshot.
+
+    It has every capability that waiting jobs ask for, but not tasks that the app does not have.
+    """
+
+    def __init__(self, *args: Any, kept: list[Report]) -> None:
+        super().__init__(*args)
+        self._kept = kept
+
+    def words(self, ran: Sequence[Ran]) -> list[Report]:
+        reports = super().words(ran)
+        self._kept += reports
+        return reports
+
+    async def exchange(
+        self,
+        finished: Sequence[Report],
+        progress: Sequence[Progress],
+        *,
+        free: int,
+        free_below: int,
+        woken: bool = False,
+        claim_id: bytes | None = None,
+        wait: bool = True,
+    ) -> Fed:
+        told = Exchange(self._worker_id, finished=finished, progress=progress, want_snapshot=True)
+        answer = await self._store.exchange(told)
+        self._snapshot = answer.snapshot or Snapshot(answer.now_at)
+        wanted = {need for view in self._snapshot.classes for need in view.key.needs}
+        self._offers |= {need for need in wanted if not need.startswith("task:")}
+        fed = await super().exchange((), (), free=free, free_below=free_below, claim_id=claim_id, wait=wait)
+        return fed._replace(refused=answer.refused)
+
+
+class _ThreadForProcess(ThreadExecutor):
+    """Runs tasks of executor ``process`` in a thread, or on the loop if they are async."""
+
+    async def call(self, job: Running) -> Any:
+        job.context.state = {}  # What a lifespan made does not reach another process either.
+        if job.task.is_async:
+            return await InlineExecutor().call(job)
+        return await super().call(job)

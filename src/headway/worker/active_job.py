@@ -1,0 +1,43 @@
+"""One job in a slot."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from headway.client.context import Context
+from headway.client.task import Task
+from headway.core.lease import Lease
+from headway.worker.slot_table import Stop
+
+_NO = Stop.NO  # Named once: Python 3.11 searches for an enum's member each time.
+
+
+class Running:
+    """A leased job while it runs: its context, and whether it has been told to stop.
+
+    ``started`` and ``deadline`` are on the monotonic clock; ``below``: it counts against the slots outside the reserve.
+    """
+
+    __slots__ = ("below", "context", "deadline", "handle", "lease", "slot", "started", "stop", "task", "timer")
+
+    def __init__(
+        self,
+        lease: Lease,
+        task: Task[Any, Any, Any],
+        slot: int,
+        context: Context,
+        started: float,
+        deadline: float,
+        below: bool,
+    ) -> None:
+        self.lease = lease
+        self.task = task
+        self.slot = slot
+        self.context = context
+        self.started = started
+        self.deadline = deadline
+        self.below = below
+        self.stop = _NO
+        self.handle: asyncio.Task[None] | None = None
+        self.timer: asyncio.TimerHandle | None = None

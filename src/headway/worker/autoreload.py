@@ -1,0 +1,108 @@
+"""Restarts a worker when its source changes: for development."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+
+from headway.runtime.os_support import die_with_parent
+
+log = logging.getLogger("headway.worker")
+
+LOOK_EVERY = 0.5  # Seconds between looks at the files: short beside the time that a worker needs to start.
+SUFFIXES = (".py", ".toml")
+PASSED_OVER = {"__pycache__", "node_modules", "site-packages", "venv"}  # And every folder whose name begins with a dot.
+
+Seen = Mapping[str, float]
+
+
+def run_reloading(command: Sequence[str], folder: Path) -> int:
+    """Run a worker's command, and again each time a source file below a folder has changed. Return its exit code.
+
+    A change drains the worker as SIGTERM does. A worker that ended by itself, say because of a syntax error, is started
+    again by the next change. SIGINT and SIGTERM are passed on; the command has ended when this returns.
+    """
+    supervisor = _Supervisor(command)
+    before = {number: signal.signal(number, supervisor.received) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        return supervisor.run(lambda: source_times(folder))
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def source_times(folder: Path) -> dict[str, float]:
+    """Read when each source file below a folder was last changed."""
+    return dict(_walk(str(folder)))
+
+
+def changed_file(before: Seen, after: Seen) -> str | None:
+    """Name a file that is new, gone or changed; None if none is."""
+    for path in before.keys() | after.keys():
+        if before.get(path) != after.get(path):
+            return path
+    return None
+
+
+def _walk(folder: str) -> Iterator[tuple[str, float]]:
+    try:
+        entries = list(os.scandir(folder))
+    except OSError:  # It is gone, or not ours to read.
+        return
+    for entry in entries:
+        try:
+            if entry.is_dir(follow_symlinks=False):
+                if not entry.name.startswith(".") and entry.name not in PASSED_OVER:
+                    yield from _walk(entry.path)
+            elif entry.name.endswith(SUFFIXES):
+                yield entry.path, entry.stat().st_mtime
+        except OSError:
+            continue
+
+
+class _Supervisor:
+    """Starts the command, and knows whether it was told to stop."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self._command = list(command)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._told = threading.Event()
+
+    def received(self, number: int, _: FrameType | None) -> None:
+        """Pass a signal on: the first one drains the worker, the second stops it."""
+        self._told.set()
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+
+    def run(self, look: Callable[[], Seen]) -> int:
+        seen = look()
+        self._start()
+        while not self._told.wait(LOOK_EVERY):
+            now = look()
+            changed = changed_file(seen, now)
+            if changed is None:
+                continue
+            seen = now
+            log.info("worker.reloading", extra={"headway": {"changed": changed}})
+            self._end()
+            if not self._told.is_set():
+                self._start()
+        return 0 if self._process is None else self._process.wait()
+
+    def _start(self) -> None:
+        self._process = subprocess.Popen(  # noqa: S603  (the command of this very process)
+            self._command,
+            start_new_session=True,  # A Ctrl-C on the terminal is for this process alone, which passes it on once.
+            preexec_fn=die_with_parent,
+        )
+
+    def _end(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+            self._process.wait()

@@ -1,0 +1,496 @@
+"""A worker's post over HTTP: a server in front of the store registers it, hands it jobs and judges how they end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import random
+import time
+import uuid
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
+from typing import Any
+
+from headway.core.errors import HeadwayError, ServerRefused, ServerUnavailable, StoreError, WorkerUnknown
+from headway.core.job import JobId
+from headway.core.lease import Lease
+from headway.core.log_event import LogEvent
+from headway.core.policy.document import Policy, reserved_slots
+from headway.core.policy.ladder import Grant
+from headway.core.policy.retry import Released
+from headway.core.worker import TASK, Worker, WorkerState
+from headway.dispatch.job_source import Fed, Ran
+from headway.observability.job_output import Chunk
+from headway.observability.outage import Outage
+from headway.policy_store.catalogue import CronDocument
+from headway.policy_store.current import InForce
+from headway.protocol import worker as messages
+from headway.protocol.http_client import PATIENCE, Caller
+from headway.protocol.worker import Heard, Polled, Registered, Result, lease_of, result_of
+from headway.stores.base import KEEPER, Beat, Ear, Progress, Renewed, Store
+from headway.worker.backend.base import Admission, Fate, Feed, Known, Pace
+
+log = logging.getLogger("headway.worker")
+
+NEWS_WAIT = 5.0  # Seconds for which the server is asked to hold a poll for news.
+JOBS_WAIT = 20.0  # The same for jobs, or half the time within which a lease must be named.
+BATCH = 500  # Results in one body.
+BODY_MAX = 2 << 20  # Bytes of results in one body; servers take twice as much.
+GRACE_MAX = 3_600.0
+RESERVE_PAUSE = 0.005  # Seconds before a poll stands for the reserve alone: mostly another job ends first.
+BACKOFF_MIN, BACKOFF_MAX = 0.1, 2.0
+NOT_TAKEN = frozenset({400, 413, 422})  # Malformed, too large, not valid: the same again would fare no better.
+
+
+class HttpPost:
+    """Talks to a server. It has no store, so it does no chores: the server's side does them.
+
+    ``mark`` begins every payload and result of this Headway; it does not go over the wire.
+    """
+
+    store: Store | None = None
+
+    def __init__(self, address: str, token: str | None, in_force: InForce, *, mark: bytes) -> None:
+        self.in_force = in_force
+        self.outage = Outage(log)
+        self._caller = Caller(address, token)
+        self._mark = mark
+        self._sequence = itertools.count(1)
+        if not self._caller.address.is_private:
+            hint = "jobs and the token can be read on the way; use https"
+            log.warning(LogEvent("server.not_encrypted", server=str(self._caller.address), hint=hint))
+
+    async def open(self) -> None: ...
+
+    async def close(self) -> None:
+        await self._caller.close()
+
+    async def register(
+        self, worker: Worker, pace: Pace, known: Callable[[Policy], Known], *, reserved: int | None
+    ) -> Admission:
+        try:
+            told = known(self.in_force.policy)
+        except HeadwayError:  # A lane, say, that only the server's policy has.
+            told = Known([], {}, [])
+        answer = await self._register(worker, pace, told, reserved)
+        if told != (wanted := known(self.in_force.policy)):  # It hangs on the policy, which we know only now.
+            await self._ask(answer.worker_id, "drain", messages.Leaving(leave=True))
+            answer = await self._register(worker, pace, wanted, reserved)
+        kept = reserved_slots(self.in_force.policy, worker.slots, reserved)
+        admitted = replace(worker, worker_id=answer.worker_id, reserved=kept)
+        pace = Pace(answer.heartbeat_seconds, answer.dead_after_seconds, answer.confirm_seconds, pace.grace)
+        return Admission(admitted, pace)
+
+    def feed(self, worker: Worker, pace: Pace, *, offset: float) -> Feed[Result]:
+        return HttpFeed(
+            self._caller,
+            worker.worker_id,
+            self.in_force,
+            confirm=pace.confirm,
+            mark=self._mark,
+            outage=self.outage,
+        )
+
+    def listen(self, name: str) -> Ear:
+        return NewsEar(self._caller, name.removesuffix(KEEPER), self.in_force)
+
+    async def renew(self, beat: Beat) -> Renewed:
+        held = [messages.Named(job_id, token.hex()) for job_id, token in beat.held]
+        said = messages.Heartbeat(
+            current_load=len(held), tasks=held, seq=next(self._sequence), policy_version=self.in_force.version
+        )
+        try:
+            heard = await self._caller.ask(f"/internal/workers/{beat.worker.worker_id}/heartbeat", said, Heard)
+        except WorkerUnknown:
+            return Renewed(0, WorkerState.DEAD, [job_id for job_id, _ in beat.held])
+        if heard.policy is not None:
+            self.in_force.adopt(heard.policy_version, heard.policy)
+        lost = set(heard.lost)
+        grants = [Grant(job_id, "", round(seconds * 1_000)) for job_id, seconds in heard.budgets.items()]
+        return Renewed(0, heard.state, heard.lost, [job for job in heard.cancel if job not in lost], grants)
+
+    async def check(self) -> None:
+        await self._caller.get("/readyz")
+
+    async def follow(self) -> None: ...  # It comes with the answers to heartbeats.
+
+    def told(self, version: int, policy: dict[str, Any]) -> None:
+        self.in_force.adopt(version, policy)
+
+    async def learn(self, *, idle: bool) -> bool:
+        return False  # The server is told with each result.
+
+    async def write_output(self, worker_id: str, lease: Lease, chunks: Sequence[Chunk]) -> None:
+        with contextlib.suppress(WorkerUnknown):
+            await self._ask(worker_id, "output", messages.Written(lease.job_id, lease.token.hex(), list(chunks)))
+
+    async def give_back(
+        self, worker_id: str, held: Sequence[tuple[JobId, bytes]], fate: Fate, *, left: bool = False
+    ) -> None:
+        results = [result_of(fate(job_id, None), job_id, token) for job_id, token in held]
+        with contextlib.suppress(WorkerUnknown):  # Then the server has them already.
+            for batch in _batches(results):
+                await self._ask(worker_id, "result", messages.Results(batch))
+            await self._ask(worker_id, "drain", messages.Leaving(leave=True))
+
+    async def _register(self, worker: Worker, pace: Pace, known: Known, reserved: int | None) -> Registered:
+        said = messages.Register(
+            capabilities=[offer for offer in worker.offers if not offer.startswith(TASK)],
+            capacity=worker.slots,
+            name=worker.host,
+            pid=worker.pid,
+            version=worker.version,
+            reserved=reserved,
+            tasks=known.tasks,
+            limits={task: limits for task, limits in known.limits.items() if limits},
+            crons=_without_tenants(known.crons),
+            heartbeat_seconds=pace.heartbeat,
+            dead_after_seconds=pace.dead_after,
+            grace_seconds=min(GRACE_MAX, pace.grace),
+        )
+        answer = await self._caller.ask("/internal/workers/register", said, Registered)
+        if answer.not_published:
+            names = [one.task_type for one in answer.not_published]
+            log.warning(
+                LogEvent(
+                    "worker.not_published",
+                    server=str(self._caller.address),
+                    tasks=", ".join(names),
+                    reason=answer.not_published[0].reason,
+                    hint="their jobs run, but the server has no entry, limits or crons of them; use a token made with "
+                    f"`headway token create --scope worker --tasks '{','.join(names)}'`",
+                )
+            )
+        if answer.policy is not None:
+            self.in_force.adopt(answer.policy_version, answer.policy)
+        return answer
+
+    async def _ask(self, worker_id: str, verb: str, said: Any) -> None:
+        await self._caller.ask(f"/internal/workers/{worker_id}/{verb}", said, dict)
+
+
+class HttpFeed:
+    """Polls a server.
+
+    While slots are free a *standing* poll waits at the server for jobs. What ends meanwhile is handed in by a poll
+    that does not wait. If the standing one may claim from every lane, it is left to look again. If it waits for the
+    lanes of the reserve alone, it is taken over, by one that asks only for slots which it was not promised: so whatever
+    both bring has a slot, and the reserve holds, however the two meet at the server.
+    """
+
+    calm = 0.0  # Nobody here asks: chores are the server's.
+
+    def __init__(
+        self,
+        caller: Caller,
+        worker_id: str,
+        in_force: InForce,
+        *,
+        confirm: float,
+        mark: bytes,
+        outage: Outage | None = None,
+    ) -> None:
+        self._outage = outage or Outage(log)
+        self._caller = caller
+        self._path = f"/internal/workers/{worker_id}"
+        self._worker_id = worker_id
+        self._in_force = in_force
+        self._confirm = confirm
+        self._mark = mark
+        self._standing: asyncio.Task[None] | None = None
+        self._about_to: asyncio.TimerHandle | None = None  # Send one.
+        self._promised = (0, 0)  # To the standing poll: slots, and how many of them below the reserve.
+        self._arrived: list[Lease] = []
+        self._request: messages.Poll | None = None  # Under way, or without a reply.
+        self._bell = Bell()
+        self._leaving = False
+        self._state = WorkerState.ACTIVE
+        self._errands: set[asyncio.Task[None]] = set()
+
+    def words(self, ran: Sequence[Ran]) -> list[Result]:
+        return [result_of(ending, lease.job_id, lease.token, round(seconds, 6)) for lease, ending, seconds in ran]
+
+    def offer_learned(self, learn: Callable[[str], bool]) -> None:
+        """Ignore it: a server gives a worker jobs of the tasks that it registered with."""
+
+    def listen(self) -> Ear:
+        return self._bell
+
+    async def exchange(
+        self,
+        finished: Sequence[Result],
+        progress: Sequence[Progress],
+        *,
+        free: int,
+        free_below: int,
+        woken: bool = False,
+    ) -> Fed:
+        if self._state is WorkerState.DEAD:
+            return self._unknown(finished)
+        self._hold()
+        answer: tuple[Polled, list[Lease]] = (Polled(), [])
+        if finished or progress or self._request is not None:
+            try:
+                answer = await self._hand_in(finished, progress, free, free_below)
+            except WorkerUnknown:
+                return self._unknown(finished)
+        polled, given = answer
+        leases, self._arrived = [*self._arrived, *given], []
+        if not polled.more:
+            self._stand(*self._left(free, free_below, leases))
+        refused = [(one.task_id, "lost") for one in polled.refused]
+        return Fed(leases, refused, polled.more, self._state, polled.next_due_seconds)
+
+    def leave(self) -> None:
+        """Tell the server, which then ends the standing poll; what that still brings is given back."""
+        if not self._leaving:
+            self._leaving = True
+            self._hold()
+            self._send(self._drain())
+
+    async def close(self) -> None:
+        self._hold()
+        tasks = [task for task in (self._standing, *self._errands) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # ------------------------------------------------------------------ handing in
+
+    async def _hand_in(
+        self, finished: Sequence[Result], progress: Sequence[Progress], free: int, free_below: int
+    ) -> tuple[Polled, list[Lease]]:
+        """Hand in, and claim what nobody else was asked for. After an error the same request is made again."""
+        if self._request is None:
+            batches = _batches(finished)
+            for batch in batches[:-1]:
+                await self._results(batch)
+            slots, below = self._unpromised(free, free_below)
+            self._request = messages.Poll(
+                available_capacity=slots,
+                below=below,
+                claim_id=uuid.uuid4().hex if slots else None,
+                takes_over=slots > 0 and self._standing is not None,
+                results=batches[-1] if batches else [],
+                progress=[messages.Said(one.job_id, one.token.hex(), one.fraction, one.note) for one in progress],
+            )
+        request = self._request
+        try:
+            answer = await self._poll(request)
+        except ServerRefused as problem:
+            if problem.facts.get("status") not in NOT_TAKEN or not (request.results or request.progress):
+                raise
+            log.warning(LogEvent("results.refused", results=len(request.results), error=str(problem)))
+            for result in request.results:
+                await self._result_alone(result)
+            self._request = None
+            return Polled(more=True), []
+        self._request = None
+        return answer
+
+    def _unpromised(self, free: int, free_below: int) -> tuple[int, int]:
+        """Give the slots to ask for beside the standing poll, and how many of them below the reserve."""
+        promised, promised_below = self._promised
+        if promised_below > 0 or self._leaving:
+            return 0, 0
+        left, left_below = self._left(free, free_below, self._arrived)
+        if self._in_force.policy.reserve.rule == "leave_free":  # Then a job of any lane fills a slot of the others.
+            left_below -= promised
+        slots = max(0, left - promised)
+        return slots, max(0, min(slots, left_below))
+
+    def _left(self, free: int, free_below: int, leases: Sequence[Lease]) -> tuple[int, int]:
+        """Give what is left of the free slots once these jobs have begun."""
+        reserve = self._in_force.policy.reserve
+        leave_free = reserve.rule == "leave_free"
+        below = len(leases) if leave_free else sum(lease.lane not in reserve.lanes for lease in leases)
+        return free - len(leases), free_below - below
+
+    async def _results(self, results: list[Result]) -> None:
+        await self._caller.ask(f"{self._path}/result", messages.Results(results), dict)
+
+    async def _result_alone(self, result: Result) -> None:
+        """Hand in one result that may be what the server cannot take: then the work counts, and its result is lost."""
+        try:
+            await self._results([result])
+        except ServerRefused as problem:
+            log.error("job.result_refused", extra={"headway": {"job": result.task_id, "error": str(problem)}})  # noqa: TRY400
+            if result.status == "completed":
+                without = Result(
+                    task_id=result.task_id,
+                    status="completed",
+                    fence=result.fence,
+                    result_error="the server did not take the result",
+                )
+                with contextlib.suppress(ServerRefused):
+                    await self._results([without])
+
+    # ------------------------------------------------------------------ the standing poll
+
+    def _stand(self, free: int, free_below: int) -> None:
+        """Let a poll wait for these slots, unless one does already."""
+        if self._standing is None and free > 0 and not self._leaving and self._state is WorkerState.ACTIVE:
+            if free_below > 0:
+                self._send_standing(free, min(free, free_below))
+            else:
+                loop = asyncio.get_running_loop()
+                self._about_to = loop.call_later(RESERVE_PAUSE, self._send_standing, free, 0)
+
+    def _send_standing(self, free: int, below: int) -> None:
+        self._about_to = None
+        self._promised = (free, below)
+        self._standing = asyncio.get_running_loop().create_task(self._wait_for_jobs(free, below))
+
+    def _hold(self) -> None:
+        """Send no poll that has not been sent yet."""
+        if self._about_to is not None:
+            self._about_to.cancel()
+            self._about_to = None
+
+    async def _wait_for_jobs(self, slots: int, below: int) -> None:
+        """Woken by the server; bounded by how long a lease may go unnamed; rings when it has ended."""
+        wait = min(JOBS_WAIT, self._confirm / 2)
+        request = messages.Poll(
+            available_capacity=slots, below=below, claim_id=uuid.uuid4().hex, wait_seconds=round(wait, 3)
+        )
+        try:
+            asked, leases = await self._until_answered(request)
+            if time.monotonic() - asked > self._confirm:
+                leases = []  # The reply is so old that the server may have given these jobs back: not ours to start.
+            if self._leaving and leases:
+                self._send(self._give_back(leases))
+            else:
+                self._arrived += leases
+        except WorkerUnknown:
+            self._state = WorkerState.DEAD
+        finally:
+            self._standing, self._promised = None, (0, 0)
+            self._bell.ring()
+
+    async def _until_answered(self, request: messages.Poll) -> tuple[float, list[Lease]]:
+        """Ask until there is a reply. A claim that is repeated brings the same jobs."""
+        delay = BACKOFF_MIN
+        while True:
+            asked = time.monotonic()
+            try:
+                leases = (await self._poll(request))[1]
+                if self._outage.failing:
+                    self._outage.succeeded("poll")
+                return asked, leases
+            except StoreError as problem:
+                if self._leaving:
+                    return asked, []
+                self._outage.failed("poll", problem, retry_in=delay)
+            await asyncio.sleep(delay * random.uniform(0.7, 1.3))
+            delay = min(delay * 2, BACKOFF_MAX)
+
+    async def _poll(self, request: messages.Poll) -> tuple[Polled, list[Lease]]:
+        path, patience = f"{self._path}/poll", request.wait_seconds + PATIENCE
+        polled = await self._caller.ask(path, request, Polled, patience=patience)
+        if self._state is WorkerState.ACTIVE:
+            self._state = polled.state
+        try:
+            return polled, [lease_of(given, self._worker_id, self._mark) for given in polled.tasks]
+        except ValueError as problem:
+            raise ServerUnavailable(f"{self._caller.address} hands out what cannot be run: {problem}") from None
+
+    # ------------------------------------------------------------------ around it
+
+    def _unknown(self, finished: Sequence[Result]) -> Fed:
+        """The server took us for dead: nothing we say counts, and our parent will hear of it."""
+        self._state, self._request = WorkerState.DEAD, None
+        return Fed((), [(one.task_id, "lost") for one in finished], False, self._state, None)
+
+    async def _drain(self) -> None:
+        with contextlib.suppress(HeadwayError):
+            await self._caller.ask(f"{self._path}/drain", messages.Leaving(), dict)
+
+    async def _give_back(self, leases: Sequence[Lease]) -> None:
+        with contextlib.suppress(HeadwayError):  # Otherwise they go back when the worker leaves.
+            await self._results([result_of(Released("drained"), lease.job_id, lease.token) for lease in leases])
+
+    def _send(self, errand: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(errand)
+        self._errands.add(task)
+        task.add_done_callback(self._errands.discard)
+
+
+class Bell:
+    """An ear that is rung in this process."""
+
+    def __init__(self) -> None:
+        self._rung = asyncio.Event()
+
+    def ring(self) -> None:
+        self._rung.set()
+
+    async def wait(self, timeout: float) -> Sequence[JobId] | None:
+        try:
+            async with asyncio.timeout(timeout):
+                await self._rung.wait()
+        except TimeoutError:
+            return None
+        self._rung.clear()
+        return ()
+
+    def close(self) -> None: ...
+
+
+class NewsEar(Bell):
+    """Rings when the server has news of a worker: somebody cancelled its jobs, drained it or changed the policy."""
+
+    def __init__(self, caller: Caller, worker_id: str, in_force: InForce) -> None:
+        super().__init__()
+        self._caller = caller
+        self._path = f"/internal/workers/{worker_id}/poll"
+        self._in_force = in_force
+        self._listening = asyncio.get_running_loop().create_task(self._listen())
+
+    def close(self) -> None:
+        self._listening.cancel()
+
+    async def _listen(self) -> None:
+        """Woken by the server; ends when it does not know the worker any more."""
+        request = messages.Poll(available_capacity=0, wait_seconds=NEWS_WAIT)
+        known: tuple[Any, ...] = (set(), WorkerState.ACTIVE, self._in_force.version, {})
+        delay = BACKOFF_MIN
+        while True:
+            try:
+                polled = await self._caller.ask(self._path, request, Polled, patience=NEWS_WAIT + PATIENCE)
+            except WorkerUnknown:
+                self.ring()
+                return
+            except StoreError:  # Whoever renews the leases will say so.
+                await asyncio.sleep(delay * random.uniform(0.7, 1.3))
+                delay = min(delay * 2, BACKOFF_MAX)
+                continue
+            delay = BACKOFF_MIN
+            told = ({*polled.cancel, *polled.lost}, polled.state, polled.policy_version, polled.budgets)
+            if told != known:
+                known = told
+                self.ring()
+
+
+def _without_tenants(crons: Sequence[CronDocument]) -> list[CronDocument]:
+    """Leave out crons for a tenant: no server takes them over HTTP."""
+    for cron in crons:
+        if cron.tenant is not None:
+            hint = "its jobs belong to a tenant, and that takes a worker with the store"
+            log.warning(LogEvent("cron.not_published", task=cron.task, hint=hint))
+    return [cron for cron in crons if cron.tenant is None]
+
+
+def _batches(results: Sequence[Result]) -> list[list[Result]]:
+    """Part results so that no body grows too large."""
+    batches: list[list[Result]] = []
+    size = BODY_MAX + 1
+    for result in results:
+        length = 500 if result.result is None else 500 + len(bytes(result.result))
+        if size + length > BODY_MAX or len(batches[-1]) >= BATCH:
+            batches.append([])
+            size = 0
+        batches[-1].append(result)
+        size += length
+    return batches

@@ -1,1 +1,0 @@
-"""Bounded upkeep that every worker does at a jittered interval, safe to do twice."""

@@ -1,0 +1,204 @@
+"""The process in which jobs of executor ``process`` run, one at a time. Started by a runner; never by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any
+
+from headway.client.app import Headway
+from headway.client.context import Context, current, job_facts
+from headway.client.invoke import invoke_async, invoke_plain
+from headway.client.loading import load_app
+from headway.core.errors import UnknownTask
+from headway.core.policy.retry import Raised, Returned, Snoozed
+from headway.observability.logs import configure_logs, flush_logs
+from headway.runtime.os_support import adopt_orphans, die_with_parent, hide_from_programs
+from headway.worker.executors import wire
+from headway.worker.executors.process_supervisor import children
+from headway.worker.outcomes import raised, returned
+
+
+class _Interrupted(BaseException):
+    """The runner wants this job to stop."""
+
+
+class _Channel:
+    """The socket to the runner, used without a loop."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+
+    def send(self, message: wire.Message) -> None:
+        try:
+            self._connection.sendall(wire.pack(message))
+        except OSError:  # The runner is gone.
+            _leave()
+
+    def receive(self) -> Any:
+        (length,) = wire.HEADER.unpack(self._read(wire.HEADER.size))
+        return wire.unpack(self._read(length))
+
+    def pending(self) -> Iterator[Any]:
+        """Give what has been said meanwhile; waits for nothing."""
+        while select.select([self._connection], [], [], 0)[0]:
+            yield self.receive()
+
+    def _read(self, size: int) -> bytes:
+        parts = bytearray()
+        while len(parts) < size:
+            try:
+                part = self._connection.recv(size - len(parts))
+            except OSError:
+                part = b""
+            if not part:
+                _leave()
+            parts += part
+        return bytes(parts)
+
+
+def _leave() -> None:
+    """End this process: the runner is gone, so no process would receive the job's end."""
+    os._exit(0)
+
+
+def main() -> None:
+    die_with_parent()
+    adopt_orphans()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    channel = _Channel(socket.socket(fileno=int(sys.argv[1])))
+    hello = channel.receive()
+    try:
+        app = load_app(hello.app, hello.folder)
+    except BaseException as problem:
+        channel.send(wire.Broken(f"{type(problem).__name__}: {problem}"))
+        return
+    if app.runs_programs:
+        hide_from_programs()
+    configure_logs(hello.log, hello.log_level, job_facts=job_facts)
+    channel.send(wire.Ready())
+    loop = asyncio.new_event_loop()
+    while True:
+        said = channel.receive()
+        if isinstance(said, wire.Run):  # Else it was for a job that has ended.
+            ended = _run(app, said, channel, loop)
+            ended.spent = _end_programs()
+            flush_logs()  # The runner may kill this process as soon as it knows of the end.
+            channel.send(ended)
+
+
+def _run(app: Headway, run: wire.Run, channel: _Channel, loop: asyncio.AbstractEventLoop) -> wire.Ended:
+    task = app.tasks.get(run.task) or app.import_task(run.task)
+    try:
+        if task is None:
+            raise UnknownTask(f"no task {run.task!r} in this app")
+        signal.signal(signal.SIGTERM, _interrupt)
+        try:
+            value = _call(task, run, channel, loop)
+        finally:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    except (_Interrupted, asyncio.CancelledError):
+        return wire.Ended(cancelled=True)
+    except BaseException as error:
+        return _ended(error, task)
+    ending = returned(value, task, run.largest)
+    return wire.Ended(result=ending.result, result_error=ending.result_error)
+
+
+def _end_programs() -> bool:
+    """Kill the programs that a job has left behind. Return whether there were any.
+
+    What ``multiprocessing`` starts for its own sake stays: it ends with this process.
+    """
+    own = {getattr(module, name, None) for module, name in _multiprocessing_servants()}
+    ended = False
+    deadline = time.monotonic() + 1.0
+    while time.monotonic() < deadline:
+        found = [pid for pid in children() if pid not in own]
+        if not found:
+            break
+        ended = True
+        for pid in found:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(OSError):
+                os.waitpid(pid, 0)
+    return ended
+
+
+def _multiprocessing_servants() -> Iterator[tuple[Any, str]]:
+    if module := sys.modules.get("multiprocessing.resource_tracker"):
+        yield getattr(module, "_resource_tracker", None), "_pid"
+    if module := sys.modules.get("multiprocessing.forkserver"):
+        yield getattr(module, "_forkserver", None), "_forkserver_pid"
+
+
+class _Context(Context):
+    """A context that hears from the runner when it is asked, and tells it what is kept."""
+
+    __slots__ = ("_channel", "_encode")
+
+    def __init__(self, run: wire.Run, channel: _Channel, encode: Callable[[Any], Returned]) -> None:
+        super().__init__(
+            run.lease(), {}, lambda _, fraction, note: channel.send(wire.Said(fraction, note)), hear=self._look
+        )
+        self._channel, self._encode = channel, encode
+
+    def partial(self, value: Any) -> None:
+        kept = self._encode(value)
+        self._channel.send(wire.Kept(kept.result, kept.result_error))
+
+    def _look(self) -> None:
+        for said in self._channel.pending():
+            if isinstance(said, wire.Shrunk):
+                limit = said.limit_ms
+                self._lease = self._lease._replace(timeout_ms=limit)
+                if self._budget is not None:
+                    self._budget.shrink(self._started + limit / 1_000)
+
+
+def _call(task: Any, run: wire.Run, channel: _Channel, loop: asyncio.AbstractEventLoop) -> Any:
+    context = _Context(run, channel, lambda value: returned(value, task, run.largest))
+    current.set(context)
+    args, kwargs = task.signature.decode(run.payload)
+    if task.options.context:
+        args.insert(0, context)
+    dependencies = task.signature.dependencies
+    if task.is_async:
+        return loop.run_until_complete(invoke_async(task.fn, args, kwargs, dependencies, context))
+    return invoke_plain(task.fn, args, kwargs, dependencies, context, loop.run_until_complete)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise _Interrupted
+
+
+def _ended(error: BaseException, task: Any) -> wire.Ended:
+    match ending := raised(error, task):
+        case Snoozed():
+            return wire.Ended(kind="snooze", seconds=ending.after_ms / 1_000, message=ending.reason)
+        case Raised():
+            problem = ending.error
+            return wire.Ended(
+                kind="raised" if ending.after_ms is None else "retry_after",
+                error=problem.type,
+                message=problem.message,
+                traceback=problem.traceback,
+                retriable=problem.retriable,
+                seconds=(ending.after_ms or 0) / 1_000,
+            )
+        case _:
+            raise AssertionError(ending)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,174 @@
+"""Keeps a worker's leases: renews them, learns what was cancelled or lost, and gives up in time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Protocol
+
+from headway.core.errors import StoreError
+from headway.core.job import JobId
+from headway.core.log_event import LogEvent
+from headway.core.policy.ladder import Grant
+from headway.core.worker import Worker, WorkerState
+from headway.metrics.recorder import Tallies
+from headway.runtime.bounded_wait import within
+from headway.stores.base import KEEPER, Beat, Ear, Renewed
+
+log = logging.getLogger("headway.worker")
+
+LOOK_EVERY = 1.0  # Seconds between looks whether the worker itself has changed.
+SETTLE = 0.1  # Seconds from the first listening to the first renewal.
+
+
+def cut_off_after(dead_after: float) -> float:
+    """Return how old, in seconds, the last renewal may get before a worker kills its runner.
+
+    The rest of the lease is for the processes to die. A program gets SIGTERM and half a second before SIGKILL.
+    """
+    return dead_after - max(0.15 * dead_after, min(1.0, 0.25 * dead_after))
+
+
+def runner_ends_after(dead_after: float) -> float:
+    """Return how old, in seconds, the last renewal may get before a runner kills itself.
+
+    Later than ``cut_off_after``: the runner acts alone only if its parent is frozen.
+    """
+    return dead_after - max(0.1 * dead_after, min(0.75, 0.2 * dead_after))
+
+
+class Kept(Protocol):
+    """Who must act on what a heartbeat brings."""
+
+    def cancel(self, job_ids: Sequence[JobId]) -> None: ...
+
+    def lost(self, job_ids: Sequence[JobId]) -> None: ...
+
+    def grant(self, grants: Sequence[Grant]) -> None: ...
+
+    def leave(self, state: WorkerState) -> None: ...
+
+    def cut_off(self) -> None: ...
+
+    def heard(self) -> None:
+        """The store has rung: beside all this, another policy may be in force."""
+        ...
+
+
+class Keeps(Protocol):
+    """Who is asked to keep leases: a post, or a store itself."""
+
+    def renew(self, beat: Beat) -> Coroutine[Any, Any, Renewed]: ...
+
+    def listen(self, name: str) -> Ear: ...
+
+
+class Keeper:
+    """Renews at every heartbeat, at once when the store has news, and soon when the worker has changed.
+
+    Knows by the machine's own clock when the leases end: counted from the moment a renewal was *sent*. If none
+    succeeds in time it says so before that end, so the work can be stopped before another worker begins it.
+
+    ``since``: when the registration was sent, on the monotonic clock. ``on_renewed`` is called with the moment at which
+    each successful renewal was sent, beginning with ``since``.
+    """
+
+    def __init__(
+        self,
+        post: Keeps,
+        worker: Callable[[], Worker],
+        held: Callable[[], Sequence[tuple[JobId, bytes]]],
+        kept: Kept,
+        *,
+        heartbeat: float,
+        dead_after: float,
+        confirm: float,
+        tallies: Tallies | None = None,
+        since: float | None = None,
+        on_renewed: Callable[[float], None] | None = None,
+    ) -> None:
+        self._post = post
+        self._tallies = tallies
+        self._worker = worker
+        self._held = held
+        self._kept = kept
+        self._heartbeat = heartbeat
+        self._dead_after = dead_after
+        self._confirm = confirm
+        self._told = worker()  # As the store was last told.
+        self._on_renewed = on_renewed
+        self._note_renewal(time.monotonic() if since is None else since)
+
+    def _note_renewal(self, sent: float) -> None:
+        self.renewed = sent
+        if self._on_renewed is not None:
+            self._on_renewed(sent)
+
+    async def run(self) -> None:
+        """Woken by the heartbeat or by the store; ends when cancelled, or when the leases cannot be kept."""
+        ear = self._post.listen(self._worker().worker_id + KEEPER)
+        try:
+            due = time.monotonic() + SETTLE  # A job may have begun, and been cancelled, before anybody listened.
+            while True:
+                news = await ear.wait(max(0.0, min(due - time.monotonic(), LOOK_EVERY)))
+                if news is None and time.monotonic() < due and self._worker() == self._told:
+                    continue
+                if not await self.renew():
+                    return
+                self._kept.heard()
+                due = time.monotonic() + self._heartbeat * random.uniform(0.9, 1.0)
+        finally:
+            ear.close()
+
+    async def renew(self) -> bool:
+        """Renew until it succeeds or the leases are about to end. Return whether the worker goes on."""
+        delay, failures = 0.1, 0
+        while True:
+            sent = time.monotonic()
+            left = self.renewed + cut_off_after(self._dead_after) - sent
+            if left <= 0:
+                if failures:
+                    log.error(LogEvent("worker.cut_off", worker=self._worker().worker_id))
+                    self._kept.cut_off()
+                else:  # This process stood still for too long. The store may be well.
+                    self._kept.leave(WorkerState.DEAD)
+                return False
+            held, self._told = self._held(), self._worker()
+            beat = Beat(self._told, int(self._dead_after * 1_000), int(self._confirm * 1_000), held)
+            try:
+                answer = await within(min(left, max(1.0, self._heartbeat)), self._post.renew(beat))
+            except Exception as problem:  # Whatever it is: without a renewal the work must end in time.
+                failures += 1
+                if self._tallies is not None:
+                    self._tallies.beat_failed()
+                left = max(0.0, self.renewed + cut_off_after(self._dead_after) - time.monotonic())
+                pause = min(delay * random.uniform(0.7, 1.3), left)
+                known = isinstance(problem, (StoreError, TimeoutError))
+                event = LogEvent(
+                    "lease.renewal_failed",
+                    worker=self._told.worker_id,
+                    retry_in=round(pause, 3),
+                    left=round(left, 1),
+                    error=str(problem) or "no answer",
+                )
+                level = logging.WARNING if failures == 1 else logging.DEBUG
+                log.log(level, event, exc_info=None if known else problem)
+                await asyncio.sleep(pause)
+                delay = min(delay * 2, self._heartbeat, 5.0)
+                continue
+            self._note_renewal(sent)
+            if failures:
+                log.warning(LogEvent("lease.renewed", worker=self._told.worker_id, failures=failures))
+            if answer.lost:
+                self._kept.lost(answer.lost)
+            if answer.cancel:
+                self._kept.cancel(answer.cancel)
+            if answer.grants:
+                self._kept.grant(answer.grants)
+            if answer.state is not WorkerState.ACTIVE:
+                self._kept.leave(answer.state)
+                return answer.state is not WorkerState.DEAD
+            return True

@@ -1,0 +1,87 @@
+"""Writes what running programs print to where the readers of their jobs' events see it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+
+from headway.core.errors import HeadwayError
+from headway.core.job import JobId
+from headway.core.lease import Lease
+from headway.observability.job_output import OutputTail
+from headway.worker.backend.base import Post
+
+log = logging.getLogger("headway.worker")
+
+EVERY = 1.0  # Seconds between writes for one job. A program that ends sooner has its output only in the result.
+LAST = 2.0  # Seconds that the last write may take.
+NOTE_MAX = 200  # Characters of the last line that is shown as progress.
+
+Note = Callable[[Lease, float, str], None]
+
+
+class _Writing:
+    """The output of one running job, and the task that writes it."""
+
+    def __init__(self, lease: Lease) -> None:
+        self.lease = lease
+        self.tail = OutputTail()
+        self.task: asyncio.Task[None] | None = None
+        self.written = False
+
+
+class Outputs:
+    """The output of all running programs of a runner. Belongs to its loop.
+
+    ``note`` reports progress, which wakes the readers.
+    """
+
+    def __init__(self, post: Post, worker_id: Callable[[], str], note: Note) -> None:
+        self._post = post
+        self._worker_id = worker_id
+        self._note = note
+        self.jobs: dict[JobId, _Writing] = {}  # Those that have printed anything.
+
+    def add(self, lease: Lease, stream: str, text: str) -> None:
+        """Take in what a program printed; it is written within a second."""
+        if not lease.persist:
+            return
+        job = self.jobs.get(lease.job_id)
+        if job is None or job.lease.token != lease.token:
+            job = self.jobs[lease.job_id] = _Writing(lease)
+        job.tail.add(stream, text, time.time_ns() // 1_000_000)
+        if job.task is None:
+            job.task = asyncio.get_running_loop().create_task(self._keep_writing(job))
+
+    async def end(self, lease: Lease) -> None:
+        """Write the last of a job's output, if any of it was written before. Called before its end is reported."""
+        job = self.jobs.pop(lease.job_id, None)
+        if job is None or job.task is None:
+            return
+        job.task.cancel()
+        await asyncio.wait([job.task])
+        if job.written and job.tail.changed:
+            try:
+                async with asyncio.timeout(LAST):
+                    await self._write(job)
+            except TimeoutError:
+                log.debug("output.late", extra={"headway": {"job": lease.job_id, "task": lease.task}})
+
+    async def _keep_writing(self, job: _Writing) -> None:
+        """Woken by the clock while there is something new; ends with the job."""
+        while True:
+            await asyncio.sleep(EVERY)
+            if job.tail.changed:
+                await self._write(job)
+
+    async def _write(self, job: _Writing) -> None:
+        try:
+            await self._post.write_output(self._worker_id(), job.lease, job.tail.take())
+        except HeadwayError as problem:  # The next write has it all, but for what the tail has dropped by then.
+            job.tail.changed = True
+            log.debug("output.failed", extra={"headway": {"job": job.lease.job_id, "error": str(problem)}})
+            return
+        job.written = True
+        self._note(job.lease, 0.0, job.tail.last_line[:NOTE_MAX])

@@ -1,0 +1,224 @@
+"""The runner process. Started by a worker's parent, never by hand: it runs jobs, its parent keeps the leases."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import random
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+
+from headway.client.app import Headway
+from headway.client.context import job_facts
+from headway.client.loading import load_app, policy_file
+from headway.core.errors import HeadwayError, StoreUnavailable
+from headway.core.job import PAYLOAD_VERSION
+from headway.core.log_event import LogEvent
+from headway.core.policy.reader import policy_data
+from headway.observability.logs import configure_logs, flush_logs
+from headway.policy_store.current import InForce
+from headway.runtime.os_support import calm_collector, die_with_parent, hide_from_programs
+from headway.worker.backend.base import LocalPost, Post
+from headway.worker.backend.http import HttpPost
+from headway.worker.control import (
+    LEASES_ENDING,
+    Begin,
+    Channel,
+    Drain,
+    Failed,
+    Go,
+    Governed,
+    Granted,
+    Offers,
+    StopJobs,
+    Up,
+)
+from headway.worker.runner import Runner
+from headway.worker.slot_table import Board, Stop
+
+log = logging.getLogger("headway.worker")
+
+CANNOT_START = 3
+OPEN_AGAIN, OPEN_AGAIN_MAX = 0.1, 5.0  # Seconds between tries to open the store.
+
+
+async def _serve(connection: socket.socket, board_descriptor: int) -> int:
+    channel = await Channel.over(connection)
+    begin = await channel.hear()
+    if not isinstance(begin, Begin):
+        return CANNOT_START
+    try:
+        app = load_app(begin.app, begin.folder)
+        app.configure(**begin.overrides)
+        if app.runs_programs:
+            hide_from_programs()
+        configure_logs(app.settings.log, begin.log_level, job_facts=job_facts)
+        server = app.settings.server if begin.remote else None
+        post = _make_post(app, server)
+        if not await _open(post, channel):
+            return 0
+    except HeadwayError as problem:
+        channel.say(Failed(str(problem), setting="setting" in problem.facts))
+        await asyncio.sleep(0.05)
+        return CANNOT_START
+    except BaseException as problem:
+        channel.say(Failed(f"{type(problem).__name__}: {problem}", traceback.format_exc()))
+        await asyncio.sleep(0.05)
+        return CANNOT_START
+    settings = app.settings
+    board = Board(board_descriptor, settings.slots)
+    runner = Runner(
+        app,
+        post,
+        board,
+        worker_id=begin.worker_id,
+        host=socket.gethostname(),
+        slots=settings.slots,
+        reserved=app.reserved_asked,
+        app_path=begin.app,
+        has_parent=True,
+        on_offers=lambda offers: channel.say(Offers(list(offers))),
+    )
+
+    go = asyncio.Event()
+
+    async def ready() -> None:
+        """Claim nothing before the parent can keep its lease."""
+        calm_collector()
+        channel.say(_up(app, runner, post, server))
+        await go.wait()
+        watching.start()
+
+    listening = asyncio.create_task(_listen(channel, runner, go))
+    watching = threading.Thread(target=_end_in_time, args=(runner, board), name="headway-lease", daemon=True)
+    try:
+        await runner.run(ready=ready)
+    except Exception as problem:
+        channel.say(Failed(f"{type(problem).__name__}: {problem}", traceback.format_exc()))
+        await asyncio.sleep(0.05)
+        return CANNOT_START
+    finally:
+        listening.cancel()
+    await post.close()
+    await app.client.close()
+    return 0
+
+
+def _end_in_time(runner: Runner, board: Board) -> None:
+    """End this process before its leases end, should its parent stand still. A thread: jobs may block the loop."""
+    while (left := board.runner_ends() - time.monotonic()) > 0:
+        time.sleep(left)
+    runner.kill_processes()
+    os._exit(LEASES_ENDING)
+
+
+async def _open(post: Post, channel: Channel) -> bool:
+    """Open the store, however long it is away. Return whether to go on: the parent may say to leave meanwhile."""
+    hearing = asyncio.create_task(channel.hear())
+    delay = OPEN_AGAIN
+    try:
+        while True:
+            try:
+                await post.open()
+            except StoreUnavailable as problem:
+                post.outage.failed("open", problem, retry_in=delay)
+            else:
+                post.outage.succeeded("open")
+                return True
+            done, _ = await asyncio.wait({hearing}, timeout=delay * random.uniform(0.7, 1.3))
+            if done:
+                return False
+            delay = min(delay * 2, OPEN_AGAIN_MAX)
+    finally:
+        hearing.cancel()
+
+
+async def _listen(channel: Channel, runner: Runner, go: asyncio.Event) -> None:
+    """Do what the parent says; when it is gone, so are we: nobody keeps our leases any more."""
+    draining: asyncio.Task[None] | None = None
+    while True:
+        match await channel.hear():
+            case Go():
+                go.set()
+            case Drain(grace):
+                go.set()
+                if draining is None:
+                    draining = asyncio.create_task(runner.drain(grace))
+            case Governed(version, policy):
+                runner.governed(version, policy)
+            case Granted(grants):
+                runner.grant(grants)
+            case StopJobs(job_ids, why):
+                runner.stop_jobs(job_ids, Stop(why))
+            case None:
+                runner.kill_processes()
+                os._exit(1)
+
+
+def _make_post(app: Headway, server: str | None) -> Post:
+    """Make what the runner gets its jobs from. Over HTTP the app's own store is opened only by jobs that use it."""
+    settings = app.settings
+    if server is None:
+        return LocalPost(app.make_store(), app.in_force, file=policy_file(app))
+    if settings.policy is not None:
+        log.warning(LogEvent("policy.file_ignored", path=settings.policy, hint="the server's policy is in force"))
+    return HttpPost(server, settings.token, InForce(), mark=PAYLOAD_VERSION)
+
+
+def _up(app: Headway, runner: Runner, post: Post, server: str | None) -> Up:
+    settings, worker, pace = app.settings, runner.worker, runner.pace
+    return Up(
+        worker_id=worker.worker_id,
+        store=settings.store,
+        namespace=settings.namespace,
+        slots=worker.slots,
+        reserved=worker.reserved,
+        reserved_asked=app.reserved_asked,
+        offers=list(worker.offers),
+        host=worker.host,
+        heartbeat=pace.heartbeat,
+        dead_after=pace.dead_after,
+        confirm=pace.confirm,
+        grace=settings.grace,
+        pid=os.getpid(),
+        registered=runner.registered,
+        transient_store=settings.transient_store,
+        history=settings.history,
+        worker_http=settings.worker_http,
+        server=server,
+        token=None if server is None else settings.token,
+        programs=app.runs_programs,
+        sessions=runner.has_sessions,
+        policy_version=post.in_force.version,
+        policy=None if server is None else policy_data(post.in_force.policy),
+    )
+
+
+def main() -> None:
+    die_with_parent()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # The parent hears these and tells us what to do.
+    connection = socket.socket(fileno=int(sys.argv[1]))
+    serve = _serve(connection, int(sys.argv[2]))
+    try:
+        import uvloop
+    except ImportError:
+        code = asyncio.run(serve)
+    else:
+        code = uvloop.run(serve)
+    with contextlib.suppress(Exception):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    flush_logs()
+    # Not sys.exit: a thread that will not end must not keep the process, whose jobs are already back in the queue.
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    main()

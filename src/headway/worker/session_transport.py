@@ -1,0 +1,130 @@
+"""A worker's end of a session: it dials the server that admitted the client, and proves that it holds the job."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+
+from headway.client.codec import split_server
+from headway.client.session import Conversation
+from headway.core.errors import ConfigError, HeadwayError, SessionClosed
+from headway.core.lease import Lease
+from headway.protocol.sessions import MESSAGE_MAX, PATH, PROOF, Addresses, AddressRefused, proof_of, read_from_server
+from headway.worker.active_job import Running
+
+DIAL_SECONDS = 2.0  # The server waits for no longer itself.
+PING_EVERY, PING_PATIENCE = 2.0, 4.0  # Seconds: a server that dies with its machine is missed after their sum.
+CLOSE_SECONDS = 2.0
+GONE_SECONDS = 1.0  # What a task gets to end by itself once its client is gone for good.
+
+
+async def converse(job: Running, addresses: Addresses, call: Callable[[bytes], Awaitable[Any]]) -> Any:
+    """Run a session's task with its client on the line; ``call`` is given the payload without the server's address.
+
+    Raises ``SessionClosed`` if the other end is gone before the task has ended.
+    """
+    payload, signed = split_server(job.lease.payload)
+    if signed is None:
+        raise ConfigError(f"task {job.task.name} is interactive, but no server has admitted a session for this job")
+    try:
+        server = await addresses.check(signed)
+    except AddressRefused as problem:
+        raise ConfigError(
+            f"task {job.task.name}: this worker does not dial the address of its session: {problem}"
+        ) from None
+    loop = asyncio.get_running_loop()
+    async with _dialled(job.lease, server) as conversation:
+        job.context.converse(conversation)
+        patience = asyncio.timeout(None)
+
+        def hurry() -> None:
+            with contextlib.suppress(RuntimeError):  # The task has ended.
+                patience.reschedule(loop.time() + GONE_SECONDS)
+
+        try:
+            async with patience:
+                conversation.when_gone(hurry)
+                value = await call(payload)
+        except TimeoutError:
+            if not patience.expired():
+                raise
+            raise SessionClosed from None
+        if conversation.gone:
+            raise SessionClosed
+        return value
+
+
+@asynccontextmanager
+async def _dialled(lease: Lease, server: str) -> AsyncIterator[Conversation]:
+    connect, closed, troubles = _library()
+    uri = server.replace("http", "ws", 1) + PATH + lease.job_id
+    try:
+        socket = await connect(
+            uri,
+            additional_headers={PROOF: proof_of(lease.job_id, lease.token)},
+            compression=None,
+            proxy=None,
+            max_size=MESSAGE_MAX,
+            open_timeout=DIAL_SECONDS,
+            ping_interval=PING_EVERY,
+            ping_timeout=PING_PATIENCE,
+            close_timeout=CLOSE_SECONDS,
+        )
+    except troubles as problem:
+        raise HeadwayError(
+            f"the server that admitted this session could not be reached at {server}: {problem} "
+            "(HEADWAY_ADVERTISE sets the address at which workers find it)"
+        ) from None
+
+    async def transmit(message: str | bytes) -> None:
+        try:
+            await socket.send(message)
+        except closed as gone:
+            raise ConnectionError from gone
+
+    conversation = Conversation(transmit)
+    hearing = asyncio.create_task(_hear(socket, closed, conversation))
+    try:
+        yield conversation
+    finally:
+        hearing.cancel()
+        await asyncio.gather(hearing, return_exceptions=True)
+        await socket.close()
+
+
+def prepare() -> None:
+    """Load what dialling needs, so that it does not hold up the first session, which says what may be missing."""
+    with contextlib.suppress(ConfigError):
+        _library()
+
+
+async def _hear(socket: Any, closed: type[Exception], conversation: Conversation) -> None:
+    """Pass on what the server says, until it is gone."""
+    try:
+        while True:
+            message = await socket.recv()
+            if isinstance(message, str):
+                read = read_from_server(message)
+                conversation.hear(read.data if hasattr(read, "data") else read)
+            else:
+                conversation.hear(message)
+    except (closed, msgspec.DecodeError):
+        conversation.hang_up()
+
+
+def _library() -> tuple[Any, type[Exception], tuple[type[Exception], ...]]:
+    """Give how to connect, what is raised once a connection is closed, and what if it cannot be made."""
+    try:
+        client = importlib.import_module("websockets.asyncio.client")
+        errors = importlib.import_module("websockets.exceptions")
+    except ImportError:
+        raise ConfigError(
+            "this worker cannot run interactive tasks: they need websockets (pip install 'headway[server]')"
+        ) from None
+    return client.connect, errors.ConnectionClosed, (OSError, TimeoutError, errors.WebSocketException)

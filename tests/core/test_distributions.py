@@ -1,0 +1,187 @@
+"""What was learned: sketches of lengths, and how jobs come."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from headway.core.distributions import (
+    ENOUGH,
+    Comers,
+    Coming,
+    Known,
+    Learned,
+    Lengths,
+    bucket,
+    doubt,
+    faded,
+    merge,
+    up_to,
+)
+
+
+def sketch(*seconds: float) -> dict[int, float]:
+    return merge({bucket(length): 1.0} for length in seconds)
+
+
+def many(source: random.Random, count: int = 2_000) -> list[float]:
+    return [source.expovariate(1 / 4) for _ in range(count)]
+
+
+def test_a_sketch_knows_quantiles_and_mean_to_within_a_tenth() -> None:
+    taken = sorted(many(random.Random(1)))
+    lengths = Lengths(sketch(*taken))
+    assert lengths.mean == pytest.approx(sum(taken) / len(taken), rel=0.02)
+    for part in (0.1, 0.5, 0.9, 0.99):
+        assert lengths.at(part) == pytest.approx(taken[int(part * len(taken))], rel=0.1)
+
+
+def test_sketches_are_merged_by_adding_them_up() -> None:
+    source = random.Random(2)
+    one, other = many(source), many(source)
+    assert merge([sketch(*one), sketch(*other)]) == sketch(*one, *other)
+
+
+def test_the_past_fades_and_what_it_says_stays() -> None:
+    whole = sketch(*many(random.Random(3), 5_000))
+    less = faded(whole, 500)
+    assert sum(less.values()) == pytest.approx(500, rel=0.01)
+    assert Lengths(less).at(0.5) == pytest.approx(Lengths(whole).at(0.5), rel=0.01)
+    assert faded({1: 3.0}, 500) == {1: 3.0}
+
+
+@pytest.mark.parametrize(
+    "elapsed, least, most",
+    [
+        pytest.param(0.0, 1.0, 3.5, id="it has just begun: one of the short ones, most likely"),
+        pytest.param(5.0, 10.0, 26.0, id="it is not one of the short ones"),
+        pytest.param(29.0, 0.0, 4.0, id="it must end soon"),
+        pytest.param(100.0, 20.0, 60.0, id="none took that long: it goes on for a good part of that"),
+    ],
+)
+def test_what_has_run_for_a_while_goes_on_as_those_did_that_took_as_long(
+    elapsed: float, least: float, most: float
+) -> None:
+    lengths = Lengths(sketch(*([1.0, 2.0, 3.0] * 100), *([20.0, 25.0, 30.0] * 20)))
+    assert least <= sorted(lengths.left(elapsed, 9))[4] <= most
+
+
+def test_short_and_long_jobs_are_told_apart() -> None:
+    short, long = Lengths(sketch(*([1.0] * 80), *([20.0] * 20))).phases
+    assert (round(short.part, 2), round(long.part, 2)) == (0.8, 0.2)
+    assert short.mean == pytest.approx(1.0, rel=0.15)
+    assert long.mean == pytest.approx(20.0, rel=0.15)
+
+
+def test_a_length_of_which_only_the_longest_is_known_lies_anywhere_below() -> None:
+    lengths = up_to(30.0)
+    assert lengths.mean == pytest.approx(15.0, rel=0.1)
+    assert lengths.at(1.0) <= 30.0
+
+
+def test_nothing_is_said_of_what_was_seen_too_seldom() -> None:
+    few, enough = {0: ENOUGH - 1}, {0: ENOUGH}
+    known = Known(Learned({"low": {"rare": few, "report": enough}}))
+    assert known.task("report", "low") is not None
+    assert known.task("rare", "low") is known.lane("low")
+    assert known.task("rare", "high") is None
+    assert Known(Learned({"low": {"rare": few}})).lane("low") is None
+
+
+def test_the_tasks_of_a_lane_are_mixed_as_they_come_not_as_they_are_remembered() -> None:
+    lengths = {"medium": {"short": {0: 500.0}, "long": {17: 500.0}}}
+    mixed = Known(Learned(lengths, shares={"medium": {"short": 1_900.0, "long": 100.0}})).lane("medium")
+    assert mixed is not None
+    assert mixed.phases[0].part == pytest.approx(0.95)
+    assert mixed.count == pytest.approx(1_000)
+
+
+# ---------------------------------------------------------------------- arrivals
+
+
+def test_of_rare_bursts_none_is_counted_until_one_is_as_likely_as_not() -> None:
+    burst = Coming(200, 1 / 600, steady=False)
+    assert burst.within(60) == 0
+    assert burst.within(450) == 200
+    assert burst.within(1_050) == 400
+    assert Coming(2, 0.1).within(60) == 12
+
+
+def test_others_bring_at_most_so_many_each_and_ones_own_are_left_out() -> None:
+    comers = Comers({"mine": Coming(1, 1.0), "a": Coming(1, 0.1), "b": Coming(1, 2.0)})
+    assert comers.of_others("mine", 10, 5)[0] == pytest.approx(1 + 5, rel=0.1)
+    assert comers.of_others("nobody", 10, 5)[0] == pytest.approx(1 + 5 + 5, rel=0.1)
+    assert comers.of_others("mine", 10, 0) == (0.0, 0.0)
+
+
+def test_a_burst_of_others_counts_up_to_the_bound_and_makes_all_less_certain() -> None:
+    comers = Comers({"bulk": Coming(200, 1 / 600, steady=False), "a": Coming(1, 0.1)})
+    count, variance = comers.of_others("a", 450, 50)
+    assert count == 50
+    assert variance > 50
+    assert comers.of_others("bulk", 450, 1_000)[0] == pytest.approx(45, rel=0.01)
+
+
+def test_where_jobs_come_in_batches_fewer_come_in_half_of_all_cases_and_less_is_certain() -> None:
+    single, batches = Comers({"a": Coming(1, 2.0)}), Comers({"a": Coming(50, 0.04)})
+    assert single.rate == batches.rate
+    assert single.within(0) == batches.within(0) == 0
+    # Two in a hundred seconds a batch: for some seconds there is most likely none.
+    assert single.within(2) > 3
+    assert batches.within(2) == 0
+    assert batches.within(25) == pytest.approx(0.7 * 50, rel=0.05)
+    assert batches.within(2_500) == pytest.approx(single.within(2_500), rel=0.01)
+    assert batches.of_others("b", 100, 1_000)[1] == pytest.approx(50 * single.of_others("b", 100, 1_000)[1], rel=0.01)
+
+
+def test_of_a_batch_no_more_goes_first_than_one_has_before_oneself() -> None:
+    comers = Comers({"a": Coming(50, 0.04), "mine": Coming(500, 1.0)})
+    few, many = (comers.of_others("mine", 100, most)[0] for most in (5, 500))
+    assert few < 5
+    assert many > 150
+
+
+# ---------------------------------------------------------------------- few jobs, and jobs that run now
+
+
+def test_few_jobs_leave_room_for_longer_ones_and_many_do_not() -> None:
+    few = Known(Learned({"low": {"t": {bucket(1.0): 12.0}}})).lane("low")
+    many_seen = Known(Learned({"low": {"t": {bucket(1.0): 400.0}}})).lane("low")
+    assert few is not None
+    assert many_seen is not None
+    assert many_seen.at(0.999) < 1.2
+    assert few.at(0.5) < 1.2
+    assert few.at(0.97) > 2.0
+    assert sum(few.left(1.1, 8)) / 8 > 3 * sum(many_seen.left(1.1, 8)) / 8
+
+
+def test_the_mean_of_few_jobs_is_in_doubt() -> None:
+    assert doubt(10) == pytest.approx(0.245, abs=0.01)
+    assert doubt(50) > doubt(100) > doubt(200) == 0.0
+
+
+@pytest.mark.parametrize("spread", [0.0, 1.0])
+def test_the_part_that_has_run_for_longer_is_that_of_a_steady_stream(spread: float) -> None:
+    source = random.Random(5)
+    lengths = [1.0 + spread * source.expovariate(1.0) for _ in range(5_000)]
+    found = Lengths(sketch(*lengths))
+    for elapsed in (0.0, 0.5, 1.0, 2.0):
+        expected = sum(max(0.0, length - elapsed) for length in lengths) / sum(lengths)
+        assert found.longer(elapsed) == pytest.approx(expected, abs=0.1)
+
+
+def test_jobs_that_run_longer_than_was_learned_change_what_is_expected() -> None:
+    short = Lengths({bucket(0.1): 300.0})
+    assert short.seen_with([0.05, 0.02]) is short
+    assert short.seen_with([]) is short
+    assert short.seen_with([1.0]) is short  # One may be an exception.
+    all_long = short.seen_with([1.0] * 4)
+    assert all_long.mean == pytest.approx(1.5, rel=0.15)
+    half = short.seen_with([1.0] * 4 + [0.05] * 4)
+    assert short.mean < half.mean < 0.4  # Short ones start more often in the slots that are left to them.
+
+
+def test_long_jobs_that_were_learned_are_no_surprise() -> None:
+    mixed = Lengths({bucket(0.1): 950.0, bucket(10.0): 50.0})  # Most slots hold long ones at any moment.
+    assert mixed.seen_with([6.0, 8.0, 3.0, 9.0]) is mixed

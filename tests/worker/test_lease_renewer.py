@@ -1,0 +1,237 @@
+"""The keeper: renews, passes on what it learns, and gives up before the leases end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Sequence
+
+import pytest
+
+from headway.core.errors import StoreUnavailable
+from headway.core.job import JobId
+from headway.core.policy.ladder import Grant
+from headway.core.worker import WorkerState
+from headway.stores.base import POLICIES, Beat, Renewed
+from headway.stores.memory import MemoryStore
+from headway.testing.clock import ManualClock
+from headway.worker.lease_renewer import Keeper, cut_off_after, runner_ends_after
+from tests.conformance.builders import a_job, a_worker, claim, register
+
+
+class Told:
+    """Writes down what the keeper says."""
+
+    def __init__(self) -> None:
+        self.cancelled: list[JobId] = []
+        self.gone: list[JobId] = []
+        self.granted: list[Grant] = []
+        self.left: list[WorkerState] = []
+        self.cut = 0
+        self.news = asyncio.Semaphore(0)
+
+    def cancel(self, job_ids: Sequence[JobId]) -> None:
+        self.cancelled += job_ids
+
+    def lost(self, job_ids: Sequence[JobId]) -> None:
+        self.gone += job_ids
+
+    def grant(self, grants: Sequence[Grant]) -> None:
+        self.granted += grants
+
+    def leave(self, state: WorkerState) -> None:
+        self.left.append(state)
+
+    def heard(self) -> None:
+        self.news.release()
+
+    def cut_off(self) -> None:
+        self.cut += 1
+
+
+class Unreachable(MemoryStore):
+    """A store that does not answer renewals for a while."""
+
+    refusals = 0
+
+    async def renew(self, beat: Beat) -> Renewed:
+        if self.refusals and not beat.register:
+            self.refusals -= 1
+            raise StoreUnavailable("no route")
+        return await super().renew(beat)
+
+
+def a_keeper(
+    store: MemoryStore, told: Told, held: Sequence[tuple[JobId, bytes]] = (), *, dead_after: float = 3.0
+) -> Keeper:
+    return Keeper(store, lambda: a_worker("w1"), lambda: held, told, heartbeat=0.05, dead_after=dead_after, confirm=10)
+
+
+async def test_it_is_passed_on_that_a_policy_was_written(clock: ManualClock) -> None:
+    store, told = MemoryStore(clock=clock), Told()
+    await register(store)
+    keeper = Keeper(store, lambda: a_worker("w1"), list, told, heartbeat=30, dead_after=90, confirm=10)
+    keeping = asyncio.create_task(keeper.run())
+    async with asyncio.timeout(5):
+        await told.news.acquire()  # The first look.
+        await store.write(POLICIES, "current", b"1")
+        await told.news.acquire()
+    keeping.cancel()
+
+
+async def test_a_cancelled_job_is_passed_on(clock: ManualClock) -> None:
+    store, told = MemoryStore(clock=clock), Told()
+    await register(store)
+    await store.submit([a_job()])
+    (lease,) = await claim(store)
+    await store.cancel([lease.job_id])
+    assert await a_keeper(store, told, [(lease.job_id, lease.token)]).renew()
+    assert (told.cancelled, told.gone) == ([lease.job_id], [])
+
+
+async def test_a_lost_lease_is_passed_on(clock: ManualClock) -> None:
+    store, told = MemoryStore(clock=clock), Told()
+    await register(store)
+    assert await a_keeper(store, told, [(JobId("nobody's"), b"x" * 16)]).renew()
+    assert told.gone == ["nobody's"]
+
+
+async def test_a_worker_taken_for_dead_is_told_to_leave(clock: ManualClock) -> None:
+    # R5.58
+    store, told = MemoryStore(clock=clock), Told()
+    await register(store)
+    await store.bury("w1")
+    assert not await a_keeper(store, told).renew()
+    assert told.left == [WorkerState.DEAD]
+
+
+async def test_a_draining_worker_goes_on_being_renewed(clock: ManualClock) -> None:
+    # R5.19
+    store, told = MemoryStore(clock=clock), Told()
+    await register(store)
+    await store.drain("w1")
+    assert await a_keeper(store, told).renew()
+    assert told.left == [WorkerState.DRAINING]
+
+
+async def test_a_renewal_that_fails_is_tried_again(clock: ManualClock) -> None:
+    # R1.41
+    store, told = Unreachable(clock=clock), Told()
+    await register(store)
+    store.refusals = 2
+    assert await a_keeper(store, told).renew()
+    assert told.cut == 0
+
+
+async def test_work_is_cut_off_before_the_leases_end(clock: ManualClock) -> None:
+    # W20
+    store, told = Unreachable(clock=clock), Told()
+    await register(store)
+    store.refusals = 1_000
+    keeper = a_keeper(store, told, dead_after=0.3)
+    assert not await keeper.renew()
+    assert told.cut == 1
+    assert 0 < store.refusals < 1_000  # It tried again, and not for ever.
+
+
+class Silent(MemoryStore):
+    """A store that answers no renewal, and whose calls end only when they want to."""
+
+    async def renew(self, beat: Beat) -> Renewed:
+        if beat.register:
+            return await super().renew(beat)
+        while True:
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(60)
+            if self.over:
+                raise StoreUnavailable("at last")
+
+    over = False
+
+
+async def test_a_renewal_that_hangs_is_given_up_before_the_leases_end(clock: ManualClock) -> None:
+    # W20: the heartbeat is much longer than what is left of the lease.
+    store, told = Silent(clock=clock), Told()
+    await register(store)
+    sent: list[float] = []
+    keeper = Keeper(
+        store,
+        lambda: a_worker("w1"),
+        list,
+        told,
+        heartbeat=30,
+        dead_after=60,
+        confirm=10,
+        since=time.monotonic() - 60 * 0.85 + 0.2,
+        on_renewed=sent.append,
+    )
+    async with asyncio.timeout(5):  # Not after the heartbeat.
+        assert not await keeper.renew()
+    assert told.cut == 1
+    assert sent == [keeper.renewed]
+    store.over = True
+
+
+async def test_a_worker_that_stood_still_past_its_leases_is_told_to_begin_anew(clock: ManualClock) -> None:
+    store, told = MemoryStore(clock=clock), Told()
+    await register(store)
+    keeper = a_keeper(store, told)
+    keeper.renewed -= 3.0
+    assert not await keeper.renew()
+    assert (told.left, told.cut) == ([WorkerState.DEAD], 0)
+
+
+@pytest.mark.parametrize("dead_after", [0.3, 1.0, 3.0, 30.0, 90.0, 600.0])
+def test_a_parent_acts_first_then_the_runner_and_both_before_the_lease_ends(dead_after: float) -> None:
+    assert dead_after / 2 < cut_off_after(dead_after) < runner_ends_after(dead_after) <= 0.9 * dead_after
+
+
+async def test_an_error_that_no_store_should_raise_does_not_end_the_keeper(clock: ManualClock) -> None:
+    store, told = Odd(clock=clock), Told()
+    await register(store)
+    store.times = 2
+    assert await a_keeper(store, told).renew()
+    assert (store.times, told.cut) == (0, 0)
+
+
+class Odd(MemoryStore):
+    """A store whose answers cannot be read for a while."""
+
+    times = 0
+
+    async def renew(self, beat: Beat) -> Renewed:
+        if self.times and not beat.register:
+            self.times -= 1
+            raise ValueError("not JSON")
+        return await super().renew(beat)
+
+
+async def test_news_make_it_renew_at_once(clock: ManualClock) -> None:
+    store, told = MemoryStore(clock=clock), Told()
+    await register(store)
+    await store.submit([a_job()])
+    (lease,) = await claim(store)
+    held = [(lease.job_id, lease.token)]
+    keeper = Keeper(store, lambda: a_worker("w1"), lambda: held, told, heartbeat=60, dead_after=180, confirm=10)
+    running = asyncio.create_task(keeper.run())
+    await asyncio.sleep(0)
+    await store.cancel([lease.job_id])
+    async with asyncio.timeout(5):
+        while not told.cancelled:  # noqa: ASYNC110  (it is written down by another task)
+            await asyncio.sleep(0.001)
+    running.cancel()
+
+
+async def test_a_worker_that_has_changed_is_told_to_the_store_long_before_its_heartbeat(clock: ManualClock) -> None:
+    store = MemoryStore(clock=clock)
+    worker = [a_worker("w1", reserved=0)]
+    await register(store)
+    keeper = Keeper(store, lambda: worker[0], list, Told(), heartbeat=60, dead_after=180, confirm=10)
+    running = asyncio.create_task(keeper.run())
+    await asyncio.sleep(0)
+    worker[0] = a_worker("w1", reserved=2)
+    async with asyncio.timeout(5):
+        while (await store.stats()).workers[0].reserved != 2:  # noqa: ASYNC110  (it is written by another task)
+            await asyncio.sleep(0.01)
+    running.cancel()
