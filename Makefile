@@ -36,7 +36,7 @@ tell = awk -F == -v file=$(1) '/^[a-z0-9].*==/ { names = names " " $$1; count++ 
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test test-fast lint types format conformance sim proof fuzz requirements sbom audit nightly bench example-django example-asymptote clean
+.PHONY: help run test test-fast lint types format conformance sim proof fuzz hooks requirements sbom audit nightly bench example-django example-asymptote clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-18s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -74,6 +74,9 @@ proof: $(DEV) ## Run the long proofs, one at a time and without time limits (ARG
 
 fuzz: $(DEV) ## Feed parsers with whatever may come, for ten minutes (FUZZ_SECONDS=600, SEED=7)
 	FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/pytest tests/fuzz --timeout 0 -n 2 --seed $(SEED) $(ARGS)
+
+hooks: ## Check commit messages in this clone from now on
+	git config core.hooksPath .githooks
 
 requirements: $(BIN)/python ## Write docs/reference/requirements.md from the ids that tests name
 	$(BIN)/python scripts/requirements.py
