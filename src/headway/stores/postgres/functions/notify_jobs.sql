@@ -4,7 +4,8 @@ CREATE OR REPLACE FUNCTION {schema}.notify_jobs_{version}(ns int, job_ids text[]
 DECLARE
   message text;
 BEGIN
-  IF NOT EXISTS (SELECT FROM {schema}.watcher w WHERE w.namespace_id = ns AND w.until_at > {schema}.raw_ms_{version}()) THEN
+  IF NOT EXISTS (SELECT FROM {schema}.watcher w WHERE w.namespace_id = ns
+                    AND w.until_at > {schema}.raw_ms_{version}()) THEN
     RETURN;
   END IF;
   FOR place IN 1 .. coalesce(cardinality(job_ids), 0) BY 200 LOOP

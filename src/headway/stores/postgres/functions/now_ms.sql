@@ -1,6 +1,7 @@
 -- now_ms: store time, by the rule of core/policy/clock.py, from the server's clock or from the one that a test gives.
 -- holds   no host's clock is read; store time never goes back by more than a second
--- cost    a few µs: a session remembers for a second what it has read. Reading both sequences each time takes three times as long
+-- cost    a few µs: a session remembers for a second what it has read. Reading both sequences each time takes three
+--         times as long
 CREATE OR REPLACE FUNCTION {schema}.now_ms_{version}(at bigint) RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   raw bigint := coalesce(at, {schema}.raw_ms_{version}());

@@ -1,8 +1,9 @@
--- partitions_maintain: make the tables that the next days' completed jobs will lie in, and drop those of old days whose jobs are all forgotten.
+-- partitions_maintain: make the tables that the next days' completed jobs will lie in, and drop those of old days whose
+-- jobs are all forgotten.
 -- plan    jobs are forgotten by their numbers, upwards: if any of a day is left, its last one is
 -- holds   one session at a time does this; if a table is in use for longer than a moment, it is left for the next time.
---         It runs with the rights of whoever migrated the schema, since a worker's role may not make tables. It names every object with
---         its schema and touches only tables of days
+--         It runs with the rights of whoever migrated the schema, since a worker's role may not make tables. It names
+--         every object with its schema and touches only tables of days
 CREATE OR REPLACE FUNCTION {schema}.partitions_maintain_{version}(at bigint) RETURNS void LANGUAGE plpgsql
 SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -31,7 +32,9 @@ BEGIN
        AND c.relname < 'outcome_' || to_char(to_timestamp((today - 1) * 86400) AT TIME ZONE 'UTC', 'YYYYMMDD')
      ORDER BY c.relname
   LOOP
-    EXECUTE format('SELECT EXISTS (SELECT FROM {schema}.%I o JOIN {schema}.job j ON j.seq = o.seq ORDER BY o.seq DESC LIMIT 1)', name) INTO filled;
+    EXECUTE format(
+      'SELECT EXISTS (SELECT FROM {schema}.%I o JOIN {schema}.job j ON j.seq = o.seq ORDER BY o.seq DESC LIMIT 1)',
+      name) INTO filled;
     CONTINUE WHEN filled;
     BEGIN
       EXECUTE format('DROP TABLE {schema}.%I', name);

@@ -1,14 +1,16 @@
 -- submit: keep jobs that are new, recognise those that are known, wake who can run them. All of them, or none.
--- gives   the numbers of the groups' classes, and a status: ok; stale if other rules are in force than those the steps were made by; or conflict, with the index
---         of the job and which of its keys stands for another one; and for duplicates the jobs that stand in for them
+-- gives   the numbers of the groups' classes, and a status: ok; stale if other rules are in force than those the steps
+--         were made by; or conflict, with the index of the job and which of its keys stands for another one; and for
+--         duplicates the jobs that stand in for them
 -- holds   a job id, an idempotency key or a unique key stands for one job, whoever submits at the same time;
---         inside a caller's transaction (own) every worker is woken, since who begins to wait before its commit is not seen
+--         inside a caller's transaction (own) every worker is woken, since who begins to wait before its commit is not
+--         seen
 CREATE OR REPLACE FUNCTION {schema}.submit_{version}(
   ns int, at bigint, rules bigint, own boolean, careful boolean,
   g_class int[], g_tenant text[], g_persist boolean[], g_lane text[], g_rung text[], g_needs text[],
-  ids text[], tasks text[], payloads bytea[], groups int[], steps bigint[], timeouts bigint[], retries int[], retry text[],
-  delays bigint[], dues bigint[], expiries bigint[], keys text[], key_ms bigint[], digests bytea[], uniques text[], traces text[],
-  limits text[],
+  ids text[], tasks text[], payloads bytea[], groups int[], steps bigint[], timeouts bigint[], retries int[],
+  retry text[], delays bigint[], dues bigint[], expiries bigint[], keys text[], key_ms bigint[], digests bytea[],
+  uniques text[], traces text[], limits text[],
   OUT status text, OUT bad int, OUT what text, OUT known int[], OUT known_ids text[], OUT classes int[])
 LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
 DECLARE
@@ -35,14 +37,16 @@ BEGIN
   IF array_position(g_class, NULL) IS NOT NULL THEN
     SELECT array_agg(coalesce(x.class, c.class_id) ORDER BY x.o) INTO g_class
       FROM unnest(g_class, g_lane, g_rung, g_needs, g_persist) WITH ORDINALITY x (class, lane, rung, needs, persist, o)
-      LEFT JOIN {schema}.class c ON c.namespace_id = ns AND c.lane = x.lane AND c.rung = x.rung AND c.persist = x.persist
+      LEFT JOIN {schema}.class c ON c.namespace_id = ns AND c.lane = x.lane AND c.rung = x.rung
+       AND c.persist = x.persist
             AND c.needs = ARRAY(SELECT json_array_elements_text(x.needs::json)) COLLATE "C";
   END IF;
   given := g_class;
   SELECT array_agg(coalesce(c.fair, false) ORDER BY x.o), array_agg(coalesce(c.clock, 0) ORDER BY x.o),
          bool_or(x.persist AND (c.fair OR x.tenant IS NOT NULL))
     INTO g_fair, g_clock, shared
-    FROM unnest(g_class, g_tenant, g_persist) WITH ORDINALITY x (class, tenant, persist, o) LEFT JOIN {schema}.class c ON c.class_id = x.class;
+    FROM unnest(g_class, g_tenant, g_persist) WITH ORDINALITY x (class, tenant, persist, o)
+    LEFT JOIN {schema}.class c ON c.class_id = x.class;
   IF shared AND rules IS DISTINCT FROM (SELECT n.rules FROM {schema}.namespace n WHERE n.namespace_id = ns) THEN
     status := 'stale';
     RETURN;
@@ -91,7 +95,8 @@ BEGIN
           IF keys[i] IS NOT NULL THEN
             what := 'idempotency key';
             SELECT k.job_id, k.digest INTO kept FROM {schema}.idempotency k
-             WHERE k.namespace_id = ns AND k.tenant = coalesce(g_tenant[groups[i]], '') AND k.idempotency_key = keys[i] AND k.until_at > now_at;
+             WHERE k.namespace_id = ns AND k.tenant = coalesce(g_tenant[groups[i]], '') AND k.idempotency_key = keys[i]
+               AND k.until_at > now_at;
             IF FOUND THEN
               IF kept.digest <> digests[i] THEN
                 RAISE EXCEPTION USING ERRCODE = 'HW001';
@@ -103,9 +108,11 @@ BEGIN
             END IF;
           END IF;
           IF uniques[i] IS NOT NULL THEN
-            INSERT INTO {schema}.unique_key (namespace_id, unique_key, job_id) VALUES (ns, uniques[i], ids[i]) ON CONFLICT DO NOTHING;
+            INSERT INTO {schema}.unique_key (namespace_id, unique_key, job_id) VALUES (ns, uniques[i], ids[i])
+                ON CONFLICT DO NOTHING;
             IF NOT FOUND THEN
-              SELECT u.job_id INTO kept FROM {schema}.unique_key u WHERE u.namespace_id = ns AND u.unique_key = uniques[i];
+              SELECT u.job_id INTO kept FROM {schema}.unique_key u
+               WHERE u.namespace_id = ns AND u.unique_key = uniques[i];
               IF NOT FOUND THEN
                 RAISE unique_violation;  -- It was let go of just now.
               END IF;
@@ -119,7 +126,8 @@ BEGIN
             INSERT INTO {schema}.idempotency AS k (namespace_id, tenant, idempotency_key, until_at, job_id, digest)
             VALUES (ns, coalesce(g_tenant[groups[i]], ''), keys[i], now_at + key_ms[i], ids[i], digests[i])
                 ON CONFLICT (namespace_id, tenant, idempotency_key)
-                DO UPDATE SET until_at = excluded.until_at, job_id = excluded.job_id, digest = excluded.digest WHERE k.until_at <= now_at;
+                DO UPDATE SET until_at = excluded.until_at, job_id = excluded.job_id, digest = excluded.digest
+                 WHERE k.until_at <= now_at;
             IF NOT FOUND THEN
               RAISE unique_violation;  -- Somebody else was quicker.
             END IF;
@@ -145,7 +153,8 @@ BEGIN
             OR NOT EXISTS (SELECT FROM unnest(groups) WITH ORDINALITY x (g, o) WHERE x.g = h AND skip[x.o] IS NOT TRUE);
           INSERT INTO {schema}.class (namespace_id, lane, rung, needs, persist)
           VALUES (ns, g_lane[h], g_rung[h], ARRAY(SELECT json_array_elements_text(g_needs[h]::json)), g_persist[h])
-              ON CONFLICT (namespace_id, lane, rung, needs, persist) DO UPDATE SET persist = excluded.persist RETURNING class_id INTO g;
+              ON CONFLICT (namespace_id, lane, rung, needs, persist) DO UPDATE SET persist = excluded.persist
+              RETURNING class_id INTO g;
           g_class[h] := g;
         END LOOP;
       END IF;
@@ -189,16 +198,21 @@ BEGIN
         END LOOP;
       END IF;
 
-      INSERT INTO {schema}.job (seq, namespace_id, class_id, order_key, due_at, submitted_at, expires_at, timeout_ms, max_retries, job_id,
-                                task, tenant, trace_id, retry, idempotency_key, unique_key, limits, payload)
-      SELECT x.n, ns, g_class[x.g], CASE WHEN x.due IS NULL THEN x.place END, x.due, now_at, now_at + x.expires, x.timeout, x.most, x.id,
-             x.task, g_tenant[x.g], x.trace, x.retry, x.key, x.uniq, x.limits, x.payload
-        FROM unnest(numbers, groups, places, dues, expiries, timeouts, retries, ids, tasks, traces, retry, keys, uniques, limits, payloads)
-             WITH ORDINALITY x (n, g, place, due, expires, timeout, most, id, task, trace, retry, key, uniq, limits, payload, o)
+      INSERT INTO {schema}.job (seq, namespace_id, class_id, order_key, due_at, submitted_at, expires_at, timeout_ms,
+                                max_retries, job_id, task, tenant, trace_id, retry, idempotency_key, unique_key, limits,
+                                payload)
+      SELECT x.n, ns, g_class[x.g], CASE WHEN x.due IS NULL THEN x.place END, x.due, now_at, now_at + x.expires,
+             x.timeout, x.most, x.id, x.task, g_tenant[x.g], x.trace, x.retry, x.key, x.uniq, x.limits, x.payload
+        FROM unnest(numbers, groups, places, dues, expiries, timeouts, retries, ids, tasks, traces, retry, keys,
+                    uniques, limits, payloads)
+             WITH ORDINALITY x (n, g, place, due, expires, timeout, most, id, task, trace, retry, key, uniq, limits,
+                                payload, o)
        WHERE g_persist[x.g] AND skip[x.o] IS NOT TRUE;
       INSERT INTO {schema}.ready (order_key, seq, eligible_at, expires_at, class_id, tenant, unique_key)
-      SELECT x.place, x.n, now_at, now_at + x.expires, g_class[x.g], CASE WHEN g_fair[x.g] THEN coalesce(g_tenant[x.g], '') END, x.uniq
-        FROM unnest(numbers, groups, places, dues, expiries, uniques) WITH ORDINALITY x (n, g, place, due, expires, uniq, o)
+      SELECT x.place, x.n, now_at, now_at + x.expires, g_class[x.g],
+             CASE WHEN g_fair[x.g] THEN coalesce(g_tenant[x.g], '') END, x.uniq
+        FROM unnest(numbers, groups, places, dues, expiries, uniques)
+            WITH ORDINALITY x (n, g, place, due, expires, uniq, o)
        WHERE x.due IS NULL AND g_persist[x.g] AND skip[x.o] IS NOT TRUE;
       EXIT;
     EXCEPTION
@@ -226,7 +240,8 @@ BEGIN
   IF false = ANY (g_persist) THEN
     INSERT INTO {schema}.transient (seq, timeout_ms, class_id, job_id, task, tenant, trace_id, payload)
     SELECT x.n, x.timeout, g_class[x.g], x.id, x.task, g_tenant[x.g], x.trace, x.payload
-      FROM unnest(numbers, groups, timeouts, ids, tasks, traces, payloads) WITH ORDINALITY x (n, g, timeout, id, task, trace, payload, o)
+      FROM unnest(numbers, groups, timeouts, ids, tasks, traces, payloads)
+          WITH ORDINALITY x (n, g, timeout, id, task, trace, payload, o)
      WHERE NOT g_persist[x.g] AND skip[x.o] IS NOT TRUE;
   END IF;
   PERFORM {schema}.count_up_{version}(ns, now_at, ARRAY['submitted'], ARRAY[fresh]::bigint[], own);

@@ -1,6 +1,7 @@
 -- wake: wake a waiting worker for each job that became eligible, as far as one can serve it; never the one that asks.
 -- holds   at most one worker a job, the one that has waited longest; nothing is sent while nobody waits
-CREATE OR REPLACE FUNCTION {schema}.wake_{version}(ns int, at bigint, classes int[], but text) RETURNS void LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION {schema}.wake_{version}(ns int, at bigint, classes int[], but text) RETURNS void
+LANGUAGE plpgsql AS $$
 DECLARE
   class int;
   chosen text;
@@ -18,7 +19,8 @@ BEGIN
      WHERE w.namespace_id = ns AND w.waiting IS NOT NULL AND w.state = 'active' AND w.lease_ends_at > at
        AND w.worker_id IS DISTINCT FROM but AND w.worker_id <> ALL (woken)
        AND (w.wait_lanes IS NULL OR k.lane = ANY (w.wait_lanes)) AND (k.needs <@ w.offers
-            OR 'task:*' = ANY (w.offers) AND ARRAY(SELECT n FROM unnest(k.needs) n WHERE n NOT LIKE 'task:%') <@ w.offers)
+            OR 'task:*' = ANY (w.offers) AND ARRAY(SELECT n FROM unnest(k.needs) n
+                                                    WHERE n NOT LIKE 'task:%') <@ w.offers)
      ORDER BY w.waiting, w.worker_id LIMIT 1;
     IF chosen IS NULL THEN
       served_out := served_out || class;

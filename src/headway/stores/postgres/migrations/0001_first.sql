@@ -141,8 +141,8 @@ CREATE TABLE {schema}.lease (
         autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 50000);
 CREATE INDEX lease_tenant ON {schema}.lease (class_id, tenant, order_key) WHERE tenant IS NOT NULL;
 
--- Completed jobs are many and lie by the day they ended on: once all of them are forgotten, which is to say that their rows
--- in job are gone, the day is dropped whole. The others may be kept for longer, or be retried, and are apart.
+-- Completed jobs are many and lie by the day they ended on: once all of them are forgotten, which is to say that their
+-- rows in job are gone, the day is dropped whole. The others may be kept for longer, or be retried, and are apart.
 CREATE TABLE {schema}.outcome (
   seq bigint NOT NULL,
   finished_at bigint NOT NULL,

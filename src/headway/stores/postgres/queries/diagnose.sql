@@ -3,19 +3,22 @@
 -- name: ahead
 -- How many jobs of a line go before a place, counted up to a bound.
 -- params  class_id, park, order_key, seq, bound
-SELECT count(*) FROM (SELECT FROM {schema}.ready WHERE class_id = :class_id AND park = :park AND (order_key, seq) < (:order_key, :seq) LIMIT :bound) x;
+SELECT count(*) FROM (SELECT FROM {schema}.ready WHERE class_id = :class_id AND park = :park
+                         AND (order_key, seq) < (:order_key, :seq) LIMIT :bound) x;
 
 -- name: ahead_own
 -- How many jobs of one tenant go before a place in a line, counted up to a bound.
 -- params  class_id, tenant, order_key, seq, park, bound
-SELECT count(*) FROM (SELECT FROM {schema}.ready WHERE class_id = :class_id AND tenant = :tenant AND (order_key, seq) < (:order_key, :seq)
+SELECT count(*) FROM (SELECT FROM {schema}.ready WHERE class_id = :class_id AND tenant = :tenant
+                         AND (order_key, seq) < (:order_key, :seq)
                          AND park = :park LIMIT :bound) x;
 
 -- name: executing
 -- The jobs that run, as far as those that wait are concerned.
 -- params  namespace_id, from_seq
 -- plan    walks lease by its primary key from that number on: rows that are gone lie before it
-SELECT l.seq, j.task, c.lane, l.worker_id, l.started_at, l.held FROM {schema}.lease l JOIN {schema}.class c ON c.class_id = l.class_id
+SELECT l.seq, j.task, c.lane, l.worker_id, l.started_at, l.held FROM {schema}.lease l
+  JOIN {schema}.class c ON c.class_id = l.class_id
   JOIN {schema}.job j ON j.seq = l.seq WHERE c.namespace_id = :namespace_id AND l.seq >= :from_seq ORDER BY l.seq;
 
 -- name: stretch_last
@@ -32,9 +35,11 @@ INSERT INTO {schema}.stretch (class_id, from_at, until_at, reason) VALUES (:clas
 -- name: stretches
 -- What a class waited for up to a moment, the latest first.
 -- params  class_id, until_at
-SELECT from_at, until_at, reason FROM {schema}.stretch WHERE class_id = :class_id AND from_at <= :until_at ORDER BY from_at DESC;
+SELECT from_at, until_at, reason FROM {schema}.stretch WHERE class_id = :class_id AND from_at <= :until_at
+ ORDER BY from_at DESC;
 
 -- name: witness_turn
 -- Take the turn to sample what classes wait for, if nobody did a moment ago.
 -- params  now_at, namespace_id, before_at
-UPDATE {schema}.namespace SET witnessed_at = :now_at WHERE namespace_id = :namespace_id AND witnessed_at <= :before_at RETURNING 1;
+UPDATE {schema}.namespace SET witnessed_at = :now_at WHERE namespace_id = :namespace_id AND witnessed_at <= :before_at
+RETURNING 1;

@@ -8,12 +8,14 @@ DELETE FROM {schema}.document WHERE namespace_id = :namespace_id AND kind = :kin
 -- name: document_version
 -- The version of a document.
 -- params  namespace_id, kind, name
-SELECT version FROM {schema}.document WHERE namespace_id = :namespace_id AND kind = :kind AND name = :name FOR NO KEY UPDATE;
+SELECT version FROM {schema}.document WHERE namespace_id = :namespace_id AND kind = :kind AND name = :name
+   FOR NO KEY UPDATE;
 
 -- name: document_write
 -- Write a document, unless somebody else did so since its version was read.
 -- params  namespace_id, kind, name, version, body
-INSERT INTO {schema}.document AS d (namespace_id, kind, name, version, body) VALUES (:namespace_id, :kind, :name, :version, :body)
+INSERT INTO {schema}.document AS d (namespace_id, kind, name, version, body)
+VALUES (:namespace_id, :kind, :name, :version, :body)
     ON CONFLICT (namespace_id, kind, name) DO UPDATE SET version = excluded.version, body = excluded.body
        WHERE d.version = excluded.version - 1
 RETURNING version;

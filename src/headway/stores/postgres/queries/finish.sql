@@ -5,9 +5,11 @@
 -- params  now_at, seqs, epochs, numbers, workers, started_ats, reasons, errors
 INSERT INTO {schema}.attempt (seq, epoch, number, worker_id, started_at, ended_at, reason, error)
 SELECT x.seq, x.epoch, x.number, x.worker_id, x.started_at, :now_at, x.reason, x.error
-  FROM unnest(:seqs::bigint[], :epochs::int[], :numbers::int[], :workers::text[], :started_ats::bigint[], :reasons::text[], :errors::text[])
+  FROM unnest(:seqs::bigint[], :epochs::int[], :numbers::int[], :workers::text[], :started_ats::bigint[],
+              :reasons::text[], :errors::text[])
     AS x (seq, epoch, number, worker_id, started_at, reason, error)
-    ON CONFLICT (seq, epoch) DO UPDATE SET reason = excluded.reason, error = excluded.error, ended_at = excluded.ended_at;
+    ON CONFLICT (seq, epoch) DO UPDATE SET reason = excluded.reason, error = excluded.error,
+        ended_at = excluded.ended_at;
 
 -- name: cancel_executing
 -- Ask for running jobs to be stopped; the first request stands.
@@ -18,8 +20,10 @@ UPDATE {schema}.lease SET cancel_at = coalesce(cancel_at, :now_at) WHERE seq = A
 -- name: delay
 -- Hold a job back until it is due, and note where it is.
 -- params  namespace_id, due_at, seq, class_id, epoch, attempts, crashes, timeout_ms, token, error, reason
-WITH placed AS (UPDATE {schema}.job SET class_id = :class_id, park = '', order_key = NULL, due_at = :due_at WHERE seq = :seq)
-INSERT INTO {schema}.delayed (namespace_id, due_at, seq, class_id, epoch, attempts, crashes, timeout_ms, token, error, reason)
+WITH placed AS (UPDATE {schema}.job SET class_id = :class_id, park = '', order_key = NULL, due_at = :due_at
+                 WHERE seq = :seq)
+INSERT INTO {schema}.delayed (namespace_id, due_at, seq, class_id, epoch, attempts, crashes, timeout_ms, token, error,
+                              reason)
 VALUES (:namespace_id, :due_at, :seq, :class_id, :epoch, :attempts, :crashes, :timeout_ms, :token, :error, :reason);
 
 -- name: delayed_delete
@@ -53,7 +57,8 @@ SELECT job_id FROM {schema}.unique_key WHERE namespace_id = :namespace_id AND un
 -- params  seqs
 SELECT j.seq, coalesce(o.token, r.token, d.token) AS token, coalesce(o.state, 'queued') AS state FROM {schema}.job j
   LEFT JOIN {schema}.outcome o ON o.seq = j.seq
-  LEFT JOIN {schema}.ready r ON r.class_id = j.class_id AND r.park = j.park AND r.order_key = j.order_key AND r.seq = j.seq
+  LEFT JOIN {schema}.ready r ON r.class_id = j.class_id AND r.park = j.park AND r.order_key = j.order_key
+     AND r.seq = j.seq
   LEFT JOIN {schema}.delayed d ON d.namespace_id = j.namespace_id AND d.due_at = j.due_at AND d.seq = j.seq
  WHERE j.seq = ANY (:seqs::bigint[]) AND NOT EXISTS (SELECT FROM {schema}.lease l WHERE l.seq = j.seq);
 
@@ -61,15 +66,17 @@ SELECT j.seq, coalesce(o.token, r.token, d.token) AS token, coalesce(o.state, 'q
 -- End leases; their workers hold so many less.
 -- params  seqs
 WITH gone AS (DELETE FROM {schema}.lease WHERE seq = ANY (:seqs::bigint[]) RETURNING worker_id)
-UPDATE {schema}.worker w SET running = w.running - x.count FROM (SELECT worker_id, count(*) AS count FROM gone GROUP BY worker_id) x
+UPDATE {schema}.worker w SET running = w.running - x.count
+  FROM (SELECT worker_id, count(*) AS count FROM gone GROUP BY worker_id) x
  WHERE w.worker_id = x.worker_id;
 
 -- name: leases_by_seq
 -- The leases that a batch of reports speaks of, locked until the end, with what their jobs need to go back.
 -- params  seqs
-SELECT l.seq, l.token, l.worker_id, l.class_id, l.started_at, l.eligible_at, l.epoch, l.attempts, l.timeout_ms, l.unique_key, l.cancel_at, l.progress, l.note,
-       l.held, l.parked_for, l.parked_ms, j.task, j.tenant, j.expires_at
-  FROM {schema}.lease l JOIN {schema}.job j ON j.seq = l.seq WHERE l.seq = ANY (:seqs::bigint[]) ORDER BY l.seq FOR UPDATE OF l;
+SELECT l.seq, l.token, l.worker_id, l.class_id, l.started_at, l.eligible_at, l.epoch, l.attempts, l.timeout_ms,
+       l.unique_key, l.cancel_at, l.progress, l.note, l.held, l.parked_for, l.parked_ms, j.task, j.tenant, j.expires_at
+  FROM {schema}.lease l JOIN {schema}.job j ON j.seq = l.seq WHERE l.seq = ANY (:seqs::bigint[]) ORDER BY l.seq
+   FOR UPDATE OF l;
 
 -- name: outcome_delete
 -- Take back how a job ended.
@@ -79,19 +86,23 @@ DELETE FROM {schema}.outcome WHERE seq = :seq RETURNING seq;
 
 -- name: outcomes_keep
 -- Keep how jobs ended.
--- params  now_at, seqs, states, workers, tokens, started_ats, eligible_ats, epochs, attempts, crashes, timeouts, cancel_ats, progress, notes, reasons, errors, problems, results, parked_for, parked_ms
-INSERT INTO {schema}.outcome (finished_at, seq, state, worker_id, token, started_at, eligible_at, epoch, attempts, crashes, timeout_ms, cancel_at,
-                              progress, note, reason, error, result_error, result, parked_for, parked_ms)
+-- params  now_at, seqs, states, workers, tokens, started_ats, eligible_ats, epochs, attempts, crashes, timeouts,
+--         cancel_ats, progress, notes, reasons, errors, problems, results, parked_for, parked_ms
+INSERT INTO {schema}.outcome (finished_at, seq, state, worker_id, token, started_at, eligible_at, epoch, attempts,
+                              crashes, timeout_ms, cancel_at, progress, note, reason, error, result_error, result,
+                              parked_for, parked_ms)
 SELECT :now_at, x.* FROM unnest(
-  :seqs::bigint[], :states::text[], :workers::text[], :tokens::bytea[], :started_ats::bigint[], :eligible_ats::bigint[], :epochs::int[],
-  :attempts::int[], :crashes::int[], :timeouts::bigint[], :cancel_ats::bigint[], :progress::double precision[], :notes::text[], :reasons::text[],
-  :errors::text[], :problems::text[], :results::bytea[], :parked_for::text[], :parked_ms::bigint[]) x;
+  :seqs::bigint[], :states::text[], :workers::text[], :tokens::bytea[], :started_ats::bigint[], :eligible_ats::bigint[],
+  :epochs::int[], :attempts::int[], :crashes::int[], :timeouts::bigint[], :cancel_ats::bigint[],
+  :progress::double precision[], :notes::text[], :reasons::text[], :errors::text[], :problems::text[],
+  :results::bytea[], :parked_for::text[], :parked_ms::bigint[]) x;
 
 -- name: ready_delete
 -- Take one job out of where it waits.
 -- params  class_id, park, order_key, seq
 -- gives   the job, if it was there
-DELETE FROM {schema}.ready WHERE class_id = :class_id AND park = :park AND order_key = :order_key AND seq = :seq RETURNING seq;
+DELETE FROM {schema}.ready WHERE class_id = :class_id AND park = :park AND order_key = :order_key AND seq = :seq
+RETURNING seq;
 
 -- name: retry_job
 -- A job that ended is back in the queue; it no longer expires.
@@ -102,5 +113,6 @@ UPDATE {schema}.job SET expires_at = NULL WHERE seq = :seq;
 -- Lock the workers whose leases a batch of reports may end, and the one that asks, in one order.
 -- params  seqs, worker_id
 SELECT w.worker_id, w.state, w.lease_ends_at FROM {schema}.worker w
- WHERE w.worker_id IN (SELECT l.worker_id FROM {schema}.lease l WHERE l.seq = ANY (:seqs::bigint[])) OR w.worker_id = :worker_id
+ WHERE w.worker_id IN (SELECT l.worker_id FROM {schema}.lease l WHERE l.seq = ANY (:seqs::bigint[]))
+    OR w.worker_id = :worker_id
  ORDER BY w.worker_id FOR NO KEY UPDATE;

@@ -2,9 +2,9 @@
 
 -- part: lease
 -- Leased jobs with all that their worker is told; held are the leases.
-SELECT j.job_id, l.seq, l.token, j.task, j.payload, c.lane, j.tenant, j.trace_id, l.epoch, l.attempts, l.crashes, j.max_retries,
-       coalesce(l.timeout_ms, j.timeout_ms) AS timeout_ms, j.timeout_ms AS asked_timeout_ms, j.retry, l.started_at, l.cancel_at,
-       c.needs, l.worker_id, c.rung, l.assigned, j.submitted_at, l.eligible_at
+SELECT j.job_id, l.seq, l.token, j.task, j.payload, c.lane, j.tenant, j.trace_id, l.epoch, l.attempts, l.crashes,
+       j.max_retries, coalesce(l.timeout_ms, j.timeout_ms) AS timeout_ms, j.timeout_ms AS asked_timeout_ms, j.retry,
+       l.started_at, l.cancel_at, c.needs, l.worker_id, c.rung, l.assigned, j.submitted_at, l.eligible_at
   FROM held l JOIN {schema}.job j ON j.seq = l.seq JOIN {schema}.class c ON c.class_id = l.class_id
 
 -- name: forget_worker
@@ -16,7 +16,8 @@ DELETE FROM {schema}.worker w WHERE w.worker_id = :worker_id AND w.namespace_id 
 -- name: lease_set_rung
 -- Give running jobs other rungs.
 -- params  seqs, assigned
-UPDATE {schema}.lease l SET assigned = a.assigned FROM unnest(:seqs::bigint[], :assigned::text[]) a (seq, assigned) WHERE l.seq = a.seq;
+UPDATE {schema}.lease l SET assigned = a.assigned FROM unnest(:seqs::bigint[], :assigned::text[]) a (seq, assigned)
+ WHERE l.seq = a.seq;
 
 -- name: leases_by_job
 -- The running jobs among these, with the rung each asked for and was given, and who holds it; locked.
@@ -28,13 +29,16 @@ SELECT j.job_id, l.seq, c.rung, l.assigned, l.worker_id FROM {schema}.job j JOIN
 -- name: leases_expired
 -- The leases whose worker let its deadline pass, died, or was forgotten.
 -- params  thorough, now_at, namespace_id, limit
--- plan    looks at leases only if there is such a worker and it holds any by its own count: to find that none is overdue would mean to
---         walk over the dead rows of all that have ended. Now and then it looks whatever the count says (thorough). Leases come first and
---         by themselves: without statistics the server would begin with all jobs
+-- plan    looks at leases only if there is such a worker and it holds any by its own count: to find that none is
+--         overdue would mean to walk over the dead rows of all that have ended. Now and then it looks whatever the
+--         count says (thorough). Leases come first and by themselves: without statistics the server would begin with
+--         all jobs
 WITH held AS MATERIALIZED (
-  SELECT l.* FROM {schema}.lease l JOIN {schema}.class k ON k.class_id = l.class_id LEFT JOIN {schema}.worker w ON w.worker_id = l.worker_id
+  SELECT l.* FROM {schema}.lease l JOIN {schema}.class k ON k.class_id = l.class_id
+    LEFT JOIN {schema}.worker w ON w.worker_id = l.worker_id
    WHERE (SELECT EXISTS (SELECT FROM {schema}.worker x WHERE x.lease_ends_at <= :now_at AND x.state <> 'dead'
-                            OR (x.state = 'dead' OR x.lease_ends_at <= :now_at) AND (x.running > 0 OR :thorough::boolean)))
+                            OR (x.state = 'dead' OR x.lease_ends_at <= :now_at)
+                               AND (x.running > 0 OR :thorough::boolean)))
      AND k.namespace_id = :namespace_id AND (w.worker_id IS NULL OR w.state = 'dead' OR w.lease_ends_at <= :now_at)
    ORDER BY l.seq LIMIT :limit)
 -- use lease
@@ -55,8 +59,10 @@ WITH held AS MATERIALIZED (
 -- params  worker_id, namespace_id, host, pid, slots, reserved, offers, version, protocol, now_at, lease_ends_at
 INSERT INTO {schema}.worker (worker_id, namespace_id, host, pid, slots, reserved, offers, version, protocol, state,
                              started_at, heartbeat_at, lease_ends_at)
-VALUES (:worker_id, :namespace_id, :host, :pid, :slots, :reserved, :offers, :version, :protocol, 'active', :now_at, :now_at, :lease_ends_at)
-    ON CONFLICT (worker_id) DO UPDATE SET namespace_id = excluded.namespace_id, host = excluded.host, pid = excluded.pid,
+VALUES (:worker_id, :namespace_id, :host, :pid, :slots, :reserved, :offers, :version, :protocol, 'active', :now_at,
+        :now_at, :lease_ends_at)
+    ON CONFLICT (worker_id) DO UPDATE SET namespace_id = excluded.namespace_id, host = excluded.host,
+        pid = excluded.pid,
        slots = excluded.slots, reserved = excluded.reserved, offers = excluded.offers, version = excluded.version,
        protocol = excluded.protocol, state = excluded.state, started_at = excluded.started_at,
        heartbeat_at = excluded.heartbeat_at, lease_ends_at = excluded.lease_ends_at, waiting = NULL;
@@ -64,7 +70,8 @@ VALUES (:worker_id, :namespace_id, :host, :pid, :slots, :reserved, :offers, :ver
 -- name: renew
 -- Move a worker's deadline.
 -- params  now_at, lease_ends_at, slots, reserved, offers, worker_id
-UPDATE {schema}.worker SET heartbeat_at = :now_at, lease_ends_at = :lease_ends_at, slots = :slots, reserved = :reserved, offers = :offers
+UPDATE {schema}.worker SET heartbeat_at = :now_at, lease_ends_at = :lease_ends_at, slots = :slots,
+       reserved = :reserved, offers = :offers
  WHERE worker_id = :worker_id;
 
 -- name: renew_held

@@ -23,7 +23,8 @@ SELECT l.held, count(*) AS count FROM {schema}.lease l JOIN {schema}.class c ON 
 -- name: live_slots
 -- The slots of the workers that take jobs.
 -- params  namespace_id, now_at
-SELECT coalesce(sum(slots), 0) FROM {schema}.worker WHERE namespace_id = :namespace_id AND state = 'active' AND lease_ends_at > :now_at;
+SELECT coalesce(sum(slots), 0) FROM {schema}.worker WHERE namespace_id = :namespace_id AND state = 'active'
+   AND lease_ends_at > :now_at;
 
 -- name: park_due
 -- Open the parks whose rate lets another job start.
@@ -33,15 +34,18 @@ UPDATE {schema}.park SET open = true, open_at = NULL WHERE namespace_id = :names
 -- name: park_first
 -- The open park of a class whose first job is next.
 -- params  class_id
-SELECT park, head_key, head_seq FROM {schema}.park WHERE class_id = :class_id AND open ORDER BY head_key, head_seq LIMIT 1;
+SELECT park, head_key, head_seq FROM {schema}.park WHERE class_id = :class_id AND open
+ ORDER BY head_key, head_seq LIMIT 1;
 
 -- name: park_left
 -- Jobs have left a park: another is first now, or none is left and the park is forgotten.
 -- params  namespace_id, park, class_id
-WITH head AS (SELECT order_key, seq FROM {schema}.ready WHERE class_id = :class_id AND park = :park ORDER BY class_id, park, order_key, seq LIMIT 1),
+WITH head AS (SELECT order_key, seq FROM {schema}.ready WHERE class_id = :class_id AND park = :park
+               ORDER BY class_id, park, order_key, seq LIMIT 1),
 moved AS (UPDATE {schema}.park p SET head_key = head.order_key, head_seq = head.seq FROM head
            WHERE p.namespace_id = :namespace_id AND p.park = :park AND p.class_id = :class_id)
-DELETE FROM {schema}.park p WHERE p.namespace_id = :namespace_id AND p.park = :park AND p.class_id = :class_id AND NOT EXISTS (SELECT FROM head);
+DELETE FROM {schema}.park p WHERE p.namespace_id = :namespace_id AND p.park = :park AND p.class_id = :class_id
+   AND NOT EXISTS (SELECT FROM head);
 
 -- name: park_move
 -- Move a waiting job to a park.
@@ -61,23 +65,28 @@ UPDATE {schema}.park SET open = true, open_at = NULL WHERE namespace_id = :names
 INSERT INTO {schema}.park AS p (namespace_id, park, class_id, open, open_at, head_key, head_seq)
 VALUES (:namespace_id, :park, :class_id, false, :open_at, :head_key, :head_seq)
     ON CONFLICT (namespace_id, park, class_id) DO UPDATE SET open = false, open_at = excluded.open_at,
-       head_key = CASE WHEN (excluded.head_key, excluded.head_seq) < (p.head_key, p.head_seq) THEN excluded.head_key ELSE p.head_key END,
-       head_seq = CASE WHEN (excluded.head_key, excluded.head_seq) < (p.head_key, p.head_seq) THEN excluded.head_seq ELSE p.head_seq END;
+       head_key = CASE WHEN (excluded.head_key, excluded.head_seq) < (p.head_key, p.head_seq) THEN excluded.head_key
+           ELSE p.head_key END,
+       head_seq = CASE WHEN (excluded.head_key, excluded.head_seq) < (p.head_key, p.head_seq) THEN excluded.head_seq
+           ELSE p.head_seq END;
 
 -- name: park_release
 -- A key was given back: the parks that wait for that open.
 -- params  namespace_id, park
-UPDATE {schema}.park SET open = true WHERE namespace_id = :namespace_id AND park = :park AND NOT open AND open_at IS NULL RETURNING class_id;
+UPDATE {schema}.park SET open = true WHERE namespace_id = :namespace_id AND park = :park AND NOT open
+   AND open_at IS NULL RETURNING class_id;
 
 -- name: park_shut
 -- A park has no room, until a moment or until its key is given back.
 -- params  open_at, namespace_id, park, class_id
-UPDATE {schema}.park SET open = false, open_at = :open_at WHERE namespace_id = :namespace_id AND park = :park AND class_id = :class_id;
+UPDATE {schema}.park SET open = false, open_at = :open_at
+ WHERE namespace_id = :namespace_id AND park = :park AND class_id = :class_id;
 
 -- name: rate
 -- How far ahead the starts of these rates were given away.
 -- params  namespace_id, rate_keys
-SELECT rate_key, reached_us FROM {schema}.rate WHERE namespace_id = :namespace_id AND rate_key = ANY (:rate_keys::text[]);
+SELECT rate_key, reached_us FROM {schema}.rate WHERE namespace_id = :namespace_id
+   AND rate_key = ANY (:rate_keys::text[]);
 
 -- name: rate_forget
 -- Forget a rate that counts no starts any more.
@@ -88,7 +97,8 @@ DELETE FROM {schema}.rate WHERE namespace_id = :namespace_id AND rate_key = :rat
 -- Note how far ahead rates are given away now.
 -- params  namespace_id, rate_keys, reached_us
 INSERT INTO {schema}.rate (namespace_id, rate_key, reached_us)
-SELECT :namespace_id, x.rate_key, x.reached_us FROM unnest(:rate_keys::text[], :reached_us::bigint[]) x (rate_key, reached_us)
+SELECT :namespace_id, x.rate_key, x.reached_us
+  FROM unnest(:rate_keys::text[], :reached_us::bigint[]) x (rate_key, reached_us)
     ON CONFLICT (namespace_id, rate_key) DO UPDATE SET reached_us = excluded.reached_us;
 
 -- name: rates
@@ -99,7 +109,8 @@ SELECT rate_key, reached_us FROM {schema}.rate WHERE namespace_id = :namespace_i
 -- name: running
 -- What a limit is counted by, for each job that runs.
 -- params  namespace_id
-SELECT l.seq, j.task, j.tenant, j.limits FROM {schema}.lease l JOIN {schema}.job j ON j.seq = l.seq WHERE j.namespace_id = :namespace_id;
+SELECT l.seq, j.task, j.tenant, j.limits FROM {schema}.lease l JOIN {schema}.job j ON j.seq = l.seq
+ WHERE j.namespace_id = :namespace_id;
 
 -- name: running_lanes
 -- How many jobs run in each lane.

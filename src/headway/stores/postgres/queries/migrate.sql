@@ -8,7 +8,8 @@ SELECT name, value FROM {schema}.format;
 -- name: format_write
 -- Note one of them.
 -- params  name, value
-INSERT INTO {schema}.format (name, value) VALUES (:name, :value) ON CONFLICT (name) DO UPDATE SET value = excluded.value;
+INSERT INTO {schema}.format (name, value) VALUES (:name, :value)
+    ON CONFLICT (name) DO UPDATE SET value = excluded.value;
 
 -- name: migrate_lock
 -- Let one process at a time change a schema.
@@ -23,5 +24,6 @@ SELECT EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = :schema);
 -- name: tables
 -- Whether a schema holds any tables, and whether they are ours.
 -- params  schema
-SELECT count(*) > 0 AS any, count(*) FILTER (WHERE tablename IN ('format', 'namespace', 'class', 'ready', 'lease')) = 5 AS ours
+SELECT count(*) > 0 AS any,
+       count(*) FILTER (WHERE tablename IN ('format', 'namespace', 'class', 'ready', 'lease')) = 5 AS ours
   FROM pg_catalog.pg_tables WHERE schemaname = :schema;

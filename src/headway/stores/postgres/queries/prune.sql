@@ -62,18 +62,21 @@ DELETE FROM {schema}.rate WHERE namespace_id = :namespace_id AND reached_us <= :
 -- params  after, finished_at, ends_at, limit
 -- gives   no namespace for those that are forgotten: their days will be dropped
 -- plan    days that end later than ends_at are not looked at
-SELECT o.seq, o.finished_at <= :finished_at AS old, j.namespace_id FROM {schema}.outcome_completed o LEFT JOIN {schema}.job j ON j.seq = o.seq
+SELECT o.seq, o.finished_at <= :finished_at AS old, j.namespace_id FROM {schema}.outcome_completed o
+  LEFT JOIN {schema}.job j ON j.seq = o.seq
  WHERE o.seq > :after AND o.finished_at < :ends_at ORDER BY o.seq LIMIT :limit;
 
 -- name: prune_stretches
 -- Forget what classes waited for long ago.
 -- params  namespace_id, before_at
-DELETE FROM {schema}.stretch WHERE class_id IN (SELECT class_id FROM {schema}.class WHERE namespace_id = :namespace_id) AND until_at <= :before_at;
+DELETE FROM {schema}.stretch WHERE class_id IN (SELECT class_id FROM {schema}.class WHERE namespace_id = :namespace_id)
+   AND until_at <= :before_at;
 
 -- name: prune_tally
 -- Fold old minutes into the row of all that went before.
 -- params  namespace_id, before
-WITH gone AS (DELETE FROM {schema}.tally WHERE namespace_id = :namespace_id AND minute > 0 AND minute < :before RETURNING what, count)
+WITH gone AS (DELETE FROM {schema}.tally WHERE namespace_id = :namespace_id AND minute > 0 AND minute < :before
+              RETURNING what, count)
 INSERT INTO {schema}.tally AS t (namespace_id, minute, shard, what, count)
 SELECT :namespace_id, 0, 0, what, sum(count) FROM gone GROUP BY what
     ON CONFLICT (namespace_id, minute, what, shard) DO UPDATE SET count = t.count + excluded.count;
@@ -95,7 +98,8 @@ UPDATE {schema}.worker SET state = 'dead', waiting = NULL WHERE worker_id IN (
 -- Which of these jobs have ended in one of these states.
 -- params  namespace_id, states, job_ids, limit
 SELECT o.seq, o.state FROM {schema}.outcome o JOIN {schema}.job j ON j.seq = o.seq
- WHERE j.namespace_id = :namespace_id AND o.state = ANY (:states::text[]) AND j.job_id = ANY (:job_ids::text[]) ORDER BY o.seq LIMIT :limit;
+ WHERE j.namespace_id = :namespace_id AND o.state = ANY (:states::text[]) AND j.job_id = ANY (:job_ids::text[])
+ ORDER BY o.seq LIMIT :limit;
 
 -- name: purge_states
 -- Jobs that have ended in one of these states.

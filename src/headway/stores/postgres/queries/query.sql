@@ -11,8 +11,9 @@
 
 -- part: job
 -- Everything about a job, wherever it is.
-SELECT j.job_id, j.seq, j.task, j.payload, c.lane, c.needs, c.rung, j.tenant, j.max_retries, j.timeout_ms AS asked_timeout_ms,
-       j.retry, j.submitted_at, j.expires_at, j.idempotency_key, j.unique_key, j.trace_id, j.class_id, j.order_key, d.due_at,
+SELECT j.job_id, j.seq, j.task, j.payload, c.lane, c.needs, c.rung, j.tenant, j.max_retries,
+       j.timeout_ms AS asked_timeout_ms, j.retry, j.submitted_at, j.expires_at, j.idempotency_key, j.unique_key,
+       j.trace_id, j.class_id, j.order_key, d.due_at,
        CASE WHEN l.seq IS NOT NULL THEN 'executing' WHEN o.seq IS NOT NULL THEN o.state ELSE 'queued' END AS state,
        coalesce(l.eligible_at, o.eligible_at, r.eligible_at) AS eligible_at,
        coalesce(l.epoch, o.epoch, r.epoch, d.epoch, 0) AS epoch,
@@ -22,13 +23,14 @@ SELECT j.job_id, j.seq, j.task, j.payload, c.lane, c.needs, c.rung, j.tenant, j.
        coalesce(l.started_at, o.started_at) AS started_at, o.finished_at,
        coalesce(l.cancel_at, o.cancel_at) AS cancel_at, coalesce(l.worker_id, o.worker_id) AS worker_id,
        coalesce(l.progress, o.progress) AS progress, coalesce(l.note, o.note) AS note,
-       coalesce(o.error, r.error, d.error) AS error, coalesce(o.reason, r.reason, d.reason) AS reason, o.result_error, o.result,
-       coalesce(o.token, r.token, d.token) AS token, j.limits, r.park, l.assigned,
+       coalesce(o.error, r.error, d.error) AS error, coalesce(o.reason, r.reason, d.reason) AS reason, o.result_error,
+       o.result, coalesce(o.token, r.token, d.token) AS token, j.limits, r.park, l.assigned,
        coalesce(l.parked_for, o.parked_for) AS parked_for, coalesce(l.parked_ms, o.parked_ms, 0) AS parked_ms
   FROM {schema}.job j JOIN {schema}.class c ON c.class_id = j.class_id
   LEFT JOIN {schema}.lease l ON l.seq = j.seq
   LEFT JOIN {schema}.outcome o ON o.seq = j.seq
-  LEFT JOIN {schema}.ready r ON r.class_id = j.class_id AND r.park = j.park AND r.order_key = j.order_key AND r.seq = j.seq
+  LEFT JOIN {schema}.ready r ON r.class_id = j.class_id AND r.park = j.park AND r.order_key = j.order_key
+     AND r.seq = j.seq
   LEFT JOIN {schema}.delayed d ON d.namespace_id = j.namespace_id AND d.due_at = j.due_at AND d.seq = j.seq
 
 -- name: find_any
@@ -43,7 +45,8 @@ SELECT j.seq FROM {schema}.job j JOIN {schema}.class c ON c.class_id = j.class_i
 -- name: find_bad
 -- Jobs that ended in one of the other states, newest first.
 -- params  state, worker_id, namespace_id, task, lane, tenant, submitted_before_at, submitted_after_at, before, limit
-SELECT j.seq FROM {schema}.outcome_bad o JOIN {schema}.job j ON j.seq = o.seq JOIN {schema}.class c ON c.class_id = j.class_id
+SELECT j.seq FROM {schema}.outcome_bad o JOIN {schema}.job j ON j.seq = o.seq
+  JOIN {schema}.class c ON c.class_id = j.class_id
  WHERE o.state = :state AND (:worker_id::text IS NULL OR o.worker_id = :worker_id)
 -- use filters
    AND o.seq < :before ORDER BY o.seq DESC LIMIT :limit;
@@ -51,15 +54,18 @@ SELECT j.seq FROM {schema}.outcome_bad o JOIN {schema}.job j ON j.seq = o.seq JO
 -- name: find_completed
 -- Completed jobs, newest first.
 -- params  worker_id, namespace_id, task, lane, tenant, submitted_before_at, submitted_after_at, before, limit
-SELECT j.seq FROM {schema}.outcome_completed o JOIN {schema}.job j ON j.seq = o.seq JOIN {schema}.class c ON c.class_id = j.class_id
+SELECT j.seq FROM {schema}.outcome_completed o JOIN {schema}.job j ON j.seq = o.seq
+  JOIN {schema}.class c ON c.class_id = j.class_id
  WHERE (:worker_id::text IS NULL OR o.worker_id = :worker_id)
 -- use filters
    AND o.seq < :before ORDER BY o.seq DESC LIMIT :limit;
 
 -- name: find_ended
 -- Jobs that ended in one of the other states, those that ended last first.
--- params  state, worker_id, namespace_id, task, lane, tenant, submitted_before_at, submitted_after_at, ended_at, ended_seq, limit
-SELECT j.seq, o.finished_at FROM {schema}.outcome_bad o JOIN {schema}.job j ON j.seq = o.seq JOIN {schema}.class c ON c.class_id = j.class_id
+-- params  state, worker_id, namespace_id, task, lane, tenant, submitted_before_at, submitted_after_at, ended_at,
+--         ended_seq, limit
+SELECT j.seq, o.finished_at FROM {schema}.outcome_bad o JOIN {schema}.job j ON j.seq = o.seq
+  JOIN {schema}.class c ON c.class_id = j.class_id
  WHERE o.state = :state AND (:worker_id::text IS NULL OR o.worker_id = :worker_id)
 -- use filters
    AND (o.finished_at, o.seq) < (:ended_at, :ended_seq) ORDER BY o.finished_at DESC, o.seq DESC LIMIT :limit;
@@ -77,8 +83,10 @@ SELECT j.seq FROM {schema}.lease l JOIN {schema}.job j ON j.seq = l.seq JOIN {sc
 -- params  worker_id, namespace_id, task, lane, tenant, submitted_before_at, submitted_after_at, before, limit
 SELECT j.seq FROM {schema}.job j JOIN {schema}.class c ON c.class_id = j.class_id
  WHERE :worker_id::text IS NULL
-   AND (EXISTS (SELECT FROM {schema}.ready r WHERE r.class_id = j.class_id AND r.park = j.park AND r.order_key = j.order_key AND r.seq = j.seq)
-        OR EXISTS (SELECT FROM {schema}.delayed d WHERE d.namespace_id = j.namespace_id AND d.due_at = j.due_at AND d.seq = j.seq))
+   AND (EXISTS (SELECT FROM {schema}.ready r WHERE r.class_id = j.class_id AND r.park = j.park
+                   AND r.order_key = j.order_key AND r.seq = j.seq)
+        OR EXISTS (SELECT FROM {schema}.delayed d WHERE d.namespace_id = j.namespace_id AND d.due_at = j.due_at
+                      AND d.seq = j.seq))
 -- use filters
    AND j.seq < :before ORDER BY j.seq DESC LIMIT :limit;
 
@@ -117,11 +125,13 @@ SELECT o.state, count(*) AS count FROM {schema}.outcome_bad o JOIN {schema}.job 
 SELECT c.lane,
        (sum((SELECT count(*) FROM {schema}.ready r WHERE r.class_id = c.class_id))
          + sum((SELECT count(*) FROM {schema}.transient t WHERE t.class_id = c.class_id)))::bigint AS waiting,
-       min(CASE WHEN c.fair THEN (SELECT r.eligible_at FROM {schema}.ready r WHERE r.class_id = c.class_id AND r.tenant IS NOT NULL AND r.park = ''
+       min(CASE WHEN c.fair THEN (SELECT r.eligible_at FROM {schema}.ready r
+                                   WHERE r.class_id = c.class_id AND r.tenant IS NOT NULL AND r.park = ''
                                    ORDER BY r.eligible_at LIMIT 1)
                 ELSE (SELECT r.eligible_at FROM {schema}.ready r WHERE r.class_id = c.class_id AND r.park = ''
                        ORDER BY r.class_id, r.park, r.order_key, r.seq LIMIT 1) END) AS oldest_at,
-       sum((SELECT count(*) FROM {schema}.delayed d WHERE d.namespace_id = c.namespace_id AND d.class_id = c.class_id))::bigint AS delayed,
+       sum((SELECT count(*) FROM {schema}.delayed d WHERE d.namespace_id = c.namespace_id
+               AND d.class_id = c.class_id))::bigint AS delayed,
        sum((SELECT count(*) FROM {schema}.lease l WHERE l.class_id = c.class_id))::bigint AS executing
   FROM {schema}.class c WHERE c.namespace_id = :namespace_id GROUP BY c.lane;
 

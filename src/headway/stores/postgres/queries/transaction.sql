@@ -8,7 +8,8 @@ SELECT now_at, rules, parked FROM {schema}.begin_{version}(:namespace_id, :now_a
 -- name: class_add
 -- Make a class known.
 -- params  namespace_id, lane, rung, needs, persist
-INSERT INTO {schema}.class (namespace_id, lane, rung, needs, persist) VALUES (:namespace_id, :lane, :rung, :needs, :persist)
+INSERT INTO {schema}.class (namespace_id, lane, rung, needs, persist)
+VALUES (:namespace_id, :lane, :rung, :needs, :persist)
     ON CONFLICT (namespace_id, lane, rung, needs, persist) DO UPDATE SET persist = excluded.persist RETURNING class_id;
 
 -- name: classes
@@ -24,7 +25,8 @@ SELECT {schema}.count_up_{version}(:namespace_id, :now_at, :kinds, :counts, fals
 -- name: namespace_add
 -- Make a namespace known.
 -- params  name, channel
-INSERT INTO {schema}.namespace (name, channel) VALUES (:name, :channel) ON CONFLICT (name) DO UPDATE SET name = excluded.name
+INSERT INTO {schema}.namespace (name, channel) VALUES (:name, :channel)
+    ON CONFLICT (name) DO UPDATE SET name = excluded.name
 RETURNING namespace_id;
 
 -- name: notify
@@ -51,7 +53,8 @@ SELECT current_setting('server_version') AS version, current_setting('synchronou
        (SELECT format('pid %s (%s), for %s s', a.pid, coalesce(nullif(a.application_name, ''), 'unnamed'),
                       extract(epoch FROM clock_timestamp() - a.xact_start)::int)
           FROM pg_catalog.pg_stat_activity a
-         WHERE a.datname = current_database() AND a.pid <> pg_backend_pid() AND a.xact_start < clock_timestamp() - interval '60 s'
+         WHERE a.datname = current_database() AND a.pid <> pg_backend_pid()
+           AND a.xact_start < clock_timestamp() - interval '60 s'
            AND (a.backend_xmin IS NOT NULL OR a.backend_xid IS NOT NULL)
          ORDER BY a.xact_start LIMIT 1) AS oldest;
 
@@ -69,7 +72,8 @@ SELECT {schema}.wake_{version}(:namespace_id, :now_at, :classes, :but);
 -- Wake every waiting worker.
 -- params  namespace_id, now_at
 WITH woken AS (UPDATE {schema}.worker SET waiting = NULL
-                WHERE namespace_id = :namespace_id AND waiting IS NOT NULL AND state = 'active' AND lease_ends_at > :now_at RETURNING worker_id)
+                WHERE namespace_id = :namespace_id AND waiting IS NOT NULL AND state = 'active'
+                  AND lease_ends_at > :now_at RETURNING worker_id)
 SELECT {schema}.notify_{version}(:namespace_id, 'w', worker_id) FROM woken;
 
 -- name: watch

@@ -2,9 +2,10 @@
 
 -- part: waiting
 -- A waiting job with all that a lease tells its worker.
-SELECT r.order_key, r.seq, r.eligible_at, r.epoch, r.attempts, r.crashes, ifnull(r.timeout_ms, j.timeout_ms) AS timeout_ms,
-       j.job_id, j.task, j.payload, j.tenant, j.trace_id, j.max_retries, j.timeout_ms AS asked_timeout_ms, j.retry, j.expires_at,
-       j.limits, r.tenant AS sharer, r.parked_at, j.submitted_at
+SELECT r.order_key, r.seq, r.eligible_at, r.epoch, r.attempts, r.crashes,
+       ifnull(r.timeout_ms, j.timeout_ms) AS timeout_ms, j.job_id, j.task, j.payload, j.tenant, j.trace_id,
+       j.max_retries, j.timeout_ms AS asked_timeout_ms, j.retry, j.expires_at, j.limits, r.tenant AS sharer,
+       r.parked_at, j.submitted_at
   FROM ready r CROSS JOIN job j ON j.seq = r.seq
 
 -- name: claim_head
@@ -19,8 +20,8 @@ SELECT r.order_key, r.seq, r.eligible_at, r.epoch, r.attempts, r.crashes, ifnull
 -- Lease the front of a line, up to and with the last job taken.
 -- params  worker_id, token, started_at, class_id, park, order_key, seq
 -- holds   one writer at a time, so what was read is still the front
-INSERT INTO lease (seq, class_id, worker_id, token, started_at, eligible_at, epoch, attempts, crashes, timeout_ms, unique_key,
-                   order_key, tenant)
+INSERT INTO lease (seq, class_id, worker_id, token, started_at, eligible_at, epoch, attempts, crashes, timeout_ms,
+                   unique_key, order_key, tenant)
 SELECT r.seq, r.class_id, :worker_id, :token, :started_at, r.eligible_at, r.epoch + 1, r.attempts + 1, r.crashes,
        ifnull(r.timeout_ms, j.timeout_ms), j.unique_key, r.order_key, r.tenant
   FROM ready r CROSS JOIN job j ON j.seq = r.seq
@@ -48,7 +49,8 @@ RETURNING seq, job_id, task, payload, tenant, trace_id, timeout_ms;
 -- name: claiming_worker
 -- What a claim must know of its worker, and how many leases it holds.
 -- params  worker_id, namespace_id
-SELECT state, lease_ends_at, slots, claim_id, waiting, wait_lanes, (SELECT count(*) FROM lease l WHERE l.worker_id = w.worker_id) AS running
+SELECT state, lease_ends_at, slots, claim_id, waiting, wait_lanes,
+       (SELECT count(*) FROM lease l WHERE l.worker_id = w.worker_id) AS running
   FROM worker w WHERE w.worker_id = :worker_id AND w.namespace_id = :namespace_id;
 
 -- name: classes_count
@@ -59,7 +61,8 @@ SELECT count(*) FROM class WHERE namespace_id = :namespace_id;
 -- name: delayed_due
 -- The delayed jobs that have fallen due, earliest first.
 -- params  namespace_id, now_at, limit
-SELECT d.due_at, d.seq, d.class_id, j.task, j.tenant, d.epoch, d.attempts, d.crashes, d.timeout_ms, d.token, d.error, d.reason
+SELECT d.due_at, d.seq, d.class_id, j.task, j.tenant, d.epoch, d.attempts, d.crashes, d.timeout_ms, d.token, d.error,
+       d.reason
   FROM delayed d CROSS JOIN job j ON j.seq = d.seq
  WHERE d.namespace_id = :namespace_id AND d.due_at <= :now_at ORDER BY d.due_at, d.seq LIMIT :limit;
 
@@ -87,4 +90,5 @@ UPDATE worker SET wait_lanes = :wait_lanes, waiting = (SELECT last + 1 FROM sequ
 -- The workers that wait, longest first.
 -- params  namespace_id, now_at
 SELECT worker_id, offers, wait_lanes FROM worker
- WHERE namespace_id = :namespace_id AND waiting > 0 AND state = 'active' AND lease_ends_at > :now_at ORDER BY waiting, worker_id;
+ WHERE namespace_id = :namespace_id AND waiting > 0 AND state = 'active' AND lease_ends_at > :now_at
+ ORDER BY waiting, worker_id;

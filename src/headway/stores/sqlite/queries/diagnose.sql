@@ -3,12 +3,14 @@
 -- name: ahead
 -- How many jobs of a line go before a place, counted up to a bound.
 -- params  class_id, park, order_key, seq, bound
-SELECT count(*) FROM (SELECT 1 FROM ready WHERE class_id = :class_id AND park = :park AND (order_key, seq) < (:order_key, :seq) LIMIT :bound);
+SELECT count(*) FROM (SELECT 1 FROM ready WHERE class_id = :class_id AND park = :park
+                         AND (order_key, seq) < (:order_key, :seq) LIMIT :bound);
 
 -- name: ahead_own
 -- How many jobs of one tenant go before a place in a line, counted up to a bound.
 -- params  class_id, tenant, order_key, seq, park, bound
-SELECT count(*) FROM (SELECT 1 FROM ready WHERE class_id = :class_id AND tenant = :tenant AND (order_key, seq) < (:order_key, :seq)
+SELECT count(*) FROM (SELECT 1 FROM ready WHERE class_id = :class_id AND tenant = :tenant
+                         AND (order_key, seq) < (:order_key, :seq)
                          AND park = :park LIMIT :bound);
 
 -- name: executing
@@ -35,4 +37,5 @@ SELECT from_at, until_at, reason FROM stretch WHERE class_id = :class_id AND fro
 -- name: witness_turn
 -- Take the turn to sample what classes wait for, if nobody did a moment ago.
 -- params  now_at, namespace_id, before_at
-UPDATE namespace SET witnessed_at = :now_at WHERE namespace_id = :namespace_id AND witnessed_at <= :before_at RETURNING 1;
+UPDATE namespace SET witnessed_at = :now_at WHERE namespace_id = :namespace_id AND witnessed_at <= :before_at
+RETURNING 1;

@@ -31,10 +31,11 @@ SELECT seq, epoch, attempts, worker_id, started_at, :ended_at, :reason, :error F
 -- name: finish_outcome
 -- Keep how a leased job ended; its lease tells the rest.
 -- params  state, finished_at, attempts, crashes, timeout_ms, reason, error, result_error, result, seq
-INSERT INTO outcome (seq, state, finished_at, worker_id, token, started_at, eligible_at, epoch, attempts, crashes, timeout_ms,
-                     cancel_at, progress, note, reason, error, result_error, result, parked_for, parked_ms)
-SELECT seq, :state, :finished_at, worker_id, token, started_at, eligible_at, epoch, :attempts, :crashes, coalesce(nullif(:timeout_ms, 0), timeout_ms),
-       cancel_at, progress, note, :reason, :error, :result_error, :result, parked_for, parked_ms
+INSERT INTO outcome (seq, state, finished_at, worker_id, token, started_at, eligible_at, epoch, attempts, crashes,
+                     timeout_ms, cancel_at, progress, note, reason, error, result_error, result, parked_for, parked_ms)
+SELECT seq, :state, :finished_at, worker_id, token, started_at, eligible_at, epoch, :attempts, :crashes,
+       coalesce(nullif(:timeout_ms, 0), timeout_ms), cancel_at, progress, note, :reason, :error, :result_error, :result,
+       parked_for, parked_ms
   FROM lease WHERE seq = :seq;
 
 -- name: free_unique

@@ -2,9 +2,9 @@
 
 -- part: lease
 -- A leased job with all that its worker is told.
-SELECT j.job_id, l.seq, l.token, j.task, j.payload, c.lane, j.tenant, j.trace_id, l.epoch, l.attempts, l.crashes, j.max_retries,
-       l.timeout_ms, j.timeout_ms AS asked_timeout_ms, j.retry, l.started_at, l.cancel_at, c.needs, l.worker_id,
-       c.rung, l.assigned, j.submitted_at, l.eligible_at
+SELECT j.job_id, l.seq, l.token, j.task, j.payload, c.lane, j.tenant, j.trace_id, l.epoch, l.attempts, l.crashes,
+       j.max_retries, l.timeout_ms, j.timeout_ms AS asked_timeout_ms, j.retry, l.started_at, l.cancel_at, c.needs,
+       l.worker_id, c.rung, l.assigned, j.submitted_at, l.eligible_at
   FROM lease l CROSS JOIN job j ON j.seq = l.seq JOIN class c ON c.class_id = l.class_id
 
 -- name: forget_worker
@@ -21,7 +21,8 @@ UPDATE lease SET assigned = :assigned WHERE seq = :seq;
 -- name: leases_by_job
 -- The running jobs among these, with the rung each asked for and was given, and who holds it.
 -- params  job_ids, namespace_id
-SELECT j.job_id, l.seq, c.rung, l.assigned, l.worker_id FROM json_each(:job_ids) e JOIN job j ON j.job_id = e.value AND j.namespace_id = :namespace_id
+SELECT j.job_id, l.seq, c.rung, l.assigned, l.worker_id FROM json_each(:job_ids) e
+  JOIN job j ON j.job_id = e.value AND j.namespace_id = :namespace_id
   JOIN lease l ON l.seq = j.seq JOIN class c ON c.class_id = l.class_id;
 
 -- name: leases_expired
@@ -53,7 +54,8 @@ VALUES (:worker_id, :namespace_id, :host, :pid, :slots, :reserved, :offers, :ver
 -- name: renew
 -- Move a worker's deadline.
 -- params  now_at, lease_ends_at, slots, reserved, offers, worker_id
-UPDATE worker SET heartbeat_at = :now_at, lease_ends_at = :lease_ends_at, slots = :slots, reserved = :reserved, offers = :offers
+UPDATE worker SET heartbeat_at = :now_at, lease_ends_at = :lease_ends_at, slots = :slots,
+       reserved = :reserved, offers = :offers
  WHERE worker_id = :worker_id;
 
 -- name: renew_held
@@ -66,7 +68,8 @@ SELECT j.job_id, l.token, l.started_at, l.cancel_at, c.rung, l.assigned
 -- name: set_worker_state
 -- Mark a worker draining or dead; it is woken no more.
 -- params  state, worker_id, namespace_id
-UPDATE worker SET state = :state, waiting = 0 WHERE worker_id = :worker_id AND namespace_id = :namespace_id AND state <> 'dead' RETURNING 1;
+UPDATE worker SET state = :state, waiting = 0 WHERE worker_id = :worker_id AND namespace_id = :namespace_id
+   AND state <> 'dead' RETURNING 1;
 
 -- name: worker
 -- One worker.

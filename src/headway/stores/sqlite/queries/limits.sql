@@ -28,12 +28,14 @@ SELECT l.held, count(*) FROM lease l JOIN class c ON c.class_id = l.class_id
 -- name: live_slots
 -- The slots of the workers that take jobs.
 -- params  namespace_id, now_at
-SELECT coalesce(sum(slots), 0) FROM worker WHERE namespace_id = :namespace_id AND state = 'active' AND lease_ends_at > :now_at;
+SELECT coalesce(sum(slots), 0) FROM worker WHERE namespace_id = :namespace_id AND state = 'active'
+   AND lease_ends_at > :now_at;
 
 -- name: park_any
 -- Whether anything is parked here, and whether any park is open; those of other namespaces cost a look, no more.
 -- params  namespace_id
-SELECT 1, (SELECT 1 FROM park INDEXED BY park_open WHERE open = 1 LIMIT 1) FROM park WHERE namespace_id = :namespace_id LIMIT 1;
+SELECT 1, (SELECT 1 FROM park INDEXED BY park_open WHERE open = 1 LIMIT 1) FROM park
+ WHERE namespace_id = :namespace_id LIMIT 1;
 
 -- name: park_due
 -- Open the parks whose rate lets another job start.
@@ -80,12 +82,14 @@ VALUES (:namespace_id, :park, :class_id, 0, :open_at, :head_key, :head_seq)
 -- name: park_release
 -- A key was given back: the parks that wait for that open.
 -- params  namespace_id, park
-UPDATE park SET open = 1 WHERE namespace_id = :namespace_id AND park = :park AND open = 0 AND open_at IS NULL RETURNING class_id;
+UPDATE park SET open = 1 WHERE namespace_id = :namespace_id AND park = :park AND open = 0 AND open_at IS NULL
+RETURNING class_id;
 
 -- name: park_shut
 -- A park has no room, until a moment or until its key is given back.
 -- params  open_at, namespace_id, park, class_id
-UPDATE park SET open = 0, open_at = :open_at WHERE namespace_id = :namespace_id AND park = :park AND class_id = :class_id;
+UPDATE park SET open = 0, open_at = :open_at WHERE namespace_id = :namespace_id AND park = :park
+   AND class_id = :class_id;
 
 -- name: rate
 -- How far ahead the starts of a rate were given away.
@@ -110,15 +114,18 @@ SELECT rate_key, reached_us FROM rate WHERE namespace_id = :namespace_id;
 -- name: running
 -- What a limit is counted by, for each job that runs.
 -- params  namespace_id
-SELECT l.seq, j.task, j.tenant, j.limits FROM lease l CROSS JOIN job j ON j.seq = l.seq WHERE j.namespace_id = :namespace_id;
+SELECT l.seq, j.task, j.tenant, j.limits FROM lease l CROSS JOIN job j ON j.seq = l.seq
+ WHERE j.namespace_id = :namespace_id;
 
 -- name: running_lanes
 -- How many jobs run in each lane.
 -- params  namespace_id
-SELECT c.lane, count(*) FROM lease l JOIN class c ON c.class_id = l.class_id WHERE c.namespace_id = :namespace_id GROUP BY c.lane;
+SELECT c.lane, count(*) FROM lease l JOIN class c ON c.class_id = l.class_id WHERE c.namespace_id = :namespace_id
+ GROUP BY c.lane;
 
 -- name: running_rungs
 -- The jobs that run, with the rung each asked for and was given.
 -- params  namespace_id
-SELECT j.job_id, c.rung, l.assigned, l.started_at FROM lease l CROSS JOIN class c ON c.class_id = l.class_id CROSS JOIN job j ON j.seq = l.seq
+SELECT j.job_id, c.rung, l.assigned, l.started_at FROM lease l CROSS JOIN class c ON c.class_id = l.class_id
+  CROSS JOIN job j ON j.seq = l.seq
  WHERE c.namespace_id = :namespace_id ORDER BY l.seq;

@@ -14,7 +14,8 @@ SELECT fair, clock FROM class WHERE class_id = :class_id;
 -- Let tenants share a class from now on; its clock begins at the first job that waits.
 -- params  class_id, number
 UPDATE class SET fair = 1,
-       clock = ifnull((SELECT order_key FROM ready WHERE class_id = :class_id AND park = '' ORDER BY order_key LIMIT 1), :number)
+       clock = ifnull((SELECT order_key FROM ready WHERE class_id = :class_id AND park = ''
+                        ORDER BY order_key LIMIT 1), :number)
  WHERE class_id = :class_id RETURNING clock;
 
 -- name: fair_leases
@@ -35,8 +36,10 @@ UPDATE job SET class_id = :class_id, park = '', order_key = :order_key, due_at =
 -- name: last_key
 -- The highest key of a tenant's jobs that wait or run in a class; below 0 if it has none.
 -- params  class_id, tenant
-SELECT max(ifnull((SELECT order_key FROM ready WHERE class_id = :class_id AND tenant = :tenant ORDER BY order_key DESC LIMIT 1), -1),
-           ifnull((SELECT order_key FROM lease WHERE class_id = :class_id AND tenant = :tenant ORDER BY order_key DESC LIMIT 1), -1));
+SELECT max(ifnull((SELECT order_key FROM ready WHERE class_id = :class_id AND tenant = :tenant
+                    ORDER BY order_key DESC LIMIT 1), -1),
+           ifnull((SELECT order_key FROM lease WHERE class_id = :class_id AND tenant = :tenant
+                    ORDER BY order_key DESC LIMIT 1), -1));
 
 -- name: next_sequence
 -- Take the next numbers of the one sequence that orders everything.
@@ -47,5 +50,7 @@ UPDATE sequence SET last = last + :count RETURNING last;
 -- name: ready_again
 -- Make a job eligible that ran or was delayed before.
 -- params  class_id, order_key, seq, eligible_at, epoch, attempts, crashes, timeout_ms, token, error, reason, tenant
-INSERT INTO ready (class_id, park, order_key, seq, eligible_at, epoch, attempts, crashes, timeout_ms, token, error, reason, tenant)
-VALUES (:class_id, '', :order_key, :seq, :eligible_at, :epoch, :attempts, :crashes, :timeout_ms, :token, :error, :reason, :tenant);
+INSERT INTO ready (class_id, park, order_key, seq, eligible_at, epoch, attempts, crashes, timeout_ms, token, error,
+                   reason, tenant)
+VALUES (:class_id, '', :order_key, :seq, :eligible_at, :epoch, :attempts, :crashes, :timeout_ms, :token, :error,
+        :reason, :tenant);

@@ -61,7 +61,8 @@ SELECT o.seq, o.state, o.finished_at, j.namespace_id FROM outcome o JOIN job j O
 -- name: prune_stretches
 -- Forget what classes waited for long ago.
 -- params  namespace_id, before_at
-DELETE FROM stretch WHERE class_id IN (SELECT class_id FROM class WHERE namespace_id = :namespace_id) AND until_at <= :before_at;
+DELETE FROM stretch WHERE class_id IN (SELECT class_id FROM class WHERE namespace_id = :namespace_id)
+   AND until_at <= :before_at;
 
 -- name: prune_tally
 -- Remove the minutes that were folded.

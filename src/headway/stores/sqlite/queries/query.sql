@@ -11,8 +11,9 @@
 
 -- part: job
 -- Everything about a job, wherever it is.
-SELECT j.job_id, j.seq, j.task, j.payload, c.lane, c.needs, c.rung, j.tenant, j.max_retries, j.timeout_ms AS asked_timeout_ms,
-       j.retry, j.submitted_at, j.expires_at, j.idempotency_key, j.unique_key, j.trace_id, j.class_id, j.order_key, d.due_at,
+SELECT j.job_id, j.seq, j.task, j.payload, c.lane, c.needs, c.rung, j.tenant, j.max_retries,
+       j.timeout_ms AS asked_timeout_ms, j.retry, j.submitted_at, j.expires_at, j.idempotency_key, j.unique_key,
+       j.trace_id, j.class_id, j.order_key, d.due_at,
        CASE WHEN l.seq IS NOT NULL THEN 'executing' WHEN o.seq IS NOT NULL THEN o.state ELSE 'queued' END AS state,
        coalesce(l.eligible_at, o.eligible_at, r.eligible_at) AS eligible_at,
        coalesce(l.epoch, o.epoch, r.epoch, d.epoch, 0) AS epoch,
@@ -22,8 +23,8 @@ SELECT j.job_id, j.seq, j.task, j.payload, c.lane, c.needs, c.rung, j.tenant, j.
        coalesce(l.started_at, o.started_at) AS started_at, o.finished_at,
        coalesce(l.cancel_at, o.cancel_at) AS cancel_at, coalesce(l.worker_id, o.worker_id) AS worker_id,
        coalesce(l.progress, o.progress) AS progress, coalesce(l.note, o.note) AS note,
-       coalesce(o.error, r.error, d.error) AS error, coalesce(o.reason, r.reason, d.reason) AS reason, o.result_error, o.result,
-       coalesce(o.token, r.token, d.token) AS token, j.limits, r.park, l.assigned,
+       coalesce(o.error, r.error, d.error) AS error, coalesce(o.reason, r.reason, d.reason) AS reason, o.result_error,
+       o.result, coalesce(o.token, r.token, d.token) AS token, j.limits, r.park, l.assigned,
        coalesce(l.parked_for, o.parked_for) AS parked_for, coalesce(l.parked_ms, o.parked_ms, 0) AS parked_ms
   FROM job j JOIN class c ON c.class_id = j.class_id
   LEFT JOIN lease l ON l.seq = j.seq
@@ -58,7 +59,8 @@ SELECT j.seq FROM outcome o CROSS JOIN job j ON j.seq = o.seq JOIN class c ON c.
 
 -- name: find_ended
 -- Jobs that ended in one of the other states, those that ended last first.
--- params  state, worker_id, namespace_id, task, lane, tenant, submitted_before_at, submitted_after_at, ended_at, ended_seq, limit
+-- params  state, worker_id, namespace_id, task, lane, tenant, submitted_before_at, submitted_after_at, ended_at,
+--         ended_seq, limit
 SELECT j.seq, o.finished_at FROM outcome o CROSS JOIN job j ON j.seq = o.seq JOIN class c ON c.class_id = j.class_id
  WHERE o.state = :state AND o.state <> 'completed' AND (:worker_id IS NULL OR o.worker_id = :worker_id)
 -- use filters
@@ -104,24 +106,34 @@ SELECT seq, number, epoch, worker_id, started_at, ended_at, reason, error FROM a
 -- params  namespace_id, now_at
 SELECT min(at) FROM (
   SELECT (SELECT due_at FROM delayed WHERE namespace_id = :namespace_id ORDER BY due_at LIMIT 1) AS at
-  UNION ALL SELECT (SELECT open_at FROM park WHERE namespace_id = :namespace_id AND open_at > :now_at ORDER BY open_at LIMIT 1));
+  UNION ALL SELECT (SELECT open_at FROM park WHERE namespace_id = :namespace_id AND open_at > :now_at
+                     ORDER BY open_at LIMIT 1));
 
 -- name: snapshot_classes
 -- Each class with how many wait, counted up to a bound, since when the longest, and its first one's key.
 -- params  bound, now_at, namespace_id
 SELECT c.lane, c.rung, c.needs, c.persist, c.fair,
-       CASE c.persist WHEN 1 THEN (SELECT count(*) FROM (SELECT 1 FROM ready r WHERE r.class_id = c.class_id AND r.park = '' LIMIT :bound))
-                      ELSE (SELECT count(*) FROM (SELECT 1 FROM transient t WHERE t.class_id = c.class_id LIMIT :bound)) END AS waiting,
-       CASE c.fair WHEN 1 THEN (SELECT r.eligible_at FROM ready r WHERE r.class_id = c.class_id AND r.tenant IS NOT NULL AND r.park = ''
+       CASE c.persist WHEN 1 THEN (SELECT count(*) FROM (SELECT 1 FROM ready r
+                                                          WHERE r.class_id = c.class_id AND r.park = '' LIMIT :bound))
+                      ELSE (SELECT count(*) FROM (SELECT 1 FROM transient t
+                                                   WHERE t.class_id = c.class_id LIMIT :bound)) END AS waiting,
+       CASE c.fair WHEN 1 THEN (SELECT r.eligible_at FROM ready r
+                                 WHERE r.class_id = c.class_id AND r.tenant IS NOT NULL AND r.park = ''
                                  ORDER BY r.eligible_at LIMIT 1)
-                   ELSE (SELECT r.eligible_at FROM ready r WHERE r.class_id = c.class_id AND r.park = '' ORDER BY r.order_key, r.seq LIMIT 1)
+                   ELSE (SELECT r.eligible_at FROM ready r WHERE r.class_id = c.class_id AND r.park = ''
+                          ORDER BY r.order_key, r.seq LIMIT 1)
        END AS oldest_at,
-       CASE c.persist WHEN 1 THEN (SELECT r.order_key FROM ready r WHERE r.class_id = c.class_id AND r.park = '' ORDER BY r.order_key LIMIT 1)
-                      ELSE (SELECT t.seq FROM transient t WHERE t.class_id = c.class_id ORDER BY t.seq LIMIT 1) END AS head_key,
+       CASE c.persist WHEN 1 THEN (SELECT r.order_key FROM ready r WHERE r.class_id = c.class_id AND r.park = ''
+                                    ORDER BY r.order_key LIMIT 1)
+                      ELSE (SELECT t.seq FROM transient t WHERE t.class_id = c.class_id
+                             ORDER BY t.seq LIMIT 1) END AS head_key,
        (SELECT count(*) FROM park p WHERE p.class_id = c.class_id AND p.open = 1)
-         + (SELECT count(*) FROM park p WHERE p.namespace_id = c.namespace_id AND p.open_at <= :now_at AND p.class_id = c.class_id) AS parks,
-       (SELECT p.head_key FROM park p WHERE p.class_id = c.class_id AND p.open = 1 ORDER BY p.head_key, p.head_seq LIMIT 1) AS park_key,
-       (SELECT min(p.head_key) FROM park p WHERE p.namespace_id = c.namespace_id AND p.open_at <= :now_at AND p.class_id = c.class_id)
+         + (SELECT count(*) FROM park p WHERE p.namespace_id = c.namespace_id AND p.open_at <= :now_at
+               AND p.class_id = c.class_id) AS parks,
+       (SELECT p.head_key FROM park p WHERE p.class_id = c.class_id AND p.open = 1
+         ORDER BY p.head_key, p.head_seq LIMIT 1) AS park_key,
+       (SELECT min(p.head_key) FROM park p WHERE p.namespace_id = c.namespace_id AND p.open_at <= :now_at
+           AND p.class_id = c.class_id)
          AS due_key
   FROM class c WHERE c.namespace_id = :namespace_id ORDER BY c.lane, c.needs, c.rung, c.persist;
 
@@ -137,11 +149,14 @@ SELECT o.state, count(*) FROM outcome o JOIN job j ON j.seq = o.seq
 SELECT c.lane,
        sum((SELECT count(*) FROM ready r WHERE r.class_id = c.class_id))
          + sum((SELECT count(*) FROM transient t WHERE t.class_id = c.class_id)) AS waiting,
-       min(CASE c.fair WHEN 1 THEN (SELECT r.eligible_at FROM ready r WHERE r.class_id = c.class_id AND r.tenant IS NOT NULL AND r.park = ''
+       min(CASE c.fair WHEN 1 THEN (SELECT r.eligible_at FROM ready r
+                                     WHERE r.class_id = c.class_id AND r.tenant IS NOT NULL AND r.park = ''
                                      ORDER BY r.eligible_at LIMIT 1)
-                       ELSE (SELECT r.eligible_at FROM ready r WHERE r.class_id = c.class_id AND r.park = '' ORDER BY r.order_key, r.seq LIMIT 1)
+                       ELSE (SELECT r.eligible_at FROM ready r WHERE r.class_id = c.class_id AND r.park = ''
+                              ORDER BY r.order_key, r.seq LIMIT 1)
            END) AS oldest_at,
-       sum((SELECT count(*) FROM delayed d WHERE d.namespace_id = c.namespace_id AND d.class_id = c.class_id)) AS delayed,
+       sum((SELECT count(*) FROM delayed d WHERE d.namespace_id = c.namespace_id
+               AND d.class_id = c.class_id)) AS delayed,
        sum((SELECT count(*) FROM lease l WHERE l.class_id = c.class_id)) AS executing
   FROM class c WHERE c.namespace_id = :namespace_id GROUP BY c.lane;
 

@@ -3,7 +3,8 @@
 -- name: known_ids
 -- Which of these job ids are already kept.
 -- params  job_ids, namespace_id
-SELECT job_id, task, payload FROM job WHERE job_id IN (SELECT value FROM json_each(:job_ids)) AND namespace_id = :namespace_id;
+SELECT job_id, task, payload FROM job WHERE job_id IN (SELECT value FROM json_each(:job_ids))
+   AND namespace_id = :namespace_id;
 
 -- name: known_key
 -- The job that an idempotency key stands for, while it is remembered.
@@ -18,11 +19,12 @@ INSERT INTO expiry (namespace_id, expires_at, seq) VALUES (:namespace_id, :expir
 
 -- name: submit_job
 -- Keep what never changes about a job.
--- params  seq, job_id, namespace_id, class_id, order_key, due_at, task, tenant, trace_id, submitted_at, expires_at, max_retries, timeout_ms, retry, idempotency_key, unique_key, limits, payload
-INSERT INTO job (seq, job_id, namespace_id, class_id, order_key, due_at, task, tenant, trace_id, submitted_at, expires_at,
-                 max_retries, timeout_ms, retry, idempotency_key, unique_key, limits, payload)
-VALUES (:seq, :job_id, :namespace_id, :class_id, :order_key, :due_at, :task, :tenant, :trace_id, :submitted_at, :expires_at,
-        :max_retries, :timeout_ms, :retry, :idempotency_key, :unique_key, :limits, :payload);
+-- params  seq, job_id, namespace_id, class_id, order_key, due_at, task, tenant, trace_id, submitted_at, expires_at,
+--         max_retries, timeout_ms, retry, idempotency_key, unique_key, limits, payload
+INSERT INTO job (seq, job_id, namespace_id, class_id, order_key, due_at, task, tenant, trace_id, submitted_at,
+                 expires_at, max_retries, timeout_ms, retry, idempotency_key, unique_key, limits, payload)
+VALUES (:seq, :job_id, :namespace_id, :class_id, :order_key, :due_at, :task, :tenant, :trace_id, :submitted_at,
+        :expires_at, :max_retries, :timeout_ms, :retry, :idempotency_key, :unique_key, :limits, :payload);
 
 -- name: submit_key
 -- Remember an idempotency key; one that has run out is replaced.
