@@ -84,6 +84,18 @@ def test_links_lead_somewhere() -> None:
                 assert (page.parent / target).exists(), f"{page.name}: {target}"
 
 
+def test_source_files_that_pages_name_exist() -> None:
+    named = {
+        (page.name, name)
+        for page in [*ROOT.glob("docs/design/*.md"), *ROOT.glob("docs/explain/*.md")]
+        for name in re.findall(r"`([a-z][\w/]*(?:\.py|\.lua|\.sql|/))`", page.read_text())
+    }
+    assert ("0009-store-time.md", "core/policy/clock.py") in named
+    patterns = ("{}", "src/headway/**/{}", "tests/**/{}")
+    missing = {one for one in named if not any(any(ROOT.glob(pattern.format(one[1]))) for pattern in patterns)}
+    assert missing == set()
+
+
 def test_the_first_job_page_is_true(tmp_path: Path) -> None:
     blocks = python_blocks("docs/start/first-job.md")
     (tmp_path / "shop.py").write_text(blocks[0])
