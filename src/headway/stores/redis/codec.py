@@ -1,4 +1,4 @@
-"""Turns values into what the scripts keep, and back. ``common.lua`` and ``ending.lua`` say how records are laid out."""
+"""Turns values into the records that the scripts keep, and back. ``layout.py`` says how records are laid out."""
 
 from __future__ import annotations
 
@@ -17,6 +17,21 @@ from headway.core.policy.ladder import budget_of
 from headway.core.policy.retry import heed_cancel
 from headway.core.worker import Worker, WorkerState
 from headway.stores.base import Progress
+from headway.stores.redis.layout import (
+    ATTEMPT,
+    BLOCKED,
+    JOB,
+    LEASE,
+    NEW_JOB,
+    NOTES,
+    OUTCOME,
+    REPORT,
+    REQUEUE,
+    JobFlag,
+    LeaseFlag,
+    RequeueFlag,
+    read_text,
+)
 from headway.stores.texts import escape_error, escape_surrogates
 from headway.stores.unreadable import DAMAGE, read_or, read_worker_state, why_unreadable
 
@@ -26,15 +41,14 @@ ID_BYTES = 255
 BLOB_BYTES_MAX = 60_000  # Bytes of a blob whose length, with a lease before it, is kept in two bytes;
 WORD_LETTERS = 3_500  # so of its texts, four at most with four bytes a letter, no more than this is kept.
 
-_TENANT, _LIMITS, _EXPIRES, _UNIQUE, _KEYED, _TIMED, _TRACE, _TRANSIENT = 1, 2, 4, 8, 16, 32, 64, 128
-_HEAD = struct.Struct("BB")
 _SHORT = struct.Struct(">H")
 _LONG = struct.Struct(">I")
-_COUNTS = struct.Struct(">IHH")
 _MEMBER = struct.Struct("16s")
-_PLAIN = bytes((0, 36))  # No flags, and an id as Headway makes them; a record that says so begins like this:
-_read_plain = struct.Struct(">15s6x36sI").unpack_from  # since when it waits, its id, and how long its end is.
-_PLAIN_END = 61
+_HEAD = slice(JOB.at("flags"), JOB.size)
+_PLAIN = NEW_JOB.pack(0, 36)  # No flags, and an id as Headway makes them. Such a job is read in one step:
+# the moment it was submitted, its id, the length of the tail.
+_plain = struct.Struct(f">15s{JOB.size - JOB['submitted'].stop}x36sI")
+_read_plain, _PLAIN_END = _plain.unpack_from, _plain.size
 _read_short = _SHORT.unpack_from
 _as_lease = Lease._make
 
@@ -140,7 +154,7 @@ def pack_jobs(jobs: Sequence[NewJob]) -> list[bytes | str | int]:
         if len(raw_id) > ID_BYTES:
             raise PayloadError(f"a job's id has at most {ID_BYTES} bytes, this one has {len(raw_id)}")
         size = _LONG.pack(len(name) + len(payload))
-        packed.append(b"".join((_HEAD.pack(flags, len(raw_id)), raw_id, size, extras, body, name, payload)))
+        packed.append(b"".join((NEW_JOB.pack(flags, len(raw_id)), raw_id, size, extras, body, name, payload)))
     return [len(kinds), *kinds, struct.pack(f">{len(places)}H", *places), *packed]
 
 
@@ -167,22 +181,23 @@ def _terms(job: NewJob) -> _Terms:
     flags = 0
     extras = b""
     if job.tenant is not None:
-        flags, extras = _TENANT, _text(job.tenant)
+        flags, extras = JobFlag.TENANT, _text(job.tenant)
     if job.limits:
-        flags, extras = flags | _LIMITS, extras + _raw(b"".join(map(_text, job.limits)))
+        flags, extras = flags | JobFlag.LIMITS, extras + _raw(b"".join(map(_text, job.limits)))
     if job.expires_ms is not None:
-        flags, extras = flags | _EXPIRES, extras + b"%015d" % job.expires_ms
+        flags, extras = flags | JobFlag.EXPIRES, extras + b"%015d" % job.expires_ms
     if job.unique_key is not None:
-        flags, extras = flags | _UNIQUE, extras + _text(job.unique_key)
+        flags, extras = flags | JobFlag.UNIQUE, extras + _text(job.unique_key)
     if job.idempotency_key is not None:
-        flags |= _KEYED
+        flags |= JobFlag.KEYED
         extras += _text(job.idempotency_key) + _raw(job.digest) + b"%015d" % job.idempotency_ms
     if job.delay_ms or job.due_at is not None:
-        flags, extras = flags | _TIMED, extras + b"%015d%015d" % (max(job.due_at or 0, 0), max(job.delay_ms, 0))
+        flags |= JobFlag.TIMED
+        extras += b"%015d%015d" % (max(job.due_at or 0, 0), max(job.delay_ms, 0))
     if job.trace_id is not None:
-        flags, extras = flags | _TRACE, extras + _text(job.trace_id)
+        flags, extras = flags | JobFlag.TRACE, extras + _text(job.trace_id)
     if not job.persist:
-        flags |= _TRANSIENT
+        flags |= JobFlag.TRANSIENT
     return _Terms(flags, class_text(job.class_key), extras, _body(job.max_retries, job.timeout_ms, job.retry))
 
 
@@ -227,9 +242,8 @@ class _Cursor:
         self.record, self.at = record, at
 
     def raw(self) -> bytes:
-        start = self.at + 2
-        self.at = start + int.from_bytes(self.record[self.at : start], "big")
-        return self.record[start : self.at]
+        found, self.at = read_text(self.record, self.at)
+        return found
 
     def text(self) -> str:
         return self.raw().decode()
@@ -240,36 +254,37 @@ class _Cursor:
 
 
 def read_record(record: bytes) -> Fixed:
-    flags, stop = record[19], 21 + record[20]
-    submitted_at = int(record[:15])
-    job_id = JobId(record[21:stop].decode())
+    submitted, _, flags, id_length = JOB.unpack(record)
+    stop = JOB.size + id_length
+    submitted_at = int(submitted)
+    job_id = JobId(record[JOB.size : stop].decode())
     tail = len(record) - int.from_bytes(record[stop : stop + 4], "big")
     start = stop + 4
     tenant = trace_id = unique_key = idempotency_key = expires_at = None
     limits: tuple[str, ...] = ()
     if flags:
         cursor = _Cursor(record, start)
-        if flags & _TENANT:
+        if flags & JobFlag.TENANT:
             tenant = cursor.text()
-        if flags & _LIMITS:
+        if flags & JobFlag.LIMITS:
             limits = _texts(cursor.raw())
-        if flags & _EXPIRES:
+        if flags & JobFlag.EXPIRES:
             expires_at = submitted_at + cursor.number()
-        if flags & _UNIQUE:
+        if flags & JobFlag.UNIQUE:
             unique_key = cursor.text()
-        if flags & _KEYED:
+        if flags & JobFlag.KEYED:
             idempotency_key = cursor.text()
             cursor.raw()
             cursor.at += 15
-        if flags & _TIMED:
+        if flags & JobFlag.TIMED:
             cursor.at += 30
-        if flags & _TRACE:
+        if flags & JobFlag.TRACE:
             trace_id = cursor.text()
         start = cursor.at
     max_retries, timeout_ms, retry = _known_body(record[start:tail])
-    name = tail + 2 + int.from_bytes(record[tail : tail + 2], "big")
+    name, payload = read_text(record, tail)
     return Fixed(
-        submitted_at, job_id, _known_name(record[tail + 2 : name]), record[name:], max_retries, timeout_ms, retry,
+        submitted_at, job_id, _known_name(name), record[payload:], max_retries, timeout_ms, retry,
         tenant, trace_id, limits, expires_at, unique_key, idempotency_key,
     )  # fmt: skip
 
@@ -279,9 +294,9 @@ def try_record(record: bytes) -> tuple[Fixed, str | None]:
     try:
         return read_record(record), None
     except DAMAGE as problem:
-        stop = 21 + (record[20] if len(record) > 20 else 0)
-        job_id = JobId(record[21:stop].decode(errors="replace"))
-        submitted_at = read_or(0, lambda: int(record[:15]))
+        stop = JOB.size + (record[JOB.at("id_length")] if len(record) >= JOB.size else 0)
+        job_id = JobId(record[JOB.size : stop].decode(errors="replace"))
+        submitted_at = read_or(0, lambda: int(record[JOB["submitted"]]))
         return Fixed(submitted_at, job_id, "", record, 0, 0, None, None, None, (), None, None, None), why_unreadable(
             problem
         )  # fmt: skip
@@ -319,25 +334,25 @@ def try_held(record: bytes) -> tuple[Held, str | None]:
     try:
         return read_held(record), None
     except DAMAGE as problem:
-        return Held(record[:16], 0, 0, 0, 0, 0, 0, "", None, None, 0, ()), why_unreadable(problem)
+        return Held(record[LEASE["token"]], 0, 0, 0, 0, 0, 0, "", None, None, 0, ()), why_unreadable(problem)
 
 
 def read_held(record: bytes) -> Held:
-    epoch, attempts, crashes = _COUNTS.unpack_from(record, 16)
-    flags, cursor = record[80], _Cursor(record, 81)
+    token, epoch, attempts, crashes, started, eligible, _, _, timeout, flags = LEASE.unpack(record)
+    cursor = _Cursor(record, LEASE.size)
     worker_id = cursor.text()
-    if flags & 2:
+    if flags & LeaseFlag.FAIR:
         cursor.raw()
     assigned = parked_for = None
     parked_ms = 0
     held: tuple[str, ...] = ()
-    if flags & 4:
+    if flags & LeaseFlag.TERMS:
         assigned, parked_for = cursor.text() or None, cursor.text() or None
         parked_ms = int(cursor.raw() or 0)
         held = _texts(record[cursor.at :])
     return Held(
-        record[:16], epoch, attempts, crashes, int(record[24:39]), int(record[39:54]),
-        int.from_bytes(record[74:80], "big"), worker_id, assigned, parked_for, parked_ms, held,
+        token, epoch, attempts, crashes, int(started), int(eligible), int.from_bytes(timeout, "big"), worker_id,
+        assigned, parked_for, parked_ms, held,
     )  # fmt: skip
 
 
@@ -372,7 +387,7 @@ def fresh_leases(
                 continue
             tenant = trace_id = unreadable = None
             try:
-                if record[19:21] == _PLAIN:  # As ``read_record``, for a job that has only an id, a task and a payload.
+                if record[_HEAD] == _PLAIN:  # As ``read_record``, for a job that has only an id, a task and a payload.
                     submitted, raw_id, tail = _read_plain(record)
                     tail = len(record) - tail
                     name = tail + 2 + _read_short(record, tail)[0]
@@ -430,12 +445,12 @@ def pack_reports(reports: Sequence[Report]) -> list[bytes | str | int]:
                 (report.result, report.result_error, report.reason, None, report.attempts, report.crashes)
             )  # fmt: skip
             packed.append(member(report.seq))
-            packed.append(token + b"C" + body)
+            packed.append(REPORT.pack(token, b"C") + body)
             continue
         heeded = heed_cancel(report)
         packed += (
             member(report.seq),
-            token + b"R",
+            REPORT.pack(token, b"R"),
             LETTERS[report.state],
             _ending(report),
             _attempt(report),
@@ -501,15 +516,15 @@ def read_job(pieces: Sequence[bytes], now_at: int) -> Job:
     try:
         if state is State.QUEUED:
             if where:
-                expires_at = None if where[80] & 1 else expires_at
+                expires_at = None if where[REQUEUE.at("flags")] & RequeueFlag.NEVER_EXPIRES else expires_at
                 parts |= _back(where, fixed)
             if due:
                 parts["due_at"], parts["eligible_at"] = int(due), None
             if parked:
-                parts["parked"] = parked[15:].decode()
+                parts["parked"] = parked[BLOCKED["limit"]].decode()
         elif state is State.EXECUTING:
             parts |= _run(where, fixed)
-            expires_at = None if where[80] & 8 else expires_at
+            expires_at = None if where[LEASE.at("flags")] & LeaseFlag.NEVER_EXPIRES else expires_at
             parts["assigned"] = read_held(where).assigned
             parts["cancel_requested_at"] = int(cancel) if cancel else None
             if progress:
@@ -547,14 +562,14 @@ def read_job(pieces: Sequence[bytes], now_at: int) -> Job:
 
 
 def _back(record: bytes, fixed: Fixed) -> dict[str, Any]:
-    epoch, attempts, crashes = _COUNTS.unpack_from(record, 16)
-    error, reason = _read_back(record[81:]) if len(record) > 81 else (None, None)
+    _, epoch, attempts, crashes, eligible, _, _, _, timeout, _ = REQUEUE.unpack(record)
+    error, reason = _read_back(record[REQUEUE["blob"]]) if len(record) > REQUEUE.size else (None, None)
     return {
         "epoch": epoch,
         "attempts": attempts,
         "crashes": crashes,
-        "eligible_at": int(record[24:39]) or None,
-        "timeout_ms": int.from_bytes(record[74:80], "big") or fixed.timeout_ms,
+        "eligible_at": int(eligible) or None,
+        "timeout_ms": int.from_bytes(timeout, "big") or fixed.timeout_ms,
         "error": error,
         "reason": reason,
     }
@@ -577,30 +592,30 @@ def _run(record: bytes, fixed: Fixed) -> dict[str, Any]:
 
 def _ended(record: bytes, fixed: Fixed) -> tuple[dict[str, Any], bool]:
     """Read an ending; tells also whether the job no longer expired."""
-    kind, length = record[16:17], int.from_bytes(record[17:19], "big")
-    what, rest = record[19 : 19 + length], record[19 + length :]
-    ended: dict[str, Any] = {"finished_at": int(record[1:16])}
+    _, finished, kind, length = OUTCOME.unpack(record)
+    stop = OUTCOME.size + length
+    what, rest = record[OUTCOME.size : stop], record[stop:]
+    ended: dict[str, Any] = {"finished_at": int(finished)}
     if kind in (b"Q", b"-", b"~"):
         if kind == b"Q":
             ended |= _back(what, fixed)
         elif kind == b"~":
             ended["eligible_at"] = None
         ended["reason"] = rest.decode()
-        return ended, kind == b"Q" and bool(what[80] & 1)
+        return ended, kind == b"Q" and bool(what[REQUEUE.at("flags")] & RequeueFlag.NEVER_EXPIRES)
     ended |= _run(what, fixed)
     if kind == b"P":
-        cursor = _Cursor(rest, 15)
-        told = cursor.raw()
-        ended["cancel_requested_at"] = int(rest[:15]) or None
+        ended["cancel_requested_at"] = int(rest[NOTES["cancel_asked"]]) or None
+        told, at = read_text(rest, NOTES.size)
         if told:
             ended["progress"], ended["note"] = _read_progress(told)
-        rest = rest[cursor.at :]
+        rest = rest[at:]
     result, result_error, reason, error, attempts, crashes = _read_ending(rest)
     ended |= {
         "result": result, "result_error": result_error, "reason": reason, "error": error, "attempts": attempts,
         "crashes": crashes,
     }  # fmt: skip
-    return ended, bool(what[80] & 8)
+    return ended, bool(what[LEASE.at("flags")] & LeaseFlag.NEVER_EXPIRES)
 
 
 def _history(tries: bytes) -> tuple[Attempt, ...]:
@@ -608,11 +623,10 @@ def _history(tries: bytes) -> tuple[Attempt, ...]:
     while at < len(tries):
         stop = at + 4 + int.from_bytes(tries[at : at + 4], "big")
         entry = tries[at + 4 : stop]
-        cursor = _Cursor(entry, 36)
-        worker_id = cursor.text()
-        reason, error = _read_attempt(entry[cursor.at :])
-        epoch, number = int.from_bytes(entry[:4], "big"), int.from_bytes(entry[4:6], "big")
-        found.append(Attempt(number, epoch, worker_id, int(entry[6:21]), int(entry[21:36]), reason, error))
+        epoch, number, started, finished = ATTEMPT.unpack(entry)
+        worker_id, blob = read_text(entry, ATTEMPT.size)
+        reason, error = _read_attempt(entry[blob:])
+        found.append(Attempt(number, epoch, worker_id.decode(), int(started), int(finished), reason, error))
         at = stop
     return tuple(found)
 

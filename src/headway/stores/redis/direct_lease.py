@@ -12,9 +12,9 @@ from typing import NamedTuple
 from headway.core.worker import WorkerState
 from headway.stores.base import Exchange, Exchanged
 from headway.stores.redis.codec import Given
+from headway.stores.redis.layout import DIRECT_LEASE, LEASE, LeaseFlag, read_text
 
 _DOUBT = 1.0  # Seconds by which the server's clock and ours may have gone apart since the claim.
-_TERMS = 4  # The flag of a lease on terms that only the rules tell.
 
 
 class OpenClaim:
@@ -77,21 +77,16 @@ class OpenClaims:
         if claim is None or not claim.message:
             return None
         message = claim.message
-        now_at, claim_id, member = int(message[:15]), message[15:31], message[31:47]
+        told, claim_id, member = DIRECT_LEASE.unpack(message)
+        now_at = int(told)
         age = time.monotonic() - claim.asked - (now_at - claim.asked_at) / 1_000  # At most: it was asked before that.
-        kind, held, record = _texts(message, 47)
+        kind, at = read_text(message, DIRECT_LEASE.size)
+        held, at = read_text(message, at)
         if (
             claim_id != claim.claim_id
             or not -_DOUBT < age < younger_ms / 1_000 - _DOUBT
-            or (held and held[80] & _TERMS)
+            or (held and held[LEASE.at("flags")] & LeaseFlag.TERMS)  # Only the rules know these.
         ):
             return None
         del self._open[worker_id]
-        return Handed(claim_id, now_at, Given([record], member, [b"0", held] if held else [], [kind, b"1"]))
-
-
-def _texts(message: bytes, at: int) -> tuple[bytes, bytes, bytes]:
-    """Read two texts, each behind its length, and the rest."""
-    end = at + 2 + int.from_bytes(message[at : at + 2], "big")
-    last = end + 2 + int.from_bytes(message[end : end + 2], "big")
-    return message[at + 2 : end], message[end + 2 : last], message[last:]
+        return Handed(claim_id, now_at, Given([message[at:]], member, [b"0", held] if held else [], [kind, b"1"]))

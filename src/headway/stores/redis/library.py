@@ -9,6 +9,7 @@ from importlib.resources import files
 from typing import NamedTuple
 
 from headway.stores.base import FORMAT
+from headway.stores.redis.layout import expand
 
 _PARTS = (
     "common", "lines", "caps", "inbox", "ending", "claiming", "exchange", "submit", "reading", "keeping", "documents",
@@ -30,8 +31,8 @@ def library() -> Library:
 
 
 def join_scripts(package: str, parts: Sequence[str], stem: str) -> Library:
-    """Join ``scripts/*.lua`` of a package into a library. Its name is the stem and a digest of its text."""
+    """Join ``scripts/*.lua`` of a package into a library. Its name is the stem and a digest of the text."""
     folder = files(package) / "scripts"
-    text = "\n".join((folder / f"{part}.lua").read_text() for part in parts)
+    text = expand("\n".join((folder / f"{part}.lua").read_text() for part in parts))
     name = f"{stem}_{hashlib.sha256(text.encode()).hexdigest()[:10]}"
     return Library(name, f"#!lua name={name}\n{text.replace('@LIBRARY@', name)}")

@@ -45,6 +45,7 @@ from headway.stores.redis.client import Guide, Link
 from headway.stores.redis.connection import Address, Connection, Login, Unanswered, pack
 from headway.stores.redis.deferred_submit import Inbox
 from headway.stores.redis.direct_lease import OpenClaims
+from headway.stores.redis.layout import LEASE, WAIT_INTERVAL, LeaseFlag
 from headway.stores.redis.library import library
 from headway.stores.redis.lua_rules import compile_rules
 from headway.stores.redis.notifier import Bell
@@ -60,6 +61,7 @@ STRETCHES_READ = 2_000
 ARCHIVER_MISSED_MS = 7 * 24 * 3_600_000  # So long ended jobs are held for an archiver that is away.
 PAGE = 200  # Jobs that a look for jobs reads at once,
 PAGE_BYTES = 4_000_000  # and bytes after which it takes a breath.
+_LEASE_FLAGS, _TERMS = LEASE["flags"], bytes([LeaseFlag.TERMS])
 
 
 class RedisStore:
@@ -219,7 +221,7 @@ class RedisStore:
         leases: list[Lease] = []
         if leased[0]:
             # Only a job that was assigned a rung has a budget, and then its lease is among those given in full.
-            on_ladder = any(held[80:81] >= b"\x04" for held in leased[2][1::2])
+            on_ladder = any(held[_LEASE_FLAGS] >= _TERMS for held in leased[2][1::2])
             ladder = (await self._rules()).ladder if on_ladder else self._book.ladder
             worker_id = request.worker_id or ""
             leases = codec.fresh_leases(codec.Given(*leased), claim_id, worker_id, now_at, ladder)
@@ -401,7 +403,7 @@ class RedisStore:
         survey, book = _read_survey(now_at, seen)
         if job.state is not State.QUEUED or job.due_at is not None:
             kind = codec.class_key(pieces[9])
-            near = [Stretch(kind, int(s[:15]), int(s[15:30]), s[30:].decode()) for s in stretches]
+            near = [_read_stretch(kind, entry) for entry in stretches]
             return Standing(job, survey, bool(fair), waited_ms=waited_ms(job, near))
         views = []
         for at, (key, rule) in enumerate(book.keys(job.task, job.tenant, job.limits)):
@@ -644,6 +646,11 @@ def _read_floor(floor: Sequence[Any], book: Rulebook) -> Floor:
         ),
         tuple(Session(job_id, started_at, rung == HALTED) for job_id, rung, started_at in sessions),
     )
+
+
+def _read_stretch(kind: ClassKey, entry: bytes) -> Stretch:
+    started_at, ended_at = WAIT_INTERVAL.unpack(entry)
+    return Stretch(kind, int(started_at), int(ended_at), entry[WAIT_INTERVAL.size :].decode())
 
 
 def _read_survey(now_at: int, seen: Sequence[Any]) -> tuple[Survey, Rulebook]:

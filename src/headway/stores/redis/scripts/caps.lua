@@ -1,6 +1,6 @@
 -- caps: limits, rates, the ladder and the pool's reserve, checked in the step that claims.
 --
--- The rules in force are in meta as JSON, compiled by whoever wrote them last: see ``book.py``. Each server process reads
+-- The rules in force are in meta as JSON, compiled by the client that wrote them last: see ``book.py``. A server reads
 -- them once a version.
 local books = {}
 local book = {}
@@ -71,7 +71,9 @@ end
 function book.step(task, tenant)  -- how far apart two jobs of a task and tenant are in virtual time
   local rules = book.now()
   local cost = 1000000
-  if rules.learned then cost = rules.costs[string.gsub(task, '=', '%%3D') .. '=' .. tenant] or rules.costs[task] or cost end
+  if rules.learned then
+    cost = rules.costs[string.gsub(task, '=', '%%3D') .. '=' .. tenant] or rules.costs[task] or cost
+  end
   return math.max(1, floor(cost / (rules.weights[tenant] or rules.default_weight or 1)))
 end
 
@@ -157,16 +159,17 @@ function caps.floor()
     local floor_ = {slots = live_slots(), running = 0, counts = {}, elastic = {}, sessions = {}, lanes = {}}
     local held, shortest = call('HGETALL', P .. 'lease'), book.now().rungs[1]
     for i = 1, #held, 2 do
-      local key, assigned = class.parts(lease.class(held[i + 1])), lease.rest(held[i + 1]).assigned
+      local held_as = held[i + 1]
+      local key, assigned = class.parts($lease.class(held_as)), lease.rest(held_as).assigned
       floor_.running = floor_.running + 1
       floor_.lanes[key.lane] = (floor_.lanes[key.lane] or 0) + 1
       if key.rung == 'interactive' then  -- counts at the shortest rung
         if shortest then floor_.counts[shortest.name] = (floor_.counts[shortest.name] or 0) + 1 end
-        push(floor_.sessions, {member = held[i], rung = assigned or '', started = tonumber(sub(held[i + 1], 25, 39))})
+        push(floor_.sessions, {member = held[i], rung = assigned or '', started = tonumber($lease.started(held_as))})
       elseif assigned and assigned ~= '' then
         floor_.counts[assigned] = (floor_.counts[assigned] or 0) + 1
         if key.rung == 'default' then
-          push(floor_.elastic, {member = held[i], rung = assigned, started = tonumber(sub(held[i + 1], 25, 39))})
+          push(floor_.elastic, {member = held[i], rung = assigned, started = tonumber($lease.started(held_as))})
         end
       end
     end

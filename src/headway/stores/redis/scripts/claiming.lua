@@ -13,8 +13,8 @@ local function transient(number, want, into)  -- from the list, but for tasks th
   local entries = call('LRANGE', key, 0, paused and -1 or want - 1)
   for _, entry in ipairs(entries) do
     if taken == want then break end
-    if not paused or not tasks[record.task(sub(entry, 17))] then
-      claim.give(into, sub(entry, 1, 16), sub(entry, 17))
+    if not paused or not tasks[record.task($transient.job(entry))] then
+      claim.give(into, $transient.member(entry), $transient.job(entry))
       if paused then call('LREM', key, 1, entry) end
       taken = taken + 1
     end
@@ -29,17 +29,17 @@ local function park_reason(park)
   return rule and not rule.most and 'rate' or 'limit'
 end
 
--- Lease up to want jobs of a class into out. Expired ones are cancelled on the way, and those that their own limits hold
--- back are put aside. Gives how many were leased, and whether it stopped for having passed over too many.
+-- Lease up to want jobs of a class into out. Cancel expired ones on the way, and put aside those that have no room in a
+-- limit. Return how many were leased, and whether it stopped because it had passed over too many.
 function claim.take(take, want, worker, token, out)
   local number, name = take.number, num(take.number)
   local key = class.parts(number)
   if not key.persist then return transient(number, want, out), false end
   local rules, line = book.now(), P .. 'w:' .. num(number)
   local clock, has_parks, climbs = lines.clock(number), parks.any(number), caps.on_ladder(key.rung)
-  local fresh, asker = token .. '\0\0\0\1\0\1\0\0' .. now15, text(worker)
-  local class4, plain = pack('>I4', number), '\0\0\0\0\0\0'
-  local usual = plain .. '\0' .. asker
+  local fresh = $lease{token = token, epoch = 1, attempts = 1, crashes = 0, started = now15}
+  local packed_class, no_timeout, asker = $lease{class = number}, $lease{timeout = 0}, text(worker)
+  local usual = $lease{timeout = bytes no_timeout, flags = 0} .. asker
   local front, scores, recs, backs, at, base = {}, {}, {}, {}, 0, 0
   local leases, mine, aged, again, got, passed, more, highest = {}, {}, {}, {}, 0, 0, false, clock
   while got < want do
@@ -60,14 +60,14 @@ function claim.take(take, want, worker, token, out)
       end
     end
     local member, order, rec, back, park, since = front[at + 1], scores[at + 1], recs[at + 1], backs[at + 1], nil, nil
-    if back and not clock then order = sub(back, 59, 74) end
+    if back and not clock then order = $requeue.order_key(back) end
     if has_parks then
       local open = call('ZRANGE', P .. 'open:' .. name, 0, 0, 'WITHSCORES')
       if open[1] then
-        local other = sub(open[1], 1, 16)
+        local other = $blocked_head.member(open[1])
         local a, b = tonumber(open[2]), member and tonumber(order)
         if not member or a < b or (a == b and other < member) then
-          member, order, park = other, open[2], sub(open[1], 17)
+          member, order, park = other, open[2], $blocked_head.limit(open[1])
           rec, back = call('HGET', P .. 'job', member), call('HGET', P .. 'again', member)
           since = call('HGET', P .. 'parked', member)
         end
@@ -77,7 +77,7 @@ function claim.take(take, want, worker, token, out)
     if not rec then  -- no record, no lease: it is dropped from its line
       if park then parks.leave(number, member, park) else at = at + 1 end
     else
-      local eligible = back and sub(back, 25, 39) or record.since(rec)
+      local eligible = back and $requeue.eligible(back) or record.since(rec)
       if take.until_at and tonumber(eligible) > take.until_at then break end
       if passed == PASSED then
         more = true
@@ -85,7 +85,8 @@ function claim.take(take, want, worker, token, out)
       end
       local flags, extras, full, full_at, assigned, keys = record.flags(rec), nil, nil, nil, '', nil
       if flags ~= 0 then extras = record.extras(rec) end
-      if extras and extras.expires_ms and not (back and byte(back, 81) % 2 == 1)
+      local expires = not back or band($requeue.flags(back), $requeue.NEVER_EXPIRES) == 0
+      if expires and extras and extras.expires_ms
         and tonumber(record.since(rec)) + extras.expires_ms <= now then
         ending.cancel_queued(member, rec, 'expired')
         if not park then base = base - 1; at = at + 1 end
@@ -103,7 +104,7 @@ function claim.take(take, want, worker, token, out)
           if park == full then
             parks.shut(number, park, full_at)
           else
-            local waited = park and sub(since, 1, 15) or now15
+            local waited = park and $blocked.since(since) or now15
             if park then
               parks.leave(number, member, park)
             else
@@ -115,32 +116,38 @@ function claim.take(take, want, worker, token, out)
           end
           passed = passed + 1
         else
-          local bits, tail, head = extras and extras.unique and 1 or 0, asker, fresh
+          local bits, tail, head = extras and extras.unique and $lease.UNIQUE or 0, asker, fresh
           if back then
-            head = token .. pack('>I4I2I2', i4(back, 17) + 1, math.min(i2(back, 21) + 1, 65535), i2(back, 23)) .. now15
-            if byte(back, 81) % 2 == 1 then bits = bits + 8 end
+            local attempts = math.min($requeue.attempts(back) + 1, 65535)  -- no more than two bytes hold
+            head = $lease{
+              token = token, epoch = $requeue.epoch(back) + 1, attempts = attempts, crashes = $requeue.crashes(back),
+              started = now15}
+            if not expires then bits = bits + $lease.NEVER_EXPIRES end
             push(again, member)
           end
           if clock then
-            bits, tail = bits + 2, tail .. text(extras and extras.tenant or '')
+            bits, tail = bits + $lease.FAIR, tail .. text(extras and extras.tenant or '')
           end
           local held = keys and caps.hold(member, keys)
           if keys then caps.start(keys) end
           if park or assigned ~= '' or (held and #held > 0) then
-            bits = bits + 4
-            local waited = park and num(now - tonumber(sub(since, 1, 15))) or ''
+            bits = bits + $lease.TERMS
+            local waited = park and num(now - tonumber($blocked.since(since))) or ''
             tail = tail .. text(assigned) .. text(park and park_reason(park) or '') .. text(waited)
             for _, limit in ipairs(held or {}) do tail = tail .. text(limit) end
           end
           local held_as
           if bits == 0 and not back then
-            held_as = head .. eligible .. class4 .. order .. usual
+            held_as = head .. $lease{eligible = eligible, class = bytes packed_class, order_key = order} .. usual
           else
-            held_as = head .. eligible .. class4 .. order .. (back and sub(back, 75, 80) or plain) .. string.char(bits) .. tail
+            local timeout = back and $requeue[timeout](back) or no_timeout
+            held_as = head .. $lease{
+              eligible = eligible, class = bytes packed_class, order_key = order, timeout = bytes timeout, flags = bits}
+              .. tail
           end
           local n = #mine + 1
           mine[n], leases[2 * n - 1], leases[2 * n] = member, member, held_as
-          claim.give(out, member, rec, (back or bits > 3) and held_as)
+          claim.give(out, member, rec, (back or bits >= $lease.TERMS) and held_as)
           got = got + 1
           if clock and tonumber(order) > highest then highest = tonumber(order) end
           if climbs then caps.assign(assigned) end
@@ -164,7 +171,8 @@ function claim.take(take, want, worker, token, out)
     tx.clock[number] = highest
   end
   bulk('ZREM', P .. 'a:' .. name, aged)
-  if base + at > 0 then call('ZREMRANGEBYRANK', line, 0, base + at - 1) end  -- last: nothing is popped before it is kept
+  -- Last, so that no job leaves its line before its lease is written.
+  if base + at > 0 then call('ZREMRANGEBYRANK', line, 0, base + at - 1) end
   return got, more
 end
 
@@ -184,14 +192,17 @@ function claim.pump()
   for _, member in ipairs(due) do
     local rec, back = record.of(member), call('HGET', P .. 'again', member)
     if rec then
-      local number = back and i4(back, 55) or class_of(member, rec)
+      local number = back and $requeue.class(back) or class_of(member, rec)
       local extras, seq = record.extras(rec), call('HINCRBY', P .. 'meta', 'seq', 1)
       local step = book.step(record.task(rec), extras.tenant or '')
       local key = lines.put(number, member, member_of(seq), extras.tenant, now15, step)
       if back then
-        back = sub(back, 1, 24) .. now15 .. ZERO .. sub(back, 55, 58) .. key .. sub(back, 75)
+        back = $requeue[..eligible](back)
+          .. $requeue{eligible = now15, due = ZERO, class = number, order_key = key} .. $requeue[timeout..](back)
       else
-        back = back_of(NONE, 0, 0, 0, now, 0, number, key, 0, 0, '')
+        back = $requeue{
+          token = NONE, epoch = 0, attempts = 0, crashes = 0, eligible = now15, due = ZERO, class = number,
+          order_key = key, timeout = 0, flags = 0}
       end
       call('HSET', P .. 'again', member, back)
       call('SREM', P .. 'late:' .. num(number), member)

@@ -3,8 +3,8 @@
 -- KEYS[1] of every function is P..'meta', P being '{prefix:namespace}:', so that all keys share one slot of a cluster.
 -- ARGV[1] is what a clock of a test says in milliseconds, or '' for the server's clock.
 --
--- A job is known by its *member*: its sequence number plus BASE, in decimal. All have 16 digits, so they sort as text in
--- the order of their numbers, which breaks ties in sorted sets, and small sets of them are kept as sorted integers.
+-- A job is known by its *member*: its sequence number plus BASE, in decimal. All have 16 digits, so they sort as text
+-- in the order of their numbers, which breaks ties in sorted sets, and small sets of them are kept as sorted integers.
 -- Order keys are kept plus BASE too, so in a line nobody shares a fresh job's member is also its score.
 --
 -- meta      hash  seq, rules, book, witnessed, turn, bottom
@@ -16,7 +16,8 @@
 -- out       hash  member -> ending
 -- tries     hash  member -> entries: attempts that did not complete
 -- cancel, progress  hash  member -> moment / blob, of executing jobs
--- classes   hash  text -> number, with an f behind it if it is fair;  names  hash  number -> text;  clock  hash  number -> clock, of fair classes alone
+-- classes   hash  text -> number, with an f behind it if it is fair;  names  hash  number -> text
+-- clock     hash  number -> clock, of fair classes alone
 -- w:C       zset  the line of class C by order key          a:C  zset  the same by age, if fair
 -- live:C    zset  if fair: tenant, order key and member of all that wait or run, in the order of text
 -- tr:C      list  transient jobs
@@ -27,21 +28,21 @@
 -- q:X       set   classes with a park X                     h:X  set  leases that count against limit X
 -- rates     hash  limit -> how far ahead its starts were given away, in microseconds
 -- unique    hash  key -> member;  idem  hash  scope -> until, digest, id;  idem_until  zset;  expiry  zset
--- workers   set   ids;  worker:W  hash, with lanes while it waits for jobs of these, and open, its claim, if a job may be
---                 handed over to it;  l:W  set  leases;  wait  zset  workers by turn
+-- workers   set   ids;  worker:W  hash, with lanes while it waits for jobs of these, and open, its claim, if a job may
+--                 be handed over to it;  l:W  set  leases;  wait  zset  workers by turn
 -- fin       list  completed jobs in the order they ended    bad:S, old:S  zset  other endings by number / by moment
--- doc:K     hash  name -> version and body;  m:M  hash  totals of a minute;  minutes  set  those;  tally  hash  all before
+-- doc:K     hash  name -> version and body
+-- m:M       hash  totals of a minute;  minutes  set  those;  tally  hash  all before
 -- archive   string  exists while somebody archives;  arch  zset  ended jobs to be archived, by the moment they ended
 -- stretch:C list  what a class waited for;  watched  string  exists while somebody watches
 local fmt, sub, byte, floor, concat, band, pack  -- set by the first call: a library is loaded without Lua's own
 local BASE, NONE, ZERO = 1e15, '\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0', '000000000000000'
-local TENANT, LIMITS, EXPIRES, UNIQUE, KEYED, TIMED, TRACE, TRANSIENT = 1, 2, 4, 8, 16, 32, 64, 128
 local PASSED, PUMPED, COUNTED = 100, 200, 1000
 local STATES = {C = 'completed', F = 'failed', X = 'cancelled', D = 'dead_letter', Q = 'queued', E = 'executing'}
 local call, P, now, now15
 local tx = {  -- what a call has read and gathered
-  adds = {}, order = {}, clock = {}, last = {}, eligible = {}, counts = {}, changed = {}, names = {}, room = {}, reached = {},
-  record = {},
+  adds = {}, order = {}, clock = {}, last = {}, eligible = {}, counts = {}, changed = {}, names = {}, room = {},
+  reached = {}, record = {},
 }
 
 -- clocks: of each namespace the store time, by the rule of core/policy/clock.py, as this server last knew it. What is
@@ -139,17 +140,18 @@ local function bulk(command, key, list)  -- one command for all, if there are an
   end
 end
 
-local function texts(packed)  -- a list of texts, each behind its length
-  local found, at = {}, 1
-  while at <= #packed do
-    local n = i2(packed, at)
-    push(found, sub(packed, at + 2, at + 1 + n))
-    at = at + 2 + n
-  end
-  return found
+local function text(value) return pack('>I2', #value) .. value end
+
+local function text_at(packed, at)  -- a text behind its length, and the place after it
+  local after = at + 2 + i2(packed, at)
+  return sub(packed, at + 2, after - 1), after
 end
 
-local function text(value) return pack('>I2', #value) .. value end
+local function texts(packed)
+  local found, at = {}, 1
+  while at <= #packed do found[#found + 1], at = text_at(packed, at) end
+  return found
+end
 
 local function before(a, b)  -- by bytes, whatever the server's locale says
   local n = math.min(#a, #b)
@@ -178,57 +180,60 @@ local function count(what, n)
   if n ~= 0 then tx.counts[what] = (tx.counts[what] or 0) + n end
 end
 
--- record: submitted(15) class(4) flags(1) id length(1) id tail length(4) extras body tail;  tail: task behind its length,
--- payload. Extras are there as the flags say, in their order. Lua never reads the body or the payload.
--- A record may be missing (false), cut or overwritten: these functions read what there is and never fail. Whoever gets the
--- lease sees the damage, and ends the job as a dead letter.
+-- record: a job's record, whose layout is in layout.py with all others. It may be missing (false), cut or overwritten.
+-- These functions read what there is and never fail. The worker that gets the lease reports the job as a dead letter.
 local record = {}
 
-function record.class(rec) return i4(rec or '', 16) end
+function record.class(rec) return $job.class(rec or '') end
 
-function record.id(rec) return sub(rec or '', 22, 21 + (byte(rec or '', 21) or 0)) end
+local function after_id(rec) return $job.size + 1 + ($job.id_length(rec) or 0) end
+
+function record.new_id(rec)  -- of a record as a client sends it
+  return sub(rec, $new_job.size + 1, $new_job.size + $new_job.id_length(rec))
+end
+
+function record.id(rec) return sub(rec or '', $job.size + 1, after_id(rec or '') - 1) end
 
 function record.tail(rec)
-  local at = 22 + (byte(rec or '', 21) or 0)
-  return sub(rec or '', -i4(rec or '', at))
+  rec = rec or ''
+  return sub(rec, -i4(rec, after_id(rec)))
 end
 
 function record.task(rec)
   rec = rec or ''
-  local at = #rec - i4(rec, 22 + (byte(rec, 21) or 0)) + 1
-  return sub(rec, at + 2, at + 1 + i2(rec, at))
+  return (text_at(rec, #rec - i4(rec, after_id(rec)) + 1))
 end
 
-function record.flags(rec) return byte(rec or '', 20) or 0 end
+function record.flags(rec) return $job.flags(rec or '') or 0 end
 
 function record.since(rec)  -- when it was submitted, as 15 digits
-  local at15 = sub(rec or '', 1, 15)
-  return #at15 == 15 and string.find(at15, '^%d+$') and at15 or now15
+  local since = $job.submitted(rec or '')
+  return #since == #ZERO and string.find(since, '^%d+$') and since or now15
 end
 
 function record.extras(rec)
   local flags, found = record.flags(rec), {}
   if flags == 0 then return found end
-  local at = 26 + (byte(rec, 21) or 0)
-  if flags == TENANT then  -- the usual one, and there are many
-    found.tenant = sub(rec, at + 2, at + 1 + i2(rec, at))
+  local at = after_id(rec) + 4  -- behind the length of the tail
+  if flags == $job.TENANT then  -- the usual one, and there are many
+    found.tenant = text_at(rec, at)
     return found
   end
   local function take()
-    local n = i2(rec, at)
-    at = at + 2 + n
-    return sub(rec, at - n, at - 1)
+    local value
+    value, at = text_at(rec, at)
+    return value
   end
   local function number()
-    at = at + 15
-    return tonumber(sub(rec, at - 15, at - 1))
+    at = at + #ZERO
+    return tonumber(sub(rec, at - #ZERO, at - 1))
   end
-  if band(flags, TENANT) ~= 0 then found.tenant = take() end
-  if band(flags, LIMITS) ~= 0 then found.limits = texts(take()) end
-  if band(flags, EXPIRES) ~= 0 then found.expires_ms = number() end
-  if band(flags, UNIQUE) ~= 0 then found.unique = take() end
-  if band(flags, KEYED) ~= 0 then found.key, found.digest, found.key_ms = take(), take(), number() end
-  if band(flags, TIMED) ~= 0 then found.due, found.delay = number(), number() end
+  if band(flags, $job.TENANT) ~= 0 then found.tenant = take() end
+  if band(flags, $job.LIMITS) ~= 0 then found.limits = texts(take()) end
+  if band(flags, $job.EXPIRES) ~= 0 then found.expires_ms = number() end
+  if band(flags, $job.UNIQUE) ~= 0 then found.unique = take() end
+  if band(flags, $job.KEYED) ~= 0 then found.key, found.digest, found.key_ms = take(), take(), number() end
+  if band(flags, $job.TIMED) ~= 0 then found.due, found.delay = number(), number() end
   return found
 end
 
@@ -241,48 +246,26 @@ function record.of(member)
   return rec
 end
 
--- lease: token(16) epoch(4) attempts(2) crashes(2) started(15) eligible(15) class(4) order key(16) timeout(6) flags(1),
--- worker; with flag 2 (its class is fair) its tenant; with flag 4 assigned, parked for, parked ms, held limits.
--- Flag 1: it has a unique key; flag 8: it no longer expires.
--- back: token(16) epoch(4) attempts(2) crashes(2) eligible(15) due(15) class(4) order key(16) timeout(6) flags(1) blob;
--- flag 1: it no longer expires.  A timeout of 0 is the one that was asked for.
 local lease = {}
 
-function lease.epoch(held) return i4(held, 17) end
-
-function lease.class(held) return i4(held, 55) end
-
-function lease.key(held) return sub(held, 59, 74) end
-
-function lease.rest(held)
-  local flags, at, found = byte(held, 81) or 0, 82, {}
-  local function take()
-    local n = i2(held, at)
-    at = at + 2 + n
-    return sub(held, at - n, at - 1)
-  end
-  found.worker = take()
-  if band(flags, 2) ~= 0 then found.tenant = take() end
-  if band(flags, 4) ~= 0 then
-    found.assigned, found.parked_for, found.parked_ms = take(), take(), take()
+function lease.rest(held)  -- what stands behind the fields
+  local flags, at, found = $lease.flags(held) or 0, $lease.size + 1, {}
+  found.worker, at = text_at(held, at)
+  if band(flags, $lease.FAIR) ~= 0 then found.tenant, at = text_at(held, at) end
+  if band(flags, $lease.TERMS) ~= 0 then
+    found.assigned, at = text_at(held, at)
+    found.parked_for, at = text_at(held, at)
+    found.parked_ms, at = text_at(held, at)
     found.held = texts(sub(held, at))
   end
   return found
 end
 
-function lease.assign(held, assigned)  -- the same lease with another rung
-  local rest, tail = lease.rest(held), ''
-  tail = text(rest.worker) .. (rest.tenant and text(rest.tenant) or '')
-  tail = tail .. text(assigned) .. text(rest.parked_for or '') .. text(rest.parked_ms or '')
+function lease.with_terms(held, rest)  -- the same lease with another rung or other limits
+  local tail = text(rest.worker) .. (rest.tenant and text(rest.tenant) or '')
+  tail = tail .. text(rest.assigned or '') .. text(rest.parked_for or '') .. text(rest.parked_ms or '')
   for _, key in ipairs(rest.held or {}) do tail = tail .. text(key) end
-  local flags = byte(held, 81)
-  if band(flags, 4) == 0 then flags = flags + 4 end
-  return sub(held, 1, 80) .. string.char(flags) .. tail
-end
-
-local function back_of(token, epoch, attempts, crashes, eligible, due, class, key, timeout_ms, flags, blob)
-  return token .. pack('>I4I2I2', epoch, attempts, crashes) .. fmt('%015d', eligible) .. fmt('%015d', due)
-    .. pack('>I4', class) .. key .. pack('>I6', timeout_ms) .. string.char(flags) .. blob
+  return $lease[..flags](held) .. $lease{flags = bit.bor($lease.flags(held), $lease.TERMS)} .. tail
 end
 
 -- Classes.  text: lane, rung ('' for none), 1 if persistent, needs; behind one another with a NUL between.

@@ -24,7 +24,8 @@ local function clamp_rates(rules)  -- bring what was given away under other rule
     if not rule or not rule.interval then
       call('HDEL', P .. 'rates', rates[i])
     else
-      call('HSET', P .. 'rates', rates[i], num(math.min(tonumber(rates[i + 1]), now * 1000 + rule.burst * rule.interval)))
+      local most = now * 1000 + rule.burst * rule.interval
+      call('HSET', P .. 'rates', rates[i], num(math.min(tonumber(rates[i + 1]), most)))
     end
   end
 end
@@ -40,12 +41,8 @@ local function adopt()  -- count leases anew, and let all that was put aside try
   for i = 1, #held, 2 do
     local member, was, rec = held[i], held[i + 1], record.of(held[i])
     local extras, rest = record.extras(rec), lease.rest(was)
-    local holds = caps.hold(member, book.keys(record.task(rec), extras.tenant, extras.limits))
-    local bits = bit.bor(byte(was, 81), 4)
-    local tail = text(rest.worker) .. (rest.tenant and text(rest.tenant) or '')
-    tail = tail .. text(rest.assigned or '') .. text(rest.parked_for or '') .. text(rest.parked_ms or '')
-    for _, key in ipairs(holds) do tail = tail .. text(key) end
-    call('HSET', P .. 'lease', member, sub(was, 1, 80) .. string.char(bits) .. tail)
+    rest.held = caps.hold(member, book.keys(record.task(rec), extras.tenant, extras.limits))
+    call('HSET', P .. 'lease', member, lease.with_terms(was, rest))
   end
   for number = 1, class.all() do
     for _, park in ipairs(call('HKEYS', P .. 'parks:' .. num(number))) do parks.open(number, park) end
@@ -54,8 +51,8 @@ local function adopt()  -- count leases anew, and let all that was put aside try
 end
 
 -- write: a document, or remove it. Of a policy every worker's keeper is told.
--- args     kind, name, body, 1 to write or 0 to remove, version it must have ('' for any), and of a part of the rules: the
---          version of all rules it was compiled for, the rules as a whole (JSON), 1 if they may let more start,
+-- args     kind, name, body, 1 to write or 0 to remove, version it must have ('' for any), and of a part of the rules:
+--          the version of all rules it was compiled for, the rules as a whole (JSON), 1 if they may let more start,
 --          their new version: a random text, so that servers never take other rules for those they remember
 -- returns  the new version; 0 if the document's version was another; -1 if the rules' was
 local function write(keys, args)
@@ -100,13 +97,14 @@ local function witness(keys, args)
   for i = 4, #args, 2 do
     local key = P .. 'stretch:' .. num(class.number(args[i]))
     local entry = call('LINDEX', key, -1)
-    local until_at = entry and tonumber(sub(entry, 16, 30))
+    local until_at = entry and tonumber($wait_interval.ended(entry))
     if not entry or until_at + tonumber(args[3]) < now then
-      call('RPUSH', key, now15 .. now15 .. args[i + 1])
-    elseif sub(entry, 31) == args[i + 1] then
-      call('LSET', key, -1, sub(entry, 1, 15) .. now15 .. args[i + 1])
+      call('RPUSH', key, $wait_interval{started = now15, ended = now15, reason = args[i + 1]})
+    elseif $wait_interval.reason(entry) == args[i + 1] then
+      call('LSET', key, -1, $wait_interval[..ended](entry) .. $wait_interval{ended = now15, reason = args[i + 1]})
     else
-      call('RPUSH', key, sub(entry, 16, 30) .. now15 .. args[i + 1])
+      local started = $wait_interval.ended(entry)
+      call('RPUSH', key, $wait_interval{started = started, ended = now15, reason = args[i + 1]})
     end
   end
   return 1

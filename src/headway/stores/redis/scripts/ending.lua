@@ -1,11 +1,9 @@
 -- ending: every way a job leaves a state.
---
--- ending: state(1) moment(15) kind(1) length(2) what it was, then body.  kind: E a lease, P a lease behind which stand the
--- moment a cancel was asked for (15) and progress, Q a back, - nothing, ~ nothing but a delay.  The body is a blob of the reporter, or of a job
--- that never ran the reason in plain text.
 local ending = {}
 
-function ending.token(out) return i2(out, 18) >= 16 and sub(out, 20, 35) or NONE end
+function ending.before(out)  -- the lease or requeue that a job had when it ended, or ''
+  return sub(out, $outcome.size + 1, $outcome.size + $outcome.length(out))
+end
 
 function ending.archive(members)  -- somebody wants these before they are forgotten
   if #members == 0 or quiet() or call('EXISTS', P .. 'archive') == 0 then return end
@@ -17,7 +15,7 @@ end
 local function keep(member, rec, state, out)  -- note how a job ended
   call('HSET', P .. 'out', member, out)
   if state ~= 'C' then
-    call('ZADD', P .. 'bad:' .. state, sub(member, 2), member)
+    call('ZADD', P .. 'bad:' .. state, num(tonumber(member) - BASE), member)
     call('ZADD', P .. 'old:' .. state, now15, member)
     ending.archive({member})
   end
@@ -33,26 +31,28 @@ function ending.cancel_queued(member, rec, reason)
   if not delayed then lines.forget(number, record.extras(rec).tenant, key, member) end
   local what = back or ''
   local kind = back and 'Q' or delayed and '~' or '-'
-  keep(member, rec, 'X', 'X' .. now15 .. kind .. pack('>I2', #what) .. what .. reason)
+  keep(member, rec, 'X', $outcome{state = 'X', finished = now15, kind = kind, length = #what} .. what .. reason)
   call('HDEL', P .. 'again', member)
 end
 
 function ending.queue_again(member, rec, out)  -- an operator's retry
-  local what = sub(out, 20, 19 + i2(out, 18))
+  local what = ending.before(out)
   local number, epoch = record.class(rec), 0
   if #what > 0 then
-    epoch, number = i4(what, 17), i4(what, 55)
+    epoch, number = $lease.epoch(what), $lease.class(what)  -- both are where a requeue has them
   end
   local extras, seq = record.extras(rec), call('HINCRBY', P .. 'meta', 'seq', 1)
   local step = book.step(record.task(rec), extras.tenant or '')
   local key = lines.put(number, member, member_of(seq), extras.tenant, now15, step)
   stir()
-  call('HSET', P .. 'again', member, back_of(NONE, epoch, 0, 0, now, 0, number, key, 0, 1, ''))
+  call('HSET', P .. 'again', member, $requeue{
+    token = NONE, epoch = epoch, attempts = 0, crashes = 0, eligible = now15, due = ZERO, class = number,
+    order_key = key, timeout = 0, flags = $requeue.NEVER_EXPIRES})
   lines.flush()
   call('ZREM', P .. 'expiry', member)
   if extras.unique then call('HSET', P .. 'unique', extras.unique, member) end
-  call('ZREM', P .. 'bad:' .. sub(out, 1, 1), member)
-  call('ZREM', P .. 'old:' .. sub(out, 1, 1), member)
+  call('ZREM', P .. 'bad:' .. $outcome.state(out), member)
+  call('ZREM', P .. 'old:' .. $outcome.state(out), member)
   call('ZREM', P .. 'arch', member)
   call('HDEL', P .. 'out', member)
 end
@@ -94,20 +94,21 @@ local function answer_late(member, token, state)
   local out = call('HGET', P .. 'out', member)
   local last, standing
   if out then
-    last, standing = ending.token(out), sub(out, 1, 1)
+    last, standing = $lease.token(ending.before(out)), $outcome.state(out)
+    if last == '' then last = NONE end  -- it never ran
   elseif call('HEXISTS', P .. 'lease', member) == 1 then
     return 'lost'
   else
     local back = call('HGET', P .. 'again', member)
     if not back and call('HEXISTS', P .. 'job', member) == 0 then return 'lost' end
-    last, standing = back and sub(back, 1, 16) or NONE, 'Q'
+    last, standing = back and $requeue.token(back) or NONE, 'Q'
   end
   if last ~= token then return 'lost' end
   return (state == standing or state == 'Q') and 'same' or 'lost'
 end
 
 local function requeue(report, member, held)  -- put a job back whose lease has ended
-  local number, rec = lease.class(held), record.of(member)
+  local number, rec = $lease.class(held), record.of(member)
   if report.needs ~= '' or report.rung ~= '' then
     local key = class.parts(number)
     local rung, wanted, names = report.rung ~= '' and report.rung or key.rung, {}, {}
@@ -122,26 +123,30 @@ local function requeue(report, member, held)  -- put a job back whose lease has 
     due = now + report.delay
     lines.delay(number, member, due)
   else
-    eligible = report.front and tonumber(sub(held, 40, 54)) or now
+    eligible = report.front and tonumber($lease.eligible(held)) or now
     local place = report.front and member or member_of(call('HINCRBY', P .. 'meta', 'seq', 1))
     local step = book.step(record.task(rec), extras.tenant or '')
     key = lines.put(number, member, place, extras.tenant, fmt('%015d', eligible), step, report.front)
     lines.flush()
   end
   stir()
-  call('HSET', P .. 'again', member, back_of(sub(held, 1, 16), lease.epoch(held), report.attempts, report.crashes,
-    eligible, due, number, key, report.timeout, band(byte(held, 81), 8) ~= 0 and 1 or 0, report.back))
-  if extras.expires_ms and band(byte(held, 81), 8) == 0 then
-    call('ZADD', P .. 'expiry', num(tonumber(sub(rec, 1, 15)) + extras.expires_ms), member)
+  local expires = band($lease.flags(held), $lease.NEVER_EXPIRES) == 0
+  call('HSET', P .. 'again', member, $requeue{
+    token = $lease.token(held), epoch = $lease.epoch(held), attempts = report.attempts, crashes = report.crashes,
+    eligible = fmt('%015d', eligible), due = fmt('%015d', due), class = number, order_key = key,
+    timeout = report.timeout, flags = expires and 0 or $requeue.NEVER_EXPIRES, blob = report.back})
+  if extras.expires_ms and expires then
+    call('ZADD', P .. 'expiry', num(tonumber($job.submitted(rec)) + extras.expires_ms), member)
   end
 end
 
 -- A report is a member and its token with a state and a body behind it, or with R: then more arguments follow, as
 -- ``read_report`` names them; what is heeded stands for it if somebody has asked for the job to be cancelled.
 local function read_report(args, at)
-  local report = {member = args[at], token = sub(args[at + 1], 1, 16), state = sub(args[at + 1], 17, 17)}
+  local said = args[at + 1]
+  local report = {member = args[at], token = $report.token(said), state = $report.state(said)}
   if report.state ~= 'R' then
-    report.body = sub(args[at + 1], 18)
+    report.body = $report.body(said)
     return report
   end
   report.state, report.body, report.attempt = args[at + 2], args[at + 3], args[at + 4]
@@ -180,7 +185,7 @@ function round.unlive(r)  -- what has ended no longer counts for its tenant
 end
 
 function round.forget(r, state, member, found, tenant)
-  local number, key = lease.class(found), lease.key(found)
+  local number, key = $lease.class(found), $lease.order_key(found)
   if state == 'Q' then
     lines.forget(number, tenant, key, member)
     return
@@ -196,11 +201,11 @@ function round.take(r, k, report, found)  -- carry out any report
     count('transient_' .. STATES[report.state], 1)
     return
   end
-  if not found or r.done[member] or sub(found, 1, 16) ~= report.token then
+  if not found or r.done[member] or $lease.token(found) ~= report.token then
     push(r.late, {k, report})
     return
   end
-  local flags, rest = byte(found, 81), lease.rest(found)
+  local rest = lease.rest(found)
   if report.expired and not confirm_expired(rest.worker) then
     r.answers[k] = 'lost'
     return
@@ -211,7 +216,9 @@ function round.take(r, k, report, found)  -- carry out any report
   if asked and state == 'Q' then state, body, attempt = 'X', report.heeded, report.heeded_attempt end
   round.leave(r, rest.worker, member)
   if attempt and attempt ~= '' then
-    local entry = pack('>I4I2', lease.epoch(found), i2(found, 21)) .. sub(found, 25, 39) .. now15 .. text(rest.worker) .. attempt
+    local entry = $attempt{
+      epoch = $lease.epoch(found), number = $lease.attempts(found), started = $lease.started(found), finished = now15}
+    entry = entry .. text(rest.worker) .. attempt
     call('HSET', P .. 'tries', member, (call('HGET', P .. 'tries', member) or '') .. pack('>I4', #entry) .. entry)
   end
   if rest.held then caps.give_back(member, rest.held) end
@@ -221,11 +228,10 @@ function round.take(r, k, report, found)  -- carry out any report
     round.unlive(r)
     requeue(report, member, found)
   else
-    local out = state .. now15 .. 'E' .. pack('>I2', #found) .. found .. body
-    if asked or told then
-      out = state .. now15 .. 'P' .. pack('>I2', #found) .. found .. (asked or ZERO) .. text(told or '') .. body
-    end
-    keep(member, record.of(member), state, out)
+    local noted = asked or told
+    local out = $outcome{state = state, finished = now15, kind = (noted and 'P' or 'E'), length = #found} .. found
+    if noted then out = out .. $notes{cancel_asked = (asked or ZERO)} .. text(told or '') end
+    keep(member, record.of(member), state, out .. body)
     if state == 'C' then push(r.completed, member) end
   end
   if asked then call('HDEL', P .. 'cancel', member) end
@@ -240,7 +246,7 @@ function round.settle(r)
     bulk('SREM', P .. 'l:' .. worker, mine)
   end
   if #r.completed > 0 then
-    call('RPUSH', P .. 'fin', now15 .. concat(r.completed))
+    call('RPUSH', P .. 'fin', $completed{finished = now15, members = concat(r.completed)})
     ending.archive(r.completed)
   end
   if #r.ended > 0 then caps.with_room(book.now().rungs[1] ~= nil) end
@@ -252,10 +258,11 @@ end
 -- Carry out reports under the tokens of their leases. Gives where the next argument is, and those not newly taken.
 function ending.finish(args, at, n)
   if n == 0 then return at, {} end
-  local members, starts, held = {}, {}, {}
+  local members, starts, states, held = {}, {}, {}, {}
   for k = 1, n do
-    members[k], starts[k] = args[at], at
-    at = at + (byte(args[at + 1], 17) == 82 and 16 or 2)
+    local state = $report.state(args[at + 1])
+    members[k], starts[k], states[k] = args[at], at, state
+    at = at + (state == 'R' and 16 or 2)  -- as ``read_report`` reads them
   end
   each(members, function(...)
     for _, found in ipairs(call('HMGET', P .. 'lease', ...)) do push(held, found) end
@@ -266,23 +273,26 @@ function ending.finish(args, at, n)
   r.plain = plain
   for k = 1, n do
     local member, said, found = members[k], args[starts[k] + 1], held[k]
-    local flags = found and byte(found, 81)
-    if plain and (flags == 0 or flags == 2) and byte(said, 17) == 67 and not done[member]
-      and sub(found, 1, 16) == sub(said, 1, 16) then  -- the usual case: it completed, and nothing but a tenant hangs on it
-      local size, worker = #found, 83 + i2(found, 82)
-      if not sizes[size] then sizes[size] = 'C' .. now15 .. 'E' .. pack('>I2', size) end
+    local flags = found and $lease.flags(found)
+    if plain and (flags == 0 or flags == $lease.FAIR) and states[k] == 'C' and not done[member]
+      and $lease.token(found) == $report.token(said) then  -- the usual case: it completed, without limits or unique key
+      local size = #found
+      local worker, after = text_at(found, $lease.size + 1)
+      if not sizes[size] then
+        sizes[size] = $outcome{state = 'C', finished = now15, kind = 'E', length = size}
+      end
       usual = usual + 1
-      outs[2 * usual - 1], outs[2 * usual] = member, sizes[size] .. found .. sub(said, 18)
+      outs[2 * usual - 1], outs[2 * usual] = member, sizes[size] .. found .. $report.body(said)
       completed[#completed + 1] = member
-      round.leave(r, sub(found, 84, worker), member)
-      if flags == 2 then
-        local number = i4(found, 55)
+      round.leave(r, worker, member)
+      if flags == $lease.FAIR then
+        local number = $lease.class(found)
         local lived = r.lived[number]
         if not lived then
           lived = {}
           r.lived[number] = lived
         end
-        lived[#lived + 1] = sub(found, worker + 1) .. sub(found, 59, 74) .. member
+        lived[#lived + 1] = sub(found, after) .. $share{order_key = $lease.order_key(found), member = member}
         if tx.last[number] then tx.last[number] = nil end
       end
     else

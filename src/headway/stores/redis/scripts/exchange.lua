@@ -1,11 +1,11 @@
 -- exchange: end leases, note progress, make due jobs eligible, claim by the plan, picture what waits: one step.
--- args     worker ('' for none), claim id, whether a snapshot is wanted, whether to wait (2: and leave the claim open), for
---          which lanes (* for any), whether there is a plan, how many classes it knew (-1: any number), its totals free and free_below, leave_free,
---          number of reports, reports, number of progress notes, member, token and blob of each, number of takes,
---          class, most, below_reserve, over and until of each
--- returns  now, state of the worker, more, refused (index, answer ...), of the leases: their records, their members in one
---          text, those that are not fresh (index, lease ...) and their classes (text, how many in a row, ...); snapshot or
---          false
+-- args     worker ('' for none), claim id, whether a snapshot is wanted, whether to wait (2: and leave the claim open),
+--          for which lanes (* for any), whether there is a plan, how many classes it knew (-1: any number), its totals
+--          free and free_below, leave_free, number of reports, reports, number of progress notes, member, token and
+--          blob of each, number of takes, class, most, below_reserve, over and until of each
+-- returns  now, state of the worker, more, refused (index, answer ...), of the leases: their records, their members in
+--          one text, those that are not fresh (index, lease ...) and their classes (text, how many in a row, ...);
+--          snapshot or false
 -- holds    never more leases than the plan's totals, the worker's slots or any cap in force allow
 local snapshot
 
@@ -25,9 +25,9 @@ local function leases_again(worker, token, out, runs)  -- the same claim again: 
   table.sort(members)
   for _, member in ipairs(members) do
     local held = call('HGET', P .. 'lease', member)
-    if held and sub(held, 1, 16) == token then
+    if held and $lease.token(held) == token then
       claim.give(out, member, record.of(member) or '', held)
-      push(runs, class.parts(lease.class(held)).name, '1')
+      push(runs, class.parts($lease.class(held)).name, '1')
     end
   end
 end
@@ -74,7 +74,8 @@ function hand_over(worker, fact, number)
       claim_by(plan, {take}, {slots = tonumber(fact.slots)}, worker, token, out, runs)
       if out.n == 0 then return false end
       no_wait(worker)
-      call('PUBLISH', ear, now15 .. token .. out.members[1] .. text(name) .. text(out.held[2] or '') .. out.records[1])
+      local head = $direct_lease{now = now15, claim = token, member = out.members[1]}
+      call('PUBLISH', ear, head .. text(name) .. text(out.held[2] or '') .. out.records[1])
       return true
     end
   end
@@ -93,7 +94,7 @@ local function exchange(keys, args)
   at = at + 1
   for _ = 1, notes do
     local held = call('HGET', P .. 'lease', args[at])
-    if held and sub(held, 1, 16) == args[at + 1] then
+    if held and $lease.token(held) == args[at + 1] then
       call('HSET', P .. 'progress', args[at], args[at + 2])
       stir()
       push(tx.changed, record.id(record.of(args[at])))
@@ -117,7 +118,8 @@ local function exchange(keys, args)
           })
           at = at + 5
         end
-        more = claim_by(plan, takes, {claim = row[4], slots = tonumber(row[3]), opens = opens}, worker, token, out, runs)
+        local claimer = {claim = row[4], slots = tonumber(row[3]), opens = opens}
+        more = claim_by(plan, takes, claimer, worker, token, out, runs)
       end
       waits = waits and state == 'active' and out.n == 0 and not more
       note_waiting(worker, waits, lanes, row[5])
@@ -129,5 +131,8 @@ local function exchange(keys, args)
   end
   settle(worker)
   tx.floor = nil
-  return {now, state, more and 1 or 0, refused, out.records, concat(out.members), out.held, runs, (wants or outdated) and snapshot() or false}
+  return {
+    now, state, more and 1 or 0, refused, out.records, concat(out.members), out.held, runs,
+    (wants or outdated) and snapshot() or false,
+  }
 end

@@ -7,10 +7,10 @@ local function read_posted(entries)  -- gives the jobs that are new; the others 
   local jobs, ids, fresh, seen = {}, {}, {}, {}
   for i, entry in ipairs(entries) do
     local body = entry[2][2]
-    local split = 2 + i2(body, 1)
-    local rec = sub(body, split + 1)
-    ids[i] = sub(rec, 3, 2 + byte(rec, 2))
-    jobs[i] = {class = sub(body, 3, split), record = rec, at = math.min(now, tonumber(string.match(entry[1], '%d+')) + ahead)}
+    local name, after = text_at(body, 1)
+    local rec = sub(body, after)
+    ids[i] = record.new_id(rec)
+    jobs[i] = {class = name, record = rec, at = math.min(now, tonumber(string.match(entry[1], '%d+')) + ahead)}
   end
   local known = call('HMGET', P .. 'ids', unpack(ids))
   for i, id in ipairs(ids) do
@@ -29,7 +29,7 @@ local function keep_posted(fresh, minutes)  -- as submit does
     minutes[minute] = (minutes[minute] or 0) + 1
     numbers[job.class] = numbers[job.class] or class.number(job.class)
     job.member, job.at15 = member_of(seq + k), fmt('%015d', job.at)
-    job.record = job.at15 .. pack('>I4', numbers[job.class]) .. job.record
+    job.record = $job{submitted = job.at15, class = numbers[job.class]} .. job.record
     push(links, job.id, job.member)
     push(records, job.member, job.record)
     push(tx.changed, job.id)

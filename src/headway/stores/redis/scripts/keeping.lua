@@ -1,9 +1,10 @@
 -- keeping: workers and their leases.
 
 -- renew: move a worker's deadline; say what it has lost and what it must stop.
--- args     worker, lease ms, confirm ms, whether to register, blob, slots, offers, then id and token of each lease it holds
--- returns  now, state, lost ids, ids to cancel, leases it does not name and that are overdue (member, record, lease, ...),
---          id, text of its class and rung given, of those that were given one
+-- args     worker, lease ms, confirm ms, whether to register, blob, slots, offers, then id and token of each lease it
+--          holds
+-- returns  now, state, lost ids, ids to cancel, leases it does not name and that are overdue (member, record, lease,
+--          ...), id, text of its class and rung given, of those that were given one
 local function renew(keys, args)
   begin(keys, args)
   local worker, lease_ms, confirm_ms, register = args[2], tonumber(args[3]), tonumber(args[4]), args[5] == '1'
@@ -27,7 +28,7 @@ local function renew(keys, args)
   local lost, cancel, named, overdue, given = {}, {}, {}, {}, {}
   for i, member in ipairs(members_of(ids)) do
     local held = member and call('HGET', P .. 'lease', member)
-    if held and sub(held, 1, 16) == tokens[i] and lease.rest(held).worker == worker then
+    if held and $lease.token(held) == tokens[i] and lease.rest(held).worker == worker then
       named[member] = held
       if call('HEXISTS', P .. 'cancel', member) == 1 then push(cancel, ids[i]) end
     else
@@ -38,12 +39,13 @@ local function renew(keys, args)
   table.sort(mine)
   for _, member in ipairs(mine) do
     local held = named[member] or call('HGET', P .. 'lease', member)
-    local assigned = held and band(byte(held, 81) or 0, 4) ~= 0 and lease.rest(held).assigned or ''
+    local terms = held and band($lease.flags(held) or 0, $lease.TERMS) ~= 0
+    local assigned = terms and lease.rest(held).assigned or ''
     if assigned ~= '' then
       push(given, record.id(record.of(member)))
-      push(given, class.parts(lease.class(held)).name, assigned)
+      push(given, class.parts($lease.class(held)).name, assigned)
     end
-    if held and not named[member] and (tonumber(sub(held, 25, 39)) or 0) + confirm_ms <= now then
+    if held and not named[member] and (tonumber($lease.started(held)) or 0) + confirm_ms <= now then
       push(overdue, member)
       push(overdue, record.of(member) or '', held)
     end
@@ -75,9 +77,8 @@ local function leases(keys, args)
     if i > tonumber(args[3]) then break end
     local held = call('HGET', P .. 'lease', member)
     if held then
-      push(found, {
-        member, record.of(member) or '', held, class.parts(lease.class(held)).name, call('HEXISTS', P .. 'cancel', member),
-      })
+      local name, cancelled = class.parts($lease.class(held)).name, call('HEXISTS', P .. 'cancel', member)
+      push(found, {member, record.of(member) or '', held, name, cancelled})
     end
   end
   return found
@@ -102,7 +103,7 @@ local function drain(keys, args)
   return 1
 end
 
-local function move(ids, act)  -- each of these jobs, as act says; gives the state of each afterwards, '' if there is none
+local function move(ids, act)  -- change jobs; gives the state of each afterwards, '' if there is no such job
   local states = {}
   for i, member in ipairs(members_of(ids)) do
     local whole = member and pieces(member)
@@ -139,10 +140,11 @@ local function amend(keys, args)
   for i, member in ipairs(members_of(ids)) do
     local held, wanted = member and call('HGET', P .. 'lease', member), args[2 * i + 1]
     local rest = held and lease.rest(held)
-    local given = held and caps.amended(class.parts(lease.class(held)).rung, rest.assigned or '', wanted)
+    local given = held and caps.amended(class.parts($lease.class(held)).rung, rest.assigned or '', wanted)
     changed[i] = given and 1 or 0
     if given then
-      call('HSET', P .. 'lease', member, lease.assign(held, given))
+      rest.assigned = given
+      call('HSET', P .. 'lease', member, lease.with_terms(held, rest))
       count('lowered.' .. given, 1)
       ring(rest.worker .. '.keeper')
       push(tx.changed, ids[i])

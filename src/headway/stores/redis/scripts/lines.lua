@@ -10,7 +10,7 @@ function lines.clock(number)  -- the clock of a class, or false if nobody shares
   return clock
 end
 
-function lines.live(tenant, key, member) return text(tenant) .. key .. member end
+function lines.live(tenant, key, member) return text(tenant) .. $share{order_key = key, member = member} end
 
 function lines.last(number, tenant)  -- the highest order key of a tenant's jobs that wait or run in a class, or false
   local known = tx.last[number]
@@ -21,8 +21,9 @@ function lines.last(number, tenant)  -- the highest order key of a tenant's jobs
   local last = known[tenant]
   if last == nil then
     local from = text(tenant)
-    local found = call('ZRANGE', P .. 'live:' .. num(number), '(' .. from .. ':', '[' .. from, 'BYLEX', 'REV', 'LIMIT', 0, 1)
-    last = found[1] and tonumber(sub(found[1], #from + 1, #from + 16)) or false
+    local live = P .. 'live:' .. num(number)
+    local found = call('ZRANGE', live, '(' .. from .. ':', '[' .. from, 'BYLEX', 'REV', 'LIMIT', 0, 1)
+    last = found[1] and tonumber($share.order_key(sub(found[1], #from + 1))) or false
     known[tenant] = last
   end
   return last
@@ -42,7 +43,7 @@ end
 
 local function eligible_of(member)  -- since when a queued job has waited
   local back = call('HGET', P .. 'again', member)
-  return back and sub(back, 25, 39) or record.since(record.of(member))
+  return back and $requeue.eligible(back) or record.since(record.of(member))
 end
 
 local function become_fair(number, place)  -- what waits or runs here already is one tenant's
@@ -60,12 +61,12 @@ local function become_fair(number, place)  -- what waits or runs here already is
   local running = call('HGETALL', P .. 'lease')
   for i = 1, #running, 2 do
     local held = running[i + 1]
-    if lease.class(held) == number then
-      push(live, '0', lines.live('', lease.key(held), running[i]))
-      local flags = byte(held, 81) + 2  -- it was not fair, so it has no tenant yet
-      local stop = 83 + i2(held, 82)
+    if $lease.class(held) == number then
+      push(live, '0', lines.live('', $lease.order_key(held), running[i]))
+      local flags = $lease.flags(held) + $lease.FAIR  -- it was not fair, so it has no tenant yet
+      local worker, after = text_at(held, $lease.size + 1)
       call('HSET', P .. 'lease', running[i],
-        sub(held, 1, 80) .. string.char(flags) .. sub(held, 82, stop) .. text('') .. sub(held, stop + 1))
+        $lease[..flags](held) .. $lease{flags = flags} .. text(worker) .. text('') .. sub(held, after))
     end
   end
   bulk('ZADD', P .. 'a:' .. name, ages)
@@ -94,7 +95,8 @@ function lines.append(number, member)  -- give the last place, where nobody shar
   eligible[#eligible + 1] = number
 end
 
--- Give a place. place: where nobody shares; front: before all that wait; step: by how much its tenant's next one is later.
+-- Put a job into its line. place: in a line that no tenants share; front: before all that wait; step: by how much the
+-- next job of its tenant is later.
 function lines.put(number, member, place, tenant, eligible, step, front)
   local clock = lines.clock(number)
   if not clock and tenant then clock = become_fair(number, tonumber(place)) end
@@ -131,8 +133,9 @@ end
 local parks = {}
 
 local function unopen(name, park, status)
-  if byte(status) == 79 then call('ZREM', P .. 'open:' .. name, sub(status, 2) .. park) end
-  if byte(status) == 84 then call('ZREM', P .. 'timed', name .. ':' .. park) end
+  local kind = sub(status, 1, 1)
+  if kind == 'O' then call('ZREM', P .. 'open:' .. name, $blocked_head{member = sub(status, 2), limit = park}) end
+  if kind == 'T' then call('ZREM', P .. 'timed', name .. ':' .. park) end
 end
 
 function parks.any(number) return not quiet() and call('EXISTS', P .. 'parks:' .. num(number)) == 1 end
@@ -142,7 +145,7 @@ function parks.open(number, park)  -- let it be served by its first job's place
   local status = call('HGET', P .. 'parks:' .. name, park)
   local head = call('ZRANGE', P .. 'p:' .. name .. ':' .. park, 0, 0, 'WITHSCORES')
   if status then unopen(name, park, status) end
-  call('ZADD', P .. 'open:' .. name, head[2], head[1] .. park)
+  call('ZADD', P .. 'open:' .. name, head[2], $blocked_head{member = head[1], limit = park})
   call('HSET', P .. 'parks:' .. name, park, 'O' .. head[1])
 end
 
@@ -159,7 +162,7 @@ function parks.enter(number, member, key, park, since, open_at)
   stir()
   call('ZADD', P .. 'p:' .. name .. ':' .. park, key, member)
   call('SADD', P .. 'q:' .. park, name)
-  call('HSET', P .. 'parked', member, since .. park)
+  call('HSET', P .. 'parked', member, $blocked{since = since, limit = park})
   parks.shut(number, park, open_at)
 end
 
@@ -198,7 +201,7 @@ end
 -- Take a queued job from where it waits. Gives where that was: its class, order key and whether it was delayed.
 local function leave_queue(member, rec)
   local back = call('HGET', P .. 'again', member)
-  local number = back and i4(back, 55) or record.class(rec)
+  local number = back and $requeue.class(back) or record.class(rec)
   local name = num(number)
   if call('ZREM', P .. 'due', member) == 1 then
     call('SREM', P .. 'late:' .. name, member)
@@ -206,7 +209,7 @@ local function leave_queue(member, rec)
   end
   local parked, key = call('HGET', P .. 'parked', member), nil
   if parked then
-    local park = sub(parked, 16)
+    local park = $blocked.limit(parked)
     key = call('ZSCORE', P .. 'p:' .. name .. ':' .. park, member)
     parks.leave(number, member, park)
     call('HDEL', P .. 'parked', member)

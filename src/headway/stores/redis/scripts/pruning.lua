@@ -4,14 +4,16 @@ local function prune_completed(before_at, most)  -- the oldest entries of the li
   local old = {}
   while #old < most do
     local entry = call('LINDEX', P .. 'fin', 0)
-    if not entry or tonumber(sub(entry, 1, 15)) > before_at then break end
+    if not entry or tonumber($completed.finished(entry)) > before_at then break end
     local rest, taken = {}, 0
-    for at = 16, #entry, 16 do
-      local member = sub(entry, at, at + 15)
+    for at = $completed.size + 1, #entry, $member.size do
+      local member = sub(entry, at, at + $member.size - 1)
       if #old < most then
         taken = taken + 1
         local out = call('HGET', P .. 'out', member)
-        if out and byte(out) == 67 and sub(out, 2, 16) == sub(entry, 1, 15) then push(old, member) end
+        if out and $outcome.state(out) == 'C' and $outcome.finished(out) == $completed.finished(entry) then
+          push(old, member)
+        end
       else
         push(rest, member)
       end
@@ -19,7 +21,7 @@ local function prune_completed(before_at, most)  -- the oldest entries of the li
     if #rest == 0 then
       call('LPOP', P .. 'fin')
     else
-      call('LSET', P .. 'fin', 0, sub(entry, 1, 15) .. concat(rest))
+      call('LSET', P .. 'fin', 0, $completed[..members](entry) .. concat(rest))
     end
   end
   return old
@@ -63,8 +65,8 @@ local function prune_beyond(args, most)
 end
 
 -- prune: cancel a batch of expired jobs, forget a batch of old ones and all that is stale.
--- args     how many at most, how long to keep completed, failed, cancelled and dead-lettered jobs, workers and stretches (ms);
---          how many completed, failed, cancelled and dead-lettered jobs to keep (0: no bound)
+-- args     how many at most, how long to keep completed, failed, cancelled and dead-lettered jobs, workers and
+--          stretches (ms); how many completed, failed, cancelled and dead-lettered jobs to keep (0: no bound)
 -- returns  how many jobs it touched
 local function prune(keys, args)
   begin(keys, args)
@@ -83,9 +85,8 @@ local function prune(keys, args)
   for i, letter in ipairs({'F', 'X', 'D'}) do
     if #old < most then
       local until_at = num(archived_until(now - tonumber(args[3 + i])))
-      for _, member in ipairs(call('ZRANGE', P .. 'old:' .. letter, '-inf', until_at, 'BYSCORE', 'LIMIT', 0, most - #old)) do
-        push(old, member)
-      end
+      local some = call('ZRANGE', P .. 'old:' .. letter, '-inf', until_at, 'BYSCORE', 'LIMIT', 0, most - #old)
+      for _, member in ipairs(some) do push(old, member) end
     end
   end
   ending.forget(old)
@@ -95,14 +96,14 @@ local function prune(keys, args)
   local scopes = call('ZRANGE', P .. 'idem_until', '-inf', num(now), 'BYSCORE', 'LIMIT', 0, most)
   for _, scope in ipairs(scopes) do
     local kept = call('HGET', P .. 'idem', scope)
-    if kept and tonumber(sub(kept, 1, 15)) <= now then call('HDEL', P .. 'idem', scope) end
+    if kept and tonumber($idempotency.expires(kept)) <= now then call('HDEL', P .. 'idem', scope) end
     call('ZREM', P .. 'idem_until', scope)
   end
   prune_workers(tonumber(args[7]))
   for number = 1, class.all() do
     local key = P .. 'stretch:' .. num(number)
     local entry = call('LINDEX', key, 0)
-    while entry and tonumber(sub(entry, 16, 30)) + tonumber(args[8]) <= now do
+    while entry and tonumber($wait_interval.ended(entry)) + tonumber(args[8]) <= now do
       call('LPOP', key)
       entry = call('LINDEX', key, 0)
     end
@@ -119,7 +120,8 @@ local function prune(keys, args)
   for i = 1, #rates, 2 do
     if tonumber(rates[i + 1]) <= now * 1000 then call('HDEL', P .. 'rates', rates[i]) end
   end
-  local bottom, top = tonumber(call('HGET', P .. 'meta', 'bottom') or 1), tonumber(call('HGET', P .. 'meta', 'seq') or 0)
+  local bottom = tonumber(call('HGET', P .. 'meta', 'bottom') or 1)
+  local top = tonumber(call('HGET', P .. 'meta', 'seq') or 0)
   for _ = 1, 5000 do  -- below it no number leads to a job
     if bottom > top or call('HEXISTS', P .. 'job', member_of(bottom)) == 1 then break end
     bottom = bottom + 1
@@ -163,7 +165,7 @@ local function purge(keys, args)
   if args[4] == '1' then
     for _, member in ipairs(members_of({unpack(args, 5)})) do
       local out = member and call('HGET', P .. 'out', member)
-      if #gone < most and out and string.find(states, sub(out, 1, 1), 1, true) then push(gone, member) end
+      if #gone < most and out and string.find(states, $outcome.state(out), 1, true) then push(gone, member) end
     end
   else
     for _, letter in ipairs({'F', 'X', 'D'}) do

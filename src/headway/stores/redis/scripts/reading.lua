@@ -31,10 +31,11 @@ snapshot = function()
       local first = call('LRANGE', P .. 'tr:' .. name, 0, 0)[1]
       if first then
         waiting = call('LLEN', P .. 'tr:' .. name)
-        oldest, head = now15, sub(first, 1, 16)
+        oldest, head = now15, $transient.member(first)
       end
     end
-    for _, value in ipairs({key.name, num(math.min(waiting, COUNTED)), oldest, head, fair, blocked}) do push(views, value) end
+    waiting = num(math.min(waiting, COUNTED))
+    for _, value in ipairs({key.name, waiting, oldest, head, fair, blocked}) do push(views, value) end
   end
   if not quiet() then
     local due = call('ZRANGE', P .. 'due', 0, 0, 'WITHSCORES')
@@ -67,21 +68,22 @@ local function pieces(member)
   local tries = call('HGET', P .. 'tries', member) or ''
   local out = call('HGET', P .. 'out', member)
   if out then
-    local number = record.class(rec)
-    if i2(out, 18) > 0 then number = i4(out, 19 + 55) end
-    return {member, rec, sub(out, 1, 1), out, tries, '', '', '', '', class.parts(number).name}
+    local number, before_ = record.class(rec), ending.before(out)
+    if before_ ~= '' then number = $lease.class(before_) end  -- a requeue has it in the same place
+    return {member, rec, $outcome.state(out), out, tries, '', '', '', '', class.parts(number).name}
   end
   local held = call('HGET', P .. 'lease', member)
   if held then
     return {
       member, rec, 'E', held, tries, '', '', call('HGET', P .. 'cancel', member) or '',
-      call('HGET', P .. 'progress', member) or '', class.parts(lease.class(held)).name,
+      call('HGET', P .. 'progress', member) or '', class.parts($lease.class(held)).name,
     }
   end
   local back = call('HGET', P .. 'again', member)
   return {
-    member, rec, 'Q', back or '', tries, call('ZSCORE', P .. 'due', member) or '', call('HGET', P .. 'parked', member) or '',
-    '', '', class.parts(back and i4(back, 55) or record.class(rec)).name,
+    member, rec, 'Q', back or '', tries, call('ZSCORE', P .. 'due', member) or '',
+    call('HGET', P .. 'parked', member) or '', '', '',
+    class.parts(back and $requeue.class(back) or record.class(rec)).name,
   }
 end
 
@@ -102,7 +104,8 @@ local function get(keys, args)
 end
 
 -- find: a stretch of jobs, newest first, of the states wanted.
--- args     states as letters ('' for any), the number to begin below (0: the newest), how many to give, bytes to stop at
+-- args     states as letters ('' for any), the number to begin below (0: the newest), how many to give, bytes to stop
+--          at
 -- returns  now, the number to go on below (0: there is no more), then pieces
 local function find(keys, args)
   begin(keys, args)
@@ -150,14 +153,16 @@ local function find(keys, args)
 end
 
 -- find_ended: jobs that failed, were cancelled or are dead letters, those that ended last first.
--- args     state as a letter, the moment and the member to begin behind ('' for the last), how many to give, bytes to stop at
+-- args     state as a letter, the moment and the member to begin behind ('' for the last), how many to give, bytes to
+--          stop at
 -- returns  now, 1 if there may be more, then pieces
 local function find_ended(keys, args)
   begin(keys, args)
   local list, at, behind, most = P .. 'old:' .. args[2], args[3], args[4], tonumber(args[5])
   local found, size, skipped, more = {}, 0, 0, 0
   while more == 0 do
-    local some = call('ZRANGE', list, at == '' and '+inf' or at, '-inf', 'BYSCORE', 'REV', 'LIMIT', skipped, most + 1, 'WITHSCORES')
+    local from = at == '' and '+inf' or at
+    local some = call('ZRANGE', list, from, '-inf', 'BYSCORE', 'REV', 'LIMIT', skipped, most + 1, 'WITHSCORES')
     if #some == 0 then break end
     skipped = skipped + #some / 2
     for i = 1, #some, 2 do
@@ -184,7 +189,9 @@ local function workers_now()
   table.sort(ids, before)
   for _, id in ipairs(ids) do
     local row = call('HMGET', P .. 'worker:' .. id, 'blob', 'state', 'started', 'beat', 'ends')
-    if row[1] and row[5] then push(found, {row[1], row[2], row[3], row[4], row[5], num(call('SCARD', P .. 'l:' .. id))}) end
+    if row[1] and row[5] then
+      push(found, {row[1], row[2], row[3], row[4], row[5], num(call('SCARD', P .. 'l:' .. id))})
+    end
   end
   return found
 end
@@ -194,12 +201,14 @@ local function look(keys, args)
   return {now, snapshot()}
 end
 
--- survey: the snapshot, workers (blob, state, started, beat, deadline, leases), what executes (record, lease, class) and
--- the parts of the rules.
+-- survey: the snapshot, workers (blob, state, started, beat, deadline, leases), what executes (record, lease, class)
+-- and the parts of the rules.
 local function survey()
   local executing, held, parts = {}, call('HGETALL', P .. 'lease'), {}
   for i = 1, #held, 2 do
-    push(executing, {held[i], call('HGET', P .. 'job', held[i]) or '', held[i + 1], class.parts(lease.class(held[i + 1])).name})
+    local member, held_as = held[i], held[i + 1]
+    local rec = call('HGET', P .. 'job', member) or ''
+    push(executing, {member, rec, held_as, class.parts($lease.class(held_as)).name})
   end
   table.sort(executing, function(a, b) return a[1] < b[1] end)
   local names = call('HKEYS', P .. 'doc:rules')
@@ -215,8 +224,8 @@ end
 
 -- standing: one job in the middle of all that.
 -- args     id, how many ahead to count, stretches to give
--- returns  now, pieces or false, survey, fair, jobs ahead, those of its tenant, limits (key, used or '', conforms or '', ...),
---          stretches of its class, last first
+-- returns  now, pieces or false, survey, fair, jobs ahead, those of its tenant, limits (key, used or '', conforms or
+--          '', ...), stretches of its class, last first
 local function standing(keys, args)
   begin(keys, args)
   local member = call('HGET', P .. 'ids', args[2])
@@ -228,17 +237,17 @@ local function standing(keys, args)
   if whole[3] ~= 'Q' or whole[6] ~= '' then
     return {now, whole, seen, fair, 0, 0, {}, call('LRANGE', P .. 'stretch:' .. name, -tonumber(args[4]), -1)}
   end
-  local park = whole[7] ~= '' and sub(whole[7], 16)
+  local park = whole[7] ~= '' and $blocked.limit(whole[7])
   local place = park and P .. 'p:' .. name .. ':' .. park or P .. 'w:' .. name
   local ahead, own, extras = call('ZRANK', place, member) or 0, 0, record.extras(rec)
   if fair == 1 then
     local from = text(extras.tenant or '')
     local key, at = call('ZSCORE', place, member), '[' .. from
-    local stop = '(' .. from .. key .. member
+    local stop = '(' .. from .. $share{order_key = key, member = member}
     while own < most do
       local some = call('ZRANGE', P .. 'live:' .. name, at, stop, 'BYLEX', 'LIMIT', 0, 200)
       for _, entry in ipairs(some) do
-        if call('ZSCORE', place, sub(entry, -16)) then own = own + 1 end
+        if call('ZSCORE', place, $share.member(sub(entry, #from + 1))) then own = own + 1 end
       end
       if #some < 200 then break end
       at = '(' .. some[#some]
@@ -263,7 +272,7 @@ local function waiting_of(keys, args)
   local held = call('HGETALL', P .. 'lease')
   for i = 1, #held, 2 do
     if lease.rest(held[i + 1]).tenant == tenant then
-      local number = lease.class(held[i + 1])
+      local number = $lease.class(held[i + 1])
       running[held[i]], runs[number] = true, (runs[number] or 0) + 1
     end
   end
@@ -272,7 +281,7 @@ local function waiting_of(keys, args)
     local waiting = lines.clock(number) and call('ZLEXCOUNT', live, '[' .. from, '(' .. from .. ':') - busy or 0
     if waiting > 0 then
       for _, entry in ipairs(call('ZRANGE', live, '[' .. from, '(' .. from .. ':', 'BYLEX', 'LIMIT', 0, busy + 1)) do
-        local member = sub(entry, #from + 17)
+        local member = $share.member(sub(entry, #from + 1))
         if not running[member] then
           push(found, class.parts(number).name, num(waiting))
           push(found, eligible_of(member))
@@ -297,15 +306,17 @@ local function stats(keys, args)
       waiting = call('ZCARD', P .. 'w:' .. name)
       local front = call('ZRANGE', P .. 'w:' .. name, 0, 0)
       if front[1] then
-        oldest = lines.clock(number) and call('ZRANGE', P .. 'a:' .. name, 0, 0, 'WITHSCORES')[2] or eligible_of(front[1])
+        local by_age = lines.clock(number) and call('ZRANGE', P .. 'a:' .. name, 0, 0, 'WITHSCORES')
+        oldest = by_age and by_age[2] or eligible_of(front[1])
       end
       for _, park in ipairs(call('HKEYS', P .. 'parks:' .. name)) do
         waiting = waiting + call('ZCARD', P .. 'p:' .. name .. ':' .. park)
       end
     end
-    for _, value in ipairs({key.name, num(waiting), num(call('SCARD', P .. 'late:' .. name)), oldest}) do push(lanes, value) end
+    push(lanes, key.name, num(waiting))
+    push(lanes, num(call('SCARD', P .. 'late:' .. name)), oldest)
   end
-  for _, held in ipairs(call('HVALS', P .. 'lease')) do push(executing, class.parts(lease.class(held)).name) end
+  for _, held in ipairs(call('HVALS', P .. 'lease')) do push(executing, class.parts($lease.class(held)).name) end
   local totals = call('HGETALL', P .. 'tally')
   for _, minute in ipairs(call('SMEMBERS', P .. 'minutes')) do
     for _, value in ipairs(call('HGETALL', P .. 'm:' .. minute)) do

@@ -1,19 +1,20 @@
 -- submit: keep all the jobs, or none.
 -- args     number of classes, their texts, the number of each job's class in that list (2 bytes a job), then a record a
 --          job, from its flags on
--- returns  an integer: all are kept under their own ids, or were before; 1 if somebody waits for jobs or watches them; or a list
+-- returns  a number if all are kept under their own ids, or were before: 1 if a worker waits or a client watches, else
+--          0; or a list
 --            dup, then index and id of each job that another stands in for
 --            conflict, index, what
 -- holds    a job's id, unique key and idempotency key lead to it in the same step that lets it wait
 local function submit_one(name, rec)  -- the usual case of a single job; gives false if it is another
-  local id, number = sub(rec, 3, 2 + byte(rec, 2)), class.known(name)
+  local id, number = record.new_id(rec), class.known(name)
   if not number or tx.clock[number] ~= false then return false end
   local member = member_of(call('HINCRBY', P .. 'meta', 'seq', 1))
   if call('HSETNX', P .. 'ids', id, member) == 0 then
     call('HINCRBY', P .. 'meta', 'seq', -1)
     return false
   end
-  call('HSET', P .. 'job', member, now15 .. pack('>I4', number) .. rec)
+  call('HSET', P .. 'job', member, $job{submitted = now15, class = number} .. rec)
   call('ZADD', P .. 'w:' .. num(number), member, member)
   tx.eligible, tx.counts.submitted, tx.changed, tx.alone = {number}, 1, {id}, true
   settle()
@@ -24,23 +25,22 @@ local function submit(keys, args)
   begin(keys, args, true)
   tx.others = call('EXISTS', P .. 'wait', P .. 'watched', P .. 'in') > 0
   if tx.others and call('EXISTS', P .. 'in') == 1 then take_in() end
-  if #args == 5 and args[2] == '1' and byte(args[5]) == 0 and submit_one(args[3], args[5]) then
+  if #args == 5 and args[2] == '1' and $new_job.flags(args[5]) == 0 and submit_one(args[3], args[5]) then
     return tx.others and 1 or 0
   end
   local kinds, names, first = tonumber(args[2]), {}, nil
   for i = 1, kinds do names[i] = args[2 + i] end
   first = 3 + kinds
-  local kind_of, blank = args[first], ZERO .. '\0\0\0\0'
+  local kind_of, blank = args[first], $job{submitted = ZERO, class = 0}
   local n, ids = #args - first, {}
   for i = 1, n do
-    local rec = args[first + i]
-    ids[i] = sub(rec, 3, 2 + byte(rec, 2))
+    ids[i] = record.new_id(args[first + i])
   end
   local known = call('HMGET', P .. 'ids', unpack(ids))
   local seen, scopes, uniques, fresh, extras_of, answer = {}, {}, {}, {}, {}, {'dup'}
   local answered = ids
   for i = 1, n do
-    local id, flags = ids[i], byte(args[first + i])
+    local id, flags = ids[i], $new_job.flags(args[first + i])
     local twin = known[i] and (call('HGET', P .. 'job', known[i]) or '') or seen[id] and blank .. args[first + seen[id]]
     if twin then
       if record.tail(twin) ~= record.tail(blank .. args[first + i]) then
@@ -56,12 +56,12 @@ local function submit(keys, args)
           local kept = scopes[scope]
           if not kept then
             kept = call('HGET', P .. 'idem', scope)
-            if kept and tonumber(sub(kept, 1, 15)) <= now then kept = nil end
+            if kept and tonumber($idempotency.expires(kept)) <= now then kept = nil end
           end
           if kept then
-            local digest = sub(kept, 18, 17 + i2(kept, 16))
+            local digest, after = text_at(kept, $idempotency.size + 1)
             if digest ~= extras.digest then return {'conflict', num(i - 1), 'idempotency key'} end
-            stands = sub(kept, 18 + #digest)
+            stands = sub(kept, after)
           end
         end
         if not stands and extras.unique then
@@ -73,7 +73,8 @@ local function submit(keys, args)
         end
         if not stands then
           if extras.key then
-            scopes[text(extras.tenant or '') .. extras.key] = fmt('%015d', now + extras.key_ms) .. text(extras.digest) .. id
+            local scope = text(extras.tenant or '') .. extras.key
+            scopes[scope] = $idempotency{expires = fmt('%015d', now + extras.key_ms)} .. text(extras.digest) .. id
           end
           if extras.unique then uniques[extras.unique] = id end
         end
@@ -84,7 +85,7 @@ local function submit(keys, args)
         answered[i] = stands
       else
         push(fresh, i)
-        if flags < TRANSIENT then seen[id] = i end
+        if flags < $job.TRANSIENT then seen[id] = i end
       end
     end
   end
@@ -96,11 +97,11 @@ local function submit(keys, args)
       local kind = i2(kind_of, 2 * i - 1)
       if not numbers[kind] then
         local number = class.number(names[kind])
-        numbers[kind] = {number, pack('>I4', number)}
+        numbers[kind] = {number, $job{class = number}}
       end
-      local member, whole = member_of(seq + k), now15 .. numbers[kind][2] .. rec
+      local member, whole = member_of(seq + k), $job{submitted = now15, class = bytes numbers[kind][2]} .. rec
       members[k], wholes[k] = member, whole
-      if byte(rec) < TRANSIENT then
+      if $new_job.flags(rec) < $job.TRANSIENT then
         local at = #links
         links[at + 1], links[at + 2] = ids[i], member
         jobs[at + 1], jobs[at + 2] = member, whole
@@ -113,8 +114,8 @@ local function submit(keys, args)
       local number = numbers[i2(kind_of, 2 * i - 1)][1]
       if not extras and not lines.clock(number) then
         lines.append(number, member)
-      elseif byte(args[first + i]) >= TRANSIENT then
-        call('RPUSH', P .. 'tr:' .. num(number), member .. wholes[k])
+      elseif $new_job.flags(args[first + i]) >= $job.TRANSIENT then
+        call('RPUSH', P .. 'tr:' .. num(number), $transient{member = member, job = wholes[k]})
         push(tx.eligible, number)
       else
         local due = 0
