@@ -169,11 +169,10 @@ def test_every_sql_and_lua_file_opens_with_its_name_and_purpose() -> None:
     assert wrong == []
 
 
-def test_sql_stays_within_the_width_of_python() -> None:
+def test_sql_and_lua_stay_within_the_width_of_python() -> None:
     wrong = [
         f"{place(file)}:{number} has {len(line)} columns"
         for file in asset_files()
-        if file.suffix == ".sql"
         for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1)
         if len(line) > 120
     ]

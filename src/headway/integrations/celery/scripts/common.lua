@@ -5,7 +5,8 @@
 --   P:running:Q    set: leases (member@node) of what runs from queue Q
 --   P:promised:Q, P:claimed:Q   sorted sets: what was counted by hand, by when that ends
 --   P:nodes        sorted set: nodes by the end of their own lease
---   P:consumes     hash: node to the queues it reads   P:open   sorted set: queues by the end of their last reader's lease
+--   P:consumes     hash: node to the queues it reads
+--   P:open         sorted set: queues by the end of their last reader's lease
 --   P:load, P:work hashes: queue to how many tasks, and to how many ms of work, it has waiting or running
 --   P:users        hash: user to how many tasks wait or run     P:durations  hash: task name to the mean ms of a run
 --   P:tally        hash: what has happened, counted
@@ -70,8 +71,8 @@ local function enter(member, queue, name, user)
   return cost
 end
 
--- Take a task out of those that wait: its queue, cost, name and user; nothing if it does not. What it weighs stays, if it
--- goes on to run.
+-- Take a task out of those that wait: its queue, cost, name and user; nothing if it does not. What it weighs stays if
+-- it goes on to run.
 local function take(member, to_run)
   local detail = call('HGET', P .. ':task', member)
   if not detail then return nil end

@@ -39,8 +39,8 @@ local function promise(kind, queue, by, ms)
 end
 
 -- choose: the least loaded of some queues that are read; ties go to the lowest number.
--- args     measure (count or work), how many queues, their prefix, numbers of the queues to choose among ('' for all), and
---          if something is to be counted there by hand: how much, for how many ms
+-- args     measure (count or work), how many queues, their prefix, numbers of the queues to choose among ('' for all),
+--          and if something is to be counted there by hand: how much, for how many ms
 -- returns  the queue
 local function choose(keys, args)
   begin(keys)
@@ -55,8 +55,8 @@ local function choose(keys, args)
   return queue
 end
 
--- Choose a queue for a task and let it wait there; one that waits already stays where it is. Gives the queue, and whether
--- it is new there.
+-- Choose a queue for a task and let it wait there; one that waits already stays where it is. Return the queue, and
+-- whether the task is new there.
 local function give(to, member, name, user, fixed, some)
   local detail = call('HGET', P .. ':task', member)
   local queue = detail and match(detail, '^(.-)\t')
@@ -89,9 +89,9 @@ local function givers(args)
 end
 
 -- count: choose a queue for each task and let it wait there. A task that waits already stays where it is.
--- args     measure, how many queues, their prefix, whether all go to one queue (1 or 0), then of each task: member, name,
---          user, its queue if that is fixed ('' to choose; counts made by hand there are used up first), numbers of the
---          queues to choose among ('' for all)
+-- args     measure, how many queues, their prefix, whether all go to one queue (1 or 0), then of each task: member,
+--          name, user, its queue if that is fixed ('' to choose; counts made by hand there are used up first), numbers
+--          of the queues to choose among ('' for all)
 -- returns  the queue of each
 -- holds    nobody counts between a choice and its count
 local function count(keys, args)
@@ -107,8 +107,8 @@ local function count(keys, args)
 end
 
 -- push: the same, and put each task's message into the broker's list, which is on this server.
--- args     as count, but behind the fourth what lists begin with, and of each task three more: what its list's name ends
---          with, the text of its message up to its queue's name, and from there on
+-- args     as count, but behind the fourth what lists begin with, and of each task three more: what its list's name
+--          ends with, the text of its message up to its queue's name, and from there on
 -- returns  the queue of each
 -- holds    a task is counted if and only if its message was sent; one that waits already is not sent again
 local function push(keys, args)
@@ -126,7 +126,7 @@ local function push(keys, args)
   return chosen
 end
 
--- uncount: tasks that will not run wait no longer: refused by the broker, revoked, expired, unknown, or not to be found.
+-- uncount: tasks that will not run wait no longer: refused by the broker, revoked, expired, unknown, or not found.
 -- args     what to count them as, then members
 -- returns  how many of them waited
 local function uncount(keys, args)

@@ -2,8 +2,8 @@
 
 -- loads: of each queue, in one look.
 -- args     queues; those that were ever counted are added
--- returns  now, then of each queue: name, what waits, what runs, ms of work, whether it is read (1 or 0; -1 if no worker is
---          known at all), since when its oldest task waits (0 if none does)
+-- returns  now, then of each queue: name, what waits, what runs, ms of work, whether it is read (1 or 0; -1 if no
+--          worker is known at all), since when its oldest task waits (0 if none does)
 local function loads(keys, args)
   begin(keys)
   local names, seen, found, open = {}, {}, {now}, open_queues()
@@ -25,7 +25,8 @@ end
 
 -- figures: what else there is to show.
 -- args     how many users at most
--- returns  what has happened (name, number, ...), the busiest users (name, number, ...), nodes (name, end of lease, ...)
+-- returns  what has happened (name, number, ...), the busiest users (name, number, ...), nodes (name, end of lease,
+--          ...)
 local function figures(keys, args)
   begin(keys)
   local users, found = call('HGETALL', P .. ':users'), {}
@@ -63,7 +64,9 @@ local function check(keys)
     if pending + running == 0 and tonumber(call('HGET', P .. ':work', queue) or 0) ~= 0 then wrong = wrong + 1 end
   end
   local leased = 0
-  for _, node in ipairs(call('ZRANGE', P .. ':nodes', 0, -1)) do leased = leased + call('HLEN', P .. ':lease:' .. node) end
+  for _, node in ipairs(call('ZRANGE', P .. ':nodes', 0, -1)) do
+    leased = leased + call('HLEN', P .. ':lease:' .. node)
+  end
   return wrong + math.abs(call('HLEN', P .. ':task') - waiting) + math.abs(leased - runs)
 end
 

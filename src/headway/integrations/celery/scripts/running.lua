@@ -59,9 +59,9 @@ local function ran(lease, queue, name, learned, again)
 end
 
 -- runs: tasks begin and end, in this order.
--- args     of each: start, finish or ran (both at once); the lease; for a task that is not known to wait its queue ('' if that is
---          not one of ours), name and user; how many ms it took, if that is to be learned, else ''; whether it goes back to its
---          queue (1 or 0)
+-- args     of each: start, finish or ran (both at once); the lease; for a task that is not known to wait its queue (''
+--          if that is not one of ours), name and user; how many ms it took, if that is to be learned, else ''; whether
+--          it goes back to its queue (1 or 0)
 -- returns  how many of them were news
 -- holds    a task that begins stops waiting in the same step; repeated, nothing is counted twice in any queue
 local function runs(keys, args)
@@ -105,8 +105,8 @@ local function bury(node, what)
 end
 
 -- renew: a node lives. Nodes that were not heard of for too long are dead: nothing runs there any more.
--- args     node, lease ms, ms between two reconciliations, how many queues it reads, those queues, then members that it holds
---          (only where the broker cannot say so)
+-- args     node, lease ms, ms between two reconciliations, how many queues it reads, those queues, then members that it
+--          holds (only where the broker cannot say so)
 -- returns  whether this node is the one to reconcile now, then the leases it has
 local function renew(keys, args)
   begin(keys)
