@@ -96,6 +96,19 @@ def test_source_files_that_pages_name_exist() -> None:
     assert missing == set()
 
 
+def anchors(page: Path) -> set[str]:
+    """Return the anchors that the headings of a page get on GitHub."""
+    prose = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    headings = re.findall(r"^#+ (.*)$", prose, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_links_to_headings_lead_somewhere() -> None:
+    for page in [ROOT / "README.md", *ROOT.glob("docs/**/*.md")]:
+        for target, anchor in re.findall(r"\]\(([^)#\s:]*)#([^)]+)\)", page.read_text()):
+            assert anchor in anchors(page.parent / target if target else page), f"{page.name}: {target}#{anchor}"
+
+
 def test_the_first_job_page_is_true(tmp_path: Path) -> None:
     blocks = python_blocks("docs/start/first-job.md")
     (tmp_path / "shop.py").write_text(blocks[0])
