@@ -11,12 +11,12 @@ from uuid import UUID
 
 from headway.core.job import ClassKey, JobId, NewJob
 from headway.core.policy.document import BUILT_IN, LimitRule
-from headway.core.policy.enforced import Rules
-from headway.core.policy.lanes import Clocks, plan
+from headway.core.policy.enforced import EnforcedRules
+from headway.core.policy.lanes import ShareClocks, plan
 from headway.core.policy.retry import Returned, judge
 from headway.core.snapshot import ClassView, Snapshot
-from headway.core.worker import Worker
-from headway.stores.base import RULES, Beat, Exchange
+from headway.core.worker import WorkerInfo
+from headway.stores.base import RULES, Exchange, Heartbeat
 from headway.stores.rule_codec import rules_body
 from headway.stores.sqlite.store import make_store
 
@@ -35,7 +35,7 @@ def plan_cost(classes: int, *, fair: bool = False, free: int = 5) -> float:
         for n in range(classes)
     )
     offers = frozenset(f"need-{n}" for n in range(classes))
-    snapshot, clocks = Snapshot(NOW_AT, views), Clocks()
+    snapshot, clocks = Snapshot(NOW_AT, views), ShareClocks()
     rounds = max(20, 4_000 // classes)
     began = time.process_time()
     for _ in range(rounds):
@@ -48,7 +48,7 @@ async def store_cost(
     *,
     waiting: int,
     tenants: int = 0,
-    rules: Rules | None = None,
+    rules: EnforcedRules | None = None,
     limits: Callable[[int], tuple[str, ...]] = lambda _: (),
     measured: int = 10_000,
 ) -> Figures:
@@ -64,8 +64,8 @@ async def store_cost(
     for _ in range(0, measured, BATCH):
         await store.submit([next(jobs) for _ in range(BATCH)])
     submit_us = (time.process_time() - cpu) / measured * 1e6
-    worker = Worker(worker_id="w", host="h", pid=1, slots=BATCH, reserved=0, offers=(), version="1")
-    await store.renew(Beat(worker, 10_000_000, 10_000_000, register=True))
+    worker = WorkerInfo(worker_id="w", host="h", pid=1, slots=BATCH, reserved=0, offers=(), version="1")
+    await store.renew(Heartbeat(worker, 10_000_000, 10_000_000, register=True))
     cpu, claimed, finished = time.process_time(), 0, []
     seen = await store.snapshot()
     while claimed < measured:
@@ -107,20 +107,22 @@ async def measure_policy(folder: Path, *, deep: int, tenants: int) -> Figures:
         f"{tenants:,} waiting, {tenants:,} tenants": {"waiting": tenants, "tenants": tenants},
         "a limit by argument that does not bind": {
             "waiting": 10_000,
-            "rules": Rules(limits={"account": wide}),
+            "rules": EnforcedRules(limits={"account": wide}),
             "limits": lambda number: (f"account={number % 50}",),
         },
         "a limit by task that does not bind": {
             "waiting": 10_000,
-            "rules": Rules(limits={"all": LimitRule(concurrency=1_000_000)}),
+            "rules": EnforcedRules(limits={"all": LimitRule(concurrency=1_000_000)}),
         },
         "100 limits of other tasks": {
             "waiting": 10_000,
-            "rules": Rules(limits={f"l{n}": LimitRule(concurrency=5, tasks=(f"other.{n}.*",)) for n in range(100)}),
+            "rules": EnforcedRules(
+                limits={f"l{n}": LimitRule(concurrency=5, tasks=(f"other.{n}.*",)) for n in range(100)}
+            ),
         },
         "a rate that does not bind": {
             "waiting": 10_000,
-            "rules": Rules(limits={"all": LimitRule(count=1_000_000_000, period_ms=1_000, burst=1_000_000)}),
+            "rules": EnforcedRules(limits={"all": LimitRule(count=1_000_000_000, period_ms=1_000, burst=1_000_000)}),
         },
     }
     figures: Figures = {

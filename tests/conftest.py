@@ -24,7 +24,7 @@ from headway.stores import open as opening
 from headway.stores.base import Clock, Store
 from headway.stores.open import open_store
 from headway.stores.split import optional
-from headway.stores.split.store import PairedStore
+from headway.stores.split.store import SplitStore
 from headway.testing.clock import ManualClock
 from tests.deferred import posting
 from tests.servers import PgBouncer, Postgres, Server, Valkey
@@ -166,7 +166,7 @@ GUESTS: dict[str, Callable[[Path, str, Clock], Store]] = {
 
 # Two stores as one, for durable and for transient jobs: they are held to the conformance tests too.
 PAIRS: dict[str, Callable[[Path, str, Clock], Store]] = {
-    "memory+memory": lambda _folder, namespace, clock: PairedStore(
+    "memory+memory": lambda _folder, namespace, clock: SplitStore(
         open_store("memory://", namespace, clock=clock), lambda: open_store("memory://", namespace, clock=clock)
     ),
     "sqlite+redis": lambda folder, namespace, clock: open_store(

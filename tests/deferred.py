@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headway.core.job import NewJob, Submitted
+from headway.core.job import NewJob, SubmitReply
 from headway.stores.base import Store
 from headway.stores.redis.store import RedisStore
 
@@ -16,7 +16,7 @@ def posting(store: Store) -> Store:
     assert isinstance(store, RedisStore)
     submit = store.submit
 
-    async def post(jobs: Sequence[NewJob]) -> list[Submitted]:
+    async def post(jobs: Sequence[NewJob]) -> list[SubmitReply]:
         names = [(store._prefix, job.job_id) for job in jobs]
         known = _ids.intersection(names)
         _ids.update(names)

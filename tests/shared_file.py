@@ -9,7 +9,7 @@ from pathlib import Path
 from headway.stores.base import Clock, Store
 from headway.stores.open import host_ms, open_store
 from headway.stores.sqlite.database import Database
-from headway.stores.sqlite.shared_file import Guest, migrate_guest
+from headway.stores.sqlite.shared_file import SharedFile, migrate_shared_file
 from headway.stores.sqlite.store import SqliteStore
 from tests.deferred import posting
 
@@ -33,9 +33,9 @@ def open_guest(folder: Path, namespace: str, clock: Clock, *, synchronous: str =
 
     raw = connect(path)
     raw.execute("CREATE TABLE IF NOT EXISTS job (title TEXT)")  # A name that Headway uses as well.
-    migrate_guest(raw, path)
+    migrate_shared_file(raw, path)
     raw.close()
-    return SqliteStore(Database(Guest(path, connect_anew)), namespace, clock=clock)
+    return SqliteStore(Database(SharedFile(path, connect_anew)), namespace, clock=clock)
 
 
 def open_hasty_guest(folder: Path, namespace: str, clock: Clock) -> Store:

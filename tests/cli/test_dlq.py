@@ -9,7 +9,7 @@ import pytest
 from headway import Headway, Worker
 from headway.cli.dlq import Filters
 from headway.cli.store_access import whole_ids
-from headway.core.job import Job
+from headway.core.job import JobRecord
 from headway.stores.base import JobQuery, Store
 from headway.stores.open import open_store
 from tests.cli.command import Cli, Ran, until
@@ -86,7 +86,7 @@ class ShortPages:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    async def find(self, query: JobQuery) -> list[Job]:
+    async def find(self, query: JobQuery) -> list[JobRecord]:
         return await self._store.find(query._replace(limit=min(query.limit, 1)))
 
     def __getattr__(self, name: str) -> Any:

@@ -13,9 +13,9 @@ import pytest
 
 from headway import Headway, Worker
 from headway.core.distributions import bucket
-from headway.core.worker import Worker as WorkerRecord
-from headway.estimates.history import LEARNED, LaneNotes, TaskNotes
-from headway.stores.base import Beat
+from headway.core.worker import WorkerInfo as WorkerRecord
+from headway.estimates.history import LEARNED, LaneHistory, TaskHistory
+from headway.stores.base import Heartbeat
 from headway.stores.open import open_store
 from tests.cli.command import Cli, until
 
@@ -27,8 +27,8 @@ def learned(folder: Path) -> None:
         store = open_store(f"sqlite:///{folder}/headway.db")
         await store.open()
         worker = WorkerRecord(worker_id="w", host="h", pid=1, slots=1, reserved=0, offers=("task:*",), version="1")
-        await store.renew(Beat(worker, 3_600_000, 10_000, register=True))
-        notes = LaneNotes(since_at=0, tasks={"demo.sleep": TaskNotes(lengths={bucket(10.0): 100.0}, share=100.0)})
+        await store.renew(Heartbeat(worker, 3_600_000, 10_000, register=True))
+        notes = LaneHistory(since_at=0, tasks={"demo.sleep": TaskHistory(lengths={bucket(10.0): 100.0}, share=100.0)})
         await store.write(LEARNED, "medium", msgspec.json.encode(notes))
         await store.close()
 

@@ -12,8 +12,8 @@ from rich.console import Console, RenderableType
 from headway.cli import tables
 from headway.cli.jobs import jobs_table
 from headway.core.errors import JobError
-from headway.core.job import Job, JobId, State
-from headway.core.worker import Worker, WorkerState
+from headway.core.job import JobId, JobRecord, State
+from headway.core.worker import WorkerInfo, WorkerState
 from headway.stores.base import Stats
 from tests.cli.command import Cli
 
@@ -21,13 +21,13 @@ WIDTHS = (60, 80, 90, 120)
 TASK = "web.tasks.send_receipt"
 
 
-def job(end: str = "001122334455", **more: Any) -> Job:
-    empty: dict[str, Any] = {field.name: None for field in fields(Job) if field.default is MISSING}
+def job(end: str = "001122334455", **more: Any) -> JobRecord:
+    empty: dict[str, Any] = {field.name: None for field in fields(JobRecord) if field.default is MISSING}
     known: dict[str, Any] = {
         "job_id": JobId(f"0198c1f2-7a3b-7c4d-8e5f-{end}"), "task": TASK, "lane": "medium", "max_retries": 4,
         "state": State.EXECUTING, "submitted_at": 0, "started_at": 0, "attempts": 1,
     }  # fmt: skip
-    return Job(**empty | known | more)
+    return JobRecord(**empty | known | more)
 
 
 def drawn(renderable: RenderableType, width: int) -> list[str]:
@@ -64,7 +64,7 @@ def test_running_jobs_keep_the_task_at_every_width(width: int) -> None:
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_workers_keep_their_whole_id_at_every_width(width: int) -> None:
-    worker = Worker(worker_id="web-1.example.com:4711:a1b2c3", host="web-1", pid=4711, slots=5, reserved=1,
+    worker = WorkerInfo(worker_id="web-1.example.com:4711:a1b2c3", host="web-1", pid=4711, slots=5, reserved=1,
                     offers=("gpu", "task:a"), version="0.1.0", state=WorkerState.ACTIVE)  # fmt: skip
     lines = drawn(tables.workers_table(Stats(60_000, {}, (worker,), {}, {}, {})), width)
     assert all(len(line) <= width for line in lines)

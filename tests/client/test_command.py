@@ -14,7 +14,7 @@ from headway import Headway, Output, PayloadError
 from headway.client.codec import decode_result, encode_result, read_payload
 from headway.client.programs.argv import read_argv
 from headway.client.programs.files import File
-from headway.client.remote_task import stand_in
+from headway.client.remote_task import task_from_catalogue
 from headway.core.errors import BadArguments, ConfigError, UnknownOption
 from headway.policy_store.catalogue import TaskEntry
 from headway.testing import Testbed
@@ -270,7 +270,7 @@ def test_who_knows_it_from_the_catalogue_checks_it_too(app: Headway) -> None:
     made = app.command(["asy", "-f", "{format}", "{page}"], name="asy", choices={"format": ["svg", "pdf"]})
     entry = msgspec.json.decode(msgspec.json.encode(_entry(made)), type=TaskEntry)
     assert entry.doc == "Run asy -f {format} {page}"
-    known = stand_in(Headway("memory://"), entry)
+    known = task_from_catalogue(Headway("memory://"), entry)
     values = {"format": "svg", "page": 3, "files": {"a": "x", "b": {"base64": "/w=="}}}
     assert read_payload(known.call_named(values).new.payload) == values
     assert made.signature.decode(known.call_named(values).new.payload)[1]["files"] == {"a": b"x", "b": b"\xff"}

@@ -193,7 +193,7 @@ async def test_a_worker_taken_for_dead_begins_anew_under_another_name() -> None:
 
     async with Worker(app) as worker:
         before = worker.worker_id
-        await (await app.client.store()).bury(before)
+        await (await app.client.store()).mark_dead(before)
         async with asyncio.timeout(10):
             while worker.worker_id == before:  # noqa: ASYNC110  (the keeper's thread must notice)
                 await asyncio.sleep(0.01)

@@ -10,7 +10,7 @@ import pytest
 
 from headway import Context, Headway, Retry, SessionClosed, Unique
 from headway.client.context import inline_lease
-from headway.client.session import Conversation
+from headway.client.session import TaskSession
 from headway.core.errors import ConfigError, HeadwayError
 from headway.protocol.sessions import INPUT_MAX, OUTPUT_MAX, PIECE, Credit, Resize, read_from_worker
 from headway.worker import session_transport
@@ -78,32 +78,32 @@ class Ear:
 
 
 async def test_what_is_long_goes_in_pieces() -> None:
-    ear = Ear()
-    talk = Conversation(ear.hear)
+    subscription = Ear()
+    talk = TaskSession(subscription.hear)
     await talk.send(bytearray(b"x" * (2 * PIECE + 1)))
-    assert [len(piece) for piece in ear.heard] == [PIECE, PIECE, 1]
-    ear.heard.clear()
+    assert [len(piece) for piece in subscription.heard] == [PIECE, PIECE, 1]
+    subscription.heard.clear()
     await talk.send("é" * 10_000)
-    assert "".join(read_from_worker(piece).data for piece in ear.heard) == "é" * 10_000
-    assert all(len(piece) < 64 << 10 for piece in ear.heard)
+    assert "".join(read_from_worker(piece).data for piece in subscription.heard) == "é" * 10_000
+    assert all(len(piece) < 64 << 10 for piece in subscription.heard)
     with pytest.raises(TypeError):
         await talk.send(5)  # type: ignore[arg-type]
 
 
 async def test_sending_waits_for_credit() -> None:
-    ear = Ear()
-    talk = Conversation(ear.hear)
+    subscription = Ear()
+    talk = TaskSession(subscription.hear)
     sending = asyncio.create_task(talk.send(b"x" * (OUTPUT_MAX + PIECE)))
     await asyncio.sleep(0.01)
     assert not sending.done()
-    assert sum(map(len, ear.heard)) == OUTPUT_MAX
+    assert sum(map(len, subscription.heard)) == OUTPUT_MAX
     talk.hear(Credit(1))
     await asyncio.wait_for(sending, 5)
 
 
 async def test_whoever_waits_is_told_that_the_other_end_is_gone() -> None:
-    ear = Ear()
-    talk = Conversation(ear.hear)
+    subscription = Ear()
+    talk = TaskSession(subscription.hear)
     waiting = [
         asyncio.create_task(talk.receive()),
         asyncio.create_task(talk.resized()),
@@ -119,7 +119,7 @@ async def test_whoever_waits_is_told_that_the_other_end_is_gone() -> None:
 
 
 async def test_what_was_said_before_is_still_received() -> None:
-    talk = Conversation(Ear().hear)
+    talk = TaskSession(Ear().hear)
     talk.hear("last words")
     talk.hear(Resize(5, 6))
     talk.hang_up()
@@ -132,7 +132,7 @@ async def test_what_was_said_before_is_still_received() -> None:
 
 
 async def test_no_resize_is_missed_between_two_looks() -> None:
-    talk = Conversation(Ear().hear)
+    talk = TaskSession(Ear().hear)
     talk.hear(Resize(5, 6))
     assert await asyncio.wait_for(talk.resized(), 1) == (5, 6)
     waiting = asyncio.create_task(talk.resized())
@@ -143,22 +143,22 @@ async def test_no_resize_is_missed_between_two_looks() -> None:
 
 
 async def test_a_line_that_breaks_while_sending_is_the_end() -> None:
-    ear = Ear()
-    talk = Conversation(ear.hear)
-    ear.deaf = True
+    subscription = Ear()
+    talk = TaskSession(subscription.hear)
+    subscription.deaf = True
     with pytest.raises(SessionClosed):
         await talk.send("x")
     assert talk.gone
 
 
 async def test_credit_is_given_back_as_messages_are_received() -> None:
-    ear = Ear()
-    talk = Conversation(ear.hear)
+    subscription = Ear()
+    talk = TaskSession(subscription.hear)
     for _ in range(8):
         talk.hear(b"x" * (INPUT_MAX // 8))
     for _ in range(8):
         await talk.receive()
-    assert sum(read_from_worker(message).bytes for message in ear.heard) == INPUT_MAX
+    assert sum(read_from_worker(message).bytes for message in subscription.heard) == INPUT_MAX
 
 
 def test_without_the_library_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,8 +12,8 @@ import pytest
 from headway import Context, Headway, JobNotFound, Limit, NotStored, Unique, Worker
 from headway.client.codec import read_payload
 from headway.core.errors import ConfigError, PolicyError
-from headway.core.job import Job as Record
 from headway.core.job import JobId
+from headway.core.job import JobRecord as Record
 from headway.core.policy.document import (
     BUILT_IN,
     Ladder,
@@ -24,7 +24,7 @@ from headway.core.policy.document import (
     Rung,
     TaskRule,
 )
-from headway.core.policy.enforced import PAUSE, Paused
+from headway.core.policy.enforced import PAUSE, PauseSet
 from headway.policy_store.versions import apply_policy, current_version, history
 from headway.stores.base import Store
 from headway.stores.memory import MemoryStore
@@ -502,18 +502,18 @@ async def test_what_is_paused_is_told_and_resumed(app: Headway) -> None:
     @app.task(name=EXPORT)
     def work() -> None: ...
 
-    assert await app.apaused() == Paused()
+    assert await app.apaused() == PauseSet()
     await app.apause(lane="low")
     await app.apause(task=work)
     await app.apause(task="mail.send", tenant="acme")
-    assert await app.apaused() == Paused(lanes=("low",), tasks=("mail.send", EXPORT), tenants=("acme",))
+    assert await app.apaused() == PauseSet(lanes=("low",), tasks=("mail.send", EXPORT), tenants=("acme",))
     await app.aresume(task=EXPORT)
     await app.aresume(tenant="acme")
-    assert await app.apaused() == Paused(lanes=("low",), tasks=("mail.send",))
+    assert await app.apaused() == PauseSet(lanes=("low",), tasks=("mail.send",))
     await app.apause()
     assert (await app.apaused()).everything
     await app.aresume()
-    assert await app.apaused() == Paused()
+    assert await app.apaused() == PauseSet()
 
 
 async def test_a_pause_holds_jobs_back_until_it_ends(app: Headway) -> None:
@@ -531,12 +531,12 @@ async def test_a_pause_holds_jobs_back_until_it_ends(app: Headway) -> None:
 def test_the_blocking_verbs_pause_and_resume_too() -> None:
     with Headway("memory://") as app:
         app.pause(lane="low", tenant="acme")
-        assert app.paused() == Paused(lanes=("low",), tenants=("acme",))
+        assert app.paused() == PauseSet(lanes=("low",), tenants=("acme",))
         app.resume(lane="low")
-        assert app.paused() == Paused(tenants=("acme",))
+        assert app.paused() == PauseSet(tenants=("acme",))
         app.pause()
         app.resume()
-        assert app.paused() == Paused()
+        assert app.paused() == PauseSet()
 
 
 # ---------------------------------------------------------------------- why

@@ -8,14 +8,14 @@ from itertools import count
 from uuid import UUID
 
 from headway.core.errors import JobError
-from headway.core.job import Job, JobId, NewJob, RetryRule, State
-from headway.core.lease import Answer, Lease, Report
+from headway.core.job import JobId, JobRecord, NewJob, RetryRule, State
+from headway.core.lease import Lease, Report, ReportStatus
 from headway.core.policy.document import BUILT_IN, Policy
 from headway.core.policy.lanes import plan
 from headway.core.policy.retry import Crashed, Ending, Raised, Returned, judge
 from headway.core.snapshot import Plan
-from headway.core.worker import Worker
-from headway.stores.base import Beat, Exchange, Exchanged, Renewed, Store
+from headway.core.worker import WorkerInfo
+from headway.stores.base import Exchange, ExchangeReply, Heartbeat, HeartbeatReply, Store
 
 LEASE_MS = 90_000
 CONFIRM_MS = 10_000
@@ -80,8 +80,8 @@ def a_job(
 
 def a_worker(
     worker_id: str = "w1", *, slots: int = 5, reserved: int = 1, offers: tuple[str, ...] = (), version: str = "1.0"
-) -> Worker:
-    return Worker(
+) -> WorkerInfo:
+    return WorkerInfo(
         worker_id=worker_id, host="host", pid=1, slots=slots, reserved=reserved, offers=offers, version=version
     )
 
@@ -94,22 +94,22 @@ async def register(
     reserved: int = 1,
     offers: tuple[str, ...] = (),
     lease_ms: int = LEASE_MS,
-) -> Worker:
+) -> WorkerInfo:
     worker = a_worker(worker_id, slots=slots, reserved=reserved, offers=offers)
-    await store.renew(Beat(worker, lease_ms, CONFIRM_MS, register=True))
+    await store.renew(Heartbeat(worker, lease_ms, CONFIRM_MS, register=True))
     return worker
 
 
 async def beat(
     store: Store,
-    worker: Worker | str = "w1",
+    worker: WorkerInfo | str = "w1",
     *,
     held: Sequence[Lease] = (),
     lease_ms: int = LEASE_MS,
     confirm_ms: int = CONFIRM_MS,
-) -> Renewed:
+) -> HeartbeatReply:
     worker = a_worker(worker) if isinstance(worker, str) else worker
-    return await store.renew(Beat(worker, lease_ms, confirm_ms, [(lease.job_id, lease.token) for lease in held]))
+    return await store.renew(Heartbeat(worker, lease_ms, confirm_ms, [(lease.job_id, lease.token) for lease in held]))
 
 
 async def ask(
@@ -123,7 +123,7 @@ async def ask(
     finished: Sequence[Report] = (),
     wait: bool = False,
     policy: Policy = BUILT_IN,
-) -> Exchanged:
+) -> ExchangeReply:
     """Do one exchange with the plan that the policy makes of the store's snapshot."""
     below = free if free_below is None else free_below
     return await store.exchange(
@@ -166,13 +166,13 @@ async def pump(store: Store) -> None:
     await store.exchange(Exchange(None))
 
 
-async def report(store: Store, *reports: Report) -> list[Answer]:
+async def report(store: Store, *reports: Report) -> list[ReportStatus]:
     """Hand in reports; give one answer for each, in order."""
     refused = dict((await store.exchange(Exchange(None, finished=reports))).refused)
-    return [refused.get(given.job_id, Answer.OK) for given in reports]
+    return [refused.get(given.job_id, ReportStatus.OK) for given in reports]
 
 
-async def end(store: Store, lease: Lease, ending: Ending | None = None, *, policy: Policy = BUILT_IN) -> Answer:
+async def end(store: Store, lease: Lease, ending: Ending | None = None, *, policy: Policy = BUILT_IN) -> ReportStatus:
     """End a lease as core judges it; by default its task returned."""
     [answer] = await report(store, judge(Returned(b"null") if ending is None else ending, lease, policy))
     return answer
@@ -183,12 +183,12 @@ async def reap(store: Store) -> list[JobId]:
     moved = []
     for lease in await store.leases():
         given = judge(Crashed("lease expired"), lease, BUILT_IN)._replace(expired_only=True)
-        if await report(store, given) == [Answer.OK]:
+        if await report(store, given) == [ReportStatus.OK]:
             moved.append(lease.job_id)
     return moved
 
 
-async def the_job(store: Store, job_id: JobId) -> Job:
+async def the_job(store: Store, job_id: JobId) -> JobRecord:
     [job] = await store.get([job_id])
     assert job is not None
     return job

@@ -16,7 +16,7 @@ from headway.core.errors import JobError, StoreUnavailable
 from headway.core.job import JobId, NewJob, RetryRule, State
 from headway.core.lease import Lease, Report
 from headway.core.policy.document import BUILT_IN, TENANT, Keep, LimitRule, Reserve, Rung
-from headway.core.policy.enforced import Paused, Rules
+from headway.core.policy.enforced import EnforcedRules, PauseSet
 from headway.core.policy.lanes import plan
 from headway.core.policy.retry import (
     Crashed,
@@ -31,9 +31,9 @@ from headway.core.policy.retry import (
     judge,
 )
 from headway.core.snapshot import Snapshot
-from headway.core.worker import Worker, WorkerState
+from headway.core.worker import WorkerInfo, WorkerState
 from headway.maintenance.recovery import end_worker, overdue, reap
-from headway.stores.base import RULES, Beat, Exchange, JobQuery, Progress, Renewed, Store
+from headway.stores.base import RULES, Exchange, Heartbeat, HeartbeatReply, JobQuery, Progress, Store
 from headway.stores.rule_codec import rules_body
 from tests.conformance.builders import a_job, a_worker
 from tests.shared_file import open_any
@@ -46,7 +46,7 @@ DAY = 86_400_000
 POLICY = replace(BUILT_IN, retry=RetryRule(base_ms=5, cap_ms=40, jitter=0.5))
 KEEP = Keep(completed_ms=DAY, failed_ms=DAY, cancelled_ms=150, dead_letter_ms=DAY)  # Only what was cancelled goes.
 
-STANDING = Rules(
+STANDING = EnforcedRules(
     limits={
         "account": LimitRule(concurrency=2, by="account_id"),
         "each": LimitRule(concurrency=1, by=TENANT, tasks=("exp*",)),
@@ -55,13 +55,19 @@ STANDING = Rules(
 )
 RUNGS = (Rung("fast", 3_000, limit=4), Rung("slow", 30_000, limit=2))
 CHANGING = (
-    Rules(),
-    Rules(rungs=RUNGS),
-    Rules(rungs=RUNGS, limits={"wide": LimitRule(concurrency=1, tasks=("export",))}),
-    Rules(limits={"wide": LimitRule(concurrency=3, tasks=("export",))}, weights={"acme": 3.0}),
-    Rules(pool_reserve=Reserve(frozenset({"high"}), 2, "pool"), costs_us={"export": 7_000_000}),
+    EnforcedRules(),
+    EnforcedRules(rungs=RUNGS),
+    EnforcedRules(rungs=RUNGS, limits={"wide": LimitRule(concurrency=1, tasks=("export",))}),
+    EnforcedRules(limits={"wide": LimitRule(concurrency=3, tasks=("export",))}, weights={"acme": 3.0}),
+    EnforcedRules(pool_reserve=Reserve(frozenset({"high"}), 2, "pool"), costs_us={"export": 7_000_000}),
 )
-PAUSES = (Paused(), Paused(lanes=("low",)), Paused(tasks=("export",)), Paused(tenants=("acme",)), Paused(True))
+PAUSES = (
+    PauseSet(),
+    PauseSet(lanes=("low",)),
+    PauseSet(tasks=("export",)),
+    PauseSet(tenants=("acme",)),
+    PauseSet(True),
+)
 OFFERS = ("gpu", "plain", "task:export", "task:plain", "task:resize")
 TENANTS = (None, "acme", "zeta")
 UNIQUE_KEYS = tuple(f"u{number}" for number in range(4))
@@ -71,7 +77,7 @@ class Scene(NamedTuple):
     """What a history is about. ``loss``: the part of all calls whose reply is lost, most of which are repeated."""
 
     name: str
-    standing: Rules = Rules()  # In force from the beginning to the end.
+    diagnosis: EnforcedRules = EnforcedRules()  # In force from the beginning to the end.
     changing: bool = False  # Whether an operator puts other rules in force meanwhile.
     loss: float = 0.0
     meddling: bool = True  # Whether jobs are cancelled, workers buried, and leases reported that are others'.
@@ -306,8 +312,8 @@ class Client:
     async def _renew(self, *, register: bool) -> None:
         rng = self._rng
         held = [(lease.job_id, lease.token) for lease in self._held.values()]
-        answer: Renewed = await self._store.renew(
-            Beat(self._worker, rng.choice((40, 300, 3_000)), rng.choice((0, 20, 500)), held, register)
+        answer: HeartbeatReply = await self._store.renew(
+            Heartbeat(self._worker, rng.choice((40, 300, 3_000)), rng.choice((0, 20, 500)), held, register)
         )
         if answer.state is WorkerState.DEAD:
             await self._start_over(answer.state)
@@ -408,8 +414,8 @@ class Operator:
                 if self._rng.random() < 0.5:
                     await self._store.write(RULES, "policy", rules_body(self._rng.choice(CHANGING)))
                 else:
-                    paused = self._rng.choice((Paused(), *PAUSES))
-                    await self._store.write(RULES, "pauses", rules_body(Rules(paused=paused)))
+                    paused = self._rng.choice((PauseSet(), *PAUSES))
+                    await self._store.write(RULES, "pauses", rules_body(EnforcedRules(paused=paused)))
             await _until(until, self._rng.choice((0.002, 0.02, 0.1)))
 
 
@@ -428,7 +434,7 @@ class Watcher:
                     case 1:
                         await self._store.find(JobQuery((State.EXECUTING,), limit=100))
                     case _:
-                        await self._store.survey()
+                        await self._store.diagnose()
             await _until(until, 0.005)
 
 
@@ -499,6 +505,6 @@ def worker_slots(entries: Sequence[Entry]) -> dict[str, int]:
     found: dict[str, int] = {}
     for entry in entries:
         if entry.verb == "renew":
-            worker: Worker = entry.given[0].worker
+            worker: WorkerInfo = entry.given[0].worker
             found[worker.worker_id] = worker.slots
     return found

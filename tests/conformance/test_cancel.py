@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from headway.core.job import State
-from headway.core.lease import Answer
+from headway.core.lease import ReportStatus
 from headway.core.policy.retry import Returned, Stopped, TimedOut
 from headway.stores.base import Store
 from headway.testing.clock import ManualClock
@@ -62,7 +62,7 @@ async def test_an_executing_job_is_asked_to_stop_and_confirms(store: Store, cloc
     assert (await the_job(store, job_id)).cancel_requested_at == asked_at
     [seen] = await store.leases(worker_id="w1")
     assert seen == lease._replace(cancel_requested=True)
-    assert await end(store, lease, Stopped()) is Answer.OK
+    assert await end(store, lease, Stopped()) is ReportStatus.OK
     job = await the_job(store, job_id)
     assert (job.state, job.reason) == (State.CANCELLED, "cancelled while executing")
 
@@ -110,7 +110,7 @@ async def test_a_cancel_that_races_a_result_has_one_winner(store: Store) -> None
         job_id = await submit_one(store)
         lease = await claim_one(store)
         answer, [state] = await asyncio.gather(end(store, lease, Returned(b"1")), store.cancel([job_id]))
-        assert answer is Answer.OK
+        assert answer is ReportStatus.OK
         assert state in (State.EXECUTING, State.COMPLETED)
         assert await state_of(store, job_id) is State.COMPLETED
 

@@ -12,7 +12,7 @@ from headway.core.policy.document import BUILT_IN
 from headway.core.policy.retry import Raised, Released, Returned, Snoozed, Unknown, judge
 from headway.core.snapshot import Plan, Take
 from headway.core.worker import ANY_TASK, WorkerState
-from headway.stores.base import PASSED, Beat, Exchange, Store
+from headway.stores.base import SKIPPED_MAX, Exchange, Heartbeat, Store
 from headway.testing.clock import ManualClock
 from tests.conformance.builders import (
     BOOM,
@@ -394,14 +394,14 @@ async def test_a_draining_worker_gets_nothing_and_is_told(store: Store) -> None:
 async def test_draining_an_unknown_or_dead_worker_says_no(store: Store) -> None:
     assert not await store.drain("stranger")
     await register(store)
-    await store.bury("w1")
+    await store.mark_dead("w1")
     assert not await store.drain("w1")
 
 
 async def test_an_answer_says_whether_there_is_more_behind_jobs_it_passed_over(
     store: Store, clock: ManualClock
 ) -> None:
-    await submit(store, *(a_job(expires_ms=10) for _ in range(PASSED)), a_job())
+    await submit(store, *(a_job(expires_ms=10) for _ in range(SKIPPED_MAX)), a_job())
     await register(store)
     clock.advance(ms=10)
     answer = await ask(store, free=2)
@@ -431,7 +431,7 @@ async def test_a_worker_past_its_deadline_gets_nothing_until_it_renews(store: St
     await submit(store, a_job())
     clock.advance(ms=1_000)
     assert await claim(store) == []
-    await store.renew(Beat(worker, 1_000, 10_000))
+    await store.renew(Heartbeat(worker, 1_000, 10_000))
     assert len(await claim(store)) == 1
 
 

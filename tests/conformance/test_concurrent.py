@@ -25,17 +25,27 @@ from typing import NamedTuple
 
 import pytest
 
-from headway.core.diagnostics import Survey
-from headway.core.job import ClassKey, Job, JobId, NewJob, State, Submitted
-from headway.core.lease import Answer, Lease, Report, answer_late
+from headway.core.diagnostics import QueueDiagnostics
+from headway.core.job import ClassKey, JobId, JobRecord, NewJob, State, SubmitReply
+from headway.core.lease import Lease, Report, ReportStatus, late_report_status
 from headway.core.policy.document import Keep
-from headway.core.policy.enforced import Paused, Rulebook, Rules
+from headway.core.policy.enforced import EnforcedRules, PauseSet, RuleIndex
 from headway.core.policy.lanes import plan
 from headway.core.policy.retry import Released, Returned, heed_cancel, judge
 from headway.core.snapshot import Plan
 from headway.core.worker import WorkerState, serves
 from headway.maintenance.recovery import end_worker
-from headway.stores.base import RULES, Beat, Exchange, Exchanged, JobQuery, LaneStats, Renewed, Stats, Store
+from headway.stores.base import (
+    RULES,
+    Exchange,
+    ExchangeReply,
+    Heartbeat,
+    HeartbeatReply,
+    JobQuery,
+    LaneStats,
+    Stats,
+    Store,
+)
 from headway.stores.rule_codec import read_rules, rules_body
 from tests.conformance.builders import a_claim_id, a_job, a_worker, claimed_ids, register, submit_one
 from tests.conformance.crowd import (
@@ -114,15 +124,15 @@ def claimed(token: bytes, worker_id: str, lease: Lease | None) -> Step:
     return step
 
 
-def reported(report: Report, answer: Answer | None) -> Step:
+def reported(report: Report, answer: ReportStatus | None) -> Step:
     def step(where: Where) -> Iterator[Where]:
         last = where.state is not None and where.token == report.token
         if last and where.state is State.EXECUTING:
-            if answer in (None, Answer.OK):
+            if answer in (None, ReportStatus.OK):
                 yield _moved(where, report)
-            elif answer is Answer.LOST and report.expired_only:  # Its worker has renewed.
+            elif answer is ReportStatus.STALE and report.expired_only:  # Its worker has renewed.
                 yield where
-        elif answer is (answer_late(report, where.state) if last and where.state else Answer.LOST):
+        elif answer is (late_report_status(report, where.state) if last and where.state else ReportStatus.STALE):
             yield where
 
     return step
@@ -177,7 +187,7 @@ def retried(answer: State | None, known: bool, unique: bool) -> Step:
     return step
 
 
-def seen(job: Job | None) -> Step:
+def seen(job: JobRecord | None) -> Step:
     def step(where: Where) -> Iterator[Where]:
         if (None if job is None else job.state) is not where.state:
             return
@@ -313,7 +323,7 @@ class Record:
 
     def _read_submit(self, entry: Entry) -> None:
         jobs: Sequence[NewJob] = entry.given[0]
-        answers: Sequence[Submitted | None] = entry.answer or [None] * len(jobs)
+        answers: Sequence[SubmitReply | None] = entry.answer or [None] * len(jobs)
         for job, answer in zip(jobs, answers, strict=True):
             self.jobs[job.job_id] = job
             if not job.persist:
@@ -325,15 +335,15 @@ class Record:
 
     def _read_exchange(self, entry: Entry) -> None:
         request: Exchange = entry.given[0]
-        answer: Exchanged | None = entry.answer
+        answer: ExchangeReply | None = entry.answer
         refused = dict(answer.refused) if answer is not None else {}
         for report in request.finished:
             if not report.token:
                 continue
-            said = None if answer is None else refused.get(report.job_id, Answer.OK)
+            said = None if answer is None else refused.get(report.job_id, ReportStatus.OK)
             text = f"report {report.state} under {report.token.hex()[:6]}: {said}"
             self._note(report.job_id, entry, text, reported(report, said))
-            if said in (None, Answer.OK):
+            if said in (None, ReportStatus.OK):
                 self._ends[report.job_id, report.token].append(entry.invoked)
         if answer is None:
             if request.plan is not None and request.plan.free > 0:
@@ -363,7 +373,7 @@ class Record:
         by_worker: dict[str, list[Entry]] = defaultdict(list)
         for entry in self.entries:
             if entry.verb == "renew":
-                beat: Beat = entry.given[0]
+                beat: Heartbeat = entry.given[0]
                 by_worker[beat.worker.worker_id].append(entry)
                 self._read_beat(entry, beat, entry.answer)
         claims = [(held.lease.job_id, held.lease.worker_id, held.asked) for held in self.claims]
@@ -373,7 +383,7 @@ class Record:
                 if (entry.returned or entry.settled or FOREVER) > asked:
                     self._note_release(job_id, worker_id, entry)
 
-    def _read_beat(self, entry: Entry, beat: Beat, answer: Renewed | None) -> None:
+    def _read_beat(self, entry: Entry, beat: Heartbeat, answer: HeartbeatReply | None) -> None:
         if answer is None or answer.state is WorkerState.DEAD:
             return
         for job_id, token in beat.held:
@@ -425,7 +435,7 @@ class Record:
         return min(moments, default=FOREVER)
 
 
-def _shown(job: Job | None) -> str:
+def _shown(job: JobRecord | None) -> str:
     if job is None:
         return "nothing"
     stopping = " stopping" if job.state is State.EXECUTING and job.cancel_requested_at is not None else ""
@@ -518,7 +528,7 @@ def check_repeats(record: Record) -> None:
                 assert _leases(entry.answer) <= unheard[call], call
 
 
-def _leases(answer: Exchanged) -> set[tuple[JobId, int]]:
+def _leases(answer: ExchangeReply) -> set[tuple[JobId, int]]:
     return {(lease.job_id, lease.epoch) for lease in answer.leases if lease.persist}
 
 
@@ -528,7 +538,7 @@ def check_reaping(record: Record) -> None:
     for entry in record.entries:
         if entry.verb == "renew":
             beats[entry.given[0].worker.worker_id].append(entry)
-    buried = {entry.given[0]: entry.invoked for entry in reversed(record.entries) if entry.verb == "bury"}
+    buried = {entry.given[0]: entry.invoked for entry in reversed(record.entries) if entry.verb == "mark_dead"}
     holders = {(held.lease.job_id, held.lease.token): held.lease.worker_id for held in record.claims}
     for entry in record.entries:
         if entry.verb != "exchange" or entry.returned is None:
@@ -559,14 +569,14 @@ def check_slots(record: Record) -> None:
 
 def check_limits(record: Record, scene: Scene) -> None:
     """I6: nor were there more leases under the key of a limit that stood, or more starts in its period."""
-    book = Rulebook(scene.standing)
+    rule_index = RuleIndex(scene.diagnosis)
     by_key: dict[str, list[Held]] = defaultdict(list)
     rules = {}
     for held in record.claims:
         if scene.lifted and held.lease.worker_id.startswith(LAST):
             continue
         new = record.jobs[held.lease.job_id]
-        for key, rule in book.keys(new.task, new.tenant, new.limits):
+        for key, rule in rule_index.keys(new.task, new.tenant, new.limits):
             by_key[key].append(held)
             rules[key] = rule
     for key, leases in by_key.items():
@@ -584,8 +594,8 @@ def check_pauses(record: Record) -> None:
     """Nothing starts between the answer to a pause and the first word of another one."""
     writes = [entry for entry in record.entries if entry.verb == "write" and entry.given[:2] == (RULES, "pauses")]
     for entry, after in pairwise(writes):
-        paused: Paused = read_rules(entry.given[2]).paused
-        if entry.returned is None or paused == Paused():
+        paused: PauseSet = read_rules(entry.given[2]).paused
+        if entry.returned is None or paused == PauseSet():
             continue
         for held in record.claims:
             if held.asked > entry.returned and held.from_ < after.invoked:
@@ -598,20 +608,20 @@ def check_pauses(record: Record) -> None:
 def check_samples(record: Record, scene: Scene) -> None:
     """I6 at moments: what a survey shows at once keeps to limits, slots and ladder, and its sums are right."""
     slots = worker_slots(record.entries)
-    standing = scene.standing.limits
+    diagnosis = scene.diagnosis.limits
     for entry in record.entries:
         if entry.answer is None:
             continue
-        if entry.verb == "survey":
-            survey: Survey = entry.answer
-            held = Counter(key for job in survey.executing for key in job.held)
+        if entry.verb == "diagnose":
+            queue: QueueDiagnostics = entry.answer
+            held = Counter(key for job in queue.executing for key in job.held)
             for key, leases in held.items():
                 name = key.partition("=")[0]
-                if name in standing:
-                    assert leases <= (standing[name].concurrency or 0), (key, survey.executing)
-            running = Counter(job.worker_id for job in survey.executing)
+                if name in diagnosis:
+                    assert leases <= (diagnosis[name].concurrency or 0), (key, queue.executing)
+            running = Counter(job.worker_id for job in queue.executing)
             assert all(leases <= slots.get(worker_id, 99) for worker_id, leases in running.items()), running
-            assert {worker.worker_id: worker.running for worker in survey.workers if worker.running} == running
+            assert {worker.worker_id: worker.running for worker in queue.workers if worker.running} == running
         elif entry.verb == "stats":
             stats: Stats = entry.answer
             executing = sum(lane.executing for lane in stats.lanes.values())
@@ -685,7 +695,7 @@ def most_at_once(leases: Iterable[Held]) -> int:
 # ---------------------------------------------------------------------- at rest
 
 
-async def check_at_rest(store: Store) -> dict[JobId, Job]:
+async def check_at_rest(store: Store) -> dict[JobId, JobRecord]:
     """I5: every number is what counting again gives. Gives all jobs."""
     before = await store.stats()
     while True:  # What was cut off on its way to a server may still arrive there.
@@ -717,16 +727,16 @@ async def check_at_rest(store: Store) -> dict[JobId, Job]:
     return jobs
 
 
-async def drain(store: Store, jobs: dict[JobId, Job], record: Record, *, lifted: bool) -> None:
+async def drain(store: Store, jobs: dict[JobId, JobRecord], record: Record, *, lifted: bool) -> None:
     """Bring home what workers hold, and let one claimer take everything: each job once, and in order, if all rules are
     lifted; else whatever waits for room must come by itself.
     """
     for document in await store.read(RULES) if lifted else ():
-        await store.write(RULES, document.name, rules_body(Rules()))
+        await store.write(RULES, document.name, rules_body(EnforcedRules()))
     for worker in (await store.stats()).workers:
         await end_worker(store, worker.worker_id, POLICY, lambda _: Released())
     last = a_worker(f"{LAST} of {store.namespace}", slots=8, reserved=0, offers=OFFERS)
-    await store.renew(Beat(last, 600_000, 600_000, register=True))
+    await store.renew(Heartbeat(last, 600_000, 600_000, register=True))
     waiting = {job_id for job_id, job in jobs.items() if not job.state.ended}
     heads: dict[ClassKey, tuple[int, int]] = {}
     lines: dict[tuple[ClassKey, str | None], int] = {}  # When the latest was asked for that has come.
@@ -766,7 +776,7 @@ async def drain(store: Store, jobs: dict[JobId, Job], record: Record, *, lifted:
     assert not (await store.exchange(Exchange(None, finished=finished))).refused
 
 
-def _moved_on(job: Job) -> bool:
+def _moved_on(job: JobRecord) -> bool:
     """Whether an operator has queued it again, at the end of its line."""
     return job.eligible_at is not None and job.eligible_at > job.submitted_at
 
@@ -775,12 +785,12 @@ async def check_drained(store: Store, record: Record, scene: Scene) -> None:
     """Nothing is left behind: no lease, no key of a limit that somebody holds, no unique key without its job."""
     jobs = await check_at_rest(store)
     assert all(job.state.ended for job in jobs.values())
-    survey = await store.survey()
-    assert survey.executing == (), survey.executing
+    queue = await store.diagnose()
+    assert queue.executing == (), queue.executing
     assert await store.leases() == []
     stats = await store.stats()
     check_totals(stats, jobs, record)
-    await store.write(RULES, "last", rules_body(scene.standing))
+    await store.write(RULES, "last", rules_body(scene.diagnosis))
     rng = Random(store.namespace)
     fresh = [a_job(a_random_id(rng), unique_key=key) for key in UNIQUE_KEYS]
     assert not any(answer.deduplicated for answer in await store.submit(fresh))
@@ -794,7 +804,7 @@ async def check_drained(store: Store, record: Record, scene: Scene) -> None:
     assert {lease.job_id for lease in answer.leases} == {job.job_id for job in fresh + again}
 
 
-def check_totals(stats: Stats, jobs: dict[JobId, Job], record: Record) -> None:
+def check_totals(stats: Stats, jobs: dict[JobId, JobRecord], record: Record) -> None:
     """I5: what was counted all along is what the jobs and the record say. Pruned jobs leave a little room."""
     sent = {job.job_id for job in record.jobs.values() if not job.persist}
     submits = [entry for entry in record.entries if entry.verb == "submit"]
@@ -839,7 +849,7 @@ async def play(orders: Orders) -> None:
     stores = await open_stores(orders.address, orders.namespace, 3)
     loop = asyncio.get_running_loop()
     try:
-        await stores[0].write(RULES, "declared.standing", rules_body(scene.standing))
+        await stores[0].write(RULES, "declared.standing", rules_body(scene.diagnosis))
         others = [loop.run_in_executor(processes(), join_from_afar, orders, f"p{n}") for n in range(orders.apart)]
         played = [join_in(orders, stores, "main"), *others]
         entries = [entry for part in await _all(played) for entry in part]

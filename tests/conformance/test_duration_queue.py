@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 
 from headway.core.job import State
-from headway.core.lease import Answer, Lease
+from headway.core.lease import Lease, ReportStatus
 from headway.core.policy.document import ELASTIC, Keep, Ladder, Policy, Rung
-from headway.core.policy.ladder import Floor
+from headway.core.policy.ladder import RunningJobs
 from headway.core.worker import WorkerState
-from headway.policy_store.rule_documents import govern
+from headway.policy_store.rule_documents import write_rules
 from headway.stores.base import Store
 from headway.testing.clock import ManualClock
 from tests.conformance.builders import (
@@ -34,10 +34,10 @@ LADDER = Ladder((Rung(FAST, 3_000), Rung(MEDIUM, 10_000, percent=60), Rung(SLOW,
 
 
 async def climb(store: Store) -> None:
-    await govern(store, Policy(ladder=LADDER))
+    await write_rules(store, Policy(ladder=LADDER))
 
 
-async def floor_of(store: Store) -> Floor:
+async def floor_of(store: Store) -> RunningJobs:
     floor = (await store.snapshot()).floor
     assert floor is not None
     return floor
@@ -99,14 +99,14 @@ async def test_counts_begin_at_nothing_and_end_there(store: Store) -> None:
     # R3.50, R3.69, R3.70: a counter is the leases counted, so what has ended is in none.
     await climb(store)
     await register(store, slots=10)
-    assert await floor_of(store) == Floor(10, 10, (0, 0, 0))
+    assert await floor_of(store) == RunningJobs(10, 10, (0, 0, 0))
     await submit(store, a_job(rung=SLOW), a_job(rung=FAST))
     leases = await claim(store)
     assert (await floor_of(store)).counts == (1, 0, 1)
-    assert [await end(store, lease) for lease in leases] == [Answer.OK, Answer.OK]
-    assert await floor_of(store) == Floor(10, 10, (0, 0, 0))
-    assert [await end(store, lease) for lease in leases] == [Answer.SAME, Answer.SAME]
-    assert await floor_of(store) == Floor(10, 10, (0, 0, 0))
+    assert [await end(store, lease) for lease in leases] == [ReportStatus.OK, ReportStatus.OK]
+    assert await floor_of(store) == RunningJobs(10, 10, (0, 0, 0))
+    assert [await end(store, lease) for lease in leases] == [ReportStatus.DUPLICATE, ReportStatus.DUPLICATE]
+    assert await floor_of(store) == RunningJobs(10, 10, (0, 0, 0))
 
 
 async def test_an_abort_before_the_claim_leaves_nothing_in_the_queue(store: Store) -> None:

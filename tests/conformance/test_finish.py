@@ -6,7 +6,7 @@ import pytest
 
 from headway.core.errors import JobError
 from headway.core.job import JobId, State
-from headway.core.lease import Answer
+from headway.core.lease import ReportStatus
 from headway.core.policy.document import BUILT_IN
 from headway.core.policy.retry import Crashed, Ending, Raised, Released, Returned, Snoozed, Stopped, TimedOut, judge
 from headway.stores.base import Exchange, Progress, Store
@@ -38,7 +38,7 @@ async def test_a_result_is_kept_with_who_made_it_and_when(store: Store, clock: M
     await register(store)
     lease = await claim_one(store)
     clock.advance(ms=70)
-    assert await end(store, lease, Returned(b"42")) is Answer.OK
+    assert await end(store, lease, Returned(b"42")) is ReportStatus.OK
     job = await the_job(store, job_id)
     assert (job.state, job.result, job.result_error, job.error, job.reason) == (
         State.COMPLETED, b"42", None, None, None,
@@ -166,10 +166,10 @@ async def test_the_same_report_again_is_the_same_and_changes_nothing(store: Stor
     for ending in endings:
         job_id = await submit_one(store)
         lease = await claim_one(store)
-        assert await end(store, lease, ending) is Answer.OK
+        assert await end(store, lease, ending) is ReportStatus.OK
         before = await the_job(store, job_id)
         totals = (await store.stats()).totals
-        assert await end(store, lease, ending) is Answer.SAME
+        assert await end(store, lease, ending) is ReportStatus.DUPLICATE
         assert await the_job(store, job_id) == before
         assert (await store.stats()).totals == totals
         await store.cancel([job_id])
@@ -182,10 +182,10 @@ async def test_a_foreign_token_is_refused_and_changes_nothing(store: Store) -> N
     await register(store)
     lease = await claim_one(store)
     before = await the_job(store, job_id)
-    assert await end(store, lease._replace(token=b"x" * 16)) is Answer.LOST
-    assert await end(store, lease._replace(token=b"")) is Answer.LOST
+    assert await end(store, lease._replace(token=b"x" * 16)) is ReportStatus.STALE
+    assert await end(store, lease._replace(token=b"")) is ReportStatus.STALE
     assert await the_job(store, job_id) == before
-    assert await end(store, lease) is Answer.OK
+    assert await end(store, lease) is ReportStatus.OK
 
 
 async def test_a_token_of_an_earlier_lease_is_refused(store: Store, clock: ManualClock) -> None:
@@ -200,10 +200,10 @@ async def test_a_token_of_an_earlier_lease_is_refused(store: Store, clock: Manua
     new = await claim_one(store, "w2")
     before = await the_job(store, job_id)
     for ending in (Returned(b"late"), Raised(FINAL), Released()):
-        assert await end(store, old, ending) is Answer.LOST
+        assert await end(store, old, ending) is ReportStatus.STALE
     assert await the_job(store, job_id) == before
-    assert await end(store, new, Returned(b"new")) is Answer.OK
-    assert await end(store, old, Returned(b"late")) is Answer.LOST
+    assert await end(store, new, Returned(b"new")) is ReportStatus.OK
+    assert await end(store, old, Returned(b"late")) is ReportStatus.STALE
     assert (await the_job(store, job_id)).result == b"new"
 
 
@@ -213,7 +213,7 @@ async def test_a_token_of_another_job_is_refused(store: Store) -> None:
     await register(store)
     one = await claim_one(store)
     other = await claim_one(store)
-    assert await end(store, one._replace(token=other.token)) is Answer.LOST
+    assert await end(store, one._replace(token=other.token)) is ReportStatus.STALE
 
 
 async def test_a_report_on_a_job_that_was_retried_since_is_refused(store: Store) -> None:
@@ -223,8 +223,8 @@ async def test_a_report_on_a_job_that_was_retried_since_is_refused(store: Store)
     lease = await claim_one(store)
     await end(store, lease, Raised(FINAL))
     await store.retry([job_id])
-    assert await end(store, lease, Returned(b"late")) is Answer.LOST
-    assert await end(store, lease, Raised(FINAL)) is Answer.LOST
+    assert await end(store, lease, Returned(b"late")) is ReportStatus.STALE
+    assert await end(store, lease, Raised(FINAL)) is ReportStatus.STALE
     assert await state_of(store, job_id) is State.QUEUED
 
 
@@ -232,7 +232,7 @@ async def test_a_report_on_an_unknown_job_is_lost(store: Store) -> None:
     await submit_one(store)
     await register(store)
     lease = await claim_one(store)
-    assert await end(store, lease._replace(job_id=an_id(), seq=10**9)) is Answer.LOST
+    assert await end(store, lease._replace(job_id=an_id(), seq=10**9)) is ReportStatus.STALE
 
 
 async def test_a_result_counts_though_the_lease_has_run_out_if_nobody_else_has_the_job(
@@ -242,7 +242,7 @@ async def test_a_result_counts_though_the_lease_has_run_out_if_nobody_else_has_t
     await register(store)
     lease = await claim_one(store)
     clock.advance(ms=10 * LEASE_MS)
-    assert await end(store, lease) is Answer.OK
+    assert await end(store, lease) is ReportStatus.OK
     assert await state_of(store, job_id) is State.COMPLETED
 
 
@@ -252,7 +252,7 @@ async def test_a_refused_report_does_not_hold_up_the_others_of_its_batch(store: 
     one, two, three = await claim(store)
     given = [judge(Returned(b"1"), lease, BUILT_IN) for lease in (one, two, three)]
     given[1] = given[1]._replace(token=b"stale")
-    assert await report(store, *given) == [Answer.OK, Answer.LOST, Answer.OK]
+    assert await report(store, *given) == [ReportStatus.OK, ReportStatus.STALE, ReportStatus.OK]
     assert [await state_of(store, lease.job_id) for lease in (one, two, three)] == [
         State.COMPLETED, State.EXECUTING, State.COMPLETED,
     ]  # fmt: skip
@@ -266,7 +266,7 @@ async def test_a_job_asked_to_stop_may_still_end_by_itself(
     await register(store)
     lease = await claim_one(store)
     await store.cancel([job_id])
-    assert await end(store, lease, ending) is Answer.OK
+    assert await end(store, lease, ending) is ReportStatus.OK
     expected = State.COMPLETED if isinstance(ending, Returned) else State.CANCELLED
     job = await the_job(store, job_id)
     assert (job.state, job.cancel_requested_at) == (expected, clock())

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from headway.core.job import State
-from headway.core.lease import Answer
+from headway.core.lease import ReportStatus
 from headway.core.policy.retry import Raised
 from headway.core.worker import WorkerState
-from headway.stores.base import Beat, Store
+from headway.stores.base import Heartbeat, Store
 from headway.testing.clock import ManualClock
 from tests.conformance.builders import (
     BOOM,
@@ -35,7 +35,7 @@ async def test_a_registered_worker_is_active_at_once_and_shown_with_all_it_said(
 ) -> None:
     # R5.23
     worker = a_worker("w1", slots=7, reserved=2, offers=("gpu", "task:a"), version="3.1")
-    answer = await store.renew(Beat(worker, LEASE_MS, CONFIRM_MS, register=True))
+    answer = await store.renew(Heartbeat(worker, LEASE_MS, CONFIRM_MS, register=True))
     assert (answer.now_at, answer.state, list(answer.lost), list(answer.cancel)) == (
         clock(), WorkerState.ACTIVE, [], [],
     )  # fmt: skip
@@ -59,7 +59,7 @@ async def test_a_heartbeat_moves_the_deadline_of_all_leases(store: Store, clock:
         assert (answer.state, list(answer.lost)) == (WorkerState.ACTIVE, [])
     [shown] = (await store.stats()).workers
     assert (shown.started_at, shown.heartbeat_at, shown.lease_ends_at) == (started_at, clock(), clock() + LEASE_MS)
-    assert [await end(store, lease) for lease in leases] == [Answer.OK, Answer.OK]
+    assert [await end(store, lease) for lease in leases] == [ReportStatus.OK, ReportStatus.OK]
 
 
 async def test_a_heartbeat_may_change_slots_and_offers(store: Store) -> None:
@@ -72,7 +72,7 @@ async def test_a_heartbeat_may_change_slots_and_offers(store: Store) -> None:
 async def test_an_unknown_worker_is_refused_and_stays_unknown(store: Store) -> None:
     # R5.58
     job_id = an_id()
-    answer = await store.renew(Beat(a_worker("stranger"), LEASE_MS, CONFIRM_MS, [(job_id, b"token")]))
+    answer = await store.renew(Heartbeat(a_worker("stranger"), LEASE_MS, CONFIRM_MS, [(job_id, b"token")]))
     assert (answer.state, list(answer.lost)) == (WorkerState.DEAD, [job_id])
     assert (await store.stats()).workers == ()
 
@@ -82,7 +82,7 @@ async def test_a_dead_worker_must_register_anew(store: Store) -> None:
     await submit(store, a_job(), a_job())
     await register(store)
     lease = await claim_one(store)
-    await store.bury("w1")
+    await store.mark_dead("w1")
     answer = await beat(store, held=[lease])
     assert (answer.state, list(answer.lost)) == (WorkerState.DEAD, [lease.job_id])
     assert await claim(store) == []
@@ -142,7 +142,7 @@ async def test_a_lease_that_is_not_named_is_kept_until_it_should_have_started(st
     await beat(store)
     job = await the_job(store, job_id)
     assert (job.state, job.attempts, job.crashes, job.reason) == (State.QUEUED, 0, 0, "claim never started")
-    assert await end(store, lease) is Answer.LOST
+    assert await end(store, lease) is ReportStatus.STALE
 
 
 async def test_only_the_leases_that_are_not_named_go_back_and_to_the_front(store: Store, clock: ManualClock) -> None:

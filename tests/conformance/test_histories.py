@@ -21,13 +21,13 @@ from hypothesis import seed as start_at
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from headway.core.diagnostics import Standing
+from headway.core.diagnostics import JobDiagnostics
 from headway.core.errors import IdempotencyConflict, JobError
-from headway.core.job import MOVES, Job, JobId, NewJob, RetryRule, State, Submitted
-from headway.core.lease import Answer, Lease
+from headway.core.job import MOVES, JobId, JobRecord, NewJob, RetryRule, State, SubmitReply
+from headway.core.lease import Lease, ReportStatus
 from headway.core.policy.document import BUILT_IN, Keep, Ladder, LimitRule, Reserve, Rung
-from headway.core.policy.enforced import Paused, Rulebook, Rules
-from headway.core.policy.ladder import Amendment
+from headway.core.policy.enforced import EnforcedRules, PauseSet, RuleIndex
+from headway.core.policy.ladder import Preemption
 from headway.core.policy.lanes import plan
 from headway.core.policy.retry import (
     Crashed,
@@ -43,8 +43,8 @@ from headway.core.policy.retry import (
 )
 from headway.core.policy.why import class_reasons
 from headway.core.snapshot import Snapshot
-from headway.core.worker import Worker, WorkerState, serves
-from headway.stores.base import RULES, Beat, Exchange, Exchanged, JobQuery, LaneStats, Progress, Stats, Store
+from headway.core.worker import WorkerInfo, WorkerState, serves
+from headway.stores.base import RULES, Exchange, ExchangeReply, Heartbeat, JobQuery, LaneStats, Progress, Stats, Store
 from headway.stores.memory import MemoryStore
 from headway.stores.rule_codec import rules_body
 from headway.testing.clock import ManualClock
@@ -130,32 +130,34 @@ JUDGING = replace(BUILT_IN, ladder=Ladder((Rung("fast", 3_000), Rung("slow", 30_
 
 # What an operator may put in force at any time, and what plans are made by.
 GOVERNED = {
-    "nothing": Rules(),
-    "limits": Rules(
+    "nothing": EnforcedRules(),
+    "limits": EnforcedRules(
         limits={
             "account": LimitRule(concurrency=1, by="account_id"),
             "host": LimitRule(concurrency=2, by="host"),
             "each": LimitRule(concurrency=1, by="tenant", tasks=("exp*",)),
         }
     ),
-    "rates": Rules(
+    "rates": EnforcedRules(
         limits={
             "often": LimitRule(count=2, period_ms=1_000, tasks=("resize",)),
             "account": LimitRule(concurrency=2, count=3, period_ms=2_000, burst=2, by="account_id"),
         }
     ),
-    "ladder": Rules(rungs=(Rung("fast", 3_000), Rung("slow", 30_000, percent=34))),
-    "narrow": Rules(rungs=(Rung("fast", 3_000, limit=2), Rung("slow", 30_000, limit=1))),
-    "pool": Rules(pool_reserve=Reserve(frozenset({"high"}), 3, "pool")),
-    "free": Rules(pool_reserve=Reserve(frozenset({"high"}), 2, "pool", "leave_free")),
-    "weights": Rules(weights={"acme": 3}, default_weight=0.5, costs_us={"export": 20_000_000, "resize=zeta": 7}),
+    "ladder": EnforcedRules(rungs=(Rung("fast", 3_000), Rung("slow", 30_000, percent=34))),
+    "narrow": EnforcedRules(rungs=(Rung("fast", 3_000, limit=2), Rung("slow", 30_000, limit=1))),
+    "pool": EnforcedRules(pool_reserve=Reserve(frozenset({"high"}), 3, "pool")),
+    "free": EnforcedRules(pool_reserve=Reserve(frozenset({"high"}), 2, "pool", "leave_free")),
+    "weights": EnforcedRules(
+        weights={"acme": 3}, default_weight=0.5, costs_us={"export": 20_000_000, "resize=zeta": 7}
+    ),
 }
 PAUSES = {
-    "nothing": Paused(),
-    "everything": Paused(everything=True),
-    "low": Paused(lanes=("low",)),
-    "export": Paused(tasks=("export",)),
-    "acme": Paused(tenants=("acme",)),
+    "nothing": PauseSet(),
+    "everything": PauseSet(everything=True),
+    "low": PauseSet(lanes=("low",)),
+    "export": PauseSet(tasks=("export",)),
+    "acme": PauseSet(tenants=("acme",)),
 }
 POLICIES = {
     "built in": BUILT_IN,
@@ -185,13 +187,13 @@ class Histories(RuleBasedStateMachine):
         self.oracle: Store = MemoryStore(clock=self.clock)
         self.runner.run(self.store.open())
         for worker in WORKERS.values():
-            self._renew(Beat(worker, LEASE_MS, 1_000, register=True))
-        self.governed, self.paused = Rules(), Paused()  # In force.
+            self._renew(Heartbeat(worker, LEASE_MS, 1_000, register=True))
+        self.governed, self.paused = EnforcedRules(), PauseSet()  # In force.
         self.jobs: list[NewJob] = []  # As submitted, in order.
         self.leases: list[tuple[Lease, Lease]] = []  # Ever granted: the store's and the oracle's.
         self.asked = 0
         self.claims: dict[tuple[str, str | None], bytes] = {}  # A worker's claims that may be repeated.
-        self.known: dict[JobId, Job] = {}  # As last seen.
+        self.known: dict[JobId, JobRecord] = {}  # As last seen.
         self.acknowledged: set[JobId] = set()
         self.grants: Counter[JobId] = Counter()
         self.totals: Counter[str] = Counter()
@@ -258,7 +260,7 @@ class Histories(RuleBasedStateMachine):
         oracle_ends = [judge(ending, second, JUDGING, chance=0.5) for (_, second), ending in pairs]
         assert [end._replace(seq=0) for end in ends] == [end._replace(seq=0) for end in oracle_ends]
 
-        async def play(store: Store) -> Exchanged:
+        async def play(store: Store) -> ExchangeReply:
             seen = await store.snapshot()
             chosen = plan(seen, free=free, free_below=free_below, offers=offers, policy=POLICIES[by])
             reports = ends if store is self.store else oracle_ends
@@ -306,14 +308,14 @@ class Histories(RuleBasedStateMachine):
     @rule(name=st.sampled_from(sorted(PAUSES)))
     def pause(self, name: str) -> None:
         self.paused = PAUSES[name]
-        self._same(lambda store: store.write(RULES, "pauses", rules_body(Rules(paused=self.paused))))
+        self._same(lambda store: store.write(RULES, "pauses", rules_body(EnforcedRules(paused=self.paused))))
 
     @rule()
-    def witness(self) -> None:
+    def record_wait_reasons(self) -> None:
         """Sample what classes wait for, as a worker does every second."""
 
         async def play(store: Store) -> None:
-            await store.witness(class_reasons(await store.survey(), BUILT_IN))
+            await store.record_wait_reasons(class_reasons(await store.diagnose(), BUILT_IN))
 
         self._both(play)
 
@@ -333,7 +335,7 @@ class Histories(RuleBasedStateMachine):
         ]
         if stale:
             answer = self._report(stale[number % len(stale)], ending)
-            assert answer is Answer.LOST
+            assert answer is ReportStatus.STALE
             assert self._both(_everything)[0] == before
 
     @rule(number=numbers, fraction=st.sampled_from([0.0, 0.5, 1.0]), note=st.sampled_from([None, "half\0way"]))
@@ -342,7 +344,7 @@ class Histories(RuleBasedStateMachine):
             return
         first, second = self._lease(number)
 
-        async def play(store: Store) -> Exchanged:
+        async def play(store: Store) -> ExchangeReply:
             lease = first if store is self.store else second
             word = Progress(lease.job_id, lease.seq, lease.token, fraction, note)
             return await store.exchange(Exchange(None, progress=[word]))
@@ -353,7 +355,7 @@ class Histories(RuleBasedStateMachine):
     def register(self, worker_id: str, lease_ms: int) -> None:
         for kind in ("given", "empty"):  # A store may have forgotten a worker that was long dead, and its claims.
             self.claims.pop((worker_id, kind), None)
-        self._renew(Beat(WORKERS[worker_id], lease_ms, 1_000, self._held(worker_id), register=True))
+        self._renew(Heartbeat(WORKERS[worker_id], lease_ms, 1_000, self._held(worker_id), register=True))
 
     @rule(worker_id=worker_ids, named=st.integers(0, 7), strays=st.lists(numbers, max_size=2), confirm=st.booleans())
     def renew(self, worker_id: str, named: int, strays: list[int], confirm: bool) -> None:
@@ -362,11 +364,11 @@ class Histories(RuleBasedStateMachine):
         for number in strays if self.leases else ():
             stray, _ = self._lease(number)
             held.append((stray.job_id, stray.token))
-        self._renew(Beat(WORKERS[worker_id], LEASE_MS, 1_000 if confirm else 0, held))
+        self._renew(Heartbeat(WORKERS[worker_id], LEASE_MS, 1_000 if confirm else 0, held))
 
     @rule(worker_id=worker_ids, left=st.booleans())
-    def bury(self, worker_id: str, left: bool) -> None:
-        self._both(lambda store: store.bury(worker_id, left=left))
+    def mark_dead(self, worker_id: str, left: bool) -> None:
+        self._both(lambda store: store.mark_dead(worker_id, left=left))
 
     @rule(worker_id=worker_ids)
     def drain(self, worker_id: str) -> None:
@@ -376,14 +378,14 @@ class Histories(RuleBasedStateMachine):
     def reap(self, late_ms: int) -> None:
         """End the leases of workers past their deadline; between the look and the report, they may renew."""
 
-        async def play(store: Store) -> list[tuple[JobId, Answer]]:
+        async def play(store: Store) -> list[tuple[JobId, ReportStatus]]:
             reports = [
                 judge(Crashed("lease expired"), lease, BUILT_IN)._replace(expired_only=True)
                 for lease in await store.leases()
             ]
             if late_ms:
                 for worker in WORKERS.values():
-                    await store.renew(Beat(worker, late_ms, 1_000_000))
+                    await store.renew(Heartbeat(worker, late_ms, 1_000_000))
             return list((await store.exchange(Exchange(None, finished=reports))).refused)
 
         self._same(play)
@@ -393,10 +395,10 @@ class Histories(RuleBasedStateMachine):
         self._same(lambda store: store.cancel(self._ids(picked), "not wanted"))
 
     @rule(picked=st.lists(st.tuples(numbers, st.sampled_from(["fast", "slow", "glacial", None])), max_size=3))
-    def amend(self, picked: list[tuple[int, str | None]]) -> None:
+    def preempt(self, picked: list[tuple[int, str | None]]) -> None:
         ids = self._ids([number for number, _ in picked])
-        amendments = [Amendment(job_id, rung) for job_id, (_, rung) in zip(ids, picked, strict=True)]
-        self._same(lambda store: store.amend(amendments))
+        amendments = [Preemption(job_id, rung) for job_id, (_, rung) in zip(ids, picked, strict=True)]
+        self._same(lambda store: store.preempt(amendments))
 
     @rule(picked=st.lists(numbers, min_size=1, max_size=3))
     def retry(self, picked: list[int]) -> None:
@@ -416,7 +418,7 @@ class Histories(RuleBasedStateMachine):
 
     @rule(picked=st.lists(numbers, max_size=3))
     def get(self, picked: list[int]) -> None:
-        async def play(store: Store) -> list[Job | None]:
+        async def play(store: Store) -> list[JobRecord | None]:
             return [job and replace(job, seq=0) for job in await store.get(self._ids(picked))]
 
         self._same(play)
@@ -479,7 +481,7 @@ class Histories(RuleBasedStateMachine):
         self._check_counts(jobs, seen.stats, seen.waiting)
         self.known, self.may_move, self.may_go = jobs, set(), False
 
-    def _check_no_loss(self, jobs: dict[JobId, Job]) -> None:
+    def _check_no_loss(self, jobs: dict[JobId, JobRecord]) -> None:
         """I1: what was acknowledged is there, until it has ended and is removed on request."""
         for job_id in self.acknowledged - jobs.keys():
             assert self.may_go, f"{job_id} is lost"
@@ -488,7 +490,7 @@ class Histories(RuleBasedStateMachine):
         self.acknowledged &= jobs.keys()
         assert self.acknowledged == jobs.keys()
 
-    def _check_move(self, before: Job | None, after: Job) -> None:
+    def _check_move(self, before: JobRecord | None, after: JobRecord) -> None:
         """I2, I3, I4, I9: an ending stands, moves are legal, epochs grow by claims, budgets hold."""
         assert after.epoch == self.grants[after.job_id]
         assert after.attempts <= min(after.epoch, after.max_retries + 1)
@@ -510,7 +512,7 @@ class Histories(RuleBasedStateMachine):
         if before.state is after.state is State.EXECUTING and before.epoch == after.epoch:
             assert (before.started_at, before.worker_id) == (after.started_at, after.worker_id)
 
-    def _check_limits(self, jobs: dict[JobId, Job]) -> None:
+    def _check_limits(self, jobs: dict[JobId, JobRecord]) -> None:
         """I6: no worker holds more leases than it has slots, no unique key is held twice."""
         running = Counter(job.worker_id for job in jobs.values() if job.state is State.EXECUTING)
         for worker_id, held in running.items():
@@ -520,32 +522,32 @@ class Histories(RuleBasedStateMachine):
 
     def _check_caps(self, granted: Sequence[Lease]) -> None:
         """I6 for limits, pauses and the ladder: nothing was added to what is full."""
-        book = Rulebook(replace(self.governed, paused=self.paused))
+        rule_index = RuleIndex(replace(self.governed, paused=self.paused))
         jobs = self._both(_everything)[0]
         running = [job for job in jobs.values() if job.state is State.EXECUTING]
         counted: Counter[str] = Counter()
         for job in running:
-            counted.update(key for key, _ in book.keys(job.task, job.tenant, job.limits))
+            counted.update(key for key, _ in rule_index.keys(job.task, job.tenant, job.limits))
         slots = sum(worker.slots for worker in self._live())
         for lease in granted:
-            assert not book.shuts(lease.lane)
+            assert not rule_index.lane_paused(lease.lane)
             assert lease.persist or lease.task not in self.paused.tasks
             if not lease.persist or lease.job_id not in jobs:
                 continue
-            for key, limit in book.keys(lease.task, lease.tenant, jobs[lease.job_id].limits):
+            for key, limit in rule_index.keys(lease.task, lease.tenant, jobs[lease.job_id].limits):
                 assert limit.concurrency is None or counted[key] <= limit.concurrency
-            names = [rung.name for rung in book.ladder.rungs]
+            names = [rung.name for rung in rule_index.ladder.rungs]
             if lease.assigned in names:
                 counts = [sum(job.assigned == name for job in running) for name in names]
                 for index in range(names.index(lease.assigned) + 1):
-                    most = book.ladder.rungs[index].most(slots)
+                    most = rule_index.ladder.rungs[index].most(slots)
                     assert most is None or sum(counts[index:]) <= most
 
-    def _live(self) -> list[Worker]:
+    def _live(self) -> list[WorkerInfo]:
         stats = self._both(lambda store: store.stats())[0]
         return [worker for worker in stats.workers if worker.state is WorkerState.ACTIVE]
 
-    def _check_counts(self, jobs: dict[JobId, Job], stats: Stats, waiting: dict[str, int]) -> None:
+    def _check_counts(self, jobs: dict[JobId, JobRecord], stats: Stats, waiting: dict[str, int]) -> None:
         """I5: every number is what counting again gives."""
         lanes = {lane: LaneStats(waiting=count) for lane, count in self.transient.items() if count}
         for job in jobs.values():
@@ -646,23 +648,23 @@ class Histories(RuleBasedStateMachine):
         held = self.runner.run(self.store.leases(worker_id=worker_id))
         return [(lease.job_id, lease.token) for lease in held]
 
-    def _executing(self) -> list[Job]:
+    def _executing(self) -> list[JobRecord]:
         return [job for job in self.known.values() if job.state is State.EXECUTING]
 
-    def _renew(self, beat: Beat) -> None:
+    def _renew(self, beat: Heartbeat) -> None:
         self._same(lambda store: store.renew(beat))
 
-    def _report(self, pair: tuple[Lease, Lease], ending: Ending) -> Answer:
-        async def play(store: Store) -> list[tuple[JobId, Answer]]:
+    def _report(self, pair: tuple[Lease, Lease], ending: Ending) -> ReportStatus:
+        async def play(store: Store) -> list[tuple[JobId, ReportStatus]]:
             lease = pair[0] if store is self.store else pair[1]
             given = judge(ending, lease, JUDGING, chance=0.5)
             return list((await store.exchange(Exchange(None, finished=[given]))).refused)
 
         refused = self._same(play)
-        return refused[0][1] if refused else Answer.OK
+        return refused[0][1] if refused else ReportStatus.OK
 
 
-async def _submitted(store: Store, jobs: list[NewJob]) -> list[Submitted] | int:
+async def _submitted(store: Store, jobs: list[NewJob]) -> list[SubmitReply] | int:
     """Submit; give the index of the job that was refused, if one was."""
     try:
         return await store.submit(jobs)
@@ -670,7 +672,7 @@ async def _submitted(store: Store, jobs: list[NewJob]) -> list[Submitted] | int:
         return int(str(conflict.facts["index"]))
 
 
-async def _everything(store: Store) -> dict[JobId, Job]:
+async def _everything(store: Store) -> dict[JobId, JobRecord]:
     """Read all jobs, newest first. Sequence numbers are a store's own; the order they make is compared."""
     return {job.job_id: replace(job, seq=0) for job in await store.find(EVERYTHING)}
 
@@ -681,7 +683,7 @@ def _differences(first: Look, second: Look) -> Iterator[object]:
         if name != "jobs" and one != other:
             yield name, one, other
     for job_id in first.jobs.keys() & second.jobs.keys():
-        for field in fields(Job):
+        for field in fields(JobRecord):
             one, other = getattr(first.jobs[job_id], field.name), getattr(second.jobs[job_id], field.name)
             if one != other:
                 yield job_id, field.name, one, other
@@ -692,7 +694,7 @@ def _differences(first: Look, second: Look) -> Iterator[object]:
 class Look(NamedTuple):
     """All that can be read of a store at one moment."""
 
-    jobs: dict[JobId, Job]
+    jobs: dict[JobId, JobRecord]
     snapshot: object
     waiting: dict[str, int]
     stats: Stats
@@ -710,7 +712,7 @@ async def _look(store: Store) -> Look:
         leases[worker_id] = [lease._replace(seq=0) for lease in await store.leases(worker_id=worker_id)]
     stats = _plain_stats(await store.stats())
     jobs = await _everything(store)
-    standings = [_plain_standing(await store.standing(job_id)) for job_id in list(jobs)[:: max(1, len(jobs) // 2)]]
+    standings = [_plain_standing(await store.diagnose_job(job_id)) for job_id in list(jobs)[:: max(1, len(jobs) // 2)]]
     return Look(jobs, _plain_snapshot(snapshot), dict(+waiting), stats, leases, standings)
 
 
@@ -720,12 +722,12 @@ def _plain_snapshot(snapshot: Snapshot) -> object:
     return snapshot.now_at, views, snapshot.next_due_at, snapshot.floor
 
 
-def _plain_standing(standing: Standing | None) -> object:
-    assert standing is not None
-    job = replace(standing.job, seq=0, history=())
-    survey = standing.survey
-    seen = (_plain_snapshot(survey.snapshot), survey.workers, survey.executing, survey.rules)
-    return standing._replace(job=job, survey=seen)  # type: ignore[arg-type]
+def _plain_standing(diagnosis: JobDiagnostics | None) -> object:
+    assert diagnosis is not None
+    job = replace(diagnosis.job, seq=0, history=())
+    queue = diagnosis.queue
+    seen = (_plain_snapshot(queue.snapshot), queue.workers, queue.executing, queue.rules)
+    return diagnosis._replace(job=job, queue=seen)  # type: ignore[arg-type]
 
 
 def _plain_stats(stats: Stats) -> Stats:
@@ -734,11 +736,11 @@ def _plain_stats(stats: Stats) -> Stats:
     return replace(stats, lanes=lanes, workers=tuple(sorted(stats.workers, key=_worker_id)))
 
 
-def _worker_id(worker: Worker) -> str:
+def _worker_id(worker: WorkerInfo) -> str:
     return worker.worker_id
 
 
-def _plain_exchanged(answer: Exchanged) -> object:
+def _plain_exchanged(answer: ExchangeReply) -> object:
     assert answer.snapshot is not None
     leases = [lease._replace(seq=0) for lease in answer.leases]
     refused = list(answer.refused)

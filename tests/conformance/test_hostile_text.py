@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from headway.core.errors import JobError, PayloadError
-from headway.core.job import Job, JobId, NewJob, State
+from headway.core.job import JobId, JobRecord, NewJob, State
 from headway.core.lease import Lease
 from headway.core.policy.retry import Raised, Returned, Snoozed
-from headway.stores.base import Beat, Exchange, JobQuery, Progress, Store
+from headway.stores.base import Exchange, Heartbeat, JobQuery, Progress, Store
 from tests.conformance.builders import (
     CONFIRM_MS,
     LEASE_MS,
@@ -80,7 +80,7 @@ def hostile_job(field: str, text: str) -> NewJob:
     return job._replace(digest=sha256(repr(job).encode()).digest())
 
 
-def as_submitted(job: Job, new: NewJob) -> bool:
+def as_submitted(job: JobRecord, new: NewJob) -> bool:
     kept = (job.task, job.tenant, job.lane, job.needs, job.idempotency_key, job.unique_key, job.trace_id, job.limits)
     given = (new.task, new.tenant, new.lane, new.needs, new.idempotency_key, new.unique_key, new.trace_id, new.limits)
     return kept == given and job.payload == new.payload
@@ -117,7 +117,7 @@ async def test_hostile_text_in_a_submit_reads_back_equal_and_stops_nothing(store
         if field in ("task", "tenant", "lane"):
             matches = await store.find(JobQuery(**{field: HOSTILE[name]}))  # type: ignore[arg-type]
             assert [job.job_id for job in matches] == [new.job_id], name
-        assert (await store.standing(new.job_id)) is not None, name
+        assert (await store.diagnose_job(new.job_id)) is not None, name
 
     good = await submit_one(store, a_job(tenant="another"))
     assert sum(lane.waiting for lane in (await store.stats()).lanes.values()) == len(ids) + 1
@@ -135,7 +135,7 @@ async def test_hostile_text_in_a_submit_reads_back_equal_and_stops_nothing(store
     assert {lease.job_id: (lease.task, lease.tenant, lease.trace_id) for lease in held} == {
         job_id: (lease.task, lease.tenant, lease.trace_id) for job_id, lease in leases.items()
     }
-    assert {running.task for running in (await store.survey()).executing} == {lease.task for lease in leases.values()}
+    assert {running.task for running in (await store.diagnose()).executing} == {lease.task for lease in leases.values()}
     for lease in leases.values():
         await end(store, lease)
     assert {job.state for job in await store.get([*ids, good]) if job} == {State.COMPLETED}
@@ -183,10 +183,10 @@ async def test_hostile_words_of_a_worker_are_kept(store: Store) -> None:
         worker = replace(a_worker(text), host=text, version=text, offers=(text,))
         if name in REFUSED:
             with pytest.raises(PayloadError):
-                await store.renew(Beat(worker, LEASE_MS, CONFIRM_MS, register=True))
+                await store.renew(Heartbeat(worker, LEASE_MS, CONFIRM_MS, register=True))
             assert all(known.worker_id != text for known in (await store.stats()).workers), name
             continue
-        await store.renew(Beat(worker, LEASE_MS, CONFIRM_MS, register=True))
+        await store.renew(Heartbeat(worker, LEASE_MS, CONFIRM_MS, register=True))
         job_id = await submit_one(store, a_job(needs=(text,)))
         lease = await claim_one(store, text, offers=(text,))
         assert (lease.job_id, lease.worker_id) == (job_id, text), name
@@ -194,11 +194,11 @@ async def test_hostile_words_of_a_worker_are_kept(store: Store) -> None:
         assert (known.host, known.version, known.offers, known.running) == (text, text, (text,), 1), name
         assert (await the_job(store, job_id)).worker_id == text
         assert [found.job_id for found in await store.find(JobQuery(worker_id=text))] == [job_id]
-        await store.renew(Beat(worker, LEASE_MS, CONFIRM_MS, [(lease.job_id, lease.token)]))
+        await store.renew(Heartbeat(worker, LEASE_MS, CONFIRM_MS, [(lease.job_id, lease.token)]))
         await end(store, lease)
         assert await state_of(store, job_id) is State.COMPLETED
         assert await store.drain(text)
-        await store.bury(text)
+        await store.mark_dead(text)
 
 
 async def test_hostile_words_of_a_task_are_kept(store: Store) -> None:
@@ -268,7 +268,7 @@ async def test_ids_that_nobody_gave_are_unknown(store: Store) -> None:
     assert await store.get([*typed, good]) == [*[None] * len(typed), await the_job(store, good)]
     assert await store.cancel(typed) == [None] * len(typed)
     assert await store.retry(typed) == [None] * len(typed)
-    assert [await store.standing(job_id) for job_id in typed] == [None] * len(typed)
+    assert [await store.diagnose_job(job_id) for job_id in typed] == [None] * len(typed)
     assert await store.purge([State.CANCELLED], typed) == 0
     assert await state_of(store, good) is State.QUEUED
     assert (await ask(store, claim_id=a_claim_id())).leases == []

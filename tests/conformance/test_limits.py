@@ -13,8 +13,8 @@ from headway.core.lease import Lease
 from headway.core.policy.document import BUILT_IN, Keep, LimitRule, Policy
 from headway.core.policy.enforced import PAUSE
 from headway.core.policy.retry import Crashed, Raised, Released, Returned, Snoozed, Stopped, judge
-from headway.policy_store.rule_documents import declare_limits, govern
-from headway.stores.base import PASSED, Ear, JobQuery, Store
+from headway.policy_store.rule_documents import declare_limits, write_rules
+from headway.stores.base import SKIPPED_MAX, JobQuery, Store, Subscription
 from headway.testing.clock import ManualClock
 from tests.conformance.builders import (
     BOOM,
@@ -42,20 +42,20 @@ SEVEN = ("account=7",)
 TEN_SECONDS = 10_000
 SIX_A_MINUTE = LimitRule(count=6, period_ms=60_000)
 
-Listen = Callable[[str], Ear]
+Listen = Callable[[str], Subscription]
 
 
 @pytest.fixture
 def listen(store: Store) -> Iterator[Listen]:
-    ears: list[Ear] = []
+    subscriptions: list[Subscription] = []
 
-    def open_ear(name: str) -> Ear:
-        ears.append(store.listen(name))
-        return ears[-1]
+    def open_ear(name: str) -> Subscription:
+        subscriptions.append(store.subscribe(name))
+        return subscriptions[-1]
 
     yield open_ear
-    for ear in ears:
-        ear.close()
+    for subscription in subscriptions:
+        subscription.close()
 
 
 def per_account(concurrency: int) -> LimitRule:
@@ -64,7 +64,7 @@ def per_account(concurrency: int) -> LimitRule:
 
 async def enforce(store: Store, limits: Mapping[str, LimitRule] | None = None) -> None:
     """Put exactly these limits in force."""
-    await govern(store, Policy(limits=limits or {}))
+    await write_rules(store, Policy(limits=limits or {}))
 
 
 async def parked(store: Store, job_id: JobId) -> str | None:
@@ -182,10 +182,10 @@ async def test_a_job_holds_each_of_its_keys_while_it_runs_and_gives_all_back(sto
     await register(store)
     await submit(store, a_job(limits=SEVEN, tenant="acme"))
     lease = await claim_one(store)
-    [running] = (await store.survey()).executing
+    [running] = (await store.diagnose()).executing
     assert sorted(running.held) == ["account=7", "all", "each=acme"]
     await end(store, lease)
-    assert (await store.survey()).executing == ()
+    assert (await store.diagnose()).executing == ()
     again = await submit_one(store, a_job(limits=SEVEN, tenant="acme"))
     assert await claimed_ids(store) == [again]
 
@@ -377,7 +377,7 @@ async def test_classes_that_wait_for_one_key_are_served_by_level(store: Store) -
 async def test_more_blocked_jobs_than_one_claim_passes_over_are_no_wall(store: Store) -> None:
     # R5.54 for limits: the rest is looked at by the next exchange, which the answer asks for.
     await enforce(store, {"account": per_account(1)})
-    blocked = await submit(store, *(a_job(limits=SEVEN) for _ in range(PASSED + 20)))
+    blocked = await submit(store, *(a_job(limits=SEVEN) for _ in range(SKIPPED_MAX + 20)))
     await register(store)
     first = await claim_one(store)
     assert first.job_id == blocked[0]
@@ -390,13 +390,13 @@ async def test_more_blocked_jobs_than_one_claim_passes_over_are_no_wall(store: S
 
 async def test_a_worker_told_more_is_not_one_that_waits(store: Store, listen: Listen) -> None:
     await enforce(store, {"account": per_account(1)})
-    await submit(store, *(a_job(limits=SEVEN) for _ in range(PASSED + 2)))
+    await submit(store, *(a_job(limits=SEVEN) for _ in range(SKIPPED_MAX + 2)))
     await register(store)
     await claim_one(store)
-    ear = listen("w1")
+    subscription = listen("w1")
     assert (await ask(store, wait=True)).more
     await submit_one(store)
-    assert await ear.wait(SILENCE) is None
+    assert await subscription.wait(SILENCE) is None
 
 
 # ---------------------------------------------------------------------- how room comes
@@ -474,10 +474,10 @@ async def test_room_is_used_however_it_comes(
     await register(store, "w2")
     assert not (await ask(store, "w2", wait=True)).leases
     assert await parked(store, blocked) == "account=7"
-    ear = listen("w2")
+    subscription = listen("w2")
     await free(store, clock, lease)
     if free is not free_by_dying and free is not free_by_cancelling:  # There it has looked again meanwhile.
-        assert await ear.wait(SOON) is not None
+        assert await subscription.wait(SOON) is not None
     assert await claimed_ids(store, "w2") == [blocked]
     assert await parked(store, blocked) is None
 
@@ -521,9 +521,9 @@ async def test_what_holds_no_key_wakes_nobody_when_it_ends(store: Store, listen:
     _, eight = await claim(store, "w1")
     await register(store, "w2")
     await ask(store, "w2", wait=True)
-    ear = listen("w2")
+    subscription = listen("w2")
     await end(store, eight)
-    assert await ear.wait(SILENCE) is None
+    assert await subscription.wait(SILENCE) is None
 
 
 # ---------------------------------------------------------------------- leaving a park otherwise

@@ -70,7 +70,7 @@ async def test_workers_and_leases_are_their_own(store: Store, other: Store, cloc
     await claim_one(store, "ours")
     assert (await other.stats()).workers == ()
     assert not await other.drain("ours")
-    await other.bury("ours")
+    await other.mark_dead("ours")
     assert (await ask(store, "ours")).worker_state == "active"
     clock.advance(ms=LEASE_MS)
     assert await other.leases() == await other.leases(worker_id="ours") == []

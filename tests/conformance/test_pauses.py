@@ -8,10 +8,10 @@ import pytest
 
 from headway.core.job import ClassKey, NewJob, State
 from headway.core.policy.document import Keep, LimitRule, Policy
-from headway.core.policy.enforced import PAUSE, Paused, pausing, resuming
+from headway.core.policy.enforced import PAUSE, PauseSet, pausing, resuming
 from headway.core.policy.retry import Raised
-from headway.policy_store.rule_documents import change_paused, govern, read_paused
-from headway.stores.base import Ear, Store
+from headway.policy_store.rule_documents import change_paused, read_paused, write_rules
+from headway.stores.base import Store, Subscription
 from headway.testing.clock import ManualClock
 from tests.conformance.builders import (
     BOOM,
@@ -30,31 +30,31 @@ from tests.conformance.builders import (
 SOON = 5  # Seconds; a wake-up takes milliseconds.
 SILENCE = 0.03  # Seconds in which nothing may come.
 
-Listen = Callable[[str], Ear]
+Listen = Callable[[str], Subscription]
 
 
 @pytest.fixture
 def listen(store: Store) -> Iterator[Listen]:
-    ears: list[Ear] = []
+    subscriptions: list[Subscription] = []
 
-    def open_ear(name: str) -> Ear:
-        ears.append(store.listen(name))
-        return ears[-1]
+    def open_ear(name: str) -> Subscription:
+        subscriptions.append(store.subscribe(name))
+        return subscriptions[-1]
 
     yield open_ear
-    for ear in ears:
-        ear.close()
+    for subscription in subscriptions:
+        subscription.close()
 
 
 async def pause(
     store: Store, *, lane: str | None = None, task: str | None = None, tenant: str | None = None
-) -> Paused:  # fmt: skip
+) -> PauseSet:  # fmt: skip
     return await change_paused(store, pausing(lane, task, tenant))
 
 
 async def resume(
     store: Store, *, lane: str | None = None, task: str | None = None, tenant: str | None = None
-) -> Paused:  # fmt: skip
+) -> PauseSet:  # fmt: skip
     return await change_paused(store, resuming(lane, task, tenant))
 
 
@@ -123,10 +123,10 @@ async def test_workers_that_wait_are_woken_when_something_is_resumed(
     await pause(store, **what)
     await submit(store, a_job(**held))  # type: ignore[arg-type]
     assert not (await ask(store, wait=True)).leases
-    ear = listen("w1")
-    assert await ear.wait(SILENCE) is None
+    subscription = listen("w1")
+    assert await subscription.wait(SILENCE) is None
     await resume(store, **what)
-    assert await ear.wait(SOON) is not None
+    assert await subscription.wait(SOON) is not None
     assert len(await claim(store)) == 1
 
 
@@ -162,17 +162,17 @@ async def test_pauses_add_up_and_are_taken_back_one_by_one(store: Store) -> None
     await register(store)
     await pause(store, lane="low")
     await pause(store, task="mail.send")
-    assert await pause(store, task="ping") == Paused(lanes=("low",), tasks=("mail.send", "ping"))
-    assert await pause(store, task="ping") == Paused(lanes=("low",), tasks=("mail.send", "ping"))
+    assert await pause(store, task="ping") == PauseSet(lanes=("low",), tasks=("mail.send", "ping"))
+    assert await pause(store, task="ping") == PauseSet(lanes=("low",), tasks=("mail.send", "ping"))
     mail, low, both = await submit(
         store, a_job(task="mail.send"), a_job(lane="low"), a_job(task="mail.send", lane="low")
     )
     assert await claimed_ids(store) == []
-    assert await resume(store, lane="low") == Paused(tasks=("mail.send", "ping"))
+    assert await resume(store, lane="low") == PauseSet(tasks=("mail.send", "ping"))
     assert await claimed_ids(store) == [low]
     await resume(store, task="mail.send")
     assert await claimed_ids(store) == [mail, both]
-    assert await read_paused(store) == Paused(tasks=("ping",))
+    assert await read_paused(store) == PauseSet(tasks=("ping",))
 
 
 async def test_to_resume_something_leaves_what_was_paused_otherwise(store: Store) -> None:
@@ -180,9 +180,9 @@ async def test_to_resume_something_leaves_what_was_paused_otherwise(store: Store
     await pause(store)
     await pause(store, lane="low")
     [low] = await submit(store, a_job(lane="low"))
-    assert await resume(store, lane="low") == Paused(everything=True)
+    assert await resume(store, lane="low") == PauseSet(everything=True)
     assert await claimed_ids(store) == []
-    assert await resume(store) == Paused()
+    assert await resume(store) == PauseSet()
     assert await claimed_ids(store) == [low]
 
 
@@ -192,7 +192,7 @@ async def test_to_resume_everything_ends_every_pause(store: Store) -> None:
         await pause(store, **what)
     jobs = await submit(store, a_job(lane="low"), a_job(task="mail.send"), a_job(tenant="acme"), a_job())
     assert await claimed_ids(store) == []
-    assert await resume(store) == Paused()
+    assert await resume(store) == PauseSet()
     assert set(await claimed_ids(store)) == set(jobs)
 
 
@@ -256,7 +256,7 @@ async def test_a_paused_job_may_be_cancelled_or_expire(store: Store, clock: Manu
 
 
 async def test_a_pause_and_a_limit_hold_side_by_side(store: Store) -> None:
-    await govern(store, Policy(limits={"account": LimitRule(concurrency=1, by="account")}))
+    await write_rules(store, Policy(limits={"account": LimitRule(concurrency=1, by="account")}))
     await register(store)
     await pause(store, task="reports.export")
     first, second = await submit(store, *(a_job(limits=("account=7",)) for _ in range(2)))
@@ -276,9 +276,9 @@ async def test_a_pause_and_a_limit_hold_side_by_side(store: Store) -> None:
 async def test_a_pause_outlives_a_new_policy(store: Store) -> None:
     await register(store)
     await pause(store, lane="low")
-    await govern(store, Policy(limits={"all": LimitRule(concurrency=9)}))
+    await write_rules(store, Policy(limits={"all": LimitRule(concurrency=9)}))
     await submit(store, a_job(lane="low"))
     assert await claimed_ids(store) == []
-    assert (await store.survey()).rules.paused == Paused(lanes=("low",))
+    assert (await store.diagnose()).rules.paused == PauseSet(lanes=("low",))
     [view] = (await store.snapshot()).classes
     assert (view.key, view.blocked) == (ClassKey("low"), "paused")

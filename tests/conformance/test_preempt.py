@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from headway.core.errors import JobError
-from headway.core.job import Job, JobId, NewJob, RetryRule, State
+from headway.core.job import JobId, JobRecord, NewJob, RetryRule, State
 from headway.core.lease import Lease
 from headway.core.policy.document import ELASTIC, HALTED, INTERACTIVE, Ladder, Policy, Rung
-from headway.core.policy.ladder import Amendment, Grant, Session
+from headway.core.policy.ladder import Preemption, RunBudget, RunningSession
 from headway.core.policy.retry import TimedOut
-from headway.policy_store.rule_documents import govern
-from headway.stores.base import KEEPER, WATCHER, Store
+from headway.policy_store.rule_documents import write_rules
+from headway.stores.base import JOB_CHANNEL, LEASE_CHANNEL, Store
 from tests.conformance.builders import a_job, ask, beat, claim, claim_one, end, register, submit_one, the_job
 
 FAST, MEDIUM, SLOW = "fast", "medium", "slow"
@@ -19,7 +19,7 @@ LADDER = Ladder((Rung(FAST, 3_000, limit=4), Rung(MEDIUM, 10_000, limit=3), Rung
 
 
 async def climb(store: Store) -> None:
-    await govern(store, Policy(ladder=LADDER))
+    await write_rules(store, Policy(ladder=LADDER))
 
 
 async def start(store: Store, rung: str = ELASTIC, job: NewJob | None = None) -> Lease:
@@ -33,7 +33,7 @@ async def counts(store: Store) -> tuple[int, ...]:
     return floor.counts
 
 
-async def grants_of(store: Store, *leases: Lease) -> list[Grant]:
+async def grants_of(store: Store, *leases: Lease) -> list[RunBudget]:
     return list((await beat(store, held=leases)).grants)
 
 
@@ -42,7 +42,7 @@ async def test_a_lowered_job_frees_its_rung_at_once(store: Store) -> None:  # R3
     await register(store, slots=5)
     lease = await start(store)
     assert (lease.assigned, lease.budget_ms) == (SLOW, 30_000)
-    assert await store.amend([Amendment(lease.job_id, FAST)]) == [True]
+    assert await store.preempt([Preemption(lease.job_id, FAST)]) == [True]
     assert await counts(store) == (1, 0, 0)
     assert (await the_job(store, lease.job_id)).assigned == FAST
 
@@ -52,9 +52,9 @@ async def test_its_worker_is_told_what_it_is_given_now(store: Store) -> None:
     await register(store, slots=5)
     lease = await start(store)
     fixed = await start(store, SLOW)
-    assert await grants_of(store, lease, fixed) == [Grant(lease.job_id, SLOW, 30_000)]
-    await store.amend([Amendment(lease.job_id, MEDIUM)])
-    assert await grants_of(store, lease, fixed) == [Grant(lease.job_id, MEDIUM, 10_000)]
+    assert await grants_of(store, lease, fixed) == [RunBudget(lease.job_id, SLOW, 30_000)]
+    await store.preempt([Preemption(lease.job_id, MEDIUM)])
+    assert await grants_of(store, lease, fixed) == [RunBudget(lease.job_id, MEDIUM, 10_000)]
     assert [held.budget_ms for held in await store.leases(worker_id="w1")] == [10_000, 30_000]
 
 
@@ -62,11 +62,11 @@ async def test_whoever_keeps_its_lease_and_whoever_watches_it_is_rung(store: Sto
     await climb(store)
     await register(store, slots=5)
     lease = await start(store)
-    keeper, watcher = store.listen("w1" + KEEPER), store.listen(WATCHER + "me")
+    keeper, watcher = store.subscribe("w1" + LEASE_CHANNEL), store.subscribe(JOB_CHANNEL + "me")
     try:
         await store.get([lease.job_id])  # Both are heard of by now.
         await watcher.wait(0.05)
-        await store.amend([Amendment(lease.job_id, MEDIUM)])
+        await store.preempt([Preemption(lease.job_id, MEDIUM)])
         assert await keeper.wait(5.0) is not None
         assert await watcher.wait(5.0) is not None
     finally:
@@ -78,8 +78,8 @@ async def test_a_job_is_only_ever_lowered(store: Store) -> None:  # R3.88
     await climb(store)
     await register(store, slots=5)
     lease = await start(store)
-    lower, same, higher = (Amendment(lease.job_id, rung) for rung in (MEDIUM, MEDIUM, SLOW))
-    assert await store.amend([lower, same, higher]) == [True, False, False]
+    lower, same, higher = (Preemption(lease.job_id, rung) for rung in (MEDIUM, MEDIUM, SLOW))
+    assert await store.preempt([lower, same, higher]) == [True, False, False]
     assert await counts(store) == (0, 1, 0)
 
 
@@ -87,9 +87,9 @@ async def test_lowered_twice_in_one_call_it_counts_at_the_last(store: Store) -> 
     await climb(store)
     await register(store, slots=5)
     lease = await start(store)
-    assert await store.amend([Amendment(lease.job_id, MEDIUM), Amendment(lease.job_id, FAST)]) == [True, True]
+    assert await store.preempt([Preemption(lease.job_id, MEDIUM), Preemption(lease.job_id, FAST)]) == [True, True]
     assert await counts(store) == (1, 0, 0)
-    assert await grants_of(store, lease) == [Grant(lease.job_id, FAST, 3_000)]
+    assert await grants_of(store, lease) == [RunBudget(lease.job_id, FAST, 3_000)]
 
 
 async def test_what_is_not_elastic_or_does_not_run_stays_as_it_is(store: Store) -> None:
@@ -97,18 +97,18 @@ async def test_what_is_not_elastic_or_does_not_run_stays_as_it_is(store: Store) 
     await register(store, slots=5)
     fixed = await start(store, SLOW)
     waiting = await submit_one(store, a_job(rung=ELASTIC))
-    wanted = [Amendment(fixed.job_id, FAST), Amendment(waiting, FAST), Amendment(JobId("nobody"), FAST)]
-    assert await store.amend(wanted) == [False, False, False]
-    assert await store.amend([Amendment(fixed.job_id, None), Amendment(waiting, None)]) == [False, False]
+    wanted = [Preemption(fixed.job_id, FAST), Preemption(waiting, FAST), Preemption(JobId("nobody"), FAST)]
+    assert await store.preempt(wanted) == [False, False, False]
+    assert await store.preempt([Preemption(fixed.job_id, None), Preemption(waiting, None)]) == [False, False]
     assert await counts(store) == (0, 0, 1)
-    assert await store.amend([]) == []
+    assert await store.preempt([]) == []
 
 
 async def test_a_rung_that_is_not_on_the_ladder_is_nothing(store: Store) -> None:
     await climb(store)
     await register(store, slots=5)
     lease = await start(store)
-    assert await store.amend([Amendment(lease.job_id, "glacial")]) == [False]
+    assert await store.preempt([Preemption(lease.job_id, "glacial")]) == [False]
     assert await counts(store) == (0, 0, 1)
 
 
@@ -118,7 +118,7 @@ async def test_the_room_it_gives_is_taken_by_the_next(store: Store) -> None:  # 
     first, _ = await start(store), await start(store)
     await submit_one(store, a_job(rung=SLOW))
     assert await claim(store) == []
-    await store.amend([Amendment(first.job_id, MEDIUM)])
+    await store.preempt([Preemption(first.job_id, MEDIUM)])
     [lease] = await claim(store)
     assert lease.assigned == SLOW
     assert await counts(store) == (0, 1, 2)
@@ -130,32 +130,32 @@ async def test_a_worker_that_waits_is_woken_by_the_room(store: Store) -> None:  
     await register(store, "w2", slots=5)
     first, _ = await start(store), await start(store)
     await submit_one(store, a_job(rung=SLOW))
-    ear = store.listen("w2")
+    subscription = store.subscribe("w2")
     try:
         assert not (await ask(store, "w2", wait=True)).leases
-        await ear.wait(0.05)
-        await store.amend([Amendment(first.job_id, MEDIUM)])
-        assert await ear.wait(5.0) is not None
+        await subscription.wait(0.05)
+        await store.preempt([Preemption(first.job_id, MEDIUM)])
+        assert await subscription.wait(5.0) is not None
     finally:
-        ear.close()
+        subscription.close()
 
 
 async def test_its_lease_still_ends_as_any_other(store: Store) -> None:  # R3.71
     await climb(store)
     await register(store, slots=5)
     lease = await start(store, job=a_job(rung=ELASTIC, tenant="acme", unique_key="u"))
-    await store.amend([Amendment(lease.job_id, MEDIUM)])
+    await store.preempt([Preemption(lease.job_id, MEDIUM)])
     await end(store, lease)
     assert (await the_job(store, lease.job_id)).state is State.COMPLETED
     assert await counts(store) == (0, 0, 0)
-    assert await store.amend([Amendment(lease.job_id, FAST)]) == [False]
+    assert await store.preempt([Preemption(lease.job_id, FAST)]) == [False]
 
 
 async def test_downgrades_are_counted(store: Store) -> None:
     await climb(store)
     await register(store, slots=5)
     lease = await start(store)
-    await store.amend([Amendment(lease.job_id, MEDIUM), Amendment(lease.job_id, FAST)])
+    await store.preempt([Preemption(lease.job_id, MEDIUM), Preemption(lease.job_id, FAST)])
     totals = (await store.stats()).totals
     assert (totals[f"lowered.{MEDIUM}"], totals[f"lowered.{FAST}"]) == (1, 1)
 
@@ -170,7 +170,11 @@ async def test_a_session_counts_at_the_shortest_rung(store: Store) -> None:  # R
     assert (lease.assigned, lease.budget_ms) == (None, None)
     floor = (await store.snapshot()).floor
     assert floor is not None
-    assert (floor.counts, floor.free, floor.sessions) == ((1, 0, 0), 4, (Session(lease.job_id, lease.started_at),))
+    assert (floor.counts, floor.free, floor.sessions) == (
+        (1, 0, 0),
+        4,
+        (RunningSession(lease.job_id, lease.started_at),),
+    )
     assert await grants_of(store, lease) == []
 
 
@@ -178,19 +182,22 @@ async def test_a_session_is_halted_once_and_holds_its_place_until_it_ends(store:
     await climb(store)
     await register(store, slots=5)
     lease = await start(store, INTERACTIVE)
-    assert await store.amend([Amendment(lease.job_id, None)]) == [True]
-    assert await store.amend([Amendment(lease.job_id, None)]) == [False]
-    assert await grants_of(store, lease) == [Grant(lease.job_id, HALTED, 0)]  # R3.89: no time at all.
+    assert await store.preempt([Preemption(lease.job_id, None)]) == [True]
+    assert await store.preempt([Preemption(lease.job_id, None)]) == [False]
+    assert await grants_of(store, lease) == [RunBudget(lease.job_id, HALTED, 0)]  # R3.89: no time at all.
     floor = (await store.snapshot()).floor
     assert floor is not None
-    assert (floor.counts, floor.sessions) == ((1, 0, 0), (Session(lease.job_id, lease.started_at, stopping=True),))
+    assert (floor.counts, floor.sessions) == (
+        (1, 0, 0),
+        (RunningSession(lease.job_id, lease.started_at, stopping=True),),
+    )
     await end(store, lease)
     assert await counts(store) == (0, 0, 0)
     assert (await store.stats()).totals[f"lowered.{HALTED}"] == 1
 
 
 async def test_the_shortest_limit_holds_sessions_back_too(store: Store) -> None:  # R3.15
-    await govern(store, Policy(ladder=Ladder((Rung(FAST, 3_000, limit=1),))))
+    await write_rules(store, Policy(ladder=Ladder((Rung(FAST, 3_000, limit=1),))))
     await register(store, slots=5)
     await start(store, INTERACTIVE)
     await submit_one(store, a_job(rung=INTERACTIVE))
@@ -199,7 +206,7 @@ async def test_the_shortest_limit_holds_sessions_back_too(store: Store) -> None:
 
 
 async def test_several_sessions_of_one_claim_are_counted_one_by_one(store: Store) -> None:
-    await govern(store, Policy(ladder=Ladder((Rung(FAST, 3_000, limit=2),))))
+    await write_rules(store, Policy(ladder=Ladder((Rung(FAST, 3_000, limit=2),))))
     await register(store, slots=5)
     for _ in range(3):
         await submit_one(store, a_job(rung=INTERACTIVE))
@@ -212,8 +219,8 @@ async def test_without_a_ladder_sessions_are_seen_and_halted_as_well(store: Stor
     floor = (await store.snapshot()).floor
     assert floor is not None
     assert (floor.slots, floor.free, floor.counts, len(floor.sessions)) == (3, 2, (), 1)
-    assert await store.amend([Amendment(lease.job_id, None)]) == [True]
-    assert await grants_of(store, lease) == [Grant(lease.job_id, HALTED, 0)]
+    assert await store.preempt([Preemption(lease.job_id, None)]) == [True]
+    assert await grants_of(store, lease) == [RunBudget(lease.job_id, HALTED, 0)]
 
 
 # ---------------------------------------------------------------------- what a stopped job becomes
@@ -222,14 +229,14 @@ async def test_without_a_ladder_sessions_are_seen_and_halted_as_well(store: Stor
 STOPPED = JobError("TimeoutError", "time limit (3 s)")
 
 
-async def stop(store: Store, rung: str, on_stop: str, partial: bytes | None = None) -> Job:
+async def stop(store: Store, rung: str, on_stop: str, partial: bytes | None = None) -> JobRecord:
     """Let a job of a rung run out of time."""
     await climb(store)
     await register(store, slots=5)
     job_id = await submit_one(store, a_job(rung=rung, retry=RetryRule("policy", on_stop=on_stop)))
     lease = await claim_one(store)
     if rung == ELASTIC:
-        await store.amend([Amendment(job_id, FAST)])
+        await store.preempt([Preemption(job_id, FAST)])
         [lease] = await store.leases(worker_id="w1")
     await end(store, lease, TimedOut(STOPPED, partial), policy=Policy(ladder=LADDER))
     return await the_job(store, job_id)

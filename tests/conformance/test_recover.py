@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 
 from headway.core.job import State
-from headway.core.lease import Answer
+from headway.core.lease import ReportStatus
 from headway.core.policy.document import BUILT_IN
 from headway.core.policy.retry import Crashed, Released, judge
 from headway.core.worker import WorkerState
 from headway.maintenance.recovery import end_worker
-from headway.stores.base import KEEPER, Store
+from headway.stores.base import LEASE_CHANNEL, Store
 from headway.testing.clock import ManualClock
 from tests.conformance.builders import (
     LEASE_MS,
@@ -61,7 +61,7 @@ async def test_the_leases_of_a_buried_worker_are_expired_at_once(store: Store) -
     await submit(store, a_job(), a_job())
     await register(store)
     leases = await claim(store)
-    await store.bury("w1")
+    await store.mark_dead("w1")
     assert await store.leases() == leases
     assert await store.leases(limit=1) == leases[:1]
 
@@ -102,9 +102,9 @@ async def test_a_reaper_is_refused_if_the_worker_has_renewed_meanwhile(store: St
     [seen] = await store.leases()
     await beat(store, held=[lease])
     given = judge(Crashed("lease expired"), seen, BUILT_IN)._replace(expired_only=True)
-    assert await report(store, given) == [Answer.LOST]
+    assert await report(store, given) == [ReportStatus.STALE]
     assert await state_of(store, job_id) is State.EXECUTING
-    assert await end(store, lease) is Answer.OK
+    assert await end(store, lease) is ReportStatus.OK
 
 
 async def test_a_reaper_is_refused_if_the_job_has_been_claimed_again_meanwhile(
@@ -121,7 +121,7 @@ async def test_a_reaper_is_refused_if_the_job_has_been_claimed_again_meanwhile(
     await claim_one(store, "w2")
     clock.advance(ms=LEASE_MS)
     given = judge(Crashed("lease expired"), seen, BUILT_IN)._replace(expired_only=True)
-    assert await report(store, given) == [Answer.LOST]
+    assert await report(store, given) == [ReportStatus.STALE]
     assert await state_of(store, job_id) is State.EXECUTING
 
 
@@ -145,7 +145,7 @@ async def test_a_worker_that_registers_anew_within_its_lease_keeps_what_it_names
     lease = await claim_one(store)
     await register(store)
     assert await store.leases(worker_id="w1") == [lease]
-    assert await end(store, lease) is Answer.OK
+    assert await end(store, lease) is ReportStatus.OK
 
 
 async def test_other_workers_leases_are_left_alone(store: Store, clock: ManualClock) -> None:
@@ -179,7 +179,7 @@ async def test_the_jobs_of_a_worker_that_has_left_are_back_before_it_is_forgotte
     job_id = await submit_one(store)
     await register(store)
     await claim_one(store)
-    await store.bury("w1", left=True)
+    await store.mark_dead("w1", left=True)
     assert [worker.state for worker in (await store.stats()).workers] == [WorkerState.DEAD]  # It holds a lease.
     assert await end_worker(store, "w1", BUILT_IN, lambda _: Released("drained"), left=True) == 1
     assert (await store.stats()).workers == ()
@@ -187,7 +187,7 @@ async def test_the_jobs_of_a_worker_that_has_left_are_back_before_it_is_forgotte
 
 
 async def test_burying_an_unknown_worker_does_nothing(store: Store) -> None:
-    await store.bury("stranger")
+    await store.mark_dead("stranger")
     assert (await store.stats()).workers == ()
 
 
@@ -262,13 +262,13 @@ async def test_a_worker_whose_clock_has_jumped_is_told_to_renew(store: Store, cl
     # It is past its deadline, so it gets nothing; it must not wait for the next heartbeat.
     await register(store, "w1")
     await submit(store, a_job())
-    ear = store.listen("w1" + KEEPER)
+    subscription = store.subscribe("w1" + LEASE_CHANNEL)
     try:
         await store.snapshot()  # From now on it is heard of.
         clock.now_at += HOUR_MS
         assert await claim(store, "w1") == []
-        assert await ear.wait(10) is not None
+        assert await subscription.wait(10) is not None
         await beat(store, "w1")
         assert len(await claim(store, "w1")) == 1
     finally:
-        ear.close()
+        subscription.close()

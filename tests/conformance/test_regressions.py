@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from headway.core.errors import IdempotencyConflict
-from headway.core.job import State, Submitted
-from headway.core.lease import Answer
+from headway.core.job import State, SubmitReply
+from headway.core.lease import ReportStatus
 from headway.core.policy.document import BUILT_IN, DAY, HOUR, Keep
 from headway.core.policy.retry import Raised, Released, Returned, Snoozed, judge
-from headway.stores.base import WATCHER, Beat, Exchange, Store
+from headway.stores.base import JOB_CHANNEL, Exchange, Heartbeat, Store
 from headway.testing.clock import ManualClock
 from tests.conformance.builders import (
     BOOM,
@@ -67,10 +67,10 @@ async def test_a_cancel_that_the_worker_had_not_heard_of_still_counts_when_the_j
     await register(store)
     lease = await claim_one(store)
     await store.cancel([job_id])
-    assert await end(store, lease, Raised(BOOM)) is Answer.OK
+    assert await end(store, lease, Raised(BOOM)) is ReportStatus.OK
     job = await the_job(store, job_id)
     assert (job.state, job.reason, job.error) == (State.CANCELLED, "cancelled while executing", BOOM)
-    assert await end(store, lease, Raised(BOOM)) is Answer.SAME
+    assert await end(store, lease, Raised(BOOM)) is ReportStatus.DUPLICATE
 
 
 async def test_a_cancel_that_the_worker_had_not_heard_of_still_counts_when_it_drains(store: Store) -> None:
@@ -91,7 +91,7 @@ async def test_a_result_that_comes_after_the_reaper_is_lost_and_not_called_a_rep
     lease = await claim_one(store)
     clock.advance(ms=LEASE_MS)
     assert await reap(store) == [job_id]
-    assert await end(store, lease) is Answer.LOST
+    assert await end(store, lease) is ReportStatus.STALE
     assert await state_of(store, job_id) is State.QUEUED
 
 
@@ -100,7 +100,7 @@ async def test_another_outcome_under_the_same_token_is_lost_and_the_first_stands
     await register(store)
     lease = await claim_one(store)
     await end(store, lease, Returned(b"1"))
-    assert await end(store, lease, Raised(replace(BOOM, retriable=False))) is Answer.LOST
+    assert await end(store, lease, Raised(replace(BOOM, retriable=False))) is ReportStatus.STALE
     assert (await the_job(store, job_id)).result == b"1"
 
 
@@ -109,9 +109,9 @@ async def test_a_repeated_report_is_the_same_even_if_the_job_was_cancelled_in_th
     await register(store)
     lease = await claim_one(store)
     given = judge(Snoozed(1_000), lease, BUILT_IN)
-    assert await report(store, given) == [Answer.OK]
+    assert await report(store, given) == [ReportStatus.OK]
     await store.cancel([job_id])
-    assert await report(store, given) == [Answer.SAME]
+    assert await report(store, given) == [ReportStatus.DUPLICATE]
 
 
 async def test_a_report_that_comes_twice_in_one_batch_is_taken_once(store: Store) -> None:
@@ -120,7 +120,7 @@ async def test_a_report_that_comes_twice_in_one_batch_is_taken_once(store: Store
     [first, second] = await claim(store)
     back, done = judge(Snoozed(1_000), first, BUILT_IN), judge(Returned(b"1"), second, BUILT_IN)
     answer = await store.exchange(Exchange(None, finished=[back, done, back, done]))
-    assert list(answer.refused) == [(first.job_id, Answer.SAME), (second.job_id, Answer.SAME)]
+    assert list(answer.refused) == [(first.job_id, ReportStatus.DUPLICATE), (second.job_id, ReportStatus.DUPLICATE)]
 
 
 async def test_a_job_that_failed_before_it_expired_keeps_its_error(store: Store, clock: ManualClock) -> None:
@@ -161,7 +161,7 @@ async def test_registering_again_does_not_make_a_repeated_claim_a_new_one(store:
     await register(store)
     claim_id = a_claim_id()
     leases = await claim(store, free=1, claim_id=claim_id)
-    await store.renew(Beat(a_worker(), LEASE_MS, CONFIRM_MS, register=True))
+    await store.renew(Heartbeat(a_worker(), LEASE_MS, CONFIRM_MS, register=True))
     assert await claim(store, free=1, claim_id=claim_id) == leases
 
 
@@ -228,35 +228,35 @@ async def test_a_worker_past_its_deadline_is_not_woken_in_place_of_a_live_one(st
     for worker_id in ("late", "live"):
         await ask(store, worker_id, wait=True)
     clock.advance(ms=1_000)
-    ear = store.listen("live")
+    subscription = store.subscribe("live")
     try:
         await submit_one(store)
-        assert await ear.wait(5) == ()
+        assert await subscription.wait(5) == ()
     finally:
-        ear.close()
+        subscription.close()
 
 
 async def test_watchers_hear_of_jobs_that_expire_and_of_claims_that_never_started(
     store: Store, clock: ManualClock
 ) -> None:
-    ear = store.listen(WATCHER + "test")
+    subscription = store.subscribe(JOB_CHANNEL + "test")
     try:
         unclaimed, unpruned = await submit(store, a_job(expires_ms=1_000), a_job(needs=("gpu",), expires_ms=1_000))
         await register(store)
         clock.advance(ms=1_000)
-        await ear.wait(5)
+        await subscription.wait(5)
         await claim(store, free=1, free_below=1)
-        assert set(await ear.wait(5) or ()) == {unclaimed}
+        assert set(await subscription.wait(5) or ()) == {unclaimed}
         await store.prune(Keep())
-        assert set(await ear.wait(5) or ()) == {unpruned}
+        assert set(await subscription.wait(5) or ()) == {unpruned}
         job_id = await submit_one(store)
         await claim_one(store)
-        await ear.wait(5)
+        await subscription.wait(5)
         clock.advance(ms=CONFIRM_MS)
         await beat(store)
-        assert set(await ear.wait(5) or ()) == {job_id}
+        assert set(await subscription.wait(5) or ()) == {job_id}
     finally:
-        ear.close()
+        subscription.close()
 
 
 async def test_a_lane_is_as_old_as_the_front_of_its_classes(store: Store, clock: ManualClock) -> None:
@@ -281,7 +281,7 @@ async def test_a_lane_is_as_old_as_the_front_of_its_classes(store: Store, clock:
 async def test_a_transient_job_with_the_id_of_a_kept_one_is_recognised(store: Store) -> None:
     kept = a_job(payload=b"1")
     await store.submit([kept])
-    assert await store.submit([kept._replace(persist=False)]) == [Submitted(kept.job_id)]
+    assert await store.submit([kept._replace(persist=False)]) == [SubmitReply(kept.job_id)]
     with pytest.raises(IdempotencyConflict):
         await store.submit([kept._replace(persist=False, payload=b"2")])
 

@@ -7,10 +7,10 @@ import pytest
 from headway.core.job import ClassKey, NewJob, State
 from headway.core.lease import Lease
 from headway.core.policy.document import ELASTIC, Ladder, LimitRule, Policy, Rung
-from headway.core.policy.ladder import Elastic, Floor
+from headway.core.policy.ladder import ElasticJob, RunningJobs
 from headway.core.policy.retry import Raised, Released
 from headway.core.snapshot import Plan, Take
-from headway.policy_store.rule_documents import govern
+from headway.policy_store.rule_documents import write_rules
 from headway.stores.base import Exchange, Store
 from headway.stores.paging import passed_over
 from headway.testing.clock import ManualClock
@@ -40,7 +40,7 @@ LIMITS = (Rung(FAST, 3_000, limit=4), Rung(MEDIUM, 10_000, limit=3), Rung(SLOW, 
 
 async def climb(store: Store, rungs: tuple[Rung, ...] = LIMITS, **limits: LimitRule) -> None:
     """Put a ladder in force."""
-    await govern(store, Policy(ladder=Ladder(rungs), limits=limits))
+    await write_rules(store, Policy(ladder=Ladder(rungs), limits=limits))
 
 
 def jobs_of(rung: str | None, count: int) -> list[NewJob]:
@@ -217,7 +217,7 @@ async def test_percentages_follow_the_workers_that_leave(store: Store, clock: Ma
         case "drains":
             assert await store.drain("leaves")
         case "is buried":
-            await store.bury("leaves")
+            await store.mark_dead("leaves")
         case _:
             clock.advance(ms=LEASE_MS - 1)
             await beat(store, stays, held=held)
@@ -241,7 +241,7 @@ async def test_the_floor_tells_what_runs_and_whom_room_could_be_taken_from(store
     clock.advance(seconds=1)
     elastic = await submit_one(store, a_job(rung=ELASTIC))
     await claim_one(store)
-    assert (await store.snapshot()).floor == Floor(10, 6, (1, 0, 2), (Elastic(elastic, 2, clock()),))
+    assert (await store.snapshot()).floor == RunningJobs(10, 6, (1, 0, 2), (ElasticJob(elastic, 2, clock()),))
     await store.drain("w2")
     floor = (await store.snapshot()).floor
     assert floor is not None
@@ -370,12 +370,12 @@ async def test_a_worker_that_waits_is_woken_when_a_place_is_free(store: Store) -
     await submit(store, *jobs_of(SLOW, 3))
     first, _ = await claim(store, "w1")
     assert not (await ask(store, "w2", wait=True)).leases
-    ear = store.listen("w2")
+    subscription = store.subscribe("w2")
     try:
         await end(store, first)
-        assert await ear.wait(1) is not None
+        assert await subscription.wait(1) is not None
     finally:
-        ear.close()
+        subscription.close()
 
 
 async def test_a_class_is_blocked_as_long_as_one_of_its_limits_is_reached(store: Store) -> None:

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from headway.core.errors import IdempotencyConflict, PayloadError
-from headway.core.job import JobId, RetryRule, State, Submitted
+from headway.core.job import JobId, RetryRule, State, SubmitReply
 from headway.core.policy.retry import Raised, Released, Returned
 from headway.stores.base import JobQuery, Store
 from headway.testing.clock import ManualClock
@@ -45,7 +45,7 @@ async def test_a_submitted_job_is_queued_and_has_all_it_was_given(store: Store, 
         unique_key="u",
         trace_id="t-1",
     )
-    assert await store.submit([given]) == [Submitted(given.job_id)]
+    assert await store.submit([given]) == [SubmitReply(given.job_id)]
     job = await the_job(store, given.job_id)
     assert job.state is State.QUEUED
     assert (job.job_id, job.task, job.payload, job.lane, job.tenant) == (
@@ -100,7 +100,7 @@ async def test_text_comes_back_as_it_was(store: Store, text: str) -> None:
     await submit(store, job)
     kept = await the_job(store, job.job_id)
     assert (kept.task, kept.tenant, kept.idempotency_key, kept.unique_key, kept.trace_id) == (text,) * 5
-    assert await store.submit([job._replace(job_id=an_id())]) == [Submitted(job.job_id, deduplicated=True)]
+    assert await store.submit([job._replace(job_id=an_id())]) == [SubmitReply(job.job_id, deduplicated=True)]
     assert [found.job_id for found in await store.find(JobQuery(task=text, tenant=text))] == [job.job_id]
 
 
@@ -116,14 +116,14 @@ async def test_the_same_submit_again_keeps_one_job_and_answers_alike(store: Stor
 async def test_a_repeat_does_not_queue_a_job_again_that_has_run_meanwhile(store: Store) -> None:
     job = a_job()
     await ended_job(store, State.COMPLETED, job)
-    assert await store.submit([job]) == [Submitted(job.job_id)]
+    assert await store.submit([job]) == [SubmitReply(job.job_id)]
     assert await state_of(store, job.job_id) is State.COMPLETED
     assert await claim(store) == []
 
 
 async def test_the_same_id_twice_in_a_batch_makes_one_job(store: Store) -> None:
     job = a_job()
-    assert await store.submit([job, job]) == [Submitted(job.job_id)] * 2
+    assert await store.submit([job, job]) == [SubmitReply(job.job_id)] * 2
     await register(store)
     assert await claimed_ids(store) == [job.job_id]
 
@@ -140,9 +140,9 @@ async def test_a_known_id_with_another_payload_is_refused_and_names_the_index(st
 async def test_an_idempotency_key_gives_the_first_job_and_says_so(store: Store) -> None:
     # R5.80, R5.83, R1.46
     first = a_job(idempotency_key="order-9")
-    assert await store.submit([first]) == [Submitted(first.job_id)]
+    assert await store.submit([first]) == [SubmitReply(first.job_id)]
     again = a_job(idempotency_key="order-9")
-    assert await store.submit([again]) == [Submitted(first.job_id, deduplicated=True)]
+    assert await store.submit([again]) == [SubmitReply(first.job_id, deduplicated=True)]
     assert await store.get([again.job_id]) == [None]
 
 
@@ -169,7 +169,7 @@ async def test_idempotency_keys_belong_to_a_tenant(store: Store) -> None:
 
 async def test_an_idempotency_key_works_inside_one_batch(store: Store) -> None:
     first, second = a_job(idempotency_key="k"), a_job(idempotency_key="k")
-    assert await store.submit([first, second]) == [Submitted(first.job_id), Submitted(first.job_id, True)]
+    assert await store.submit([first, second]) == [SubmitReply(first.job_id), SubmitReply(first.job_id, True)]
     with pytest.raises(IdempotencyConflict) as caught:
         await store.submit([a_job(idempotency_key="n"), a_job(), a_job(idempotency_key="n", payload=b"other")])
     assert caught.value.facts["index"] == 2
@@ -201,8 +201,8 @@ async def test_a_refused_batch_leaves_nothing_behind(store: Store) -> None:
     assert stats.totals == {"submitted": 1}
     assert {name for name, lane in stats.lanes.items() if any(lane)} == {"medium"}
     other = a_job(idempotency_key="new", unique_key="u", payload=b"another")
-    assert await store.submit([other]) == [Submitted(other.job_id)]
-    assert await store.submit([fresh._replace(idempotency_key=None, unique_key=None)]) == [Submitted(fresh.job_id)]
+    assert await store.submit([other]) == [SubmitReply(other.job_id)]
+    assert await store.submit([fresh._replace(idempotency_key=None, unique_key=None)]) == [SubmitReply(fresh.job_id)]
 
 
 async def test_many_submits_with_one_key_at_once_make_one_job(store: Store) -> None:
@@ -224,17 +224,17 @@ async def test_many_submits_with_one_unique_key_at_once_make_one_job(store: Stor
 async def test_a_unique_key_gives_the_job_that_is_queued_or_executing(store: Store) -> None:
     # R2.14
     first = await submit_one(store, a_job(unique_key="u"))
-    assert await store.submit([a_job(unique_key="u")]) == [Submitted(first, deduplicated=True)]
+    assert await store.submit([a_job(unique_key="u")]) == [SubmitReply(first, deduplicated=True)]
     await register(store)
     await claim_one(store)
-    assert await store.submit([a_job(unique_key="u")]) == [Submitted(first, deduplicated=True)]
+    assert await store.submit([a_job(unique_key="u")]) == [SubmitReply(first, deduplicated=True)]
 
 
 async def test_a_unique_key_works_inside_one_batch(store: Store) -> None:
     # R2.61
     first, second, other = a_job(unique_key="u"), a_job(unique_key="u"), a_job(unique_key="v")
     assert await store.submit([first, second, other]) == [
-        Submitted(first.job_id), Submitted(first.job_id, deduplicated=True), Submitted(other.job_id),
+        SubmitReply(first.job_id), SubmitReply(first.job_id, deduplicated=True), SubmitReply(other.job_id),
     ]  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from headway.core.lease import Lease
 from headway.core.policy.document import BUILT_IN, LimitRule, Policy, Tenants
 from headway.core.policy.retry import Raised, Released, Returned, Unknown, judge
 from headway.core.snapshot import ClassView
-from headway.policy_store.rule_documents import change_costs, govern
+from headway.policy_store.rule_documents import change_costs, write_rules
 from headway.stores.base import Store
 from headway.testing.clock import ManualClock
 from tests.conformance.builders import (
@@ -52,7 +52,7 @@ def jobs_of(tenant: str | None, count: int, *, task: str = "reports.export", lan
 
 
 async def weigh(store: Store, default: float = 1, **weights: float) -> None:
-    await govern(store, Policy(tenants=Tenants(default, weights)))
+    await write_rules(store, Policy(tenants=Tenants(default, weights)))
 
 
 async def expect(store: Store, costs_us: Mapping[str, int]) -> None:
@@ -202,7 +202,7 @@ async def test_age_does_not_lift_one_tenants_backlog_over_the_others(store: Stor
 
 
 async def test_parked_jobs_keep_their_place_among_the_tenants(store: Store) -> None:
-    await govern(store, Policy(limits={"account": LimitRule(concurrency=1, by="account")}))
+    await write_rules(store, Policy(limits={"account": LimitRule(concurrency=1, by="account")}))
     bound = [a_job(tenant="acme", limits=("account=7",)) for _ in range(3)]
     acme = await submit(store, *bound)
     await submit(store, *jobs_of("zeta", 4))
@@ -428,7 +428,7 @@ async def test_a_tenants_job_that_runs_or_has_ended_waits_no_more(store: Store, 
 
 
 async def test_a_job_that_waits_for_its_limit_is_counted(store: Store) -> None:
-    await govern(store, Policy(limits={"one": LimitRule(concurrency=1, by="tenant")}))
+    await write_rules(store, Policy(limits={"one": LimitRule(concurrency=1, by="tenant")}))
     await register(store, slots=9)
     await submit(store, *(a_job(tenant="acme") for _ in range(4)))
     assert len(await claim(store, free=9)) == 1

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from headway.core.errors import IdempotencyConflict
-from headway.core.job import Submitted
-from headway.core.lease import Answer
+from headway.core.job import SubmitReply
+from headway.core.lease import ReportStatus
 from headway.core.policy.retry import Raised
 from headway.stores.base import JobQuery, Store
 from headway.testing.clock import ManualClock
@@ -33,7 +33,7 @@ async def test_a_transient_job_runs_with_all_it_was_given(store: Store, clock: M
         task="ping", payload=payload, lane="low", timeout_ms=77, tenant="acme", trace_id="t", needs=("gpu",),
         persist=False,
     )  # fmt: skip
-    assert await store.submit([job]) == [Submitted(job.job_id)]
+    assert await store.submit([job]) == [SubmitReply(job.job_id)]
     clock.advance(ms=5)
     await register(store, offers=("gpu",))
     [lease] = await claim(store, offers=("gpu",))
@@ -51,7 +51,7 @@ async def test_nothing_is_kept_of_a_transient_job(store: Store) -> None:
     assert await store.find(JobQuery()) == []
     [lease] = await claim(store)
     assert await store.leases(worker_id="w1") == []
-    assert await end(store, lease, Raised(BOOM)) is Answer.OK
+    assert await end(store, lease, Raised(BOOM)) is ReportStatus.OK
     assert await store.get([job_id]) == [None]
     assert (await store.stats()).totals["transient_failed"] == 1  # R2.48: counted, and that is all.
     assert await store.cancel([job_id]) == [None]

@@ -8,14 +8,14 @@ import pytest
 
 from headway.core.distributions import (
     ENOUGH,
-    Comers,
-    Coming,
-    Known,
-    Learned,
+    Arrivals,
+    LaneArrivals,
     Lengths,
+    Model,
+    ModelData,
     bucket,
+    decay,
     doubt,
-    faded,
     merge,
     up_to,
 )
@@ -45,10 +45,10 @@ def test_sketches_are_merged_by_adding_them_up() -> None:
 
 def test_the_past_fades_and_what_it_says_stays() -> None:
     whole = sketch(*many(random.Random(3), 5_000))
-    less = faded(whole, 500)
+    less = decay(whole, 500)
     assert sum(less.values()) == pytest.approx(500, rel=0.01)
     assert Lengths(less).at(0.5) == pytest.approx(Lengths(whole).at(0.5), rel=0.01)
-    assert faded({1: 3.0}, 500) == {1: 3.0}
+    assert decay({1: 3.0}, 500) == {1: 3.0}
 
 
 @pytest.mark.parametrize(
@@ -82,16 +82,16 @@ def test_a_length_of_which_only_the_longest_is_known_lies_anywhere_below() -> No
 
 def test_nothing_is_said_of_what_was_seen_too_seldom() -> None:
     few, enough = {0: ENOUGH - 1}, {0: ENOUGH}
-    known = Known(Learned({"low": {"rare": few, "report": enough}}))
+    known = Model(ModelData({"low": {"rare": few, "report": enough}}))
     assert known.task("report", "low") is not None
     assert known.task("rare", "low") is known.lane("low")
     assert known.task("rare", "high") is None
-    assert Known(Learned({"low": {"rare": few}})).lane("low") is None
+    assert Model(ModelData({"low": {"rare": few}})).lane("low") is None
 
 
 def test_the_tasks_of_a_lane_are_mixed_as_they_come_not_as_they_are_remembered() -> None:
     lengths = {"medium": {"short": {0: 500.0}, "long": {17: 500.0}}}
-    mixed = Known(Learned(lengths, shares={"medium": {"short": 1_900.0, "long": 100.0}})).lane("medium")
+    mixed = Model(ModelData(lengths, shares={"medium": {"short": 1_900.0, "long": 100.0}})).lane("medium")
     assert mixed is not None
     assert mixed.phases[0].part == pytest.approx(0.95)
     assert mixed.count == pytest.approx(1_000)
@@ -101,22 +101,22 @@ def test_the_tasks_of_a_lane_are_mixed_as_they_come_not_as_they_are_remembered()
 
 
 def test_of_rare_bursts_none_is_counted_until_one_is_as_likely_as_not() -> None:
-    burst = Coming(200, 1 / 600, steady=False)
+    burst = Arrivals(200, 1 / 600, steady=False)
     assert burst.within(60) == 0
     assert burst.within(450) == 200
     assert burst.within(1_050) == 400
-    assert Coming(2, 0.1).within(60) == 12
+    assert Arrivals(2, 0.1).within(60) == 12
 
 
 def test_others_bring_at_most_so_many_each_and_ones_own_are_left_out() -> None:
-    comers = Comers({"mine": Coming(1, 1.0), "a": Coming(1, 0.1), "b": Coming(1, 2.0)})
+    comers = LaneArrivals({"mine": Arrivals(1, 1.0), "a": Arrivals(1, 0.1), "b": Arrivals(1, 2.0)})
     assert comers.of_others("mine", 10, 5)[0] == pytest.approx(1 + 5, rel=0.1)
     assert comers.of_others("nobody", 10, 5)[0] == pytest.approx(1 + 5 + 5, rel=0.1)
     assert comers.of_others("mine", 10, 0) == (0.0, 0.0)
 
 
 def test_a_burst_of_others_counts_up_to_the_bound_and_makes_all_less_certain() -> None:
-    comers = Comers({"bulk": Coming(200, 1 / 600, steady=False), "a": Coming(1, 0.1)})
+    comers = LaneArrivals({"bulk": Arrivals(200, 1 / 600, steady=False), "a": Arrivals(1, 0.1)})
     count, variance = comers.of_others("a", 450, 50)
     assert count == 50
     assert variance > 50
@@ -124,7 +124,7 @@ def test_a_burst_of_others_counts_up_to_the_bound_and_makes_all_less_certain() -
 
 
 def test_where_jobs_come_in_batches_fewer_come_in_half_of_all_cases_and_less_is_certain() -> None:
-    single, batches = Comers({"a": Coming(1, 2.0)}), Comers({"a": Coming(50, 0.04)})
+    single, batches = LaneArrivals({"a": Arrivals(1, 2.0)}), LaneArrivals({"a": Arrivals(50, 0.04)})
     assert single.rate == batches.rate
     assert single.within(0) == batches.within(0) == 0
     # Two in a hundred seconds a batch: for some seconds there is most likely none.
@@ -136,7 +136,7 @@ def test_where_jobs_come_in_batches_fewer_come_in_half_of_all_cases_and_less_is_
 
 
 def test_of_a_batch_no_more_goes_first_than_one_has_before_oneself() -> None:
-    comers = Comers({"a": Coming(50, 0.04), "mine": Coming(500, 1.0)})
+    comers = LaneArrivals({"a": Arrivals(50, 0.04), "mine": Arrivals(500, 1.0)})
     few, many = (comers.of_others("mine", 100, most)[0] for most in (5, 500))
     assert few < 5
     assert many > 150
@@ -146,8 +146,8 @@ def test_of_a_batch_no_more_goes_first_than_one_has_before_oneself() -> None:
 
 
 def test_few_jobs_leave_room_for_longer_ones_and_many_do_not() -> None:
-    few = Known(Learned({"low": {"t": {bucket(1.0): 12.0}}})).lane("low")
-    many_seen = Known(Learned({"low": {"t": {bucket(1.0): 400.0}}})).lane("low")
+    few = Model(ModelData({"low": {"t": {bucket(1.0): 12.0}}})).lane("low")
+    many_seen = Model(ModelData({"low": {"t": {bucket(1.0): 400.0}}})).lane("low")
     assert few is not None
     assert many_seen is not None
     assert many_seen.at(0.999) < 1.2

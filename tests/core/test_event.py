@@ -6,14 +6,14 @@ from dataclasses import replace
 
 from headway.core.errors import JobError
 from headway.core.event import Event, events_between
-from headway.core.job import Attempt, Job, JobId, State
+from headway.core.job import Attempt, JobId, JobRecord, State
 
 BOOM = JobError("ValueError", "no")
 NOW = 99
 
 
-def a_job(state: State = State.QUEUED, **changes: object) -> Job:
-    job = Job(
+def a_job(state: State = State.QUEUED, **changes: object) -> JobRecord:
+    job = JobRecord(
         job_id=JobId("j"), seq=1, task="export", payload=b"", state=state, lane="low", needs=(), rung=None, tenant=None,
         max_retries=3, timeout_ms=1, retry=None, attempts=0, crashes=0, epoch=0, submitted_at=10, due_at=None,
         eligible_at=10, started_at=None, finished_at=None, expires_at=None, cancel_requested_at=None, worker_id=None,
@@ -36,7 +36,7 @@ STARTED = Event("started", 20, "j", {"attempt": 1, "worker": "w1"})
 RETRIED = Event("retried", 30, "j", {"attempt": 1, "reason": "failed", "error": "ValueError", "message": "no"})
 
 
-def kinds(before: Job | None, after: Job) -> list[str]:
+def kinds(before: JobRecord | None, after: JobRecord) -> list[str]:
     return [event.kind for event in events_between(before, after, NOW)]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headway.core.suggest import nearest
+from headway.core.suggest import did_you_mean
 
 
 @pytest.mark.parametrize(
@@ -21,4 +21,4 @@ from headway.core.suggest import nearest
     ],
 )
 def test_only_a_name_that_is_really_alike_is_suggested(name: str, known: list[str], suggestion: str | None) -> None:
-    assert nearest(name, known) == ("" if suggestion is None else f"; did you mean {suggestion!r}?")
+    assert did_you_mean(name, known) == ("" if suggestion is None else f"; did you mean {suggestion!r}?")

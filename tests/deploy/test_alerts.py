@@ -13,9 +13,9 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 
 from headway.core.policy.document import BUILT_IN
-from headway.metrics.documents import TALLIES, TASK_RUNS, Tally, encode
-from headway.metrics.export import measure
-from headway.metrics.recorder import EXCHANGES, LENGTHS_MS, RUNS, SPANS
+from headway.metrics.documents import METRICS, TASK_RUNS, MetricsDocument, encode
+from headway.metrics.export import collect
+from headway.metrics.recorder import EXCHANGES, LENGTHS_MS, RUN_TIME, TOTAL_TIME
 from headway.stores.memory import MemoryStore
 from headway.testing.clock import ManualClock
 
@@ -56,10 +56,10 @@ async def shown() -> dict[str, set[str]]:
     """Give all that a server shows: the name of each sample, with its labels."""
     store = MemoryStore(clock=ManualClock())
     row: list[float] = [1] * (len(LENGTHS_MS) + 2)
-    rows = {f"{SPANS}|completed|low": row, f"{RUNS}|completed|low": row, f"{EXCHANGES}|jobs": [1.0] * 17}
-    body = encode(Tally(rows=rows | {f"{TASK_RUNS}|completed|mail": [1.0, 1.0]}))
-    await store.write(TALLIES, "one", body)
-    families = await measure(store, BUILT_IN)
+    rows = {f"{TOTAL_TIME}|completed|low": row, f"{RUN_TIME}|completed|low": row, f"{EXCHANGES}|jobs": [1.0] * 17}
+    body = encode(MetricsDocument(rows=rows | {f"{TASK_RUNS}|completed|mail": [1.0, 1.0]}))
+    await store.write(METRICS, "one", body)
+    families = await collect(store, BUILT_IN)
     return {
         f"{family.name}{sample.suffix}": {label for label, _ in sample.labels}
         for family in families

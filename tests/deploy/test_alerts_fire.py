@@ -170,7 +170,7 @@ async def the_only_worker_drains(scene: Scene) -> None:
 async def the_only_worker_dies(scene: Scene) -> None:
     await scene.steps(3)
     scene.alive = False
-    await scene.store.bury("w1")
+    await scene.store.mark_dead("w1")
     await scene.steps(13)
 
 

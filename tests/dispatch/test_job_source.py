@@ -8,26 +8,26 @@ from headway.core.errors import StoreUnavailable
 from headway.core.policy.document import BUILT_IN
 from headway.core.policy.retry import Returned, judge
 from headway.core.worker import WorkerState
-from headway.dispatch.job_source import LocalFeed
-from headway.policy_store.current import InForce
-from headway.stores.base import WATCHER, Exchange, Exchanged, Store
+from headway.dispatch.job_source import StoreJobSource
+from headway.policy_store.current import CurrentPolicy
+from headway.stores.base import JOB_CHANNEL, Exchange, ExchangeReply, Store
 from headway.stores.memory import MemoryStore
 from headway.testing.clock import ManualClock
 from tests.conformance.builders import a_job, register
 
 
-def a_feed(store: Store, worker_id: str = "w1", offers: tuple[str, ...] = ()) -> LocalFeed:
-    return LocalFeed(store, InForce(), worker_id, offers)
+def a_feed(store: Store, worker_id: str = "w1", offers: tuple[str, ...] = ()) -> StoreJobSource:
+    return StoreJobSource(store, CurrentPolicy(), worker_id, offers)
 
 
 async def test_the_first_exchange_learns_the_classes_and_asks_again(clock: ManualClock) -> None:
     store = MemoryStore(clock=clock)
     await register(store)
     await store.submit([a_job()])
-    feed = a_feed(store)
-    first = await feed.exchange([], [], free=5, free_below=4)
+    job_source = a_feed(store)
+    first = await job_source.exchange([], [], free=5, free_below=4)
     assert (list(first.leases), first.more) == ([], True)
-    second = await feed.exchange([], [], free=5, free_below=4)
+    second = await job_source.exchange([], [], free=5, free_below=4)
     assert (len(second.leases), second.more) == (1, False)
 
 
@@ -36,8 +36,8 @@ async def test_a_reserved_slot_left_free_does_not_make_it_ask_for_ever(clock: Ma
     store = MemoryStore(clock=clock)
     await register(store)
     await store.submit([a_job(lane="low")])
-    feed = a_feed(store)
-    answers = [await feed.exchange([], [], free=1, free_below=0) for _ in range(4)]
+    job_source = a_feed(store)
+    answers = [await job_source.exchange([], [], free=1, free_below=0) for _ in range(4)]
     assert [len(fed.leases) for fed in answers] == [0, 0, 0, 0]
     assert False in [fed.more for fed in answers]
 
@@ -45,14 +45,14 @@ async def test_a_reserved_slot_left_free_does_not_make_it_ask_for_ever(clock: Ma
 async def test_a_wake_up_right_after_a_look_at_an_empty_store_finds_a_class_that_is_new(clock: ManualClock) -> None:
     store = MemoryStore(clock=clock)
     await register(store)
-    feed = a_feed(store)
-    await feed.exchange([], [], free=5, free_below=4)
+    job_source = a_feed(store)
+    await job_source.exchange([], [], free=5, free_below=4)
     await store.submit([a_job()])
-    fed = await feed.exchange([], [], free=5, free_below=4)
+    fed = await job_source.exchange([], [], free=5, free_below=4)
     for _ in range(3):
         if fed.leases or not fed.more:
             break
-        fed = await feed.exchange([], [], free=5, free_below=4)
+        fed = await job_source.exchange([], [], free=5, free_below=4)
     assert len(fed.leases) == 1
 
 
@@ -60,31 +60,31 @@ async def test_a_worker_that_does_not_look_says_nothing_of_what_waits(clock: Man
     # One whose slots are full, or all but the reserved ones, is not woken by what comes: others must look.
     store = MemoryStore(clock=clock)
     await register(store)
-    feed = a_feed(store)
-    await feed.exchange([], [], free=5, free_below=4)
-    assert feed.calm > 0.0
+    job_source = a_feed(store)
+    await job_source.exchange([], [], free=5, free_below=4)
+    assert job_source.idle_since > 0.0
     await store.submit([a_job()])
-    fed = await feed.exchange([], [], free=1, free_below=1, woken=True)
+    fed = await job_source.exchange([], [], free=1, free_below=1, woken=True)
     while not fed.leases:
-        fed = await feed.exchange([], [], free=1, free_below=1)
-    assert feed.calm == 0.0
-    await feed.exchange([], [], free=1, free_below=0)
-    assert feed.calm == 0.0
-    while (await feed.exchange([], [], free=4, free_below=3)).more:
+        fed = await job_source.exchange([], [], free=1, free_below=1)
+    assert job_source.idle_since == 0.0
+    await job_source.exchange([], [], free=1, free_below=0)
+    assert job_source.idle_since == 0.0
+    while (await job_source.exchange([], [], free=4, free_below=3)).more:
         pass
-    assert feed.calm > 0.0
+    assert job_source.idle_since > 0.0
 
 
 async def test_a_worker_with_only_reserved_slots_free_is_woken_for_those_lanes_alone(clock: ManualClock) -> None:
     store = MemoryStore(clock=clock)
     await register(store)
-    feed = a_feed(store)
-    await feed.exchange([], [], free=1, free_below=0)
-    ear = store.listen("w1")
+    job_source = a_feed(store)
+    await job_source.exchange([], [], free=1, free_below=0)
+    subscription = store.subscribe("w1")
     await store.submit([a_job(lane="low")])
-    assert await ear.wait(0.01) is None
+    assert await subscription.wait(0.01) is None
     await store.submit([a_job(lane="high")])
-    assert await ear.wait(1) is not None
+    assert await subscription.wait(1) is not None
 
 
 async def test_a_class_it_cannot_serve_is_no_reason_to_ask_again(clock: ManualClock) -> None:
@@ -92,8 +92,8 @@ async def test_a_class_it_cannot_serve_is_no_reason_to_ask_again(clock: ManualCl
     store = MemoryStore(clock=clock)
     await register(store)
     await store.submit([a_job(needs=("gpu",))])
-    feed = a_feed(store)
-    answers = [await feed.exchange([], [], free=5, free_below=4) for _ in range(3)]
+    job_source = a_feed(store)
+    answers = [await job_source.exchange([], [], free=5, free_below=4) for _ in range(3)]
     assert [fed.more for fed in answers] == [True, False, False]  # The first asked with a plan that did not know it.
     assert (await a_feed(store, offers=("gpu",)).exchange([], [], free=5, free_below=4)).more
 
@@ -103,7 +103,7 @@ class Deaf(MemoryStore):
 
     lose = 0
 
-    async def exchange(self, request: Exchange) -> Exchanged:
+    async def exchange(self, request: Exchange) -> ExchangeReply:
         answer = await super().exchange(request)
         if self.lose:
             self.lose -= 1
@@ -116,12 +116,12 @@ async def test_a_lost_reply_is_asked_for_again_and_gives_the_same_leases(clock: 
     store = Deaf(clock=clock)
     await register(store)
     ids = [answer.job_id for answer in await store.submit([a_job(), a_job()])]
-    feed = a_feed(store)
-    await feed.exchange([], [], free=5, free_below=4)
+    job_source = a_feed(store)
+    await job_source.exchange([], [], free=5, free_below=4)
     store.lose = 1
     with pytest.raises(StoreUnavailable):
-        await feed.exchange([], [], free=5, free_below=4)
-    fed = await feed.exchange([], [], free=5, free_below=4)
+        await job_source.exchange([], [], free=5, free_below=4)
+    fed = await job_source.exchange([], [], free=5, free_below=4)
     assert [lease.job_id for lease in fed.leases] == ids
     assert {lease.attempts for lease in fed.leases} == {1}
 
@@ -130,14 +130,14 @@ async def test_a_report_whose_reply_was_lost_counts_once(clock: ManualClock) -> 
     store = Deaf(clock=clock)
     await register(store)
     await store.submit([a_job()])
-    feed = a_feed(store)
-    await feed.exchange([], [], free=5, free_below=4)
-    (lease,) = (await feed.exchange([], [], free=5, free_below=4)).leases
+    job_source = a_feed(store)
+    await job_source.exchange([], [], free=5, free_below=4)
+    (lease,) = (await job_source.exchange([], [], free=5, free_below=4)).leases
     report = judge(Returned(b"1"), lease, BUILT_IN)
     store.lose = 1
     with pytest.raises(StoreUnavailable):
-        await feed.exchange([report], [], free=5, free_below=4)
-    fed = await feed.exchange([report], [], free=5, free_below=4)
+        await job_source.exchange([report], [], free=5, free_below=4)
+    fed = await job_source.exchange([report], [], free=5, free_below=4)
     assert list(fed.refused) == [(lease.job_id, "same")]
     assert (await store.stats()).totals["completed"] == 1
 
@@ -146,12 +146,12 @@ async def test_a_claim_may_be_given_and_repeated_by_who_gives_it(clock: ManualCl
     store = Deaf(clock=clock)
     await register(store)
     ids = [answer.job_id for answer in await store.submit([a_job(), a_job()])]
-    feed = a_feed(store)
-    await feed.exchange([], [], free=5, free_below=4)
+    job_source = a_feed(store)
+    await job_source.exchange([], [], free=5, free_below=4)
     store.lose = 1
     with pytest.raises(StoreUnavailable):
-        await feed.exchange([], [], free=5, free_below=4, claim_id=b"1" * 16)
-    fed = await feed.exchange([], [], free=5, free_below=4, claim_id=b"1" * 16)
+        await job_source.exchange([], [], free=5, free_below=4, claim_id=b"1" * 16)
+    fed = await job_source.exchange([], [], free=5, free_below=4, claim_id=b"1" * 16)
     assert [(lease.job_id, lease.token) for lease in fed.leases] == [(job_id, b"1" * 16) for job_id in ids]
     await store.submit([a_job()])
     again = await a_feed(store).exchange([], [], free=5, free_below=4, claim_id=b"2" * 16)
@@ -161,15 +161,15 @@ async def test_a_claim_may_be_given_and_repeated_by_who_gives_it(clock: ManualCl
 async def test_who_does_not_wait_or_withdraws_is_not_woken(clock: ManualClock) -> None:
     store = MemoryStore(clock=clock)
     await register(store)
-    feed, ear = a_feed(store), store.listen("w1")
-    await feed.exchange([], [], free=5, free_below=4, wait=False)
+    job_source, subscription = a_feed(store), store.subscribe("w1")
+    await job_source.exchange([], [], free=5, free_below=4, wait=False)
     await store.submit([a_job(needs=("gpu",)), a_job(delay_ms=1)])
-    assert await ear.wait(0.01) is None
-    await feed.exchange([], [], free=5, free_below=4)
-    await feed.exchange([], [], free=5, free_below=4)
-    await feed.withdraw()
+    assert await subscription.wait(0.01) is None
+    await job_source.exchange([], [], free=5, free_below=4)
+    await job_source.exchange([], [], free=5, free_below=4)
+    await job_source.withdraw()
     await store.submit([a_job()])
-    assert await ear.wait(0.01) is None
+    assert await subscription.wait(0.01) is None
 
 
 async def test_it_tells_when_the_next_delayed_job_is_due(clock: ManualClock) -> None:
@@ -192,11 +192,11 @@ async def test_a_watcher_hears_of_what_an_exchange_changed(clock: ManualClock) -
     store = MemoryStore(clock=clock)
     await register(store)
     (answer,) = await store.submit([a_job()])
-    ear = store.listen(f"{WATCHER}me")
-    feed = a_feed(store)
-    await feed.exchange([], [], free=5, free_below=4)
-    await feed.exchange([], [], free=5, free_below=4)
-    assert list(await ear.wait(1) or ()) == [answer.job_id]
+    subscription = store.subscribe(f"{JOB_CHANNEL}me")
+    job_source = a_feed(store)
+    await job_source.exchange([], [], free=5, free_below=4)
+    await job_source.exchange([], [], free=5, free_below=4)
+    assert list(await subscription.wait(1) or ()) == [answer.job_id]
 
 
 async def test_a_worker_serves_a_task_that_another_did_not_know_once_it_can_learn_it(clock: ManualClock) -> None:
@@ -209,8 +209,8 @@ async def test_a_worker_serves_a_task_that_another_did_not_know_once_it_can_lear
         asked.append(name)
         return name == "shop.bill"
 
-    feed = a_feed(store)
-    feed.offer_learned(learn)
-    leases = [lease for _ in range(4) for lease in (await feed.exchange([], [], free=5, free_below=4)).leases]
+    job_source = a_feed(store)
+    job_source.offer_learned(learn)
+    leases = [lease for _ in range(4) for lease in (await job_source.exchange([], [], free=5, free_below=4)).leases]
     assert [lease.class_key.needs for lease in leases] == [("task:shop.bill",)]
     assert sorted(asked) == ["shop.bill", "shop.lost"]  # Each once, however often jobs are seen to wait.

@@ -12,7 +12,7 @@ from headway.estimates.costs import (
     TENANT_PARTS,
     TENANTS_MAX,
     WORTH_TELLING,
-    Durations,
+    TaskCosts,
     learn,
     worth_telling,
 )
@@ -76,7 +76,7 @@ def test_what_has_hardly_moved_is_not_worth_telling(
 
 async def test_what_is_not_worth_telling_is_not_written(store: MemoryStore) -> None:
     await change_costs(store, lambda _: {"t": SECOND})
-    durations = Durations()
+    durations = TaskCosts()
     for _ in range(50):
         durations.note([("t", None, 1.0)])
         await durations.publish(store)
@@ -94,7 +94,7 @@ def test_a_task_that_has_become_slower_is_known_to_be_however_seldom_it_runs(cou
 
 async def test_what_a_worker_notes_a_job_at_a_time_adds_up(store: MemoryStore) -> None:
     await change_costs(store, lambda _: {"t": SECOND})
-    durations = Durations()
+    durations = TaskCosts()
     for _ in range(500):
         durations.note([("t", None, 5.0)])
         await durations.publish(store)
@@ -119,7 +119,7 @@ def test_how_far_is_far(parts: float, own: bool) -> None:
 
 
 async def test_a_few_jobs_of_a_tenant_say_nothing(store: MemoryStore) -> None:
-    durations = Durations()
+    durations = TaskCosts()
     for _ in range(500):
         durations.note([("t", "like", 1.0)])
     for _ in range(TENANT_JOBS - 1):
@@ -143,7 +143,7 @@ def test_tenants_are_kept_up_to_a_bound_and_those_longest_known_go_first() -> No
 
 
 async def test_a_tenants_jobs_are_gathered_over_several_publications(store: MemoryStore) -> None:
-    durations = Durations()
+    durations = TaskCosts()
     for _ in range(TENANT_JOBS):
         for _ in range(10):
             durations.note([("t", "like", 1.0)])
@@ -153,7 +153,7 @@ async def test_a_tenants_jobs_are_gathered_over_several_publications(store: Memo
 
 
 async def test_many_tenants_that_come_once_do_not_keep_others_from_being_known(store: MemoryStore) -> None:
-    durations = Durations()
+    durations = TaskCosts()
     for number in range(NOTED_MAX):
         durations.note([("t", f"once {number}", 1.0)])
     await durations.publish(store)
@@ -168,7 +168,7 @@ async def test_many_tenants_that_come_once_do_not_keep_others_from_being_known(s
 
 
 async def test_nothing_is_expected_to_take_a_second_until_something_is_known(store: MemoryStore) -> None:
-    durations = Durations()
+    durations = TaskCosts()
     assert durations.expected("t") == 1.0
     durations.note([("t", None, 4.0)])
     assert durations.expected("t") == 1.0  # Not told yet, so that all expect the same.
@@ -177,7 +177,7 @@ async def test_nothing_is_expected_to_take_a_second_until_something_is_known(sto
 
 
 async def test_what_one_worker_learned_the_others_know_after_their_next_look(store: MemoryStore) -> None:
-    mine, theirs = Durations(), Durations()
+    mine, theirs = TaskCosts(), TaskCosts()
     mine.note([("t", None, 4.0)])
     await mine.publish(store)
     assert theirs.expected("t") == 1.0
@@ -186,7 +186,7 @@ async def test_what_one_worker_learned_the_others_know_after_their_next_look(sto
 
 
 async def test_what_was_told_is_not_told_again(store: MemoryStore) -> None:
-    durations = Durations()
+    durations = TaskCosts()
     durations.note([("t", None, 4.0)])
     for _ in range(3):
         await durations.publish(store)
@@ -207,7 +207,7 @@ async def test_two_that_publish_at_once_are_both_heard(clock: ManualClock) -> No
             return await super().write(kind, name, body, if_version=if_version)
 
     store = Meddled(clock=clock)
-    durations = Durations()
+    durations = TaskCosts()
     durations.note([("t", None, 4.0)])
     await durations.publish(store)
     assert await read_costs(store) == {"other": 7, "t": 4 * SECOND}

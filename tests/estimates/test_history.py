@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from headway.core.distributions import ENOUGH, Coming, Known, Lengths
+from headway.core.distributions import ENOUGH, Arrivals, Lengths, Model
 from headway.core.job import JobId
 from headway.core.lease import Lease
-from headway.estimates.costs import Durations
+from headway.estimates.costs import TaskCosts
 from headway.estimates.history import (
     HOUR_MS,
     LANE_JOBS,
@@ -20,10 +20,10 @@ from headway.estimates.history import (
     TELL_FIRST,
     TENANTS_MAX,
     WINDOW_MS,
-    Came,
-    LaneNotes,
-    Lessons,
-    Lookup,
+    ArrivalWindow,
+    DurationHistory,
+    HistoryReader,
+    LaneHistory,
     learn,
     read_learned,
 )
@@ -57,13 +57,13 @@ def a_lease(
     return lease if transient else lease._replace(eligible_at=at)
 
 
-async def told(store: MemoryStore, lessons: Lessons, now_s: float = 0.0) -> Known:
+async def told(store: MemoryStore, lessons: DurationHistory, now_s: float = 0.0) -> Model:
     await lessons.publish(store)
-    return Known(await read_learned(store, BEGINS_AT + int(1_000 * now_s)))
+    return Model(await read_learned(store, BEGINS_AT + int(1_000 * now_s)))
 
 
 async def test_lengths_are_known_by_task_and_by_lane(store: MemoryStore) -> None:
-    lessons = Lessons(Beats())
+    lessons = DurationHistory(Beats())
     for _ in range(90):
         lessons.note([(a_lease("short"), 1.0)])
     for _ in range(30):
@@ -78,7 +78,7 @@ async def test_lengths_are_known_by_task_and_by_lane(store: MemoryStore) -> None
 
 
 async def test_what_several_workers_saw_is_added_up(store: MemoryStore) -> None:
-    first, second = Lessons(Beats()), Lessons(Beats())
+    first, second = DurationHistory(Beats()), DurationHistory(Beats())
     for _ in range(int(ENOUGH) - 1):
         first.note([(a_lease(), 2.0)])
     assert (await told(store, first)).task("t", "medium") is None
@@ -88,7 +88,7 @@ async def test_what_several_workers_saw_is_added_up(store: MemoryStore) -> None:
 
 async def test_it_is_told_soon_while_little_is_known_and_seldom_later(store: MemoryStore) -> None:
     beats = Beats()
-    lessons = Lessons(beats)
+    lessons = DurationHistory(beats)
 
     async def versions() -> int:
         lessons.note([(a_lease(), 2.0)])
@@ -115,7 +115,7 @@ async def test_nothing_is_lost_while_others_write(store: MemoryStore) -> None:
             return None
 
     beats = Beats()
-    lessons = Lessons(beats)
+    lessons = DurationHistory(beats)
     for _ in range(20):
         lessons.note([(a_lease(), 2.0)])
     await lessons.publish(Contended(clock=ManualClock()))
@@ -124,7 +124,7 @@ async def test_nothing_is_lost_while_others_write(store: MemoryStore) -> None:
 
 
 def test_the_past_fades_and_rare_things_are_dropped() -> None:
-    notes = LaneNotes()
+    notes = LaneHistory()
     for _ in range(20):
         learn(notes, {"t": {0: 1_000}}, {}, 0)
     assert sum(notes.tasks["t"].lengths.values()) == pytest.approx(TASK_JOBS)
@@ -134,12 +134,12 @@ def test_the_past_fades_and_rare_things_are_dropped() -> None:
     learn(notes, {f"t{number}": {0: 1} for number in range(300)}, {}, 0)
     assert len(notes.tasks) == TASKS_MAX
     assert "t" in notes.tasks
-    learn(notes, {}, {f"n{number}": Came(1, 1, 1, 5, 5, 1) for number in range(300)}, 1)
+    learn(notes, {}, {f"n{number}": ArrivalWindow(1, 1, 1, 5, 5, 1) for number in range(300)}, 1)
     assert len(notes.tenants) == TENANTS_MAX
 
 
 def test_tenants_noted_between_two_publications_are_bounded() -> None:
-    lessons = Lessons(Beats())
+    lessons = DurationHistory(Beats())
     for number in range(NOTED_MAX + 10):
         lessons.note([(a_lease(tenant=f"n{number}"), 1.0)])
     assert len(lessons._came) == NOTED_MAX
@@ -150,7 +150,7 @@ def test_tenants_noted_between_two_publications_are_bounded() -> None:
 
 async def test_what_comes_again_and_again_is_a_rate(store: MemoryStore) -> None:
     beats = Beats()
-    lessons = Lessons(beats)
+    lessons = DurationHistory(beats)
     for number in range(1_800):
         beats.seconds = 2.0 * number
         lessons.note([(a_lease(tenant="acme", after_s=2 * number), 1.0)])
@@ -162,31 +162,31 @@ async def test_what_comes_again_and_again_is_a_rate(store: MemoryStore) -> None:
 
 async def test_what_comes_all_at_once_now_and_then_is_a_burst(store: MemoryStore) -> None:
     beats = Beats()
-    lessons = Lessons(beats)
+    lessons = DurationHistory(beats)
     for burst in range(12):
         for number in range(200):
             lessons.note([(a_lease(tenant="bulk", after_s=600 * burst + number / 20), 1.0)])
         beats.seconds += TELL_EVERY
         await lessons.publish(store)
-    coming = Known(await read_learned(store, BEGINS_AT + 6_600_000)).learned.arrivals["medium"]["bulk"]
+    coming = Model(await read_learned(store, BEGINS_AT + 6_600_000)).learned.arrivals["medium"]["bulk"]
     assert not coming.steady
     assert coming.size == pytest.approx(200, rel=0.02)
     assert 1 / coming.times == pytest.approx(600, rel=0.25)
 
 
 async def test_a_burst_that_several_workers_served_is_one(store: MemoryStore) -> None:
-    workers = [Lessons(Beats()) for _ in range(4)]
+    workers = [DurationHistory(Beats()) for _ in range(4)]
     for number in range(200):
         workers[number % 4].note([(a_lease(tenant="bulk", after_s=number / 20), 1.0)])
     for lessons in workers:
         await lessons.publish(store)
-    coming = Known(await read_learned(store, BEGINS_AT + int(HOUR_MS))).learned.arrivals["medium"]["bulk"]
+    coming = Model(await read_learned(store, BEGINS_AT + int(HOUR_MS))).learned.arrivals["medium"]["bulk"]
     assert not coming.steady
     assert coming.size == pytest.approx(200, rel=0.01)
 
 
 async def test_how_many_come_at_once_is_learned(store: MemoryStore) -> None:
-    lessons = Lessons(Beats())
+    lessons = DurationHistory(Beats())
     for minute in range(30):
         for number in range(40):
             lessons.note([(a_lease(tenant="batches", after_s=60 * minute), 1.0)])
@@ -198,7 +198,7 @@ async def test_how_many_come_at_once_is_learned(store: MemoryStore) -> None:
 
 
 async def test_many_tenants_that_come_seldom_are_a_rate_together(store: MemoryStore) -> None:
-    lessons = Lessons(Beats())
+    lessons = DurationHistory(Beats())
     for number in range(50):
         lessons.note([(a_lease(tenant=f"n{number}", after_s=60 * number), 1.0)])
     comers = (await told(store, lessons, 3_600)).comers("medium")
@@ -207,7 +207,7 @@ async def test_many_tenants_that_come_seldom_are_a_rate_together(store: MemorySt
 
 
 async def test_transient_jobs_have_lengths_and_nothing_else(store: MemoryStore) -> None:
-    lessons = Lessons(Beats())
+    lessons = DurationHistory(Beats())
     for _ in range(20):
         lessons.note([(a_lease(transient=True), 1.0)])
     known = await told(store, lessons)
@@ -216,12 +216,12 @@ async def test_transient_jobs_have_lengths_and_nothing_else(store: MemoryStore) 
 
 
 def test_what_has_not_come_for_long_comes_less_often() -> None:
-    notes = LaneNotes(since_at=BEGINS_AT)
-    learn(notes, {}, {"acme": Came(50, 10, 1, 1, 10, 50)}, BEGINS_AT + 600_000)
+    notes = LaneHistory(since_at=BEGINS_AT)
+    learn(notes, {}, {"acme": ArrivalWindow(50, 10, 1, 1, 10, 50)}, BEGINS_AT + 600_000)
     acme = notes.tenants["acme"]
     soon, later = (acme.coming(BEGINS_AT + after, BEGINS_AT) for after in (600_000, 10 * 3_600_000))
     assert later.rate < soon.rate / 100
-    assert isinstance(later, Coming)
+    assert isinstance(later, Arrivals)
 
 
 # ---------------------------------------------------------------------- on the way
@@ -230,10 +230,10 @@ def test_what_has_not_come_for_long_comes_less_often() -> None:
 async def test_a_worker_learns_from_the_jobs_it_ends(store: MemoryStore) -> None:
     await register(store, slots=20)
     await submit(store, *(a_job(tenant="acme") for _ in range(12)))
-    durations = Durations()
+    durations = TaskCosts()
     durations.ended([(lease, 3.0) for lease in await claim(store, free=12)])
     await durations.publish(store)
-    known = Known(await read_learned(store, (await store.snapshot()).now_at))
+    known = Model(await read_learned(store, (await store.snapshot()).now_at))
     lengths = known.lane("medium")
     assert lengths is not None
     assert lengths.mean == pytest.approx(3.0, rel=0.25)  # Twelve jobs leave more room than ninety.
@@ -242,7 +242,7 @@ async def test_a_worker_learns_from_the_jobs_it_ends(store: MemoryStore) -> None
 
 async def test_those_who_estimate_look_once_in_a_while(store: MemoryStore) -> None:
     beats = Beats()
-    lookup, lessons = Lookup(beats), Lessons(Beats())
+    lookup, lessons = HistoryReader(beats), DurationHistory(Beats())
     nothing = await lookup.known(store, 0)
     for _ in range(20):
         lessons.note([(a_lease(), 1.0)])

@@ -17,7 +17,7 @@ import apsw
 import pytest
 
 from headway import Headway, Job
-from headway.core.job import Job as Record
+from headway.core.job import JobRecord as Record
 from tests.faults import jobs
 
 PATIENCE = 30.0

@@ -17,7 +17,7 @@ import pytest
 from headway import Job
 from headway.core.job import State
 from headway.core.policy.document import BUILT_IN, ELASTIC, Ladder, Policy, Rung
-from headway.core.policy.ladder import Floor
+from headway.core.policy.ladder import RunningJobs
 from headway.policy_store.versions import apply_policy
 from headway.stores.base import Store
 from tests.conftest import ADDRESSES
@@ -107,7 +107,7 @@ class _Watcher(threading.Thread):
         super().__init__(daemon=True)
         self._yard = yard
         self._over = threading.Event()
-        self.wrong: list[Floor] = []
+        self.wrong: list[RunningJobs] = []
         self.most: Counter[str] = Counter()
         self.looks = 0
 
@@ -127,7 +127,7 @@ class _Watcher(threading.Thread):
         self.join()
 
 
-async def _floor(yard: Yard) -> Floor:
+async def _floor(yard: Yard) -> RunningJobs:
     store: Store = await yard.app.client.store()
     floor = (await store.snapshot()).floor
     assert floor is not None

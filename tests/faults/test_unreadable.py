@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headway.core.job import Job, JobId, RetryRule, State
+from headway.core.job import JobId, JobRecord, RetryRule, State
 from tests.conformance.builders import a_job, the_job
 from tests.conformance.test_hostile_text import HOSTILE, REFUSED, hostile_job
 from tests.conftest import ADDRESSES
@@ -59,7 +59,7 @@ async def submit_damaged(yard: Yard, store_name: str) -> list[JobId]:
     return damaged
 
 
-async def look(yard: Yard, job_ids: list[JobId]) -> list[Job]:
+async def look(yard: Yard, job_ids: list[JobId]) -> list[JobRecord]:
     return [job for job in await (await yard.app.client.store()).get(job_ids) if job is not None]
 
 

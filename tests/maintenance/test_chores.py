@@ -9,13 +9,13 @@ import msgspec
 import pytest
 
 from headway.core.snapshot import Snapshot
-from headway.maintenance.clock_jumps import JumpWatch
-from headway.maintenance.cron import Ticker
+from headway.maintenance.clock_jumps import ClockJumpDetector
+from headway.maintenance.cron import CronSubmitter
 from headway.maintenance.pruner import Pruner
 from headway.maintenance.reaper import Reaper
-from headway.maintenance.wait_sampling import Witness
+from headway.maintenance.wait_sampling import WaitSampler
 from headway.policy_store.catalogue import CronDocument, publish_crons, read_crons
-from headway.policy_store.current import InForce
+from headway.policy_store.current import CurrentPolicy
 from headway.stores.base import JobQuery, Store
 from headway.stores.memory import MemoryStore
 from headway.testing.clock import ManualClock
@@ -48,7 +48,7 @@ async def test_a_tick_makes_one_job_however_many_tickers_look() -> None:
     clock = ManualClock(start_at=at("2026-03-01T12:00:30"))
     store = MemoryStore(clock=clock)
     await publish(store, a_cron("* * * * *"), clock())
-    tickers = [Ticker(store, lambda task: True) for _ in range(5)]
+    tickers = [CronSubmitter(store, lambda task: True) for _ in range(5)]
     for _ in range(100):
         clock.advance(60)
         for ticker in tickers:
@@ -64,11 +64,11 @@ async def test_a_tick_is_not_lost_when_its_marking_is() -> None:
     await publish(store, a_cron("* * * * *"), clock())
     ((before, version),) = await read_crons(store)
     clock.advance(40)
-    await Ticker(store, lambda task: True)()
+    await CronSubmitter(store, lambda task: True)()
     # As if the process had died between the submit and the mark:
     await store.write("cron", "sweep", None)
     await publish(store, a_cron("* * * * *"), before.ticked_at)
-    await Ticker(store, lambda task: True)()
+    await CronSubmitter(store, lambda task: True)()
     assert len(await ticks(store)) == 1
     assert version == 1
 
@@ -81,7 +81,7 @@ async def test_ticks_missed_while_nobody_worked(catch_up: str, expected: int) ->
     await publish(store, a_cron("0 * * * *", catch_up=catch_up), clock())
     clock.advance(10 * 3_600)
     clock.advance(1_800)
-    await Ticker(store, lambda task: True)()
+    await CronSubmitter(store, lambda task: True)()
     assert len(await ticks(store)) == expected
 
 
@@ -89,7 +89,7 @@ async def test_a_tick_is_skipped_while_the_job_before_is_live() -> None:
     clock = ManualClock(start_at=at("2026-03-01T12:00:30"))
     store = MemoryStore(clock=clock)
     await publish(store, a_cron("* * * * *", overlap="skip", unique_key="cron:sweep"), clock())
-    ticker = Ticker(store, lambda task: True)
+    ticker = CronSubmitter(store, lambda task: True)
     for _ in range(3):
         clock.advance(60)
         await ticker()
@@ -101,7 +101,7 @@ async def test_a_cron_of_a_task_nobody_here_knows_is_left_to_others() -> None:
     store = MemoryStore(clock=clock)
     await publish(store, a_cron("* * * * *"), clock())
     clock.advance(60)
-    await Ticker(store, lambda task: False)()
+    await CronSubmitter(store, lambda task: False)()
     assert await ticks(store) == []
 
 
@@ -110,7 +110,7 @@ async def test_a_cron_whose_jobs_the_store_refuses_holds_back_no_other() -> None
     store = MemoryStore(clock=clock)
     refused = msgspec.structs.replace(a_cron("* * * * *"), task="broken", tenant="x" * 5_000)
     await publish_crons(store, [refused, a_cron("* * * * *")], {"broken", "sweep"}, clock())
-    ticker = Ticker(store, lambda task: True)
+    ticker = CronSubmitter(store, lambda task: True)
     for _ in range(3):
         clock.advance(60)
         await ticker()
@@ -136,7 +136,7 @@ async def test_daylight_saving_fires_a_fixed_time_once() -> None:
         clock = ManualClock(start_at=at(day))
         store = MemoryStore(clock=clock)
         await publish(store, a_cron("30 2 * * *", tz="Europe/Paris"), clock())
-        ticker = Ticker(store, lambda task: True)
+        ticker = CronSubmitter(store, lambda task: True)
         for _ in range(24 * 60):
             clock.advance(60)
             await ticker()
@@ -150,7 +150,7 @@ async def test_reapers_return_a_lost_job_once(clock: ManualClock) -> None:
     await store.submit([a_job()])
     (lease,) = await claim(store)
     moments = iter(range(0, 10**9, 1))
-    reapers = [Reaper(store, InForce(), 90, monotonic=lambda: float(next(moments))) for _ in range(3)]
+    reapers = [Reaper(store, CurrentPolicy(), 90, monotonic=lambda: float(next(moments))) for _ in range(3)]
     clock.advance(ms=LEASE_MS)
     for reaper in reapers:
         await reaper()
@@ -167,7 +167,7 @@ async def test_a_jump_of_the_stores_clock_reaps_nobody(clock: ManualClock) -> No
     await store.submit([a_job()])
     await claim(store)
     mine = 100.0
-    reaper = Reaper(store, InForce(), 90, monotonic=lambda: mine)
+    reaper = Reaper(store, CurrentPolicy(), 90, monotonic=lambda: mine)
     await reaper()
     clock.advance(3_600)  # An hour in the store, a second here.
     mine += 1
@@ -184,7 +184,7 @@ async def test_a_jump_of_the_stores_clock_buries_no_worker(clock: ManualClock) -
     store = MemoryStore(clock=clock)
     await register(store)
     mine = 100.0
-    pruner = Pruner(store, InForce(), JumpWatch(90, lambda: mine))
+    pruner = Pruner(store, CurrentPolicy(), ClockJumpDetector(90, lambda: mine))
     await pruner()
     clock.advance(3_600)
     mine += 1
@@ -208,14 +208,14 @@ class WatchedStore(MemoryStore):
 @pytest.mark.parametrize("ago, looked", [(0.5, 0), (5.0, 1)])
 async def test_a_witness_believes_a_runner_that_has_just_seen_nothing_wait(ago: float, looked: int) -> None:
     store = WatchedStore(clock=ManualClock())
-    await Witness(store, InForce(), lambda: time.monotonic() - ago)()
+    await WaitSampler(store, CurrentPolicy(), lambda: time.monotonic() - ago)()
     assert store.looked == looked
 
 
 async def test_a_reaper_reads_the_stores_clock_seldom_while_nothing_is_overdue() -> None:
     store = WatchedStore(clock=ManualClock())
     mine = 100.0
-    reaper = Reaper(store, InForce(), 90, monotonic=lambda: mine)
+    reaper = Reaper(store, CurrentPolicy(), 90, monotonic=lambda: mine)
     for _ in range(24):
         await reaper()
         mine += 5

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from headway.core.job import JobId, NewJob
-from headway.core.lease import Answer, Lease
+from headway.core.lease import Lease, ReportStatus
 from headway.core.policy.document import Policy, reserved_slots
-from headway.core.policy.lanes import Clocks, plan
+from headway.core.policy.lanes import ShareClocks, plan
 from headway.core.policy.retry import Ending, Returned, judge
-from headway.policy_store.rule_documents import change_costs, govern
+from headway.policy_store.rule_documents import change_costs, write_rules
 from headway.policy_store.versions import load_policy
-from headway.stores.base import Beat, Exchange
+from headway.stores.base import Exchange, Heartbeat
 from headway.stores.memory import MemoryStore
 from headway.testing.clock import ManualClock
 from tests.conformance.builders import a_claim_id, a_worker
@@ -32,7 +32,7 @@ class _Member:
     """A worker: its slots, its clocks, and what it runs."""
 
     slots: int
-    clocks: Clocks = field(default_factory=Clocks)
+    clocks: ShareClocks = field(default_factory=ShareClocks)
     running: list[Lease] = field(default_factory=list)
 
 
@@ -50,17 +50,17 @@ class Pool:
     async def open(cls, policy: Policy, *, slots: int) -> Pool:
         """Put a policy in force and let one worker join."""
         pool = cls(policy)
-        await govern(pool.store, policy)
+        await write_rules(pool.store, policy)
         await pool.join("w1", slots=slots)
         return pool
 
     async def join(self, name: str, *, slots: int) -> None:
         self._members[name] = _Member(slots)
         worker = a_worker(name, slots=slots, reserved=reserved_slots(self.policy, slots, None))
-        await self.store.renew(Beat(worker, LEASE_MS, LEASE_MS, register=True))
+        await self.store.renew(Heartbeat(worker, LEASE_MS, LEASE_MS, register=True))
 
     async def leave(self, name: str) -> None:
-        await self.store.bury(name)
+        await self.store.mark_dead(name)
         del self._members[name]
 
     async def expect(self, **seconds: float) -> None:
@@ -99,10 +99,10 @@ class Pool:
         for member in self._members.values():
             member.running = [lease for lease in member.running if lease not in leases]
 
-    async def report_again(self, lease: Lease) -> Answer:
+    async def report_again(self, lease: Lease) -> ReportStatus:
         """Report a job once more that has ended."""
         answer = await self.store.exchange(Exchange(None, finished=[judge(Returned(None), lease, self.policy)]))
-        return dict(answer.refused).get(lease.job_id, Answer.OK)
+        return dict(answer.refused).get(lease.job_id, ReportStatus.OK)
 
     async def run(self, turns: int, name: str = "w1", *, seconds: float = 1) -> list[Lease]:
         """Let a worker claim so many times, each time ending all it ran before. Gives what it claimed, in order."""

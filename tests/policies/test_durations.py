@@ -8,10 +8,10 @@ import pytest
 
 from headway.core.errors import JobError, PolicyError
 from headway.core.job import JobId, NewJob, State
-from headway.core.lease import Answer, Lease
+from headway.core.lease import Lease, ReportStatus
 from headway.core.policy.document import Policy
-from headway.core.policy.ladder import Amendment, Elastic, Floor, Session, admit, cycle
-from headway.core.policy.lint import Load, check_policy
+from headway.core.policy.ladder import ElasticJob, Preemption, RunningJobs, RunningSession, admit, cycle
+from headway.core.policy.lint import OfferedLoad, check_policy
 from headway.core.policy.reader import policy_data, read_policy
 from headway.core.policy.retry import TimedOut
 from tests.conformance.builders import a_job
@@ -135,7 +135,7 @@ async def test_a_place_is_given_back_once(pool: Pool) -> None:
     await pool.submit(*jobs("slow", 10))
     first, *_ = await pool.claim()
     await pool.end(first)
-    assert await pool.report_again(first) is Answer.SAME
+    assert await pool.report_again(first) is ReportStatus.DUPLICATE
     await pool.claim()
     assert assigned(pool.running()) == {"slow": 3}
 
@@ -150,7 +150,7 @@ def test_limits_that_break_the_order_are_refused(policy: Policy) -> None:
 
 def test_a_limit_below_the_work_that_comes_in_is_reported(policy: Policy) -> None:
     # R3.36
-    findings = check_policy(policy, slots=10, load=Load(rungs={"fast": 2.0, "slow": 4.0})).findings
+    findings = check_policy(policy, slots=10, load=OfferedLoad(rungs={"fast": 2.0, "slow": 4.0})).findings
     assert [(finding.code, finding.key) for finding in findings] == [("below_load", "ladder.rungs[2].limit")]
 
 
@@ -159,12 +159,12 @@ def test_a_limit_below_the_work_that_comes_in_is_reported(policy: Policy) -> Non
 FAST, MEDIUM, SLOW = range(3)
 
 
-def a_floor(*elastic: int, others: tuple[int, int, int] = (0, 0, 0), sessions: int = 0) -> Floor:
+def a_floor(*elastic: int, others: tuple[int, int, int] = (0, 0, 0), sessions: int = 0) -> RunningJobs:
     """Ten slots; elastic jobs on these rungs, the first one oldest, and others by rung."""
-    running = tuple(Elastic(JobId(f"e{at}"), rung, started_at=at) for at, rung in enumerate(elastic))
+    running = tuple(ElasticJob(JobId(f"e{at}"), rung, started_at=at) for at, rung in enumerate(elastic))
     counts = tuple(others[rung] + elastic.count(rung) for rung in range(3))
-    halting = tuple(Session(JobId(f"s{at}"), started_at=at) for at in range(sessions))
-    return Floor(10, 10 - sum(counts) - sessions, counts, running, halting)
+    halting = tuple(RunningSession(JobId(f"s{at}"), started_at=at) for at in range(sessions))
+    return RunningJobs(10, 10 - sum(counts) - sessions, counts, running, halting)
 
 
 @pytest.mark.parametrize(
@@ -197,15 +197,15 @@ def a_floor(*elastic: int, others: tuple[int, int, int] = (0, 0, 0), sessions: i
     ],
 )
 def test_room_is_made_for_those_who_wait(
-    policy: Policy, floor: Floor, waiting: str, starts: bool, lowered: dict[str, str | None]
+    policy: Policy, floor: RunningJobs, waiting: str, starts: bool, lowered: dict[str, str | None]
 ) -> None:
     decided = cycle(policy.ladder, floor, [waiting])
     assert bool(decided.starts) is starts
-    assert set(decided.amendments) == {Amendment(JobId(name), rung) for name, rung in lowered.items()}
+    assert set(decided.amendments) == {Preemption(JobId(name), rung) for name, rung in lowered.items()}
 
 
 def test_a_session_is_never_queued_and_its_denial_lowers_one(policy: Policy) -> None:
     # R3.30, R3.31
     assert admit(policy.ladder, a_floor(SLOW)) == (True, ())
     admitted, amended = admit(policy.ladder, a_floor(SLOW, MEDIUM, others=(8, 0, 0)))
-    assert (admitted, amended) == (False, (Amendment(JobId("e0"), "medium"),))
+    assert (admitted, amended) == (False, (Preemption(JobId("e0"), "medium"),))

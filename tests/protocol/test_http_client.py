@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from headway.core.errors import ConfigError, HeadwayError, ServerRefused, ServerUnavailable, WorkerUnknown
-from headway.protocol.http_client import Caller, read_address
+from headway.protocol.http_client import HttpClient, read_address
 from tests.servers import Proxy, free_port
 from tests.worker.teller import Asked, Say, Teller, problem
 
@@ -23,7 +23,7 @@ def echo(asked: Asked) -> Say:
 
 
 async def ask(teller: Teller, **question: Any) -> dict[str, Any]:
-    caller = Caller(teller.address, SECRET)
+    caller = HttpClient(teller.address, SECRET)
     try:
         return await caller.ask("/there", question, dict)
     finally:
@@ -32,7 +32,7 @@ async def ask(teller: Teller, **question: Any) -> dict[str, Any]:
 
 async def test_a_connection_is_kept_and_the_token_goes_in_a_header() -> None:
     async with Teller(echo) as teller:
-        caller = Caller(teller.address + "/below/", SECRET)
+        caller = HttpClient(teller.address + "/below/", SECRET)
         for number in range(3):
             answer = await caller.ask("/there", {"number": number}, dict)
             assert answer == {"path": "/below/there", "body": {"number": number}}
@@ -46,7 +46,7 @@ async def test_a_kept_connection_that_the_server_has_closed_is_replaced() -> Non
     # R1.41
     cuts = [False, True, False]
     async with Teller(lambda _: Say({}, cut=cuts.pop(0))) as teller:
-        caller = Caller(teller.address)
+        caller = HttpClient(teller.address)
         await caller.ask("/", {}, dict)
         await caller.ask("/", {}, dict)
         await caller.close()
@@ -108,7 +108,7 @@ async def test_a_problem_becomes_an_error_with_its_code(say: Say, kind: type[Hea
 
 
 async def test_nobody_there_is_an_outage() -> None:
-    caller = Caller(f"http://127.0.0.1:{free_port()}", SECRET)
+    caller = HttpClient(f"http://127.0.0.1:{free_port()}", SECRET)
     with pytest.raises(ServerUnavailable, match="cannot be reached") as caught:
         await caller.ask("/", {}, dict)
     assert SECRET not in str(caught.value)
@@ -143,7 +143,7 @@ async def test_tls_needs_a_certificate_we_trust(
     if trusted:
         monkeypatch.setenv("SSL_CERT_FILE", f"{certificate}.crt")
     async with Teller(echo) as teller, Proxy(int(teller.address.rpartition(":")[2]), context) as proxy:
-        caller = Caller(f"https://127.0.0.1:{proxy.port}", SECRET)
+        caller = HttpClient(f"https://127.0.0.1:{proxy.port}", SECRET)
         if trusted:
             assert await caller.ask("/there", {}, dict) == {"path": "/there", "body": {}}
         else:
@@ -174,5 +174,5 @@ def test_addresses_tell_whether_others_can_read_along() -> None:
 @pytest.mark.parametrize("token", ["a b", "a\nb", "ä"])
 def test_a_token_that_is_none_is_refused_and_not_repeated(token: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        Caller("http://localhost", token)
+        HttpClient("http://localhost", token)
     assert token not in str(caught.value)

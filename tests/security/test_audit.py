@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from headway.security.audit import AUDIT, KEPT_MS, SEGMENT, Entry, read_audit, record
+from headway.security.audit import AUDIT, KEPT_MS, SEGMENT, AuditRecord, read_audit, record
 from headway.stores.base import Document, Store
 from headway.stores.memory import MemoryStore
 from headway.testing.clock import ManualClock
@@ -16,7 +16,7 @@ async def test_what_was_done_is_read_newest_first(store: Store, clock: ManualClo
         await record(store, who="aaaaaaaaaa", what="policy.put", target="policy", before=number, after=number + 1)
     found = await read_audit(store)
     assert [(entry.before, entry.after) for entry in found] == [(4, 5), (3, 4), (2, 3), (1, 2), (0, 1)]
-    assert found[0] == Entry(at=clock(), who="aaaaaaaaaa", what="policy.put", target="policy", before=4, after=5)
+    assert found[0] == AuditRecord(at=clock(), who="aaaaaaaaaa", what="policy.put", target="policy", before=4, after=5)
     assert await read_audit(store, limit=2) == found[:2]
 
 

@@ -11,11 +11,11 @@ import pytest
 
 from headway.core.errors import ConfigError, StoreUnavailable
 from headway.security import tokens as module
-from headway.security.audit import AUDIT, Entry, read_audit
+from headway.security.audit import AUDIT, AuditRecord, read_audit
 from headway.security.tokens import (
     TOKENS,
     USES,
-    Grant,
+    TokenGrant,
     Tokens,
     any_tokens,
     create_token,
@@ -41,7 +41,7 @@ def known(store: Store, *, may_open: bool = True, every: float = 0) -> Tokens:
     return Tokens(opener(store), may_open=may_open, every=every, clock_every=0)
 
 
-async def checked(tokens: Tokens, text: str) -> Grant | None:
+async def checked(tokens: Tokens, text: str) -> TokenGrant | None:
     await tokens.follow()
     return tokens.check(text)
 
@@ -107,7 +107,7 @@ async def test_who_made_and_ended_a_token_is_noted_with_before_and_after(store: 
     ended, made = await read_audit(store)
     told: dict[str, object] = {"scopes": ["read"], "tenant": "acme", "tasks": None, "note": ""}
     told |= {"rate": None, "expires_at": None, "revoked_at": None}
-    assert made == Entry(at=1, who="aaaaaaaaaa", what="token.create", target=token.token_id, after=told)
+    assert made == AuditRecord(at=1, who="aaaaaaaaaa", what="token.create", target=token.token_id, after=told)
     assert (ended.who, ended.before, ended.after) == ("local", told, told | {"revoked_at": 2})
 
 
@@ -128,14 +128,14 @@ async def test_a_revoked_token_keeps_the_server_closed_until_it_is_forgotten(sto
 
 async def test_a_token_grants_its_scopes_and_tenant(store: Store) -> None:
     token, text = await create_token(store, ["submit", "read"], tenant="acme", now_at=1)
-    assert await checked(known(store), text) == Grant(token.token_id, frozenset({"submit", "read"}), "acme")
+    assert await checked(known(store), text) == TokenGrant(token.token_id, frozenset({"submit", "read"}), "acme")
 
 
 async def test_a_worker_token_may_be_bound_to_tasks(store: Store) -> None:
     token, text = await create_token(store, ["worker", "read"], tasks=["b.*", "a", "a"], now_at=1)
     assert [one.tasks for one in await list_tokens(store)] == [("a", "b.*")]
     grant = await checked(known(store), text)
-    assert grant == Grant(token.token_id, frozenset({"worker", "read"}), None, ("a", "b.*"))
+    assert grant == TokenGrant(token.token_id, frozenset({"worker", "read"}), None, ("a", "b.*"))
     [made] = await read_audit(store)
     assert made.after["tasks"] == ["a", "b.*"]
 

@@ -13,9 +13,9 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from headway.security.tokens import Tokens, create_token
 from headway.server import problems
 from headway.server.auth import (
-    Caller,
-    Door,
-    Limiter,
+    AuthState,
+    FailureLimiter,
+    Principal,
     Scope,
     authorise,
     refuse_socket,
@@ -55,11 +55,11 @@ class Answer(NamedTuple):
 class House:
     """A store, its door, and a small application behind a guard. Its tokens are looked at all the time."""
 
-    def __init__(self, *, may_open: bool = True, limiter: Limiter | None = None, **guard: Any) -> None:
+    def __init__(self, *, may_open: bool = True, limiter: FailureLimiter | None = None, **guard: Any) -> None:
         self.store = MemoryStore(clock=ManualClock())
         self.reads = 0
         self.tokens = Tokens(self._open, may_open=may_open, every=0, clock_every=0)
-        self.door = Door(self.tokens, limiter or Limiter())
+        self.door = AuthState(self.tokens, limiter or FailureLimiter())
         self.seen: list[str] = []  # What the application was reached by.
         self.app = application(self)
         self.guard = Guard(self.app, self.tokens, **guard)
@@ -85,7 +85,7 @@ class House:
     ) -> Answer:
         """Send a request, with no header but those given, ``Host`` and the token."""
         parts = [body] if isinstance(body, bytes) else list(body)
-        return await self.ask_slowly(method, path, headers, _feed(parts), host=host, token=token, client=client)
+        return await self.ask_slowly(method, path, headers, _job_source(parts), host=host, token=token, client=client)
 
     async def ask_slowly(
         self,
@@ -123,7 +123,7 @@ async def call(app: Any, method: str, path: str, *, token: str | None = None) ->
     kind = "websocket" if method == "WS" else "http"
     scope = _scope(kind, path, (), "localhost", token, HERE)
     if kind == "http":
-        return await _answered(app, scope | {"method": method}, _feed([b""]))
+        return await _answered(app, scope | {"method": method}, _job_source([b""]))
     return await _answered(app, scope | {"subprotocols": [], "extensions": EXTENSIONS}, _connecting)
 
 
@@ -133,7 +133,7 @@ def application(house: House) -> FastAPI:
     api.state.door = house.door
     problems.install(api)
 
-    def told(caller: Caller) -> Response:
+    def told(caller: Principal) -> Response:
         return JSONResponse(
             {"scopes": sorted(caller.scopes), "tenant": caller.tenant, "token": caller.token_id, "open": caller.open}
         )
@@ -235,7 +235,7 @@ async def _connecting() -> dict[str, Any]:
     return {"type": "websocket.connect"}
 
 
-def _feed(parts: list[bytes]) -> Callable[[], Awaitable[dict[str, Any]]]:
+def _job_source(parts: list[bytes]) -> Callable[[], Awaitable[dict[str, Any]]]:
     async def receive() -> dict[str, Any]:
         if not parts:
             return {"type": "http.disconnect"}

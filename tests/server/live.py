@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Iterator
 
 from fastapi import FastAPI
 
-from headway.server.uvicorn_server import Server, address_of, bind
+from headway.server.uvicorn_server import UvicornServer, address_of, bind
 
 SMALL = 4_096  # Bytes that a system keeps for whoever does not read; it may make that twice as many.
 
@@ -21,7 +21,7 @@ async def served(api: FastAPI, *, small: bool = False) -> AsyncIterator[str]:
     listener = bind("127.0.0.1", 0)
     if small:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SMALL)
-    server = Server(api, listener)
+    server = UvicornServer(api, listener)
     serving = asyncio.create_task(server.run_here())
     try:
         while not server.started:

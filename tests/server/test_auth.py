@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from headway.security.tokens import id_of, list_tokens, revoke_token
-from headway.server.auth import Caller, Limiter, Scope, tenant_for, until_ended
+from headway.server.auth import FailureLimiter, Principal, Scope, tenant_for, until_ended
 from headway.server.problems import Problem
 from tests.server.door import House, connection
 
@@ -169,7 +169,7 @@ class Ticks:
 
 def test_failures_are_forgotten_after_a_while() -> None:
     ticks = Ticks()
-    limiter = Limiter(most=2, seconds=10, clock=ticks)
+    limiter = FailureLimiter(most=2, seconds=10, clock=ticks)
     assert [limiter.count("a", "") for _ in range(3)] == [0, 0, 10]
     ticks.now = 7.5
     assert limiter.count("a", "") == 3
@@ -179,14 +179,14 @@ def test_failures_are_forgotten_after_a_while() -> None:
 
 
 def test_a_failure_that_was_none_is_taken_back() -> None:
-    limiter = Limiter(most=1)
+    limiter = FailureLimiter(most=1)
     for _ in range(5):
         assert limiter.count("a", "1") == 0
         limiter.uncount("a", "1")
 
 
 def test_the_limiter_remembers_a_bounded_number() -> None:
-    limiter = Limiter(most=1, remembered=100)
+    limiter = FailureLimiter(most=1, remembered=100)
     for number in range(1_000):
         limiter.count("attacker", f"{number:010}")
         limiter.count(f"10.0.{number // 256}.{number % 256}", "")
@@ -220,7 +220,7 @@ async def test_addresses_of_one_ipv6_network_count_together() -> None:
 async def test_the_tenant_is_the_tokens_else_the_bodys(
     house: House, bound: str | None, wanted: str | None, tenant: str | int | None
 ) -> None:
-    caller = Caller(frozenset({Scope.SUBMIT}), tenant=bound)
+    caller = Principal(frozenset({Scope.SUBMIT}), tenant=bound)
     if tenant == 403:
         with pytest.raises(Problem) as caught:
             tenant_for(caller, wanted)
@@ -320,7 +320,7 @@ async def test_what_is_held_open_is_told_when_its_token_is_revoked(house: House)
     house.tokens.every = 0.02
     token = await house.token("read")
     assert (await house.ask("GET", "/read", token=token)).status == 200
-    caller = Caller(frozenset({Scope.READ}), token_id=id_of(token))
+    caller = Principal(frozenset({Scope.READ}), token_id=id_of(token))
     waiting = asyncio.ensure_future(until_ended(connection(house, {"type": "http"}), caller))
     await house.tokens.follow_anew()
     assert not waiting.done()

@@ -11,10 +11,10 @@ from websockets.asyncio.client import connect
 
 from headway import Estimate, Headway
 from headway.core.lease import Lease
-from headway.estimates.history import Lessons
+from headway.estimates.history import DurationHistory
 from headway.server import event_stream
 from headway.server import service as services
-from headway.stores.base import Beat, Store
+from headway.stores.base import Heartbeat, Store
 from tests.conformance.builders import a_worker, claim
 from tests.server.live import served
 
@@ -31,12 +31,12 @@ def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
 async def store(app: Headway) -> Store:
     """A store that has seen jobs of four seconds, with a worker whose two slots are filled."""
     store = await app.client.store()
-    lessons = Lessons()
+    lessons = DurationHistory()
     for _ in range(20):
         lessons.note([(a_lease(), SECONDS)])
     await lessons.publish(store)
     worker = a_worker("w1", slots=2, reserved=0, offers=("task:*",))
-    await store.renew(Beat(worker, 60_000, 60_000, register=True))
+    await store.renew(Heartbeat(worker, 60_000, 60_000, register=True))
     await app.tasks["add"].aenqueue(1)
     await app.tasks["add"].aenqueue(2)
     assert len(await claim(store, "w1", free=2)) == 2

@@ -14,10 +14,10 @@ import pytest
 from headway import Headway
 from headway.core.errors import IllegalMove, JobFailed
 from headway.core.job import JobId, State
-from headway.maintenance.archiver import Archivist
+from headway.maintenance.archiver import Archiver
 from headway.security.tokens import create_token
 from headway.server.api import headway_api
-from headway.stores.base import Archival
+from headway.stores.base import ArchiveSource
 from headway.stores.open import open_archive
 from headway.worker.embedded import Worker
 from tests.conftest import ADDRESSES, postgres
@@ -46,9 +46,9 @@ async def app(store_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 async def archive(app: Headway) -> None:
     """Do what workers do every two seconds."""
     store = await app.client.store()
-    assert isinstance(store, Archival)
+    assert isinstance(store, ArchiveSource)
     found = open_archive(postgres().url, store.namespace)
-    await Archivist(store, found)()
+    await Archiver(store, found)()
     await found.close()
 
 

@@ -24,7 +24,7 @@ from headway.security.tickets import make_ticket
 from headway.security.tokens import create_token, revoke_token
 from headway.server import guard
 from headway.server.api import headway_api
-from headway.server.connection_limits import Protocol
+from headway.server.connection_limits import HttpProtocol
 from headway.server.guard import BODY_MAX, Guard
 from headway.server.pages import write_cursor
 from headway.server.problems import PROBLEM_JSON, STATUSES, Problem
@@ -812,7 +812,7 @@ RAW: dict[str, list[bytes]] = {
 @pytest.fixture
 async def port(place: Place, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[int]:
     """A server that is soon out of patience."""
-    monkeypatch.setattr(Protocol, "head_seconds", 0.3)
+    monkeypatch.setattr(HttpProtocol, "head_seconds", 0.3)
     monkeypatch.setitem(Guard.__init__.__kwdefaults__ or {}, "body_seconds", 0.4)
     async with served(place.api) as address:
         yield int(address.rpartition(":")[2])

@@ -25,9 +25,9 @@ from headway.core.policy.document import BUILT_IN, Policy, Reserve
 from headway.core.policy.retry import Raised, Returned, judge
 from headway.core.snapshot import Plan, Take
 from headway.core.worker import WorkerState
-from headway.metrics.documents import TALLIES, Row, Tally, encode
-from headway.metrics.export import idle_reserve, measure, write_text
-from headway.metrics.recorder import Tallies
+from headway.metrics.documents import METRICS, MetricsDocument, Row, encode
+from headway.metrics.export import collect, idle_reserve, write_text
+from headway.metrics.recorder import MetricsRecorder
 from headway.policy_store.catalogue import TaskEntry, publish_tasks
 from headway.server.metrics import render
 from headway.stores.base import Exchange, LaneStats, Store
@@ -89,13 +89,13 @@ async def test_every_metric_of_the_contract_is_there(store: Store) -> None:
     # R5.27, R5.84, R5.85, R5.86, R5.87, R5.88, R5.89, R5.90, R5.91, R5.92, R5.93, R5.94
     await register(store)
     await submit(store, a_job())
-    tallies = Tallies()
+    recorder = MetricsRecorder()
     lease = await claim_one(store)
     await end(store, lease)
-    tallies.claimed([lease])
-    tallies.note([(lease, 0.1)])
-    tallies.reported([judge(Returned(None), lease, BUILT_IN)], ())
-    await tallies.publish(store)
+    recorder.claimed([lease])
+    recorder.note([(lease, 0.1)])
+    recorder.reported([judge(Returned(None), lease, BUILT_IN)], ())
+    await recorder.publish(store)
     text = (await render(store, BUILT_IN))[0].decode()
     for name, (kind, labels) in CONTRACT.items():
         assert f"# TYPE {name} {kind}\n" in text
@@ -115,7 +115,7 @@ async def test_both_formats_can_be_read_and_say_the_same(store: Store) -> None:
     found = [sample for family in families for sample in family.samples]
     plain = read(body.decode())
     assert {_spelled(sample): sample.value for sample in found} == plain
-    assert read(write_text(await measure(store, BUILT_IN))) == plain  # What a worker writes without the library.
+    assert read(write_text(await collect(store, BUILT_IN))) == plain  # What a worker writes without the library.
 
 
 async def test_the_service_shows_them(http: httpx.AsyncClient, app: Headway) -> None:
@@ -190,7 +190,7 @@ async def test_workers_and_how_full_they_are(store: Store) -> None:
     await claim(store, "w1", free=3)
     await claim(store, "w2", free=2)
     await store.drain("w2")
-    await store.bury("w3")
+    await store.mark_dead("w3")
     found = await samples(store)
     assert {state.value: found[f'workers_total{{status="{state}"}}'] for state in WorkerState} == {
         "active": 1, "draining": 1, "dead": 1,
@@ -229,15 +229,15 @@ def test_reserved_slots_that_stand_idle_while_others_wait_are_shown(
 async def test_labels_stay_few_whatever_lanes_and_reasons_there_are(store: Store) -> None:
     await register(store)
     await submit(store, a_job(lane="gone"), a_job(lane="forgotten"), a_job(tenant="acme", task="secret.task"))
-    tallies = Tallies()
+    recorder = MetricsRecorder()
     found_lease = await claim_one(store)
     for lane in ("gone", "forgotten"):
         lease = found_lease._replace(lane=lane)
-        tallies.claimed([lease])
-        tallies.ended(lease, judge(Raised(BOOM), lease, BUILT_IN), 0.1)
+        recorder.claimed([lease])
+        recorder.ended(lease, judge(Raised(BOOM), lease, BUILT_IN), 0.1)
         failed = judge(Raised(JobError("E", "no", retriable=False)), lease, BUILT_IN)
-        tallies.ended(lease, failed._replace(reason=f"because {lane}"), 0.1)
-    await tallies.publish(store)
+        recorder.ended(lease, failed._replace(reason=f"because {lane}"), 0.1)
+    await recorder.publish(store)
     body = (await render(store, BUILT_IN))[0].decode()
     found = read(body)
     assert found['queue_age_seconds_count{priority="other"}'] == 2
@@ -358,11 +358,11 @@ async def test_attempts_are_shown_by_task_of_the_catalogue_and_no_other() -> Non
     store = MemoryStore(clock=ManualClock())
     rows: dict[str, Row] = {f"tasks|completed|known-{number}": [number, 1_000.0 * number] for number in range(1, 203)}
     rows |= {"tasks|retried|known-7": [2, 500.0], "tasks|completed|stranger|\n": [5, 50.0]}
-    await store.write(TALLIES, "p", encode(Tally(rows=rows)))
+    await store.write(METRICS, "p", encode(MetricsDocument(rows=rows)))
     await publish_tasks(
         store, [TaskEntry(name=f"known-{number}", lane="medium", executor="thread") for number in range(1, 203)]
     )
-    shown = [line for line in write_text(await measure(store, BUILT_IN)).splitlines() if "headway_task_run_sec" in line]
+    shown = [line for line in write_text(await collect(store, BUILT_IN)).splitlines() if "headway_task_run_sec" in line]
     assert "# TYPE headway_task_run_seconds summary" in shown
     assert 'headway_task_run_seconds_count{outcome="completed",task="known-202"} 202.0' in shown
     assert 'headway_task_run_seconds_sum{outcome="retried",task="known-7"} 0.5' in shown
@@ -380,7 +380,7 @@ async def test_a_worker_counts_by_task(app: Headway) -> None:
     async with Worker(app):
         await (await metered.aenqueue()).aresult(timeout=30)
     store = await app.client.store()
-    shown = write_text(await measure(store, BUILT_IN))
+    shown = write_text(await collect(store, BUILT_IN))
     assert 'headway_task_run_seconds_count{outcome="completed",task="metered"} 1.0' in shown
 
 
@@ -389,7 +389,7 @@ LINTED = re.compile(r"counter|gauge|histogram|summary")
 
 async def test_no_name_holds_a_type_and_no_label_is_reserved() -> None:
     store = MemoryStore(clock=ManualClock())
-    for family in await measure(store, BUILT_IN):
+    for family in await collect(store, BUILT_IN):
         assert not LINTED.search(family.name), family.name
         labels = {label for sample in family.samples for label, _ in sample.labels}
         assert "quantile" not in labels

@@ -12,21 +12,21 @@ from typing import Any
 import pytest
 import uvicorn
 
-from headway.server.connection_limits import NoFalseAlarms, Protocol
+from headway.server.connection_limits import HandshakeLogFilter, HttpProtocol
 from headway.server.guard import CSP, UVICORN
 from tests.server.door import House
 
 GOOD = b"GET /read HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
-class Hasty(Protocol):
+class Hasty(HttpProtocol):
     """Gives up soon."""
 
     head_seconds = 0.2
 
 
 @asynccontextmanager
-async def listening(house: House, protocol: type[Protocol] = Protocol) -> AsyncIterator[int]:
+async def listening(house: House, protocol: type[HttpProtocol] = HttpProtocol) -> AsyncIterator[int]:
     """Serve on a free port; gives it."""
     options: dict[str, Any] = {**UVICORN, "http": protocol}
     config = uvicorn.Config(house.guard, port=0, lifespan="off", log_config=None, access_log=False, **options)
@@ -135,8 +135,8 @@ def test_only_the_false_alarm_is_dropped() -> None:
     def record(text: str) -> logging.LogRecord:
         return logging.LogRecord("uvicorn.error", logging.ERROR, "file", 1, text, (), None)
 
-    assert not NoFalseAlarms().filter(record("ASGI callable returned without completing handshake."))
-    assert NoFalseAlarms().filter(record("Exception in ASGI application\n"))
+    assert not HandshakeLogFilter().filter(record("ASGI callable returned without completing handshake."))
+    assert HandshakeLogFilter().filter(record("Exception in ASGI application\n"))
 
 
 @pytest.mark.parametrize(

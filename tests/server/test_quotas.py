@@ -16,13 +16,13 @@ from headway.client.settings import Settings
 from headway.core.errors import ConfigError, TooMany
 from headway.core.job import State
 from headway.core.worker import WorkerState
-from headway.policy_store.current import InForce
+from headway.policy_store.current import CurrentPolicy
 from headway.security.tickets import TICKET_MS
 from headway.security.tokens import Tokens, create_token, revoke_token
-from headway.server.auth import Caller, Scope
-from headway.server.gateway.long_poll import Ask
-from headway.server.gateway.revocation import Dismissing
-from headway.server.gateway.service import Desk, NewWorker
+from headway.server.auth import Principal, Scope
+from headway.server.gateway.long_poll import PollOptions
+from headway.server.gateway.revocation import RevocationEnforcer
+from headway.server.gateway.service import NewWorker, WorkerGateway
 from headway.server.problems import Problem
 from headway.server.quotas import Bucket, Quotas
 from headway.stores.base import Store
@@ -32,7 +32,7 @@ from tests.server.live import served
 from tests.server.test_workers import TASKS, WORKERS, problem, register, submit
 from tests.worker.test_policy_live import until
 
-SUBMITTER = Caller(frozenset({Scope.SUBMIT}), token_id="a")
+SUBMITTER = Principal(frozenset({Scope.SUBMIT}), token_id="a")
 
 
 class Clock:
@@ -72,8 +72,8 @@ def test_each_token_has_its_own_rate() -> None:
     # S-20
     clock = Clock()
     counted = quotas(clock, token_rate="2/min")
-    slow, other = SUBMITTER, Caller(frozenset(), token_id="b")
-    fast = Caller(frozenset(), token_id="c", rate="100/s")
+    slow, other = SUBMITTER, Principal(frozenset(), token_id="b")
+    fast = Principal(frozenset(), token_id="c", rate="100/s")
     counted.submit(slow, 2)
     with pytest.raises(Problem) as refused:
         counted.submit(slow)
@@ -84,7 +84,7 @@ def test_each_token_has_its_own_rate() -> None:
     clock.now = 30.0
     counted.submit(slow)
     for _ in range(1_000):
-        counted.submit(Caller(frozenset(), open=True))  # Without tokens nobody is counted.
+        counted.submit(Principal(frozenset(), open=True))  # Without tokens nobody is counted.
 
 
 @pytest.mark.parametrize("rate", ["", "fast", "0/s", "-1/s"])
@@ -232,12 +232,12 @@ async def test_workers_of_one_token_are_bounded_and_those_that_left_make_room(ap
 
 
 async def test_workers_that_register_at_once_are_counted(store: Store) -> None:
-    desk = Desk(store, InForce(settled=True))
+    gateway = WorkerGateway(store, CurrentPolicy(settled=True))
     answers = await asyncio.gather(
-        *(desk.register(NewWorker(), token_id="a", most=3) for _ in range(10)), return_exceptions=True
+        *(gateway.register(NewWorker(), token_id="a", most=3) for _ in range(10)), return_exceptions=True
     )
     assert sum(isinstance(answer, TooMany) for answer in answers) == 7
-    await desk.close()
+    await gateway.close()
 
 
 @pytest.mark.parametrize("seconds", [601, 86_400])
@@ -253,31 +253,31 @@ async def test_no_worker_counts_for_longer_than_minutes_without_a_heartbeat(
 
 async def test_revoking_a_token_ends_its_workers_and_gives_their_jobs_back(store: Store) -> None:
     # S-2, S-20
-    desk = Desk(store, InForce(settled=True))
+    gateway = WorkerGateway(store, CurrentPolicy(settled=True))
 
     async def opened() -> Store:
         return store
 
     tokens = Tokens(opened, every=0, clock_every=0)
-    chore = Dismissing(desk, tokens)
+    chore = RevocationEnforcer(gateway, tokens)
     good, bad = [await create_token(store, ["worker"], now_at=1) for _ in range(2)]
-    workers = [await desk.register(NewWorker(slots=1), token_id=token.token_id) for token, _ in (good, bad)]
+    workers = [await gateway.register(NewWorker(slots=1), token_id=token.token_id) for token, _ in (good, bad)]
     ids = [await submit_one(store, a_job()) for _ in range(2)]
     for worker in workers:
-        polled = await desk.poll(worker.worker_id, Ask(free=1), token_id=worker.token_id)
+        polled = await gateway.poll(worker.worker_id, PollOptions(free=1), token_id=worker.token_id)
         assert len(polled.leases) == 1
     await chore()
-    assert {one.state for one in (await store.survey()).workers} == {WorkerState.ACTIVE}
+    assert {one.state for one in (await store.diagnose()).workers} == {WorkerState.ACTIVE}
     await revoke_token(store, bad[0].token_id, now_at=2)
     await chore()
-    states = {one.worker_id: one.state for one in (await store.survey()).workers}
+    states = {one.worker_id: one.state for one in (await store.diagnose()).workers}
     assert states == {workers[0].worker_id: WorkerState.ACTIVE, workers[1].worker_id: WorkerState.DEAD}
     jobs = [job for job in await store.get(ids) if job is not None]
     assert sorted(job.state for job in jobs) == [State.EXECUTING, State.QUEUED]
     [back] = [job for job in jobs if job.state is State.QUEUED]
     assert (back.attempts, back.crashes) == (0, 0)
     await chore()
-    await desk.close()
+    await gateway.close()
 
 
 @pytest.mark.parametrize("store_name", ["memory"])
@@ -291,22 +291,22 @@ async def test_a_server_ends_the_workers_of_a_revoked_token_by_itself(app: Headw
         await revoke_token(store, token.token_id, now_at=2)
 
         async def are_dead() -> bool:
-            return [one.state for one in (await store.survey()).workers] == [WorkerState.DEAD]
+            return [one.state for one in (await store.diagnose()).workers] == [WorkerState.DEAD]
 
         await until(are_dead, within=30.0)
 
 
 async def test_a_worker_left_over_from_an_open_server_ends_with_the_first_token(store: Store) -> None:
-    desk = Desk(store, InForce(settled=True))
+    gateway = WorkerGateway(store, CurrentPolicy(settled=True))
 
     async def opened() -> Store:
         return store
 
-    chore = Dismissing(desk, Tokens(opened, every=0, clock_every=0))
-    await desk.register(NewWorker())
+    chore = RevocationEnforcer(gateway, Tokens(opened, every=0, clock_every=0))
+    await gateway.register(NewWorker())
     await chore()
-    assert [one.state for one in (await store.survey()).workers] == [WorkerState.ACTIVE]
+    assert [one.state for one in (await store.diagnose()).workers] == [WorkerState.ACTIVE]
     await create_token(store, ["admin"], now_at=1)
     await chore()
-    assert [one.state for one in (await store.survey()).workers] == [WorkerState.DEAD]
-    await desk.close()
+    assert [one.state for one in (await store.diagnose()).workers] == [WorkerState.DEAD]
+    await gateway.close()

@@ -17,12 +17,12 @@ from fastapi import FastAPI
 from headway import Headway
 from headway.client.task import Call
 from headway.core.errors import StoreUnavailable
-from headway.core.job import Submitted
+from headway.core.job import SubmitReply
 from headway.core.policy.document import BUILT_IN
 from headway.maintenance.recovery import overdue, reap
 from headway.server.api import headway_api
-from headway.server.maintenance import upkeep
-from headway.server.submit_batcher import Intake
+from headway.server.maintenance import run_maintenance
+from headway.server.submit_batcher import SubmitBatcher
 from headway.stores.base import Store
 from tests.conftest import ADDRESSES
 from tests.server.conftest import client_for, make_app
@@ -362,7 +362,7 @@ class Hiccups:
         self._trouble = trouble
         self.tries = 0
 
-    async def submit_calls(self, calls: Sequence[Call[Any]]) -> list[Submitted]:
+    async def submit_calls(self, calls: Sequence[Call[Any]]) -> list[SubmitReply]:
         self.tries += 1
         await asyncio.sleep(0)
         if any(b"poison" in call.new.payload for call in calls):
@@ -372,16 +372,16 @@ class Hiccups:
 
 async def intake_of(app: Headway, trouble: Exception, values: list[str]) -> tuple[Hiccups, list[Any]]:
     hiccups = Hiccups(app, trouble)
-    intake = Intake(hiccups)  # type: ignore[arg-type]
+    submit_batcher = SubmitBatcher(hiccups)  # type: ignore[arg-type]
     calls = [app.tasks["fail"].call_named({"message": value}) for value in values]
     async with asyncio.timeout(SOON):
-        return hiccups, await asyncio.gather(*(intake.submit(call) for call in calls), return_exceptions=True)
+        return hiccups, await asyncio.gather(*(submit_batcher.submit(call) for call in calls), return_exceptions=True)
 
 
 @pytest.mark.parametrize("store_name", ["memory"])
 async def test_a_task_that_meets_a_mistake_of_ours_holds_up_no_other(app: Headway) -> None:
     _, answers = await intake_of(app, RuntimeError("nobody thought of this"), ["a", "poison", "b"])
-    assert [type(answer) for answer in answers] == [Submitted, RuntimeError, Submitted]
+    assert [type(answer) for answer in answers] == [SubmitReply, RuntimeError, SubmitReply]
 
 
 @pytest.mark.parametrize("store_name", ["memory"])
@@ -398,9 +398,9 @@ async def test_one_worker_more_than_there_are_seats_is_served(
     monkeypatch.setattr("headway.server.gateway.service.SEATS_MAX", 1)
     first, second = await register(http), await register(http)
     waiting = asyncio.create_task(first.poll(1, wait_seconds=5))
-    desk = await api.state.service.desk()
+    gateway = await api.state.service.gateway()
     async with asyncio.timeout(SOON):
-        while not (first.worker_id in desk._seats and desk._seats[first.worker_id].polls):  # noqa: ASYNC110
+        while not (first.worker_id in gateway._sessions and gateway._sessions[first.worker_id].polls):  # noqa: ASYNC110
             await asyncio.sleep(0.001)
     assert (await second.poll(1))["tasks"] == []  # Its seat is the only one that nobody sits on.
     task_id = await submit(http)
@@ -429,9 +429,9 @@ async def test_a_chore_that_fails_is_tried_again_and_stops_no_other(
         if failed.is_set():
             learned.set()
 
-    monkeypatch.setattr("headway.server.maintenance.Overtime", Failing)
-    monkeypatch.setattr(await api.state.service.desk(), "learn", learn)
-    async with upkeep(api.state.service), asyncio.timeout(SOON):
+    monkeypatch.setattr("headway.server.maintenance.TimeoutEnforcer", Failing)
+    monkeypatch.setattr(await api.state.service.gateway(), "learn", learn)
+    async with run_maintenance(api.state.service), asyncio.timeout(SOON):
         await learned.wait()
     assert "nobody thought of this" in caplog.text
 

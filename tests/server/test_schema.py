@@ -14,15 +14,15 @@ from schemathesis.checks import CHECKS
 
 from headway.security.tokens import create_token
 from headway.server.api import headway_api
-from headway.server.auth import Limiter
+from headway.server.auth import FailureLimiter
 from headway.server.problems import STATUSES
-from headway.server.uvicorn_server import Server, address_of, bind
+from headway.server.uvicorn_server import UvicornServer, address_of, bind
 from tests.server.conftest import make_app
 
 pytestmark = pytest.mark.filterwarnings("ignore::hypothesis.errors.HypothesisDeprecationWarning")
 
 API = headway_api(make_app("memory://"))
-API.state.service.limiter = Limiter(most=1_000_000)  # Attempts with a wrong token are part of it.
+API.state.service.limiter = FailureLimiter(most=1_000_000)  # Attempts with a wrong token are part of it.
 SCHEMA = API.openapi()
 schema = schemathesis.openapi.from_dict(SCHEMA)
 
@@ -42,7 +42,7 @@ MANY = settings(FEW, max_examples=1_000)
 def served() -> Iterator[tuple[str, str]]:
     """The application on a thread of its own. Gives its address and a token that may do everything."""
     listener = bind("127.0.0.1", 0)
-    server = Server(API, listener)
+    server = UvicornServer(API, listener)
     made: list[str] = []
     ready = threading.Event()
 

@@ -16,7 +16,7 @@ from headway import Headway
 from headway.observability.logs import ConsoleFormatter, JsonFormatter
 from headway.security.tokens import create_token
 from headway.server.api import headway_api
-from headway.server.maintenance import upkeep
+from headway.server.maintenance import run_maintenance
 from tests.cli.command import Cli
 from tests.server.conftest import client_for
 from tests.server.live import served
@@ -152,7 +152,7 @@ async def test_the_password_of_a_store_that_is_away_is_told_to_nobody(
     monkeypatch.setattr("headway.stores.redis.client.PATIENCE", 0.05)
     app = Headway(address, token=PASSWORD)
     api = headway_api(app, hosts=["testserver"])
-    async with upkeep(api.state.service), client_for(api) as http:
+    async with run_maintenance(api.state.service), client_for(api) as http:
         for method, path in (
             ("GET", TASKS),
             ("POST", TASKS),

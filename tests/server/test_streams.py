@@ -19,10 +19,10 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from headway import Headway
 from headway.core.job import JobId, State
 from headway.core.policy.document import BUILT_IN, Ladder, Rung
-from headway.core.policy.ladder import Amendment
+from headway.core.policy.ladder import Preemption
 from headway.policy_store.versions import apply_policy
 from headway.security.tokens import create_token, revoke_token
-from headway.server.connection_limits import LetsGo
+from headway.server.connection_limits import SlowReaderGuard
 from headway.server.routes import streams
 from headway.worker.embedded import Worker
 from tests.faults.conftest import wait_until
@@ -129,7 +129,7 @@ async def test_a_start_and_a_downgrade_are_told_with_their_seconds(app: Headway,
         while (began := json.loads(await socket.recv()))["type"] != "started":
             pass
         assert (began["duration"], began["seconds"]) == ("slow", 90.0)
-        assert await store.amend([Amendment(JobId(job.id), "fast")]) == [True]
+        assert await store.preempt([Preemption(JobId(job.id), "fast")]) == [True]
         told = await messages(socket)
     [lowered] = [message for message in told if message["type"] == "duration"]
     assert (lowered["duration"], lowered["from"], lowered["seconds"]) == ("fast", "slow", 60.0)
@@ -272,15 +272,15 @@ async def test_a_stream_whose_reader_does_not_read_ends(
 async def test_a_connection_whose_reader_does_not_read_is_cut(
     api: FastAPI, app: Headway, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
-    lost: list[LetsGo] = []
-    lose = LetsGo.connection_lost
+    lost: list[SlowReaderGuard] = []
+    lose = SlowReaderGuard.connection_lost
 
-    def noted(protocol: LetsGo, problem: Exception | None) -> None:
+    def noted(protocol: SlowReaderGuard, problem: Exception | None) -> None:
         lose(protocol, problem)
         lost.append(protocol)
 
-    monkeypatch.setattr(LetsGo, "connection_lost", noted)
-    monkeypatch.setattr(LetsGo, "read_seconds", 0.2)
+    monkeypatch.setattr(SlowReaderGuard, "connection_lost", noted)
+    monkeypatch.setattr(SlowReaderGuard, "read_seconds", 0.2)
     request = request_for(await large_result(app), way)
     async with served(api, small=True) as address:
         with asked(address, request) as reader:
@@ -293,7 +293,7 @@ async def test_a_connection_whose_reader_does_not_read_is_cut(
 async def test_a_reader_who_reads_slowly_is_told_everything(
     api: FastAPI, app: Headway, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
-    monkeypatch.setattr(LetsGo, "read_seconds", 1.0)
+    monkeypatch.setattr(SlowReaderGuard, "read_seconds", 1.0)
     request = request_for(await large_result(app), way)
     async with served(api, small=True) as address:
         with asked(address, request) as reader:

@@ -11,8 +11,8 @@ import httpx
 import pytest
 
 from headway import Headway
-from headway.core.worker import Worker as Record
-from headway.stores.base import Beat
+from headway.core.worker import WorkerInfo as Record
+from headway.stores.base import Heartbeat
 from headway.worker.embedded import Worker
 
 TASKS = "/api/v1/tasks"
@@ -306,7 +306,7 @@ async def test_why_names_what_a_task_waits_for(app: Headway, http: httpx.AsyncCl
     why = (await http.get(f"{TASKS}/{task_id}/why")).json()
     assert ([reason["code"] for reason in why["reasons"]], why["passed_over"]) == (["no_worker"], 0)
     worker = Record(worker_id="w", host="h", pid=1, slots=1, reserved=0, offers=("task:add",), version="0")
-    await (await app.client.store()).renew(Beat(worker, 60_000, 10_000, register=True))
+    await (await app.client.store()).renew(Heartbeat(worker, 60_000, 10_000, register=True))
     why = (await http.get(f"{TASKS}/{task_id}")).json()["why"]
     assert [reason["code"] for reason in why] == ["unservable"]
     assert why[0]["missing"] == ["gpu"]

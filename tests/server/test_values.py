@@ -16,14 +16,14 @@ from headway.core.lease import Lease
 from headway.core.policy.document import BUILT_IN
 from headway.core.policy.retry import Raised, Returned
 from headway.maintenance.reaper import Reaper
-from headway.metrics.recorder import Tallies
-from headway.policy_store.current import InForce
+from headway.metrics.recorder import MetricsRecorder
+from headway.policy_store.current import CurrentPolicy
 from headway.server.api import headway_api
 from headway.server.metrics import render
-from headway.stores.base import Beat, Store
+from headway.stores.base import Heartbeat, Store
 from headway.stores.memory import MemoryStore
 from headway.testing.clock import ManualClock
-from headway.worker.lease_renewer import Keeper
+from headway.worker.lease_renewer import LeaseRenewer
 from tests.conformance.builders import BOOM, a_job, a_worker, claim, claim_one, end, register, submit
 from tests.server.conftest import client_for
 from tests.worker.test_lease_renewer import Told, Unreachable
@@ -239,7 +239,7 @@ async def test_the_queue_is_told_in_numbers_that_are_right(
     await register(kept, "w1", slots=5)
     await register(kept, "w2", slots=7)
     await register(kept, "gone", slots=100)
-    await kept.bury("gone")
+    await kept.mark_dead("gone")
     await kept.drain("w2")
     await submit(kept, *(a_job(lane="high", max_retries=0) for _ in range(5)))
     leases = await claim(kept, "w1")
@@ -267,11 +267,11 @@ async def test_a_worker_is_listed_with_all_it_said_of_itself(
     # R5.32
     started = moment(clock)
     worker = a_worker("w1", slots=4, reserved=1, offers=("gpu", "task:resize"), version="2.7.1")
-    await kept.renew(Beat(worker, 90_000, 10_000, register=True))
+    await kept.renew(Heartbeat(worker, 90_000, 10_000, register=True))
     [job_id] = await submit(kept, a_job(lane="high"))
     lease = await claim_one(kept)
     clock.advance(20)
-    await kept.renew(Beat(worker, 90_000, 10_000, [(lease.job_id, lease.token)]))
+    await kept.renew(Heartbeat(worker, 90_000, 10_000, [(lease.job_id, lease.token)]))
     [listed] = (await http.get(f"{API}/workers")).json()["workers"]
     assert listed == {
         "worker_id": "w1",
@@ -289,15 +289,15 @@ async def test_a_worker_is_listed_with_all_it_said_of_itself(
     }
     await kept.drain("w1")
     assert (await http.get(f"{API}/workers")).json()["workers"][0]["status"] == "draining"
-    await kept.bury("w1")
+    await kept.mark_dead("w1")
     assert (await http.get(f"{API}/workers")).json()["workers"][0]["status"] == "dead"
 
 
 # ---------------------------------------------------------------------- heartbeats
 
 
-async def failures(store: Store, tallies: Tallies) -> float:
-    await tallies.publish(store)
+async def failures(store: Store, recorder: MetricsRecorder) -> float:
+    await recorder.publish(store)
     text = (await render(store, BUILT_IN))[0].decode()
     return float(
         next(line for line in text.splitlines() if line.startswith("worker_heartbeat_failures_total ")).split()[1]
@@ -306,28 +306,28 @@ async def failures(store: Store, tallies: Tallies) -> float:
 
 async def test_each_renewal_that_a_store_refuses_is_counted(clock: ManualClock) -> None:
     # R5.92
-    store, tallies = Unreachable(clock=clock), Tallies()
+    store, recorder = Unreachable(clock=clock), MetricsRecorder()
     await register(store)
-    assert await failures(store, tallies) == 0
+    assert await failures(store, recorder) == 0
     store.refusals = 3
-    keeper = Keeper(
-        store, lambda: a_worker("w1"), list, Told(), heartbeat=0.05, dead_after=60, confirm=10, tallies=tallies
+    keeper = LeaseRenewer(
+        store, lambda: a_worker("w1"), list, Told(), heartbeat=0.05, dead_after=60, confirm=10, recorder=recorder
     )
     assert await keeper.renew()
-    assert await failures(store, tallies) == 3
+    assert await failures(store, recorder) == 3
 
 
 async def test_a_worker_that_falls_silent_is_counted_once(clock: ManualClock) -> None:
     # R5.92
-    store, tallies = MemoryStore(clock=clock), Tallies()
+    store, recorder = MemoryStore(clock=clock), MetricsRecorder()
     await register(store, "w1")
     await register(store, "w2")
     await submit(store, *(a_job(lane="high") for _ in range(4)))
     assert len([*await claim(store, "w1", free=3), *await claim(store, "w2", free=1)]) == 4
     monotonic = 0.0
-    reaper = Reaper(store, InForce(), 90, monotonic=lambda: monotonic, tallies=tallies)
+    reaper = Reaper(store, CurrentPolicy(), 90, monotonic=lambda: monotonic, recorder=recorder)
     await reaper()
     clock.advance(91)
     monotonic = 91.0
     await reaper()
-    assert await failures(store, tallies) == 2
+    assert await failures(store, recorder) == 2

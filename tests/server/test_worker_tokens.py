@@ -53,7 +53,7 @@ async def furnish(app: Headway) -> Any:
 
 
 async def kept(store: Any) -> list[Any]:
-    rules = (await store.survey()).rules
+    rules = (await store.diagnose()).rules
     return [await read_tasks(store), [one for one, _ in await read_crons(store)], dict(rules.limits)]
 
 

@@ -15,11 +15,11 @@ from headway import Headway
 from headway.core.policy.reader import policy_data
 from headway.core.policy.retry import Returned
 from headway.policy_store.catalogue import CronDocument, TaskEntry, read_crons
-from headway.protocol.worker import Polled as PolledMessage
+from headway.protocol.worker import PollReply as PolledMessage
 from headway.protocol.worker import lease_of, result_of
 from headway.security.tokens import create_token
 from headway.server.schemas.worker import RESULTS_MAX
-from headway.stores.base import Exchange, Exchanged
+from headway.stores.base import Exchange, ExchangeReply
 from tests.server.conftest import client_for
 
 WORKERS = "/internal/workers"
@@ -315,7 +315,7 @@ async def poll_that_waits(app: Headway, worker: Worker, capacity: int) -> asynci
     store, waits = await app.client.store(), asyncio.Event()
     exchange = store.exchange
 
-    async def note(request: Exchange) -> Exchanged:
+    async def note(request: Exchange) -> ExchangeReply:
         answer = await exchange(request)
         if request.wait and not answer.leases:
             waits.set()
@@ -430,7 +430,7 @@ async def test_the_limits_that_a_worker_declares_hold_for_its_own_tasks_alone(
     rule = {"concurrency": 1, "tasks": ["*"]}
     body = {"capabilities": [], "tasks": [ENTRY], "limits": {"a": {"everything": rule}}, "reserved": 0}
     assert (await http.post(f"{WORKERS}/register", json=body)).status_code == 201
-    rules = (await (await app.client.store()).survey()).rules
+    rules = (await (await app.client.store()).diagnose()).rules
     assert {name: limit.tasks for name, limit in rules.limits.items()} == {"a:concurrency": ("a",)}
 
 

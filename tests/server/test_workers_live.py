@@ -19,8 +19,8 @@ from headway.core.job import JobId, RetryRule
 from headway.core.policy.document import BUILT_IN
 from headway.policy_store.catalogue import CronDocument
 from headway.security.tokens import create_token, revoke_token
-from headway.server.gateway.service import Desk
-from headway.server.uvicorn_server import Server, address_of, bind
+from headway.server.gateway.service import WorkerGateway
+from headway.server.uvicorn_server import UvicornServer, address_of, bind
 from headway.stores.base import JobQuery, Store
 from tests.conformance.builders import a_job, state_of, the_job
 from tests.conftest import ADDRESSES
@@ -46,21 +46,21 @@ async def app(store_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 class Served:
     """A server on a real socket, in this process."""
 
-    def __init__(self, api: FastAPI, address: str, server: Server) -> None:
+    def __init__(self, api: FastAPI, address: str, server: UvicornServer) -> None:
         self.api = api
         self.address = address
         self.server = server
 
-    async def desk(self) -> Desk:
-        desk: Desk = await self.api.state.service.desk()
-        return desk
+    async def gateway(self) -> WorkerGateway:
+        gateway: WorkerGateway = await self.api.state.service.gateway()
+        return gateway
 
     async def waiting(self, worker_id: str, polls: int = 1) -> None:
         """Wait until so many polls of a worker wait, and the store knows."""
-        desk = await self.desk()
+        gateway = await self.gateway()
         async with asyncio.timeout(SOON):
             while True:
-                seat = desk._seats.get(worker_id)
+                seat = gateway._sessions.get(worker_id)
                 if seat is not None and len(seat.polls) == polls and (not polls or seat.polls[-1].waits):
                     return
                 await asyncio.sleep(0.005)
@@ -69,7 +69,7 @@ class Served:
 @pytest.fixture
 async def served(api: FastAPI) -> AsyncIterator[Served]:
     listener = bind("127.0.0.1", 0)
-    server = Server(api, listener)
+    server = UvicornServer(api, listener)
     running = asyncio.create_task(server.run_here())
     address = address_of(listener)
     async with httpx.AsyncClient(base_url=address) as client, asyncio.timeout(SOON):

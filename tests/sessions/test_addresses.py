@@ -13,9 +13,9 @@ from fastapi import FastAPI
 from headway import Headway, Worker
 from headway.client.codec import add_server
 from headway.core.job import JobId, NewJob, State
-from headway.protocol.sessions import KEYS, Addresses, AddressRefused, plain_address
+from headway.protocol.sessions import KEYS, AddressRefused, AddressSigner, plain_address
 from headway.server.api import headway_api
-from headway.server.gateway.long_poll import Ask
+from headway.server.gateway.long_poll import PollOptions
 from headway.server.gateway.service import NewWorker
 from headway.stores.base import Store
 from tests.conformance.builders import a_job
@@ -71,18 +71,18 @@ async def test_what_one_process_has_signed_another_accepts(store: Store) -> None
     async def opened_store() -> Store:
         return store
 
-    one, two, three = (Addresses(opened_store) for _ in range(3))
+    one, two, three = (AddressSigner(opened_store) for _ in range(3))
     signed = await asyncio.gather(*(each.sign(GOOD) for each in (one, two, three)))
     assert len(set(signed)) == 1
     assert len(await store.read(KEYS)) == 1
-    assert await Addresses(opened_store).check(signed[0]) == GOOD
+    assert await AddressSigner(opened_store).check(signed[0]) == GOOD
     signature = signed[0].partition(" ")[2]
     for wrong in (GOOD, f"{GOOD} ", f"{GOOD} {'0' * 64}", f"http://10.0.0.8:8000 {signature}", f"{GOOD}/ {signature}"):
         with pytest.raises(AddressRefused):
             await one.check(wrong)
     with pytest.raises(AddressRefused):
-        await Addresses(None).check("http://10.0.0.7/path")
-    assert await Addresses(None).check(signed[0]) == GOOD
+        await AddressSigner(None).check("http://10.0.0.7/path")
+    assert await AddressSigner(None).check(signed[0]) == GOOD
 
 
 # ---------------------------------------------------------------------- who dials
@@ -123,7 +123,7 @@ def api(app: Headway) -> FastAPI:
 async def corpus(app: Headway, port: int) -> list[str]:
     """Name addresses that lead to the listener, unsigned, or with the signature of another one."""
     opener = app.client.store
-    _, _, signature = (await Addresses(opener).sign(GOOD)).partition(" ")
+    _, _, signature = (await AddressSigner(opener).sign(GOOD)).partition(" ")
     place = f"127.0.0.1:{port}"
     bare = [
         f"http://{place}",
@@ -159,11 +159,11 @@ async def test_a_server_dials_no_address_that_was_not_signed(app: Headway, api: 
     # S-33: nor does it hand such a session to a worker that comes over HTTP.
     async with app, served(api) as address:
         store = await app.client.store()
-        desk = await api.state.service.desk()
+        gateway = await api.state.service.gateway()
         addresses = await corpus(app, listener.port)
-        registration = await desk.register(NewWorker(slots=len(addresses), reserved=0))
+        registration = await gateway.register(NewWorker(slots=len(addresses), reserved=0))
         submitted = await store.submit([a_session(one) for one in addresses])
-        held = await desk.poll(registration.worker_id, Ask(free=len(addresses)))
+        held = await gateway.poll(registration.worker_id, PollOptions(free=len(addresses)))
         assert len(held.leases) == len(addresses)
         for one in submitted:
             async with knock(address, task_id=one.job_id, resume="x") as client:

@@ -10,12 +10,12 @@ from heapq import heappop, heappush
 from headway.core.job import JobId
 from headway.core.lease import Lease, Report
 from headway.core.policy.document import Policy, reserved_slots
-from headway.core.policy.lanes import Clocks, plan
+from headway.core.policy.lanes import ShareClocks, plan
 from headway.core.policy.retry import Returned, judge
 from headway.core.snapshot import Snapshot
 from headway.core.worker import ANY_TASK
-from headway.policy_store.rule_documents import change_costs, govern
-from headway.stores.base import Beat, Exchange
+from headway.policy_store.rule_documents import change_costs, write_rules
+from headway.stores.base import Exchange, Heartbeat
 from headway.stores.memory import MemoryStore
 from headway.testing.clock import ManualClock
 from tests.conformance.builders import a_claim_id, a_job, a_worker
@@ -40,7 +40,7 @@ class Player:
         self.clock = ManualClock()
         self._begins_at = self.clock()
         self.store = MemoryStore(clock=self.clock)
-        self._clocks = Clocks()
+        self._clocks = ShareClocks()
         self._snapshot = Snapshot(self._begins_at)
         self._reserved = reserved_slots(policy, SLOTS, None)
         self.by_id: dict[JobId, Work] = {}
@@ -49,10 +49,10 @@ class Player:
         self.waits: dict[int, float] = {}
 
     async def play(self) -> list[float]:
-        await govern(self.store, self.policy)
+        await write_rules(self.store, self.policy)
         await change_costs(self.store, lambda _: {task: round(1e6 * cost) for task, cost in self._expected.items()})
         worker = a_worker(WORKER, slots=SLOTS, reserved=self._reserved, offers=(ANY_TASK,))
-        await self.store.renew(Beat(worker, LONGEST_MS, LONGEST_MS, register=True))
+        await self.store.renew(Heartbeat(worker, LONGEST_MS, LONGEST_MS, register=True))
         coming = deque(self._works)
         while coming or self._running:
             arrives_at = self._at(coming[0].arrives) if coming else None

@@ -13,8 +13,8 @@ from typing import NamedTuple
 from headway.core.lease import Lease, Report
 from headway.core.policy.document import Policy
 from headway.estimates.accuracy import LONG, is_scored
-from headway.estimates.forecaster import Foresight
-from headway.estimates.history import Lessons
+from headway.estimates.forecaster import Forecaster
+from headway.estimates.history import DurationHistory
 from tests.simulation.driver import Player
 from tests.simulation.workload import GROUPS, Work
 
@@ -88,8 +88,8 @@ class _Foreseer(Player):
         self.foreseen: list[Foreseen] = []
         self.unknown = 0
         self._said: dict[int, tuple[float, float]] = {}
-        self._lessons = Lessons(self._seconds)
-        self._foresight = Foresight(self._seconds)
+        self._lessons = DurationHistory(self._seconds)
+        self._forecaster = Forecaster(self._seconds)
         self._submitted = 0
 
     def _seconds(self) -> float:
@@ -101,9 +101,9 @@ class _Foreseer(Player):
         if self._submitted % ASKED or work.arrives < WARM_UP:
             return
         await self._lessons.publish(self.store)
-        standing = await self.store.standing(next(reversed(self.by_id)))
-        assert standing is not None
-        said = await self._foresight.estimate(self.store, standing, self.policy)
+        diagnosis = await self.store.diagnose_job(next(reversed(self.by_id)))
+        assert diagnosis is not None
+        said = await self._forecaster.estimate(self.store, diagnosis, self.policy)
         assert said is not None
         if said.p50 is None or said.p90 is None:
             self.unknown += 1

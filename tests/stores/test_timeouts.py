@@ -17,7 +17,7 @@ from headway.core.job import NewJob
 from headway.stores import base
 from headway.stores.base import JobQuery, Store
 from headway.stores.open import open_store
-from headway.stores.postgres.address import Address
+from headway.stores.postgres.address import PostgresAddress
 from headway.stores.postgres.archive.archive import Archive
 from headway.stores.postgres.connections import Connections, connect
 from tests.conformance.builders import a_job
@@ -95,7 +95,7 @@ async def test_a_postgres_deadline_reports_the_last_problem_before_it() -> None:
     async def work(_connection: object) -> None:
         raise problems.pop(0) if len(problems) > 1 else problems[0]
 
-    connections = Connections(Address(postgres().url, "the store", timeout=1.0))
+    connections = Connections(PostgresAddress(postgres().url, "the store", timeout=1.0))
     connections.open(await connect(postgres().url))
     with pytest.raises(StoreUnavailable, match="reset by peer"):
         await connections.run(work)

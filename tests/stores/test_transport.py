@@ -62,7 +62,7 @@ def test_what_protects_the_way_to_postgresql(url: str, expected: Transport) -> N
     ],
 )
 def test_what_protects_the_way_to_redis(url: str, expected: Transport) -> None:  # S-28
-    assert redis._transport(redis.read_place(url)) is expected
+    assert redis._transport(redis.read_redis_address(url)) is expected
 
 
 @pytest.mark.parametrize("url", ["redis://192.0.2.1:1", "postgresql://192.0.2.1:1/app?sslmode=require"])

@@ -11,10 +11,10 @@ from headway.core.job import RetryRule, State
 from headway.core.lease import Lease
 from headway.core.policy.document import BUILT_IN, LimitRule, Policy
 from headway.core.policy.retry import Crashed
-from headway.dispatch.job_source import LocalFeed
+from headway.dispatch.job_source import StoreJobSource
 from headway.maintenance.recovery import end_worker, overdue, reap
-from headway.policy_store.current import InForce
-from headway.policy_store.rule_documents import govern
+from headway.policy_store.current import CurrentPolicy
+from headway.policy_store.rule_documents import write_rules
 from headway.stores.base import JobQuery, Store
 from headway.testing.clock import ManualClock
 from tests.conformance.builders import a_job, beat, claim, end, register, submit_one, the_job
@@ -28,7 +28,7 @@ async def look_at_everything(store: Store) -> None:
     """Read as servers and operators do: nothing raises."""
     await store.snapshot()
     await store.stats()
-    await store.survey()
+    await store.diagnose()
     for job in await store.find(JobQuery()):
         await store.get([job.job_id])
 
@@ -50,7 +50,7 @@ async def damaged(case: tuple[str, str], tmp_path: Path, clock: ManualClock) -> 
     store = STORES[case[0]](tmp_path, "default", clock)
     await store.open()
     if "limits" in case[1]:  # Without a rule they are not looked at.
-        await govern(store, Policy(limits={"account": LimitRule(5, by="account")}))
+        await write_rules(store, Policy(limits={"account": LimitRule(5, by="account")}))
     yield store
     await store.close()
 
@@ -69,7 +69,7 @@ async def test_a_job_that_cannot_be_read_ends_as_a_dead_letter(
     assert (await store.get([bad_id]))[0] is not None
     await register(store, slots=10, reserved=0)
 
-    feed = LocalFeed(store, InForce(), "w1", ())
+    feed = StoreJobSource(store, CurrentPolicy(), "w1", ())
     leases: list[Lease] = []
     for _ in range(10):
         leases += (await feed.exchange([], [], free=5, free_below=5)).leases
@@ -115,7 +115,7 @@ async def test_a_running_job_that_cannot_be_read_any_more_is_recovered_as_a_dead
     await look_at_everything(store)
     clock.advance(100)
     await register(store, "w2", slots=10, reserved=0)
-    feed = LocalFeed(store, InForce(), "w2", ())
+    feed = StoreJobSource(store, CurrentPolicy(), "w2", ())
     leases: list[Lease] = []
     for _ in range(10):
         leases += (await feed.exchange([], [], free=5, free_below=5)).leases

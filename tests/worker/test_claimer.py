@@ -11,8 +11,8 @@ from headway.core.job import JobId
 from headway.core.lease import Lease, Report
 from headway.core.policy.retry import Returned
 from headway.core.worker import WorkerState
-from headway.dispatch.job_source import Fed, LocalFeed, Ran
-from headway.policy_store.current import InForce
+from headway.dispatch.job_source import ClaimResult, FinishedRun, StoreJobSource
+from headway.policy_store.current import CurrentPolicy
 from headway.stores.base import Progress
 from headway.stores.memory import MemoryStore
 from headway.testing.clock import ManualClock
@@ -31,11 +31,11 @@ class Deaf:
     def close(self) -> None: ...
 
 
-class Ledger(LocalFeed):
+class Ledger(StoreJobSource):
     """A feed that gives nothing, or once what it was made with, and notes what it was asked."""
 
     def __init__(self, leases: Sequence[Lease] = ()) -> None:
-        super().__init__(MemoryStore(clock=ManualClock()), InForce(), "w1", ())
+        super().__init__(MemoryStore(clock=ManualClock()), CurrentPolicy(), "w1", ())
         self._leases = leases
         self.asked: list[tuple[int, int, int]] = []  # How many reports, slots free, and of them below the reserve.
 
@@ -49,27 +49,27 @@ class Ledger(LocalFeed):
         woken: bool = False,
         claim_id: bytes | None = None,
         wait: bool = True,
-    ) -> Fed:
+    ) -> ClaimResult:
         self.asked.append((len(finished), free, free_below))
         given, self._leases = self._leases, ()
-        return Fed(given, (), False, WorkerState.ACTIVE, None)
+        return ClaimResult(given, (), False, WorkerState.ACTIVE, None)
 
 
-class Desk:
+class GatewayStub:
     """A claimer, and the slots it has handed back."""
 
-    def __init__(self, feed: Ledger) -> None:
-        self.feed = feed
+    def __init__(self, job_source: Ledger) -> None:
+        self.job_source = job_source
         self.freed: list[int] = []
         self.claimer = Claimer(
-            feed, Deaf(), slots=SLOTS, start=lambda leases, lanes: None, handed_in=self.freed.extend, confirm=60.0
+            job_source, Deaf(), slots=SLOTS, start=lambda leases, lanes: None, handed_in=self.freed.extend, confirm=60.0
         )  # fmt: skip
 
     def fill(self, *, seconds: float) -> None:
         """Let all slots be filled by jobs that end at once, after so long."""
         self.claimer._begin([a_lease(slot) for slot in range(SLOTS)])
         for slot in range(SLOTS):
-            self.claimer.ended(Ran(a_lease(slot), Returned(None), seconds), slot, below=True)
+            self.claimer.ended(FinishedRun(a_lease(slot), Returned(None), seconds), slot, below=True)
 
 
 def a_lease(number: int) -> Lease:
@@ -78,29 +78,29 @@ def a_lease(number: int) -> Lease:
 
 @pytest.mark.parametrize("seconds, batches", [(0.0, [SLOTS]), (0.05, [SLOTS // PARTS] * PARTS)])
 async def test_long_jobs_that_end_together_are_handed_in_by_parts(seconds: float, batches: list[int]) -> None:
-    desk = Desk(Ledger())
-    desk.fill(seconds=seconds)
-    desk.claimer.stop()
-    await desk.claimer.run()
-    assert [finished for finished, _, _ in desk.feed.asked] == batches
-    assert sorted(desk.freed) == list(range(SLOTS))
+    gateway = GatewayStub(Ledger())
+    gateway.fill(seconds=seconds)
+    gateway.claimer.stop()
+    await gateway.claimer.run()
+    assert [finished for finished, _, _ in gateway.job_source.asked] == batches
+    assert sorted(gateway.freed) == list(range(SLOTS))
 
 
 async def test_a_job_that_is_not_handed_in_fills_its_slot() -> None:
-    desk = Desk(Ledger())
-    desk.fill(seconds=0.05)
-    running = asyncio.create_task(desk.claimer.run())
-    while len(desk.freed) < SLOTS:  # noqa: ASYNC110  (it depends on the claimer)
+    gateway = GatewayStub(Ledger())
+    gateway.fill(seconds=0.05)
+    running = asyncio.create_task(gateway.claimer.run())
+    while len(gateway.freed) < SLOTS:  # noqa: ASYNC110  (it depends on the claimer)
         await asyncio.sleep(0)
     part = SLOTS // PARTS
-    assert [free for _, free, _ in desk.feed.asked] == [part * number for number in range(1, PARTS + 1)]
+    assert [free for _, free, _ in gateway.job_source.asked] == [part * number for number in range(1, PARTS + 1)]
     running.cancel()
 
 
 async def test_only_the_reserve_left_is_asked_for_a_moment_later_and_not_again_and_again() -> None:
-    desk = Desk(Ledger([a_lease(number) for number in range(SLOTS - 1)]))
-    desk.claimer.reserve(1, frozenset({"high"}), leave_free=False)
-    running = asyncio.create_task(desk.claimer.run())
+    gateway = GatewayStub(Ledger([a_lease(number) for number in range(SLOTS - 1)]))
+    gateway.claimer.reserve(1, frozenset({"high"}), leave_free=False)
+    running = asyncio.create_task(gateway.claimer.run())
     await asyncio.sleep(0.3)
-    assert desk.feed.asked == [(0, SLOTS, SLOTS - 1), (0, 1, 0)]
+    assert gateway.job_source.asked == [(0, SLOTS, SLOTS - 1), (0, 1, 0)]
     running.cancel()

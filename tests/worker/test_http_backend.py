@@ -17,18 +17,18 @@ from headway.core.lease import Lease
 from headway.core.policy.document import BUILT_IN, LimitRule, Policy, Reserve
 from headway.core.policy.reader import policy_data
 from headway.core.policy.retry import Crashed, Ending, Raised, Released, Returned, Snoozed, Stopped, TimedOut, Unknown
-from headway.core.worker import Worker, WorkerState
-from headway.dispatch.job_source import Fed, Ran
+from headway.core.worker import WorkerInfo, WorkerState
+from headway.dispatch.job_source import ClaimResult, FinishedRun
 from headway.policy_store.catalogue import CronDocument
-from headway.policy_store.current import InForce
-from headway.protocol.worker import Result
-from headway.stores.base import KEEPER, Beat, Progress
-from headway.worker.backend.base import Feed, Known, Pace
-from headway.worker.backend.http import BODY_MAX, HttpPost
+from headway.policy_store.current import CurrentPolicy
+from headway.protocol.worker import ResultReport
+from headway.stores.base import LEASE_CHANNEL, Heartbeat, Progress
+from headway.worker.backend.base import AppManifest, JobSource, LeaseTimes
+from headway.worker.backend.http import BODY_MAX, HttpBackend
 from tests.conformance.builders import a_worker
 from tests.worker.teller import Asked, Say, Teller, a_task, problem
 
-PACE = Pace(heartbeat=30, dead_after=90, confirm=10, grace=12)
+PACE = LeaseTimes(heartbeat=30, dead_after=90, confirm=10, grace=12)
 LOST = JobError("ValueError", "odd", "the trace", retriable=False)
 
 
@@ -58,48 +58,50 @@ class Script:
         ready.set()
 
 
-def a_post(teller: Teller, policy: Policy = BUILT_IN) -> HttpPost:
-    return HttpPost(teller.address, "token", InForce(policy), mark=PAYLOAD_VERSION)
+def a_post(teller: Teller, policy: Policy = BUILT_IN) -> HttpBackend:
+    return HttpBackend(teller.address, "token", CurrentPolicy(policy), mark=PAYLOAD_VERSION)
 
 
-Talk = Callable[[Feed[Result], Teller], Coroutine[Any, Any, None]]
+Talk = Callable[[JobSource[ResultReport], Teller], Coroutine[Any, Any, None]]
 
 
 async def with_feed(answer: Callable[[Asked], Say], talk: Talk, policy: Policy = BUILT_IN) -> None:
     async with Teller(answer) as teller:
         post = a_post(teller, policy)
-        feed = post.feed(a_worker("w1"), PACE, offset=0.0)
+        job_source = post.job_source(a_worker("w1"), PACE, offset=0.0)
         try:
-            await talk(feed, teller)
+            await talk(job_source, teller)
         finally:
-            await feed.close()
+            await job_source.close()
             await post.close()
 
 
-async def exchange(feed: Feed[Result], finished: Sequence[Result] = (), *, free: int, below: int) -> Fed:
-    return await feed.exchange(finished, (), free=free, free_below=below)
+async def exchange(
+    job_source: JobSource[ResultReport], finished: Sequence[ResultReport] = (), *, free: int, below: int
+) -> ClaimResult:
+    return await job_source.exchange(finished, (), free=free, free_below=below)
 
 
-async def arrived(feed: Feed[Result], *, free: int, below: int) -> Sequence[Lease]:
-    assert await feed.listen().wait(5.0) is not None
-    return (await exchange(feed, free=free, below=below)).leases
+async def arrived(job_source: JobSource[ResultReport], *, free: int, below: int) -> Sequence[Lease]:
+    assert await job_source.subscribe().wait(5.0) is not None
+    return (await exchange(job_source, free=free, below=below)).leases
 
 
-def done(number: int) -> Result:
-    return Result(task_id=f"job-{number}", status="completed", fence=f"{number:032x}")
+def done(number: int) -> ResultReport:
+    return ResultReport(task_id=f"job-{number}", status="completed", fence=f"{number:032x}")
 
 
 async def test_a_standing_poll_brings_jobs_as_they_come() -> None:
     # R5.1
     script = Script()
 
-    async def talk(feed: Feed[Result], teller: Teller) -> None:
-        assert not (await exchange(feed, free=5, below=4)).leases
+    async def talk(job_source: JobSource[ResultReport], teller: Teller) -> None:
+        assert not (await exchange(job_source, free=5, below=4)).leases
         await teller.until(lambda: script.standing)
         (asked,) = teller.polls()
         assert (asked["available_capacity"], asked["below"], asked["wait_seconds"]) == (5, 4, PACE.confirm / 2)
         script.give(a_task(1, lease={"seq": 9, "crashes": 1, "budget_ms": 5_000, "retry": {"backoff": "linear"}}))
-        (lease,) = await arrived(feed, free=5, below=4)
+        (lease,) = await arrived(job_source, free=5, below=4)
         assert (lease.job_id, lease.token, lease.task, lease.attempts) == ("job-1", bytes(15) + b"\1", "echo", 1)
         assert (lease.seq, lease.crashes, lease.limit_ms, lease.timeout_ms) == (9, 1, 5_000, 30_000)
         assert (lease.worker_id, lease.retry and lease.retry.backoff) == ("w1", "linear")
@@ -115,9 +117,9 @@ async def test_a_standing_poll_brings_jobs_as_they_come() -> None:
 async def test_what_ends_beside_a_standing_poll_for_all_lanes_is_only_handed_in() -> None:
     script = Script()
 
-    async def talk(feed: Feed[Result], teller: Teller) -> None:
-        await exchange(feed, free=3, below=2)
-        await exchange(feed, [done(1)], free=4, below=3)
+    async def talk(job_source: JobSource[ResultReport], teller: Teller) -> None:
+        await exchange(job_source, free=3, below=2)
+        await exchange(job_source, [done(1)], free=4, below=3)
         results = [asked for asked in teller.polls() if asked.get("results")]
         assert [(asked["available_capacity"], "takes_over" in asked) for asked in results] == [(0, False)]
 
@@ -131,17 +133,17 @@ async def test_a_standing_poll_for_the_reserve_is_taken_over_for_other_slots_tha
     policy = replace(BUILT_IN, reserve=replace(BUILT_IN.reserve, rule=rule))
     script = Script(Say({"tasks": [a_task(3)]}))
 
-    async def talk(feed: Feed[Result], teller: Teller) -> None:
-        await exchange(feed, free=1, below=0)
+    async def talk(job_source: JobSource[ResultReport], teller: Teller) -> None:
+        await exchange(job_source, free=1, below=0)
         await teller.until(lambda: script.standing)
-        fed = await exchange(feed, [done(1), done(2)], free=3, below=2)
+        fed = await exchange(job_source, [done(1), done(2)], free=3, below=2)
         assert [lease.job_id for lease in fed.leases] == ["job-3"]
         asked = teller.polls()[-1]
         assert (asked["available_capacity"], asked["below"], asked["takes_over"]) == (2, below, True)
         assert [result["task_id"] for result in asked["results"]] == ["job-1", "job-2"]
         # It brings a job all the same: that has a slot too.
         script.give(a_task(4, priority="high"))
-        (lease,) = await arrived(feed, free=2, below=1)
+        (lease,) = await arrived(job_source, free=2, below=1)
         assert lease.job_id == "job-4"
 
     await with_feed(script, talk, policy)
@@ -150,9 +152,9 @@ async def test_a_standing_poll_for_the_reserve_is_taken_over_for_other_slots_tha
 async def test_short_jobs_beside_a_reserve_cost_no_standing_polls() -> None:
     script = Script(Say({"tasks": [a_task(1)]}), Say({"tasks": [a_task(2)]}))
 
-    async def talk(feed: Feed[Result], teller: Teller) -> None:
+    async def talk(job_source: JobSource[ResultReport], teller: Teller) -> None:
         for number in range(2):
-            await exchange(feed, [done(number)], free=2, below=1)
+            await exchange(job_source, [done(number)], free=2, below=1)
         asked = [(poll["available_capacity"], poll["below"], "wait_seconds" in poll) for poll in teller.polls()]
         assert asked == [(2, 1, False), (2, 1, False)]
         await teller.until(lambda: script.standing)  # A moment later one stands for the reserve after all.
@@ -162,9 +164,9 @@ async def test_short_jobs_beside_a_reserve_cost_no_standing_polls() -> None:
 
 
 async def test_with_no_slot_free_nobody_waits_at_the_server() -> None:
-    async def talk(feed: Feed[Result], teller: Teller) -> None:
-        await exchange(feed, free=0, below=0)
-        await exchange(feed, [done(1)], free=0, below=0)
+    async def talk(job_source: JobSource[ResultReport], teller: Teller) -> None:
+        await exchange(job_source, free=0, below=0)
+        await exchange(job_source, [done(1)], free=0, below=0)
         assert ["wait_seconds" in asked for asked in teller.polls()] == [False]
 
     await with_feed(nothing, talk)
@@ -174,11 +176,11 @@ async def test_a_lost_reply_is_asked_for_again_with_the_same_claim() -> None:
     # H5, N4, R1.41
     script = Script(Say(cut=True), problem(503, "store_unavailable"), Say({"tasks": [a_task(2)]}))
 
-    async def talk(feed: Feed[Result], teller: Teller) -> None:
+    async def talk(job_source: JobSource[ResultReport], teller: Teller) -> None:
         for _ in range(2):
             with pytest.raises(ServerUnavailable):
-                await exchange(feed, [done(1)], free=1, below=1)
-        fed = await exchange(feed, [done(1)], free=1, below=1)
+                await exchange(job_source, [done(1)], free=1, below=1)
+        fed = await exchange(job_source, [done(1)], free=1, below=1)
         assert [lease.job_id for lease in fed.leases] == ["job-2"]
         assert len({asked["claim_id"] for asked in teller.polls()}) == 1
         assert all(len(asked["results"]) == 1 for asked in teller.polls())
@@ -191,9 +193,9 @@ async def test_a_standing_poll_survives_an_outage_with_the_same_claim(caplog: py
     caplog.set_level(logging.WARNING, "headway.worker")
     answers = [Say(cut=True), problem(500, "internal"), Say({"tasks": [a_task(1)]})]
 
-    async def talk(feed: Feed[Result], teller: Teller) -> None:
-        await exchange(feed, free=1, below=1)
-        (lease,) = await arrived(feed, free=1, below=1)
+    async def talk(job_source: JobSource[ResultReport], teller: Teller) -> None:
+        await exchange(job_source, free=1, below=1)
+        (lease,) = await arrived(job_source, free=1, below=1)
         assert lease.job_id == "job-1"
         assert len({asked["claim_id"] for asked in teller.polls()}) == 1
 
@@ -202,20 +204,20 @@ async def test_a_standing_poll_survives_an_outage_with_the_same_claim(caplog: py
 
 
 async def test_a_fence_that_is_none_is_not_believed() -> None:
-    async def talk(feed: Feed[Result], _: Teller) -> None:
+    async def talk(job_source: JobSource[ResultReport], _: Teller) -> None:
         for _attempt in range(2):
             with pytest.raises(ServerUnavailable, match="fence"):
-                await exchange(feed, [done(1)], free=1, below=1)
+                await exchange(job_source, [done(1)], free=1, below=1)
 
     await with_feed(lambda _: Say({"tasks": [a_task(1, fence="abcd")]}), talk)
 
 
 async def test_a_worker_that_was_taken_for_dead_hears_so_and_asks_no_more() -> None:
     # R5.58
-    async def talk(feed: Feed[Result], teller: Teller) -> None:
-        fed = await exchange(feed, [done(1)], free=1, below=1)
+    async def talk(job_source: JobSource[ResultReport], teller: Teller) -> None:
+        fed = await exchange(job_source, [done(1)], free=1, below=1)
         assert (fed.state, list(fed.refused)) == (WorkerState.DEAD, [("job-1", "lost")])
-        await exchange(feed, [done(2)], free=2, below=2)
+        await exchange(job_source, [done(2)], free=2, below=2)
         assert len(teller.asked) == 1
 
     await with_feed(lambda _: problem(409, "worker_unknown"), talk)
@@ -225,8 +227,8 @@ async def test_refused_results_are_told() -> None:
     # R5.57
     script = Script(Say({"refused": [{"task_id": "job-1", "code": "lease_lost"}]}))
 
-    async def talk(feed: Feed[Result], teller: Teller) -> None:
-        fed = await exchange(feed, [done(1)], free=0, below=0)
+    async def talk(job_source: JobSource[ResultReport], teller: Teller) -> None:
+        fed = await exchange(job_source, [done(1)], free=0, below=0)
         assert list(fed.refused) == [("job-1", "lost")]
 
     await with_feed(script, talk)
@@ -236,17 +238,17 @@ async def test_a_drain_gives_back_what_still_arrives() -> None:
     # R5.19, R1.42
     script = Script()
 
-    async def talk(feed: Feed[Result], teller: Teller) -> None:
-        await exchange(feed, free=2, below=2)
+    async def talk(job_source: JobSource[ResultReport], teller: Teller) -> None:
+        await exchange(job_source, free=2, below=2)
         await teller.until(lambda: script.standing)
-        feed.leave()
-        feed.leave()
+        job_source.leave()
+        job_source.leave()
         await teller.until(lambda: any(asked.path.endswith("/drain") for asked in teller.asked))
         script.give(a_task(1), state="draining")
         await teller.until(lambda: any(asked.path.endswith("/result") for asked in teller.asked))
         (given,) = teller.asked[-1].body["results"]
         assert (given["task_id"], given["status"], given["reason"]) == ("job-1", "released", "drained")
-        assert not (await exchange(feed, [done(2)], free=0, below=0)).leases
+        assert not (await exchange(job_source, [done(2)], free=0, below=0)).leases
         assert [asked.path.rpartition("/")[2] for asked in teller.asked].count("drain") == 1
 
     await with_feed(script, talk)
@@ -259,10 +261,10 @@ async def test_a_result_that_the_server_cannot_take_costs_only_itself(caplog: py
         bad = [one for one in asked.body.get("results", ()) if one["task_id"] == "job-2" and "result" in one]
         return problem(413, "too_large") if bad else Say({})
 
-    async def talk(feed: Feed[Result], teller: Teller) -> None:
+    async def talk(job_source: JobSource[ResultReport], teller: Teller) -> None:
         lease = Lease(JobId("job-2"), 0, b"t" * 16, "t", b"", "low", None, None, 1, 1, 0, 0, 1, 1, None, 0)
-        (large,) = feed.words([Ran(lease, Returned(PAYLOAD_VERSION + b'"much"'), 0.5)])
-        fed = await exchange(feed, [done(1), large, done(3)], free=0, below=0)
+        (large,) = job_source.reports_for([FinishedRun(lease, Returned(PAYLOAD_VERSION + b'"much"'), 0.5)])
+        fed = await exchange(job_source, [done(1), large, done(3)], free=0, below=0)
         assert not fed.refused
         handed = [asked.body["results"] for asked in teller.asked]
         assert [[one["task_id"] for one in batch] for batch in handed] == [
@@ -280,11 +282,11 @@ async def test_a_result_that_the_server_cannot_take_costs_only_itself(caplog: py
 
 
 async def test_large_results_go_in_several_bodies() -> None:
-    async def talk(feed: Feed[Result], teller: Teller) -> None:
+    async def talk(job_source: JobSource[ResultReport], teller: Teller) -> None:
         lease = Lease(JobId("job-2"), 0, b"t" * 16, "t", b"", "low", None, None, 1, 1, 0, 0, 1, 1, None, 0)
         text = b'"%s"' % (b"x" * (BODY_MAX // 3))
-        words = feed.words([Ran(lease, Returned(PAYLOAD_VERSION + text), 0.5)] * 4)
-        await exchange(feed, words, free=0, below=0)
+        words = job_source.reports_for([FinishedRun(lease, Returned(PAYLOAD_VERSION + text), 0.5)] * 4)
+        await exchange(job_source, words, free=0, below=0)
         assert [len(asked.body["results"]) for asked in teller.asked] == [2, 2]
 
     await with_feed(nothing, talk)
@@ -314,10 +316,12 @@ async def test_large_results_go_in_several_bodies() -> None:
     ids=lambda value: type(value).__name__ if not isinstance(value, dict) else "",
 )
 async def test_endings_go_over_the_wire_and_not_what_becomes_of_the_job(ending: Ending, said: dict[str, Any]) -> None:
-    async def talk(feed: Feed[Result], teller: Teller) -> None:
+    async def talk(job_source: JobSource[ResultReport], teller: Teller) -> None:
         lease = Lease(JobId("job-1"), 0, b"t" * 16, "t", b"", "low", None, None, 1, 1, 0, 0, 1, 1, None, 0)
         progress = [Progress(JobId("job-9"), 0, b"u" * 16, 0.5, None)]
-        await feed.exchange(feed.words([Ran(lease, ending, 0.25)]), progress, free=0, free_below=0)
+        await job_source.exchange(
+            job_source.reports_for([FinishedRun(lease, ending, 0.25)]), progress, free=0, free_below=0
+        )
         (asked,) = teller.polls()
         always = {"task_id": "job-1", "fence": (b"t" * 16).hex(), "seconds": 0.25}
         assert asked["results"] == [always | said]
@@ -329,8 +333,8 @@ async def test_endings_go_over_the_wire_and_not_what_becomes_of_the_job(ending: 
 # ---------------------------------------------------------------------- keeping leases
 
 
-def beat(worker: Worker, *held: tuple[JobId, bytes]) -> Beat:
-    return Beat(worker, 90_000, 10_000, held)
+def beat(worker: WorkerInfo, *held: tuple[JobId, bytes]) -> Heartbeat:
+    return Heartbeat(worker, 90_000, 10_000, held)
 
 
 async def test_a_heartbeat_names_what_is_held_and_brings_news() -> None:
@@ -370,11 +374,11 @@ async def test_news_ring_once_and_an_outage_does_not_end_the_ear() -> None:
     rung = 0
     async with Teller(lambda _: answers.pop(0)) as teller:
         post = a_post(teller)
-        ear = post.listen("w1" + KEEPER)
+        subscription = post.subscribe("w1" + LEASE_CHANNEL)
         while answers:
-            rung += await ear.wait(5.0) is not None
+            rung += await subscription.wait(5.0) is not None
             await teller.until(lambda: len(answers) in (4, 3, 2, 1, 0))
-        ear.close()
+        subscription.close()
         await post.close()
     assert rung >= 2
     assert {asked.path for asked in teller.asked} == {"/internal/workers/w1/poll"}
@@ -415,10 +419,10 @@ async def test_the_server_names_the_worker_and_sets_its_pace() -> None:
     async with Teller(lambda _: registered(7, BUILT_IN)) as teller:
         post = a_post(teller)
         worker = replace(a_worker("mine", slots=4), offers=("gpu", "task:echo"))
-        admitted, pace = await post.register(worker, PACE, lambda _: Known([], {"echo": {}}, []), reserved=None)
+        admitted, pace = await post.register(worker, PACE, lambda _: AppManifest([], {"echo": {}}, []), reserved=None)
         await post.close()
     (asked,) = teller.asked
-    assert (admitted.worker_id, pace) == ("w7", Pace(5.0, 15.0, 4.0, 12))
+    assert (admitted.worker_id, pace) == ("w7", LeaseTimes(5.0, 15.0, 4.0, 12))
     assert (asked.body["capabilities"], asked.body["capacity"], asked.body["reserved"]) == (["gpu"], 4, None)
     assert (asked.body["dead_after_seconds"], asked.body["grace_seconds"]) == (90, 12)
     assert (asked.body["heartbeat_seconds"], asked.body["limits"], asked.body["protocol"]) == (30, {}, 1)
@@ -433,7 +437,7 @@ async def test_what_was_not_published_is_logged_with_the_token_that_would(caplog
     )  # fmt: skip
     async with Teller(lambda _: told) as teller:
         post = a_post(teller)
-        await post.register(a_worker("mine", slots=4), PACE, lambda _: Known([], {}, [cron]), reserved=None)
+        await post.register(a_worker("mine", slots=4), PACE, lambda _: AppManifest([], {}, [cron]), reserved=None)
         await post.close()
     assert teller.asked[0].body["crons"] == []
     logged = [record.message for record in caplog.records if record.levelname == "WARNING"]
@@ -447,13 +451,13 @@ async def test_who_depends_on_the_policy_registers_again_once_it_is_known() -> N
     async with Teller(lambda _: answers.pop(0)) as teller:
         post = a_post(teller)
 
-        def known(now: Policy) -> Known:
+        def known(now: Policy) -> AppManifest:
             if now == BUILT_IN:
                 raise ServerRefused("a lane that is not known yet")
-            return Known([], {}, [])
+            return AppManifest([], {}, [])
 
-        def changing(now: Policy) -> Known:
-            return Known([], {"echo": {} if now == BUILT_IN else {"x": LimitRule(concurrency=1)}}, [])
+        def changing(now: Policy) -> AppManifest:
+            return AppManifest([], {"echo": {} if now == BUILT_IN else {"x": LimitRule(concurrency=1)}}, [])
 
         admitted, _ = await post.register(a_worker("mine", slots=4), PACE, changing, reserved=None)
         assert (admitted.worker_id, admitted.reserved) == ("w2", 2)
@@ -467,6 +471,6 @@ async def test_who_depends_on_the_policy_registers_again_once_it_is_known() -> N
 async def test_a_server_in_the_clear_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
     # S-28
     caplog.set_level(logging.WARNING, "headway.worker")
-    await HttpPost("http://far.example:8000", "secret", InForce(), mark=PAYLOAD_VERSION).close()
+    await HttpBackend("http://far.example:8000", "secret", CurrentPolicy(), mark=PAYLOAD_VERSION).close()
     assert "server.not_encrypted" in caplog.text
     assert "secret" not in caplog.text

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from headway import Headway, Job, JobCancelled, JobFailed
-from headway.core.job import Job as Record
+from headway.core.job import JobRecord as Record
 from headway.core.policy.document import BUILT_IN, Ladder, Policy, Rung
 from headway.policy_store.versions import apply_policy
 from tests.conftest import ADDRESSES

@@ -11,12 +11,12 @@ import pytest
 
 from headway.core.errors import StoreUnavailable
 from headway.core.job import JobId
-from headway.core.policy.ladder import Grant
+from headway.core.policy.ladder import RunBudget
 from headway.core.worker import WorkerState
-from headway.stores.base import POLICIES, Beat, Renewed
+from headway.stores.base import POLICIES, Heartbeat, HeartbeatReply
 from headway.stores.memory import MemoryStore
 from headway.testing.clock import ManualClock
-from headway.worker.lease_renewer import Keeper, cut_off_after, runner_ends_after
+from headway.worker.lease_renewer import LeaseRenewer, cut_off_after, runner_ends_after
 from tests.conformance.builders import a_job, a_worker, claim, register
 
 
@@ -26,7 +26,7 @@ class Told:
     def __init__(self) -> None:
         self.cancelled: list[JobId] = []
         self.gone: list[JobId] = []
-        self.granted: list[Grant] = []
+        self.granted: list[RunBudget] = []
         self.left: list[WorkerState] = []
         self.cut = 0
         self.news = asyncio.Semaphore(0)
@@ -37,7 +37,7 @@ class Told:
     def lost(self, job_ids: Sequence[JobId]) -> None:
         self.gone += job_ids
 
-    def grant(self, grants: Sequence[Grant]) -> None:
+    def grant(self, grants: Sequence[RunBudget]) -> None:
         self.granted += grants
 
     def leave(self, state: WorkerState) -> None:
@@ -55,7 +55,7 @@ class Unreachable(MemoryStore):
 
     refusals = 0
 
-    async def renew(self, beat: Beat) -> Renewed:
+    async def renew(self, beat: Heartbeat) -> HeartbeatReply:
         if self.refusals and not beat.register:
             self.refusals -= 1
             raise StoreUnavailable("no route")
@@ -64,15 +64,17 @@ class Unreachable(MemoryStore):
 
 def a_keeper(
     store: MemoryStore, told: Told, held: Sequence[tuple[JobId, bytes]] = (), *, dead_after: float = 3.0
-) -> Keeper:
-    return Keeper(store, lambda: a_worker("w1"), lambda: held, told, heartbeat=0.05, dead_after=dead_after, confirm=10)
+) -> LeaseRenewer:
+    return LeaseRenewer(
+        store, lambda: a_worker("w1"), lambda: held, told, heartbeat=0.05, dead_after=dead_after, confirm=10
+    )
 
 
 async def test_it_is_passed_on_that_a_policy_was_written(clock: ManualClock) -> None:
     store, told = MemoryStore(clock=clock), Told()
     await register(store)
-    keeper = Keeper(store, lambda: a_worker("w1"), list, told, heartbeat=30, dead_after=90, confirm=10)
-    keeping = asyncio.create_task(keeper.run())
+    renewer = LeaseRenewer(store, lambda: a_worker("w1"), list, told, heartbeat=30, dead_after=90, confirm=10)
+    keeping = asyncio.create_task(renewer.run())
     async with asyncio.timeout(5):
         await told.news.acquire()  # The first look.
         await store.write(POLICIES, "current", b"1")
@@ -101,7 +103,7 @@ async def test_a_worker_taken_for_dead_is_told_to_leave(clock: ManualClock) -> N
     # R5.58
     store, told = MemoryStore(clock=clock), Told()
     await register(store)
-    await store.bury("w1")
+    await store.mark_dead("w1")
     assert not await a_keeper(store, told).renew()
     assert told.left == [WorkerState.DEAD]
 
@@ -129,8 +131,8 @@ async def test_work_is_cut_off_before_the_leases_end(clock: ManualClock) -> None
     store, told = Unreachable(clock=clock), Told()
     await register(store)
     store.refusals = 1_000
-    keeper = a_keeper(store, told, dead_after=0.3)
-    assert not await keeper.renew()
+    renewer = a_keeper(store, told, dead_after=0.3)
+    assert not await renewer.renew()
     assert told.cut == 1
     assert 0 < store.refusals < 1_000  # It tried again, and not for ever.
 
@@ -138,7 +140,7 @@ async def test_work_is_cut_off_before_the_leases_end(clock: ManualClock) -> None
 class Silent(MemoryStore):
     """A store that answers no renewal, and whose calls end only when they want to."""
 
-    async def renew(self, beat: Beat) -> Renewed:
+    async def renew(self, beat: Heartbeat) -> HeartbeatReply:
         if beat.register:
             return await super().renew(beat)
         while True:
@@ -155,7 +157,7 @@ async def test_a_renewal_that_hangs_is_given_up_before_the_leases_end(clock: Man
     store, told = Silent(clock=clock), Told()
     await register(store)
     sent: list[float] = []
-    keeper = Keeper(
+    renewer = LeaseRenewer(
         store,
         lambda: a_worker("w1"),
         list,
@@ -167,18 +169,18 @@ async def test_a_renewal_that_hangs_is_given_up_before_the_leases_end(clock: Man
         on_renewed=sent.append,
     )
     async with asyncio.timeout(5):  # Not after the heartbeat.
-        assert not await keeper.renew()
+        assert not await renewer.renew()
     assert told.cut == 1
-    assert sent == [keeper.renewed]
+    assert sent == [renewer.renewed]
     store.over = True
 
 
 async def test_a_worker_that_stood_still_past_its_leases_is_told_to_begin_anew(clock: ManualClock) -> None:
     store, told = MemoryStore(clock=clock), Told()
     await register(store)
-    keeper = a_keeper(store, told)
-    keeper.renewed -= 3.0
-    assert not await keeper.renew()
+    renewer = a_keeper(store, told)
+    renewer.renewed -= 3.0
+    assert not await renewer.renew()
     assert (told.left, told.cut) == ([WorkerState.DEAD], 0)
 
 
@@ -200,7 +202,7 @@ class Odd(MemoryStore):
 
     times = 0
 
-    async def renew(self, beat: Beat) -> Renewed:
+    async def renew(self, beat: Heartbeat) -> HeartbeatReply:
         if self.times and not beat.register:
             self.times -= 1
             raise ValueError("not JSON")
@@ -213,8 +215,8 @@ async def test_news_make_it_renew_at_once(clock: ManualClock) -> None:
     await store.submit([a_job()])
     (lease,) = await claim(store)
     held = [(lease.job_id, lease.token)]
-    keeper = Keeper(store, lambda: a_worker("w1"), lambda: held, told, heartbeat=60, dead_after=180, confirm=10)
-    running = asyncio.create_task(keeper.run())
+    renewer = LeaseRenewer(store, lambda: a_worker("w1"), lambda: held, told, heartbeat=60, dead_after=180, confirm=10)
+    running = asyncio.create_task(renewer.run())
     await asyncio.sleep(0)
     await store.cancel([lease.job_id])
     async with asyncio.timeout(5):
@@ -227,8 +229,8 @@ async def test_a_worker_that_has_changed_is_told_to_the_store_long_before_its_he
     store = MemoryStore(clock=clock)
     worker = [a_worker("w1", reserved=0)]
     await register(store)
-    keeper = Keeper(store, lambda: worker[0], list, Told(), heartbeat=60, dead_after=180, confirm=10)
-    running = asyncio.create_task(keeper.run())
+    renewer = LeaseRenewer(store, lambda: worker[0], list, Told(), heartbeat=60, dead_after=180, confirm=10)
+    running = asyncio.create_task(renewer.run())
     await asyncio.sleep(0)
     worker[0] = a_worker("w1", reserved=2)
     async with asyncio.timeout(5):

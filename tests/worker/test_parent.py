@@ -17,7 +17,7 @@ import pytest
 from headway import Headway
 from headway.core.errors import StoreUnavailable
 from headway.runtime.signals import Signals
-from headway.stores.base import Beat, Renewed, Store
+from headway.stores.base import Heartbeat, HeartbeatReply, Store
 from headway.stores.open import open_store
 from headway.worker.parent import Parent
 from tests.faults import jobs
@@ -37,7 +37,7 @@ class Deaf:
         store = open_store(*args, **options)
         renew = store.renew
 
-        async def renewing(beat: Beat) -> Renewed:
+        async def renewing(beat: Heartbeat) -> HeartbeatReply:
             worker_id = beat.worker.worker_id
             if worker_id not in self.seen:
                 self.seen.append(worker_id)
@@ -118,7 +118,7 @@ async def test_no_chore_fails_when_a_runner_dies(folder: Path, caplog: pytest.Lo
         with caplog.at_level(logging.INFO, "headway"):
             os.killpg(process.pid, signal.SIGKILL)
             while len(deaf.seen) < 2:
-                read.append(parent._calm())  # As the chore does that samples what jobs wait for.
+                read.append(parent._idle_since())  # As the chore does that samples what jobs wait for.
                 await asyncio.sleep(0.001)
         assert 0.0 in read
         assert not [record for record in caplog.records if record.exc_info]

@@ -16,7 +16,7 @@ import pytest
 
 from headway.client.settings import Settings, load_settings
 from headway.core.errors import ConfigError
-from headway.worker.probe_server import Probes
+from headway.worker.probe_server import ProbeServer
 
 
 async def ask(port: int, request: str, host: str = "127.0.0.1") -> tuple[int, str]:
@@ -41,7 +41,7 @@ async def test_it_says_whether_the_worker_lives_and_is_ready() -> None:
     async def metrics() -> str:
         return "queue_depth 1\n"
 
-    probes = Probes("127.0.0.1:0", ready=ready, metrics=metrics)
+    probes = ProbeServer("127.0.0.1:0", ready=ready, metrics=metrics)
     port = await probes.open()
     try:
         assert await ask(port, "GET /healthz") == (200, "ok\n")
@@ -61,11 +61,11 @@ async def test_metrics_that_cannot_be_gathered_are_no_metrics() -> None:
     async def metrics() -> str:
         raise RuntimeError("no store")
 
-    probes = Probes("localhost:0", ready=_always_ready, metrics=metrics)
+    probes = ProbeServer("localhost:0", ready=_always_ready, metrics=metrics)
     port = await probes.open()
     assert (await ask(port, "GET /metrics"))[0] == 503
     with pytest.raises(ConfigError, match="cannot listen on"):
-        await Probes(f"127.0.0.1:{port}", ready=_always_ready, metrics=metrics).open()
+        await ProbeServer(f"127.0.0.1:{port}", ready=_always_ready, metrics=metrics).open()
     await probes.close()
 
 

@@ -7,11 +7,11 @@ import time
 
 from headway import Headway
 from headway.core.worker import WorkerState
-from headway.stores.base import Beat, Exchange, Exchanged, JobQuery
+from headway.stores.base import Exchange, ExchangeReply, Heartbeat, JobQuery
 from headway.stores.memory import MemoryStore
-from headway.worker.backend.base import LocalPost
+from headway.worker.backend.base import StoreBackend
 from headway.worker.runner import Runner
-from headway.worker.slot_table import Board
+from headway.worker.slot_table import SlotTable
 
 
 class SlowStore(MemoryStore):
@@ -22,7 +22,7 @@ class SlowStore(MemoryStore):
         self.gate = asyncio.Event()
         self.asked = asyncio.Event()
 
-    async def exchange(self, request: Exchange) -> Exchanged:
+    async def exchange(self, request: Exchange) -> ExchangeReply:
         if request.finished:
             self.asked.set()
             await self.gate.wait()
@@ -31,14 +31,14 @@ class SlowStore(MemoryStore):
 
 async def test_a_renewal_that_overtakes_a_report_does_not_give_the_job_away() -> None:
     # S1, R2.55: seen when a store was locked just as a job ended.
-    app, store, board = Headway("memory://"), SlowStore(), Board.create(3)
+    app, store, slot_table = Headway("memory://"), SlowStore(), SlotTable.create(3)
 
     @app.task(name="quick")
     async def quick() -> int:
         return 7
 
-    post = LocalPost(store, app.in_force)
-    runner = Runner(app, post, board, worker_id="w", host="h", slots=3, reserved=0, app_path=None)
+    post = StoreBackend(store, app.in_force)
+    runner = Runner(app, post, slot_table, worker_id="w", host="h", slots=3, reserved=0, app_path=None)
     up = asyncio.Event()
 
     async def ready() -> None:
@@ -48,13 +48,13 @@ async def test_a_renewal_that_overtakes_a_report_does_not_give_the_job_away() ->
     async with asyncio.timeout(10), asyncio.TaskGroup() as group:
         group.create_task(runner.run(ready=ready))
         await store.asked.wait()
-        assert (board.held(), len(board.leases())) == ([], 1)
-        answer = await store.renew(Beat(runner.worker, 30_000, confirm_ms=0, held=board.leases()))
+        assert (slot_table.held(), len(slot_table.leases())) == ([], 1)
+        answer = await store.renew(Heartbeat(runner.worker, 30_000, confirm_ms=0, held=slot_table.leases()))
         assert (list(answer.lost), answer.state) == ([], WorkerState.ACTIVE)
         store.gate.set()
-        while board.leases():  # noqa: ASYNC110  (it depends on the runner)
+        while slot_table.leases():  # noqa: ASYNC110  (it depends on the runner)
             await asyncio.sleep(0.002)
         await runner.drain(0)
     (job,) = await store.find(JobQuery())
     assert (job.state, job.epoch, job.attempts) == ("completed", 1, 1)
-    board.close()
+    slot_table.close()

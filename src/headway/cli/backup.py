@@ -8,7 +8,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from headway.cli import render
-from headway.cli.store_access import STORE_HERE, StorePlace, make_store, run
+from headway.cli.store_access import STORE_HERE, StoreOptions, make_store, run
 from headway.client.settings import Settings
 from headway.core.errors import ConfigError
 from headway.core.policy.document import BUILT_IN
@@ -24,7 +24,7 @@ ADVICE = {
 File = Annotated[Path, Parameter(help="The backup, a file of its own.", metavar="FILE")]
 
 
-def backup(file: File, /, *, place: StorePlace = STORE_HERE) -> int:
+def backup(file: File, /, *, place: StoreOptions = STORE_HERE) -> int:
     """Copy an SQLite store into a new file, while workers go on.
 
     The copy is of one moment and complete: jobs of all namespaces, results,
@@ -37,7 +37,7 @@ def backup(file: File, /, *, place: StorePlace = STORE_HERE) -> int:
     return 0
 
 
-def restore(file: File, /, *, place: StorePlace = STORE_HERE) -> int:
+def restore(file: File, /, *, place: StoreOptions = STORE_HERE) -> int:
     """Make a store of a backup.
 
     Refuses if there is a store in its place: stop all processes and move it

@@ -8,15 +8,15 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from headway.cli import render
-from headway.cli.store_access import HERE, Place, operating, run, whole_ids
-from headway.core.job import Job, JobId, State
+from headway.cli.store_access import HERE, TargetOptions, operating, run, whole_ids
+from headway.core.job import JobId, JobRecord, State
 from headway.stores.base import Store
 
 First = Annotated[str, Parameter(name="ID", help="The id of a job, or its end.")]
 More = Annotated[str, Parameter(name="MORE", help="Further ids.")]
 
 
-def cancel(job_id: First, /, *more: More, place: Place = HERE) -> int:
+def cancel(job_id: First, /, *more: More, place: TargetOptions = HERE) -> int:
     """Cancel jobs: queued ones at once; executing ones are asked to stop.
 
     Exits with 1 if one of them does not exist or has ended otherwise.
@@ -31,7 +31,7 @@ def cancel(job_id: First, /, *more: More, place: Place = HERE) -> int:
     return print_answers(ids, [_cancelled(state) for state in states])
 
 
-def retry(job_id: First, /, *more: More, place: Place = HERE) -> int:
+def retry(job_id: First, /, *more: More, place: TargetOptions = HERE) -> int:
     """Queue jobs again that failed, were cancelled or are dead letters.
 
     Their counts of attempts start anew. Exits with 1 if one of them does not
@@ -46,7 +46,7 @@ def retry(job_id: First, /, *more: More, place: Place = HERE) -> int:
     return print_answers(*run(change()))
 
 
-async def retry_jobs(store: Store, ids: Sequence[JobId], before: Sequence[Job | None]) -> list[tuple[bool, str]]:
+async def retry_jobs(store: Store, ids: Sequence[JobId], before: Sequence[JobRecord | None]) -> list[tuple[bool, str]]:
     """Retry jobs. Gives for each whether it was queued again, and what to say of it."""
     states = await store.retry(ids)
     return [_retried(job, state) for job, state in zip(before, states, strict=True)]
@@ -75,7 +75,7 @@ def _cancelled(state: State | None) -> tuple[bool, str]:
             return False, f"{state.value} already; it cannot be cancelled"
 
 
-def _retried(before: Job | None, state: State | None) -> tuple[bool, str]:
+def _retried(before: JobRecord | None, state: State | None) -> tuple[bool, str]:
     if before is None or state is None:
         return False, "not found; it may have been pruned"
     if not before.state.ended:

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 from cyclopts import App, Group
 
 from headway.cli import render
-from headway.cli.store_access import HERE, OPTIONS, JsonFlag, Place, opened, run
+from headway.cli.store_access import HERE, OPTIONS, JsonFlag, TargetOptions, opened, run
 from headway.core.cron import next_tick, parse_cron
-from headway.core.job import Job
-from headway.core.policy.enforced import Paused
+from headway.core.job import JobRecord
+from headway.core.policy.enforced import PauseSet
 from headway.policy_store.catalogue import CronDocument, read_crons
 from headway.policy_store.rule_documents import read_paused
 from headway.stores.base import JobQuery, Store
@@ -29,7 +29,7 @@ crons = App(
 class _Row(NamedTuple):
     cron: CronDocument
     next_at: int | None
-    last: Job | None
+    last: JobRecord | None
     paused: bool
 
 
@@ -38,7 +38,7 @@ class _Row(NamedTuple):
     usage="Usage: headway crons list [OPTIONS]",
     help_epilogue="Example:\n\n    headway crons list --json",
 )
-def list_all(*, json: JsonFlag = False, place: Place = HERE) -> int:
+def list_all(*, json: JsonFlag = False, place: TargetOptions = HERE) -> int:
     """List crons by their next run, with the job of their last one.
 
     A worker writes its crons to the store when it starts. To run one now, use
@@ -61,7 +61,7 @@ def list_all(*, json: JsonFlag = False, place: Place = HERE) -> int:
     return 0
 
 
-async def _row(store: Store, cron: CronDocument, paused: Paused, now_at: int) -> _Row:
+async def _row(store: Store, cron: CronDocument, paused: PauseSet, now_at: int) -> _Row:
     newest = await store.find(JobQuery(task=cron.task, limit=LOOKED_AT))
     last = next((job for job in newest if (job.idempotency_key or "").startswith(f"cron:{cron.task}:")), None)
     stopped = paused.everything or cron.task in paused.tasks or cron.lane in paused.lanes

@@ -14,9 +14,9 @@ from cyclopts import App, Group, Parameter
 from headway.cli import render
 from headway.cli.cancel import print_answers, retry_jobs
 from headway.cli.jobs import Before, Limit, TaskName, print_page, read_cursor
-from headway.cli.store_access import HERE, OPTIONS, JsonFlag, Place, opened, operating, run, whole_ids
+from headway.cli.store_access import HERE, OPTIONS, JsonFlag, TargetOptions, opened, operating, run, whole_ids
 from headway.core.errors import ConfigError
-from headway.core.job import Job, JobId, State
+from headway.core.job import JobId, JobRecord, State
 from headway.core.policy.units import parse_length
 from headway.stores.base import JobQuery, Store
 
@@ -48,7 +48,7 @@ class Filters:
     def given(self) -> bool:
         return any(getattr(self, field.name) is not None for field in fields(self))
 
-    async def find(self, store: Store, before: int | None = None) -> AsyncGenerator[list[Job]]:
+    async def find(self, store: Store, before: int | None = None) -> AsyncGenerator[list[JobRecord]]:
         """Find dead letters, newest first, page by page. A page may be empty."""
         now_at = (await store.snapshot()).now_at
         since_at, until_at = (
@@ -65,7 +65,7 @@ class Filters:
             ]
             before = page[-1].seq  # Ever older, so one that dies again meanwhile is not met twice.
 
-    def _has_error(self, job: Job) -> bool:
+    def _has_error(self, job: JobRecord) -> bool:
         if self.error is None:
             return True
         return job.error is not None and (
@@ -113,13 +113,13 @@ def list_dead(
     limit: Limit = 50,
     before: Before = None,
     json: JsonFlag = False,
-    place: Place = HERE,
+    place: TargetOptions = HERE,
 ) -> int:
     """List dead letters with their errors, newest first."""
     cursor = read_cursor(before)
 
-    async def find() -> tuple[list[Job], int, bool]:
-        found: list[Job] = []
+    async def find() -> tuple[list[JobRecord], int, bool]:
+        found: list[JobRecord] = []
         async with opened(place) as store:
             async with aclosing(filters.find(store, cursor)) as pages:
                 async for page in pages:
@@ -140,7 +140,7 @@ def replay(
     *ids: Annotated[str, Parameter(name="ID", help="Ids of dead letters.")],
     all_: All = False,
     filters: Filters = EVERY,
-    place: Place = HERE,
+    place: TargetOptions = HERE,
 ) -> int:
     """Queue dead letters again, with all their retries."""
     _check_choice(ids, everything=all_, filters=filters)
@@ -180,7 +180,7 @@ def purge(
     all_: All = False,
     filters: Filters = EVERY,
     yes: Yes = False,
-    place: Place = HERE,
+    place: TargetOptions = HERE,
 ) -> int:
     """Remove dead letters for good. Nothing brings them back."""
     _check_choice(ids, everything=all_, filters=filters)
@@ -225,5 +225,5 @@ def _confirmed(question: str) -> bool:
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
-def _not_dead(job: Job | None) -> tuple[bool, str]:
+def _not_dead(job: JobRecord | None) -> tuple[bool, str]:
     return False, "not found; it may have been pruned" if job is None else f"{job.state.value}; it is no dead letter"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from headway.cli import render
-from headway.cli.store_access import STORE_HERE, JsonFlag, StorePlace, make_store, path_of, run
+from headway.cli.store_access import STORE_HERE, JsonFlag, StoreOptions, make_store, path_of, run
 from headway.client.settings import Settings
 from headway.core.errors import ConfigError, HeadwayError, NotAStore, StoreTooNew, StoreUnavailable
 from headway.core.worker import WorkerState
@@ -39,7 +39,7 @@ class Check:
     advice: str | None = None
 
 
-def doctor(*, json: JsonFlag = False, place: StorePlace = STORE_HERE) -> int:
+def doctor(*, json: JsonFlag = False, place: StoreOptions = STORE_HERE) -> int:
     """Check settings, store and workers, and say what you can rely on.
 
     Prints every setting with where it came from, what the store keeps through
@@ -85,7 +85,7 @@ async def _examine(settings: Settings, facts: dict[str, str]) -> AsyncIterator[C
         yield Check("store", "fail", str(problem), _advice(problem))
         return
     try:
-        facts.update(await store.facts())
+        facts.update(await store.describe())
         yield Check("store", "ok", f"opened {mask(settings.store)}")
         yield await _check_writing(store)
         if "transient jobs" in facts:

@@ -7,11 +7,11 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from headway.cli import render
-from headway.cli.store_access import HERE, JsonFlag, Place, opened, policy_of, run, whole_ids
+from headway.cli.store_access import HERE, JsonFlag, TargetOptions, opened, policy_of, run, whole_ids
 from headway.core.errors import JobNotFound
-from headway.core.job import Job
+from headway.core.job import JobRecord
 from headway.core.policy.estimate import Estimate
-from headway.estimates.forecaster import Foresight
+from headway.estimates.forecaster import Forecaster
 
 BASES = {
     "learned": "from the run times and arrivals of earlier jobs",
@@ -24,7 +24,7 @@ def estimate(
     /,
     *,
     json: JsonFlag = False,
-    place: Place = HERE,
+    place: TargetOptions = HERE,
 ) -> int:
     """Estimate when a waiting job will start.
 
@@ -33,13 +33,13 @@ def estimate(
     there is no estimate, because the job has started or too little is known.
     """
 
-    async def read() -> tuple[Job, Estimate | None]:
+    async def read() -> tuple[JobRecord, Estimate | None]:
         async with opened(place) as store:
             (whole,) = await whole_ids(store, [job_id])
-            standing = await store.standing(whole)
-            if standing is None:
+            diagnosis = await store.diagnose_job(whole)
+            if diagnosis is None:
                 raise JobNotFound(f"no job {job_id} in the store; it may have been pruned", job_id=job_id)
-            return standing.job, await Foresight().estimate(store, standing, await policy_of(store))
+            return diagnosis.job, await Forecaster().estimate(store, diagnosis, await policy_of(store))
 
     job, found = run(read())
     if json:

@@ -9,12 +9,12 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from headway.cli import render
-from headway.cli.store_access import HERE, JsonFlag, Place, opened, policy_of, reading, run
+from headway.cli.store_access import HERE, JsonFlag, TargetOptions, opened, policy_of, reading, run
 from headway.client.app import read_states
-from headway.client.job_reader import Historian
-from headway.client.settings import nearest
+from headway.client.job_reader import JobReader
 from headway.core.errors import ConfigError
-from headway.core.job import Job
+from headway.core.job import JobRecord
+from headway.core.suggest import did_you_mean
 from headway.stores.base import JobQuery, Store
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def jobs(
     limit: Limit = 50,
     before: Before = None,
     json: JsonFlag = False,
-    place: Place = HERE,
+    place: TargetOptions = HERE,
 ) -> int:
     """List jobs, newest first."""
     names = [name.strip() for part in status or () for name in part.split(",") if name.strip()]
@@ -53,24 +53,26 @@ def jobs(
         limit=limit,
     )
 
-    async def find() -> tuple[list[Job], int, bool]:
-        async with opened(place) as store, reading(place, store) as historian:
+    async def find() -> tuple[list[JobRecord], int, bool]:
+        async with opened(place) as store, reading(place, store) as job_reader:
             if priority is not None:
                 await check_lane(store, priority)
-            return await find_page(store, query, historian)
+            return await find_page(store, query, job_reader)
 
     print_page(*run(find()), json=json)
     return 0
 
 
-async def find_page(store: Store, query: JobQuery, historian: Historian | None = None) -> tuple[list[Job], int, bool]:
+async def find_page(
+    store: Store, query: JobQuery, job_reader: JobReader | None = None
+) -> tuple[list[JobRecord], int, bool]:
     """Find a page of jobs. Gives them, the store's time, and whether there are more."""
-    found = await (historian or store).find(query._replace(limit=query.limit + 1))
+    found = await (job_reader or store).find(query._replace(limit=query.limit + 1))
     now_at = (await store.snapshot()).now_at
     return found[: query.limit], now_at, len(found) > query.limit
 
 
-def print_page(found: list[Job], now_at: int, more: bool, *, json: bool, errors: bool = False) -> None:
+def print_page(found: list[JobRecord], now_at: int, more: bool, *, json: bool, errors: bool = False) -> None:
     """Print a page of jobs, as a table or as JSON."""
     cursor = str(found[-1].seq) if more else None
     if json:
@@ -85,7 +87,7 @@ def print_page(found: list[Job], now_at: int, more: bool, *, json: bool, errors:
         console.print(f"More with --before {cursor}", style="dim")
 
 
-def jobs_table(found: Sequence[Job], now_at: int, *, errors: bool = False) -> render.FittedTable:
+def jobs_table(found: Sequence[JobRecord], now_at: int, *, errors: bool = False) -> render.FittedTable:
     """Lay out jobs, one a line. A narrow table shortens ids first, then leaves out attempts and lane."""
     last, short = "error" if errors else "took", render.short_ids(job.job_id for job in found)
     rows: list[dict[str, str | Text]] = []
@@ -119,7 +121,7 @@ def jobs_table(found: Sequence[Job], now_at: int, *, errors: bool = False) -> re
     )
 
 
-def _status(job: Job) -> str:
+def _status(job: JobRecord) -> str:
     if job.due_at is not None:
         return f"{job.state.value} (delayed)"
     if job.cancel_requested_at is not None and not job.state.ended:
@@ -134,7 +136,7 @@ async def check_lane(store: Store, lane: str) -> None:
         return
     known = list(dict.fromkeys([*lanes, *(await store.stats()).lanes]))
     if lane not in known:
-        raise ConfigError(f"no lane {lane!r}{nearest(lane, known)} (lanes: {', '.join(known)})")
+        raise ConfigError(f"no lane {lane!r}{did_you_mean(lane, known)} (lanes: {', '.join(known)})")
 
 
 def read_cursor(text: str | None) -> int | None:

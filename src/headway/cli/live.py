@@ -26,30 +26,30 @@ from rich.panel import Panel
 from rich.text import Text
 
 from headway.cli import render, tables
-from headway.core.job import Job
+from headway.core.job import JobRecord
 from headway.core.worker import WorkerState
 from headway.observability.logs import MESSAGE, JsonFormatter
 from headway.stores.base import Stats
 from headway.stores.open import mask
 from headway.version import __version__
-from headway.worker.control import Up
+from headway.worker.control import RunnerReady
 
 REFRESH = 0.25  # Seconds between two pictures.
 KEPT = 2_000  # Lines that wait for the next picture; older ones are counted and dropped.
 PRINTED = 40  # Lines printed between two pictures at most, since nobody reads faster.
 
 
-class Display:
+class LiveView:
     """Takes over the terminal while it is entered: everything written to it becomes a line of the view."""
 
     def __init__(self, app_path: str, *, demo: bool, log_level: str) -> None:
-        self.up: Up | None = None
+        self.up: RunnerReady | None = None
         self.address: str | None = None  # Of the HTTP interface.
         self.draining = False
         self._app_path = app_path
         self._demo = demo
         self._log_level = log_level
-        self._picture: tuple[Stats, Sequence[Job]] | None = None
+        self._picture: tuple[Stats, Sequence[JobRecord]] | None = None
         self._trouble: str | None = None
         self._lines: deque[str] = deque(maxlen=KEPT)
         self._written = 0
@@ -59,7 +59,7 @@ class Display:
         self._saved: dict[int, int] = {}
         self._threads: list[threading.Thread] = []
 
-    def show(self, stats: Stats, running: Sequence[Job]) -> None:
+    def show(self, stats: Stats, running: Sequence[JobRecord]) -> None:
         """Say how things are; the next picture shows it."""
         self._picture, self._trouble = (stats, running), None
 
@@ -74,7 +74,7 @@ class Display:
 
     # ------------------------------------------------------------------ taking the terminal and giving it back
 
-    def __enter__(self) -> Display:
+    def __enter__(self) -> LiveView:
         sys.stdout.flush()
         sys.stderr.flush()
         reading, writing = os.pipe()
@@ -86,7 +86,7 @@ class Display:
         file = os.fdopen(os.dup(self._saved[1]), "w", encoding="utf-8", errors="backslashreplace")
         self._terminal = Console(file=file, force_terminal=True, markup=False, emoji=False, highlight=False)
         logger = logging.getLogger("headway")
-        logger.handlers, logger.propagate = [_Lines(self)], False
+        logger.handlers, logger.propagate = [_LogLines(self)], False
         logger.setLevel(self._log_level.upper())
         self._threads = [
             threading.Thread(target=self._read, args=(reading,), name="headway-lines", daemon=True),
@@ -196,10 +196,10 @@ class Display:
         return hint + Text("Ctrl-C drains and stops.", "dim")
 
 
-class _Lines(logging.Handler):
+class _LogLines(logging.Handler):
     """Hands the parent's own log to the display."""
 
-    def __init__(self, display: Display) -> None:
+    def __init__(self, display: LiveView) -> None:
         super().__init__()
         self._display = display
         self.setFormatter(JsonFormatter())

@@ -14,7 +14,7 @@ from cyclopts import App, CycloptsError, Group, Parameter, UnknownCommandError
 from headway.cli.render import clean
 from headway.cli.store_access import OPTIONS
 from headway.core.errors import BadArguments, ConfigError, HeadwayError, PolicyError
-from headway.core.suggest import nearest
+from headway.core.suggest import did_you_mean
 from headway.observability.logs import fill_closed_streams, flush_logs
 from headway.version import __version__
 
@@ -188,7 +188,7 @@ def _unknown_command(problem: UnknownCommandError) -> str:
     word, family = (problem.unused_tokens or ["?"])[0], problem.app
     known = [] if family is None else [name for name in family if not name.startswith("-")]
     path = " ".join(["headway", *(problem.command_chain or ())])
-    return f"unknown command {word!r}{nearest(word, known)} ({path} --help lists the commands)"
+    return f"unknown command {word!r}{did_you_mean(word, known)} ({path} --help lists the commands)"
 
 
 def _fail(problem: HeadwayError) -> int:

@@ -7,14 +7,14 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from headway.cli import render
-from headway.cli.store_access import STORE_HERE, StorePlace, make_store, path_of, run
+from headway.cli.store_access import STORE_HERE, StoreOptions, make_store, path_of, run
 from headway.stores.base import Migrates, Store
 
 
 def migrate(
     *,
     dry_run: Annotated[bool, Parameter(help="Only say what would be done.", show_default=False)] = False,
-    place: StorePlace = STORE_HERE,
+    place: StoreOptions = STORE_HERE,
 ) -> int:
     """Bring the store to the schema of this Headway.
 

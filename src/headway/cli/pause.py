@@ -8,8 +8,8 @@ from cyclopts import Parameter
 
 from headway.cli import render
 from headway.cli.jobs import check_lane
-from headway.cli.store_access import HERE, Place, operating, run
-from headway.core.policy.enforced import Paused, pausing, resuming
+from headway.cli.store_access import HERE, TargetOptions, operating, run
+from headway.core.policy.enforced import PauseSet, pausing, resuming
 from headway.policy_store.rule_documents import change_paused
 
 Lane = Annotated[str | None, Parameter(help="Only this lane.", metavar="NAME")]
@@ -17,14 +17,14 @@ TaskName = Annotated[str | None, Parameter(help="Only this task.", metavar="NAME
 Tenant = Annotated[str | None, Parameter(help="Only this tenant.", metavar="NAME")]
 
 
-def pause(*, lane: Lane = None, task: TaskName = None, tenant: Tenant = None, place: Place = HERE) -> int:
+def pause(*, lane: Lane = None, task: TaskName = None, tenant: Tenant = None, place: TargetOptions = HERE) -> int:
     """Let nothing of a lane, a task or a tenant start; without any, nothing at all.
 
     What runs goes on, and what is submitted waits. It holds for all workers at
     once, until `headway resume`.
     """
 
-    async def change() -> Paused:
+    async def change() -> PauseSet:
         async with operating(place) as store:
             if lane is not None:
                 await check_lane(store, lane)
@@ -34,10 +34,10 @@ def pause(*, lane: Lane = None, task: TaskName = None, tenant: Tenant = None, pl
     return 0
 
 
-def resume(*, lane: Lane = None, task: TaskName = None, tenant: Tenant = None, place: Place = HERE) -> int:
+def resume(*, lane: Lane = None, task: TaskName = None, tenant: Tenant = None, place: TargetOptions = HERE) -> int:
     """Let go on what was paused by the same words; without any, everything."""
 
-    async def change() -> Paused:
+    async def change() -> PauseSet:
         async with operating(place) as store:
             return await change_paused(store, resuming(lane, task, tenant))
 
@@ -45,6 +45,6 @@ def resume(*, lane: Lane = None, task: TaskName = None, tenant: Tenant = None, p
     return 0
 
 
-def _print(paused: Paused) -> None:
+def _print(paused: PauseSet) -> None:
     names = paused.names()
     print(render.clean(f"paused: {', '.join(names)}" if names else "nothing is paused"))

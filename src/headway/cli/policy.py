@@ -9,17 +9,17 @@ from typing import Annotated, Any
 from cyclopts import App, Group, Parameter
 
 from headway.cli import render
-from headway.cli.store_access import HERE, OPTIONS, JsonFlag, Place, opened, operating, run
+from headway.cli.store_access import HERE, OPTIONS, JsonFlag, TargetOptions, opened, operating, run
 from headway.cli.toml import toml_text
 from headway.client.settings import load_settings
 from headway.core.errors import ConfigError, PolicyError
 from headway.core.policy.document import Policy
 from headway.core.policy.guarantees import Guarantee
-from headway.core.policy.lint import Checked, Finding, Load, check_policy
+from headway.core.policy.lint import Finding, OfferedLoad, PolicyReport, check_policy
 from headway.core.policy.table_reader import key_path
 from headway.estimates.load import check_here, recent_load
 from headway.policy_store.versions import (
-    Applied,
+    PolicyVersion,
     apply_policy,
     current_version,
     history,
@@ -57,7 +57,7 @@ def check(
         Parameter(help="Hold it against the load of the jobs that the store ran last.", show_default=False),
     ] = False,
     json: JsonFlag = False,
-    place: Place = HERE,
+    place: TargetOptions = HERE,
 ) -> int:
     """Say what a policy file promises and what in it will surprise.
 
@@ -88,7 +88,7 @@ def check(
     return 0
 
 
-async def _recorded(wanted: Policy, place: Place) -> Load:
+async def _recorded(wanted: Policy, place: TargetOptions) -> OfferedLoad:
     async with opened(place) as store:
         load = await recent_load(store, wanted)
     if load is None:
@@ -107,13 +107,13 @@ def show_policy(
     version: Annotated[int | None, Parameter(help="This version; else the one in force.")] = None,
     history_: Annotated[bool, Parameter(name="--history", help="List all versions.", show_default=False)] = False,
     json: JsonFlag = False,
-    place: Place = HERE,
+    place: TargetOptions = HERE,
 ) -> int:
     """Show the policy that is in force, spelled out as a policy file."""
     if history_ and version is not None:
         raise ConfigError("give --version or --history, not both")
 
-    async def read() -> tuple[list[Applied], int]:
+    async def read() -> tuple[list[PolicyVersion], int]:
         async with opened(place) as store:
             current = await current_version(store)
             if history_:
@@ -142,7 +142,7 @@ def apply(
     /,
     *,
     note: Annotated[str, Parameter(help="A word on why, for the history.", show_default=False)] = "",
-    place: Place = HERE,
+    place: TargetOptions = HERE,
 ) -> int:
     """Put a policy file in force, as a new version. Workers follow within seconds; none is restarted.
 
@@ -151,7 +151,7 @@ def apply(
     """
     wanted: Policy = load_policy(file)
 
-    async def put() -> tuple[Applied, Applied, Checked]:
+    async def put() -> tuple[PolicyVersion, PolicyVersion, PolicyReport]:
         async with operating(place) as store:
             before = await read_applied(store, await current_version(store))
             checked = await check_here(store, wanted)
@@ -170,11 +170,11 @@ def rollback(
     to: Annotated[
         int | None, Parameter(help="The version to go back to, 0 for the built-in policy; else the one before.")
     ] = None,
-    place: Place = HERE,
+    place: TargetOptions = HERE,
 ) -> int:
     """Put an earlier policy in force again, as a new version."""
 
-    async def put() -> tuple[Applied, Applied, Checked]:
+    async def put() -> tuple[PolicyVersion, PolicyVersion, PolicyReport]:
         async with operating(place) as store:
             before = await read_applied(store, await current_version(store))
             after = await roll_back(store, to=to, now_at=await _now_at(store))
@@ -191,7 +191,7 @@ async def _now_at(store: Store) -> int:
 # ---------------------------------------------------------------------- telling
 
 
-def _check_values(checked: Checked) -> dict[str, Any]:
+def _check_values(checked: PolicyReport) -> dict[str, Any]:
     return {
         "lanes": [_guarantee_values(sure) for sure in checked.guarantees],
         "warnings": [found._asdict() for found in checked.findings],
@@ -210,7 +210,7 @@ def _guarantee_values(sure: Guarantee) -> dict[str, Any]:
     }
 
 
-def _print_check(checked: Checked, size: str) -> None:
+def _print_check(checked: PolicyReport, size: str) -> None:
     console = render.console()
     numbers = ["level", "weight", "sure of"]
     table = render.table("lane", *numbers, "longest wait, about", right=numbers)
@@ -224,7 +224,7 @@ def _print_check(checked: Checked, size: str) -> None:
     )
 
 
-def _print_warnings(checked: Checked) -> None:
+def _print_warnings(checked: PolicyReport) -> None:
     for found in checked.findings:
         render.console().print(_warning(found), soft_wrap=True)
 
@@ -234,7 +234,7 @@ def _warning(found: Finding) -> Any:
     return render.text("warning ", render.STYLES["warning"]) + render.text(f"{where}{found.text} [{found.code}]")
 
 
-def _applied_values(applied: Applied, current: int) -> dict[str, Any]:
+def _applied_values(applied: PolicyVersion, current: int) -> dict[str, Any]:
     return {
         "version": applied.version,
         "current": applied.version == current,
@@ -244,7 +244,7 @@ def _applied_values(applied: Applied, current: int) -> dict[str, Any]:
     }
 
 
-def _title(applied: Applied, current: int) -> str:
+def _title(applied: PolicyVersion, current: int) -> str:
     if not applied.version:
         return "the built-in policy; none was applied"
     note = f": {render.clean(applied.note)}" if applied.note else ""
@@ -252,7 +252,7 @@ def _title(applied: Applied, current: int) -> str:
     return f"version {applied.version}, {force}, applied {render.local(applied.applied_at)}{note}"
 
 
-def _print_history(found: list[Applied], current: int) -> None:
+def _print_history(found: list[PolicyVersion], current: int) -> None:
     if not found:
         print("No policy was applied; the built-in one is in force.")
         return
@@ -268,7 +268,7 @@ def _print_history(found: list[Applied], current: int) -> None:
     render.console().print(table)
 
 
-def _print_change(before: Applied, after: Applied, checked: Checked) -> None:
+def _print_change(before: PolicyVersion, after: PolicyVersion, checked: PolicyReport) -> None:
     if after.version == before.version:
         print(f"nothing changes: version {after.version}, which is in force, says the same")
         return

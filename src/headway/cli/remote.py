@@ -10,16 +10,16 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from headway.core import errors
-from headway.core.diagnostics import Standing
+from headway.core.diagnostics import JobDiagnostics
 from headway.core.errors import ConfigError, HeadwayError, ServerRefused, StoreTooNew
-from headway.core.job import Job, JobId, State
+from headway.core.job import JobId, JobRecord, State
 from headway.core.snapshot import Snapshot
-from headway.protocol.http_client import Caller
+from headway.protocol.http_client import HttpClient
 from headway.server.operator_rpc import (
     IDS_MAX,
     PAGE_MAX,
     Cancel,
-    Drain,
+    DrainCommand,
     Find,
     Get,
     GetStanding,
@@ -30,7 +30,7 @@ from headway.server.operator_rpc import (
     Purge,
     Question,
     Read,
-    Retry,
+    RetryCommand,
     Write,
     path_of,
 )
@@ -59,7 +59,7 @@ _SAME: dict[str, type[HeadwayError]] = {
 }
 
 
-class Kept(msgspec.Struct, frozen=True):
+class RemoteSubmit(msgspec.Struct, frozen=True):
     """A job that a server has kept. ``deduplicated``: an earlier submit made it; None if the server does not say."""
 
     task_id: str
@@ -72,11 +72,11 @@ def remote_store(address: str, token: str | None) -> Store:
     return cast("Store", RemoteStore(_caller(address, token)))
 
 
-async def submit_task(address: str, token: str | None, body: dict[str, Any]) -> Kept:
+async def submit_task(address: str, token: str | None, body: dict[str, Any]) -> RemoteSubmit:
     """Submit a task over the REST interface."""
     caller = _caller(address, token)
     try:
-        return await _ask(caller, TASKS, body, Kept)
+        return await _ask(caller, TASKS, body, RemoteSubmit)
     finally:
         await caller.close()
 
@@ -87,7 +87,7 @@ class RemoteStore:
     abilities = Abilities(durable=True, shared=True, any_loop=False, remote=True)
     namespace = ""  # The server knows.
 
-    def __init__(self, caller: Caller) -> None:
+    def __init__(self, caller: HttpClient) -> None:
         self._caller = caller
 
     async def open(self) -> None:
@@ -105,15 +105,15 @@ class RemoteStore:
     async def close(self) -> None:
         await self._caller.close()
 
-    async def get(self, job_ids: Sequence[JobId]) -> list[Job | None]:
-        found: list[Job | None] = []
+    async def get(self, job_ids: Sequence[JobId]) -> list[JobRecord | None]:
+        found: list[JobRecord | None] = []
         while len(found) < len(job_ids):
             part = list(job_ids[len(found) : len(found) + PAGE_MAX])
             found += (await self._ask(Get(part), Jobs)).jobs
         return found
 
-    async def find(self, query: JobQuery) -> list[Job]:
-        found: list[Job] = []
+    async def find(self, query: JobQuery) -> list[JobRecord]:
+        found: list[JobRecord] = []
         while (wanted := min(PAGE_MAX, query.limit - len(found))) > 0:
             before = found[-1].seq if found else query.before
             page = await self._ask(Find(query._replace(before=before, limit=wanted)), Jobs)
@@ -129,8 +129,8 @@ class RemoteStore:
     async def stats(self) -> Stats:
         return await self._ask(GetStats(), Stats)
 
-    async def standing(self, job_id: JobId) -> Standing | None:
-        return await self._ask(GetStanding(job_id), cast("type[Standing | None]", Standing | None))
+    async def diagnose_job(self, job_id: JobId) -> JobDiagnostics | None:
+        return await self._ask(GetStanding(job_id), cast("type[JobDiagnostics | None]", JobDiagnostics | None))
 
     async def cancel(self, job_ids: Sequence[JobId], reason: str = "cancelled") -> list[State | None]:
         parts = _parts(job_ids, IDS_MAX)
@@ -138,7 +138,7 @@ class RemoteStore:
 
     async def retry(self, job_ids: Sequence[JobId]) -> list[State | None]:
         parts = _parts(job_ids, IDS_MAX)
-        return [state for part in parts for state in await self._ask(Retry(part), list[State | None])]
+        return [state for part in parts for state in await self._ask(RetryCommand(part), list[State | None])]
 
     async def purge(self, states: Sequence[State], job_ids: Sequence[JobId] | None, *, limit: int = 1_000) -> int:
         if job_ids is None:
@@ -147,7 +147,7 @@ class RemoteStore:
         return sum([await self._ask(Purge(list(states), part, len(part)), int) for part in parts])
 
     async def drain(self, worker_id: str) -> bool:
-        return await self._ask(Drain(worker_id), bool)
+        return await self._ask(DrainCommand(worker_id), bool)
 
     async def read(self, kind: str, name: str | None = None) -> list[Document]:
         return await self._ask(Read(kind, name), list[Document])
@@ -155,8 +155,8 @@ class RemoteStore:
     async def write(self, kind: str, name: str, body: bytes | None, *, if_version: int | None = None) -> int | None:
         return await self._ask(Write(kind, name, body, if_version), cast("type[int | None]", int | None))
 
-    def listen(self, name: str) -> _Deaf:
-        return _Deaf()
+    def subscribe(self, name: str) -> _NoSubscription:
+        return _NoSubscription()
 
     def __getattr__(self, name: str) -> Any:
         raise ConfigError(f"this is not done over HTTP ({name}); use --store")
@@ -165,7 +165,7 @@ class RemoteStore:
         return await _ask(self._caller, path_of(question), question, kind)
 
 
-class _Deaf:
+class _NoSubscription:
     """An ear that hears nothing: whoever watches looks each second anyway."""
 
     async def wait(self, timeout: float) -> Sequence[JobId] | None:
@@ -176,14 +176,14 @@ class _Deaf:
         pass
 
 
-def _caller(address: str, token: str | None) -> Caller:
-    caller = Caller(address, token)
+def _caller(address: str, token: str | None) -> HttpClient:
+    caller = HttpClient(address, token)
     if token is not None and not caller.address.is_private:
         warnings.warn(f"the token goes to {caller.address} in plain text; use https", stacklevel=3)
     return caller
 
 
-async def _ask(caller: Caller, path: str, question: Any, kind: type[T]) -> T:
+async def _ask(caller: HttpClient, path: str, question: Any, kind: type[T]) -> T:
     try:
         return await caller.ask(path, question, kind)
     except ServerRefused as refusal:

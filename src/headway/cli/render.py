@@ -12,10 +12,10 @@ from headway.client.job_info import arguments_of as arguments_of
 from headway.client.job_info import result_of as result_of
 from headway.core.errors import JobError
 from headway.core.event import Event
-from headway.core.job import Attempt, Job
+from headway.core.job import Attempt, JobRecord
 from headway.core.policy.document import BUILT_IN, Policy
 from headway.core.timestamps import write_moment
-from headway.core.worker import Worker
+from headway.core.worker import WorkerInfo
 from headway.observability.traces import shown_trace
 from headway.stores.base import Stats
 
@@ -145,7 +145,7 @@ def age(at: int | None, now_at: int) -> str:
 # ---------------------------------------------------------------------- values as JSON
 
 
-def job_values(job: Job) -> dict[str, Any]:
+def job_values(job: JobRecord) -> dict[str, Any]:
     """Give all that is known of a job as JSON values."""
     return {
         "id": job.job_id,
@@ -205,7 +205,7 @@ def error_values(error: JobError | None) -> dict[str, Any] | None:
     }
 
 
-def worker_values(worker: Worker) -> dict[str, Any]:
+def worker_values(worker: WorkerInfo) -> dict[str, Any]:
     """Give a worker as JSON values."""
     return {
         "id": worker.worker_id,
@@ -224,12 +224,12 @@ def worker_values(worker: Worker) -> dict[str, Any]:
     }
 
 
-def capabilities_of(worker: Worker) -> list[str]:
+def capabilities_of(worker: WorkerInfo) -> list[str]:
     """Give what a worker offers beside the tasks it knows."""
     return [offer for offer in worker.offers if not offer.startswith("task:")]
 
 
-def tasks_of(worker: Worker) -> list[str]:
+def tasks_of(worker: WorkerInfo) -> list[str]:
     """Give the tasks a worker knows."""
     return [offer.removeprefix("task:") for offer in worker.offers if offer.startswith("task:")]
 

@@ -22,7 +22,7 @@ from headway.core.log_event import LogEvent
 if TYPE_CHECKING:
     import socket
 
-    from headway.server.serve_process import Serving
+    from headway.server.serve_process import ServeConfig
 
 log = logging.getLogger("headway.server")
 
@@ -95,7 +95,7 @@ def serve(
     """
     check_installed()
     from headway.observability.logs import configure_logs
-    from headway.server.serve_process import Serving
+    from headway.server.serve_process import ServeConfig
     from headway.server.uvicorn_server import bind
 
     given = flags.settings() | {"store": store, "namespace": namespace, "log": log}
@@ -106,7 +106,7 @@ def serve(
     tls = flags.tls()
     listener = bind(settings.host, settings.port)
     given["port"] = listener.getsockname()[1]
-    serving = Serving(
+    serving = ServeConfig(
         descriptor=listener.fileno(),
         app=app,
         settings=given,
@@ -132,14 +132,14 @@ def check_store(settings: Settings, workers: int) -> None:
         )
 
 
-async def _serve_here(serving: Serving, listener: socket.socket) -> int:
+async def _serve_here(serving: ServeConfig, listener: socket.socket) -> int:
     from headway.server.serve_process import serve as serve_process
 
     await serve_process(serving, listener)
     return 0
 
 
-async def _supervise(serving: Serving, count: int) -> int:
+async def _supervise(serving: ServeConfig, count: int) -> int:
     """Keep so many processes serving; ends when told to, after them."""
     from headway.runtime.signals import Signals
 
@@ -151,7 +151,7 @@ async def _supervise(serving: Serving, count: int) -> int:
     return 0
 
 
-async def _keep_one(serving: Serving, signals: Any) -> None:
+async def _keep_one(serving: ServeConfig, signals: Any) -> None:
     import msgspec
 
     from headway.server.serve_process import VARIABLE

@@ -5,23 +5,23 @@ from __future__ import annotations
 from dataclasses import asdict
 
 from headway.cli import render, tables
-from headway.cli.store_access import HERE, JsonFlag, Place, opened, policy_of, run
+from headway.cli.store_access import HERE, JsonFlag, TargetOptions, opened, policy_of, run
 from headway.core.policy.document import Policy
-from headway.core.policy.enforced import Paused
+from headway.core.policy.enforced import PauseSet
 from headway.core.worker import WorkerState
-from headway.estimates.accuracy import Summary, summaries
-from headway.metrics.documents import read_tallies
+from headway.estimates.accuracy import AccuracySummary, summaries
+from headway.metrics.documents import read_documents
 from headway.policy_store.rule_documents import read_paused
 from headway.stores.base import Stats
 
 
-def stats(*, json: JsonFlag = False, place: Place = HERE) -> int:
+def stats(*, json: JsonFlag = False, place: TargetOptions = HERE) -> int:
     """Show lanes, rates and totals."""
 
-    async def read() -> tuple[Stats, Policy, Paused, dict[str, Summary]]:
+    async def read() -> tuple[Stats, Policy, PauseSet, dict[str, AccuracySummary]]:
         async with opened(place) as store:
             numbers, policy, paused = await store.stats(), await policy_of(store), await read_paused(store)
-            return numbers, policy, paused, summaries(await read_tallies(store))
+            return numbers, policy, paused, summaries(await read_documents(store))
 
     numbers, policy, paused, scores = run(read())
     if json:
@@ -52,7 +52,7 @@ def stats(*, json: JsonFlag = False, place: Place = HERE) -> int:
     return 0
 
 
-def _told(summary: Summary) -> str:
+def _told(summary: AccuracySummary) -> str:
     """Write how the estimates of a lane turned out."""
     off = "" if summary.error is None else f", off by {summary.error:.0%} in the middle"
     return f"p50 held for {summary.within_p50:.0%} of {summary.scored:,}, p90 for {summary.within_p90:.0%}{off}"

@@ -13,7 +13,7 @@ from headway.cli.estimate import estimate_values, told
 from headway.cli.store_access import (
     HERE,
     JsonFlag,
-    Place,
+    TargetOptions,
     history_of,
     opened,
     policy_of,
@@ -23,15 +23,15 @@ from headway.cli.store_access import (
     whole_ids,
 )
 from headway.client.client import Client
-from headway.core.diagnostics import Standing
+from headway.core.diagnostics import JobDiagnostics
 from headway.core.errors import JobError, JobNotFound
 from headway.core.event import Event
-from headway.core.job import Attempt, Job, State
+from headway.core.job import Attempt, JobRecord, State
 from headway.core.policy.document import Policy
 from headway.core.policy.estimate import Estimate
 from headway.core.policy.lanes import effective_lane
 from headway.core.policy.why import why
-from headway.estimates.forecaster import Foresight
+from headway.estimates.forecaster import Forecaster
 from headway.observability.traces import shown_trace
 
 
@@ -47,7 +47,7 @@ def status(
         ),
     ] = False,
     json: JsonFlag = False,
-    place: Place = HERE,
+    place: TargetOptions = HERE,
 ) -> int:
     """Show all that is known of one job: times, attempts, errors, result.
 
@@ -58,35 +58,35 @@ def status(
         run(_follow(job_id, place, json=json))
         return 0
 
-    async def read() -> tuple[Job | None, Standing | None, Policy, Estimate | None]:
-        async with opened(place) as store, reading(place, store) as historian:
-            (whole,) = await whole_ids(historian, [job_id])
-            (job,) = await historian.get([whole])
-            standing, policy = await store.standing(whole), await policy_of(store)
-            waits = standing is not None and standing.job.state is State.QUEUED
-            found = await Foresight().estimate(store, standing, policy) if standing is not None and waits else None
-            return job, standing, policy, found
+    async def read() -> tuple[JobRecord | None, JobDiagnostics | None, Policy, Estimate | None]:
+        async with opened(place) as store, reading(place, store) as job_reader:
+            (whole,) = await whole_ids(job_reader, [job_id])
+            (job,) = await job_reader.get([whole])
+            diagnosis, policy = await store.diagnose_job(whole), await policy_of(store)
+            waits = diagnosis is not None and diagnosis.job.state is State.QUEUED
+            found = await Forecaster().estimate(store, diagnosis, policy) if diagnosis is not None and waits else None
+            return job, diagnosis, policy, found
 
-    job, standing, policy, estimate = run(read())
+    job, diagnosis, policy, estimate = run(read())
     if job is None:
         raise JobNotFound(f"no job {job_id} in the store; it may have been pruned", job_id=job_id)
     if json:
         more = {
             "effective_priority": effective_lane(policy, job, job.seen_at),
-            "waited_s": _seconds(standing),
+            "waited_s": _seconds(diagnosis),
             "estimate": estimate_values(estimate),
         }
         render.print_json(render.job_values(job) | more)
     else:
-        _print(job, standing, policy, estimate, args=args)
+        _print(job, diagnosis, policy, estimate, args=args)
     return 0
 
 
-def _seconds(standing: Standing | None) -> dict[str, float]:
-    return {} if standing is None else {reason: ms / 1_000 for reason, ms in standing.waited_ms.items()}
+def _seconds(diagnosis: JobDiagnostics | None) -> dict[str, float]:
+    return {} if diagnosis is None else {reason: ms / 1_000 for reason, ms in diagnosis.waited_ms.items()}
 
 
-async def _follow(job_id: str, place: Place, *, json: bool) -> None:
+async def _follow(job_id: str, place: TargetOptions, *, json: bool) -> None:
     store = store_at(place)
     client = Client(lambda: store, lambda: history_of(place, store))
     try:
@@ -130,9 +130,11 @@ def _reason(reason: object) -> str:
     return f" ({reason})" if reason else ""
 
 
-def _print(job: Job, standing: Standing | None, policy: Policy, estimate: Estimate | None, *, args: bool) -> None:
+def _print(
+    job: JobRecord, diagnosis: JobDiagnostics | None, policy: Policy, estimate: Estimate | None, *, args: bool
+) -> None:
     console = render.console()
-    console.print(render.facts(_facts(job, standing, policy, estimate)))
+    console.print(render.facts(_facts(job, diagnosis, policy, estimate)))
     if args:
         console.print()
         console.print("Arguments", style="bold")
@@ -153,12 +155,14 @@ def _print(job: Job, standing: Standing | None, policy: Policy, estimate: Estima
         console.print(render.text(job.error.traceback.rstrip(), lines=True), soft_wrap=True)
 
 
-def _facts(job: Job, standing: Standing | None, policy: Policy, estimate: Estimate | None) -> dict[str, object]:
+def _facts(
+    job: JobRecord, diagnosis: JobDiagnostics | None, policy: Policy, estimate: Estimate | None
+) -> dict[str, object]:
     """Give what there is to say, leaving out what does not apply. A job in the history alone stands nowhere."""
     now_at = job.seen_at
     effective = effective_lane(policy, job, now_at)
-    first = None if standing is None else next(iter(why(standing, policy)), None)
-    waited = [f"{render.duration(seconds * 1_000)} {reason}" for reason, seconds in _seconds(standing).items()]
+    first = None if diagnosis is None else next(iter(why(diagnosis, policy)), None)
+    waited = [f"{render.duration(seconds * 1_000)} {reason}" for reason, seconds in _seconds(diagnosis).items()]
     took_ms = None if job.started_at is None else (job.finished_at or now_at) - job.started_at
     facts: dict[str, object | None] = {
         "job": job.job_id,

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from cyclopts import Group, Parameter
 
-from headway.client.job_reader import Historian
+from headway.client.job_reader import JobReader
 from headway.client.settings import Settings, gather, load_settings
 from headway.core.errors import ConfigError, HeadwayError, NotAStore
 from headway.core.job import JobId, State
 from headway.core.policy.document import BUILT_IN, Policy
 from headway.security.audited_store import audited
-from headway.stores.base import Archival, JobQuery, Store
+from headway.stores.base import ArchiveSource, JobQuery, Store
 from headway.stores.open import mask, open_store
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class StorePlace:
+class StoreOptions:
     """Which store, and which namespace in it."""
 
     store: Annotated[
@@ -97,7 +97,7 @@ class StorePlace:
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class Place(StorePlace):
+class TargetOptions(StoreOptions):
     """Which store and namespace, or which server in their place."""
 
     server_url: Annotated[
@@ -126,8 +126,8 @@ COMPARED = 5_000  # The newest jobs, which a part of an id is compared with.
 PAGE = 500
 CANDIDATES = 10
 
-HERE = Place()
-STORE_HERE = StorePlace()
+HERE = TargetOptions()
+STORE_HERE = StoreOptions()
 OPTIONS = Group("Options")  # The heading in every help.
 
 JsonFlag = Annotated[bool, Parameter(name="--json", help="Print one JSON document.", show_default=False)]
@@ -139,7 +139,7 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 @asynccontextmanager
-async def opened(place: StorePlace, *, create: bool = False) -> AsyncGenerator[Store]:
+async def opened(place: StoreOptions, *, create: bool = False) -> AsyncGenerator[Store]:
     """Open the store that the settings name, or what a server has in its place, and close it afterwards.
 
     Unless ``create``, a file that does not exist is an error: an operator who mistypes a path should be
@@ -154,7 +154,7 @@ async def opened(place: StorePlace, *, create: bool = False) -> AsyncGenerator[S
 
 
 @asynccontextmanager
-async def operating(place: StorePlace) -> AsyncGenerator[Store]:
+async def operating(place: StoreOptions) -> AsyncGenerator[Store]:
     """Open the store for a command that changes something: the audit tells who did. A server records by itself."""
     async with opened(place) as store:
         yield audited(store, cli_user() if place.server() is None else None)
@@ -169,7 +169,7 @@ def cli_user() -> str:
     return f"cli:{user}@{socket.gethostname()}"
 
 
-def store_at(place: StorePlace, *, create: bool = False) -> Store:
+def store_at(place: StoreOptions, *, create: bool = False) -> Store:
     """Make the store that a command works on, unopened."""
     server = place.server()
     if server is None:
@@ -180,21 +180,21 @@ def store_at(place: StorePlace, *, create: bool = False) -> Store:
 
 
 @asynccontextmanager
-async def reading(place: StorePlace, store: Store) -> AsyncGenerator[Historian]:
+async def reading(place: StoreOptions, store: Store) -> AsyncGenerator[JobReader]:
     """Read jobs from an open store and, where the settings name one, from its history."""
-    historian = Historian(store, history_of(place, store))
+    job_reader = JobReader(store, history_of(place, store))
     try:
-        yield historian
+        yield job_reader
     finally:
-        await historian.close()
+        await job_reader.close()
 
 
-def history_of(place: StorePlace, store: Store) -> str | None:
+def history_of(place: StoreOptions, store: Store) -> str | None:
     """Give where the jobs are kept that a store has forgotten, if it is one that forgets."""
-    return place.settings().history if place.server() is None and isinstance(store, Archival) else None
+    return place.settings().history if place.server() is None and isinstance(store, ArchiveSource) else None
 
 
-async def whole_ids(found_in: Store | Historian, words: Sequence[str], states: tuple[State, ...] = ()) -> list[JobId]:
+async def whole_ids(found_in: Store | JobReader, words: Sequence[str], states: tuple[State, ...] = ()) -> list[JobId]:
     """Return the ids that words stand for: each is an id, or the beginning or end of one.
 
     Only the newest jobs are compared with a part of an id. A part that fits none of them is returned as it is, so the
@@ -211,7 +211,7 @@ def _may_be_part(word: str) -> bool:
     return PART_LEAST <= len(word) < WHOLE and all(letter in "0123456789abcdef-" for letter in word.lower())
 
 
-async def _whole_id(found_in: Store | Historian, word: str, states: tuple[State, ...]) -> JobId:
+async def _whole_id(found_in: Store | JobReader, word: str, states: tuple[State, ...]) -> JobId:
     part = word.lower()
     # What runs or is dead may be older than the newest jobs of all states.
     scopes = [states] if states else [(), (State.EXECUTING,), (State.DEAD_LETTER,), (State.FAILED,)]

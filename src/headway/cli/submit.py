@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
 from cyclopts import Parameter
 
 from headway.cli import render
-from headway.cli.store_access import HERE, JsonFlag, Place, check_shared, path_of, run, store_at
-from headway.client.settings import nearest
+from headway.cli.store_access import HERE, JsonFlag, TargetOptions, check_shared, path_of, run, store_at
 from headway.core.errors import BadArguments, ConfigError, NotStored, UnknownTask
-from headway.core.job import Job, JobId, State
+from headway.core.job import JobId, JobRecord, State
+from headway.core.suggest import did_you_mean
 
 if TYPE_CHECKING:
     from headway.client.app import Headway
@@ -91,7 +91,7 @@ def submit(
     wait: Annotated[bool, Parameter(help="Wait for the job to end and print its result.", show_default=False)] = False,
     timeout_wait: Annotated[float | None, Parameter(help="Wait no longer than this.", metavar="SECONDS")] = None,
     json: JsonFlag = False,
-    place: Place = HERE,
+    place: TargetOptions = HERE,
 ) -> int:
     """Submit a job and print its id.
 
@@ -118,7 +118,7 @@ async def _submit(
     name: str,
     values: Values,
     options: dict[str, Any],
-    place: Place,
+    place: TargetOptions,
     *,
     wait: bool,
     timeout: float | None,
@@ -153,17 +153,17 @@ async def _submit_to(
     name: str,
     values: Values,
     options: dict[str, Any],
-    place: Place,
+    place: TargetOptions,
     *,
     wait: bool,
     timeout: float | None,
     json: bool,
 ) -> int:
     """Submit over the REST interface: a token with the scope ``submit`` is enough, unless the end is waited for."""
-    from headway.cli.remote import Kept, submit_task
+    from headway.cli.remote import RemoteSubmit, submit_task
     from headway.client.client import Client
 
-    kept: Kept | None = None
+    kept: RemoteSubmit | None = None
     texts: dict[str, Any] = {}  # Only the server knows which parameters are text.
     while kept is None:
         try:
@@ -176,7 +176,7 @@ async def _submit_to(
     job_id, deduplicated = JobId(kept.task_id), kept.deduplicated
     if not json:
         _print_made(job_id, deduplicated=deduplicated)
-    ended: Job | None = None
+    ended: JobRecord | None = None
     if wait:
         client = Client(lambda: store_at(place))
         try:
@@ -214,9 +214,9 @@ def _properties(task: Task[Any, Any, Any]) -> dict[str, Any]:
     return found
 
 
-async def _look_up(app: Headway, name: str, place: Place) -> tuple[Task[Any, Any, Any], dict[str, Any]]:
+async def _look_up(app: Headway, name: str, place: TargetOptions) -> tuple[Task[Any, Any, Any], dict[str, Any]]:
     """Find a task in the store's catalogue, or among the demo tasks. Return it with the schemas of its parameters."""
-    from headway.client.remote_task import stand_in
+    from headway.client.remote_task import task_from_catalogue
     from headway.policy_store.catalogue import read_tasks
 
     file = path_of(app.make_store())
@@ -224,7 +224,7 @@ async def _look_up(app: Headway, name: str, place: Place) -> tuple[Task[Any, Any
     known = [] if file is not None and not file.exists() else await read_tasks(await app.client.store())
     for entry in known:
         if entry.name == name:
-            return stand_in(app, entry), entry.parameters.get("properties", {})
+            return task_from_catalogue(app, entry), entry.parameters.get("properties", {})
     if name.startswith(DEMO):
         from headway.demo import app as demo
 
@@ -232,11 +232,11 @@ async def _look_up(app: Headway, name: str, place: Place) -> tuple[Task[Any, Any
         task = demo.find_task(name)
         return task, _properties(task)
     names = [entry.name for entry in known]
-    hint = nearest(name, names) or "; start a worker that knows it, or name its app with --app or HEADWAY_APP"
+    hint = did_you_mean(name, names) or "; start a worker that knows it, or name its app with --app or HEADWAY_APP"
     raise UnknownTask(f"no task {name!r} in the catalogue of the store{hint}")
 
 
-def _blank_app(place: Place) -> Headway:
+def _blank_app(place: TargetOptions) -> Headway:
     from headway.client.app import Headway
 
     return Headway(place.store, namespace=place.namespace)
@@ -323,7 +323,7 @@ def _print_made(job_id: str, *, deduplicated: bool | None) -> None:
     sys.stdout.flush()
 
 
-def _print_ended(job_id: str, ended: Job | None, *, deduplicated: bool | None, json: bool) -> int:
+def _print_ended(job_id: str, ended: JobRecord | None, *, deduplicated: bool | None, json: bool) -> int:
     """Print how a job ended, if that was waited for. Gives the exit code."""
     if json:
         made = {"id": job_id, "deduplicated": deduplicated}
@@ -333,11 +333,11 @@ def _print_ended(job_id: str, ended: Job | None, *, deduplicated: bool | None, j
     return 0 if ended is None or _completed(ended) else 1
 
 
-def _completed(job: Job) -> bool:
+def _completed(job: JobRecord) -> bool:
     return job.state is State.COMPLETED and job.result_error is None
 
 
-def _print_ending(job: Job) -> None:
+def _print_ending(job: JobRecord) -> None:
     if _completed(job):
         print(render.compact(render.result_of(job)))
         return

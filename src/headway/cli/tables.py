@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headway.cli import render
-from headway.core.job import Job
+from headway.core.job import JobRecord
 from headway.core.policy.document import Policy
 from headway.core.worker import WorkerState
 from headway.stores.base import Stats
@@ -72,7 +72,7 @@ def workers_table(stats: Stats, *, dead: bool = True) -> render.FittedTable:
     )
 
 
-def running_table(jobs: Sequence[Job], now_at: int) -> render.FittedTable:
+def running_table(jobs: Sequence[JobRecord], now_at: int) -> render.FittedTable:
     """Lay out jobs that are executing."""
     short = render.short_ids(job.job_id for job in jobs)
     rows: list[dict[str, str | Text]] = [
@@ -100,7 +100,7 @@ def running_table(jobs: Sequence[Job], now_at: int) -> render.FittedTable:
     )
 
 
-def _progress(job: Job) -> Text:
+def _progress(job: JobRecord) -> Text:
     if job.progress is None:
         return Text(render.NOTHING)
     full = round(job.progress * BAR)

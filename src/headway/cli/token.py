@@ -9,11 +9,11 @@ from cyclopts import App, Group, Parameter
 from msgspec.structs import asdict
 
 from headway.cli import render
-from headway.cli.store_access import OPTIONS, STORE_HERE, JsonFlag, StorePlace, cli_user, opened, run
+from headway.cli.store_access import OPTIONS, STORE_HERE, JsonFlag, StoreOptions, cli_user, opened, run
 from headway.core.errors import ConfigError
 from headway.core.policy.units import parse_length
-from headway.core.suggest import nearest
-from headway.security.audit import Entry, read_audit
+from headway.core.suggest import did_you_mean
+from headway.security.audit import AuditRecord, read_audit
 from headway.security.tokens import (
     SCOPES,
     Token,
@@ -63,7 +63,7 @@ def create(
     expires: Annotated[str | None, Parameter(help="For how long: 12h, 30d; else for ever.", metavar="LENGTH")] = None,
     note: Annotated[str, Parameter(help="A word on who uses it.", show_default=False)] = "",
     json: JsonFlag = False,
-    place: StorePlace = STORE_HERE,
+    place: StoreOptions = STORE_HERE,
 ) -> int:
     """Make a token and print it, this once: the store keeps only its digest.
 
@@ -111,7 +111,7 @@ def create(
     usage="Usage: headway token list [OPTIONS]",
     help_epilogue="Example:\n\n    headway token list --json",
 )
-def list_all(*, json: JsonFlag = False, place: StorePlace = STORE_HERE) -> int:
+def list_all(*, json: JsonFlag = False, place: StoreOptions = STORE_HERE) -> int:
     """List tokens: what they allow, when they were last used (to the minute)."""
 
     async def read() -> tuple[list[Token], int]:
@@ -139,7 +139,7 @@ def revoke(
     forget: Annotated[
         bool, Parameter(help="Remove it from the list as well; without any, the service is open.", show_default=False)
     ] = False,
-    place: StorePlace = STORE_HERE,
+    place: StoreOptions = STORE_HERE,
 ) -> int:
     """End tokens for good; servers follow within two seconds.
 
@@ -170,7 +170,7 @@ def audit(
     *,
     limit: Annotated[int, Parameter(help="How many entries.", metavar="N")] = 50,
     json: JsonFlag = False,
-    place: StorePlace = STORE_HERE,
+    place: StoreOptions = STORE_HERE,
 ) -> int:
     """Show what operators did, who and when; the newest first.
 
@@ -178,7 +178,7 @@ def audit(
     program, or `open` for a caller on this machine while there were no tokens.
     """
 
-    async def look() -> tuple[list[Entry], int]:
+    async def look() -> tuple[list[AuditRecord], int]:
         async with opened(place) as store:
             return await read_audit(store, limit=max(1, limit)), (await store.snapshot()).now_at
 
@@ -198,7 +198,7 @@ def audit(
 
 def _answer(token_id: str, ended: Token | None, known: list[str], *, forgotten: bool) -> tuple[bool, str]:
     if ended is None:
-        return False, f"not found{nearest(token_id, known)}"
+        return False, f"not found{did_you_mean(token_id, known)}"
     return True, "revoked and forgotten" if forgotten else "revoked"
 
 

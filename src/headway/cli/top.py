@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from headway.cli import render
-from headway.cli.store_access import HERE, Place, opened, policy_of, run
+from headway.cli.store_access import HERE, TargetOptions, opened, policy_of, run
 from headway.core.errors import StoreError
 from headway.core.job import State
 from headway.core.worker import WorkerState
@@ -32,7 +32,7 @@ SHOWN = 10  # Running jobs, and recent ones.
 def top(
     *,
     once: Annotated[bool, Parameter(help="Print one picture and end.", show_default=False)] = False,
-    place: Place = HERE,
+    place: TargetOptions = HERE,
 ) -> int:
     """Watch lanes, workers and jobs, renewed every second. Press q or Ctrl-C to end."""
     if once or not sys.stdout.isatty():
@@ -43,12 +43,12 @@ def top(
     return 0
 
 
-async def _print_once(place: Place) -> None:
+async def _print_once(place: TargetOptions) -> None:
     async with opened(place) as store:
         render.console().print(await _picture(store, place))
 
 
-async def _watch(place: Place) -> None:
+async def _watch(place: TargetOptions) -> None:
     """Draw until a key ends it."""
     from rich.console import RenderableType
     from rich.live import Live
@@ -100,7 +100,7 @@ def _keys(ended: asyncio.Event) -> Generator[None]:
         termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
 
 
-async def _picture(store: Store, place: Place) -> Group:
+async def _picture(store: Store, place: TargetOptions) -> Group:
     """Draw the store as it is now."""
     from rich.console import Group, RenderableType
     from rich.text import Text

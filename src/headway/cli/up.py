@@ -21,10 +21,10 @@ from headway.stores.base import JobQuery, Store
 from headway.stores.open import open_store
 
 if TYPE_CHECKING:
-    from headway.cli.live import Display
+    from headway.cli.live import LiveView
     from headway.runtime.signals import Signals
-    from headway.server.uvicorn_server import Server
-    from headway.worker.control import Up
+    from headway.server.uvicorn_server import UvicornServer
+    from headway.worker.control import RunnerReady
 
 DEMO_APP = "headway.demo:app"
 LOOK = 0.5  # Seconds between looks at the store…
@@ -54,12 +54,12 @@ def up(
     path = app or DEMO_APP
     overrides = flags.overrides()
     form = flags.log_form()
-    door = Door.take(http)
+    door = EmbeddedServer.take(http)
     if not _on_terminal() or form == "json":
         configure_logs(form, log_level)
 
         async def serve() -> int:
-            def begin(up: Up, store: Store) -> None:
+            def begin(up: RunnerReady, store: Store) -> None:
                 log_up(up, store)
                 if door is not None:
                     door.open(up)
@@ -69,7 +69,7 @@ def up(
 
         return run_on_fast_loop(serve())
 
-    from headway.cli.live import Display
+    from headway.cli.live import LiveView
     from headway.runtime.signals import Signals
 
     # The runners no longer see a terminal, yet what their jobs print should appear at once.
@@ -79,7 +79,7 @@ def up(
         signals = Signals()
         watching: list[asyncio.Task[None]] = []
 
-        def watch(up: Up, store: Store) -> None:
+        def watch(up: RunnerReady, store: Store) -> None:
             display.up = up
             if door is not None:
                 display.address = door.address
@@ -100,11 +100,11 @@ def up(
             await asyncio.gather(draining, *watching, return_exceptions=True)
             await _look_once_more(display)
 
-    with Display(path, demo=path == DEMO_APP, log_level=log_level) as display:
+    with LiveView(path, demo=path == DEMO_APP, log_level=log_level) as display:
         return run_on_fast_loop(serve_and_show())
 
 
-class Door:
+class EmbeddedServer:
     """The HTTP interface of ``headway up``, on the loop of the worker's parent: it runs nobody's code but ours."""
 
     def __init__(self, http: HttpFlags) -> None:
@@ -114,13 +114,13 @@ class Door:
         self._settings = load_settings(http.settings())
         self._tls = http.tls()
         self._listener = bind(self._settings.host, self._settings.port)
-        self._server: Server | None = None
+        self._server: UvicornServer | None = None
         self._serving: asyncio.Task[None] | None = None
         self.failed = asyncio.Event()
         self.address = address_of(self._listener, tls=bool(self._tls))
 
     @classmethod
-    def take(cls, http: HttpFlags) -> Door | None:
+    def take(cls, http: HttpFlags) -> EmbeddedServer | None:
         """Take the address at once, so that one in use is told before anything is started. None: not installed."""
         try:
             check_installed()
@@ -129,24 +129,24 @@ class Door:
             return None
         return cls(http)
 
-    def open(self, up: Up) -> None:
+    def open(self, up: RunnerReady) -> None:
         """Serve the store that the worker has told of."""
         self._serving = asyncio.get_running_loop().create_task(self._serve(up))
         self._serving.add_done_callback(lambda task: self.failed.set() if task.exception() else None)
 
-    async def _serve(self, up: Up) -> None:
+    async def _serve(self, up: RunnerReady) -> None:
         from headway.client.app import Headway
         from headway.security.binding import reaches_only_here
         from headway.server.api import headway_api
-        from headway.server.uvicorn_server import Server, announce, check_door
+        from headway.server.uvicorn_server import UvicornServer, announce, check_auth
 
         given = self._http.settings() | {"store": up.store, "namespace": up.namespace, "history": up.history}
         app = Headway(**given, transient_store=up.transient_store)
-        await check_door(await app.client.store(), self._settings)
+        await check_auth(await app.client.store(), self._settings)
         announce(self.address)
         may_open = reaches_only_here(self._settings.host)
         api = headway_api(app, hosts=self._http.allow_host, origins=self._http.allow_origin, may_open=may_open)
-        self._server = Server(api, self._listener, **self._tls)
+        self._server = UvicornServer(api, self._listener, **self._tls)
         await self._server.run_here()
 
     async def close(self) -> None:
@@ -159,7 +159,7 @@ class Door:
             self._listener.close()
 
 
-async def _with_door(working: Coroutine[Any, Any, int], door: Door | None) -> int:
+async def _with_door(working: Coroutine[Any, Any, int], door: EmbeddedServer | None) -> int:
     """Work until told to stop; then let go of those who still listen. Without its interface nothing goes on."""
     if door is None:
         return await working
@@ -181,7 +181,7 @@ def _on_terminal() -> bool:
     return sys.stdout.isatty() and not console().is_dumb_terminal
 
 
-async def _look_once_more(display: Display) -> None:
+async def _look_once_more(display: LiveView) -> None:
     """Show what the drain left: the last look may be older than the last job."""
     if display.up is None:
         return
@@ -193,7 +193,7 @@ async def _look_once_more(display: Display) -> None:
         await store.close()
 
 
-async def _watch(store: Store, display: Display) -> None:
+async def _watch(store: Store, display: LiveView) -> None:
     """Look at the store again and again for the display; ends with the worker."""
     while True:
         began = time.monotonic()
@@ -207,6 +207,6 @@ async def _watch(store: Store, display: Display) -> None:
         await asyncio.sleep(max(LOOK, took / SHARE))
 
 
-async def _tell_draining(display: Display, signals: Signals) -> None:
+async def _tell_draining(display: LiveView, signals: Signals) -> None:
     await signals.drain.wait()
     display.draining = True

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from headway.cli import render
-from headway.cli.store_access import HERE, JsonFlag, Place, opened, policy_of, run, whole_ids
-from headway.core.diagnostics import Standing
+from headway.cli.store_access import HERE, JsonFlag, TargetOptions, opened, policy_of, run, whole_ids
+from headway.core.diagnostics import JobDiagnostics
 from headway.core.errors import JobNotFound
 from headway.core.job import State
 from headway.core.policy.document import Policy
@@ -23,7 +23,7 @@ def why(
     /,
     *,
     json: JsonFlag = False,
-    place: Place = HERE,
+    place: TargetOptions = HERE,
 ) -> int:
     """Tell why a job waits, with numbers; or what it had waited for, once it has started.
 
@@ -31,38 +31,38 @@ def why(
     binds. When it is gone, the next one does.
     """
 
-    async def read() -> tuple[Standing | None, Policy, int]:
+    async def read() -> tuple[JobDiagnostics | None, Policy, int]:
         async with opened(place) as store:
             (whole,) = await whole_ids(store, [job_id])
-            found = await store.standing(whole)
+            found = await store.diagnose_job(whole)
             passed = 0 if found is None else await passed_over(store.find, found.job)
             return found, await policy_of(store), passed
 
-    standing, policy, passed = run(read())
-    if standing is None:
+    diagnosis, policy, passed = run(read())
+    if diagnosis is None:
         raise JobNotFound(f"no job {job_id} in the store; it may have been pruned", job_id=job_id)
-    reasons = reasons_of(standing, policy)
+    reasons = reasons_of(diagnosis, policy)
     if json:
-        render.print_json(_values(standing, reasons, policy) | {"passed_over": passed})
+        render.print_json(_values(diagnosis, reasons, policy) | {"passed_over": passed})
     else:
-        _print(standing, reasons, policy, passed)
+        _print(diagnosis, reasons, policy, passed)
     return 0
 
 
-def _values(standing: Standing, reasons: list[Reason], policy: Policy) -> dict[str, Any]:
-    job = standing.job
+def _values(diagnosis: JobDiagnostics, reasons: list[Reason], policy: Policy) -> dict[str, Any]:
+    job = diagnosis.job
     return {
         "id": job.job_id,
         "status": job.state.value,
         "lane": job.lane,
         "effective_priority": effective_lane(policy, job, job.seen_at),
         "reasons": [{"code": reason.code, "text": reason.text, **reason.facts} for reason in reasons],
-        "waited_s": {reason: ms / 1_000 for reason, ms in standing.waited_ms.items()},
+        "waited_s": {reason: ms / 1_000 for reason, ms in diagnosis.waited_ms.items()},
     }
 
 
-def _print(standing: Standing, reasons: list[Reason], policy: Policy, passed: int) -> None:
-    console, job = render.console(), standing.job
+def _print(diagnosis: JobDiagnostics, reasons: list[Reason], policy: Policy, passed: int) -> None:
+    console, job = render.console(), diagnosis.job
     effective = effective_lane(policy, job, job.seen_at)
     lane = job.lane if effective == job.lane else f"{job.lane}, risen to {effective}"
     if job.state is not State.QUEUED:
@@ -84,6 +84,6 @@ def _print(standing: Standing, reasons: list[Reason], policy: Policy, passed: in
     if passed:
         many = f"{passed} or more" if passed == PASSED_COUNTED else str(passed)
         console.print(render.text(f"Passed over: {many} later jobs of its lane and tenant have started."))
-    if standing.waited_ms:
-        parts = ", ".join(f"{length(ms / 1_000)} {reason}" for reason, ms in standing.waited_ms.items())
+    if diagnosis.waited_ms:
+        parts = ", ".join(f"{length(ms / 1_000)} {reason}" for reason, ms in diagnosis.waited_ms.items())
         console.print(render.text(f"Before it started it waited: {parts}."))

@@ -20,7 +20,7 @@ from headway.version import __version__
 
 if TYPE_CHECKING:
     from headway.stores.base import Store
-    from headway.worker.control import Up
+    from headway.worker.control import RunnerReady
 
 log = logging.getLogger("headway.worker")
 
@@ -178,7 +178,7 @@ def worker(
     return run_on_fast_loop(serve())
 
 
-def log_up(up: Up, _: Store | None = None) -> None:
+def log_up(up: RunnerReady, _: Store | None = None) -> None:
     """Log that a worker is ready."""
     from headway.stores.open import mask
 

@@ -7,14 +7,14 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from headway.cli import render, tables
-from headway.cli.store_access import HERE, JsonFlag, Place, opened, operating, run
-from headway.client.settings import nearest
+from headway.cli.store_access import HERE, JsonFlag, TargetOptions, opened, operating, run
 from headway.core.errors import WorkerUnknown
+from headway.core.suggest import did_you_mean
 from headway.core.worker import WorkerState
 from headway.stores.base import Stats
 
 
-def workers(*, json: JsonFlag = False, place: Place = HERE) -> int:
+def workers(*, json: JsonFlag = False, place: TargetOptions = HERE) -> int:
     """List workers: what they offer, how busy they are, when they were last heard of."""
 
     async def read() -> Stats:
@@ -35,7 +35,7 @@ def drain(
     worker_id: Annotated[str, Parameter(name="WORKER", help="The worker's id, as `headway workers` shows it.")],
     /,
     *,
-    place: Place = HERE,
+    place: TargetOptions = HERE,
 ) -> int:
     """Ask a worker to take nothing more, finish what it has, and leave."""
 
@@ -44,7 +44,7 @@ def drain(
             alive = [w.worker_id for w in (await store.stats()).workers if w.state is not WorkerState.DEAD]
             if worker_id not in alive or not await store.drain(worker_id):
                 known = f" (alive: {', '.join(alive)})" if alive else "; no worker is alive"
-                raise WorkerUnknown(f"no live worker {worker_id!r}{nearest(worker_id, alive)}{known}")
+                raise WorkerUnknown(f"no live worker {worker_id!r}{did_you_mean(worker_id, alive)}{known}")
 
     run(ask())
     print(f"{render.clean(worker_id)}  draining")

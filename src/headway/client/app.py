@@ -19,21 +19,22 @@ from headway.client.client import BATCH, Client
 from headway.client.codec import Signature
 from headway.client.command import OUTPUT, Choices, Command, CommandSignature
 from headway.client.context import Context
-from headway.client.depth import Depth
+from headway.client.depth import QueueDepth
 from headway.client.job import Job
 from headway.client.options import Limit, Retry, Seconds, TaskOptions, Unique
 from headway.client.portal import Portal
 from headway.client.programs.output import Output
-from headway.client.settings import Settings, gather, load_settings, nearest
+from headway.client.settings import Settings, gather, load_settings
 from headway.client.task import Call, ContextTaskDecorator, Task, TaskDecorator, check_interactive, check_text
 from headway.core.cron import parse_cron
 from headway.core.errors import BadArguments, BadCron, ConfigError, UnknownOption, UnknownTask
-from headway.core.job import JobId, NewJob, State, Submitted
+from headway.core.job import JobId, NewJob, State, SubmitReply
 from headway.core.lease import Lease, Report
 from headway.core.policy.document import BUILT_IN, INTERACTIVE, Policy
-from headway.core.policy.enforced import Paused, pausing, resuming
+from headway.core.policy.enforced import PauseSet, pausing, resuming
+from headway.core.suggest import did_you_mean
 from headway.observability import traces
-from headway.policy_store.current import InForce
+from headway.policy_store.current import CurrentPolicy
 from headway.policy_store.rule_documents import change_paused, declare_limits, read_paused
 from headway.policy_store.versions import load_policy
 from headway.security.audit import PYTHON
@@ -100,7 +101,7 @@ class Headway:
         # Hears in workers of each outcome that the store has recorded, on their loop; it must not block.
         self.on_recorded: Callable[[Lease, Report], None] | None = None
         self._declared: set[str] = set()
-        self._depth = Depth()
+        self._depth = QueueDepth()
         self.portal = Portal()
         self.client = Client(self.make_store, lambda: self.settings.history)
 
@@ -115,7 +116,7 @@ class Headway:
         self.reserved_asked = self.settings.reserved if "reserved" in gather(self.given) else None
         path = self.settings.policy
         self.file_policy: Policy | None = None if path is None else load_policy(Path(path))
-        self.in_force = InForce(self.file_policy or BUILT_IN)
+        self.in_force = CurrentPolicy(self.file_policy or BUILT_IN)
 
     @property
     def policy(self) -> Policy:
@@ -373,7 +374,7 @@ class Headway:
         (answer,) = await self._submit(jobs, call.task.connection)
         return self._submitted(call, answer)
 
-    async def submit_calls(self, calls: Sequence[Call[Any]]) -> list[Submitted]:
+    async def submit_calls(self, calls: Sequence[Call[Any]]) -> list[SubmitReply]:
         """Submit calls in one round trip, all or none. Gives what became of each."""
         return await self._submit(await self._prepare(calls), None)
 
@@ -415,7 +416,7 @@ class Headway:
         remaining = iter(calls)
         remote = (await self.client.store()).abilities.remote
         before: Sequence[Call[Any]] = ()
-        sent: asyncio.Task[list[Submitted]] | None = None
+        sent: asyncio.Task[list[SubmitReply]] | None = None
         # An endless supply of calls never lies in memory whole. While a server keeps one batch the next is made; with a
         # thread of ours at work, the two would fight for the interpreter, at two thirds of the speed.
         try:
@@ -448,13 +449,13 @@ class Headway:
             first = list(islice(calls, BATCH))
         return jobs
 
-    async def _submit(self, jobs: Sequence[NewJob], connection: object | None) -> list[Submitted]:
-        with traces.Sending(jobs) as sent:
+    async def _submit(self, jobs: Sequence[NewJob], connection: object | None) -> list[SubmitReply]:
+        with traces.SubmitSpan(jobs) as sent:
             answers = await self._keep(sent, connection)
         _log_queued(sent, answers)
         return answers
 
-    async def _keep(self, jobs: Sequence[NewJob], connection: object | None) -> list[Submitted]:
+    async def _keep(self, jobs: Sequence[NewJob], connection: object | None) -> list[SubmitReply]:
         if connection is None:
             return await self.client.submit(jobs)
         while True:
@@ -462,12 +463,12 @@ class Headway:
             if (answers := await submission.arun(connection)) is not None:
                 return answers
 
-    def _submit_blocking(self, calls: Sequence[Call[Any]], connection: object) -> list[Submitted]:
+    def _submit_blocking(self, calls: Sequence[Call[Any]], connection: object) -> list[SubmitReply]:
         """Submit on a caller's connection, in the caller's thread: only what must be looked up is done elsewhere."""
         store = self.client.opened(self.portal.loop())
         prepare: PrepareBlocking | None = getattr(store, "prepare_submit_blocking", None)
 
-        def keep(jobs: Sequence[NewJob]) -> list[Submitted]:
+        def keep(jobs: Sequence[NewJob]) -> list[SubmitReply]:
             while True:
                 submission = prepare(jobs) if prepare is not None else None
                 submission = submission or self.portal.run(self.client.prepare_submit(jobs))
@@ -477,16 +478,18 @@ class Headway:
         return self._submit_by(calls, keep, ready=prepare is not None)
 
     def _submit_by(
-        self, calls: Sequence[Call[Any]], keep: Callable[[Sequence[NewJob]], list[Submitted]], *, ready: bool = True
-    ) -> list[Submitted]:
+        self, calls: Sequence[Call[Any]], keep: Callable[[Sequence[NewJob]], list[SubmitReply]], *, ready: bool = True
+    ) -> list[SubmitReply]:
         """Submit in the caller's thread by what keeps jobs there; blocks. ``ready``: a store was opened before."""
         ready = ready and all(self._is_ready(call.task) for call in calls)
-        with traces.Sending([call.job() for call in calls] if ready else self.portal.run(self._prepare(calls))) as jobs:
+        with traces.SubmitSpan(
+            [call.job() for call in calls] if ready else self.portal.run(self._prepare(calls))
+        ) as jobs:
             answers = keep(jobs)
         _log_queued(jobs, answers)
         return answers
 
-    def _submitted(self, call: Call[R], answer: Submitted) -> Job[R]:
+    def _submitted(self, call: Call[R], answer: SubmitReply) -> Job[R]:
         job_id, deduplicated = answer
         return Job(self, job_id, kind=call.task.result_kind, deduplicated=deduplicated, persist=call.new.persist)
 
@@ -558,11 +561,11 @@ class Headway:
         """Blocking twin of ``aresume``."""
         self.portal.run(self.aresume(lane=lane, task=task, tenant=tenant))
 
-    async def apaused(self) -> Paused:
+    async def apaused(self) -> PauseSet:
         """Tell what is paused."""
         return await read_paused(await self.client.store())
 
-    def paused(self) -> Paused:
+    def paused(self) -> PauseSet:
         """Blocking twin of ``apaused``."""
         return self.portal.run(self.apaused())
 
@@ -575,7 +578,7 @@ class Headway:
         task = self.tasks.get(name)
         if task is None:
             known = ", ".join(sorted(self.tasks)) or "none"
-            raise UnknownTask(f"no task {name!r} in this app{nearest(name, list(self.tasks))} (tasks: {known})")
+            raise UnknownTask(f"no task {name!r} in this app{did_you_mean(name, list(self.tasks))} (tasks: {known})")
         return task
 
     # ------------------------------------------------------------------ closing
@@ -646,7 +649,7 @@ def read_states(status: str | Sequence[str] | None) -> tuple[State, ...]:
     for name in names:
         known = [state.value for state in State]
         if name not in known:
-            raise ConfigError(f"no status {name!r}{nearest(name, known)} (statuses: {', '.join(known)})")
+            raise ConfigError(f"no status {name!r}{did_you_mean(name, known)} (statuses: {', '.join(known)})")
     return tuple(State(name) for name in names)
 
 
@@ -654,7 +657,7 @@ def _task_options(options: dict[str, Any]) -> TaskOptions:
     known = [field.name for field in fields(TaskOptions)]
     for name in options:
         if name not in known:
-            raise UnknownOption(f"a task has no option {name!r}{nearest(name, [*known, 'name'])}", option=name)
+            raise UnknownOption(f"a task has no option {name!r}{did_you_mean(name, [*known, 'name'])}", option=name)
     return TaskOptions(**options)
 
 
@@ -680,7 +683,7 @@ def _where(function: Any) -> str:
     return f"{code.co_filename}:{code.co_firstlineno}" if code else repr(function)
 
 
-def _log_queued(jobs: Sequence[NewJob], answers: Sequence[Submitted]) -> None:
+def _log_queued(jobs: Sequence[NewJob], answers: Sequence[SubmitReply]) -> None:
     """Log that jobs are queued: one line for those that came together."""
     if not log.isEnabledFor(logging.INFO):
         return

@@ -13,19 +13,19 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import timedelta
 from typing import Any, ClassVar
 
-from headway.client.job_reader import Historian
+from headway.client.job_reader import JobReader
 from headway.client.settings import seconds
 from headway.client.watcher import Watcher
-from headway.core.diagnostics import Standing
+from headway.core.diagnostics import JobDiagnostics
 from headway.core.errors import ConfigError, HeadwayError, IllegalMove, JobNotFound, ResultTimeout
 from headway.core.event import Event
-from headway.core.job import Job, JobId, NewJob, State, Submitted
+from headway.core.job import JobId, JobRecord, NewJob, State, SubmitReply
 from headway.core.policy.document import Policy
 from headway.core.policy.estimate import Estimate
-from headway.estimates.forecaster import Foresight
+from headway.estimates.forecaster import Forecaster
 from headway.observability.traces import shown_trace
 from headway.security.audited_store import audited
-from headway.stores.base import JobQuery, Stats, Store, Submission, SubmitsWithin
+from headway.stores.base import JobQuery, PreparedSubmit, Stats, Store, SubmitsWithin
 from headway.stores.paging import get_in_steps
 
 log = logging.getLogger("headway.jobs")
@@ -45,7 +45,7 @@ class Client:
     def __init__(self, make_store: Callable[[], Store], history: Callable[[], str | None] = lambda: None) -> None:
         self._make_store = make_store
         self._history = history
-        self._links: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Link] = weakref.WeakKeyDictionary()
+        self._links: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _StoreHandle] = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
         self._shared: Store | None = None
         self._shared_opening: concurrent.futures.Future[Store] | None = None
@@ -66,29 +66,29 @@ class Client:
         link = self._links.get(loop) if self._pid == os.getpid() else None
         return None if link is None else self._check(link.store)
 
-    async def submit(self, jobs: Sequence[NewJob]) -> list[Submitted]:
+    async def submit(self, jobs: Sequence[NewJob]) -> list[SubmitReply]:
         """Submit jobs, all or none; one round trip."""
         return await (await self.store()).submit(jobs)
 
-    async def prepare_submit(self, jobs: Sequence[NewJob]) -> Submission:
+    async def prepare_submit(self, jobs: Sequence[NewJob]) -> PreparedSubmit:
         """Prepare a submit for a caller's own connection. Raises ``ConfigError`` where the store cannot do that."""
         store = await self.store()
         if not isinstance(store, SubmitsWithin):
             raise ConfigError("connection= needs a store in PostgreSQL: others cannot join a transaction of yours")
         return await store.prepare_submit(jobs)
 
-    async def get(self, job_id: JobId) -> Job:
+    async def get(self, job_id: JobId) -> JobRecord:
         """Read a job. Raises ``JobNotFound``."""
         job = (await self.look([job_id]))[0]
         if job is None:
             raise JobNotFound(f"no job {job_id} in the store; it may have been pruned", job_id=job_id)
         return job
 
-    async def look(self, job_ids: Sequence[JobId]) -> list[Job | None]:
+    async def look(self, job_ids: Sequence[JobId]) -> list[JobRecord | None]:
         """Read jobs, from the history too."""
-        return await (await self._link()).historian.get(job_ids)
+        return await (await self._link()).job_reader.get(job_ids)
 
-    async def ended(self, job_id: JobId, timeout: float | timedelta | None) -> Job:
+    async def ended(self, job_id: JobId, timeout: float | timedelta | None) -> JobRecord:
         """Wait until a job has ended. Raises ``ResultTimeout``, ``JobNotFound``."""
         link = await self._link()
         try:
@@ -144,21 +144,21 @@ class Client:
             job_id=job_id,
         )
 
-    async def find(self, query: JobQuery) -> list[Job]:
+    async def find(self, query: JobQuery) -> list[JobRecord]:
         """Find jobs, newest first, in the history too."""
-        return await (await self._link()).historian.find(query)
+        return await (await self._link()).job_reader.find(query)
 
-    async def standing(self, job_id: JobId) -> Standing:
+    async def diagnose_job(self, job_id: JobId) -> JobDiagnostics:
         """Picture where a job stands. Raises ``JobNotFound``."""
-        standing = await (await self.store()).standing(job_id)
-        if standing is None:
+        diagnosis = await (await self.store()).diagnose_job(job_id)
+        if diagnosis is None:
             raise JobNotFound(f"no job {job_id} in the store; it may have been pruned", job_id=job_id)
-        return standing
+        return diagnosis
 
     async def estimate(self, job_id: JobId, policy: Policy) -> Estimate | None:
         """Say when a job will start; None once it has begun or ended. Raises ``JobNotFound``."""
         link = await self._link()
-        return await link.foresight.estimate(link.store, await self.standing(job_id), policy)
+        return await link.forecaster.estimate(link.store, await self.diagnose_job(job_id), policy)
 
     async def stats(self) -> Stats:
         return await (await self.store()).stats()
@@ -168,14 +168,14 @@ class Client:
         link = self._links.pop(asyncio.get_running_loop(), None)
         if link is not None:
             link.watcher.close()
-            await link.historian.close()
+            await link.job_reader.close()
             if link.store is not self._shared:
                 await link.store.close()
         if self._shared is not None and not self._links:
             shared, self._shared, self._shared_opening = self._shared, None, None
             await shared.close()
 
-    async def _link(self) -> _Link:
+    async def _link(self) -> _StoreHandle:
         if self._pid != os.getpid():
             self._forget_parent()
         loop = asyncio.get_running_loop()
@@ -189,7 +189,7 @@ class Client:
         opened: asyncio.Future[None] = loop.create_future()
         self._opening[loop] = opened
         try:
-            link = _Link(await self._open(), self._history())
+            link = _StoreHandle(await self._open(), self._history())
             self._links[loop] = link
             return link
         finally:
@@ -240,7 +240,7 @@ async def _known(store: Store, job_ids: Sequence[JobId]) -> list[tuple[State, di
     return [None if job is None else (job.state, _facts(job)) async for job in get_in_steps(store.get, job_ids)]
 
 
-def _facts(job: Job) -> dict[str, Any]:
+def _facts(job: JobRecord) -> dict[str, Any]:
     trace_id = shown_trace(job.trace_id, job.job_id)
     return {"job": job.job_id, "task": job.task, "lane": job.lane, "trace_id": trace_id, "reason": "by hand"}
 
@@ -251,11 +251,11 @@ def _log_moves(before: Sequence[tuple[State, dict[str, Any]] | None], after: Seq
             log.info(f"job.{state.value}", extra={"headway": known[1]})
 
 
-class _Link:
+class _StoreHandle:
     """A store as one event loop holds it."""
 
     def __init__(self, store: Store, history: str | None) -> None:
         self.store = store
-        self.historian = Historian(store, history)
-        self.watcher = Watcher(store, self.historian.get)
-        self.foresight = Foresight()
+        self.job_reader = JobReader(store, history)
+        self.watcher = Watcher(store, self.job_reader.get)
+        self.forecaster = Forecaster()

@@ -20,7 +20,7 @@ import msgspec
 from headway.client.options import Dependency
 from headway.core.errors import BadArguments, PayloadError, PayloadTooLarge
 from headway.core.job import PAYLOAD_VERSION
-from headway.core.suggest import nearest, shown
+from headway.core.suggest import did_you_mean, shown
 
 SESSION = "headway.server"  # Stands before the arguments of a session: no parameter can have this name.
 _SESSION = PAYLOAD_VERSION + b'{"headway.server":'
@@ -187,7 +187,7 @@ class Signature:
             for name in values:
                 if name not in self._names:
                     known = ", ".join(self.parameters) or "none"
-                    hint = nearest(name, list(self.parameters))
+                    hint = did_you_mean(name, list(self.parameters))
                     raise BadArguments(f"task {self._name} has no parameter {shown(name)}{hint} (parameters: {known})")
         return self.bind((), values)
 

@@ -17,7 +17,7 @@ from headway.client.programs.files import FILES_MAX, File, name_problem, read_fi
 from headway.client.programs.limits import Limits
 from headway.client.programs.output import Output
 from headway.core.errors import BadArguments, ConfigError
-from headway.core.suggest import nearest
+from headway.core.suggest import did_you_mean
 
 if TYPE_CHECKING:
     from headway.client.programs.process import Program
@@ -178,7 +178,7 @@ def _run_name() -> str:
 def _check_choices(choices: Choices, names: Sequence[str]) -> None:
     for name, values in choices.items():
         if name not in names:
-            raise ValueError(f"choices names {name!r}, which is no parameter{nearest(name, list(names))}")
+            raise ValueError(f"choices names {name!r}, which is no parameter{did_you_mean(name, list(names))}")
         if isinstance(values, str) or not values or not all(type(value) in (str, int) for value in values):
             raise ValueError(f"the choices of {name!r} are a list of text or whole numbers, not {values!r}")
         for value in values:

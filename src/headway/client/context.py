@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from types import MappingProxyType
 from typing import Any
 
-from headway.client.session import Conversation
+from headway.client.session import TaskSession
 from headway.core.errors import ConfigError, SessionClosed
 from headway.core.job import JobId
 from headway.core.lease import Lease
@@ -77,7 +77,7 @@ class Context:
         self._report = report
         self._started = time.monotonic() if started is None else started
         self._budget: Budget | None = None
-        self._conversation: Conversation | None = None
+        self._conversation: TaskSession | None = None
         self.state = state  # What the lifespan yielded.
         self.cancelled = False  # True once the job should stop; threads must look by themselves.
 
@@ -177,11 +177,11 @@ class Context:
         """Wait until the client's window has another size, and give that. Raises ``SessionClosed``."""
         return await self._session().resized()
 
-    def converse(self, conversation: Conversation) -> None:
+    def converse(self, conversation: TaskSession) -> None:
         """Called by the worker: the job is a session, and this is its end of it."""
         self._conversation = conversation
 
-    def _session(self) -> Conversation:
+    def _session(self) -> TaskSession:
         if self._conversation is None:
             raise ConfigError(
                 f"task {self.task} has nobody to talk to: only a job that a session was opened for has, "

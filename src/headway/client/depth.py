@@ -30,7 +30,7 @@ class _Count:
             self.looked = asked
 
 
-class Depth:
+class QueueDepth:
     """Knows how many jobs wait, to within what other processes submit in a second.
 
     It may let through a little more than the policy says, never less: a count that held everybody up would cost each

@@ -20,7 +20,7 @@ from headway.client.options import Dependency
 
 T = TypeVar("T")
 
-Bounce = Callable[[Coroutine[Any, Any, Any]], Any]
+RunOnLoop = Callable[[Coroutine[Any, Any, Any]], Any]
 
 
 async def invoke_async(
@@ -45,7 +45,7 @@ def invoke_plain(
     kwargs: Mapping[str, Any],
     dependencies: Mapping[str, Dependency],
     context: Context,
-    bounce: Bounce,
+    bounce: RunOnLoop,
 ) -> Any:
     """Call a plain function with its dependencies, all in this thread.
 
@@ -72,9 +72,9 @@ class _AsyncResolver:
         for name, needed in _needs(provider).items():
             arguments[name] = self._context if needed is None else await self.resolve(needed)
         if inspect.isasyncgenfunction(provider):
-            value = await self._stack.enter_async_context(_HonestAsync(asynccontextmanager(provider)(**arguments)))
+            value = await self._stack.enter_async_context(_ReraisingAsync(asynccontextmanager(provider)(**arguments)))
         elif inspect.isgeneratorfunction(provider):
-            value = self._stack.enter_context(_Honest(contextmanager(provider)(**arguments)))
+            value = self._stack.enter_context(_Reraising(contextmanager(provider)(**arguments)))
         else:
             value = provider(**arguments)
             if inspect.isawaitable(value):
@@ -84,7 +84,7 @@ class _AsyncResolver:
 
 
 class _PlainResolver:
-    def __init__(self, context: Context, stack: ExitStack, bounce: Bounce) -> None:
+    def __init__(self, context: Context, stack: ExitStack, bounce: RunOnLoop) -> None:
         self._context, self._stack, self._bounce = context, stack, bounce
         self._known: dict[Any, Any] = {}
 
@@ -96,10 +96,10 @@ class _PlainResolver:
             name: self._context if needed is None else self.resolve(needed) for name, needed in _needs(provider).items()
         }
         if inspect.isasyncgenfunction(provider):
-            manager = _Bounced(asynccontextmanager(provider)(**arguments), self._bounce)
+            manager = _OnLoop(asynccontextmanager(provider)(**arguments), self._bounce)
             value = self._stack.enter_context(manager)
         elif inspect.isgeneratorfunction(provider):
-            value = self._stack.enter_context(_Honest(contextmanager(provider)(**arguments)))
+            value = self._stack.enter_context(_Reraising(contextmanager(provider)(**arguments)))
         else:
             value = provider(**arguments)
             if inspect.isawaitable(value):
@@ -112,7 +112,7 @@ class _PlainResolver:
 # around it would commit what they should roll back.
 
 
-class _Honest(AbstractContextManager[Any]):
+class _Reraising(AbstractContextManager[Any]):
     """A context manager that never swallows an error."""
 
     def __init__(self, manager: AbstractContextManager[Any]) -> None:
@@ -125,7 +125,7 @@ class _Honest(AbstractContextManager[Any]):
         self._manager.__exit__(*problem)
 
 
-class _HonestAsync(AbstractAsyncContextManager[Any]):
+class _ReraisingAsync(AbstractAsyncContextManager[Any]):
     """The same, for one that is async."""
 
     def __init__(self, manager: AbstractAsyncContextManager[Any]) -> None:
@@ -138,10 +138,10 @@ class _HonestAsync(AbstractAsyncContextManager[Any]):
         await self._manager.__aexit__(*problem)
 
 
-class _Bounced(AbstractContextManager[Any]):
+class _OnLoop(AbstractContextManager[Any]):
     """The same, for one that is async, entered and left from a thread."""
 
-    def __init__(self, manager: AbstractAsyncContextManager[Any], bounce: Bounce) -> None:
+    def __init__(self, manager: AbstractAsyncContextManager[Any], bounce: RunOnLoop) -> None:
         self._manager, self._bounce = manager, bounce
 
     def __enter__(self) -> Any:
@@ -170,7 +170,7 @@ def _needs(provider: Any) -> dict[str, Dependency | None]:
     return needs
 
 
-def bounce_to(loop: asyncio.AbstractEventLoop) -> Bounce:
+def run_on_loop(loop: asyncio.AbstractEventLoop) -> RunOnLoop:
     """Run coroutines on a loop that lives in another thread."""
 
     def bounce(coroutine: Coroutine[Any, Any, T]) -> T:

@@ -10,8 +10,8 @@ from headway.client.codec import decode_result
 from headway.client.job_info import JobInfo, job_info
 from headway.core.errors import IllegalMove, JobCancelled, JobError, JobFailed, NotStored
 from headway.core.event import Event
-from headway.core.job import Job as Record
 from headway.core.job import JobId, State
+from headway.core.job import JobRecord as Record
 from headway.core.policy.estimate import Estimate
 from headway.core.policy.lanes import effective_lane
 from headway.core.policy.why import Reason, why
@@ -63,12 +63,12 @@ class Job(Generic[R]):
     async def awhy(self) -> list[Reason]:
         """Say why the job waits: all reasons, the binding one first; empty once it runs.
 
-        Each has a stable ``code``, a ``text`` and the numbers behind it in ``facts``.
+        Each has a stable ``code``, a ``text`` and the numbers behind it in ``describe``.
         """
         self._check_stored()
-        standing = await self._app.client.standing(self.id)
+        diagnosis = await self._app.client.diagnose_job(self.id)
         await self._app.follow_policy()
-        return why(standing, self._app.policy)
+        return why(diagnosis, self._app.policy)
 
     async def aestimate(self) -> Estimate | None:
         """Say when the job will start: ``p50`` and ``p90`` in seconds from now; None once it has begun.
@@ -83,8 +83,8 @@ class Job(Generic[R]):
     async def awaited(self) -> dict[str, float]:
         """Say what the job, once it has started, had waited for: seconds by reason."""
         self._check_stored()
-        standing = await self._app.client.standing(self.id)
-        return {reason: ms / 1_000 for reason, ms in standing.waited_ms.items()}
+        diagnosis = await self._app.client.diagnose_job(self.id)
+        return {reason: ms / 1_000 for reason, ms in diagnosis.waited_ms.items()}
 
     async def aeffective_priority(self) -> str:
         """Name the lane that the job is as good as, by its age."""

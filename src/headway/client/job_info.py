@@ -8,7 +8,7 @@ from typing import Any
 
 from headway.client.codec import decode_result, read_payload
 from headway.core.errors import JobError, PayloadError
-from headway.core.job import Attempt, Job, State
+from headway.core.job import Attempt, JobRecord, State
 from headway.core.timestamps import FIRST, LAST
 from headway.observability.traces import shown_trace
 
@@ -67,7 +67,7 @@ class JobInfo:
     history: tuple[AttemptInfo, ...]
 
 
-def job_info(job: Job) -> JobInfo:
+def job_info(job: JobRecord) -> JobInfo:
     """Build the public description of a job from the store's record."""
     return JobInfo(
         id=job.job_id,
@@ -104,7 +104,7 @@ def job_info(job: Job) -> JobInfo:
     )
 
 
-def arguments_of(job: Job) -> dict[str, Any] | None:
+def arguments_of(job: JobRecord) -> dict[str, Any] | None:
     """Return a job's arguments by name, or None if this Headway cannot read them."""
     try:
         found: dict[str, Any] = read_payload(job.payload)
@@ -113,7 +113,7 @@ def arguments_of(job: Job) -> dict[str, Any] | None:
     return found
 
 
-def result_of(job: Job) -> Any:
+def result_of(job: JobRecord) -> Any:
     """Return a job's result, or None if there is none that can be read."""
     try:
         return decode_result(job.result)

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from headway.core.errors import StoreBusy, StoreUnavailable
-from headway.core.job import Job, JobId
+from headway.core.job import JobId, JobRecord
 from headway.core.log_event import LogEvent
 from headway.stores.base import JobQuery, Store
 from headway.stores.open import open_archive
@@ -23,7 +23,7 @@ AWAY = 5.0  # Seconds for which a history that could not be reached is not asked
 log = logging.getLogger("headway.history")
 
 
-class Historian:
+class JobReader:
     """Asks the store first, and the history for what is missing. What the store knows of a job is what counts:
     one that was retried is in both places. Without a history it is the store alone. Belongs to one loop.
     """
@@ -34,7 +34,7 @@ class Historian:
         self._archive: Archive | None = None
         self._away_until = 0.0
 
-    async def get(self, job_ids: Sequence[JobId]) -> list[Job | None]:
+    async def get(self, job_ids: Sequence[JobId]) -> list[JobRecord | None]:
         """Read jobs.
 
         While the history is away, what the store has is given. If that is nothing at all, ``StoreUnavailable`` is
@@ -53,7 +53,7 @@ class Historian:
         found = dict(zip(missing, archived, strict=True))
         return [job or found[job_id] for job_id, job in zip(job_ids, jobs, strict=True)]
 
-    async def find(self, query: JobQuery) -> list[Job]:
+    async def find(self, query: JobQuery) -> list[JobRecord]:
         """Find jobs, newest first, each once. While the history is away, those that the store has."""
         found = await self._store.find(query)
         live_only = bool(query.states) and not any(state.ended for state in query.states)
@@ -69,7 +69,7 @@ class Historian:
         if archive is not None:
             await archive.close()
 
-    async def _merge(self, query: JobQuery, found: Sequence[Job]) -> list[Job]:
+    async def _merge(self, query: JobQuery, found: Sequence[JobRecord]) -> list[JobRecord]:
         """Add what only the history has. It is asked last: whatever leaves the store meanwhile is there by then."""
         jobs = {job.job_id: job for job in found}
         lowest = found[-1].seq if len(found) >= query.limit else 0  # Below it nothing has a place on this page.

@@ -10,9 +10,9 @@ from pathlib import Path
 from types import ModuleType
 
 from headway.client.app import Headway
-from headway.client.settings import nearest
 from headway.core.errors import ConfigError
 from headway.core.policy.document import Policy
+from headway.core.suggest import did_you_mean
 
 
 def load_app(path: str, folder: str | None = None) -> Headway:
@@ -31,7 +31,7 @@ def load_app(path: str, folder: str | None = None) -> Headway:
         value = getattr(module, attribute, None)
         if isinstance(value, Headway):
             return value
-        hint = nearest(attribute, list(found)) or (f"; it has {', '.join(found)}" if found else "")
+        hint = did_you_mean(attribute, list(found)) or (f"; it has {', '.join(found)}" if found else "")
         raise ConfigError(f"{name} has no Headway app called {attribute!r}{hint}", app=path)
     if "app" in found:
         return found["app"]

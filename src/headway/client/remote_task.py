@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _KINDS: dict[str, Any] = {"string": str, "integer": int, "number": float, "boolean": bool, "null": None}
 
 
-def stand_in(app: Headway, entry: TaskEntry) -> Task[Any, Any, Any]:
+def task_from_catalogue(app: Headway, entry: TaskEntry) -> Task[Any, Any, Any]:
     """Give a task as the catalogue describes it, so that a call to it is checked and built as anywhere else."""
     properties, required = entry.parameters.get("properties", {}), entry.parameters.get("required", ())
 
@@ -53,16 +53,16 @@ def stand_in(app: Headway, entry: TaskEntry) -> Task[Any, Any, Any]:
     return Task(app, elsewhere, entry.name, options)
 
 
-def named_only(app: Headway, name: str) -> Task[Any, Any, Any]:
+def untyped_task(app: Headway, name: str) -> Task[Any, Any, Any]:
     """Give a task of which nothing but the name is known: it takes what it is given."""
 
     def elsewhere() -> None:
         raise AssertionError("a task known by its name alone runs in a worker")
 
-    return Task(app, elsewhere, name, TaskOptions(), signature=_Anything(name, elsewhere))
+    return Task(app, elsewhere, name, TaskOptions(), signature=_UntypedSignature(name, elsewhere))
 
 
-class _Anything(Signature):
+class _UntypedSignature(Signature):
     """Fits whatever JSON values come by name; the worker that knows the task will check them."""
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:

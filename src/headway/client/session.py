@@ -16,7 +16,7 @@ RETURNED = INPUT_MAX // 4  # Credit is given back in lumps of this.
 Transmit = Callable[[str | bytes], Awaitable[None]]
 
 
-class Conversation:
+class TaskSession:
     """One end of a session. ``transmit`` sends a message to the other, and raises ``OSError`` if that is gone.
 
     It belongs to one loop. What comes in and goes out is bounded: ``send`` waits while the client is behind, and the

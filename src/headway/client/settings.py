@@ -14,7 +14,7 @@ from typing import Any
 
 from headway.core.errors import ConfigError, UnknownOption
 from headway.core.policy.units import parse_rate
-from headway.core.suggest import nearest as nearest
+from headway.core.suggest import did_you_mean
 from headway.observability.redaction import SECRETS
 from headway.protocol.sessions import plain_address
 from headway.stores.base import TIMEOUT
@@ -155,7 +155,7 @@ def gather(
                 continue
             found[name] = (_convert(name, text, variable), variable)
         elif variable.startswith("HEADWAY_") and variable not in ELSEWHERE and not _from_kubernetes(variable):
-            _warn_once(variable, f"{variable} is not a setting of Headway{_nearest(name, 'HEADWAY_')}")
+            _warn_once(variable, f"{variable} is not a setting of Headway{_suggestion(name, 'HEADWAY_')}")
     for name, value in (given or {}).items():
         _check_name(name, "the app's arguments")
         if value is not None:
@@ -211,12 +211,12 @@ def _read_file(path: Path) -> dict[str, Any]:
 
 def _check_name(name: str, where: str) -> None:
     if name not in _NAMES:
-        raise UnknownOption(f"{where}: unknown setting {name!r}{_nearest(name)}", setting=name)
+        raise UnknownOption(f"{where}: unknown setting {name!r}{_suggestion(name)}", setting=name)
 
 
-def _nearest(name: str, prefix: str = "") -> str:
+def _suggestion(name: str, prefix: str = "") -> str:
     known = [prefix + known.upper() if prefix else known for known in _NAMES]
-    return nearest(prefix + name.upper() if prefix else name, known) or f"; known are {', '.join(known)}"
+    return did_you_mean(prefix + name.upper() if prefix else name, known) or f"; known are {', '.join(known)}"
 
 
 def _from_kubernetes(variable: str) -> bool:

@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, NamedTuple, Never, 
 
 from headway.client.codec import Signature, add_server, read_payload, result_type
 from headway.client.context import Context, current, inline_lease
-from headway.client.invoke import bounce_to, invoke_async, invoke_plain
+from headway.client.invoke import invoke_async, invoke_plain, run_on_loop
 from headway.client.job import Job
 from headway.client.options import CallOptions, Seconds, TaskOptions, Unique, milliseconds
-from headway.client.settings import nearest, seconds
+from headway.client.settings import seconds
 from headway.core.errors import ConfigError, UnknownOption
 from headway.core.job import NewJob, RetryRule
 from headway.core.policy.document import ELASTIC, INTERACTIVE, TENANT, LimitRule, Policy
 from headway.core.policy.enforced import applies, parameter_key, task_rule
+from headway.core.suggest import did_you_mean
 from headway.observability.redaction import redact
 from headway.runtime.job_ids import new_job_id
 
@@ -46,7 +47,7 @@ class Call(NamedTuple, Generic[R]):
     task: Task[Any, R, Any]
     new: NewJob
     values: dict[str, Any] | None  # The arguments by name; None: as the payload says.
-    terms: _Terms
+    terms: _JobTemplate
 
     def job(self) -> NewJob:
         """Give the job under the policy in force, should that be another one by now."""
@@ -103,7 +104,7 @@ class Task(Generic[P, R, C]):
         self.executor = _check_options(self)
         self.limits: dict[str, LimitRule] = {limit.name(name): limit.rule(name) for limit in options.limits}
         self._asked = CallOptions()
-        self._terms = _Terms.of(self, self._asked)
+        self._terms = _JobTemplate.of(self, self._asked)
         self.__name__ = getattr(function, "__name__", name)
         self.__doc__ = function.__doc__
         self.__wrapped__ = function
@@ -176,7 +177,9 @@ class Task(Generic[P, R, C]):
         if unknown:
             known = [name for name in inspect.signature(Task.using).parameters if name not in ("self", "unknown")]
             name = next(iter(unknown))
-            raise UnknownOption(f"task {self.name}: using() has no option {name!r}{nearest(name, known)}", option=name)
+            raise UnknownOption(
+                f"task {self.name}: using() has no option {name!r}{did_you_mean(name, known)}", option=name
+            )
         asked: dict[str, Any] = {
             "priority": priority,
             "delay": delay,
@@ -196,7 +199,7 @@ class Task(Generic[P, R, C]):
         same: Task[P, R, C] = object.__new__(type(self))
         same.__dict__.update(self.__dict__)
         same._asked = replace(self._asked, **{name: value for name, value in asked.items() if value is not None})
-        same._terms = _Terms.of(self, same._asked)
+        same._terms = _JobTemplate.of(self, same._asked)
         return same
 
     def session(
@@ -206,7 +209,7 @@ class Task(Generic[P, R, C]):
         same: Task[P, R, C] = object.__new__(type(self))
         same.__dict__.update(self.__dict__)
         same._asked = CallOptions(session=server, expires=expires, tenant=tenant, trace_id=trace_id)
-        same._terms = _Terms.of(self, same._asked)
+        same._terms = _JobTemplate.of(self, same._asked)
         return same.call_named(values)
 
     @property
@@ -220,10 +223,10 @@ class Task(Generic[P, R, C]):
         return self._asked.connection
 
     @property
-    def terms(self) -> _Terms:
+    def terms(self) -> _JobTemplate:
         """What can be known of a job before its arguments, under the policy in force."""
         if self._terms.policy is not self.app.policy:
-            self._terms = _Terms.of(self, self._asked)
+            self._terms = _JobTemplate.of(self, self._asked)
         return self._terms
 
     @property
@@ -254,7 +257,7 @@ class Task(Generic[P, R, C]):
         if self.is_async:
             return invoke_async(self.fn, positional, kwargs, dependencies, context)  # type: ignore[return-value]
         needs_loop = bool(dependencies)
-        bounce = bounce_to(self.app.portal.loop()) if needs_loop else bounce_never
+        bounce = run_on_loop(self.app.portal.loop()) if needs_loop else no_loop
         result: C = invoke_plain(self.fn, positional, kwargs, dependencies, context, bounce)
         return result
 
@@ -262,7 +265,7 @@ class Task(Generic[P, R, C]):
         return f"Task({self.name!r})"
 
 
-def bounce_never(coroutine: Coroutine[Any, Any, Any]) -> Any:
+def no_loop(coroutine: Coroutine[Any, Any, Any]) -> Any:
     """Stand in where no dependency can need a loop."""
     coroutine.close()
     raise AssertionError("no dependency, yet one needs a loop")
@@ -289,7 +292,7 @@ class ContextTaskDecorator(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Terms:
+class _JobTemplate:
     """All that can be known of a task's jobs before their arguments: computed once, not for each job.
 
     ``problem``: what the policy lacks for them. As long as the store may have another one, that is no error yet.
@@ -307,7 +310,7 @@ class _Terms:
     rest: tuple[Any, ...] | None  # All but id, task and payload, if that hangs on nothing else.
 
     @classmethod
-    def of(cls, task: Task[Any, Any, Any], call: CallOptions) -> _Terms:
+    def of(cls, task: Task[Any, Any, Any], call: CallOptions) -> _JobTemplate:
         options, policy, settled = task.options, task.app.policy, task.app.in_force.settled
         said = task_rule(policy, task.name)  # Over the decorator, under the call.
         lane_name = call.priority or said.priority or options.priority or policy.default_lane
@@ -500,7 +503,8 @@ def _check_parameters(task: Task[Any, Any, Any], what: str, names: Iterable[str]
     for name in names:
         if name not in known:
             raise ConfigError(
-                f"task {task.name}: {what} names {name!r}, which is no parameter of the function{nearest(name, known)}"
+                f"task {task.name}: {what} names {name!r}, which is not a parameter of the function"
+                f"{did_you_mean(name, known)}"
             )
 
 
@@ -509,7 +513,7 @@ def _no_lane(task: str, name: str, policy: Policy) -> str | None:
     if name in policy.lanes:
         return None
     known = list(policy.lanes)
-    return f"task {task}: no lane {name!r} in the policy{nearest(name, known)} (lanes: {', '.join(known)})"
+    return f"task {task}: no lane {name!r} in the policy{did_you_mean(name, known)} (lanes: {', '.join(known)})"
 
 
 def _no_rung(task: str, name: str | None, policy: Policy) -> str | None:
@@ -517,7 +521,7 @@ def _no_rung(task: str, name: str | None, policy: Policy) -> str | None:
     known = [*([rung.name for rung in policy.ladder.rungs] or RUNGS), ELASTIC]
     if name is None or name == INTERACTIVE or name in known:
         return None
-    return f"task {task}: no duration {name!r} on the ladder{nearest(name, known)} (durations: {', '.join(known)})"
+    return f"task {task}: no duration {name!r} on the ladder{did_you_mean(name, known)} (durations: {', '.join(known)})"
 
 
 def _check_transient(name: str, job: NewJob, unique: Unique | None, options: TaskOptions) -> None:

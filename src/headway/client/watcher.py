@@ -11,16 +11,16 @@ from itertools import islice
 
 from headway.core.errors import HeadwayError, JobNotFound
 from headway.core.event import Event, events_between, told_together
-from headway.core.job import Job, JobId
+from headway.core.job import JobId, JobRecord
 from headway.observability.job_output import output_events
-from headway.stores.base import WATCHER, Ear, Store
+from headway.stores.base import JOB_CHANNEL, Store, Subscription
 
 LINGER = 2.0  # Seconds an ear stays open after its last watcher: another often follows.
 SLOW_LOOK = 1.0  # Seconds; covers a wake-up that was lost.
 SLOW_LOOKS = 1_000  # Jobs that are looked at without a reason in a second, at most.
 BATCH = 250  # Jobs in one look.
 
-Read = Callable[[Sequence[JobId]], Awaitable[list[Job | None]]]
+Read = Callable[[Sequence[JobId]], Awaitable[list[JobRecord | None]]]
 
 
 class Watcher:
@@ -32,10 +32,10 @@ class Watcher:
         self._watched: dict[JobId, _Watched] = {}
         self._dirty: dict[JobId, None] = {}  # Jobs to look at, in the order in which that was asked for.
         self._asked = asyncio.Event()
-        self._ear: Ear | None = None
+        self._subscription: Subscription | None = None
         self._upkeep: list[asyncio.Task[None]] = []
 
-    async def looks(self, job_id: JobId) -> AsyncIterator[Job | None]:
+    async def looks(self, job_id: JobId) -> AsyncIterator[JobRecord | None]:
         """Give the job now, and again each time it may have changed. Ends only when the caller stops."""
         watched = self._watched.setdefault(job_id, _Watched())
         news = asyncio.Event()
@@ -58,7 +58,7 @@ class Watcher:
             if not self._watched:
                 asyncio.get_running_loop().call_later(LINGER, self._close_if_unused)
 
-    async def ended(self, job_id: JobId) -> Job:
+    async def ended(self, job_id: JobId) -> JobRecord:
         """Wait until a job has ended. Raises ``JobNotFound``."""
         looks = self.looks(job_id)
         try:
@@ -73,7 +73,7 @@ class Watcher:
 
     async def events(self, job_id: JobId) -> AsyncIterator[Event]:
         """Tell what happens to a job, from its submission until it has ended."""
-        before: Job | None = None
+        before: JobRecord | None = None
         told: tuple[int, ...] = ()  # How far the output was told.
         looks = self.looks(job_id)
         try:
@@ -96,28 +96,28 @@ class Watcher:
         for task in self._upkeep:
             task.cancel()
         self._upkeep = []
-        if self._ear is not None:
-            self._ear.close()
-            self._ear = None
+        if self._subscription is not None:
+            self._subscription.close()
+            self._subscription = None
 
     def _close_if_unused(self) -> None:
         if not self._watched:
             self.close()
 
     def _listen(self) -> None:
-        if self._ear is None:
-            self._ear = self._store.listen(f"{WATCHER}{uuid.uuid4().hex}")
+        if self._subscription is None:
+            self._subscription = self._store.subscribe(f"{JOB_CHANNEL}{uuid.uuid4().hex}")
             loop = asyncio.get_running_loop()
-            self._upkeep = [loop.create_task(self._hear(self._ear)), loop.create_task(self._look())]
+            self._upkeep = [loop.create_task(self._hear(self._subscription)), loop.create_task(self._look())]
 
     def _look_at(self, job_id: JobId) -> None:
         self._dirty[job_id] = None
         self._asked.set()
 
-    async def _hear(self, ear: Ear) -> None:
+    async def _hear(self, subscription: Subscription) -> None:
         """Woken by the store; ends when nobody watches any more."""
         while True:
-            heard = await ear.wait(60.0)
+            heard = await subscription.wait(60.0)
             for job_id in heard or (() if heard is None else list(self._watched)):
                 if job_id in self._watched:
                     self._look_at(job_id)
@@ -160,16 +160,16 @@ class _Watched:
 
     def __init__(self) -> None:
         self.watchers: set[asyncio.Event] = set()
-        self.job: Job | None = None
+        self.job: JobRecord | None = None
         self.mark: tuple[object, ...] | None = None  # What it looked like when its watchers were told last.
         self.problem: HeadwayError | None = None
 
-    def begin(self, job: Job | None) -> None:
+    def begin(self, job: JobRecord | None) -> None:
         """A newcomer has looked by itself."""
         if self.mark is None:
             self.job, self.mark = job, _mark(job)
 
-    def see(self, job: Job | None) -> None:
+    def see(self, job: JobRecord | None) -> None:
         mark = _mark(job)
         if mark != self.mark or self.problem is not None:
             self.job, self.mark, self.problem = job, mark, None
@@ -184,7 +184,7 @@ class _Watched:
             news.set()
 
 
-def _mark(job: Job | None) -> tuple[object, ...]:
+def _mark(job: JobRecord | None) -> tuple[object, ...]:
     """Give what changes whenever anything happens to a job."""
     if job is None:
         return ()

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from headway.core.job import Job
+from headway.core.job import JobRecord
 from headway.core.policy.document import LimitRule
-from headway.core.policy.enforced import Rules
+from headway.core.policy.enforced import EnforcedRules
 from headway.core.snapshot import Snapshot
-from headway.core.worker import Worker
+from headway.core.worker import WorkerInfo
 
 AHEAD_COUNTED = 10_000  # Jobs ahead are counted exactly up to here,
 LANES_COUNTED = 1_000  # and those of whole classes in a picture.
 
 
-class Executing(NamedTuple):
+class RunningJob(NamedTuple):
     """A job that runs, as far as others that wait are concerned."""
 
     task: str
@@ -25,13 +25,13 @@ class Executing(NamedTuple):
     held: tuple[str, ...]
 
 
-class Survey(NamedTuple):
+class QueueDiagnostics(NamedTuple):
     """What waits, what runs and who could run it, at one moment."""
 
     snapshot: Snapshot
-    workers: tuple[Worker, ...]
-    executing: tuple[Executing, ...]
-    rules: Rules
+    workers: tuple[WorkerInfo, ...]
+    executing: tuple[RunningJob, ...]
+    rules: EnforcedRules
 
     @property
     def now_at(self) -> int:
@@ -47,11 +47,11 @@ class LimitView(NamedTuple):
     conforms_at: int | None
 
 
-class Standing(NamedTuple):
+class JobDiagnostics(NamedTuple):
     """One job in the middle of all that. ``ahead`` are those of its class that go first, ``ahead_own`` its tenant's."""
 
-    job: Job
-    survey: Survey
+    job: JobRecord
+    queue: QueueDiagnostics
     fair: bool = False
     ahead: int = 0
     ahead_own: int = 0

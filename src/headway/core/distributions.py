@@ -33,7 +33,7 @@ def merge(sketches: Iterable[Sketch]) -> dict[int, float]:
     return whole
 
 
-def faded(sketch: Sketch, most: float) -> dict[int, float]:
+def decay(sketch: Sketch, most: float) -> dict[int, float]:
     """Let the past fade: a sketch stands for so many jobs at most."""
     count = sum(sketch.values())
     if count <= most:
@@ -163,7 +163,7 @@ def up_to(seconds: float) -> Lengths:
     return Lengths({bucket(seconds * part): ENOUGH for part in (0.125, 0.375, 0.625, 0.875)})
 
 
-class Coming(NamedTuple):
+class Arrivals(NamedTuple):
     """How the jobs of one tenant come to one lane: so many at a time, so many times a second.
 
     ``steady`` tells those that come again and again from those that come in rare, large bursts.
@@ -186,10 +186,10 @@ class Coming(NamedTuple):
         return self.size * (whole + max(0.0, (times - whole - 0.7) / 0.3))  # Without a jump at any moment.
 
 
-class Comers:
+class LaneArrivals:
     """All that comes to a lane, quick to sum up to a bound for each tenant."""
 
-    def __init__(self, by_tenant: Mapping[str, Coming]) -> None:
+    def __init__(self, by_tenant: Mapping[str, Arrivals]) -> None:
         self._of = by_tenant
         self._rates = sorted(coming.rate for coming in by_tenant.values() if coming.steady)
         self._sums = [0.0]
@@ -244,7 +244,7 @@ def _half(mean: float, batch: float) -> float:
     return mean * part * part * part if part > 0 else 0.0
 
 
-class Learned(NamedTuple):
+class ModelData(NamedTuple):
     """All that was learned. Lanes and tasks of which nothing is known are absent.
 
     ``lengths``: by lane and task, sketches. ``shares``: by lane and task, how often it comes beside the others there;
@@ -252,18 +252,18 @@ class Learned(NamedTuple):
     """
 
     lengths: Mapping[str, Mapping[str, Sketch]] = {}
-    arrivals: Mapping[str, Mapping[str, Coming]] = {}
+    arrivals: Mapping[str, Mapping[str, Arrivals]] = {}
     shares: Mapping[str, Mapping[str, float]] = {}
 
 
-class Known:
+class Model:
     """What was learned, made quick to ask. It changes nothing and remembers only what follows from it."""
 
-    def __init__(self, learned: Learned = Learned()) -> None:  # noqa: B008  (it is frozen)
+    def __init__(self, learned: ModelData = ModelData()) -> None:  # noqa: B008  (it is frozen)
         self.learned = learned
         self._lanes: dict[str, Lengths | None] = {}
         self._tasks: dict[str, Lengths | None] = {}
-        self._comers: dict[str, Comers] = {}
+        self._comers: dict[str, LaneArrivals] = {}
 
     def lane(self, lane: str) -> Lengths | None:
         """Give how long the jobs of a lane take, whatever their task; None if too little is known."""
@@ -299,10 +299,10 @@ class Known:
             {at: count * weights[task] * scale for at, count in sketches[task].items()} for task in weights
         )  # fmt: skip
 
-    def comers(self, lane: str) -> Comers:
+    def comers(self, lane: str) -> LaneArrivals:
         """Give how jobs come to a lane."""
         if lane not in self._comers:
-            self._comers[lane] = Comers(self.learned.arrivals.get(lane, {}))
+            self._comers[lane] = LaneArrivals(self.learned.arrivals.get(lane, {}))
         return self._comers[lane]
 
 

@@ -70,7 +70,7 @@ class BadCron(ConfigError):
     code = "bad_cron"
 
 
-class Problem(NamedTuple):
+class PolicyProblem(NamedTuple):
     """One thing that is wrong in a policy: the path of its key (empty for the whole), what was expected and found."""
 
     key: str
@@ -85,9 +85,9 @@ class PolicyError(ConfigError):
 
     code = "policy"
 
-    def __init__(self, message: str | None = None, *, problems: Sequence[Problem] = (), **facts: object) -> None:
+    def __init__(self, message: str | None = None, *, problems: Sequence[PolicyProblem] = (), **facts: object) -> None:
         super().__init__(message, **facts)
-        self.problems = tuple(problems) or (Problem("", str(self)),)
+        self.problems = tuple(problems) or (PolicyProblem("", str(self)),)
 
 
 class PayloadError(HeadwayError, ValueError):

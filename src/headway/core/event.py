@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from headway.core.job import Job, State
+from headway.core.job import JobRecord, State
 
 _QUEUED, _STARTED, _PROGRESS, _RETRIED, _FINISHED = range(5)  # The order of what happens in one epoch.
 
@@ -24,7 +24,7 @@ class Event:
     )  # Where it belongs in the job's story: compares, and is the same whoever tells it.
 
 
-def events_between(before: Job | None, after: Job, now_at: int) -> Iterator[Event]:
+def events_between(before: JobRecord | None, after: JobRecord, now_at: int) -> Iterator[Event]:
     """Tell what happened to a job between two looks at it, oldest first.
 
     A store keeps a job's failed attempts, so nothing but intermediate progress is missed
@@ -78,17 +78,17 @@ def told_together(events: Iterable[Event], output: Sequence[Event], told: tuple[
     return sorted([*kept, *output], key=lambda event: event.place)
 
 
-def _rung(job: Job) -> tuple[int, str] | None:
+def _rung(job: JobRecord) -> tuple[int, str] | None:
     """Give the rung that a job is assigned, and in which run of it; None if it has none."""
     return None if job.assigned is None else (job.epoch, job.assigned)
 
 
-def _end(job: Job) -> tuple[int | None, int]:
+def _end(job: JobRecord) -> tuple[int | None, int]:
     """Tell one ending from another: a job that was retried may end again."""
     return job.finished_at, job.epoch
 
 
-def _ending(job: Job) -> dict[str, Any]:
+def _ending(job: JobRecord) -> dict[str, Any]:
     data: dict[str, Any] = {"status": job.state.value, "reason": job.reason}
     if job.state is not State.COMPLETED and job.error:
         data |= {"error": job.error.type, "message": job.error.message}

@@ -106,7 +106,7 @@ class NewJob(NamedTuple):
         return ClassKey(self.lane, needs, self.rung, self.persist)
 
 
-class Submitted(NamedTuple):
+class SubmitReply(NamedTuple):
     """What became of one submitted job: its own id, or the id of the job that stands in for it."""
 
     job_id: JobId
@@ -127,7 +127,7 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class JobRecord:
     """Everything a store knows of a job."""
 
     job_id: JobId

@@ -85,21 +85,21 @@ class Report(NamedTuple):
     rung: str | None = None
 
 
-class Answer(StrEnum):
+class ReportStatus(StrEnum):
     """How a store answers a report."""
 
     OK = "ok"
-    SAME = "same"  # This very report was taken before.
-    LOST = "lost"  # The lease has ended; nothing was changed.
+    DUPLICATE = "same"  # This very report was taken before.
+    STALE = "lost"  # The lease has ended; nothing was changed.
 
 
-def answer_late(report: Report, state: State) -> Answer:
+def late_report_status(report: Report, state: State) -> ReportStatus:
     """Answer a report whose token is the last one of a job that has left ``executing`` for this state.
 
     If it wanted another ending than the one that stands, it is not the report that was taken. A job that went
     back may have been cancelled in the queue since.
     """
-    return Answer.SAME if report.state in (state, State.QUEUED) else Answer.LOST
+    return ReportStatus.DUPLICATE if report.state in (state, State.QUEUED) else ReportStatus.STALE
 
 
 def moved_class(key: ClassKey, report: Report) -> ClassKey:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from headway.core.job import ClassKey
-from headway.core.policy.ladder import Floor
+from headway.core.policy.ladder import RunningJobs
 
 
 class ClassView(NamedTuple):
@@ -31,7 +31,7 @@ class Snapshot(NamedTuple):
     now_at: int
     classes: tuple[ClassView, ...] = ()
     next_due_at: int | None = None  # When the next delayed job falls due, or a rate lets the next one start.
-    floor: Floor | None = None  # What runs on the ladder, if the policy has one.
+    floor: RunningJobs | None = None  # What runs on the ladder, if the policy has one.
 
 
 class Take(NamedTuple):

@@ -22,7 +22,7 @@ def cut(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[:most]}…"
 
 
-def nearest(name: str, known: Sequence[str]) -> str:
+def did_you_mean(name: str, known: Sequence[str]) -> str:
     """Return the words ``; did you mean 'x'?`` for the known name closest to a wrong one, or nothing.
 
     What comes before the last dot counts only if it differs: two names of one module are not alike because of it.

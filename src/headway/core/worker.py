@@ -19,7 +19,7 @@ class WorkerState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Worker:
+class WorkerInfo:
     """One runner: what it offers, how much room it has, and how long its leases last."""
 
     worker_id: str

@@ -12,16 +12,16 @@ from typing import NamedTuple
 
 from headway.core.errors import StoreError
 from headway.core.lease import TOKEN_BYTES, Lease, Report
-from headway.core.policy.lanes import Clocks, make_room, plan
+from headway.core.policy.lanes import ShareClocks, make_room, plan
 from headway.core.policy.retry import Ending, Released, judge
 from headway.core.snapshot import Plan, Snapshot
 from headway.core.worker import WorkerState, serves
-from headway.estimates.costs import Durations
+from headway.estimates.costs import TaskCosts
 from headway.maintenance.recovery import end_leases
-from headway.metrics.recorder import Tallies
-from headway.policy_store.current import InForce
+from headway.metrics.recorder import MetricsRecorder
+from headway.policy_store.current import CurrentPolicy
 from headway.runtime.failpoints import reach
-from headway.stores.base import Ear, Exchange, Exchanged, HandsOver, Progress, Quiets, Store
+from headway.stores.base import CheapIdleCheck, DirectHandoff, Exchange, ExchangeReply, Progress, Store, Subscription
 
 SNAPSHOT_AGE = 0.02  # Seconds after which a snapshot is asked for again,
 SNAPSHOT_AGE_ALONE = 0.2  # and if there is only one class: then there is nothing to choose from.
@@ -30,7 +30,7 @@ TASK_NEED = "task:"  # What a job needs whose task some worker did not know begi
 DEBT_MAX = 60.0  # Seconds beyond what was expected that one job may cost its lane.
 
 
-class Ran(NamedTuple):
+class FinishedRun(NamedTuple):
     """A job that has run here: how that ended, and after how many seconds."""
 
     lease: Lease
@@ -38,7 +38,7 @@ class Ran(NamedTuple):
     seconds: float
 
 
-class Fed(NamedTuple):
+class ClaimResult(NamedTuple):
     """What an exchange brought. ``more``: ask again at once, something claimable was passed over or only now seen."""
 
     leases: Sequence[Lease]
@@ -48,7 +48,7 @@ class Fed(NamedTuple):
     next_due: float | None  # Seconds until the next delayed job falls due.
 
 
-class LocalFeed:
+class StoreJobSource:
     """Plans and talks to a store. Used by one loop at a time: exchanges follow one another.
 
     Keeps the clocks by which lanes and classes share this worker's claims; ``offset`` in [0, 1) is where they begin.
@@ -57,22 +57,22 @@ class LocalFeed:
     def __init__(
         self,
         store: Store,
-        in_force: InForce,
+        in_force: CurrentPolicy,
         worker_id: str,
         offers: Sequence[str],
         *,
-        durations: Durations | None = None,
-        tallies: Tallies | None = None,
+        durations: TaskCosts | None = None,
+        recorder: MetricsRecorder | None = None,
         offset: float = 0.0,
         confirm: float = 0.0,
     ) -> None:
         self._store = store
         self._in_force = in_force
-        self._durations = durations or Durations()
-        self._tallies = tallies or Tallies()
-        self._clocks = Clocks(offset)
+        self._durations = durations or TaskCosts()
+        self._recorder = recorder or MetricsRecorder()
+        self._clocks = ShareClocks(offset)
         self._worker_id = worker_id
-        self._hands_over = store if confirm > 0 and isinstance(store, HandsOver) else None
+        self._hands_over = store if confirm > 0 and isinstance(store, DirectHandoff) else None
         self._confirm_ms = int(confirm * 1_000)
         self._offers = frozenset(offers)
         self._learn_task: Callable[[str], bool] | None = None
@@ -80,7 +80,7 @@ class LocalFeed:
         self._snapshot = Snapshot(0)
         self._seen = -1.0
         self._dry = True  # The last exchange brought less than was asked for.
-        self._calm = 0.0  # When the store was last seen, on the monotonic clock, if nothing waited there; else 0.
+        self._idle_since = 0.0  # When the store was last seen, on the monotonic clock, if nothing waited there; else 0.
         self._request: Exchange | None = None
         self._asked = -1.0  # When the store was last asked for jobs,
         self._waits_for: tuple[str, ...] | None = None  # of these lanes (None: any),
@@ -88,9 +88,9 @@ class LocalFeed:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
-    def calm(self) -> float:
+    def idle_since(self) -> float:
         """When nothing was last seen to wait, while whatever comes is seen; a worker without slots does not look."""
-        return self._calm if self._waits and self._waits_for is None else 0.0
+        return self._idle_since if self._waits and self._waits_for is None else 0.0
 
     async def exchange(
         self,
@@ -102,7 +102,7 @@ class LocalFeed:
         woken: bool = False,
         claim_id: bytes | None = None,
         wait: bool = True,
-    ) -> Fed:
+    ) -> ClaimResult:
         """Hand in what has ended and claim for the free slots.
 
         ``woken``: the store has called, so there is something: it is claimed first and looked at afterwards.
@@ -114,7 +114,7 @@ class LocalFeed:
         policy = self._in_force.policy
         lanes = None if free_below > 0 else tuple(sorted(policy.reserve.lanes))
         if free > 0 and not (finished or progress or woken or claim_id) and await self._rests(lanes):
-            return Fed((), (), False, WorkerState.ACTIVE, None)
+            return ClaimResult((), (), False, WorkerState.ACTIVE, None)
         if woken and free > 0 and not (finished or progress) and (handed := self._handed()) is not None:
             return handed
         if self._request is None or claim_id is not None:
@@ -150,7 +150,7 @@ class LocalFeed:
         if answer.snapshot is not None and answer.snapshot.floor is not None:
             fed = await self._make_room(answer.snapshot, fed)
         if claim_id is None:  # Of others' slots and jobs nobody here knows what becomes of them.
-            self._tallies.idle(self._idle_reserve(request.plan, answer.leases))
+            self._recorder.idle(self._idle_reserve(request.plan, answer.leases))
             if answer.leases:
                 self._time_start()
         return fed
@@ -171,17 +171,22 @@ class LocalFeed:
                     else:
                         self._strange.add(need)
 
-    async def _without_unreadable(self, answer: Exchanged) -> Exchanged:
+    async def _without_unreadable(self, answer: ExchangeReply) -> ExchangeReply:
         """End the leases whose jobs cannot be read, and return the answer without them."""
         bad = [lease for lease in answer.leases if lease.unreadable is not None]
         with contextlib.suppress(StoreError):  # The next renewal does not name them: that ends them as well.
             await end_leases(
-                self._store, bad, self._in_force.policy, lambda _: Released(), expired_only=False, tallies=self._tallies
+                self._store,
+                bad,
+                self._in_force.policy,
+                lambda _: Released(),
+                expired_only=False,
+                recorder=self._recorder,
             )
         good = [lease for lease in answer.leases if lease.unreadable is None]
         return answer._replace(leases=good, more=True)
 
-    def _handed(self) -> Fed | None:
+    def _handed(self) -> ClaimResult | None:
         """Give what the store has sent along with its ring."""
         answer = None
         if self._hands_over is not None and self._request is None:
@@ -190,9 +195,9 @@ class LocalFeed:
             return None
         self._waits, self._dry = False, True
         self._charge(answer.leases)
-        self._tallies.claimed(answer.leases)
+        self._recorder.claimed(answer.leases)
         self._time_start()
-        return Fed(answer.leases, (), False, WorkerState.ACTIVE, None)
+        return ClaimResult(answer.leases, (), False, WorkerState.ACTIVE, None)
 
     def _charge(self, leases: Sequence[Lease]) -> None:
         if len(self._snapshot.classes) > 1:  # Otherwise nobody shares anything.
@@ -203,39 +208,39 @@ class LocalFeed:
     async def _rests(self, lanes: tuple[str, ...] | None) -> bool:
         """Tell whether there is still nothing to do, as the store said when it was last asked; then it need not be."""
         if (
-            not (self._waits and self._calm and self._waits_for == lanes)
+            not (self._waits and self._idle_since and self._waits_for == lanes)
             or self._request is not None
             or self._snapshot.next_due_at is not None
             or time.monotonic() - self._asked > ASK_EVERY
-            or not isinstance(self._store, Quiets)
+            or not isinstance(self._store, CheapIdleCheck)
             or not await self._store.quiet(len(self._snapshot.classes))
         ):
             return False
-        self._calm = time.monotonic()
+        self._idle_since = time.monotonic()
         return True
 
-    async def _ask(self, request: Exchange, *, may_repeat: bool) -> Exchanged:
-        tallies, asked = self._tallies, time.monotonic()
+    async def _ask(self, request: Exchange, *, may_repeat: bool) -> ExchangeReply:
+        recorder, asked = self._recorder, time.monotonic()
         try:
             reach("exchange.before")
             answer = await self._store.exchange(request)
             reach("exchange.after")
         except StoreError:
-            tallies.trouble()
+            recorder.trouble()
             raise
-        tallies.exchanged(time.monotonic() - asked, len(answer.leases))
+        recorder.exchanged(time.monotonic() - asked, len(answer.leases))
         if request.finished:
-            tallies.reported(request.finished, answer.refused)
+            recorder.reported(request.finished, answer.refused)
         if answer.leases:  # Those of a claim that somebody makes again are counted already.
             fresh = [lease for lease in answer.leases if lease.started_at == answer.now_at] if may_repeat else None
-            tallies.claimed(answer.leases if fresh is None else fresh)
+            recorder.claimed(answer.leases if fresh is None else fresh)
         return answer
 
     def _time_start(self) -> None:
         """Look at the clock when what was claimed has begun: after the next turn of the loop."""
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
-        self._loop.call_soon(self._loop.call_soon, self._tallies.began, time.monotonic())
+        self._loop.call_soon(self._loop.call_soon, self._recorder.began, time.monotonic())
 
     def _idle_reserve(self, asked: Plan | None, leases: Sequence[Lease]) -> int:
         """Give how many slots stand idle for lanes of the reserve while jobs of others wait that could run here."""
@@ -253,27 +258,27 @@ class LocalFeed:
             return 0
         return asked.free - len(leases)
 
-    async def _make_room(self, seen: Snapshot, fed: Fed) -> Fed:
+    async def _make_room(self, seen: Snapshot, fed: ClaimResult) -> ClaimResult:
         """Lower and halt what holds back jobs that could run here. What it frees is asked for at once."""
         wanted = make_room(seen, offers=self._offers, policy=self._in_force.policy, chance=random.random())
         lowered: Sequence[bool] = ()
         with contextlib.suppress(StoreError):  # What was claimed must not be lost for it; somebody will do it later.
-            lowered = await self._store.amend(wanted) if wanted else ()
+            lowered = await self._store.preempt(wanted) if wanted else ()
         return fed._replace(more=True) if any(lowered) else fed
 
     async def withdraw(self) -> None:
         """Wait no longer: whoever submits something now wakes another worker."""
         await self._store.exchange(Exchange(self._worker_id, os.urandom(TOKEN_BYTES), plan=Plan()))
 
-    def words(self, ran: Sequence[Ran]) -> list[Report]:
+    def reports_for(self, ran: Sequence[FinishedRun]) -> list[Report]:
         """Learn from jobs that have run, and decide what becomes of them: what goes with an exchange are reports."""
         self.learn([(lease, seconds) for lease, _, seconds in ran])
         policy, chance = self._in_force.policy, random.random
         return [judge(ending, lease, policy, chance=chance()) for lease, ending, _ in ran]
 
-    def listen(self) -> Ear:
+    def subscribe(self) -> Subscription:
         """Open the ear that the store rings when something this worker can serve was submitted."""
-        return self._store.listen(self._worker_id)
+        return self._store.subscribe(self._worker_id)
 
     def leave(self) -> None: ...
 
@@ -286,7 +291,7 @@ class LocalFeed:
                 over = seconds - self._durations.expected(lease.task)
                 self._clocks.correct(self._in_force.policy, lease.class_key, min(over, DEBT_MAX))
         self._durations.ended(runs)
-        self._tallies.note(runs)
+        self._recorder.note(runs)
 
     def _age_max(self, free_below: int) -> float:
         """Give how old the picture may be before a plan is made from a new one."""
@@ -294,7 +299,7 @@ class LocalFeed:
             return 0.0
         return SNAPSHOT_AGE if len(self._snapshot.classes) > 1 else SNAPSHOT_AGE_ALONE
 
-    def _read(self, request: Exchange, answer: Exchanged) -> Fed:
+    def _read(self, request: Exchange, answer: ExchangeReply) -> ClaimResult:
         more = answer.more
         if request.plan is not None:
             self._dry = len(answer.leases) < min(request.plan.free, request.plan.free_below)
@@ -305,7 +310,7 @@ class LocalFeed:
             outdated = request.plan is not None and (request.plan.known or 0) < len(answer.snapshot.classes)
             self._snapshot = answer.snapshot
             self._seen = time.monotonic()
-            self._calm = 0.0 if any(view.waiting for view in answer.snapshot.classes) else self._seen
+            self._idle_since = 0.0 if any(view.waiting for view in answer.snapshot.classes) else self._seen
             # A class that is new to this worker was not in the plan: ask for it now.
             more = more or (
                 answer.worker_state is WorkerState.ACTIVE
@@ -323,4 +328,4 @@ class LocalFeed:
             more = True
         due_at = self._snapshot.next_due_at
         next_due = None if due_at is None else max(0.0, (due_at - answer.now_at) / 1_000)
-        return Fed(answer.leases, answer.refused, more, answer.worker_state, next_due)
+        return ClaimResult(answer.leases, answer.refused, more, answer.worker_state, next_due)

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from random import randrange
 from typing import NamedTuple
 
-from headway.core.job import Job, JobId, State
+from headway.core.job import JobId, JobRecord, State
 from headway.core.policy.estimate import NOW, Estimate
-from headway.metrics.documents import Row, Tally
-from headway.metrics.recorder import ERRORS, ERRORS_PM, HELD, SCORED, Tallies
+from headway.metrics.documents import MetricsDocument, Row
+from headway.metrics.recorder import ERRORS, ERRORS_PM, SCORED, WITHIN_ESTIMATE, MetricsRecorder
 from headway.stores.base import Store
 from headway.stores.paging import get_in_steps
 
@@ -23,7 +23,7 @@ LONG = 5.0  # Seconds; of shorter waits a relative error says little.
 PATIENCE = 10.0  # How many times p90, and an hour: then an estimate counts as missed, whenever the job starts.
 
 
-class Given(NamedTuple):
+class PendingEstimate(NamedTuple):
     """What somebody was told of a job, and when by the store's clock."""
 
     lane: str
@@ -32,12 +32,12 @@ class Given(NamedTuple):
     at: int
 
 
-class Scores:
+class EstimateAccuracy:
     """Keeps a bounded sample of the estimates that a process gives, and looks up what became of them."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
-        self._pending: dict[JobId, Given] = {}
+        self._pending: dict[JobId, PendingEstimate] = {}
         self._by_lane: Counter[str] = Counter()
         self._given: Counter[tuple[str, str]] = Counter()
         self._sampled = 0.0
@@ -61,13 +61,13 @@ class Scores:
         if now - self._sampled < SAMPLED_EVERY or job_id in self._pending or self._by_lane[lane] >= PENDING_MAX:
             return
         self._sampled = now
-        self._pending[job_id] = Given(lane, estimate.p50, estimate.p90, now_at)
+        self._pending[job_id] = PendingEstimate(lane, estimate.p50, estimate.p90, now_at)
         self._by_lane[lane] += 1
 
-    async def settle(self, store: Store, tallies: Tallies) -> None:
+    async def settle(self, store: Store, recorder: MetricsRecorder) -> None:
         """Look at a batch of those jobs, the ones first that were not looked at for longest, and count."""
         for (basis, lane), count in self._given.items():
-            tallies.foreseen(basis, lane, count)
+            recorder.foreseen(basis, lane, count)
         self._given.clear()
         batch = list(self._pending)[:LOOKED_AT]
         left = iter(batch)
@@ -79,7 +79,7 @@ class Scores:
                 continue
             self._by_lane[given.lane] -= 1
             if job is not None:
-                score(given, job, tallies)
+                score(given, job, recorder)
 
 
 def is_scored(p90: float, waited: float) -> bool:
@@ -87,17 +87,17 @@ def is_scored(p90: float, waited: float) -> bool:
     return p90 >= NOW or waited >= NOW
 
 
-def score(given: Given, job: Job, tallies: Tallies) -> None:
+def score(given: PendingEstimate, job: JobRecord, recorder: MetricsRecorder) -> None:
     """Compare an estimate with when the job started. One that never did says nothing; nor does a "now" that held."""
     started_at = _started_at(job, given.at)
     if started_at is None:
         if _is_late(given, job.seen_at):
-            tallies.scored(given.lane, within_p50=False, within_p90=False, error=None)
+            recorder.scored(given.lane, within_p50=False, within_p90=False, error=None)
         return
     waited = max(0.0, (started_at - given.at) / 1_000)
     if not is_scored(given.p90, waited):
         return
-    tallies.scored(
+    recorder.scored(
         given.lane,
         within_p50=waited <= given.p50,
         within_p90=waited <= given.p90,
@@ -106,7 +106,7 @@ def score(given: Given, job: Job, tallies: Tallies) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class AccuracySummary:
     """How the estimates of a lane turned out: how many were scored, and which part of them held.
 
     ``error``: the median of the parts of their waits by which they were off; None if none was long.
@@ -118,14 +118,14 @@ class Summary:
     error: float | None
 
 
-def summaries(tally: Tally) -> dict[str, Summary]:
+def summaries(tally: MetricsDocument) -> dict[str, AccuracySummary]:
     """Sum up by lane how estimates turned out, of all that processes have counted."""
-    found: dict[str, Summary] = {}
+    found: dict[str, AccuracySummary] = {}
     for key, scored in tally.counters.items():
         kind, _, lane = key.partition("|")
         if kind == SCORED and scored:
-            held = [tally.counters.get(f"{HELD}|{name}|{lane}", 0) / scored for name in ("p50", "p90")]
-            found[lane] = Summary(int(scored), held[0], held[1], _median(tally.rows.get(f"{ERRORS}|{lane}")))
+            held = [tally.counters.get(f"{WITHIN_ESTIMATE}|{name}|{lane}", 0) / scored for name in ("p50", "p90")]
+            found[lane] = AccuracySummary(int(scored), held[0], held[1], _median(tally.rows.get(f"{ERRORS}|{lane}")))
     return found
 
 
@@ -143,7 +143,7 @@ def _median(row: Row | None) -> float | None:
     return None
 
 
-def _started_at(job: Job, since_at: int) -> int | None:
+def _started_at(job: JobRecord, since_at: int) -> int | None:
     """Give when a job first started after some moment."""
     starts = [attempt.started_at for attempt in job.history if attempt.started_at >= since_at]
     if job.started_at is not None and job.started_at >= since_at:
@@ -151,5 +151,5 @@ def _started_at(job: Job, since_at: int) -> int | None:
     return min(starts, default=None)
 
 
-def _is_late(given: Given, now_at: int) -> bool:
+def _is_late(given: PendingEstimate, now_at: int) -> bool:
     return now_at - given.at > 1_000 * (PATIENCE * given.p90 + 3_600)

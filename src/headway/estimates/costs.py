@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from headway.core.lease import Lease
 from headway.core.policy.enforced import SECOND_US, limit_key
-from headway.estimates.history import Lessons
+from headway.estimates.history import DurationHistory
 from headway.policy_store.rule_documents import change_costs, read_costs
 from headway.stores.base import Store
 
@@ -20,7 +20,7 @@ NOTED_MAX = 10_000  # Tenants noted between two publications.
 Noted = dict[str, tuple[int, float]]  # By name: how many jobs, and their seconds together.
 
 
-class Durations:
+class TaskCosts:
     """Notes what each job took, and from time to time makes it known to all. A decayed mean for each task, and for
     tenants whose jobs of a task are far from it.
     """
@@ -29,7 +29,7 @@ class Durations:
         self._tasks: Noted = {}
         self._tenants: dict[tuple[str, str], tuple[int, float]] = {}
         self._known_us: Mapping[str, int] = {}
-        self._lessons = Lessons()
+        self._lessons = DurationHistory()
         self.noted = False  # Whether any job has ended since the last publication.
 
     def expected(self, task: str) -> float:

@@ -5,49 +5,49 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from headway.core.diagnostics import Standing, Survey
+from headway.core.diagnostics import JobDiagnostics, QueueDiagnostics
 from headway.core.job import State
 from headway.core.policy.document import Policy
 from headway.core.policy.estimate import Estimate, Forecast, spot_of
-from headway.estimates.history import Lookup
+from headway.estimates.history import HistoryReader
 from headway.stores.base import WAITING_COUNTED, Store
 
 
-class Foresight:
+class Forecaster:
     """Makes forecasts for one process. What was learned is read once in a while, not for each."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
-        self._lookup = Lookup(monotonic)
+        self._lookup = HistoryReader(monotonic)
 
     async def look(self, store: Store, policy: Policy) -> Forecast:
         """Look at everything."""
-        return await self._forecast(store, await store.survey(), policy)
+        return await self._forecast(store, await store.diagnose(), policy)
 
-    async def estimate(self, store: Store, standing: Standing, policy: Policy) -> Estimate | None:
+    async def estimate(self, store: Store, diagnosis: JobDiagnostics, policy: Policy) -> Estimate | None:
         """Say when a job will start; None once it has begun or ended."""
-        if standing.job.state is not State.QUEUED:
+        if diagnosis.job.state is not State.QUEUED:
             return None
-        forecast = await self._forecast(store, standing.survey, policy)
-        return forecast.of(spot_of(standing, forecast.survey))
+        forecast = await self._forecast(store, diagnosis.queue, policy)
+        return forecast.of(spot_of(diagnosis, forecast.queue))
 
-    async def _forecast(self, store: Store, survey: Survey, policy: Policy) -> Forecast:
-        survey = await _counted(store, survey)
-        return Forecast(survey, policy, await self._lookup.known(store, survey.now_at))
+    async def _forecast(self, store: Store, queue: QueueDiagnostics, policy: Policy) -> Forecast:
+        queue = await _counted(store, queue)
+        return Forecast(queue, policy, await self._lookup.known(store, queue.now_at))
 
 
-async def _counted(store: Store, survey: Survey) -> Survey:
+async def _counted(store: Store, queue: QueueDiagnostics) -> QueueDiagnostics:
     """Count lines that are longer than a picture counts."""
-    long = [view for view in survey.snapshot.classes if view.waiting >= WAITING_COUNTED]
+    long = [view for view in queue.snapshot.classes if view.waiting >= WAITING_COUNTED]
     if not long:
-        return survey
+        return queue
     lanes = (await store.stats()).lanes
     more: dict[str, int] = {}
     for lane in {view.key.lane for view in long}:
-        seen = sum(view.waiting for view in survey.snapshot.classes if view.key.lane == lane)
+        seen = sum(view.waiting for view in queue.snapshot.classes if view.key.lane == lane)
         beyond = max(0, lanes[lane].waiting - seen) if lane in lanes else 0
         more[lane] = beyond // sum(view.key.lane == lane for view in long)
     classes = tuple(
         view._replace(waiting=view.waiting + more[view.key.lane]) if view.waiting >= WAITING_COUNTED else view
-        for view in survey.snapshot.classes
+        for view in queue.snapshot.classes
     )
-    return survey._replace(snapshot=survey.snapshot._replace(classes=classes))
+    return queue._replace(snapshot=queue.snapshot._replace(classes=classes))

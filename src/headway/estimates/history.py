@@ -10,7 +10,7 @@ from operator import itemgetter
 
 import msgspec
 
-from headway.core.distributions import A_DOUBLING, SHORTEST, Coming, Known, Learned, bucket, faded, merge
+from headway.core.distributions import A_DOUBLING, SHORTEST, Arrivals, Model, ModelData, bucket, decay, merge
 from headway.core.lease import Lease
 from headway.stores.base import Store
 
@@ -33,14 +33,14 @@ TRIES = 5
 _RAN = itemgetter(*(Lease._fields.index(name) for name in ("lane", "task", "tenant", "started_at", "eligible_at")))
 
 
-class TaskNotes(msgspec.Struct, array_like=True):
+class TaskHistory(msgspec.Struct, array_like=True):
     """Of a task in a lane: how often it comes beside the others, and how many of its jobs took how long."""
 
     share: float = 0.0
     lengths: dict[int, float] = msgspec.field(default_factory=dict)
 
 
-class TenantNotes(msgspec.Struct, array_like=True):
+class TenantHistory(msgspec.Struct, array_like=True):
     """Of a tenant in a lane: jobs, windows with jobs, and bursts; all as of ``at``, the older ones counting less.
 
     ``squares``: of how many jobs came in any one second.
@@ -61,7 +61,7 @@ class TenantNotes(msgspec.Struct, array_like=True):
             self.squares *= part
             self.at = at
 
-    def coming(self, now_at: int, since_at: int) -> Coming:
+    def coming(self, now_at: int, since_at: int) -> Arrivals:
         """Say how its jobs come."""
         part = math.exp(min(0.0, (self.at - now_at) / HOUR_MS))
         seen = max(float(WINDOW_MS), HOUR_MS * (1 - math.exp(min(0.0, (since_at - now_at) / HOUR_MS)))) / 1_000
@@ -71,13 +71,13 @@ class TenantNotes(msgspec.Struct, array_like=True):
             rate = jobs / seen
             # Of jobs that come one by one, as many come in a second with any one of them as on average, and itself.
             batch = max(1.0, self.squares * part / max(1e-9, jobs) - rate)
-            return Coming(batch, rate / batch)
+            return Arrivals(batch, rate / batch)
         # Just after one, half a burst too many would be counted: it is the reason why there is anything to count.
-        return Coming(size, max(0.0, bursts - 0.5 * part) / seen, steady=False)
+        return Arrivals(size, max(0.0, bursts - 0.5 * part) / seen, steady=False)
 
 
-class Came(msgspec.Struct):
-    """What came of a tenant to a lane since the last publication, as ``TenantNotes`` will have it.
+class ArrivalWindow(msgspec.Struct):
+    """What came of a tenant to a lane since the last publication, as ``TenantHistory`` will have it.
 
     ``first``: the first window with jobs. ``at_once``: those of the second that ends at ``ends_at``, not counted yet.
     """
@@ -91,7 +91,7 @@ class Came(msgspec.Struct):
     ends_at: int = 0
     at_once: int = 0
 
-    def close(self) -> Came:
+    def close(self) -> ArrivalWindow:
         """Count what came in the last second."""
         self.jobs += self.at_once
         self.squares += self.at_once * self.at_once
@@ -99,25 +99,25 @@ class Came(msgspec.Struct):
         return self
 
 
-class LaneNotes(msgspec.Struct, omit_defaults=True):
+class LaneHistory(msgspec.Struct, omit_defaults=True):
     """All that is known of a lane. ``since_at``: when somebody began to look."""
 
-    tasks: dict[str, TaskNotes] = msgspec.field(default_factory=dict)
-    tenants: dict[str, TenantNotes] = msgspec.field(default_factory=dict)
+    tasks: dict[str, TaskHistory] = msgspec.field(default_factory=dict)
+    tenants: dict[str, TenantHistory] = msgspec.field(default_factory=dict)
     since_at: int = 0
 
 
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(LaneNotes).decode
+_decode = msgspec.json.Decoder(LaneHistory).decode
 
 
-class Lessons:
+class DurationHistory:
     """Notes each job that has ended, at well under a microsecond, and from time to time tells the store."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
         self._lengths: dict[tuple[str, str], dict[int, int]] = {}
-        self._came: dict[tuple[str, str | None], Came] = {}
+        self._came: dict[tuple[str, str | None], ArrivalWindow] = {}
         self._from_at = self._until_at = 0
         self._told = -math.inf
         self._patience = TELL_FIRST
@@ -126,7 +126,7 @@ class Lessons:
         """Jobs have run for so many seconds."""
         same: tuple[str, str, str | None] | None = None
         lengths: dict[int, int] = {}
-        came: Came | None = None
+        came: ArrivalWindow | None = None
         for lease, seconds in runs:
             lane, task, tenant, started_at, eligible_at = _RAN(lease)
             if same != (lane, task, tenant):  # Mostly they are of one kind.
@@ -143,9 +143,9 @@ class Lessons:
             else:
                 came = self._another_second(lane, tenant, eligible_at, started_at)
 
-    def _another_second(self, lane: str, tenant: str | None, eligible_at: int, started_at: int) -> Came:
+    def _another_second(self, lane: str, tenant: str | None, eligible_at: int, started_at: int) -> ArrivalWindow:
         window = eligible_at // WINDOW_MS
-        came = self._came.setdefault((lane, tenant), Came(first=window)).close()
+        came = self._came.setdefault((lane, tenant), ArrivalWindow(first=window)).close()
         came.ends_at = eligible_at // SECOND_MS * SECOND_MS + SECOND_MS
         came.at_once = 1
         self._from_at = self._from_at or started_at
@@ -175,11 +175,11 @@ class Lessons:
         self._patience = TELL_FIRST if known < LITTLE else TELL_EVERY
 
     async def _tell(
-        self, store: Store, lane: str, lengths: Mapping[str, dict[int, int]], came: Mapping[str, Came]
+        self, store: Store, lane: str, lengths: Mapping[str, dict[int, int]], came: Mapping[str, ArrivalWindow]
     ) -> float | None:
         """Add to the document of a lane. Gives how many jobs it tells of; None if others were faster every time."""
         for _ in range(TRIES):
-            notes, version = LaneNotes(since_at=self._from_at), 0
+            notes, version = LaneHistory(since_at=self._from_at), 0
             for document in await store.read(LEARNED, lane):
                 notes, version = _decode(document.body), document.version
             learn(notes, lengths, came, self._until_at)
@@ -188,18 +188,20 @@ class Lessons:
         return None
 
 
-def learn(notes: LaneNotes, lengths: Mapping[str, Mapping[int, int]], came: Mapping[str, Came], now_at: int) -> None:
+def learn(
+    notes: LaneHistory, lengths: Mapping[str, Mapping[int, int]], came: Mapping[str, ArrivalWindow], now_at: int
+) -> None:
     """Add what was noted to what was known; the past fades."""
     for task, noted in lengths.items():
-        known = notes.tasks.setdefault(task, TaskNotes())
-        whole = faded(merge([known.lengths, noted]), TASK_JOBS)
+        known = notes.tasks.setdefault(task, TaskHistory())
+        whole = decay(merge([known.lengths, noted]), TASK_JOBS)
         known.lengths = {at: round(count, 3) for at, count in whole.items()}
         known.share += sum(noted.values())
     shares = sum(task.share for task in notes.tasks.values())
     for known in notes.tasks.values():
         known.share = round(known.share * min(1.0, LANE_JOBS / shares), 3)
     for tenant, new in came.items():
-        mine = notes.tenants.setdefault(tenant, TenantNotes())
+        mine = notes.tenants.setdefault(tenant, TenantHistory())
         mine.fade(now_at)
         mine.jobs = round(mine.jobs + new.jobs, 3)
         mine.windows = round(mine.windows + new.windows - (new.first <= mine.last), 3)
@@ -214,13 +216,13 @@ def learn(notes: LaneNotes, lengths: Mapping[str, Mapping[int, int]], came: Mapp
         notes.tenants = dict(many[:TENANTS_MAX])
 
 
-async def read_learned(store: Store, now_at: int) -> Learned:
+async def read_learned(store: Store, now_at: int) -> ModelData:
     """Read all that was learned, as of this moment of the store's clock."""
     return _learned({document.name: _decode(document.body) for document in await store.read(LEARNED)}, now_at)
 
 
-def _learned(lanes: Mapping[str, LaneNotes], now_at: int) -> Learned:
-    return Learned(
+def _learned(lanes: Mapping[str, LaneHistory], now_at: int) -> ModelData:
+    return ModelData(
         {lane: {task: known.lengths for task, known in notes.tasks.items()} for lane, notes in lanes.items()},
         {
             lane: {tenant: known.coming(now_at, notes.since_at) for tenant, known in notes.tenants.items()}
@@ -230,21 +232,21 @@ def _learned(lanes: Mapping[str, LaneNotes], now_at: int) -> Learned:
     )
 
 
-class Lookup:
+class HistoryReader:
     """What was learned, as one process knows it: read at most once in a while, however often somebody asks."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
         self._looked = -math.inf
-        self._known = Known()
+        self._known = Model()
 
-    async def known(self, store: Store, now_at: int) -> Known:
+    async def known(self, store: Store, now_at: int) -> Model:
         """Give what is known, up to a few seconds ago."""
         now = self._monotonic()
         if now - self._looked > LOOK_EVERY:
             self._looked = now  # Before the store is asked: one look is enough for all who come meanwhile.
             try:
-                self._known = Known(await read_learned(store, now_at))
+                self._known = Model(await read_learned(store, now_at))
             except BaseException:
                 self._looked = -math.inf
                 raise

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 
-from headway.core.job import Job, State
+from headway.core.job import JobRecord, State
 from headway.core.policy.document import ELASTIC, Policy
-from headway.core.policy.enforced import Rulebook, rules_of
-from headway.core.policy.lint import Checked, Load, check_policy
+from headway.core.policy.enforced import RuleIndex, rules_of
+from headway.core.policy.lint import OfferedLoad, PolicyReport, check_policy
 from headway.core.worker import WorkerState
 from headway.stores.base import JobQuery, Store
 from headway.stores.paging import find_in_steps, without_values
@@ -16,7 +16,7 @@ LOOKED_AT = 1_000  # Jobs that ended last.
 DEFAULT_SLOTS = 5  # The slots of a worker by default.
 
 
-async def recent_load(store: Store, policy: Policy) -> Load | None:
+async def recent_load(store: Store, policy: Policy) -> OfferedLoad | None:
     """Give the slot-seconds a second of the jobs that completed last, by lane, rung and limit of a policy.
 
     None if too few have completed, or all at once, to say anything.
@@ -25,14 +25,14 @@ async def recent_load(store: Store, policy: Policy) -> Load | None:
     return load_of([without_values(job) async for job in find_in_steps(store.find, query)], policy)
 
 
-async def check_here(store: Store, policy: Policy) -> Checked:
+async def check_here(store: Store, policy: Policy) -> PolicyReport:
     """Check a policy for the workers that are alive now, or for one of default size, and for the recent load."""
     stats = await store.stats()
     slots = [worker.slots for worker in stats.workers if worker.state is not WorkerState.DEAD] or [DEFAULT_SLOTS]
     return check_policy(policy, slots=max(slots), workers=len(slots), load=await recent_load(store, policy))
 
 
-def load_of(jobs: list[Job], policy: Policy) -> Load | None:
+def load_of(jobs: list[JobRecord], policy: Policy) -> OfferedLoad | None:
     """Give the load of these jobs, as if they came again and again."""
     ran = [(job, job.started_at, job.finished_at) for job in jobs if job.started_at and job.finished_at]
     if len(ran) < 2:
@@ -42,7 +42,7 @@ def load_of(jobs: list[Job], policy: Policy) -> Load | None:
     span_ms = until_at - from_at
     if span_ms < 1_000:
         return None
-    book = Rulebook(rules_of(policy))
+    rule_index = RuleIndex(rules_of(policy))
     lanes: Counter[str] = Counter()
     rungs: Counter[str] = Counter()
     limits: Counter[str] = Counter()
@@ -51,5 +51,5 @@ def load_of(jobs: list[Job], policy: Policy) -> Load | None:
         lanes[job.lane] += took_ms
         if job.rung is not None and job.rung != ELASTIC:
             rungs[job.rung] += took_ms
-        limits.update({key: took_ms for key, _ in book.keys(job.task, job.tenant, job.limits)})
-    return Load(*({name: ms / span_ms for name, ms in counted.items()} for counted in (rungs, lanes, limits)))
+        limits.update({key: took_ms for key, _ in rule_index.keys(job.task, job.tenant, job.limits)})
+    return OfferedLoad(*({name: ms / span_ms for name, ms in counted.items()} for counted in (rungs, lanes, limits)))

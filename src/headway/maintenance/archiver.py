@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headway.core.errors import ConfigError
-from headway.stores.base import Archival, Store
+from headway.stores.base import ArchiveSource, Store
 from headway.stores.open import open_archive
 
 if TYPE_CHECKING:
@@ -15,20 +15,20 @@ BATCH = 500
 EVERY = 2.0  # Seconds between looks.
 
 
-def archivist(store: Store, url: str) -> Archivist:
+def make_archiver(store: Store, url: str) -> Archiver:
     """Make the chore that archives what ends in a store. Raises ``ConfigError`` if the store keeps all of it itself."""
-    if not isinstance(store, Archival):
+    if not isinstance(store, ArchiveSource):
         raise ConfigError("history is for jobs on Redis; this store keeps ended jobs itself, as long as keep says")
-    return Archivist(store, open_archive(url, store.namespace))
+    return Archiver(store, open_archive(url, store.namespace))
 
 
-class Archivist:
+class Archiver:
     """Archives a bounded batch at a time; soon again while there is more.
 
     A batch is marked only after the archive has it, and may be added twice: nothing is lost whenever this dies.
     """
 
-    def __init__(self, store: Archival, archive: Archive) -> None:
+    def __init__(self, store: ArchiveSource, archive: Archive) -> None:
         self._store = store
         self._archive = archive
         self.archived = 0

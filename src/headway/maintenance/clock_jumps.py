@@ -11,7 +11,7 @@ log = logging.getLogger("headway.worker")
 JUMP = 5.0  # Seconds by which the store's clock may part from ours before we distrust it.
 
 
-class JumpWatch:
+class ClockJumpDetector:
     """After a jump every deadline of a worker has passed at once, and no worker has died.
 
     Until one ``dead_after`` has gone by, live workers renew and no worker must be taken for dead. The reaper and the

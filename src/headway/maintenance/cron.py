@@ -21,7 +21,7 @@ CAUGHT_UP = 1_000  # Missed ticks made up for at most.
 LOOK = 15.0  # Seconds between looks for crons that other processes have published.
 
 
-class Ticker:
+class CronSubmitter:
     """Submits the jobs of ticks that have passed.
 
     Safe to do twice: a tick's idempotency key is its cron and moment, so a second submit changes nothing; and the

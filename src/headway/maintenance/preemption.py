@@ -7,10 +7,10 @@ import random
 from collections.abc import Sequence
 
 from headway.core.policy.document import HALTED
-from headway.core.policy.ladder import Amendment, Session
+from headway.core.policy.ladder import Preemption, RunningSession
 from headway.core.policy.lanes import make_room
-from headway.core.policy.sessions import Placed, crowded_out
-from headway.policy_store.current import InForce
+from headway.core.policy.sessions import PlacedSession, crowded_out
+from headway.policy_store.current import CurrentPolicy
 from headway.stores.base import Store
 
 log = logging.getLogger("headway.worker")
@@ -19,13 +19,13 @@ EVERY = 0.4  # Seconds between looks, on a ladder or while there are sessions,
 IDLE = 5.0  # and otherwise: sessions may begin without a ladder too.
 
 
-class Steward:
+class Preemptor:
     """Decides for all workers, whether any has a slot free or none. No leader: to amend twice changes nothing.
 
     ``sessions``: whether there may be any. Those of others are seen to by whoever runs them.
     """
 
-    def __init__(self, store: Store, in_force: InForce, *, sessions: bool = True) -> None:
+    def __init__(self, store: Store, in_force: CurrentPolicy, *, sessions: bool = True) -> None:
         self._store = store
         self._in_force = in_force
         self._sessions = sessions
@@ -34,30 +34,30 @@ class Steward:
         policy = self._in_force.policy
         if not policy.ladder.rungs and not self._sessions:
             return None
-        survey = await self._store.survey()
-        floor = survey.snapshot.floor
+        queue = await self._store.diagnose()
+        floor = queue.snapshot.floor
         if floor is None:
             return IDLE
         if not floor.elastic and not floor.sessions:
             return None if policy.ladder.rungs else IDLE
-        offers = frozenset(offer for worker in survey.workers for offer in worker.offers)
+        offers = frozenset(offer for worker in queue.workers for offer in worker.offers)
         chance = random.random()
-        wanted = make_room(survey.snapshot, offers=offers, policy=policy, chance=chance)
+        wanted = make_room(queue.snapshot, offers=offers, policy=policy, chance=chance)
         if floor.sessions and all(rung is not None for _, rung in wanted):
-            halted = crowded_out(survey, policy, await self._place(floor.sessions), chance=chance)
-            wanted = wanted if halted is None else (*wanted, Amendment(halted, None))
+            halted = crowded_out(queue, policy, await self._place(floor.sessions), chance=chance)
+            wanted = wanted if halted is None else (*wanted, Preemption(halted, None))
         if wanted:
-            changed = await self._store.amend(wanted)
+            changed = await self._store.preempt(wanted)
             for (job_id, rung), done in zip(wanted, changed, strict=True):
                 if done:
                     log.info("job.amended", extra={"headway": {"job": job_id, "duration": rung or HALTED}})
         return None
 
-    async def _place(self, sessions: Sequence[Session]) -> list[Placed]:
+    async def _place(self, sessions: Sequence[RunningSession]) -> list[PlacedSession]:
         """Find out where sessions run. They are few, since each holds a slot."""
         jobs = await self._store.get([session.job_id for session in sessions])
         return [
-            Placed(job.job_id, job.worker_id or "", job.lane, session.started_at, session.stopping)
+            PlacedSession(job.job_id, job.worker_id or "", job.lane, session.started_at, session.stopping)
             for session, job in zip(sessions, jobs, strict=True)
             if job is not None
         ]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 
-from headway.maintenance.clock_jumps import JumpWatch
+from headway.maintenance.clock_jumps import ClockJumpDetector
 from headway.observability.job_output import prune_output
-from headway.policy_store.current import InForce
+from headway.policy_store.current import CurrentPolicy
 from headway.stores.base import Store
 
 LIMIT = 1_000
@@ -16,7 +16,7 @@ OUTPUT_EVERY = 60.0  # Seconds between looks at the output of programs that have
 class Pruner:
     """Prunes a bounded batch at a time; soon again while there is more."""
 
-    def __init__(self, store: Store, in_force: InForce, jumps: JumpWatch | None = None) -> None:
+    def __init__(self, store: Store, in_force: CurrentPolicy, jumps: ClockJumpDetector | None = None) -> None:
         self._store = store
         self._in_force = in_force
         self._output_due = 0.0

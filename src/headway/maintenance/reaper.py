@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable
 
 from headway.core.log_event import LogEvent
-from headway.maintenance.clock_jumps import JumpWatch
+from headway.maintenance.clock_jumps import ClockJumpDetector
 from headway.maintenance.recovery import overdue, reap
-from headway.metrics.recorder import Tallies
-from headway.policy_store.current import InForce
+from headway.metrics.recorder import MetricsRecorder
+from headway.policy_store.current import CurrentPolicy
 from headway.stores.base import Store
 
 log = logging.getLogger("headway.worker")
@@ -24,17 +24,17 @@ class Reaper:
     def __init__(
         self,
         store: Store,
-        in_force: InForce,
+        in_force: CurrentPolicy,
         dead_after: float,
         monotonic: Callable[[], float] = time.monotonic,
         *,
-        tallies: Tallies | None = None,
-        jumps: JumpWatch | None = None,
+        recorder: MetricsRecorder | None = None,
+        jumps: ClockJumpDetector | None = None,
     ) -> None:
         self._store = store
         self._in_force = in_force
-        self._jumps = jumps or JumpWatch(dead_after, monotonic)
-        self._tallies = tallies
+        self._jumps = jumps or ClockJumpDetector(dead_after, monotonic)
+        self._recorder = recorder
         self._silent: set[str] = set()  # The workers of the last batch: one with many jobs is counted once.
         self.reaped = 0
 
@@ -44,11 +44,11 @@ class Reaper:
             self._jumps.look((await self._store.snapshot()).now_at)
         if not leases or self._jumps.recent:
             return None
-        count = await reap(self._store, leases, self._in_force.policy, tallies=self._tallies)
+        count = await reap(self._store, leases, self._in_force.policy, recorder=self._recorder)
         if count:
             silent = {lease.worker_id for lease in leases}
-            if self._tallies is not None:
-                self._tallies.beat_failed(len(silent - self._silent))
+            if self._recorder is not None:
+                self._recorder.beat_failed(len(silent - self._silent))
             self._silent = silent
             self.reaped += count
             log.warning(LogEvent("jobs.returned", jobs=count, workers=len(silent)))

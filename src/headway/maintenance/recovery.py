@@ -10,7 +10,7 @@ from headway.core.job import State
 from headway.core.lease import Lease, Report
 from headway.core.policy.document import Policy
 from headway.core.policy.retry import Crashed, Ending, judge
-from headway.metrics.recorder import RETRY_REASONS, Tallies
+from headway.metrics.recorder import RETRY_REASONS, MetricsRecorder
 from headway.observability.traces import shown_trace
 from headway.stores.base import Exchange, Store
 
@@ -26,7 +26,7 @@ async def end_leases(
     ending: Callable[[Lease], Ending],
     *,
     expired_only: bool,
-    tallies: Tallies | None = None,
+    recorder: MetricsRecorder | None = None,
 ) -> int:
     """End leases on behalf of a worker that cannot. Gives how many ended by this call."""
     if not leases:
@@ -43,10 +43,10 @@ async def end_leases(
         if report.job_id not in refused:
             seconds = max(0, answer.now_at - lease.started_at) / 1_000
             _log_end(lease, report, seconds)
-            if tallies is not None:
-                tallies.ended(lease, report, seconds)
-                if tallies.on_recorded is not None:
-                    tallies.on_recorded(lease, report)
+            if recorder is not None:
+                recorder.ended(lease, report, seconds)
+                if recorder.on_recorded is not None:
+                    recorder.on_recorded(lease, report)
     return len(reports) - len(answer.refused)
 
 
@@ -73,7 +73,9 @@ async def overdue(store: Store) -> list[Lease]:
     return await store.leases(limit=BATCH)
 
 
-async def reap(store: Store, leases: Sequence[Lease], policy: Policy, *, tallies: Tallies | None = None) -> int:
+async def reap(
+    store: Store, leases: Sequence[Lease], policy: Policy, *, recorder: MetricsRecorder | None = None
+) -> int:
     """Return the jobs of leases that are overdue, unless their workers have renewed meanwhile. Safe to do twice."""
     return await end_leases(
         store,
@@ -81,7 +83,7 @@ async def reap(store: Store, leases: Sequence[Lease], policy: Policy, *, tallies
         policy,
         lambda lease: Crashed(f"worker {lease.worker_id} stopped renewing its leases"),
         expired_only=True,
-        tallies=tallies,
+        recorder=recorder,
     )
 
 
@@ -91,17 +93,17 @@ async def end_worker(
     policy: Policy,
     ending: Callable[[Lease], Ending],
     *,
-    tallies: Tallies | None = None,
+    recorder: MetricsRecorder | None = None,
     left: bool = False,
 ) -> int:
     """End all leases of a worker that is known to be gone. Mark it dead, or forget it if it has ``left``."""
-    await store.bury(worker_id)
+    await store.mark_dead(worker_id)
     ended = 0
     while leases := await store.leases(worker_id=worker_id, limit=BATCH):
-        done = await end_leases(store, leases, policy, ending, expired_only=False, tallies=tallies)
+        done = await end_leases(store, leases, policy, ending, expired_only=False, recorder=recorder)
         ended += done
         if not done:
             break
     if left:
-        await store.bury(worker_id, left=True)
+        await store.mark_dead(worker_id, left=True)
     return ended

@@ -6,28 +6,29 @@ import time
 from collections.abc import Callable
 
 from headway.core.policy.why import class_reasons
-from headway.policy_store.current import InForce
+from headway.policy_store.current import CurrentPolicy
 from headway.stores.base import Store
 
 FRESH = 1.5  # Seconds for which the word of a runner counts that it saw nothing wait; an idle one looks more often.
 
 
-class Witness:
+class WaitSampler:
     """Looks at what waits. No leader: of any number of workers one takes each sample.
 
-    ``calm`` tells when a runner beside it last saw that nothing waits, on the monotonic clock: then there is no need.
+    ``idle_since`` returns when a runner of this process last saw an empty queue, on the monotonic clock. An empty queue
+    needs no sample.
     """
 
-    def __init__(self, store: Store, in_force: InForce, calm: Callable[[], float]) -> None:
+    def __init__(self, store: Store, in_force: CurrentPolicy, idle_since: Callable[[], float]) -> None:
         self._store = store
         self._in_force = in_force
-        self._calm = calm
+        self._idle_since = idle_since
 
     async def __call__(self) -> float | None:
-        if time.monotonic() - self._calm() < FRESH:
+        if time.monotonic() - self._idle_since() < FRESH:
             return None
         if any(view.waiting for view in (await self._store.snapshot()).classes):
-            reasons = class_reasons(await self._store.survey(), self._in_force.policy)
+            reasons = class_reasons(await self._store.diagnose(), self._in_force.policy)
             if reasons:
-                await self._store.witness(reasons)
+                await self._store.record_wait_reasons(reasons)
         return None

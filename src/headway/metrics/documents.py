@@ -16,7 +16,7 @@ from headway.stores.base import Store
 TASK_RUNS = "tasks"  # Rows by outcome and task,
 OTHER = "other"  # and what labels are that must not grow without end.
 
-TALLIES = "tally"  # The kind of these documents,
+METRICS = "tally"  # The kind of these documents,
 RETIRED = "retired"  # and the name of the one that holds what processes that are gone had counted.
 STALE = 600.0  # Seconds without a word after which a process's document is folded. It may live: then it begins another.
 TRIES = 20
@@ -25,7 +25,7 @@ TASK_ROWS_MAX = 1_000  # Rows by task in the retired document. With more, those 
 Row = list[float]  # How many in each bucket; last, the sum of all.
 
 
-class Tally(msgspec.Struct, kw_only=True, omit_defaults=True):
+class MetricsDocument(msgspec.Struct, kw_only=True, omit_defaults=True):
     """What was counted: numbers by key, and rows of buckets by key.
 
     ``folded``, of the retired one: the documents that are in it but may not have been removed yet. ``closed``: this
@@ -37,7 +37,7 @@ class Tally(msgspec.Struct, kw_only=True, omit_defaults=True):
     folded: dict[str, int] = msgspec.field(default_factory=dict)
     closed: bool = False
 
-    def add(self, other: Tally) -> None:
+    def add(self, other: MetricsDocument) -> None:
         for key, count in other.counters.items():
             self.counters[key] = self.counters.get(key, 0) + count
         for key, row in other.rows.items():
@@ -55,27 +55,27 @@ class Tally(msgspec.Struct, kw_only=True, omit_defaults=True):
         for key in sorted(keys, key=lambda key: self.rows[key][0])[: len(keys) - most]:
             row = self.rows.pop(key)
             outcome = key.split("|", 2)[1]
-            self.add(Tally(rows={f"{kind}|{outcome}|{other}": row}))
+            self.add(MetricsDocument(rows={f"{kind}|{outcome}|{other}": row}))
 
 
 encode = msgspec.json.Encoder().encode
-read_tally = msgspec.json.Decoder(Tally).decode
+read_document = msgspec.json.Decoder(MetricsDocument).decode
 
 
-async def read_tallies(store: Store) -> Tally:
+async def read_documents(store: Store) -> MetricsDocument:
     """Sum what all processes have counted, those that are gone too."""
-    documents = await store.read(TALLIES)
-    total = Tally()
+    documents = await store.read(METRICS)
+    total = MetricsDocument()
     for document in documents:
         if document.name == RETIRED:
-            total = read_tally(document.body)
+            total = read_document(document.body)
     for document in documents:
         if document.name != RETIRED and document.name not in total.folded:
-            total.add(read_tally(document.body))
+            total.add(read_document(document.body))
     return total
 
 
-class Retirer:
+class MetricsCompactor:
     """Folds the documents of processes that have said nothing for long. No leader: any number may do so at once."""
 
     def __init__(self, store: Store, monotonic: Callable[[], float] = time.monotonic) -> None:
@@ -87,7 +87,7 @@ class Retirer:
         now = self._monotonic()
         seen, stale = self._seen, []
         self._seen = {}
-        for document in await self._store.read(TALLIES):
+        for document in await self._store.read(METRICS):
             if document.name == RETIRED:
                 continue
             version, since = seen.get(document.name, (0, now))
@@ -96,11 +96,11 @@ class Retirer:
             if now - since >= STALE:
                 stale.append(document.name)
         if stale:
-            await fold(self._store, stale)
+            await compact(self._store, stale)
         return None
 
 
-async def fold(store: Store, names: Sequence[str]) -> None:
+async def compact(store: Store, names: Sequence[str]) -> None:
     """Move documents into the retired one. Safe to do twice, and to stop anywhere: nothing is counted twice or lost.
 
     First each is closed, so that its process, should it live, can add nothing more to it; then it is added to the
@@ -111,35 +111,35 @@ async def fold(store: Store, names: Sequence[str]) -> None:
             continue
         for _ in range(TRIES):
             retired, version = await read_retired(store)
-            documents = {document.name: document for document in await store.read(TALLIES)}
+            documents = {document.name: document for document in await store.read(METRICS)}
             mine = documents.get(name)
             if mine is None:
                 break
             if name not in retired.folded:
-                retired.add(read_tally(mine.body))
+                retired.add(read_document(mine.body))
                 retired.merge_rare(TASK_RUNS, TASK_ROWS_MAX, OTHER)
                 retired.folded = {known: at for known, at in retired.folded.items() if known in documents}
                 retired.folded[name] = mine.version
-                if await store.write(TALLIES, RETIRED, encode(retired), if_version=version) is None:
+                if await store.write(METRICS, RETIRED, encode(retired), if_version=version) is None:
                     continue  # Somebody else folds: look again.
-            await store.write(TALLIES, name, None, if_version=mine.version)
+            await store.write(METRICS, name, None, if_version=mine.version)
             break
 
 
 async def _close(store: Store, name: str) -> bool:
     for _ in range(TRIES):
-        found = await store.read(TALLIES, name)
+        found = await store.read(METRICS, name)
         if not found:
             return False
-        tally = read_tally(found[0].body)
+        tally = read_document(found[0].body)
         if tally.closed:
             return True
         tally.closed = True
-        if await store.write(TALLIES, name, encode(tally), if_version=found[0].version) is not None:
+        if await store.write(METRICS, name, encode(tally), if_version=found[0].version) is not None:
             return True
     return False
 
 
-async def read_retired(store: Store) -> tuple[Tally, int]:
-    found = await store.read(TALLIES, RETIRED)
-    return (read_tally(found[0].body), found[0].version) if found else (Tally(), 0)
+async def read_retired(store: Store) -> tuple[MetricsDocument, int]:
+    found = await store.read(METRICS, RETIRED)
+    return (read_document(found[0].body), found[0].version) if found else (MetricsDocument(), 0)

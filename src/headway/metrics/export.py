@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 from headway.core.job import State
 from headway.core.policy.document import HALTED, Policy
-from headway.core.worker import Worker, WorkerState
+from headway.core.worker import WorkerInfo, WorkerState
 from headway.metrics import recorder
-from headway.metrics.documents import OTHER, TASK_RUNS, Row, Tally, read_tallies
+from headway.metrics.documents import OTHER, TASK_RUNS, MetricsDocument, Row, read_documents
 from headway.policy_store.catalogue import TASKS
 from headway.stores.base import LaneStats, Stats, Store
 
@@ -33,7 +33,7 @@ class Sample(NamedTuple):
     value: float
 
 
-class Family(NamedTuple):
+class MetricFamily(NamedTuple):
     """All samples of one name. A counter's name here is without its _total."""
 
     name: str
@@ -42,13 +42,13 @@ class Family(NamedTuple):
     samples: Sequence[Sample]
 
 
-async def measure(store: Store, policy: Policy) -> list[Family]:
+async def collect(store: Store, policy: Policy) -> list[MetricFamily]:
     """Read everything that is shown."""
     tasks = {document.name for document in await store.read(TASKS)}
-    return [*store_families(await store.stats(), policy), *tally_families(await read_tallies(store), policy, tasks)]
+    return [*store_families(await store.stats(), policy), *tally_families(await read_documents(store), policy, tasks)]
 
 
-def write_text(families: Iterable[Family]) -> str:
+def write_text(families: Iterable[MetricFamily]) -> str:
     """Write families in Prometheus' text format."""
     lines: list[str] = []
     for family in families:
@@ -68,7 +68,7 @@ def _escape(text: str, *, quoted: bool = False) -> str:
 # ---------------------------------------------------------------------- what the store counts
 
 
-def store_families(stats: Stats, policy: Policy) -> Iterator[Family]:
+def store_families(stats: Stats, policy: Policy) -> Iterator[MetricFamily]:
     """Give what one look at the store shows."""
     lanes = _lanes(stats, policy)
     by_lane: list[tuple[Labels, LaneStats]] = [((("priority", name),), lane) for name, lane in lanes.items()]
@@ -144,7 +144,7 @@ def _states(stats: Stats, lanes: Mapping[str, LaneStats]) -> dict[str, int]:
     }
 
 
-def _flow(totals: Mapping[str, int]) -> Iterator[Family]:
+def _flow(totals: Mapping[str, int]) -> Iterator[MetricFamily]:
     yield _counter("headway_tasks_submitted", "Tasks submitted.", totals.get("submitted", 0))
     yield _counter("headway_tasks_claimed", "Tasks claimed, each attempt by itself.", totals.get("claimed", 0))
     yield _counters(
@@ -155,7 +155,7 @@ def _flow(totals: Mapping[str, int]) -> Iterator[Family]:
     yield _counter("tasks_dlq", "Tasks that became dead letters.", totals.get(State.DEAD_LETTER, 0))
 
 
-def _workers(stats: Stats, lanes: Mapping[str, LaneStats], policy: Policy) -> Iterator[Family]:
+def _workers(stats: Stats, lanes: Mapping[str, LaneStats], policy: Policy) -> Iterator[MetricFamily]:
     states = [worker.state for worker in stats.workers]
     live = [worker for worker in stats.workers if worker.state is not WorkerState.DEAD]
     slots, used = sum(worker.slots for worker in live), _running(live)
@@ -185,7 +185,7 @@ def _workers(stats: Stats, lanes: Mapping[str, LaneStats], policy: Policy) -> It
     )
 
 
-def idle_reserve(live: Sequence[Worker], lanes: Mapping[str, LaneStats], policy: Policy) -> int:
+def idle_reserve(live: Sequence[WorkerInfo], lanes: Mapping[str, LaneStats], policy: Policy) -> int:
     """Give how many slots are idle only because they are reserved."""
     reserve = policy.reserve
     if not any(lane.waiting for name, lane in lanes.items() if name not in reserve.lanes):
@@ -199,18 +199,18 @@ def idle_reserve(live: Sequence[Worker], lanes: Mapping[str, LaneStats], policy:
     return sum(free for free, reserved in free_slots if free <= reserved)
 
 
-def _reserved(live: Sequence[Worker], policy: Policy) -> int:
+def _reserved(live: Sequence[WorkerInfo], policy: Policy) -> int:
     return policy.reserve.slots if policy.reserve.scope == "pool" else sum(worker.reserved for worker in live)
 
 
-def _running(workers: Iterable[Worker]) -> int:
+def _running(workers: Iterable[WorkerInfo]) -> int:
     return sum(worker.running for worker in workers)
 
 
 # ---------------------------------------------------------------------- what processes count
 
 
-def tally_families(tally: Tally, policy: Policy, tasks: Collection[str] = ()) -> Iterator[Family]:
+def tally_families(tally: MetricsDocument, policy: Policy, tasks: Collection[str] = ()) -> Iterator[MetricFamily]:
     """Return what all processes have counted, up to a few seconds ago. ``tasks``: the names in the catalogue."""
     lanes = [*policy.lanes]
     for what, (name, text, labels) in _HISTOGRAMS.items():
@@ -223,26 +223,28 @@ def tally_families(tally: Tally, policy: Policy, tasks: Collection[str] = ()) ->
     yield _counter(
         "worker_heartbeat_failures",
         "Renewals that a store did not take, and workers that sent none until their leases ran out.",
-        tally.counters.get(recorder.BEATS, 0),
+        tally.counters.get(recorder.HEARTBEAT_FAILURES, 0),
     )
     yield _counter(
-        "headway_exchange_failures", "Exchanges that a store did not take.", tally.counters.get(recorder.TROUBLE, 0)
+        "headway_exchange_failures",
+        "Exchanges that a store did not take.",
+        tally.counters.get(recorder.STORE_ERRORS, 0),
     )
     yield _counter(
         "headway_reserved_idle_seconds",
         "Slot-seconds idle for lanes of the reserve while tasks of other lanes waited.",
-        tally.counters.get(recorder.IDLE, 0) / 1_000,
+        tally.counters.get(recorder.RESERVED_IDLE, 0) / 1_000,
     )
 
 
 _HISTOGRAMS: dict[str, tuple[str, str, tuple[str, ...]]] = {
-    recorder.WAITS: ("queue_age_seconds", "How long tasks had waited when they were claimed.", ("priority",)),
-    recorder.SPANS: (
+    recorder.QUEUE_WAIT: ("queue_age_seconds", "How long tasks had waited when they were claimed.", ("priority",)),
+    recorder.TOTAL_TIME: (
         "task_duration_seconds",
         "From submission to the end, of tasks that ended after a run.",
         ("status", "priority"),
     ),
-    recorder.RUNS: ("headway_run_seconds", "How long attempts ran.", ("outcome", "priority")),
+    recorder.RUN_TIME: ("headway_run_seconds", "How long attempts ran.", ("outcome", "priority")),
     recorder.ERRORS: (
         "headway_estimate_error_ratio",
         "By which part of the wait p50 was off, of tasks that waited over 5 s.",
@@ -263,9 +265,9 @@ _REASONS: dict[str, tuple[str, ...]] = {
 }
 
 
-def _estimates(tally: Tally, lanes: Sequence[str]) -> Iterator[Family]:
+def _estimates(tally: MetricsDocument, lanes: Sequence[str]) -> Iterator[MetricFamily]:
     """Give how estimates turned out."""
-    scored, held = _by_lane(tally, recorder.SCORED, lanes), _by_lane(tally, recorder.HELD, lanes)
+    scored, held = _by_lane(tally, recorder.SCORED, lanes), _by_lane(tally, recorder.WITHIN_ESTIMATE, lanes)
     yield _counters(
         "headway_estimates_scored",
         "Estimates that were compared with what happened.",
@@ -280,12 +282,12 @@ def _estimates(tally: Tally, lanes: Sequence[str]) -> Iterator[Family]:
     yield gauges("headway_estimate_coverage", "The part of tasks that began within p50, and within p90.", coverage)
     given: list[tuple[Labels, float]] = [
         ((("basis", basis), ("priority", lane)), count)
-        for (basis, lane), count in _by_lane(tally, recorder.FORESEEN, lanes).items()
+        for (basis, lane), count in _by_lane(tally, recorder.ESTIMATES_GIVEN, lanes).items()
     ]
     yield _counters("headway_estimates", "Estimates that were given, by what they rest on.", given)
 
 
-def _by_lane(tally: Tally, what: str, lanes: Sequence[str]) -> dict[tuple[str, str], float]:
+def _by_lane(tally: MetricsDocument, what: str, lanes: Sequence[str]) -> dict[tuple[str, str], float]:
     """Sum counters by a label, if they have one, and by lane."""
     counts: dict[tuple[str, str], float] = {}
     for key, count in tally.counters.items():
@@ -302,7 +304,7 @@ def _two(text: str) -> tuple[str, str]:
     return label, lane
 
 
-def _tallied(name: str, text: str, tally: Tally, what: str, lanes: Sequence[str]) -> Family:
+def _tallied(name: str, text: str, tally: MetricsDocument, what: str, lanes: Sequence[str]) -> MetricFamily:
     """Give counters by reason, and by lane if they are retries; known ones from 0 on, so that none is missed."""
     by_lane = what == recorder.RETRIES
     reasons = _REASONS[what]
@@ -322,7 +324,9 @@ def _tallied(name: str, text: str, tally: Tally, what: str, lanes: Sequence[str]
     return _counters(name, text, list(counts.items()))
 
 
-def _histograms(name: str, text: str, tally: Tally, what: str, labels: tuple[str, ...], lanes: Sequence[str]) -> Family:
+def _histograms(
+    name: str, text: str, tally: MetricsDocument, what: str, labels: tuple[str, ...], lanes: Sequence[str]
+) -> MetricFamily:
     rows: dict[Labels, Row] = {}
     if labels == ("priority",):
         rows = {(("priority", lane),): [0] * (len(recorder.BOUNDS[what]) + 2) for lane in lanes}
@@ -345,10 +349,10 @@ def _histograms(name: str, text: str, tally: Tally, what: str, labels: tuple[str
             count += more
             samples.append(Sample("_bucket", (*at, ("le", bound)), count))
         samples += [Sample("_count", at, count), Sample("_sum", at, row[-1] / 1_000)]
-    return Family(name, "histogram", text, samples)
+    return MetricFamily(name, "histogram", text, samples)
 
 
-def _by_task(tally: Tally, tasks: Collection[str]) -> Family:
+def _by_task(tally: MetricsDocument, tasks: Collection[str]) -> MetricFamily:
     """Return attempts by task: of tasks in the catalogue the busiest, and all others as one."""
     rows: dict[tuple[str, str], Row] = {}
     counts: dict[str, float] = {}
@@ -370,21 +374,23 @@ def _by_task(tally: Tally, tasks: Collection[str]) -> Family:
         for labels, (count, sum_ms) in summed.items()
         for sample in (Sample("_count", labels, float(count)), Sample("_sum", labels, sum_ms / 1_000))
     ]
-    return Family("headway_task_run_seconds", "summary", "Attempts by task: how many, and how long they ran.", samples)
+    return MetricFamily(
+        "headway_task_run_seconds", "summary", "Attempts by task: how many, and how long they ran.", samples
+    )
 
 
-def _gauge(name: str, text: str, value: float) -> Family:
+def _gauge(name: str, text: str, value: float) -> MetricFamily:
     return gauges(name, text, [((), value)])
 
 
-def gauges(name: str, text: str, values: Sequence[tuple[Labels, float]]) -> Family:
+def gauges(name: str, text: str, values: Sequence[tuple[Labels, float]]) -> MetricFamily:
     """Make a family of gauges."""
-    return Family(name, "gauge", text, [Sample("", labels, float(value)) for labels, value in values])
+    return MetricFamily(name, "gauge", text, [Sample("", labels, float(value)) for labels, value in values])
 
 
-def _counter(name: str, text: str, value: float) -> Family:
+def _counter(name: str, text: str, value: float) -> MetricFamily:
     return _counters(name, text, [((), value)])
 
 
-def _counters(name: str, text: str, values: Sequence[tuple[Labels, float]]) -> Family:
-    return Family(name, "counter", text, [Sample("_total", labels, float(value)) for labels, value in values])
+def _counters(name: str, text: str, values: Sequence[tuple[Labels, float]]) -> MetricFamily:
+    return MetricFamily(name, "counter", text, [Sample("_total", labels, float(value)) for labels, value in values])

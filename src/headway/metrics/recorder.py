@@ -10,18 +10,18 @@ from operator import itemgetter
 
 from headway.core.errors import StoreError
 from headway.core.job import State
-from headway.core.lease import Answer, Lease, Report
+from headway.core.lease import Lease, Report, ReportStatus
 from headway.metrics.documents import (
+    METRICS,
     OTHER,
-    TALLIES,
     TASK_RUNS,
     TRIES,
+    MetricsDocument,
     Row,
-    Tally,
+    compact,
     encode,
-    fold,
+    read_document,
     read_retired,
-    read_tally,
 )
 from headway.stores.base import Store
 
@@ -36,29 +36,29 @@ LENGTHS_MS = (
 INSTANTS_MS = (0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000)
 
 # What is counted; labels are joined to the name by bars, a lane last.
-WAITS = "waits"  # lane: milliseconds from when a job began to wait until it was claimed
-SPANS = "spans"  # status|lane: from submission to the end
-RUNS = "runs"  # outcome|lane: one attempt
+QUEUE_WAIT = "waits"  # lane: milliseconds from when a job began to wait until it was claimed
+TOTAL_TIME = "spans"  # status|lane: from submission to the end
+RUN_TIME = "runs"  # outcome|lane: one attempt
 # TASK_RUNS, outcome|task: one attempt; only how many, and the sum of their milliseconds
 STARTS = "starts"  # from a claim's answer to the first step of the job
 EXCHANGES = "exchanges"  # jobs or none: one round trip
 RETRIES = "retries"  # reason|lane
 FAILURES = "failures"  # reason
 RELEASES = "releases"  # reason
-BEATS = "beats"  # heartbeats that failed
-TROUBLE = "trouble"  # exchanges that the store did not take
+HEARTBEAT_FAILURES = "beats"  # heartbeats that failed
+STORE_ERRORS = "trouble"  # exchanges that the store did not take
 SCORED = "scored"  # lane: estimates that were compared with what happened
-HELD = "held"  # p50 or p90|lane: those of them that the job did not exceed
-FORESEEN = "foreseen"  # basis|lane: estimates that were given
+WITHIN_ESTIMATE = "held"  # p50 or p90|lane: those of them that the job did not exceed
+ESTIMATES_GIVEN = "foreseen"  # basis|lane: estimates that were given
 ERRORS = "errors"  # lane: thousandths by which p50 was off, of waits that were long enough
-IDLE = "idle"  # milliseconds that reserved slots stood idle while other lanes waited, all slots together
+RESERVED_IDLE = "idle"  # milliseconds that reserved slots stood idle while other lanes waited, all slots together
 
 TASKS_MAX = 200  # Tasks that are counted by name in one process; the others are counted together.
 
 ERRORS_PM = (10, 20, 50, 100, 150, 200, 250, 300, 400, 500, 750, 1_000, 2_000, 5_000)
 
 BOUNDS: dict[str, Sequence[float]] = {
-    WAITS: LENGTHS_MS, SPANS: LENGTHS_MS, RUNS: LENGTHS_MS, STARTS: INSTANTS_MS, EXCHANGES: INSTANTS_MS,
+    QUEUE_WAIT: LENGTHS_MS, TOTAL_TIME: LENGTHS_MS, RUN_TIME: LENGTHS_MS, STARTS: INSTANTS_MS, EXCHANGES: INSTANTS_MS,
     ERRORS: ERRORS_PM,
 }  # fmt: skip
 
@@ -74,12 +74,12 @@ _NEAR = 10_000  # Most jobs take less: their buckets are looked up, which takes 
 _BUCKET = bytes(bisect_left(LENGTHS_MS, length_ms) for length_ms in range(_NEAR))
 _UP = 1 - 1e-9  # Whole milliseconds are rounded up: a bucket has all up to its end.
 _LENGTHS, _INSTANTS = len(LENGTHS_MS) + 2, len(INSTANTS_MS) + 2  # One bucket more than bounds, and the sum.
-_COMPLETED, _QUEUED, _LOST = State.COMPLETED, State.QUEUED, Answer.LOST
+_COMPLETED, _QUEUED, _LOST = State.COMPLETED, State.QUEUED, ReportStatus.STALE
 _FAILED = (State.FAILED, State.DEAD_LETTER)
 _STATUS = {state: state.value for state in State}
 
 
-class Tallies:
+class MetricsRecorder:
     """Counts for one thread of one process, at well under a microsecond a job, and publishes what it has counted."""
 
     def __init__(self, name: str | None = None) -> None:
@@ -101,7 +101,7 @@ class Tallies:
         # The document: how many there were before, what they hold, its version, what it holds, and what it may hold
         # should a reply have been lost.
         self._life = 0
-        self._before = Tally()
+        self._before = MetricsDocument()
         self._version = 0
         self._published = b""
         self._doubtful = b""
@@ -224,20 +224,20 @@ class Tallies:
         if slots or self._idle_slots:
             now = time.monotonic() if now is None else now
             if self._idle_slots:
-                self._count(IDLE, by=self._idle_slots * (now - self._idle_since) * 1_000)
+                self._count(RESERVED_IDLE, by=self._idle_slots * (now - self._idle_since) * 1_000)
             self._idle_slots, self._idle_since = slots, now
 
     def foreseen(self, basis: str, lane: str, by: int) -> None:
         """So many estimates were given."""
-        self._count(FORESEEN, f"{basis}|{lane}", by)
+        self._count(ESTIMATES_GIVEN, f"{basis}|{lane}", by)
 
     def scored(self, lane: str, *, within_p50: bool, within_p90: bool, error: float | None) -> None:
         """An estimate was compared with what happened. ``error``: the part of the wait by which p50 was off."""
         self._count(SCORED, lane)
         if within_p50:
-            self._count(HELD, f"p50|{lane}")
+            self._count(WITHIN_ESTIMATE, f"p50|{lane}")
         if within_p90:
-            self._count(HELD, f"p90|{lane}")
+            self._count(WITHIN_ESTIMATE, f"p90|{lane}")
         if error is not None:
             row = self._errors.setdefault(lane, [0] * (len(ERRORS_PM) + 2))
             row[bisect_left(ERRORS_PM, error * 1_000)] += 1
@@ -245,11 +245,11 @@ class Tallies:
 
     def beat_failed(self, by: int = 1) -> None:
         """A heartbeat failed: the store did not take it, or a worker sent none until its leases ran out."""
-        self._count(BEATS, by=by)
+        self._count(HEARTBEAT_FAILURES, by=by)
 
     def trouble(self) -> None:
         """The store did not take an exchange."""
-        self._count(TROUBLE)
+        self._count(STORE_ERRORS)
 
     def _went_back(self, lease: Lease, report: Report, run_ms: float) -> None:
         retried = report.reason in RETRY_REASONS
@@ -270,20 +270,22 @@ class Tallies:
 
     # ------------------------------------------------------------------ publishing
 
-    def counted(self) -> Tally:
+    def counted(self) -> MetricsDocument:
         """Give all that was counted so far."""
         self.idle(self._idle_slots)
-        rows = {f"{WAITS}|{lane}": row for lane, row in self._waits.items()}
+        rows = {f"{QUEUE_WAIT}|{lane}": row for lane, row in self._waits.items()}
         for (state, lane), (spans, runs) in self._ends.items():
-            rows[f"{SPANS}|{_STATUS[state]}|{lane}"] = spans
-            rows[f"{RUNS}|{_STATUS[state]}|{lane}"] = runs
-        rows |= {f"{RUNS}|{outcome}|{lane}": row for (outcome, lane), row in self._again.items()}
+            rows[f"{TOTAL_TIME}|{_STATUS[state]}|{lane}"] = spans
+            rows[f"{RUN_TIME}|{_STATUS[state]}|{lane}"] = runs
+        rows |= {f"{RUN_TIME}|{outcome}|{lane}": row for (outcome, lane), row in self._again.items()}
         for task, outcomes in self._tasks.items():
             rows |= {f"{TASK_RUNS}|{outcome}|{task}": row for outcome, row in outcomes.items()}
         rows |= {f"{EXCHANGES}|{result}": row for result, row in self._exchanges.items()}
         rows |= {f"{ERRORS}|{lane}": row for lane, row in self._errors.items()}
         rows[STARTS] = self._starts
-        return Tally(counters=dict(self._counters), rows={key: list(row) for key, row in rows.items() if any(row)})
+        return MetricsDocument(
+            counters=dict(self._counters), rows={key: list(row) for key, row in rows.items() if any(row)}
+        )
 
     async def publish(self, store: Store, *, last: bool = False) -> None:
         """Write what was counted, if there is anything new that is worth it, or for the ``last`` time."""
@@ -304,7 +306,7 @@ class Tallies:
             if body in (self._published, _NOTHING):
                 return
             try:
-                version = await store.write(TALLIES, self._document, body, if_version=self._version)
+                version = await store.write(METRICS, self._document, body, if_version=self._version)
             except StoreError:
                 self._doubtful = body
                 raise
@@ -318,7 +320,7 @@ class Tallies:
         """Publish for the last time: this process leaves."""
         await self.publish(store, last=True)
         if self._version:
-            await fold(store, [self._document])
+            await compact(store, [self._document])
 
     def _forget_lost(self) -> None:
         """Jobs whose lease was lost are reported by nobody: what has been noted for two publications goes."""
@@ -332,8 +334,8 @@ class Tallies:
 
     async def _catch_up(self, store: Store) -> None:
         """The document is not as we left it: a reply of ours was lost, or somebody took us for gone and folded it."""
-        found = await store.read(TALLIES, self._document)
-        if found and not read_tally(found[0].body).closed:
+        found = await store.read(METRICS, self._document)
+        if found and not read_document(found[0].body).closed:
             self._version, self._published = found[0].version, found[0].body
             return
         if found:
@@ -342,7 +344,7 @@ class Tallies:
             folded = (await read_retired(store))[0].folded.get(self._document)
             kept = self._published if folded in (None, self._version + 1) else self._doubtful
         if kept:
-            self._before.add(read_tally(kept))
+            self._before.add(read_document(kept))
         self._life += 1
         self._version, self._published = 0, b""
 
@@ -372,13 +374,13 @@ def _instant(row: Row, seconds: float) -> None:
     row[-1] += seconds * 1_000
 
 
-def _less(counted: Tally, before: Tally) -> Tally:
+def _less(counted: MetricsDocument, before: MetricsDocument) -> MetricsDocument:
     """Leave out what an earlier document of this process had counted."""
     if not before.counters and not before.rows:
         return counted
     counters = {key: count - before.counters.get(key, 0) for key, count in counted.counters.items()}
     rows = {key: _row_less(row, before.rows.get(key)) for key, row in counted.rows.items()}
-    return Tally(
+    return MetricsDocument(
         counters={key: count for key, count in counters.items() if count},
         rows={key: row for key, row in rows.items() if any(row)},
     )
@@ -388,7 +390,7 @@ def _row_less(row: Row, before: Row | None) -> Row:
     return row if before is None else [count - before[at] for at, count in enumerate(row)]
 
 
-_NOTHING = encode(Tally())
+_NOTHING = encode(MetricsDocument())
 
 
 def _known(reason: str | None, reasons: Sequence[str]) -> str:

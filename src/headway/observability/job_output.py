@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import msgspec
 
 from headway.core.event import Event, output_place
-from headway.core.job import Job, JobId
+from headway.core.job import JobId, JobRecord
 from headway.stores.base import Store
 
 OUTPUT = "output"  # The kind of document.
@@ -99,7 +99,7 @@ def read_output(body: bytes) -> JobOutput | None:
         return None
 
 
-async def output_events(store: Store, job: Job, after: tuple[int, ...]) -> list[Event]:
+async def output_events(store: Store, job: JobRecord, after: tuple[int, ...]) -> list[Event]:
     """Return the output of a job's latest run that comes after a place in its story, oldest first.
 
     A job without progress has none: every worker that writes output reports progress with it.

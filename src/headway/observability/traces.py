@@ -87,7 +87,7 @@ def forget() -> None:
 # ---------------------------------------------------------------------- sending
 
 
-class Sending:
+class SubmitSpan:
     """A submit: inside, ``jobs`` carry the context of its span, if this process traces.
 
     One span for all of them. A trace id that somebody chose for a job stays its own.
@@ -157,7 +157,7 @@ def _may_carry(trace_id: str | None, trace: str) -> bool:
 # ---------------------------------------------------------------------- processing
 
 
-class Run(Protocol):
+class TracedRun(Protocol):
     """What a span tells of a running job."""
 
     @property
@@ -179,7 +179,7 @@ def around_runs(
 ) -> Callable[[Any, Callable[..., Awaitable[Any]]], Awaitable[Any]]:
     """Make the middleware that puts a span around each run; ``arguments`` gives what to show of a job's, if wanted."""
 
-    async def traced(run: Run, call_next: Callable[..., Awaitable[Any]]) -> Any:
+    async def traced(run: TracedRun, call_next: Callable[..., Awaitable[Any]]) -> Any:
         tracer = _tracer()
         if tracer is None:
             return await call_next()

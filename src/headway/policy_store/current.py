@@ -20,7 +20,7 @@ LOOK_EVERY = 1.25  # Seconds between looks at the store,
 LOOK_SELDOM = 30.0  # and of those whom it tells.
 
 
-class InForce:
+class CurrentPolicy:
     """Holds the policy and follows the store's. ``settled``: there is no other that it could be replaced by."""
 
     def __init__(self, policy: Policy = BUILT_IN, *, settled: bool = False) -> None:

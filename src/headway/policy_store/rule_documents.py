@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from headway.core.policy.document import LimitRule, Policy
-from headway.core.policy.enforced import Paused, Rules, rules_of
+from headway.core.policy.enforced import EnforcedRules, PauseSet, rules_of
 from headway.stores.base import RULES, Store
 from headway.stores.rule_codec import read_rules, rules_body
 
@@ -17,23 +17,23 @@ PAUSES = "pauses"
 POLICY = "policy"
 
 
-async def govern(store: Store, policy: Policy) -> None:
+async def write_rules(store: Store, policy: Policy) -> None:
     """Put the policy's limits, rungs, reserve and weights in force."""
     await _write(store, POLICY, lambda _: rules_of(policy))
 
 
 async def declare_limits(store: Store, task: str, limits: Mapping[str, LimitRule]) -> None:
     """Put the limits in force that a task declares; they replace what it declared before."""
-    await _write(store, f"{DECLARED}{task}", lambda _: Rules(limits=dict(limits)))
+    await _write(store, f"{DECLARED}{task}", lambda _: EnforcedRules(limits=dict(limits)))
 
 
-async def read_paused(store: Store) -> Paused:
+async def read_paused(store: Store) -> PauseSet:
     """Read what is paused."""
     part, _ = await _read(store, PAUSES)
     return part.paused
 
 
-async def change_paused(store: Store, change: Callable[[Paused], Paused]) -> Paused:
+async def change_paused(store: Store, change: Callable[[PauseSet], PauseSet]) -> PauseSet:
     """Pause or resume something. Gives what is paused then."""
     part = await _write(store, PAUSES, lambda old: replace(old, paused=change(old.paused)))
     return part.paused
@@ -50,13 +50,13 @@ async def change_costs(store: Store, change: Callable[[Mapping[str, int]], dict[
     await _write(store, COSTS, lambda old: replace(old, costs_us=change(old.costs_us)))
 
 
-async def _read(store: Store, name: str) -> tuple[Rules, int]:
+async def _read(store: Store, name: str) -> tuple[EnforcedRules, int]:
     for document in await store.read(RULES, name):
         return read_rules(document.body), document.version
-    return Rules(), 0
+    return EnforcedRules(), 0
 
 
-async def _write(store: Store, name: str, change: Callable[[Rules], Rules]) -> Rules:
+async def _write(store: Store, name: str, change: Callable[[EnforcedRules], EnforcedRules]) -> EnforcedRules:
     """Write one part, unless it says so already; again if somebody else was faster."""
     while True:
         old, version = await _read(store, name)

@@ -16,7 +16,7 @@ import msgspec
 from headway.core.errors import PolicyError, StoreBusy
 from headway.core.policy.document import BUILT_IN, Policy
 from headway.core.policy.reader import policy_data, read_policy
-from headway.policy_store.rule_documents import govern
+from headway.policy_store.rule_documents import write_rules
 from headway.stores.base import POLICIES, Store
 
 CURRENT = "current"
@@ -24,7 +24,7 @@ TRIES = 20  # Appliers that meet take turns; nobody meets so many.
 
 
 @dataclass(frozen=True)
-class Applied:
+class PolicyVersion:
     """A version of the policy. ``digest`` is equal for equal policies, however they were written."""
 
     version: int
@@ -43,7 +43,7 @@ class Applied:
             raise PolicyError(f"{why}:\n{problem}", problems=problem.problems) from problem
 
 
-class _Version(msgspec.Struct, frozen=True, kw_only=True):
+class _VersionRecord(msgspec.Struct, frozen=True, kw_only=True):
     version: int
     applied_at: int
     note: str
@@ -60,7 +60,7 @@ class _Pointer(msgspec.Struct, frozen=True):
 
 _READERS: dict[str, tuple[Callable[[str], Any], ...]] = {".toml": (tomllib.loads,), ".json": (json.loads,)}
 _encode = msgspec.json.Encoder().encode
-_read_version = msgspec.json.Decoder(_Version)
+_read_version = msgspec.json.Decoder(_VersionRecord)
 _read_pointer = msgspec.json.Decoder(_Pointer)
 
 
@@ -81,7 +81,7 @@ def load_policy(path: Path) -> Policy:
     raise PolicyError(f"{path} cannot be read: {'; '.join(problems)}", where=str(path))
 
 
-async def read_current(store: Store) -> Applied | None:
+async def read_current(store: Store) -> PolicyVersion | None:
     """Read the policy that is in force, or None if none was ever applied.
 
     Raises ``PolicyError`` if this Headway cannot read it; a worker then keeps the last it could.
@@ -94,20 +94,20 @@ async def read_current(store: Store) -> Applied | None:
     return current
 
 
-async def read_applied(store: Store, version: int) -> Applied:
+async def read_applied(store: Store, version: int) -> PolicyVersion:
     """Read one version, whether or not its policy can be read. Raises ``PolicyError`` if there is none.
 
     Version 0 is the built-in policy, which is in force until another one is applied.
     """
     if version == 0:
-        return Applied(0, 0, "built in", "", policy_data(BUILT_IN))
+        return PolicyVersion(0, 0, "built in", "", policy_data(BUILT_IN))
     for document in await store.read(POLICIES, _name(version)):
         return _applied(document.body)
     known = [applied.version for applied in await history(store)]
     raise PolicyError(f"there is no policy version {version} (versions: {', '.join(map(str, known)) or 'none yet'})")
 
 
-async def history(store: Store) -> list[Applied]:
+async def history(store: Store) -> list[PolicyVersion]:
     """Read all versions, the oldest first."""
     documents = await store.read(POLICIES)
     found = [_applied(document.body) for document in documents if document.name != CURRENT]
@@ -119,7 +119,7 @@ async def current_version(store: Store) -> int:
     return (await _look(store))[0].version
 
 
-async def apply_policy(store: Store, policy: Policy, *, now_at: int, note: str = "") -> Applied:
+async def apply_policy(store: Store, policy: Policy, *, now_at: int, note: str = "") -> PolicyVersion:
     """Put a policy in force as a new version; if it says what the current one says, that one stays.
 
     Of two that are applied at once both are kept, and the later version is in force.
@@ -135,7 +135,7 @@ async def apply_policy(store: Store, policy: Policy, *, now_at: int, note: str =
             await _settle(store)
             return current
         version = 1 + max((applied.version for applied in known), default=0)
-        made = _Version(version=version, applied_at=now_at, note=note, digest=digest, policy=data)
+        made = _VersionRecord(version=version, applied_at=now_at, note=note, digest=digest, policy=data)
         body = _encode(made)
         if await store.write(POLICIES, _name(version), body, if_version=0) is not None:
             await _point(store, version)
@@ -144,7 +144,7 @@ async def apply_policy(store: Store, policy: Policy, *, now_at: int, note: str =
     raise StoreBusy("others keep applying policies at the same time; try again")
 
 
-async def roll_back(store: Store, *, to: int | None = None, now_at: int) -> Applied:
+async def roll_back(store: Store, *, to: int | None = None, now_at: int) -> PolicyVersion:
     """Put an earlier version in force again, as a new version: the one before the current, or the one named.
 
     The version before the first one is 0, the built-in policy. Raises ``PolicyError`` if there is no such version, or
@@ -202,17 +202,17 @@ async def _settle(store: Store) -> None:
         current = await read_current(store)
         if current is None:
             return
-        await govern(store, current.policy)
+        await write_rules(store, current.policy)
         if await current_version(store) == current.version:
             return
 
 
-def _applied(body: bytes) -> Applied:
+def _applied(body: bytes) -> PolicyVersion:
     try:
         made = _read_version.decode(body)
     except msgspec.MsgspecError as problem:
         raise PolicyError(f"a policy in the store cannot be read: {problem}") from problem
-    return Applied(made.version, made.applied_at, made.note, made.digest, made.policy)
+    return PolicyVersion(made.version, made.applied_at, made.note, made.digest, made.policy)
 
 
 def _name(version: int) -> str:

@@ -27,7 +27,7 @@ _encode = msgspec.json.Encoder().encode
 _PASSING = frozenset({408, 425, 429})  # Beside 5xx: the same request may be taken later.
 
 
-class Address(NamedTuple):
+class ServerAddress(NamedTuple):
     """Where a server listens. ``prefix`` goes before every path."""
 
     host: str
@@ -45,7 +45,7 @@ class Address(NamedTuple):
         return f"{'https' if self.tls else 'http'}://{host}:{self.port}{self.prefix}"
 
 
-def read_address(url: str) -> Address:
+def read_address(url: str) -> ServerAddress:
     """Read the address of a server: ``http://host:8000``. Raises ``ConfigError``."""
     try:
         parts = urlsplit(url)
@@ -57,10 +57,10 @@ def read_address(url: str) -> Address:
     if parts.scheme not in ("http", "https") or not host or parts.query or parts.fragment:
         raise ConfigError(f"server: {url!r} is no address of a server; write http://host:8000", setting="server")
     tls = parts.scheme == "https"
-    return Address(host, port or (443 if tls else 80), tls, parts.path.rstrip("/"))
+    return ServerAddress(host, port or (443 if tls else 80), tls, parts.path.rstrip("/"))
 
 
-class Caller:
+class HttpClient:
     """Asks one server, over as many connections as there are questions at a time. Belongs to one loop.
 
     A question on a kept connection that the server has meanwhile closed is asked again on a new one: all that
@@ -71,7 +71,7 @@ class Caller:
         self.address = read_address(address)
         self._head = _head(self.address, token)
         self._tls = ssl.create_default_context() if self.address.tls else None
-        self._idle: list[_Line] = []
+        self._idle: list[_HttpConnection] = []
         self._closed = False
 
     async def ask(self, path: str, question: Any, kind: type[T], *, patience: float = PATIENCE) -> T:
@@ -90,7 +90,7 @@ class Caller:
         """Get a path for its status alone. Raises as ``ask`` does."""
         await self._send("GET", path, b"", patience)
 
-    async def _send(self, method: str, path: str, body: bytes, patience: float) -> _Answer:
+    async def _send(self, method: str, path: str, body: bytes, patience: float) -> _HttpReply:
         request = b"%s %s%s HTTP/1.1\r\n%sContent-Length: %d\r\n\r\n%s" % (
             method.encode(),
             self.address.prefix.encode(),
@@ -117,7 +117,7 @@ class Caller:
             line.drop()
         self._idle = []
 
-    async def _exchange(self, request: bytes) -> _Answer:
+    async def _exchange(self, request: bytes) -> _HttpReply:
         while True:
             line = self._kept()
             kept = line is not None
@@ -140,7 +140,7 @@ class Caller:
                 line.drop()
             return answer
 
-    def _kept(self) -> _Line | None:
+    def _kept(self) -> _HttpConnection | None:
         while self._idle:
             line = self._idle.pop()
             if time.monotonic() - line.since < KEPT and line.is_open:
@@ -148,20 +148,22 @@ class Caller:
             line.drop()
         return None
 
-    async def _connect(self) -> _Line:
+    async def _connect(self) -> _HttpConnection:
         where = self.address
         async with asyncio.timeout(CONNECT):
-            return _Line(*await asyncio.open_connection(where.host, where.port, ssl=self._tls, limit=HEAD_MAX))
+            return _HttpConnection(
+                *await asyncio.open_connection(where.host, where.port, ssl=self._tls, limit=HEAD_MAX)
+            )
 
 
-class _Answer(NamedTuple):
+class _HttpReply(NamedTuple):
     status: int
     kind: str
     keep: bool
     body: bytes
 
 
-class _Line:
+class _HttpConnection:
     """One connection, with one question under way at most."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -173,7 +175,7 @@ class _Line:
     def is_open(self) -> bool:
         return not self._reader.at_eof() and not self._writer.is_closing()
 
-    async def ask(self, request: bytes) -> _Answer:
+    async def ask(self, request: bytes) -> _HttpReply:
         self.heard = False
         self._writer.write(request)
         await self._writer.drain()
@@ -183,7 +185,7 @@ class _Line:
                 break
         body = await self._body(status, headers)
         keep = "close" not in headers.get("connection", "").lower()
-        return _Answer(status, headers.get("content-type", ""), keep, body)
+        return _HttpReply(status, headers.get("content-type", ""), keep, body)
 
     def drop(self) -> None:
         with contextlib.suppress(Exception):
@@ -229,7 +231,7 @@ class _Line:
         return bytes(parts)
 
 
-def _head(address: Address, token: str | None) -> bytes:
+def _head(address: ServerAddress, token: str | None) -> bytes:
     host = f"[{address.host}]" if ":" in address.host else address.host
     lines = [
         f"Host: {host}:{address.port}",
@@ -250,7 +252,7 @@ def _bounded(size: int) -> int:
     return size
 
 
-def _refusal(answer: _Answer, address: Address) -> HeadwayError:
+def _refusal(answer: _HttpReply, address: ServerAddress) -> HeadwayError:
     """Make an error of an answer that is none: the server's own, as far as it says more than a number."""
     problem: dict[str, Any] = {}
     if "json" in answer.kind:

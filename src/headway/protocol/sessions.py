@@ -73,7 +73,7 @@ class AddressRefused(ValueError):
     """An address is not one that a server of this store has signed."""
 
 
-class Addresses:
+class AddressSigner:
     """Signs the addresses at which servers await the workers of their sessions, and checks signed ones.
 
     The key is kept in the store, so only processes with the store can sign. ``opener`` None: this process has no

@@ -19,7 +19,7 @@ from headway.policy_store.catalogue import CronDocument, TaskEntry
 WORD_MAX = 255  # Letters of a reason, or of the name of an error.
 
 
-class Register(msgspec.Struct, kw_only=True):
+class RegisterRequest(msgspec.Struct, kw_only=True):
     """A worker makes itself known."""
 
     capabilities: list[str]
@@ -37,14 +37,14 @@ class Register(msgspec.Struct, kw_only=True):
     protocol: int = PROTOCOL
 
 
-class NotPublished(msgspec.Struct):
+class UnpublishedTask(msgspec.Struct):
     """A task that the server did not put into the catalogue."""
 
     task_type: str
     reason: str = ""
 
 
-class Registered(msgspec.Struct, kw_only=True):
+class RegisterReply(msgspec.Struct, kw_only=True):
     """The server knows it, by this name and on these terms."""
 
     worker_id: str
@@ -53,10 +53,10 @@ class Registered(msgspec.Struct, kw_only=True):
     confirm_seconds: float = 10.0
     policy_version: int = 0
     policy: dict[str, Any] | None = None
-    not_published: list[NotPublished] = []
+    not_published: list[UnpublishedTask] = []
 
 
-class Failure(msgspec.Struct, omit_defaults=True):
+class AttemptFailure(msgspec.Struct, omit_defaults=True):
     """What went wrong in an attempt."""
 
     message: str
@@ -65,7 +65,7 @@ class Failure(msgspec.Struct, omit_defaults=True):
     retriable: bool = True
 
 
-class Result(msgspec.Struct, omit_defaults=True, kw_only=True):
+class ResultReport(msgspec.Struct, omit_defaults=True, kw_only=True):
     """How an attempt ended. What becomes of the job is for the server to judge."""
 
     task_id: str
@@ -73,7 +73,7 @@ class Result(msgspec.Struct, omit_defaults=True, kw_only=True):
     fence: str
     result: msgspec.Raw | None = None
     result_error: str | None = None
-    error: Failure | None = None
+    error: AttemptFailure | None = None
     retry_after_seconds: float | None = None
     reason: str | None = None
     seconds: float | None = None
@@ -83,7 +83,7 @@ class Result(msgspec.Struct, omit_defaults=True, kw_only=True):
         return JobId(self.task_id)
 
 
-class Said(msgspec.Struct, omit_defaults=True):
+class ProgressUpdate(msgspec.Struct, omit_defaults=True):
     """How far a job has come."""
 
     task_id: str
@@ -92,7 +92,7 @@ class Said(msgspec.Struct, omit_defaults=True):
     note: str | None = None
 
 
-class Written(msgspec.Struct):
+class OutputUpdate(msgspec.Struct):
     """The latest output of a running program."""
 
     task_id: str
@@ -100,7 +100,7 @@ class Written(msgspec.Struct):
     chunks: list[Chunk]
 
 
-class Poll(msgspec.Struct, omit_defaults=True, kw_only=True):
+class PollRequest(msgspec.Struct, omit_defaults=True, kw_only=True):
     """A worker hands in what has ended, and asks for jobs."""
 
     available_capacity: int
@@ -108,11 +108,11 @@ class Poll(msgspec.Struct, omit_defaults=True, kw_only=True):
     claim_id: str | None = None
     wait_seconds: float = 0.0
     takes_over: bool = False
-    results: list[Result] = []
-    progress: list[Said] = []
+    results: list[ResultReport] = []
+    progress: list[ProgressUpdate] = []
 
 
-class Terms(msgspec.Struct, kw_only=True):
+class LeaseDetails(msgspec.Struct, kw_only=True):
     """The part of a lease that only Headway's own workers look at. Moments are by the store's clock."""
 
     seq: int = 0
@@ -131,7 +131,7 @@ class Terms(msgspec.Struct, kw_only=True):
     eligible_at: int = 0
 
 
-class Given(msgspec.Struct, kw_only=True):
+class LeasedTask(msgspec.Struct, kw_only=True):
     """A job that a server hands out."""
 
     task_id: str
@@ -145,48 +145,48 @@ class Given(msgspec.Struct, kw_only=True):
     attempt: int = 1
     max_retries: int = 0
     tenant: str | None = None
-    lease: Terms = msgspec.field(default_factory=Terms)
+    lease: LeaseDetails = msgspec.field(default_factory=LeaseDetails)
 
 
-class Refused(msgspec.Struct):
+class RefusedResult(msgspec.Struct):
     """Something that did not count."""
 
     task_id: str
     code: str
 
 
-class Polled(msgspec.Struct, kw_only=True):
+class PollReply(msgspec.Struct, kw_only=True):
     """The answer to a poll."""
 
-    tasks: list[Given] = []
+    tasks: list[LeasedTask] = []
     cancel: list[JobId] = []
     lost: list[JobId] = []
     budgets: dict[JobId, float] = {}
-    refused: list[Refused] = []
+    refused: list[RefusedResult] = []
     more: bool = False
     next_due_seconds: float | None = None
     state: WorkerState = WorkerState.ACTIVE
     policy_version: int = 0
 
 
-class Named(msgspec.Struct):
+class LeaseRef(msgspec.Struct):
     """A lease that a worker holds."""
 
     task_id: str
     fence: str
 
 
-class Heartbeat(msgspec.Struct, kw_only=True):
+class WorkerHeartbeat(msgspec.Struct, kw_only=True):
     """A worker lives, and holds these leases."""
 
     current_load: int
-    tasks: list[Named]
+    tasks: list[LeaseRef]
     seq: int
     policy_version: int
     status: str = "active"
 
 
-class Heard(msgspec.Struct, kw_only=True):
+class WorkerHeartbeatReply(msgspec.Struct, kw_only=True):
     """The answer to a heartbeat."""
 
     cancel: list[JobId] = []
@@ -197,21 +197,21 @@ class Heard(msgspec.Struct, kw_only=True):
     policy: dict[str, Any] | None = None
 
 
-class Results(msgspec.Struct):
+class ResultReports(msgspec.Struct):
     """Several ends at once."""
 
-    results: list[Result]
+    results: list[ResultReport]
 
 
-class Leaving(msgspec.Struct, omit_defaults=True):
+class DrainRequest(msgspec.Struct, omit_defaults=True):
     """A worker takes nothing more; ``leave``: and is gone."""
 
     leave: bool = False
 
 
-def result_of(ending: Ending, job_id: JobId, token: bytes, seconds: float | None = None) -> Result:
+def result_of(ending: Ending, job_id: JobId, token: bytes, seconds: float | None = None) -> ResultReport:
     """Put an ending into the words of the protocol."""
-    said = Result(task_id=job_id, status="", fence=token.hex(), seconds=seconds)
+    said = ResultReport(task_id=job_id, status="", fence=token.hex(), seconds=seconds)
     match ending:
         case Returned():
             said.status = "completed"
@@ -242,7 +242,7 @@ def result_of(ending: Ending, job_id: JobId, token: bytes, seconds: float | None
     return said
 
 
-def lease_of(given: Given, worker_id: str, mark: bytes) -> Lease:
+def lease_of(given: LeasedTask, worker_id: str, mark: bytes) -> Lease:
     """Make the lease that a server has handed out. ``mark`` begins every payload of this Headway.
 
     Raises ``ValueError`` for a fence that is none.
@@ -285,8 +285,8 @@ def _retry_rule(given: dict[str, Any]) -> RetryRule:
     return RetryRule(**{name: given[name] for name in RetryRule._fields if name in given})
 
 
-def _failure(error: JobError) -> Failure:
-    return Failure(error.message, _word(error.type), error.traceback, error.retriable)
+def _failure(error: JobError) -> AttemptFailure:
+    return AttemptFailure(error.message, _word(error.type), error.traceback, error.retriable)
 
 
 def _word(text: str) -> str:

@@ -40,7 +40,7 @@ def hide_from_programs() -> None:
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
-def calm_collector() -> None:
+def tune_gc() -> None:
     """Let the garbage collector pass over what start-up made, and come less often.
 
     A job makes some dozens of objects and no cycles; with Python's defaults, looking for cycles took

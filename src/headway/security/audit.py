@@ -35,7 +35,7 @@ Group = Literal["operators", "callers"]
 GROUPS: tuple[Group, ...] = ("operators", "callers")
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
+class AuditRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that was done. ``who`` is a token's id, ``cli:USER@HOST``, ``PYTHON``, ``LOCAL`` or ``OPEN``.
 
     ``before`` and ``after`` are JSON.
@@ -49,7 +49,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     after: Any = None
 
 
-class Place(NamedTuple):
+class AuditPosition(NamedTuple):
     """Where an entry is: its group, its segment and its number there. Reading goes on below it."""
 
     group: Group
@@ -57,7 +57,7 @@ class Place(NamedTuple):
     number: int
 
 
-class _Head(msgspec.Struct, frozen=True):
+class _SegmentIndex(msgspec.Struct, frozen=True):
     """Which segments a group has, and how many entries all but the last of them hold."""
 
     first: int = 1
@@ -66,8 +66,8 @@ class _Head(msgspec.Struct, frozen=True):
 
 
 _encode = msgspec.json.Encoder().encode
-_read_head = msgspec.json.Decoder(_Head).decode
-_read_segment = msgspec.json.Decoder(list[Entry]).decode
+_read_head = msgspec.json.Decoder(_SegmentIndex).decode
+_read_segment = msgspec.json.Decoder(list[AuditRecord]).decode
 
 
 async def record(
@@ -81,14 +81,14 @@ async def record(
     now_at: int | None = None,
     group: Group = "operators",
     kept: int = KEPT,
-) -> Entry:
+) -> AuditRecord:
     """Record what was done, once it is done: ``policy.put``, ``dlq.replay``, ``task.cancel``, ``pause`` …
 
     Never give it arguments or results of jobs, nor secrets: it is kept for long and read by many.
     """
     if now_at is None:
         now_at = (await store.snapshot()).now_at
-    entry = Entry(
+    entry = AuditRecord(
         at=now_at,
         who=who[:WHO_MAX],
         what=what,
@@ -103,9 +103,9 @@ async def record(
     raise StoreBusy("the audit could not be written; try again")
 
 
-async def read_audit(store: Store, *, limit: int = 100) -> list[Entry]:
+async def read_audit(store: Store, *, limit: int = 100) -> list[AuditRecord]:
     """Read the last entries, the newest first."""
-    found: list[Entry] = []
+    found: list[AuditRecord] = []
     async for entry, _ in walk_audit(store):
         found.append(entry)
         if len(found) >= limit:
@@ -113,7 +113,9 @@ async def read_audit(store: Store, *, limit: int = 100) -> list[Entry]:
     return found
 
 
-async def walk_audit(store: Store, below: tuple[Place, ...] = ()) -> AsyncIterator[tuple[Entry, Place]]:
+async def walk_audit(
+    store: Store, below: tuple[AuditPosition, ...] = ()
+) -> AsyncIterator[tuple[AuditRecord, AuditPosition]]:
     """Yield entries of both groups, the newest first, each with its place.
 
     ``below``: of each group, the place of the last entry that was read before; it goes on below these.
@@ -130,17 +132,19 @@ async def walk_audit(store: Store, below: tuple[Place, ...] = ()) -> AsyncIterat
         heads[index] = await anext(walks[index], None)
 
 
-async def _walk(store: Store, group: Group, below: Place | None) -> AsyncIterator[tuple[Entry, Place]]:
+async def _walk(
+    store: Store, group: Group, below: AuditPosition | None
+) -> AsyncIterator[tuple[AuditRecord, AuditPosition]]:
     head, _ = await _head(store, group)
     last = head.last if below is None else min(head.last, below.segment)
     for segment in range(last, head.first - 1, -1):
         entries, _ = await _segment(store, group, segment)
         end = below.number if below is not None and below.segment == segment else len(entries)
         for number in range(min(end, len(entries)) - 1, -1, -1):
-            yield entries[number], Place(group, segment, number)
+            yield entries[number], AuditPosition(group, segment, number)
 
 
-async def _add(store: Store, group: Group, entry: Entry, kept: int) -> bool:
+async def _add(store: Store, group: Group, entry: AuditRecord, kept: int) -> bool:
     """Add an entry to the last segment. Return False if another process was faster: then it is tried again."""
     head, head_version = await _head(store, group)
     entries, version = await _segment(store, group, head.last)
@@ -150,7 +154,9 @@ async def _add(store: Store, group: Group, entry: Entry, kept: int) -> bool:
     return await store.write(AUDIT, _name(group, head.last), _encode([*entries, entry]), if_version=version) is not None
 
 
-async def _turn(store: Store, group: Group, head: _Head, version: int, *, closed: int, now_at: int, kept: int) -> None:
+async def _turn(
+    store: Store, group: Group, head: _SegmentIndex, version: int, *, closed: int, now_at: int, kept: int
+) -> None:
     """Begin a new segment, and remove the oldest ones that need not be kept."""
     first = head.first
     while first <= head.last:
@@ -161,16 +167,18 @@ async def _turn(store: Store, group: Group, head: _Head, version: int, *, closed
         # First the segment, then the head: a process that dies in between leaves nothing that is never found.
         await store.write(AUDIT, _name(group, first), None)
         first, closed = first + 1, closed - len(entries)
-    await store.write(AUDIT, _head_name(group), _encode(_Head(first, head.last + 1, closed)), if_version=version)
+    await store.write(
+        AUDIT, _head_name(group), _encode(_SegmentIndex(first, head.last + 1, closed)), if_version=version
+    )
 
 
-async def _head(store: Store, group: Group) -> tuple[_Head, int]:
+async def _head(store: Store, group: Group) -> tuple[_SegmentIndex, int]:
     for document in await store.read(AUDIT, _head_name(group)):
         return _read_head(document.body), document.version
-    return _Head(), 0
+    return _SegmentIndex(), 0
 
 
-async def _segment(store: Store, group: Group, number: int) -> tuple[list[Entry], int]:
+async def _segment(store: Store, group: Group, number: int) -> tuple[list[AuditRecord], int]:
     for document in await store.read(AUDIT, _name(group, number)):
         return _read_segment(document.body), document.version
     return [], 0
@@ -184,7 +192,7 @@ def _name(group: Group, segment: int) -> str:
     return f"{group}.{segment:09d}"
 
 
-def _size(entry: Entry) -> int:
+def _size(entry: AuditRecord) -> int:
     return len(_encode(entry))
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, cast
 
 from headway.core.job import JobId, State
-from headway.core.policy.enforced import Paused
+from headway.core.policy.enforced import PauseSet
 from headway.core.worker import WorkerState
 from headway.policy_store.catalogue import CRONS, TASKS
 from headway.policy_store.rule_documents import PAUSES
@@ -29,7 +29,7 @@ def audited(store: Store, who: str | None, *, group: Group = "operators") -> Sto
     return store if who is None else cast("Store", AuditedStore(store, who, group))
 
 
-class _Before(NamedTuple):
+class _JobBefore(NamedTuple):
     """A job before a verb: its state, and whether it was asked to stop."""
 
     state: State
@@ -82,16 +82,16 @@ class AuditedStore:
             await self._record_document(kind, name, known[0] if known else None, body)
         return version
 
-    async def _look(self, job_ids: Sequence[JobId]) -> list[_Before | None]:
+    async def _look(self, job_ids: Sequence[JobId]) -> list[_JobBefore | None]:
         return [
-            None if job is None else _Before(job.state, job.cancel_requested_at is not None)
+            None if job is None else _JobBefore(job.state, job.cancel_requested_at is not None)
             async for job in get_in_steps(self._store.get, job_ids)
         ]
 
     async def _record_jobs(
         self,
         job_ids: Sequence[JobId],
-        before: Sequence[_Before | None],
+        before: Sequence[_JobBefore | None],
         after: Sequence[State | None],
         name: Callable[[set[State]], str],
     ) -> None:
@@ -116,8 +116,8 @@ class AuditedStore:
             old = None if before is None else await self._policy(pointed_version(before.body))
             await self._record("policy.put", f"version {version}", before=old, after=await self._policy(version))
         elif kind == RULES:
-            was = Paused() if before is None else read_rules(before.body).paused
-            now = Paused() if body is None else read_rules(body).paused
+            was = PauseSet() if before is None else read_rules(before.body).paused
+            now = PauseSet() if body is None else read_rules(body).paused
             what = "pause" if set(now.names()) - set(was.names()) else "resume"
             names = sorted(set(now.names()) ^ set(was.names()))
             if names:
@@ -136,7 +136,7 @@ class AuditedStore:
         )
 
 
-def paused_values(paused: Paused) -> dict[str, Any]:
+def paused_values(paused: PauseSet) -> dict[str, Any]:
     """Return what is paused as JSON values."""
     return {
         "everything": paused.everything,
@@ -150,7 +150,7 @@ def _retry_name(states: set[State]) -> str:
     return "dlq.replay" if states == {State.DEAD_LETTER} else "task.retry"
 
 
-def _differs(before: _Before, after: State) -> bool:
+def _differs(before: _JobBefore, after: State) -> bool:
     return before.state is not after or (after is State.EXECUTING and not before.stopping)
 
 

@@ -19,7 +19,7 @@ PRUNED_MAX = 1_000
 _WRITTEN = re.compile(r"hwt_[A-Za-z0-9_-]{43}")
 
 
-class Ticket(msgspec.Struct, frozen=True, kw_only=True):
+class StreamTicket(msgspec.Struct, frozen=True, kw_only=True):
     """Whose rights it carries (None: those of an open server) and the one thing it is good for."""
 
     token_id: str | None
@@ -29,21 +29,21 @@ class Ticket(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _encode = msgspec.json.Encoder().encode
-_read = msgspec.json.Decoder(Ticket)
+_read = msgspec.json.Decoder(StreamTicket)
 
 
 async def make_ticket(store: Store, *, token_id: str | None, subject: str) -> tuple[str, int]:
     """Make a ticket for one subject. Gives its text, which is kept nowhere, and when it expires."""
     now_at = (await store.snapshot()).now_at
     text = f"hwt_{secrets.token_urlsafe(32)}"
-    ticket = Ticket(token_id=token_id, subject=subject, expires_at=now_at + TICKET_MS)
+    ticket = StreamTicket(token_id=token_id, subject=subject, expires_at=now_at + TICKET_MS)
     await store.write(TICKETS, _name(text), _encode(ticket), if_version=0)
     if secrets.randbelow(PRUNED_ONCE_IN) == 0:
         await prune_tickets(store, now_at=now_at)
     return text, ticket.expires_at
 
 
-async def redeem_ticket(store: Store, text: str, *, subject: str) -> Ticket | None:
+async def redeem_ticket(store: Store, text: str, *, subject: str) -> StreamTicket | None:
     """Use a ticket up. Of all who try at once, on whatever server, one gets it; None: it is not good for this."""
     if _WRITTEN.fullmatch(text) is None:
         return None

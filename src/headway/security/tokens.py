@@ -21,7 +21,7 @@ from headway.core.errors import ConfigError, StoreBusy, StoreError, StoreUnavail
 from headway.core.log_event import LogEvent
 from headway.core.policy.document import SECOND
 from headway.core.policy.units import parse_rate
-from headway.core.suggest import nearest
+from headway.core.suggest import did_you_mean
 from headway.security.audit import LOCAL, record
 from headway.stores.base import Document, Store
 
@@ -71,7 +71,7 @@ class Token:
 
 
 @dataclass(frozen=True, slots=True)
-class Grant:
+class TokenGrant:
     """What a token that was presented allows."""
 
     token_id: str
@@ -81,7 +81,7 @@ class Grant:
     rate: str | None = None
 
 
-class _Kept(msgspec.Struct, frozen=True, kw_only=True):
+class _TokenRecord(msgspec.Struct, frozen=True, kw_only=True):
     digest: str
     scopes: tuple[str, ...]
     tenant: str | None = None
@@ -94,7 +94,7 @@ class _Kept(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _encode = msgspec.json.Encoder().encode
-_read = msgspec.json.Decoder(_Kept)
+_read = msgspec.json.Decoder(_TokenRecord)
 
 
 # ---------------------------------------------------------------------- verbs
@@ -118,7 +118,7 @@ async def create_token(
     ``rate``: how often it may submit, such as ``100/s``, in place of what the server's settings say.
     """
     allowed = check_scopes(scopes)
-    kept = _Kept(
+    kept = _TokenRecord(
         digest="",
         scopes=allowed,
         tasks=None if tasks is None else check_tasks(tasks, allowed),
@@ -196,7 +196,7 @@ def check_scopes(scopes: Iterable[str]) -> tuple[str, ...]:
     """Give the scopes in their order, each once. Raises ``ConfigError`` for one that is none, or for none at all."""
     wanted = set(scopes)
     for name in sorted(wanted - set(SCOPES)):
-        raise ConfigError(f"no scope {name!r}{nearest(name, SCOPES)} (scopes: {', '.join(SCOPES)})")
+        raise ConfigError(f"no scope {name!r}{did_you_mean(name, SCOPES)} (scopes: {', '.join(SCOPES)})")
     if not wanted:
         raise ConfigError(f"a token needs at least one scope: {', '.join(SCOPES)}")
     return tuple(name for name in SCOPES if name in wanted)
@@ -249,8 +249,8 @@ class Tokens:
         self.every = every
         self._opener = opener
         self._clock_every = clock_every
-        self._known: dict[str, tuple[int, _Kept | None]] = {}  # By id: the document's version, and what it says.
-        self._grants: dict[str, Grant] = {}
+        self._known: dict[str, tuple[int, _TokenRecord | None]] = {}  # By id: the document's version, and what it says.
+        self._grants: dict[str, TokenGrant] = {}
         self._looked = self._tried = self._read_clock = -math.inf
         self._ahead_ms = 0  # The store's clock less our own, which only tells how much time has passed.
         self._used: dict[str, float] = {}
@@ -303,7 +303,7 @@ class Tokens:
             await asyncio.sleep(max(0.0, asked + self.every - time.monotonic()))
             await self.follow()
 
-    def check(self, presented: str) -> Grant | None:
+    def check(self, presented: str) -> TokenGrant | None:
         """Give what a token allows, or None, be it unknown, wrong, expired or revoked: it takes the same steps.
 
         Raises ``StoreUnavailable`` if the store has not answered for so long that nobody can tell.
@@ -315,7 +315,7 @@ class Tokens:
         same = hmac.compare_digest(_digest(presented), _NOBODY if kept is None else kept.digest)
         return self.grant(token_id) if same else None
 
-    def grant(self, token_id: str) -> Grant | None:
+    def grant(self, token_id: str) -> TokenGrant | None:
         """Give what a token allows that was checked before, or None if it has expired or was revoked since."""
         kept = self._kept(token_id)
         if kept is None or kept.revoked_at is not None:
@@ -324,7 +324,9 @@ class Tokens:
             return None
         found = self._grants.get(token_id)
         if found is None:
-            found = self._grants[token_id] = Grant(token_id, frozenset(kept.scopes), kept.tenant, kept.tasks, kept.rate)
+            found = self._grants[token_id] = TokenGrant(
+                token_id, frozenset(kept.scopes), kept.tenant, kept.tasks, kept.rate
+            )
         return found
 
     def allows(self, token_id: str | None) -> bool:
@@ -369,7 +371,7 @@ class Tokens:
             self._grants.pop(token_id, None)
             self._used.pop(token_id, None)
 
-    def _kept(self, token_id: str) -> _Kept | None:
+    def _kept(self, token_id: str) -> _TokenRecord | None:
         known = self._known.get(token_id)
         return None if known is None else known[1]
 
@@ -384,7 +386,7 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text[:PRESENTED_MAX].encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _read_kept(document: Document) -> _Kept | None:
+def _read_kept(document: Document) -> _TokenRecord | None:
     """Read a token. One that a newer Headway wrote and this one cannot read allows nothing here."""
     try:
         return _read.decode(document.body)
@@ -397,7 +399,7 @@ def _read_use(document: Document) -> int | None:
     return int(document.body) if document.body.isdigit() else None
 
 
-def _token(token_id: str, kept: _Kept, last_used_at: int | None = None) -> Token:
+def _token(token_id: str, kept: _TokenRecord, last_used_at: int | None = None) -> Token:
     return Token(
         token_id=token_id,
         scopes=kept.scopes,

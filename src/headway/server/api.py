@@ -14,7 +14,7 @@ from headway.client.app import Headway
 from headway.server import problems
 from headway.server.docs import add_docs
 from headway.server.guard import AROUND, EFFECT, Guard
-from headway.server.maintenance import Mounted, upkeep
+from headway.server.maintenance import MountedMaintenance, run_maintenance
 from headway.server.routes import admin, fasdis, health, interactive, operate, policy, queue, streams, tasks, workers
 from headway.server.service import Service
 from headway.version import __version__
@@ -53,7 +53,7 @@ def headway_api(
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         try:
-            async with upkeep(service):
+            async with run_maintenance(service):
                 yield
         finally:
             service.stop()
@@ -77,7 +77,7 @@ def headway_api(
     api.include_router(interactive.sockets)
     api.openapi = _describe(api)  # type: ignore[method-assign]
     add_docs(api)
-    api.add_middleware(Mounted, service=service)
+    api.add_middleware(MountedMaintenance, service=service)
     body_max = app.settings.http_payload_max + AROUND
     api.add_middleware(Guard, tokens=service.tokens, hosts=hosts, origins=origins, body_max=body_max)
     return api

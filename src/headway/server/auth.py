@@ -18,7 +18,7 @@ from starlette.websockets import WebSocket
 from headway.core.errors import StoreUnavailable
 from headway.security.audit import OPEN
 from headway.security.tickets import make_ticket, redeem_ticket
-from headway.security.tokens import Grant, Tokens, id_of
+from headway.security.tokens import TokenGrant, Tokens, id_of
 from headway.server.problems import Problem, answer
 
 BEARER = b"bearer "
@@ -47,7 +47,7 @@ class Scope(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Caller:
+class Principal:
     """Who asks. ``open``: no token exists, and everybody on this machine may do everything."""
 
     scopes: frozenset[Scope]
@@ -77,14 +77,14 @@ class Caller:
         return self.token_id or OPEN
 
 
-ANYBODY = Caller(frozenset())
-EVERYTHING = Caller(frozenset(Scope) - {Scope.PUBLIC}, open=True)
+ANYBODY = Principal(frozenset())
+EVERYTHING = Principal(frozenset(Scope) - {Scope.PUBLIC}, open=True)
 
 
 # ---------------------------------------------------------------------- failed attempts
 
 
-class Limiter:
+class FailureLimiter:
     """Counts failed attempts by address and by token id, in a memory that does not grow.
 
     A token that is right passes all the same: nobody can lock another out, and 256 bits are not guessed.
@@ -148,26 +148,26 @@ def _network(address: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
+class AuthState:
     """What it takes to let callers in. The application keeps one as ``app.state.door``."""
 
     tokens: Tokens
-    limiter: Limiter = field(default_factory=Limiter)
+    limiter: FailureLimiter = field(default_factory=FailureLimiter)
     used_ticket: Callable[[str | None], None] = lambda _: None  # Called with the token whose ticket was used.
 
 
-async def authorise(connection: HTTPConnection, scope: Scope) -> Caller:
+async def authorise(connection: HTTPConnection, scope: Scope) -> Principal:
     """Tell who asks, if they may do what needs this scope. Raises ``Problem``."""
     if scope is Scope.PUBLIC:
         return ANYBODY
-    door: Door = connection.app.state.door
+    door: AuthState = connection.app.state.door
     caller = await authenticate(connection.scope, door)
     if not caller.may(scope):
         raise Problem("forbidden", f"this needs a token with the scope {scope.value}", scope=scope.value)
     return caller
 
 
-async def authenticate(scope: AsgiScope, door: Door) -> Caller:
+async def authenticate(scope: AsgiScope, door: AuthState) -> Principal:
     """Tell who asks. Raises ``Problem``: unauthenticated, too_many_attempts, malformed; and ``StoreError``.
 
     A failure is told only after one more look at the store, be the token unknown or wrong.
@@ -203,7 +203,7 @@ def unauthenticated(*, presented: bool = False) -> Problem:
     )
 
 
-def tenant_for(caller: Caller, wanted: str | None) -> str | None:
+def tenant_for(caller: Principal, wanted: str | None) -> str | None:
     """Give the tenant that a caller acts for: the token's own, else the one they name. Raises ``Problem``."""
     if caller.tenant is None:
         return wanted
@@ -212,17 +212,17 @@ def tenant_for(caller: Caller, wanted: str | None) -> str | None:
     return caller.tenant
 
 
-async def ticket_for(connection: HTTPConnection, caller: Caller) -> tuple[str, int]:
+async def ticket_for(connection: HTTPConnection, caller: Principal) -> tuple[str, int]:
     """Make a ticket for what stands before ``/ticket`` in the path. Gives its text and when it expires."""
-    door: Door = connection.app.state.door
+    door: AuthState = connection.app.state.door
     store = await door.tokens.store()
     path: str = connection.scope["path"]
     return await make_ticket(store, token_id=caller.token_id, subject=path.removesuffix(TICKET))
 
 
-async def until_ended(connection: HTTPConnection, caller: Caller) -> None:
+async def until_ended(connection: HTTPConnection, caller: Principal) -> None:
     """Wait until the caller's token is revoked or has expired: then what they hold open must end."""
-    door: Door = connection.app.state.door
+    door: AuthState = connection.app.state.door
     await door.tokens.ended(caller.token_id)
 
 
@@ -242,7 +242,7 @@ async def refuse_socket(websocket: WebSocket, problem: Problem) -> None:
         await websocket.close(code=1008, reason=problem.code)
 
 
-async def _second_look(scope: AsgiScope, tokens: Tokens, limiter: Limiter, presented: str) -> Grant:
+async def _second_look(scope: AsgiScope, tokens: Tokens, limiter: FailureLimiter, presented: str) -> TokenGrant:
     address, token_id = _address(scope), id_of(presented)
     _count_failure(limiter, address, token_id)
     await tokens.follow_anew()
@@ -253,7 +253,7 @@ async def _second_look(scope: AsgiScope, tokens: Tokens, limiter: Limiter, prese
     return grant
 
 
-async def _by_ticket(scope: AsgiScope, door: Door, text: str) -> Caller:
+async def _by_ticket(scope: AsgiScope, door: AuthState, text: str) -> Principal:
     tokens, limiter = door.tokens, door.limiter
     subject = _subject(scope)
     ticket = None if subject is None else await redeem_ticket(await tokens.store(), text, subject=subject)
@@ -267,15 +267,15 @@ async def _by_ticket(scope: AsgiScope, door: Door, text: str) -> Caller:
     raise unauthenticated(presented=True)
 
 
-def _count_failure(limiter: Limiter, address: str, token_id: str) -> None:
+def _count_failure(limiter: FailureLimiter, address: str, token_id: str) -> None:
     if wait := limiter.count(address, token_id):
         raise Problem("too_many_attempts", "too many attempts with a wrong token", headers={"Retry-After": str(wait)})
 
 
 @functools.lru_cache(maxsize=1_000)
-def _caller(grant: Grant) -> Caller:
+def _caller(grant: TokenGrant) -> Principal:
     known = frozenset(scope for scope in Scope if scope.value in grant.scopes)
-    return Caller(known - {Scope.PUBLIC}, grant.tenant, grant.token_id, tasks=grant.tasks, rate=grant.rate)
+    return Principal(known - {Scope.PUBLIC}, grant.tenant, grant.token_id, tasks=grant.tasks, rate=grant.rate)
 
 
 def _subject(scope: AsgiScope) -> str | None:

@@ -19,7 +19,7 @@ HEAD_SECONDS = 10.0
 READ_SECONDS = 30.0
 
 
-class LetsGo(asyncio.Protocol):
+class SlowReaderGuard(asyncio.Protocol):
     """Cuts a connection whose other side reads nothing for so long of what waits for it; a slow one takes its time."""
 
     read_seconds = READ_SECONDS
@@ -55,11 +55,11 @@ class LetsGo(asyncio.Protocol):
             self._unread_timer = None
 
 
-class SocketProtocol(LetsGo, WebSocketsSansIOProtocol):
+class WebSocketProtocol(SlowReaderGuard, WebSocketsSansIOProtocol):
     """A WebSocket."""
 
 
-class Protocol(LetsGo, HttpToolsProtocol):
+class HttpProtocol(SlowReaderGuard, HttpToolsProtocol):
     """Closes a connection on which no whole head comes: at its start, or later once a head has begun.
 
     A head that comes in one piece, as nearly all do, starts no timer. The same bounds hold for what may follow a body,
@@ -147,7 +147,7 @@ class Protocol(LetsGo, HttpToolsProtocol):
             self._head_timer = None
 
 
-class NoFalseAlarms(logging.Filter):
+class HandshakeLogFilter(logging.Filter):
     """Drops what uvicorn says of WebSockets that were refused with an answer, as if that were a mistake."""
 
     def filter(self, record: logging.LogRecord) -> bool:

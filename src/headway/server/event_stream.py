@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from headway.core.errors import JobNotFound
 from headway.core.event import Event, events_between, told_together
-from headway.core.job import Job, JobId, State
+from headway.core.job import JobId, JobRecord, State
 from headway.core.policy.estimate import Estimate, materially_differs
 from headway.observability.job_output import output_events
 from headway.server.service import Service
@@ -24,17 +24,17 @@ PLACE_SELDOM = 5.0  # but no more than this: people watch their place move;
 PLACES_A_SECOND = 50  # and so that all streams of this process together look no oftener.
 
 
-class Told(NamedTuple):
+class StreamItem(NamedTuple):
     """One thing to tell: an event with the job as it was then; its start to come; or neither: we are here."""
 
     event: Event | None = None
-    job: Job | None = None
+    job: JobRecord | None = None
     estimate: Estimate | None = None
 
 
 async def follow(
     service: Service, job_id: JobId, after: tuple[int, ...] = (), until: asyncio.Future[None] | None = None
-) -> AsyncGenerator[Told]:
+) -> AsyncGenerator[StreamItem]:
     """Tell a job's story until it has ended, or the service stops, or ``until`` is done.
 
     What does not come after ``after`` was told before. Nothing is kept for a reader who is slow: each look tells what
@@ -44,7 +44,7 @@ async def follow(
     watcher = await service.client.watcher()
     async with contextlib.aclosing(watcher.looks(job_id)) as looks:  # type: ignore[type-var]
         look = _next(looks)
-        job: Job | None = None
+        job: JobRecord | None = None
         told: Estimate | None = None
         heard = after  # How far the output was told.
         place_due = 0.0
@@ -63,27 +63,27 @@ async def follow(
                     events = events_between(before, job, time.time_ns() // 1_000_000)
                     for event in told_together(events, output, heard):
                         if before is not None or event.place > after:
-                            yield Told(await _told(service, event, job), job)
+                            yield StreamItem(await _told(service, event, job), job)
                     if output:
                         heard = output[-1].place
                     if job.state.ended:
                         return
                     look = _next(looks)
                 elif not waits:
-                    yield Told()
+                    yield StreamItem()
                 if job is not None and job.state is State.QUEUED and time.monotonic() >= place_due:
                     found = await _estimate(service, job_id)
                     place_due = time.monotonic() + _patience(service, found)
                     if found is not None and materially_differs(told, found):
                         told = found
-                        yield Told(job=job, estimate=told)
+                        yield StreamItem(job=job, estimate=told)
         finally:
             look.cancel()
             with contextlib.suppress(asyncio.CancelledError, Exception):
                 await look
 
 
-async def _told(service: Service, event: Event, job: Job) -> Event:
+async def _told(service: Service, event: Event, job: JobRecord) -> Event:
     """Say of a duration how long it is; and of a start, which one the job was given."""
     if event.kind == "downgraded":
         duration = event.data["duration"]
@@ -101,20 +101,20 @@ async def _first(*futures: asyncio.Future[Any], timeout: float) -> None:
     await asyncio.wait(futures, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
 
 
-def _next(looks: AsyncIterator[Job | None]) -> asyncio.Task[Job | None]:
-    async def step() -> Job | None:
+def _next(looks: AsyncIterator[JobRecord | None]) -> asyncio.Task[JobRecord | None]:
+    async def step() -> JobRecord | None:
         return await anext(looks)
 
     return asyncio.get_running_loop().create_task(step())
 
 
 async def _estimate(service: Service, job_id: JobId) -> Estimate | None:
-    standing = await (await service.store()).standing(job_id)
-    if standing is None:
+    diagnosis = await (await service.store()).diagnose_job(job_id)
+    if diagnosis is None:
         return None
-    found = estimate_from(standing, await service.forecast(), await service.policy())
+    found = estimate_from(diagnosis, await service.forecast(), await service.policy())
     if found is not None:
-        service.scores.give(job_id, standing.job.lane, found, standing.survey.now_at)
+        service.scores.give(job_id, diagnosis.job.lane, found, diagnosis.queue.now_at)
     return found
 
 
@@ -129,7 +129,7 @@ def write_place(place: tuple[int, ...]) -> str:
     return ".".join(map(str, place))
 
 
-def knows_end(job: Job, after: tuple[int, ...]) -> bool:
+def knows_end(job: JobRecord, after: tuple[int, ...]) -> bool:
     """Return whether a job has ended and a client that has come to this place was told so."""
     return job.state.ended and bool(after) and all(event.place <= after for event in events_between(None, job, 0))
 

@@ -58,8 +58,8 @@ CSP_DOCS = (
 # Options of uvicorn that belong to this: no compression that a message could blow up in, no word on what we run, no
 # trust in what a header says about the address of a caller, and no line in a log with the address of a stream.
 UVICORN: Mapping[str, Any] = {
-    "http": "headway.server.connection_limits:Protocol",
-    "ws": "headway.server.connection_limits:SocketProtocol",
+    "http": "headway.server.connection_limits:HttpProtocol",
+    "ws": "headway.server.connection_limits:WebSocketProtocol",
     "log_level": "warning",
     "server_header": False,
     "proxy_headers": False,
@@ -141,7 +141,7 @@ class Guard:
         self._origins = frozenset(origin.lower().encode() for origin in origins)
         self._body_max = body_max
         self._bulk_max = max(body_max, bulk_max)
-        self._slow = _Slow(body_seconds)
+        self._slow = _SlowBodyTimer(body_seconds)
         self._added = [(_CSP_NAME, CSP.encode()), *ADDED]
         self._relaxed = {path: [(_CSP_NAME, policy.encode()), *ADDED] for path, policy in (relaxed or {}).items()}
 
@@ -156,7 +156,7 @@ class Guard:
                     await within(READY_SECONDS, self._tokens.follow())
                 else:
                     await self._tokens.follow()
-        guarded = _Answer(send, self._relaxed.get(path, self._added))
+        guarded = _GuardedResponse(send, self._relaxed.get(path, self._added))
         try:
             body = self._admit(scope, path)
         except Problem as problem:
@@ -167,7 +167,7 @@ class Guard:
             guarded.body = body
         read, write = receive if body is None else body.receive, guarded.send
         if scope["type"] == "http" and scope["method"] == "HEAD" and not path.endswith(EFFECT):
-            head = _Head(read, write)
+            head = _HeadResponse(read, write)
             scope, read, write = {**scope, "method": "GET"}, head.receive, head.send
         try:
             await self._app(scope, read, write)
@@ -184,7 +184,7 @@ class Guard:
             guarded.body = None
             await _refuse(scope, receive, guarded.send, body.problem)
 
-    def _admit(self, scope: AsgiScope, path: str) -> _Body | None:
+    def _admit(self, scope: AsgiScope, path: str) -> _BoundedBody | None:
         """Check all that can be checked before the body comes. Gives how to read that, if there may be one."""
         headers: _Headers = {}
         guarded, forwarded = self._tokens.guarded, False
@@ -238,7 +238,7 @@ class Guard:
             return
         raise Problem("forbidden_origin", "pages of other sites may not do this")
 
-    def _expect(self, headers: _Headers, path: str, *, unsafe: bool) -> _Body | None:
+    def _expect(self, headers: _Headers, path: str, *, unsafe: bool) -> _BoundedBody | None:
         length = headers.get(b"content-length")
         if length is None and b"transfer-encoding" not in headers:
             if not unsafe:
@@ -258,17 +258,17 @@ class Guard:
         most = self._bulk_max if path.endswith("/bulk") or "/internal/" in path else self._body_max
         if size > most:
             raise _too_large(most)
-        return _Body(most, self._slow, as_json=as_json or not unsafe)
+        return _BoundedBody(most, self._slow, as_json=as_json or not unsafe)
 
 
-class _Body:
+class _BoundedBody:
     """A body that is read within bounds of size and time."""
 
     __slots__ = ("_as_json", "_done", "_most", "_size", "_slow", "began", "problem", "reader", "receive_more")
 
     receive_more: Receive
 
-    def __init__(self, most: int, slow: _Slow, *, as_json: bool) -> None:
+    def __init__(self, most: int, slow: _SlowBodyTimer, *, as_json: bool) -> None:
         self._most = most
         self._slow = slow
         self._as_json = as_json
@@ -310,20 +310,20 @@ class _Body:
             raise self.problem from None
 
 
-class _Slow:
+class _SlowBodyTimer:
     """Ends the reading of bodies that take too long. One timer for all: one for each would cost more than the rest."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self._reading: set[_Body] = set()
+        self._reading: set[_BoundedBody] = set()
         self._timer: asyncio.TimerHandle | None = None
 
-    def watch(self, body: _Body) -> None:
+    def watch(self, body: _BoundedBody) -> None:
         self._reading.add(body)
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(self._seconds / 4, self._look)
 
-    def leave(self, body: _Body) -> None:
+    def leave(self, body: _BoundedBody) -> None:
         self._reading.discard(body)
 
     def _look(self) -> None:
@@ -338,7 +338,7 @@ class _Slow:
             self._timer = asyncio.get_running_loop().call_later(self._seconds / 4, self._look)
 
 
-class _Answer:
+class _GuardedResponse:
     """Sends an answer with our headers on it, or what is wrong with the request in its place."""
 
     __slots__ = ("_added", "_send", "body", "started")
@@ -346,7 +346,7 @@ class _Answer:
     def __init__(self, send: Send, added: list[tuple[bytes, bytes]]) -> None:
         self._send = send
         self._added = added
-        self.body: _Body | None = None
+        self.body: _BoundedBody | None = None
         self.started = False
 
     async def send(self, message: Message) -> None:
@@ -364,7 +364,7 @@ class _Answer:
         await self._send(message)
 
 
-class _Head:
+class _HeadResponse:
     """Answers a HEAD with the head of what a GET would get. What follows is not sent, and a stream ends at once."""
 
     __slots__ = ("_receive", "_send", "_started")

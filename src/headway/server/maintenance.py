@@ -12,24 +12,24 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from headway.core.errors import StoreError
 from headway.core.log_event import LogEvent
-from headway.maintenance.clock_jumps import JumpWatch
-from headway.maintenance.cron import Ticker
+from headway.maintenance.clock_jumps import ClockJumpDetector
+from headway.maintenance.cron import CronSubmitter
 from headway.maintenance.loop import every
 from headway.maintenance.preemption import EVERY as ROOM_EVERY
-from headway.maintenance.preemption import Steward
+from headway.maintenance.preemption import Preemptor
 from headway.maintenance.pruner import Pruner
 from headway.maintenance.reaper import Reaper
-from headway.maintenance.wait_sampling import Witness
-from headway.metrics.documents import STALE, Retirer
+from headway.maintenance.wait_sampling import WaitSampler
+from headway.metrics.documents import STALE, MetricsCompactor
 from headway.metrics.recorder import PUBLISH_EVERY
 from headway.observability.outage import Outage
 from headway.policy_store.current import LOOK_EVERY
-from headway.policy_store.rule_documents import govern
+from headway.policy_store.rule_documents import write_rules
 from headway.server.gateway.revocation import EVERY as DISMISS_EVERY
-from headway.server.gateway.revocation import Dismissing
-from headway.server.gateway.service import Desk
+from headway.server.gateway.revocation import RevocationEnforcer
+from headway.server.gateway.service import WorkerGateway
 from headway.server.gateway.timeouts import EVERY as OVERTIME_EVERY
-from headway.server.gateway.timeouts import Forgetting, Overtime
+from headway.server.gateway.timeouts import RegistrationPruner, TimeoutEnforcer
 from headway.server.service import Service
 
 log = logging.getLogger("headway.server")
@@ -40,7 +40,7 @@ OPEN_AGAIN = 2.0  # Seconds between tries to open the store.
 
 
 @asynccontextmanager
-async def upkeep(service: Service) -> AsyncIterator[None]:
+async def run_maintenance(service: Service) -> AsyncIterator[None]:
     """Do the chores while the server serves. No leader: any number of servers and workers may do them."""
     keeping = _begin(service)
     try:
@@ -50,7 +50,7 @@ async def upkeep(service: Service) -> AsyncIterator[None]:
         await asyncio.gather(keeping, return_exceptions=True)
 
 
-class Mounted:
+class MountedMaintenance:
     """A layer that begins the chores with the first request, where the application is mounted into another.
 
     Frameworks do not run the lifespan of what is mounted. The chores then end with the loop.
@@ -79,36 +79,36 @@ def _tell_end(keeping: asyncio.Task[None]) -> None:
 
 async def _keep(service: Service) -> None:
     outage = Outage(log)
-    desk = await _open(service, outage)
-    settings, in_force, store = service.app.settings, desk.in_force, desk.store
-    witness, steward = Witness(store, in_force, lambda: 0.0), Steward(store, in_force)
+    gateway = await _open(service, outage)
+    settings, in_force, store = service.app.settings, gateway.in_force, gateway.store
+    wait_sampler, preemptor = WaitSampler(store, in_force, lambda: 0.0), Preemptor(store, in_force)
 
     async def follow() -> None:
         """Learn of the policy, also while polls wait; should whoever applied it have died, put its rules in force."""
         if await in_force.follow(store, every=0):
-            await govern(store, in_force.policy)
+            await write_rules(store, in_force.policy)
 
     async def look() -> float | None:
         """Sample what jobs wait for, if nobody but us serves any workers."""
-        return await witness() if desk.roster.count else None
+        return await wait_sampler() if gateway.registry.count else None
 
     async def make_room() -> float | None:
         """The same for room on the ladder."""
-        return await steward() if desk.roster.count else None
+        return await preemptor() if gateway.registry.count else None
 
-    jumps = JumpWatch(settings.dead_after)
-    reaper = Reaper(store, in_force, settings.dead_after, tallies=desk.tallies, jumps=jumps)
+    jumps = ClockJumpDetector(settings.dead_after)
+    reaper = Reaper(store, in_force, settings.dead_after, recorder=gateway.recorder, jumps=jumps)
     chores: list[tuple[str, float, Callable[[], Awaitable[float | None]]]] = [
-        ("overtime", OVERTIME_EVERY, Overtime(store, in_force, desk.roster, tallies=desk.tallies)),
-        ("dismissing", DISMISS_EVERY, Dismissing(desk, service.tokens)),
-        ("forgetting", FORGET_EVERY, Forgetting(store, desk.roster)),
-        ("learning", LEARN_EVERY, desk.learn),
-        ("scores", PUBLISH_EVERY, lambda: service.scores.settle(store, desk.tallies)),
-        ("counters", PUBLISH_EVERY, lambda: desk.tallies.publish(store)),
-        ("retirer", STALE / 5, Retirer(store)),
+        ("overtime", OVERTIME_EVERY, TimeoutEnforcer(store, in_force, gateway.registry, recorder=gateway.recorder)),
+        ("dismissing", DISMISS_EVERY, RevocationEnforcer(gateway, service.tokens)),
+        ("forgetting", FORGET_EVERY, RegistrationPruner(store, gateway.registry)),
+        ("learning", LEARN_EVERY, gateway.learn),
+        ("scores", PUBLISH_EVERY, lambda: service.scores.settle(store, gateway.recorder)),
+        ("counters", PUBLISH_EVERY, lambda: gateway.recorder.publish(store)),
+        ("retirer", STALE / 5, MetricsCompactor(store)),
         ("reaper", settings.heartbeat / 6, reaper),
         ("pruner", settings.heartbeat, Pruner(store, in_force, jumps)),
-        ("ticker", 5.0, Ticker(store, desk.knows)),
+        ("ticker", 5.0, CronSubmitter(store, gateway.knows)),
         ("witness", 1.0, look),
         ("steward", ROOM_EVERY, make_room),
         ("policy", LOOK_EVERY, follow),
@@ -119,17 +119,17 @@ async def _keep(service: Service) -> None:
                 group.create_task(every(interval, chore, name=name, outage=outage))
     finally:
         with contextlib.suppress(StoreError):
-            await desk.tallies.retire(store)
+            await gateway.recorder.retire(store)
 
 
-async def _open(service: Service, outage: Outage) -> Desk:
+async def _open(service: Service, outage: Outage) -> WorkerGateway:
     """Open the store, however long that takes: a server that cannot reach it says so to whoever asks."""
     while True:
         try:
-            desk = await service.desk()
+            gateway = await service.gateway()
         except StoreError as problem:
             outage.failed("open", problem, retry_in=OPEN_AGAIN)
             await asyncio.sleep(OPEN_AGAIN)
         else:
             outage.succeeded("open")
-            return desk
+            return gateway

@@ -10,7 +10,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from headway.core.policy.document import Policy
-from headway.metrics.export import Family, measure
+from headway.metrics.export import MetricFamily, collect
 from headway.stores.base import Store
 
 
@@ -20,13 +20,13 @@ async def render(store: Store, policy: Policy, accept: str = "") -> tuple[bytes,
     Whichever process is asked, the answer is the same; nothing is kept between two of them.
     """
     registry = CollectorRegistry()
-    registry.register(_Once(await measure(store, policy)))
+    registry.register(_Once(await collect(store, policy)))
     encode, content_type = choose_encoder(accept)
     return encode(registry), content_type
 
 
 class _Once(Collector):
-    def __init__(self, families: Iterable[Family]) -> None:
+    def __init__(self, families: Iterable[MetricFamily]) -> None:
         self._families = families
 
     def collect(self) -> Iterator[Metric]:

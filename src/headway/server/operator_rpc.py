@@ -11,9 +11,9 @@ from typing import Any, assert_never
 import msgspec
 
 from headway.core.errors import ConfigError
-from headway.core.job import Job, JobId, State
+from headway.core.job import JobId, JobRecord, State
 from headway.estimates.history import LEARNED
-from headway.metrics.documents import TALLIES
+from headway.metrics.documents import METRICS
 from headway.observability.job_output import OUTPUT
 from headway.policy_store.catalogue import CRONS
 from headway.policy_store.rule_documents import PAUSES, POLICY
@@ -29,7 +29,7 @@ PAGE_MAX = 100  # Jobs of one answer,
 PAGE_BYTES = 3 << 20  # which ends with the job that reaches this; in the answer they take a third more.
 NUMBER_MAX = 1 << 53  # Beyond it some stores count no longer one by one.
 # Kinds that may be read. Only policies, the number of the policy in force, and pauses may be written.
-DOCUMENTS = (POLICIES, RULES, TALLIES, LEARNED, CRONS, OUTPUT)
+DOCUMENTS = (POLICIES, RULES, METRICS, LEARNED, CRONS, OUTPUT)
 
 
 class Get(msgspec.Struct, frozen=True):
@@ -62,7 +62,7 @@ class Cancel(msgspec.Struct, frozen=True):
     reason: str = "cancelled"
 
 
-class Retry(msgspec.Struct, frozen=True):
+class RetryCommand(msgspec.Struct, frozen=True):
     job_ids: list[JobId]
 
 
@@ -72,7 +72,7 @@ class Purge(msgspec.Struct, frozen=True):
     limit: int
 
 
-class Drain(msgspec.Struct, frozen=True):
+class DrainCommand(msgspec.Struct, frozen=True):
     worker_id: str
 
 
@@ -94,13 +94,13 @@ class Greeting(msgspec.Struct, frozen=True):
 class Jobs(msgspec.Struct, frozen=True):
     """Jobs that were read or found, in order. ``more``: the answer is full, ask for the rest."""
 
-    jobs: list[Job | None]
+    jobs: list[JobRecord | None]
     more: bool = False
 
 
 Looking = Get | Find | GetStats | GetStanding | Greet | Read
-Changing = Cancel | Retry
-Ruling = Purge | Drain | Write
+Changing = Cancel | RetryCommand
+Ruling = Purge | DrainCommand | Write
 Question = Looking | Changing | Ruling
 
 # By the scope that they need: the last part of the path, and what is asked.
@@ -112,8 +112,8 @@ LOOKING: dict[str, type[Looking]] = {
     "greet": Greet,
     "read": Read,
 }
-CHANGING: dict[str, type[Changing]] = {"cancel": Cancel, "retry": Retry}
-RULING: dict[str, type[Ruling]] = {"purge": Purge, "drain": Drain, "write": Write}
+CHANGING: dict[str, type[Changing]] = {"cancel": Cancel, "retry": RetryCommand}
+RULING: dict[str, type[Ruling]] = {"purge": Purge, "drain": DrainCommand, "write": Write}
 
 _PATHS = {
     asked: f"{PATH}/{family}/{name}"
@@ -139,7 +139,7 @@ async def perform(store: Store, question: Question) -> Any:
         case GetStats():
             return await store.stats()
         case GetStanding(job_id):
-            return await store.standing(job_id)
+            return await store.diagnose_job(job_id)
         case Greet():
             return Greeting((await store.snapshot()).now_at, FORMAT, __version__)
         case Read(kind, name):
@@ -148,13 +148,13 @@ async def perform(store: Store, question: Question) -> Any:
             return await store.read(kind, name)
         case Cancel(job_ids, reason):
             return await store.cancel(_bounded(job_ids), reason[:200])
-        case Retry(job_ids):
+        case RetryCommand(job_ids):
             return await store.retry(_bounded(job_ids))
         case Purge(states, job_ids, limit):
             if not 1 <= limit <= IDS_MAX:
                 raise ConfigError(f"at most {IDS_MAX} jobs are removed at a time")
             return await store.purge(states, None if job_ids is None else _bounded(job_ids), limit=limit)
-        case Drain(worker_id):
+        case DrainCommand(worker_id):
             return await store.drain(worker_id)
         case Write(kind, name, body, if_version):
             _check_document(kind, name, body)
@@ -163,9 +163,9 @@ async def perform(store: Store, question: Question) -> Any:
             assert_never(question)
 
 
-async def _page(jobs: AsyncIterator[Job | None]) -> Jobs:
+async def _page(jobs: AsyncIterator[JobRecord | None]) -> Jobs:
     """Read jobs until an answer is full."""
-    found: list[Job | None] = []
+    found: list[JobRecord | None] = []
     size = 0
     async for job in jobs:
         if size >= PAGE_BYTES:
@@ -175,7 +175,7 @@ async def _page(jobs: AsyncIterator[Job | None]) -> Jobs:
     return Jobs(found)
 
 
-def _size(job: Job) -> int:
+def _size(job: JobRecord) -> int:
     """Return about how many bytes of a job its submitter and its worker chose."""
     errors = [job.error, *(attempt.error for attempt in job.history)]
     texts = sum(len(error.message) + len(error.traceback) for error in errors if error is not None)

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from starlette.responses import Response
 
-from headway.core.job import Job
+from headway.core.job import JobRecord
 from headway.core.policy.document import Policy
 from headway.server.problems import Problem
 from headway.server.serializers import task_values
@@ -69,7 +69,7 @@ async def task_page(
     return page.answer(None)
 
 
-def listed_task(job: Job, policy: Policy, include: Collection[str] = ()) -> dict[str, Any]:
+def listed_task(job: JobRecord, policy: Policy, include: Collection[str] = ()) -> dict[str, Any]:
     """Return a task as lists show it: without parameters and results that are large, unless they are asked for."""
     sizes = {"parameters": len(job.payload), "result": len(job.result or b"")}
     omitted = [name for name in LARGE if sizes[name] > LISTED_MAX and name not in include]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from headway.client.settings import UNLIMITED, Settings
 from headway.core.policy.units import parse_rate
 from headway.security.tickets import TICKET_MS
-from headway.server.auth import Caller
+from headway.server.auth import Principal
 from headway.server.problems import Problem
 
 TOKENS_KEPT = 10_000  # Tokens whose rates a process remembers.
@@ -59,7 +59,7 @@ class Quotas:
         self._held: Counter[str] = Counter()
         self._tickets: dict[str, deque[float]] = {}  # By token: when those of its tickets expire that are unused.
 
-    def submit(self, caller: Caller, number: int = 1) -> None:
+    def submit(self, caller: Principal, number: int = 1) -> None:
         """Count so many submits, or refuse all of them. Raises ``Problem``."""
         rate = caller.rate or self._settings().token_rate
         if caller.token_id is None or rate == UNLIMITED:

@@ -10,8 +10,8 @@ from fastapi import APIRouter, Request
 from fastapi.routing import APIRoute
 from starlette.responses import Response
 
-from headway.core.suggest import nearest
-from headway.server.auth import Caller, Scope, authorise
+from headway.core.suggest import did_you_mean
+from headway.server.auth import Principal, Scope, authorise
 from headway.server.guard import DEPTH_MAX, too_deep
 from headway.server.problems import FIELD_MAX, PROBLEM_JSON, STATUSES, Problem
 
@@ -134,7 +134,8 @@ def _check_names(given: Iterable[tuple[str, str]], known: Mapping[str, bool]) ->
         if name not in known:
             names = f"parameters: {', '.join(sorted(known))}" if known else "it takes none"
             raise Problem(
-                "invalid", f"no parameter {name[:FIELD_MAX]!r} here{nearest(name[:FIELD_MAX], list(known))} ({names})"
+                "invalid",
+                f"no parameter {name[:FIELD_MAX]!r} here{did_you_mean(name[:FIELD_MAX], list(known))} ({names})",
             )
         if name in seen and not known[name]:
             raise Problem("invalid", f"{name} is given twice; it takes one value")
@@ -175,9 +176,9 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return members
 
 
-def caller_of(request: Request) -> Caller:
+def caller_of(request: Request) -> Principal:
     """Tell who asks."""
-    caller: Caller = request.state.caller
+    caller: Principal = request.state.caller
     return caller
 
 

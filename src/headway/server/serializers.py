@@ -9,7 +9,7 @@ import msgspec
 
 from headway.client.codec import raw_payload
 from headway.core.errors import JobError, PayloadError
-from headway.core.job import Attempt, Job, State
+from headway.core.job import Attempt, JobRecord, State
 from headway.core.policy.document import Policy
 from headway.core.policy.estimate import Estimate
 from headway.core.policy.lanes import effective_lane
@@ -22,7 +22,7 @@ ATTEMPTS_SHOWN = 100  # The newest attempts that an answer lists; a task may hav
 TRACEBACKS_SHOWN = 10  # The newest of them that keep their traceback: one takes up to 32 kB.
 
 
-def task_values(job: Job, policy: Policy, *, omitted: Collection[str] = ()) -> dict[str, Any]:
+def task_values(job: JobRecord, policy: Policy, *, omitted: Collection[str] = ()) -> dict[str, Any]:
     """Return every field of a task but those that say when it will run. Stored JSON passes through undecoded.
 
     ``omitted``: parameters or result, or both; they are null then.
@@ -60,12 +60,12 @@ def task_values(job: Job, policy: Policy, *, omitted: Collection[str] = ()) -> d
     }
 
 
-def retries(job: Job) -> int:
+def retries(job: JobRecord) -> int:
     """Count how often a job was queued again: every attempt but the one under way, or the last."""
     return job.attempts if job.state is State.QUEUED else max(0, job.attempts - 1)
 
 
-def trace_id(job: Job) -> str:
+def trace_id(job: JobRecord) -> str:
     """Give a task's trace id: its own, or one made of its id."""
     return shown_trace(job.trace_id, job.job_id)
 
@@ -83,7 +83,7 @@ def estimate_values(estimate: Estimate | None, position: int | None = None) -> d
     return {"position": place, "p50": estimate.p50, "p90": estimate.p90, "basis": estimate.basis}
 
 
-def ending_values(job: Job) -> dict[str, Any]:
+def ending_values(job: JobRecord) -> dict[str, Any]:
     """Say how a job ended."""
     return {
         "status": job.state.value,
@@ -125,7 +125,7 @@ def _error(error: JobError | None) -> dict[str, Any] | None:
     }
 
 
-def _result(job: Job) -> msgspec.Raw | None:
+def _result(job: JobRecord) -> msgspec.Raw | None:
     return None if job.result is None else _raw(job.result)
 
 

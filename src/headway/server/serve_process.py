@@ -12,15 +12,15 @@ import msgspec
 
 from headway.client.app import Headway
 from headway.observability.logs import configure_logs
-from headway.runtime.os_support import calm_collector, die_with_parent
+from headway.runtime.os_support import die_with_parent, tune_gc
 from headway.security.binding import reaches_only_here
 from headway.server.api import headway_api
-from headway.server.uvicorn_server import Server, address_of, announce, check_door
+from headway.server.uvicorn_server import UvicornServer, address_of, announce, check_auth
 
 VARIABLE = "HEADWAY_SERVING"  # Not an argument: those are there for everybody to see, and addresses hold passwords.
 
 
-class Serving(msgspec.Struct, frozen=True, kw_only=True):
+class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What a process of ``headway serve`` is to do."""
 
     descriptor: int
@@ -32,14 +32,14 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True):
     tls: dict[str, str] = {}
 
 
-async def serve(serving: Serving, listener: socket.socket) -> None:
+async def serve(serving: ServeConfig, listener: socket.socket) -> None:
     """Serve until a signal says to leave."""
     app = _app(serving)
-    await check_door(await app.client.store(), app.settings)
-    calm_collector()
+    await check_auth(await app.client.store(), app.settings)
+    tune_gc()
     may_open = reaches_only_here(app.settings.host)
     api = headway_api(app, hosts=serving.hosts, origins=serving.origins, may_open=may_open)
-    server = Server(api, listener, **serving.tls)
+    server = UvicornServer(api, listener, **serving.tls)
     announce(address_of(listener, tls=bool(serving.tls)))
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -47,7 +47,7 @@ async def serve(serving: Serving, listener: socket.socket) -> None:
     await server.run_here()
 
 
-def _app(serving: Serving) -> Headway:
+def _app(serving: ServeConfig) -> Headway:
     if serving.app is None:
         return Headway(**serving.settings)
     from headway.client.loading import load_app
@@ -59,7 +59,7 @@ def _app(serving: Serving) -> Headway:
 
 def main() -> None:
     die_with_parent()
-    serving = msgspec.json.decode(os.environ.pop(VARIABLE).encode(), type=Serving)
+    serving = msgspec.json.decode(os.environ.pop(VARIABLE).encode(), type=ServeConfig)
     configure_logs(serving.settings.get("log"), serving.log_level)
     listener = socket.socket(fileno=serving.descriptor)
     try:

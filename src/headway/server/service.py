@@ -14,21 +14,21 @@ from headway.client.app import Headway
 from headway.client.client import Client
 from headway.core.policy.document import Policy
 from headway.core.policy.estimate import Forecast
-from headway.core.policy.positions import Places
-from headway.estimates.accuracy import Scores
-from headway.estimates.forecaster import Foresight
+from headway.core.policy.positions import QueuePositions
+from headway.estimates.accuracy import EstimateAccuracy
+from headway.estimates.forecaster import Forecaster
 from headway.observability.store_check import StoreCheck
-from headway.protocol.sessions import Addresses
+from headway.protocol.sessions import AddressSigner
 from headway.security.tokens import Tokens
-from headway.server.auth import Limiter
-from headway.server.gateway.service import Desk
+from headway.server.auth import FailureLimiter
+from headway.server.gateway.service import WorkerGateway
 from headway.server.instances import Instances
 from headway.server.problems import Problem
 from headway.server.quotas import Quotas
-from headway.server.sessions.admission import Sessions
-from headway.server.shared_read import Lookout, Picture
-from headway.server.submit_batcher import Intake
-from headway.server.task_catalogue import KnownTasks, Variants
+from headway.server.sessions.admission import SessionBroker
+from headway.server.shared_read import Coalescer, QueueView
+from headway.server.submit_batcher import SubmitBatcher
+from headway.server.task_catalogue import TaskCache, TaskOptionCache
 from headway.stores.base import Store
 
 STREAMS_MAX = 10_000
@@ -41,18 +41,18 @@ class Service:
 
     def __init__(self, app: Headway, *, may_open: bool = True) -> None:
         self.app = app
-        self.known = KnownTasks(app)
-        self.variants = Variants()
-        self.intake = Intake(app)
+        self.known = TaskCache(app)
+        self.variants = TaskOptionCache()
+        self.submit_batcher = SubmitBatcher(app)
         self.tokens = Tokens(self.store, may_open=may_open)
-        self.limiter = Limiter()
+        self.limiter = FailureLimiter()
         self.quotas = Quotas(lambda: app.settings)
-        self.addresses = Addresses(self.store)
+        self.addresses = AddressSigner(self.store)
         self.instances = Instances(self.store, f"{socket.gethostname()}:{os.getpid()}")
-        self.pictures: Lookout[Picture] = Lookout(self._look)
-        self.scores = Scores()
-        self._foresight = Foresight()
-        self._forecasts: Lookout[Forecast] = Lookout(self._look_ahead)
+        self.pictures: Coalescer[QueueView] = Coalescer(self._look)
+        self.scores = EstimateAccuracy()
+        self._forecaster = Forecaster()
+        self._forecasts: Coalescer[Forecast] = Coalescer(self._look_ahead)
         self.keeping: asyncio.Task[None] | None = None  # What does the chores.
         self.check = StoreCheck(self._snapshot)
         self.listing = asyncio.Semaphore(LISTS_MAX)
@@ -60,8 +60,8 @@ class Service:
         # By token: how many streams it has open, and what is done once it is good no more. One look for all of them.
         self._endings: dict[str | None, tuple[int, asyncio.Future[None]]] = {}
         self._stopping: asyncio.Future[None] | None = None
-        self._desk: Desk | None = None
-        self._sessions: Sessions | None = None
+        self._gateway: WorkerGateway | None = None
+        self._sessions: SessionBroker | None = None
 
     @property
     def client(self) -> Client:
@@ -74,14 +74,14 @@ class Service:
     async def _snapshot(self) -> object:
         return await (await self.store()).snapshot()
 
-    async def desk(self) -> Desk:
+    async def gateway(self) -> WorkerGateway:
         """Give what serves the workers that come over HTTP."""
-        if self._desk is None:
+        if self._gateway is None:
             store = await self.store()
-            if self._desk is None:
-                desk = self._desk = Desk(store, self.app.in_force)
-                self.stopping.add_done_callback(lambda _: desk.stop())
-        return self._desk
+            if self._gateway is None:
+                gateway = self._gateway = WorkerGateway(store, self.app.in_force)
+                self.stopping.add_done_callback(lambda _: gateway.stop())
+        return self._gateway
 
     async def policy(self) -> Policy:
         """Give the policy in force."""
@@ -136,17 +136,17 @@ class Service:
             raise Problem("too_many_streams", f"{self.streams:,} streams are open here; try again later")
 
     @property
-    def sessions(self) -> Sessions:
+    def sessions(self) -> SessionBroker:
         """The interactive sessions that this process has admitted."""
         if self._sessions is None:
-            self._sessions = Sessions(self)
+            self._sessions = SessionBroker(self)
         return self._sessions
 
     async def close(self) -> None:
         if self._sessions is not None:
             await self._sessions.close()
-        if self._desk is not None:
-            await self._desk.close()
+        if self._gateway is not None:
+            await self._gateway.close()
         await self.app.aclose()
 
     async def forecast(self) -> Forecast:
@@ -154,12 +154,12 @@ class Service:
         return await self._forecasts.recent(FORECAST_AGE)
 
     async def _look_ahead(self) -> Forecast:
-        return await self._foresight.look(await self.store(), await self.policy())
+        return await self._forecaster.look(await self.store(), await self.policy())
 
-    async def _look(self) -> Picture:
+    async def _look(self) -> QueueView:
         snapshot = await (await self.store()).snapshot()
         views = {view.key: view for view in snapshot.classes}
-        return Picture(snapshot, views, Places(snapshot, self.app.policy))
+        return QueueView(snapshot, views, QueuePositions(snapshot, self.app.policy))
 
 
 def service_of(connection: HTTPConnection) -> Service:

@@ -8,25 +8,25 @@ from collections.abc import Awaitable, Callable
 from typing import Generic, NamedTuple, TypeVar
 
 from headway.core.job import ClassKey
-from headway.core.policy.positions import Places
+from headway.core.policy.positions import QueuePositions
 from headway.core.snapshot import ClassView, Snapshot
 
 T = TypeVar("T")
 
 
-class Picture(NamedTuple):
+class QueueView(NamedTuple):
     """What waits, at one moment: for all who asked then."""
 
     snapshot: Snapshot
     views: dict[ClassKey, ClassView]
-    places: Places
+    places: QueuePositions
 
     @property
     def now_at(self) -> int:
         return self.snapshot.now_at
 
 
-class Lookout(Generic[T]):
+class Coalescer(Generic[T]):
     """Shares looks: whoever asks gets one that began after they asked, and nobody looks twice at a time."""
 
     def __init__(self, look: Callable[[], Awaitable[T]]) -> None:

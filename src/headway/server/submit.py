@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from headway.client.task import Call, Task
-from headway.core.diagnostics import AHEAD_COUNTED, Standing
+from headway.core.diagnostics import AHEAD_COUNTED, JobDiagnostics
 from headway.core.errors import HeadwayError, PayloadTooLarge, StoreUnavailable
-from headway.core.job import PAYLOAD_VERSION, ClassKey, Job, State, Submitted
+from headway.core.job import PAYLOAD_VERSION, ClassKey, JobRecord, State, SubmitReply
 from headway.core.policy.document import Policy
 from headway.core.policy.estimate import Estimate, Forecast, Spot, next_place, spot_of
-from headway.core.policy.positions import Places, position
+from headway.core.policy.positions import QueuePositions, position
 from headway.core.policy.why import Reason, why
 from headway.core.suggest import cut
 from headway.observability.traces import taken_trace
-from headway.server.auth import Caller, tenant_for
+from headway.server.auth import Principal, tenant_for
 from headway.server.problems import DETAIL_MAX, Problem, problem_of
 from headway.server.routing import check_depth
 from headway.server.schemas.rest import NO_CONTROLS, NewTask
@@ -24,7 +24,7 @@ from headway.server.service import Service
 from headway.stores.paging import get_in_steps, without_values
 
 
-class Kept(NamedTuple):
+class SubmitResult(NamedTuple):
     """A task that the store has: its id, where it stands, and its place while it waits.
 
     The place is its own; what else the estimate says may be shared with its neighbours.
@@ -37,7 +37,9 @@ class Kept(NamedTuple):
     deduplicated: bool = False
 
 
-async def make_call(service: Service, caller: Caller, new: NewTask, *, key: str | None, trace: str | None) -> Call[Any]:
+async def make_call(
+    service: Service, caller: Principal, new: NewTask, *, key: str | None, trace: str | None
+) -> Call[Any]:
     """Check a body against the catalogue and the policy. Raises what does not fit."""
     if key is not None and new.idempotency_key not in (None, key):
         raise Problem("invalid", "Idempotency-Key and idempotency_key differ; give one of them")
@@ -49,7 +51,7 @@ async def make_call(service: Service, caller: Caller, new: NewTask, *, key: str 
     return _call(service, caller, new, task, key or new.idempotency_key, taken_trace(trace) or new.trace_id)
 
 
-async def make_calls(service: Service, caller: Caller, news: Sequence[NewTask]) -> list[Call[Any]]:
+async def make_calls(service: Service, caller: Principal, news: Sequence[NewTask]) -> list[Call[Any]]:
     """Check all bodies. Raises ``Problem`` naming the index of one that does not fit."""
     service.quotas.submit(caller, len(news))
     await service.app.follow_policy()
@@ -69,7 +71,7 @@ async def make_calls(service: Service, caller: Caller, news: Sequence[NewTask]) 
 
 
 def _call(
-    service: Service, caller: Caller, new: NewTask, task: Task[Any, Any, Any], key: str | None, trace: str | None
+    service: Service, caller: Principal, new: NewTask, task: Task[Any, Any, Any], key: str | None, trace: str | None
 ) -> Call[Any]:
     if not task.options.persist:
         raise Problem("not_stored", f"task {task.name} is transient: over HTTP there would be nothing to ask for")
@@ -91,17 +93,17 @@ def _call(
     return call
 
 
-async def submit(service: Service, calls: Sequence[Call[Any]]) -> list[Kept]:
+async def submit(service: Service, calls: Sequence[Call[Any]]) -> list[SubmitResult]:
     """Keep all or none. Gives each with its place."""
     if len(calls) == 1:
-        answer = await service.intake.submit(calls[0])
+        answer = await service.submit_batcher.submit(calls[0])
         keep = _known_kept if answer.deduplicated else _one_kept
         return [await keep(service, calls[0], answer)]
     answers = await service.app.submit_calls(calls)
     return await _kept(service, calls, answers)
 
 
-async def _kept(service: Service, calls: Sequence[Call[Any]], answers: Sequence[Submitted]) -> list[Kept]:
+async def _kept(service: Service, calls: Sequence[Call[Any]], answers: Sequence[SubmitReply]) -> list[SubmitResult]:
     """Place the jobs of a bulk: they are the last of their classes, in their order."""
     known = await _known(service, [answer for answer in answers if answer.deduplicated])
     picture = await service.pictures.fresh()
@@ -113,7 +115,7 @@ async def _kept(service: Service, calls: Sequence[Call[Any]], answers: Sequence[
                 terms, found_in = call.terms, classes.setdefault(call.new.class_key, [])
             found_in.append(index)
     forecast = await service.forecast()
-    placed: dict[int, Kept] = {}
+    placed: dict[int, SubmitResult] = {}
     for key, indexes in classes.items():
         view = picture.views.get(key)
         # Where tenants share, each job has a place of its own; nobody is told a wrong one.
@@ -122,19 +124,19 @@ async def _kept(service: Service, calls: Sequence[Call[Any]], answers: Sequence[
             places = _spread(picture.places, key, waiting, indexes)
             made = _foresee_last(forecast, [calls[index] for index in indexes], max(0, waiting - len(indexes)))
             for index, place, estimate in zip(indexes, places, made, strict=True):
-                placed[index] = Kept(answers[index].job_id, State.QUEUED, place, estimate)
+                placed[index] = SubmitResult(answers[index].job_id, State.QUEUED, place, estimate)
             service.scores.give_many([answers[index].job_id for index in indexes], key.lane, made, picture.now_at)
     return [
         placed[index]
         if index in placed
-        else Kept(answer.job_id, State.QUEUED, None)
+        else SubmitResult(answer.job_id, State.QUEUED, None)
         if not answer.deduplicated
-        else Kept(answer.job_id, _state(known.get(answer.job_id)), None, deduplicated=True)
+        else SubmitResult(answer.job_id, _state(known.get(answer.job_id)), None, deduplicated=True)
         for index, answer in enumerate(answers)
     ]
 
 
-def _spread(places: Places, key: ClassKey, waiting: int, indexes: Sequence[int]) -> list[int]:
+def _spread(places: QueuePositions, key: ClassKey, waiting: int, indexes: Sequence[int]) -> list[int]:
     """Give the places of the last jobs of a class: of the first and the last as they are, in between evenly."""
     count = len(indexes)
     first, last = places.of(key, max(0, waiting - count)), places.of(key, max(0, waiting - 1))
@@ -142,36 +144,36 @@ def _spread(places: Places, key: ClassKey, waiting: int, indexes: Sequence[int])
     return [first + (last - first) * number // steps for number in range(count)]
 
 
-def _state(job: Job | None) -> State:
+def _state(job: JobRecord | None) -> State:
     return State.QUEUED if job is None else job.state
 
 
-async def _one_kept(service: Service, call: Call[Any], answer: Submitted) -> Kept:
+async def _one_kept(service: Service, call: Call[Any], answer: SubmitReply) -> SubmitResult:
     """Place one new job: last of its class, unless tenants share that."""
     picture = await service.pictures.fresh()
     key = call.new.class_key
     view = picture.views.get(key)
     forecast = await service.forecast()
     if view is not None and view.fair:
-        standing = await (await service.store()).standing(answer.job_id)
-        found = None if standing is None else estimate_from(standing, forecast, service.app.policy)
+        diagnosis = await (await service.store()).diagnose_job(answer.job_id)
+        found = None if diagnosis is None else estimate_from(diagnosis, forecast, service.app.policy)
         if found is None:  # Somebody was quick: it has begun.
-            return Kept(answer.job_id, State.QUEUED, 0, Estimate(0.0, 0.0, 0, "learned"))
+            return SubmitResult(answer.job_id, State.QUEUED, 0, Estimate(0.0, 0.0, 0, "learned"))
         service.scores.give(answer.job_id, key.lane, found, picture.now_at)
-        return Kept(answer.job_id, State.QUEUED, found.position, found)
+        return SubmitResult(answer.job_id, State.QUEUED, found.position, found)
     waiting = 0 if view is None else view.waiting
     ahead = max(0, waiting - (0 if call.new.delay_ms or call.new.due_at else 1))
     found = _foresee(forecast, call, ahead)
     service.scores.give(answer.job_id, key.lane, found, picture.now_at)
-    return Kept(answer.job_id, State.QUEUED, picture.places.of(key, ahead), found)
+    return SubmitResult(answer.job_id, State.QUEUED, picture.places.of(key, ahead), found)
 
 
 def _foresee(forecast: Forecast, call: Call[Any], ahead: int) -> Estimate:
     """Say when a new job will start that is last of its class."""
     new = call.new
-    if new.limits or forecast.book.binds(new.task, new.tenant):  # Where it stands there is not known yet.
+    if new.limits or forecast.rule_index.may_limit(new.task, new.tenant):  # Where it stands there is not known yet.
         return Estimate()
-    due_at = new.due_at or (forecast.survey.now_at + new.delay_ms if new.delay_ms else None)
+    due_at = new.due_at or (forecast.queue.now_at + new.delay_ms if new.delay_ms else None)
     return forecast.near(Spot(new.class_key, new.task, None, ahead, due_at=due_at))
 
 
@@ -186,27 +188,27 @@ def _foresee_last(forecast: Forecast, calls: Sequence[Call[Any]], first: int) ->
     return found
 
 
-def estimate_from(standing: Standing, forecast: Forecast, policy: Policy) -> Estimate | None:
+def estimate_from(diagnosis: JobDiagnostics, forecast: Forecast, policy: Policy) -> Estimate | None:
     """Say when a job will start, by a look ahead that others share; its place is as it is now. None once it began."""
-    place = position(standing, policy)
+    place = position(diagnosis, policy)
     if place is None:
         return None
-    made = forecast.of(spot_of(standing, forecast.survey))
+    made = forecast.of(spot_of(diagnosis, forecast.queue))
     # Beyond what the store counts, the place too is an estimate.
-    place = place if standing.ahead < AHEAD_COUNTED else made.position
+    place = place if diagnosis.ahead < AHEAD_COUNTED else made.position
     return Estimate(made.p50, made.p90, place, made.basis)
 
 
-async def _known_kept(service: Service, _: Call[Any], answer: Submitted) -> Kept:
+async def _known_kept(service: Service, _: Call[Any], answer: SubmitReply) -> SubmitResult:
     """Place the job that stands in for one."""
     job = (await _known(service, [answer])).get(answer.job_id)
     if job is None:
-        return Kept(answer.job_id, State.QUEUED, None, deduplicated=True)
-    found = (await stand(service, job))[0]
-    return Kept(job.job_id, job.state, None if found is None else found.position, found, deduplicated=True)
+        return SubmitResult(answer.job_id, State.QUEUED, None, deduplicated=True)
+    found = (await describe_waiting(service, job))[0]
+    return SubmitResult(job.job_id, job.state, None if found is None else found.position, found, deduplicated=True)
 
 
-async def _known(service: Service, answers: Sequence[Submitted]) -> dict[str, Job]:
+async def _known(service: Service, answers: Sequence[SubmitReply]) -> dict[str, JobRecord]:
     if not answers:
         return {}
     try:
@@ -216,15 +218,15 @@ async def _known(service: Service, answers: Sequence[Submitted]) -> dict[str, Jo
         return {}
 
 
-async def stand(service: Service, job: Job) -> tuple[Estimate | None, list[Reason]]:
+async def describe_waiting(service: Service, job: JobRecord) -> tuple[Estimate | None, list[Reason]]:
     """Say where a job stands: its place, when it will start and why it waits; nothing once it has begun."""
     if job.state is not State.QUEUED:
         return None, []
-    standing = await (await service.store()).standing(job.job_id)
-    if standing is None:
+    diagnosis = await (await service.store()).diagnose_job(job.job_id)
+    if diagnosis is None:
         return None, []
     policy = await service.policy()
-    found = estimate_from(standing, await service.forecast(), policy)
+    found = estimate_from(diagnosis, await service.forecast(), policy)
     if found is not None:
-        service.scores.give(job.job_id, job.lane, found, standing.survey.now_at)
-    return found, why(standing, policy)
+        service.scores.give(job.job_id, job.lane, found, diagnosis.queue.now_at)
+    return found, why(diagnosis, policy)

@@ -9,14 +9,14 @@ from typing import Any
 from headway.client.app import Headway
 from headway.client.task import Call
 from headway.core.errors import StoreError
-from headway.core.job import Submitted
+from headway.core.job import SubmitReply
 
 BATCH = 100
 
-_Waiting = tuple[Call[Any], asyncio.Future[Submitted]]
+_Waiting = tuple[Call[Any], asyncio.Future[SubmitReply]]
 
 
-class Intake:
+class SubmitBatcher:
     """Submits one call after the other as if each came alone; nobody waits for another to come."""
 
     def __init__(self, app: Headway) -> None:
@@ -24,9 +24,9 @@ class Intake:
         self._waiting: list[_Waiting] = []
         self._under_way: asyncio.Task[None] | None = None
 
-    async def submit(self, call: Call[Any]) -> Submitted:
+    async def submit(self, call: Call[Any]) -> SubmitReply:
         """Submit a call. Raises what its own job meets, never what another's does."""
-        answer: asyncio.Future[Submitted] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[SubmitReply] = asyncio.get_running_loop().create_future()
         self._waiting.append((call, answer))
         if self._under_way is None or self._under_way.done():
             self._under_way = asyncio.create_task(self._send())

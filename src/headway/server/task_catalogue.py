@@ -8,7 +8,7 @@ from collections import OrderedDict
 from typing import Any
 
 from headway.client.app import Headway
-from headway.client.remote_task import named_only, stand_in
+from headway.client.remote_task import task_from_catalogue, untyped_task
 from headway.client.task import Task
 from headway.policy_store.catalogue import TaskEntry, read_tasks
 from headway.server.schemas.rest import NewTask
@@ -18,7 +18,7 @@ LOOK_MISSED = 1.0  # and after a name that was not in it.
 NAMED_MAX = 1_000  # Names without a task that are remembered.
 
 
-class KnownTasks:
+class TaskCache:
     """Finds a task by name. The catalogue is read at most once in a while, however often somebody asks."""
 
     def __init__(self, app: Headway) -> None:
@@ -41,7 +41,7 @@ class KnownTasks:
             return self._by_name(name)
         task = self._tasks.get(name)
         if task is None:
-            task = self._tasks[name] = stand_in(self._app, entry)
+            task = self._tasks[name] = task_from_catalogue(self._app, entry)
         return task
 
     async def entries(self) -> list[TaskEntry]:
@@ -58,13 +58,13 @@ class KnownTasks:
     def _by_name(self, name: str) -> Task[Any, Any, Any]:
         task = self._named.get(name)
         if task is None:
-            task = self._named[name] = named_only(self._app, name)
+            task = self._named[name] = untyped_task(self._app, name)
             if len(self._named) > NAMED_MAX:
                 self._named.popitem(last=False)
         return task
 
 
-class Variants:
+class TaskOptionCache:
     """Tasks with options of a call, as callers ask for them again and again: made once, not for each job."""
 
     def __init__(self) -> None:

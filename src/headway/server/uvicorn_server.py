@@ -15,7 +15,7 @@ from headway.client.settings import Settings
 from headway.core.errors import ConfigError
 from headway.security.binding import check_bind
 from headway.security.tokens import any_tokens
-from headway.server.connection_limits import NoFalseAlarms
+from headway.server.connection_limits import HandshakeLogFilter
 from headway.server.guard import UVICORN
 from headway.server.service import Service
 from headway.stores.base import Store
@@ -57,12 +57,12 @@ def announce(address: str) -> None:
     log.info("server.up", extra={"headway": {"address": address, "docs": f"{address}/docs"}})
 
 
-async def check_door(store: Store, settings: Settings) -> None:
+async def check_auth(store: Store, settings: Settings) -> None:
     """Refuse to listen beyond this machine without tokens. Raises ``ConfigError``."""
     check_bind(settings.host, await any_tokens(store))
 
 
-class Server(uvicorn.Server):
+class UvicornServer(uvicorn.Server):
     """Serves on the running loop. Signals are left to whoever runs that."""
 
     def __init__(self, api: FastAPI, listener: socket.socket, **options: Any) -> None:
@@ -79,7 +79,7 @@ class Server(uvicorn.Server):
                 **options,
             )
         )
-        logging.getLogger("uvicorn.error").addFilter(NoFalseAlarms())
+        logging.getLogger("uvicorn.error").addFilter(HandshakeLogFilter())
         self._service: Service = api.state.service
         self._listener = listener
 

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from headway.core.diagnostics import Standing, Survey
+from headway.core.diagnostics import JobDiagnostics, QueueDiagnostics
 from headway.core.errors import IdempotencyConflict
-from headway.core.job import ClassKey, Job, JobId, NewJob, State, Submitted
-from headway.core.lease import Answer, Lease, Report
+from headway.core.job import ClassKey, JobId, JobRecord, NewJob, State, SubmitReply
+from headway.core.lease import Lease, Report, ReportStatus
 from headway.core.policy.document import Keep
-from headway.core.policy.ladder import Amendment, Grant
+from headway.core.policy.ladder import Preemption, RunBudget
 from headway.core.snapshot import Plan, Snapshot
-from headway.core.worker import Worker, WorkerState
+from headway.core.worker import WorkerInfo, WorkerState
 
 # The format of what stores write, and the oldest Headway that may read or write it.
 FORMAT = 1
@@ -26,9 +26,9 @@ OLDEST_READER = 1
 OLDEST_WRITER = 1
 
 WAITING_COUNTED = 1_000  # A snapshot counts a class exactly up to here.
-PUMPED = 200  # Delayed jobs made eligible by one exchange at most.
-WITNESSED_MS = 700  # Samples of what classes wait for are at least so far apart.
-PASSED = 100  # Jobs that one take passes over at most: expired, or held back by limits of their own.
+DUE_BATCH_MAX = 200  # Delayed jobs made eligible by one exchange at most.
+WAIT_SAMPLE_INTERVAL_MS = 700  # Samples of what classes wait for are at least so far apart.
+SKIPPED_MAX = 100  # Jobs that one take passes over at most: expired, or held back by limits of their own.
 RULES = "rules"  # Documents of this kind are what a store checks claims by: parts of core's ``Rules``.
 
 # Seconds that a submit, and the making of a connection, may take before the store counts as away,
@@ -57,7 +57,7 @@ class Exchange(NamedTuple):
     one that yielded any gives the same leases; an older one must never be used again.
     ``wait`` registers the worker as waiting if it gets nothing, for jobs of ``wait_lanes`` or of any lane:
     a worker with only reserved slots free need not be woken for others.
-    ``handover``: while the worker waits, a store that ``HandsOver`` may lease to it by this plan what is submitted.
+    ``handover``: while the worker waits, a store that ``DirectHandoff`` may lease to it by this plan what is submitted.
     """
 
     worker_id: str | None
@@ -71,32 +71,32 @@ class Exchange(NamedTuple):
     handover: bool = False
 
 
-class Exchanged(NamedTuple):
+class ExchangeReply(NamedTuple):
     """The answer to an exchange. ``refused`` names the reports that were not newly taken."""
 
     now_at: int
     leases: Sequence[Lease] = ()
-    refused: Sequence[tuple[JobId, Answer]] = ()
+    refused: Sequence[tuple[JobId, ReportStatus]] = ()
     snapshot: Snapshot | None = None
     more: bool = False
     worker_state: WorkerState = WorkerState.ACTIVE
 
 
-class Beat(NamedTuple):
+class Heartbeat(NamedTuple):
     """A heartbeat: the worker's deadline moves to ``lease_ms`` from now, and these are the leases it holds.
 
     Leases it does not name and claimed over ``confirm_ms`` ago go back to the queue unharmed: the reply to
     their claim was lost. ``register`` makes the worker known; without it an unknown or dead worker is refused.
     """
 
-    worker: Worker
+    worker: WorkerInfo
     lease_ms: int
     confirm_ms: int
     held: Sequence[tuple[JobId, bytes]] = ()
     register: bool = False
 
 
-class Renewed(NamedTuple):
+class HeartbeatReply(NamedTuple):
     """The answer to a heartbeat: which leases are gone, which jobs somebody wants stopped.
 
     ``grants`` tell how long those of its jobs may run that can be lowered or halted: all of them, changed or not, and
@@ -107,7 +107,7 @@ class Renewed(NamedTuple):
     state: WorkerState
     lost: Sequence[JobId] = ()
     cancel: Sequence[JobId] = ()
-    grants: Sequence[Grant] = ()
+    grants: Sequence[RunBudget] = ()
 
 
 class JobQuery(NamedTuple):
@@ -145,7 +145,7 @@ class Stats:
 
     now_at: int
     lanes: dict[str, LaneStats]
-    workers: tuple[Worker, ...]
+    workers: tuple[WorkerInfo, ...]
     totals: dict[str, int]  # Ever since the store was made: submitted, claimed, and each ending.
     last_minute: dict[str, int]  # The same over the last full minute and the one under way.
     kept: dict[str, int]  # Jobs that ended badly and are still kept, by state.
@@ -171,7 +171,7 @@ class Abilities:
     remote: bool = False  # A server does its work: we have the processor to ourselves meanwhile.
 
 
-class Ear(Protocol):
+class Subscription(Protocol):
     """A place where wake-ups arrive."""
 
     async def wait(self, timeout: float) -> Sequence[JobId] | None:
@@ -185,7 +185,7 @@ class Ear(Protocol):
 
 
 @runtime_checkable
-class Calls(Protocol):
+class CallbackSubscription(Protocol):
     """An ear at which nobody need wait."""
 
     def call(self, heard: Callable[[], None]) -> None:
@@ -205,7 +205,7 @@ class Store(Protocol):
 
     async def close(self) -> None: ...
 
-    async def submit(self, jobs: Sequence[NewJob]) -> list[Submitted]:
+    async def submit(self, jobs: Sequence[NewJob]) -> list[SubmitReply]:
         """Keep all the jobs, or none. Returns one answer a job, in order.
 
         A job whose id, idempotency key or unique key is known is not kept again: its answer is the job
@@ -215,7 +215,7 @@ class Store(Protocol):
         """
         ...
 
-    async def exchange(self, request: Exchange) -> Exchanged:
+    async def exchange(self, request: Exchange) -> ExchangeReply:
         """End leases, note progress, make due jobs eligible and claim by the plan, in one step.
 
         A report counts only on an equal token of an executing job. A claim sets ``executing``, raises
@@ -225,7 +225,7 @@ class Store(Protocol):
         """
         ...
 
-    async def renew(self, beat: Beat) -> Renewed:
+    async def renew(self, beat: Heartbeat) -> HeartbeatReply:
         """Move a worker's deadline; say what it has lost and what it must stop."""
         ...
 
@@ -233,7 +233,7 @@ class Store(Protocol):
         """Read a worker's leases, or those whose worker has let its deadline pass."""
         ...
 
-    async def bury(self, worker_id: str, *, left: bool = False) -> None:
+    async def mark_dead(self, worker_id: str, *, left: bool = False) -> None:
         """Mark a worker dead: it gets nothing more and must register anew.
 
         ``left``: it was stopped and has handed in everything. Then forget it, unless it still holds leases.
@@ -248,7 +248,7 @@ class Store(Protocol):
         """Cancel queued jobs at once and ask executing ones to stop. Gives each job's state afterwards."""
         ...
 
-    async def amend(self, amendments: Sequence[Amendment]) -> list[bool]:
+    async def preempt(self, amendments: Sequence[Preemption]) -> list[bool]:
         """Lower running elastic jobs to a shorter rung and halt sessions. Tells which of it changed anything.
 
         What a lowered job no longer holds on the ladder is free at once; its slot, and that of a halted session,
@@ -263,9 +263,9 @@ class Store(Protocol):
         """
         ...
 
-    async def get(self, job_ids: Sequence[JobId]) -> list[Job | None]: ...
+    async def get(self, job_ids: Sequence[JobId]) -> list[JobRecord | None]: ...
 
-    async def find(self, query: JobQuery) -> list[Job]: ...
+    async def find(self, query: JobQuery) -> list[JobRecord]: ...
 
     async def snapshot(self) -> Snapshot: ...
 
@@ -278,15 +278,15 @@ class Store(Protocol):
         """
         ...
 
-    async def survey(self) -> Survey:
+    async def diagnose(self) -> QueueDiagnostics:
         """Picture what waits, what runs and who could run it. It counts nothing that grows with the jobs."""
         ...
 
-    async def standing(self, job_id: JobId) -> Standing | None:
+    async def diagnose_job(self, job_id: JobId) -> JobDiagnostics | None:
         """Picture one job in the middle of all that, or None if there is no such job."""
         ...
 
-    async def witness(self, reasons: Mapping[ClassKey, str]) -> None:
+    async def record_wait_reasons(self, reasons: Mapping[ClassKey, str]) -> None:
         """Note what each class with waiting jobs waits for now. Nothing, if somebody else did so a moment ago."""
         ...
 
@@ -307,7 +307,7 @@ class Store(Protocol):
         """
         ...
 
-    def listen(self, name: str) -> Ear:
+    def subscribe(self, name: str) -> Subscription:
         """Open an ear: a worker's id, its id with KEEPER behind it, or WATCHER and a name of one's own."""
         ...
 
@@ -318,19 +318,19 @@ class Store(Protocol):
         """
         ...
 
-    async def facts(self) -> dict[str, str]:
+    async def describe(self) -> dict[str, str]:
         """What an operator wants to know of this store: address, versions, durability."""
         ...
 
 
-class Submission(Protocol):
+class PreparedSubmit(Protocol):
     """A submit that waits to be executed on a caller's connection. The answer None means: prepare another one."""
 
-    def run(self, connection: Any) -> list[Submitted] | None:
+    def run(self, connection: Any) -> list[SubmitReply] | None:
         """Execute it on a connection that blocks."""
         ...
 
-    async def arun(self, connection: Any) -> list[Submitted] | None:
+    async def arun(self, connection: Any) -> list[SubmitReply] | None:
         """Execute it on a connection that is awaited."""
         ...
 
@@ -339,39 +339,39 @@ class Submission(Protocol):
 class SubmitsWithin(Protocol):
     """A store that can submit inside a caller's own transaction."""
 
-    async def prepare_submit(self, jobs: Sequence[NewJob]) -> Submission:
+    async def prepare_submit(self, jobs: Sequence[NewJob]) -> PreparedSubmit:
         """Prepare to keep all the jobs or none, with the caller's transaction: rolled back means never there."""
         ...
 
 
 # What such a store may also have, called ``prepare_submit_blocking``: it prepares in any thread and waits for nothing.
 # None: something has to be looked up first, so ``prepare_submit`` is to be asked.
-PrepareBlocking = Callable[[Sequence[NewJob]], Submission | None]
+PrepareBlocking = Callable[[Sequence[NewJob]], PreparedSubmit | None]
 
 
 @runtime_checkable
-class Archival(Protocol):
+class ArchiveSource(Protocol):
     """A store that holds ended jobs until somebody has taken them to an archive."""
 
-    async def unarchived(self, limit: int) -> list[Job]:
+    async def unarchived(self, limit: int) -> list[JobRecord]:
         """Give the oldest ended jobs that no archive has yet. From the first call on, none is forgotten before."""
         ...
 
-    async def archived(self, jobs: Sequence[Job]) -> None:
+    async def archived(self, jobs: Sequence[JobRecord]) -> None:
         """These are safe in an archive."""
         ...
 
 
 # What a store with a short way for threads that have no event loop calls ``submit_blocking``: it submits as ``submit``
 # does. None: that did not work out, the same jobs are to be submitted the long way.
-SubmitBlocking = Callable[[Sequence[NewJob]], list[Submitted] | None]
+SubmitBlocking = Callable[[Sequence[NewJob]], list[SubmitReply] | None]
 
 
 @runtime_checkable
-class HandsOver(Protocol):
+class DirectHandoff(Protocol):
     """A store that leases jobs to workers that wait, and sends them along with the ring."""
 
-    def handed(self, worker_id: str, younger_ms: int) -> Exchanged | None:
+    def handed(self, worker_id: str, younger_ms: int) -> ExchangeReply | None:
         """Give, once, what has come for a worker since its last exchange.
 
         None also if a lease might be older than that: then the next exchange gives it, if it still stands.
@@ -380,7 +380,7 @@ class HandsOver(Protocol):
 
 
 @runtime_checkable
-class Quiets(Protocol):
+class CheapIdleCheck(Protocol):
     """A store that can tell at next to no cost that there is nothing to do."""
 
     async def quiet(self, classes: int) -> bool:
@@ -388,7 +388,7 @@ class Quiets(Protocol):
         ...
 
 
-class Copied(NamedTuple):
+class CopySummary(NamedTuple):
     """What a copy of a whole store holds."""
 
     jobs: int
@@ -399,11 +399,11 @@ class Copied(NamedTuple):
 class CopiesItself(Protocol):
     """A store that can be copied whole into a file, and made from one. Neither needs it to be open."""
 
-    async def copy_to(self, target: Path) -> Copied:
+    async def copy_to(self, target: Path) -> CopySummary:
         """Copy the store as it is at one moment into a new file, while others use it."""
         ...
 
-    async def restore_from(self, source: Path) -> Copied:
+    async def restore_from(self, source: Path) -> CopySummary:
         """Make the store from a copy. Raises ``StoreError`` if it exists. Its workers and leases are as they were."""
         ...
 
@@ -435,14 +435,14 @@ def submit_within(timeout: float, jobs: Sequence[NewJob]) -> float:
     return timeout + JOB_SECONDS * len(jobs)
 
 
-def next_page(query: JobQuery, last: Job) -> JobQuery:
+def next_page(query: JobQuery, last: JobRecord) -> JobQuery:
     """Return the query for the page behind one that ended with this job."""
     if query.by_end:
         return query._replace(ended_before=end_place(last))
     return query._replace(before=last.seq)
 
 
-def end_place(job: Job) -> tuple[int, int]:
+def end_place(job: JobRecord) -> tuple[int, int]:
     """Return a job's place among those that have ended: the moment, and its number for those of one moment."""
     return job.finished_at or 0, job.seq
 
@@ -459,6 +459,6 @@ def check_same(known: object, given: object, job: NewJob, index: int, what: str)
         )
 
 
-KEEPER = ".keeper"  # The ear of whoever keeps a worker's leases: it is told of cancels,
+LEASE_CHANNEL = ".keeper"  # The ear of whoever keeps a worker's leases: it is told of cancels,
 POLICIES = "policy"  # and when a document of this kind is written, which concerns every worker.
-WATCHER = "watch."  # Ears told of every job that changes.
+JOB_CHANNEL = "watch."  # Ears told of every job that changes.

@@ -12,10 +12,10 @@ from headway.core.job import JobId
 _HEARD_MAX = 10_000  # Beyond it an ear stops listing and says "look at everything".
 
 
-class LocalEar:
+class LocalSubscription:
     """Gathers the jobs named by wake-ups until somebody waits for them. Safe to ring from any thread."""
 
-    def __init__(self, forget: Callable[[LocalEar], None]) -> None:
+    def __init__(self, forget: Callable[[LocalSubscription], None]) -> None:
         self._lock = threading.Lock()
         self._heard: list[JobId] = []
         self._rung = False
@@ -23,7 +23,7 @@ class LocalEar:
         self._wake: Callable[[], None] | None = None
         self._forget = forget
 
-    def ring(self, job_ids: Iterable[JobId] = ()) -> None:
+    def notify(self, job_ids: Iterable[JobId] = ()) -> None:
         with self._lock:
             before = len(self._heard)
             self._heard.extend(job_ids)

@@ -47,9 +47,9 @@ def open_store(
     store = _make(url, namespace, clock, timeout)
     if transient is None or transient == url:
         return store
-    from headway.stores.split.store import PairedStore
+    from headway.stores.split.store import SplitStore
 
-    return PairedStore(store, lambda: _make(transient, namespace, clock, timeout))
+    return SplitStore(store, lambda: _make(transient, namespace, clock, timeout))
 
 
 def open_archive(url: str, namespace: str) -> Archive:

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
 
-from headway.core.job import Job, JobId, State
+from headway.core.job import JobId, JobRecord, State
 from headway.stores.base import JobQuery, next_page
 
 JOBS_AT_ONCE = 16  # Jobs that one read brings into memory.
 PASSED_COUNTED = 100  # Jobs that ``passed_over`` counts at most.
 
-Find = Callable[[JobQuery], Awaitable[list[Job]]]
-Get = Callable[[Sequence[JobId]], Awaitable[list[Job | None]]]
+Find = Callable[[JobQuery], Awaitable[list[JobRecord]]]
+Get = Callable[[Sequence[JobId]], Awaitable[list[JobRecord | None]]]
 
 
-async def find_in_steps(find: Find, query: JobQuery) -> AsyncIterator[Job]:
+async def find_in_steps(find: Find, query: JobQuery) -> AsyncIterator[JobRecord]:
     """Yield the jobs that a query finds, newest first, up to its limit."""
     left = query.limit
     while left > 0:
@@ -28,19 +28,19 @@ async def find_in_steps(find: Find, query: JobQuery) -> AsyncIterator[Job]:
         left, query = left - step, next_page(query, jobs[-1])
 
 
-async def get_in_steps(get: Get, job_ids: Sequence[JobId]) -> AsyncIterator[Job | None]:
+async def get_in_steps(get: Get, job_ids: Sequence[JobId]) -> AsyncIterator[JobRecord | None]:
     """Yield each of the jobs, or None where there is none."""
     for start in range(0, len(job_ids), JOBS_AT_ONCE):
         for job in await get(job_ids[start : start + JOBS_AT_ONCE]):
             yield job
 
 
-def without_values(job: Job) -> Job:
+def without_values(job: JobRecord) -> JobRecord:
     """Return a job without its arguments and result, for a reader that keeps many of them."""
     return replace(job, payload=b"", result=None)
 
 
-async def passed_over(find: Find, job: Job) -> int:
+async def passed_over(find: Find, job: JobRecord) -> int:
     """Return how many jobs of the same lane and tenant came later and have started before a job that waits.
 
     Counted when it is asked for, up to ``PASSED_COUNTED``: to keep the number would take a write to every waiting job.

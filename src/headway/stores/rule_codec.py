@@ -6,22 +6,22 @@ from collections.abc import Iterable
 
 import msgspec
 
-from headway.core.policy.enforced import Rulebook, Rules, join
+from headway.core.policy.enforced import EnforcedRules, RuleIndex, join
 
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(Rules).decode
+_decode = msgspec.json.Decoder(EnforcedRules).decode
 
 
-def rules_body(rules: Rules) -> bytes:
+def rules_body(rules: EnforcedRules) -> bytes:
     """Write one part."""
     return _encode(rules)
 
 
-def read_rules(body: bytes) -> Rules:
+def read_rules(body: bytes) -> EnforcedRules:
     """Read one part."""
     return _decode(body)
 
 
-def read_rulebook(bodies: Iterable[bytes]) -> Rulebook:
+def read_rulebook(bodies: Iterable[bytes]) -> RuleIndex:
     """Make a rulebook of all parts, in the order of their names."""
-    return Rulebook(join(_decode(body) for body in bodies))
+    return RuleIndex(join(_decode(body) for body in bodies))

@@ -7,7 +7,7 @@ from operator import itemgetter
 
 from headway.core.errors import JobError, PayloadError
 from headway.core.job import NewJob
-from headway.core.worker import Worker
+from headway.core.worker import WorkerInfo
 
 TEXT_BYTES_MAX = 1_200  # Bytes of one text: an index of PostgreSQL holds two of them in one row of 2,704 bytes.
 CLASS_BYTES_MAX = 2_400  # Bytes of all texts that make a class, for the same index.
@@ -34,7 +34,7 @@ def check_jobs(jobs: Sequence[NewJob]) -> None:
             _check_job(job, f"job {index} of the batch: its")
 
 
-def check_worker(worker: Worker) -> None:
+def check_worker(worker: WorkerInfo) -> None:
     """Raise ``PayloadError`` for a worker with a text that not every store could keep."""
     for name, text in (("id", worker.worker_id), ("host", worker.host), ("version", worker.version)):
         check_text(text, f"a worker's {name}")

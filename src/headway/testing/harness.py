@@ -12,16 +12,16 @@ from headway.client.app import Headway
 from headway.client.client import Client
 from headway.client.codec import read_payload
 from headway.client.job import Job
-from headway.client.settings import nearest
 from headway.client.task import Task
 from headway.core.cron import next_tick, parse_cron
 from headway.core.errors import BadArguments, ConfigError
-from headway.core.job import JobId, NewJob, State, Submitted
-from headway.policy_store.current import InForce
+from headway.core.job import JobId, NewJob, State, SubmitReply
+from headway.core.suggest import did_you_mean
+from headway.policy_store.current import CurrentPolicy
 from headway.stores.base import Store
 from headway.stores.open import open_store
 from headway.testing.clock import ManualClock
-from headway.testing.runner import Bench
+from headway.testing.runner import DrainingRunner
 
 AnyTask = Task[Any, Any, Any]
 
@@ -85,7 +85,7 @@ class Testbed:
             raise ConfigError("this test bed is in use already")
         self._before, self.app.client = self.app.client, self._client
         # The bed's own store has no policy until a test applies one, so what the app knows now is what holds.
-        self._in_force, self.app.in_force = self.app.in_force, InForce(self.app.policy, settled=True)
+        self._in_force, self.app.in_force = self.app.in_force, CurrentPolicy(self.app.policy, settled=True)
         return self
 
     def __exit__(
@@ -110,7 +110,7 @@ class Testbed:
         ``raise_errors``: stop at the first exception a task raises and raise it here, once its attempt is recorded.
         Raises ``RuntimeError`` after ``attempts_max`` attempts.
         """
-        bench = Bench(
+        bench = DrainingRunner(
             self.app,
             self._store,
             slots=self._slots,
@@ -172,7 +172,7 @@ class Testbed:
         __tracebackhide__ = True  # pytest shows the line of the test instead.
         for name in arguments:
             if name not in task.signature.parameters:
-                hint = nearest(name, list(task.signature.parameters))
+                hint = did_you_mean(name, list(task.signature.parameters))
                 raise BadArguments(f"task {task.name} has no parameter {name!r}{hint}")
         wanted: list[Callable[[Enqueued], bool]] = [
             lambda job: job.task == task.name,
@@ -200,7 +200,7 @@ class Testbed:
         return Enqueued(job, new.task, arguments, new.lane, new.tenant, new.delay_ms / 1_000)
 
 
-def drained(bench: Bench) -> Drained:
+def drained(bench: DrainingRunner) -> Drained:
     """Return what a bench did. Raises the first error if it was to, and ``RuntimeError`` if its jobs never ended."""
     if bench.endless is not None:
         raise RuntimeError(
@@ -254,7 +254,7 @@ class _BedClient(Client):
         self.bed = bed
         self.submitted: dict[JobId, NewJob] = {}
 
-    async def submit(self, jobs: Sequence[NewJob]) -> list[Submitted]:
+    async def submit(self, jobs: Sequence[NewJob]) -> list[SubmitReply]:
         answers = await super().submit(jobs)
         for job, answer in zip(jobs, answers, strict=True):
             if not answer.deduplicated:

@@ -12,24 +12,24 @@ from headway.core.errors import Steer
 from headway.core.lease import Lease, Report
 from headway.core.policy.retry import Ending, Released, TimedOut
 from headway.core.snapshot import Snapshot
-from headway.core.worker import Worker
-from headway.dispatch.job_source import Fed, LocalFeed, Ran
+from headway.core.worker import WorkerInfo
+from headway.dispatch.job_source import ClaimResult, FinishedRun, StoreJobSource
 from headway.maintenance.recovery import end_worker
-from headway.stores.base import Ear, Exchange, Progress, Store
-from headway.worker.active_job import Running
-from headway.worker.backend.base import Feed, LocalPost, Pace
+from headway.stores.base import Exchange, Progress, Store, Subscription
+from headway.worker.active_job import ActiveJob
+from headway.worker.backend.base import JobSource, LeaseTimes, StoreBackend
 from headway.worker.claimer import Claimer
 from headway.worker.executors.inline import InlineExecutor
 from headway.worker.executors.thread import ThreadExecutor
 from headway.worker.runner import Runner
-from headway.worker.slot_table import Board, Stop
+from headway.worker.slot_table import SlotTable, Stop
 
 LEASE_MS = 1_000 * 365 * 24 * 3_600_000  # However far a test moves the clock, the bench is never taken for dead.
 
 MoveOn = Callable[[int], bool]  # Gets the milliseconds until the next delayed job; False if it should be left alone.
 
 
-class Bench(Runner):
+class DrainingRunner(Runner):
     """Claims, runs and reports jobs as a worker does, and ends when none is eligible.
 
     What it keeps: the ``reports`` handed in, how many ``attempts`` were started, and the ``errors`` tasks raised.
@@ -41,12 +41,12 @@ class Bench(Runner):
         self, app: Headway, store: Store, *, slots: int, attempts_max: int, raise_errors: bool, move_on: MoveOn
     ) -> None:
         self.app = app
-        self._own_board = Board.create(slots)
+        self._own_board = SlotTable.create(slots)
         self.reports: list[Report] = []
         self._store = store
         super().__init__(
             app,
-            _FreshPost(store, app.in_force, file=policy_file(app), kept=self.reports),
+            _TestBackend(store, app.in_force, file=policy_file(app), kept=self.reports),
             self._own_board,
             worker_id=f"testbed:{uuid.uuid4().hex[:6]}",
             host="testbed",
@@ -76,10 +76,10 @@ class Bench(Runner):
             if not self.stuck:
                 self._own_board.close()
 
-    def _make_claimer(self, feed: Feed[Report], ear: Ear) -> Claimer[Report]:
-        return _Clerk(
-            feed,
-            ear,
+    def _make_claimer(self, job_source: JobSource[Report], subscription: Subscription) -> Claimer[Report]:
+        return _DrainingClaimer(
+            job_source,
+            subscription,
             slots=self.worker.slots,
             start=self._start,
             handed_in=self._handed_in,
@@ -105,12 +105,12 @@ class Bench(Runner):
         """Tell whether a delayed job was made due."""
         return next_due is not None and not self.halted and self._move_on(round(next_due * 1_000))
 
-    def _ending(self, job: Running, error: BaseException) -> Ending | None:
+    def _ending(self, job: ActiveJob, error: BaseException) -> Ending | None:
         if job.stop is not Stop.TIMEOUT and not isinstance(error, Steer):
             self.errors.append(error)
         return super()._ending(job, error)
 
-    def _timed_out(self, job: Running, ending: Ending | None) -> TimedOut:
+    def _timed_out(self, job: ActiveJob, ending: Ending | None) -> TimedOut:
         late = super()._timed_out(job, ending)
         self.errors.append(TimeoutError(f"task {job.task.name}: {late.error.message}"))
         return late
@@ -119,15 +119,15 @@ class Bench(Runner):
 async def _at_once() -> None: ...
 
 
-class _Clerk(Claimer[Report]):
+class _DrainingClaimer(Claimer[Report]):
     """A claimer that does not wait for jobs to come: it ends when there is none."""
 
-    def __init__(self, feed: Feed[Report], *args: Any, bench: Bench, **kwargs: Any) -> None:
-        super().__init__(feed, *args, **kwargs)
+    def __init__(self, job_source: JobSource[Report], *args: Any, bench: DrainingRunner, **kwargs: Any) -> None:
+        super().__init__(job_source, *args, **kwargs)
         self._bench = bench
 
     async def run(self) -> None:
-        hearing = self.listen()
+        hearing = self.subscribe()
         try:
             while True:
                 fed = await self._exchange()
@@ -144,7 +144,7 @@ class _Clerk(Claimer[Report]):
             if self._progress_timer is not None:
                 self._progress_timer.cancel()
 
-    def ended(self, ran: Ran | None, slot: int | None, *, below: bool) -> None:
+    def ended(self, ran: FinishedRun | None, slot: int | None, *, below: bool) -> None:
         if self._bench.halted:
             self.stop_claiming()
         super().ended(ran, slot, below=below)
@@ -156,18 +156,18 @@ class _Clerk(Claimer[Report]):
         super()._begin(leases)
 
 
-class _FreshPost(LocalPost):
+class _TestBackend(StoreBackend):
     """Gives the bench its own feed, which keeps all reports."""
 
     def __init__(self, *args: Any, kept: list[Report], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._kept = kept
 
-    def feed(self, worker: Worker, pace: Pace, *, offset: float) -> Feed[Report]:
-        return _FreshFeed(self._store, self.in_force, worker.worker_id, worker.offers, kept=self._kept)
+    def job_source(self, worker: WorkerInfo, pace: LeaseTimes, *, offset: float) -> JobSource[Report]:
+        return _TestJobSource(self._store, self.in_force, worker.worker_id, worker.offers, kept=self._kept)
 
 
-class _FreshFeed(LocalFeed):
+class _TestJobSource(StoreJobSource):
     """A feed that looks at the store before each plan, so that the order never hangs on the age of a snapshot.
 
     It has every capability that waiting jobs ask for, but not tasks that the app does not have.
@@ -177,8 +177,8 @@ class _FreshFeed(LocalFeed):
         super().__init__(*args)
         self._kept = kept
 
-    def words(self, ran: Sequence[Ran]) -> list[Report]:
-        reports = super().words(ran)
+    def reports_for(self, ran: Sequence[FinishedRun]) -> list[Report]:
+        reports = super().reports_for(ran)
         self._kept += reports
         return reports
 
@@ -192,7 +192,7 @@ class _FreshFeed(LocalFeed):
         woken: bool = False,
         claim_id: bytes | None = None,
         wait: bool = True,
-    ) -> Fed:
+    ) -> ClaimResult:
         told = Exchange(self._worker_id, finished=finished, progress=progress, want_snapshot=True)
         answer = await self._store.exchange(told)
         self._snapshot = answer.snapshot or Snapshot(answer.now_at)
@@ -205,7 +205,7 @@ class _FreshFeed(LocalFeed):
 class _ThreadForProcess(ThreadExecutor):
     """Runs tasks of executor ``process`` in a thread, or on the loop if they are async."""
 
-    async def call(self, job: Running) -> Any:
+    async def call(self, job: ActiveJob) -> Any:
         job.context.state = {}  # What a lifespan made does not reach another process either.
         if job.task.is_async:
             return await InlineExecutor().call(job)

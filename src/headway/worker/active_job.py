@@ -13,7 +13,7 @@ from headway.worker.slot_table import Stop
 _NO = Stop.NO  # Named once: Python 3.11 searches for an enum's member each time.
 
 
-class Running:
+class ActiveJob:
     """A leased job while it runs: its context, and whether it has been told to stop.
 
     ``started`` and ``deadline`` are on the monotonic clock; ``below``: it counts against the slots outside the reserve.

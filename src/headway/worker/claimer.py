@@ -12,10 +12,10 @@ from typing import Generic
 
 from headway.core.errors import StoreError
 from headway.core.lease import Lease
-from headway.dispatch.job_source import Fed, Ran
+from headway.dispatch.job_source import ClaimResult, FinishedRun
 from headway.observability.outage import Outage
-from headway.stores.base import Calls, Ear, Progress
-from headway.worker.backend.base import Feed, Word
+from headway.stores.base import CallbackSubscription, Progress, Subscription
+from headway.worker.backend.base import JobSource, ReportT
 
 log = logging.getLogger("headway.worker")
 
@@ -31,14 +31,14 @@ PART_MIN = 8
 
 # A job that has ended but is not handed in: the feed's word of it, the slot it still fills, and whether that is below
 # the reserve.
-_Ended = tuple[Word | None, int | None, bool]
+_Ended = tuple[ReportT | None, int | None, bool]
 
 
 # Starts leased jobs, and is told which lanes are those of the reserve.
 Start = Callable[[Sequence[Lease], frozenset[str]], None]
 
 
-class Kick:
+class WakeEvent:
     """What one task waits for, at most so long; it wakes in half the time that asyncio's event and timeout take."""
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ class Kick:
             self._waiter.set_result(None)
 
 
-class Claimer(Generic[Word]):
+class Claimer(Generic[ReportT]):
     """The loop between a runner and its feed.
 
     Woken by a job's end, by the store (a submit), by the next delayed job falling due, or by the slow poll;
@@ -82,8 +82,8 @@ class Claimer(Generic[Word]):
 
     def __init__(
         self,
-        feed: Feed[Word],
-        ear: Ear,
+        job_source: JobSource[ReportT],
+        subscription: Subscription,
         *,
         slots: int,
         start: Start,
@@ -93,8 +93,8 @@ class Claimer(Generic[Word]):
         outage: Outage | None = None,
     ) -> None:
         self._outage = outage or Outage(log)
-        self._feed = feed
-        self._ear = ear
+        self._job_source = job_source
+        self._subscription = subscription
         self._slots = slots
         self._reserved, self._leave_free = 0, False
         self._lanes: frozenset[str] = frozenset()  # Those of the reserve.
@@ -102,10 +102,10 @@ class Claimer(Generic[Word]):
         self._handed_in = handed_in
         self._confirm = confirm
         self._poll = poll
-        self._kick = Kick()
+        self._kick = WakeEvent()
         self._woken = False  # By the store, since the last exchange.
-        self._over: list[tuple[Ran | None, int | None, bool]] = []  # What has ended and is not in words yet,
-        self._ended: list[_Ended[Word]] = []  # and what is.
+        self._over: list[tuple[FinishedRun | None, int | None, bool]] = []  # What has ended and is not in words yet,
+        self._ended: list[_Ended[ReportT]] = []  # and what is.
         self._shortest = math.inf  # Seconds that the shortest of them took.
         self._small = False  # Whether what was handed in last was short.
         self._progress: dict[str, Progress] = {}
@@ -118,11 +118,11 @@ class Claimer(Generic[Word]):
 
     # ------------------------------------------------------------------ what the runner says
 
-    def ended(self, ran: Ran | None, slot: int | None, *, below: bool) -> None:
+    def ended(self, ran: FinishedRun | None, slot: int | None, *, below: bool) -> None:
         """A job has ended; if that is to be told, it goes with the next exchange, and then its slot is free."""
         self._over.append((ran, slot, below))
         if len(self._over) == 1 and self._asking:  # The time until the store answers is spent best on what goes next.
-            asyncio.get_running_loop().call_soon(self._word)
+            asyncio.get_running_loop().call_soon(self._build_reports)
         if ran is not None:
             if ran.seconds < self._shortest:
                 self._shortest = ran.seconds
@@ -156,7 +156,7 @@ class Claimer(Generic[Word]):
     # ------------------------------------------------------------------ the loop
 
     async def run(self) -> None:
-        hearing = self.listen()
+        hearing = self.subscribe()
         try:
             while True:
                 fed = await self._exchange()
@@ -173,11 +173,11 @@ class Claimer(Generic[Word]):
             if hearing is not None:
                 hearing.cancel()
 
-    async def _exchange(self) -> Fed:
+    async def _exchange(self) -> ClaimResult:
         """Make one exchange, again and again until the store answers."""
         self._kick.clear()  # Whatever gave reason for this one; what comes from here on gives reason for another.
         if self._over:
-            self._word()
+            self._build_reports()
         ended = self._hand_in()
         words = [word for word, _, _ in ended if word is not None]
         progress, self._progress = list(self._progress.values()), {}
@@ -188,7 +188,9 @@ class Claimer(Generic[Word]):
             asked = time.monotonic()
             self._asking = True
             try:
-                fed = await self._feed.exchange(words, progress, free=free, free_below=self._free_below(), woken=woken)
+                fed = await self._job_source.exchange(
+                    words, progress, free=free, free_below=self._free_below(), woken=woken
+                )
             except StoreError as problem:
                 self._outage.failed("exchange", problem, retry_in=delay)
                 await asyncio.sleep(delay * random.uniform(0.7, 1.3))
@@ -208,13 +210,13 @@ class Claimer(Generic[Word]):
                 self._begin(fed.leases)
             return fed
 
-    def _word(self) -> None:
+    def _build_reports(self) -> None:
         """Put what has ended into words, all at once."""
         over, self._over = self._over, []
-        words = iter(self._feed.words([ran for ran, _, _ in over if ran is not None]))
+        words = iter(self._job_source.reports_for([ran for ran, _, _ in over if ran is not None]))
         self._ended += [(None if ran is None else next(words), slot, below) for ran, slot, below in over]
 
-    def _hand_in(self) -> list[_Ended[Word]]:
+    def _hand_in(self) -> list[_Ended[ReportT]]:
         """Choose what goes with the next exchange, and count its slots as free.
 
         Small jobs go together, which costs least; of more than ``TOGETHER`` only half of the slots, so that the others
@@ -253,7 +255,7 @@ class Claimer(Generic[Word]):
     def _only_reserve_left(self) -> bool:
         return self._reserved > 0 and self._free_below() <= 0
 
-    async def _pause(self, fed: Fed) -> None:
+    async def _pause(self, fed: ClaimResult) -> None:
         """Wait for a reason to go on."""
         timeout = self._poll if self._free() > 0 else 60.0
         if self._free() > 0:
@@ -267,17 +269,17 @@ class Claimer(Generic[Word]):
         else:
             await self._kick.wait(timeout)
 
-    def listen(self) -> asyncio.Task[None] | None:
+    def subscribe(self) -> asyncio.Task[None] | None:
         """Be woken by the store when something this worker can serve was submitted; with a task, if that takes one."""
-        if isinstance(self._ear, Calls):
-            self._ear.call(self._wake)
+        if isinstance(self._subscription, CallbackSubscription):
+            self._subscription.call(self._wake)
             return None
         return asyncio.create_task(self._hear())
 
     async def _hear(self) -> None:
         """Woken by the store; ends when cancelled."""
         while True:
-            if await self._ear.wait(60.0) is not None:
+            if await self._subscription.wait(60.0) is not None:
                 self._wake()
 
     def _wake(self) -> None:
@@ -288,7 +290,7 @@ class Claimer(Generic[Word]):
         self._progress_timer = None
         self._kick.set()
 
-    def _tell_refused(self, fed: Fed) -> None:
+    def _tell_refused(self, fed: ClaimResult) -> None:
         for job_id, answer in fed.refused:
             if answer == "lost":
                 facts = {"job": job_id, "reason": "the lease had ended; the report changed nothing"}

@@ -7,12 +7,12 @@ from typing import Any
 
 import msgspec
 
-from headway.core.policy.ladder import Grant
+from headway.core.policy.ladder import RunBudget
 
 LEASES_ENDING = 4  # Exit code of a runner that ended itself before its leases did: its parent stood still.
 
 
-class Begin(msgspec.Struct, tag="begin"):
+class StartRunner(msgspec.Struct, tag="begin"):
     """The parent tells a new runner what to run."""
 
     app: str
@@ -23,7 +23,7 @@ class Begin(msgspec.Struct, tag="begin"):
     remote: bool = False  # Work for the server that the settings name, if they name one.
 
 
-class Up(msgspec.Struct, tag="up"):
+class RunnerReady(msgspec.Struct, tag="up"):
     """The runner is about to claim; this is all its parent needs to know. ``server``: its jobs come from there."""
 
     worker_id: str
@@ -51,17 +51,17 @@ class Up(msgspec.Struct, tag="up"):
     policy: dict[str, Any] | None = None  # A server's, which the parent cannot look up.
 
 
-class Offers(msgspec.Struct, tag="offers"):
+class OffersChanged(msgspec.Struct, tag="offers"):
     """The runner has learned a task since it came up: all that it offers now."""
 
     offers: list[str]
 
 
-class Go(msgspec.Struct, tag="go"):
+class StartClaiming(msgspec.Struct, tag="go"):
     """The parent keeps the leases from here on: claim."""
 
 
-class Failed(msgspec.Struct, tag="failed"):
+class RunnerFailed(msgspec.Struct, tag="failed"):
     """The runner could not start; trying again would not help."""
 
     message: str
@@ -69,33 +69,43 @@ class Failed(msgspec.Struct, tag="failed"):
     setting: bool = False  # A setting is wrong, rather than the app.
 
 
-class Drain(msgspec.Struct, tag="drain"):
+class DrainRunner(msgspec.Struct, tag="drain"):
     """Take nothing more and leave."""
 
     grace: float
 
 
 class StopJobs(msgspec.Struct, tag="stop"):
-    """Stop these jobs; why is a ``board.Stop``."""
+    """Stop these jobs; why is a ``slot_table.Stop``."""
 
     job_ids: list[str]
     why: int
 
 
-class Granted(msgspec.Struct, tag="granted"):
+class BudgetsChanged(msgspec.Struct, tag="granted"):
     """How long running jobs may run; with the names of the rungs they are on."""
 
-    grants: list[Grant]
+    grants: list[RunBudget]
 
 
-class Governed(msgspec.Struct, tag="governed"):
+class PolicyChanged(msgspec.Struct, tag="governed"):
     """This version of the policy is in force; with what it says, if the runner cannot look it up."""
 
     version: int
     policy: dict[str, Any] | None = None
 
 
-Message = Begin | Up | Offers | Go | Failed | Drain | StopJobs | Granted | Governed
+Message = (
+    StartRunner
+    | RunnerReady
+    | OffersChanged
+    | StartClaiming
+    | RunnerFailed
+    | DrainRunner
+    | StopJobs
+    | BudgetsChanged
+    | PolicyChanged
+)
 
 _encoder = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)

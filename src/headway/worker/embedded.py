@@ -20,28 +20,28 @@ from headway.client.loading import path_of, policy_file
 from headway.core.errors import StoreError, StoreUnavailable
 from headway.core.job import JobId
 from headway.core.log_event import LogEvent
-from headway.core.policy.ladder import Grant
+from headway.core.policy.ladder import RunBudget
 from headway.core.policy.retry import Released
 from headway.core.worker import WorkerState
 from headway.maintenance.archiver import EVERY as ARCHIVE_EVERY
-from headway.maintenance.archiver import archivist
-from headway.maintenance.clock_jumps import JumpWatch
-from headway.maintenance.cron import Ticker
+from headway.maintenance.archiver import make_archiver
+from headway.maintenance.clock_jumps import ClockJumpDetector
+from headway.maintenance.cron import CronSubmitter
 from headway.maintenance.loop import every
 from headway.maintenance.preemption import EVERY as ROOM_EVERY
-from headway.maintenance.preemption import Steward
+from headway.maintenance.preemption import Preemptor
 from headway.maintenance.pruner import Pruner
 from headway.maintenance.reaper import Reaper
-from headway.maintenance.wait_sampling import Witness
-from headway.metrics.documents import STALE, Retirer
-from headway.metrics.recorder import PUBLISH_EVERY, Tallies
+from headway.maintenance.wait_sampling import WaitSampler
+from headway.metrics.documents import STALE, MetricsCompactor
+from headway.metrics.recorder import PUBLISH_EVERY, MetricsRecorder
 from headway.observability.outage import Outage
 from headway.runtime.os_support import new_worker_id
 from headway.stores.base import Store
-from headway.worker.backend.base import LocalPost
-from headway.worker.lease_renewer import Keeper
+from headway.worker.backend.base import StoreBackend
+from headway.worker.lease_renewer import LeaseRenewer
 from headway.worker.runner import Runner
-from headway.worker.slot_table import Board, Stop
+from headway.worker.slot_table import SlotTable, Stop
 
 log = logging.getLogger("headway.worker")
 
@@ -151,12 +151,12 @@ class Worker:
 
     async def _live(self, store: Store, ready: asyncio.Event | None) -> None:
         settings = self._app.settings
-        board = Board.create(settings.slots)
-        post = LocalPost(store, self._app.in_force, file=policy_file(self._app))
+        slot_table = SlotTable.create(settings.slots)
+        backend = StoreBackend(store, self._app.in_force, file=policy_file(self._app))
         self._runner = runner = Runner(
             self._app,
-            post,
-            board,
+            backend,
+            slot_table,
             worker_id=new_worker_id(),
             host=socket.gethostname(),
             slots=settings.slots,
@@ -167,7 +167,7 @@ class Worker:
 
         async def on_ready() -> None:
             self._keeping = threading.Thread(
-                target=lambda: asyncio.run(self._keep(store, runner, board, stop_keeping)),
+                target=lambda: asyncio.run(self._keep(store, runner, slot_table, stop_keeping)),
                 name="headway-keeper",
                 daemon=True,
             )
@@ -179,56 +179,60 @@ class Worker:
 
         try:
             await runner.run(ready=on_ready)
-            await post.give_back(
+            await backend.give_back(
                 runner.worker.worker_id, (), lambda _job_id, _limit_ms: Released("drained"), left=self._leaving
             )
             with contextlib.suppress(StoreError):
-                await post.tallies.retire(store)
+                await backend.recorder.retire(store)
         finally:
             stop_keeping.set()
             if self._keeping is not None:
                 await asyncio.get_running_loop().run_in_executor(None, self._keeping.join)
             _tell("gone", runner.worker.worker_id)
             if not runner.stuck:
-                board.close()
+                slot_table.close()
 
-    async def _keep(self, store: Store, runner: Runner, board: Board, stop: threading.Event) -> None:
+    async def _keep(self, store: Store, runner: Runner, slot_table: SlotTable, stop: threading.Event) -> None:
         """Renew leases and do the chores, on a loop and a connection that no job can block."""
         settings = self._app.settings
         own = self._app.make_store() if store.abilities.shared else store
         if own is not store:
             await own.open()
         outage = Outage(log)
-        tallies = Tallies()  # The runner's are of another thread.
-        keeper = Keeper(
+        recorder = MetricsRecorder()  # The runner's are of another thread.
+        renewer = LeaseRenewer(
             own,
             lambda: runner.worker,
-            board.leases,
-            _Told(self, runner, self._loop or asyncio.get_running_loop(), settings.grace),
+            slot_table.leases,
+            _HeartbeatNews(self, runner, self._loop or asyncio.get_running_loop(), settings.grace),
             heartbeat=settings.heartbeat,
             dead_after=settings.dead_after,
             confirm=settings.confirm,
-            tallies=tallies,
+            recorder=recorder,
             since=runner.registered,
         )
         in_force = self._app.in_force
-        jumps = JumpWatch(settings.dead_after)
-        reaper = Reaper(own, in_force, settings.dead_after, tallies=tallies, jumps=jumps)
+        jumps = ClockJumpDetector(settings.dead_after)
+        reaper = Reaper(own, in_force, settings.dead_after, recorder=recorder, jumps=jumps)
         upkeep = [
-            asyncio.create_task(keeper.run()),
+            asyncio.create_task(renewer.run()),
             asyncio.create_task(every(settings.heartbeat / 3, reaper, name="reaper", outage=outage)),
-            asyncio.create_task(every(1.0, Witness(own, in_force, board.calm), name="witness", outage=outage)),
             asyncio.create_task(
-                every(ROOM_EVERY, Steward(own, in_force, sessions=runner.has_sessions), name="steward", outage=outage)
+                every(1.0, WaitSampler(own, in_force, slot_table.idle_since), name="witness", outage=outage)
+            ),
+            asyncio.create_task(
+                every(ROOM_EVERY, Preemptor(own, in_force, sessions=runner.has_sessions), name="steward", outage=outage)
             ),
             asyncio.create_task(
                 every(2 * settings.heartbeat, Pruner(own, in_force, jumps), name="pruner", outage=outage)
             ),
-            asyncio.create_task(every(5.0, Ticker(own, self._app.tasks.__contains__), name="ticker", outage=outage)),
-            asyncio.create_task(every(PUBLISH_EVERY, lambda: tallies.publish(own), name="counters", outage=outage)),
-            asyncio.create_task(every(STALE / 5, Retirer(own), name="retirer", outage=outage)),
+            asyncio.create_task(
+                every(5.0, CronSubmitter(own, self._app.tasks.__contains__), name="ticker", outage=outage)
+            ),
+            asyncio.create_task(every(PUBLISH_EVERY, lambda: recorder.publish(own), name="counters", outage=outage)),
+            asyncio.create_task(every(STALE / 5, MetricsCompactor(own), name="retirer", outage=outage)),
         ]
-        archiving = None if settings.history is None else archivist(own, settings.history)
+        archiving = None if settings.history is None else make_archiver(own, settings.history)
         if archiving is not None:
             upkeep.append(asyncio.create_task(every(ARCHIVE_EVERY, archiving, name="archivist")))
         try:
@@ -240,7 +244,7 @@ class Worker:
             if archiving is not None:
                 await archiving.close()
             with contextlib.suppress(StoreError):
-                await tallies.retire(own)
+                await recorder.retire(own)
             if own is not store:
                 await own.close()
 
@@ -254,7 +258,7 @@ def _tell(what: str, worker_id: str, **facts: object) -> None:
     log.info(f"worker.{what}", extra={"headway": {"worker": worker_id, **facts}})
 
 
-class _Told:
+class _HeartbeatNews:
     """Passes a heartbeat's news from the keeper's thread to the runner's loop."""
 
     def __init__(self, worker: Worker, runner: Runner, loop: asyncio.AbstractEventLoop, grace: float) -> None:
@@ -266,7 +270,7 @@ class _Told:
     def lost(self, job_ids: Sequence[JobId]) -> None:
         self._call(self._runner.stop_jobs, list(job_ids), Stop.LOST)
 
-    def grant(self, grants: Sequence[Grant]) -> None:
+    def grant(self, grants: Sequence[RunBudget]) -> None:
         self._call(self._runner.grant, grants)
 
     def leave(self, state: WorkerState) -> None:

@@ -6,41 +6,41 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from headway.metrics.export import Family, Labels, gauges
-from headway.worker.lease_renewer import Keeper
-from headway.worker.slot_table import Board
+from headway.metrics.export import Labels, MetricFamily, gauges
+from headway.worker.lease_renewer import LeaseRenewer
+from headway.worker.slot_table import SlotTable
 
 
-class Health(NamedTuple):
+class RunnerHealth(NamedTuple):
     """What a parent knows of a runner that is up."""
 
-    keeper: Keeper
-    board: Board
+    renewer: LeaseRenewer
+    slot_table: SlotTable
     slots: int
     dead_after: float
 
 
-def not_ready(health: Health | None) -> str | None:
+def not_ready(health: RunnerHealth | None) -> str | None:
     """Say why a runner could not run a job now."""
     if health is None:
         return "a runner is not up"
-    if time.monotonic() - health.keeper.renewed > health.dead_after:
+    if time.monotonic() - health.renewer.renewed > health.dead_after:
         return "the leases could not be renewed"
     return None
 
 
-def worker_families(runners: Sequence[Health | None]) -> list[Family]:
+def worker_families(runners: Sequence[RunnerHealth | None]) -> list[MetricFamily]:
     """Give the numbers of this worker alone, runner by runner."""
     now = time.monotonic()
-    up: list[tuple[Labels, Health]] = [
+    up: list[tuple[Labels, RunnerHealth]] = [
         ((("runner", str(number)),), health) for number, health in enumerate(runners) if health is not None
     ]
-    renewed = [(at, now - health.keeper.renewed) for at, health in up]
-    pulses = [(at, max(0.0, now - pulse)) for at, health in up if (pulse := health.board.pulse())]
+    renewed = [(at, now - health.renewer.renewed) for at, health in up]
+    pulses = [(at, max(0.0, now - pulse)) for at, health in up if (pulse := health.slot_table.pulse())]
     return [
         gauges("headway_worker_runners", "Runners that are up.", [((), len(up))]),
         gauges("headway_worker_slots", "Slots of this runner.", [(at, health.slots) for at, health in up]),
-        gauges("headway_worker_running", "Slots filled.", [(at, len(health.board.held())) for at, health in up]),
+        gauges("headway_worker_running", "Slots filled.", [(at, len(health.slot_table.held())) for at, health in up]),
         gauges("headway_worker_renewed_age_seconds", "Since its leases were renewed.", renewed),
         gauges("headway_worker_pulse_age_seconds", "Since its loop was seen to turn.", pulses),
     ]

@@ -9,25 +9,25 @@ from contextvars import Context, copy_context
 from typing import Any
 
 from headway.client.context import current
-from headway.worker.active_job import Running
+from headway.worker.active_job import ActiveJob
 
 
-class Stints:
+class TaskBatcher:
     """Runs jobs in the order they are given. A task for each would cost more than a small job does itself.
 
     A job that has waited keeps the task it runs in for itself. So does one that has set a context variable or was
     told to stop: no job finds anything that another left behind.
     """
 
-    def __init__(self, attempt: Callable[[Running], Coroutine[Any, Any, None]]) -> None:
+    def __init__(self, attempt: Callable[[ActiveJob], Coroutine[Any, Any, None]]) -> None:
         self._attempt = attempt
         self._loop = asyncio.get_running_loop()
-        self._line: deque[Running] = deque()
+        self._line: deque[ActiveJob] = deque()
         self._stint: asyncio.Task[None] | None = None  # The task that takes the next job of the line.
-        self._job: Running | None = None  # The job it is at.
+        self._job: ActiveJob | None = None  # The job it is at.
         self._patient: set[str] = set()  # The tasks that were seen to wait; each of their jobs begins by itself.
 
-    def begin(self, job: Running) -> None:
+    def begin(self, job: ActiveJob) -> None:
         """Let a job begin as soon as the loop turns."""
         if job.task.name in self._patient:
             self._loop.create_task(self._run_alone(job))
@@ -62,7 +62,7 @@ class Stints:
             if task.cancelling() or _touched(before):
                 return
 
-    async def _run_alone(self, job: Running) -> None:
+    async def _run_alone(self, job: ActiveJob) -> None:
         job.handle = asyncio.current_task()
         current.set(job.context)
         await self._attempt(job)

@@ -12,11 +12,11 @@ from typing import Any, Protocol
 from headway.core.errors import StoreError
 from headway.core.job import JobId
 from headway.core.log_event import LogEvent
-from headway.core.policy.ladder import Grant
-from headway.core.worker import Worker, WorkerState
-from headway.metrics.recorder import Tallies
+from headway.core.policy.ladder import RunBudget
+from headway.core.worker import WorkerInfo, WorkerState
+from headway.metrics.recorder import MetricsRecorder
 from headway.runtime.bounded_wait import within
-from headway.stores.base import KEEPER, Beat, Ear, Renewed
+from headway.stores.base import LEASE_CHANNEL, Heartbeat, HeartbeatReply, Subscription
 
 log = logging.getLogger("headway.worker")
 
@@ -40,14 +40,14 @@ def runner_ends_after(dead_after: float) -> float:
     return dead_after - max(0.1 * dead_after, min(0.75, 0.2 * dead_after))
 
 
-class Kept(Protocol):
+class RenewalHandler(Protocol):
     """Who must act on what a heartbeat brings."""
 
     def cancel(self, job_ids: Sequence[JobId]) -> None: ...
 
     def lost(self, job_ids: Sequence[JobId]) -> None: ...
 
-    def grant(self, grants: Sequence[Grant]) -> None: ...
+    def grant(self, grants: Sequence[RunBudget]) -> None: ...
 
     def leave(self, state: WorkerState) -> None: ...
 
@@ -58,15 +58,15 @@ class Kept(Protocol):
         ...
 
 
-class Keeps(Protocol):
+class LeaseBackend(Protocol):
     """Who is asked to keep leases: a post, or a store itself."""
 
-    def renew(self, beat: Beat) -> Coroutine[Any, Any, Renewed]: ...
+    def renew(self, beat: Heartbeat) -> Coroutine[Any, Any, HeartbeatReply]: ...
 
-    def listen(self, name: str) -> Ear: ...
+    def subscribe(self, name: str) -> Subscription: ...
 
 
-class Keeper:
+class LeaseRenewer:
     """Renews at every heartbeat, at once when the store has news, and soon when the worker has changed.
 
     Knows by the machine's own clock when the leases end: counted from the moment a renewal was *sent*. If none
@@ -78,20 +78,20 @@ class Keeper:
 
     def __init__(
         self,
-        post: Keeps,
-        worker: Callable[[], Worker],
+        backend: LeaseBackend,
+        worker: Callable[[], WorkerInfo],
         held: Callable[[], Sequence[tuple[JobId, bytes]]],
-        kept: Kept,
+        kept: RenewalHandler,
         *,
         heartbeat: float,
         dead_after: float,
         confirm: float,
-        tallies: Tallies | None = None,
+        recorder: MetricsRecorder | None = None,
         since: float | None = None,
         on_renewed: Callable[[float], None] | None = None,
     ) -> None:
-        self._post = post
-        self._tallies = tallies
+        self._backend = backend
+        self._recorder = recorder
         self._worker = worker
         self._held = held
         self._kept = kept
@@ -109,11 +109,11 @@ class Keeper:
 
     async def run(self) -> None:
         """Woken by the heartbeat or by the store; ends when cancelled, or when the leases cannot be kept."""
-        ear = self._post.listen(self._worker().worker_id + KEEPER)
+        subscription = self._backend.subscribe(self._worker().worker_id + LEASE_CHANNEL)
         try:
             due = time.monotonic() + SETTLE  # A job may have begun, and been cancelled, before anybody listened.
             while True:
-                news = await ear.wait(max(0.0, min(due - time.monotonic(), LOOK_EVERY)))
+                news = await subscription.wait(max(0.0, min(due - time.monotonic(), LOOK_EVERY)))
                 if news is None and time.monotonic() < due and self._worker() == self._told:
                     continue
                 if not await self.renew():
@@ -121,7 +121,7 @@ class Keeper:
                 self._kept.heard()
                 due = time.monotonic() + self._heartbeat * random.uniform(0.9, 1.0)
         finally:
-            ear.close()
+            subscription.close()
 
     async def renew(self) -> bool:
         """Renew until it succeeds or the leases are about to end. Return whether the worker goes on."""
@@ -137,13 +137,13 @@ class Keeper:
                     self._kept.leave(WorkerState.DEAD)
                 return False
             held, self._told = self._held(), self._worker()
-            beat = Beat(self._told, int(self._dead_after * 1_000), int(self._confirm * 1_000), held)
+            beat = Heartbeat(self._told, int(self._dead_after * 1_000), int(self._confirm * 1_000), held)
             try:
-                answer = await within(min(left, max(1.0, self._heartbeat)), self._post.renew(beat))
+                answer = await within(min(left, max(1.0, self._heartbeat)), self._backend.renew(beat))
             except Exception as problem:  # Whatever it is: without a renewal the work must end in time.
                 failures += 1
-                if self._tallies is not None:
-                    self._tallies.beat_failed()
+                if self._recorder is not None:
+                    self._recorder.beat_failed()
                 left = max(0.0, self.renewed + cut_off_after(self._dead_after) - time.monotonic())
                 pause = min(delay * random.uniform(0.7, 1.3), left)
                 known = isinstance(problem, (StoreError, TimeoutError))

@@ -21,50 +21,50 @@ from headway.core.errors import ConfigError, HeadwayError, JobError, StoreError
 from headway.core.job import PAYLOAD_VERSION, JobId
 from headway.core.log_event import LogEvent
 from headway.core.policy.document import reserved_slots
-from headway.core.policy.ladder import Grant
+from headway.core.policy.ladder import RunBudget
 from headway.core.policy.reader import policy_data
 from headway.core.policy.retry import Crashed, Ending, Released, Stopped, TimedOut
-from headway.core.worker import Worker, WorkerState
+from headway.core.worker import WorkerInfo, WorkerState
 from headway.maintenance.archiver import EVERY as ARCHIVE_EVERY
-from headway.maintenance.archiver import archivist
-from headway.maintenance.clock_jumps import JumpWatch
-from headway.maintenance.cron import Ticker
+from headway.maintenance.archiver import make_archiver
+from headway.maintenance.clock_jumps import ClockJumpDetector
+from headway.maintenance.cron import CronSubmitter
 from headway.maintenance.loop import every
 from headway.maintenance.preemption import EVERY as ROOM_EVERY
-from headway.maintenance.preemption import Steward
+from headway.maintenance.preemption import Preemptor
 from headway.maintenance.pruner import Pruner
 from headway.maintenance.reaper import Reaper
-from headway.maintenance.wait_sampling import Witness
-from headway.metrics.documents import STALE, Retirer
-from headway.metrics.export import measure, write_text
-from headway.metrics.recorder import PUBLISH_EVERY, Tallies
+from headway.maintenance.wait_sampling import WaitSampler
+from headway.metrics.documents import STALE, MetricsCompactor
+from headway.metrics.export import collect, write_text
+from headway.metrics.recorder import PUBLISH_EVERY, MetricsRecorder
 from headway.observability.outage import Outage
 from headway.observability.store_check import StoreCheck
-from headway.policy_store.current import LOOK_SELDOM, InForce
+from headway.policy_store.current import LOOK_SELDOM, CurrentPolicy
 from headway.runtime.os_support import hide_from_programs, new_worker_id
 from headway.runtime.signals import Signals
 from headway.stores.base import Store
 from headway.stores.open import open_store
 from headway.version import __version__
-from headway.worker.backend.base import LocalPost, Post
-from headway.worker.backend.http import HttpPost
+from headway.worker.backend.base import Backend, StoreBackend
+from headway.worker.backend.http import HttpBackend
 from headway.worker.control import (
     LEASES_ENDING,
-    Begin,
+    BudgetsChanged,
     Channel,
-    Drain,
-    Failed,
-    Go,
-    Governed,
-    Granted,
-    Offers,
+    DrainRunner,
+    OffersChanged,
+    PolicyChanged,
+    RunnerFailed,
+    RunnerReady,
+    StartClaiming,
+    StartRunner,
     StopJobs,
-    Up,
 )
-from headway.worker.health import Health, not_ready, worker_families
-from headway.worker.lease_renewer import Keeper, runner_ends_after
-from headway.worker.probe_server import Probes
-from headway.worker.slot_table import SLOTS_MAX, Board, Held, Stop
+from headway.worker.health import RunnerHealth, not_ready, worker_families
+from headway.worker.lease_renewer import LeaseRenewer, runner_ends_after
+from headway.worker.probe_server import ProbeServer
+from headway.worker.slot_table import SLOTS_MAX, BusySlot, SlotTable, Stop
 
 log = logging.getLogger("headway.worker")
 
@@ -97,8 +97,8 @@ class Parent:
         log_level: str = "info",
         signals: Signals | None = None,
         remote: bool = False,
-        on_up: Callable[[Up, Store], None] | None = None,
-        on_remote: Callable[[Up], None] | None = None,
+        on_up: Callable[[RunnerReady, Store], None] | None = None,
+        on_remote: Callable[[RunnerReady], None] | None = None,
         opener: Callable[..., Store] = open_store,
     ) -> None:
         self.app_path = app_path
@@ -106,15 +106,15 @@ class Parent:
         self.log_level = log_level
         self.signals = signals or Signals()
         self.remote = remote
-        self.in_force = InForce()
+        self.in_force = CurrentPolicy()
         self._told_version = 0
         self.policy_news = asyncio.Event()
         self._processes = processes
         self._on_up, self._on_remote = on_up, on_remote
         self._open_store = opener
-        self._post: Post | None = None
-        self.tallies = Tallies()
-        self._probes: Probes | None = None
+        self._backend: Backend | None = None
+        self.recorder = MetricsRecorder()
+        self._probes: ProbeServer | None = None
         self._check: StoreCheck | None = None
         self._opening = asyncio.Lock()
         self._chores: list[asyncio.Task[None]] = []
@@ -143,15 +143,15 @@ class Parent:
             await asyncio.gather(*self._chores, return_exceptions=True)
             if self._probes is not None:
                 await self._probes.close()
-            if self._post is not None:
-                await self._close(self._post)
+            if self._backend is not None:
+                await self._close(self._backend)
         return 1 if self.cut_off else 0
 
-    async def _close(self, post: Post) -> None:
+    async def _close(self, backend: Backend) -> None:
         """Close the post. A store that is away gets little time for it."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CUT_OFF if self.cut_off else None):
-                await post.close()
+                await backend.close()
 
     def note_cut_off(self) -> None:
         """End the worker if no runner is left that could reach the store; else each that was cut off is replaced."""
@@ -160,79 +160,81 @@ class Parent:
             for runner in self._runners:
                 runner.kill()
 
-    async def post(self, up: Up) -> Post:
+    async def backend(self, up: RunnerReady) -> Backend:
         """Give the parent's own post, opened when the first runner has told where."""
         async with self._opening:
-            if self._post is None:
-                post = self._make_post(up)
-                await post.open()
-                self._post = post
-                await post.follow()
+            if self._backend is None:
+                backend = self._make_post(up)
+                await backend.open()
+                self._backend = backend
+                await backend.follow()
                 self._told_version = self.in_force.version
                 if up.worker_http is not None:
-                    self._probes = Probes(up.worker_http, ready=self._not_ready, metrics=lambda: self._measure(post))
-                    self._check = StoreCheck(post.check)
+                    self._probes = ProbeServer(
+                        up.worker_http, ready=self._not_ready, metrics=lambda: self._measure(backend)
+                    )
+                    self._check = StoreCheck(backend.check)
                     await self._probes.open()
                 self._chores = [
                     asyncio.create_task(
                         every(
                             LOOK_SELDOM,
-                            lambda: self._follow_policy(post),
+                            lambda: self._follow_policy(backend),
                             name="policy",
-                            outage=post.outage,
+                            outage=backend.outage,
                             news=self.policy_news,
                         )
                     )
                 ]
-                if post.store is not None:
-                    self._start_chores(up, post.store, post.outage)
+                if backend.store is not None:
+                    self._start_chores(up, backend.store, backend.outage)
                     if self._on_up is not None:
                         self.announced = up.worker_id
-                        self._on_up(up, post.store)
+                        self._on_up(up, backend.store)
                 elif self._on_remote is not None:
                     self.announced = up.worker_id
                     self._on_remote(up)
-        return self._post
+        return self._backend
 
-    def _make_post(self, up: Up) -> Post:
+    def _make_post(self, up: RunnerReady) -> Backend:
         if up.server is None:
             store = self._open_store(up.store, up.namespace, transient=up.transient_store)
-            return LocalPost(store, self.in_force, tallies=self.tallies)
+            return StoreBackend(store, self.in_force, recorder=self.recorder)
         if up.policy is not None:
             self.in_force.adopt(up.policy_version, up.policy)
-        return HttpPost(up.server, up.token, self.in_force, mark=PAYLOAD_VERSION)
+        return HttpBackend(up.server, up.token, self.in_force, mark=PAYLOAD_VERSION)
 
-    def _start_chores(self, up: Up, store: Store, outage: Outage) -> None:
-        jumps = JumpWatch(up.dead_after)
-        reaper = Reaper(store, self.in_force, up.dead_after, tallies=self.tallies, jumps=jumps)
+    def _start_chores(self, up: RunnerReady, store: Store, outage: Outage) -> None:
+        jumps = ClockJumpDetector(up.dead_after)
+        reaper = Reaper(store, self.in_force, up.dead_after, recorder=self.recorder, jumps=jumps)
         chores: list[tuple[str, float, Callable[[], Awaitable[float | None]]]] = [
             ("reaper", up.heartbeat / 3, reaper),
-            ("witness", 1.0, Witness(store, self.in_force, self._calm)),
-            ("steward", ROOM_EVERY, Steward(store, self.in_force, sessions=up.sessions)),
+            ("witness", 1.0, WaitSampler(store, self.in_force, self._idle_since)),
+            ("steward", ROOM_EVERY, Preemptor(store, self.in_force, sessions=up.sessions)),
             ("pruner", 2 * up.heartbeat, Pruner(store, self.in_force, jumps)),
-            ("ticker", 5.0, Ticker(store, lambda task: f"task:{task}" in self.offers)),
-            ("counters", PUBLISH_EVERY, lambda: self.tallies.publish(store)),
-            ("retirer", STALE / 5, Retirer(store)),
+            ("ticker", 5.0, CronSubmitter(store, lambda task: f"task:{task}" in self.offers)),
+            ("counters", PUBLISH_EVERY, lambda: self.recorder.publish(store)),
+            ("retirer", STALE / 5, MetricsCompactor(store)),
         ]
         self._chores += [
             asyncio.create_task(every(interval, chore, name=name, outage=outage)) for name, interval, chore in chores
         ]
         if up.history is not None:
-            archiving = every(ARCHIVE_EVERY, archivist(store, up.history), name="archivist")
+            archiving = every(ARCHIVE_EVERY, make_archiver(store, up.history), name="archivist")
             self._chores.append(asyncio.create_task(archiving))
 
-    async def _follow_policy(self, post: Post) -> None:
+    async def _follow_policy(self, backend: Backend) -> None:
         """Look for all the runners, and tell them."""
-        await post.follow()
+        await backend.follow()
         if self._told_version != self.in_force.version:
             self._told_version = self.in_force.version
             for runner in self._runners:
                 runner.tell_policy()
 
-    def governed(self) -> Governed:
+    def governed(self) -> PolicyChanged:
         """Tell which policy is in force; what it says only to who cannot look it up."""
-        remote = self._post is not None and self._post.store is None
-        return Governed(self.in_force.version, policy_data(self.in_force.policy) if remote else None)
+        remote = self._backend is not None and self._backend.store is None
+        return PolicyChanged(self.in_force.version, policy_data(self.in_force.policy) if remote else None)
 
     async def _not_ready(self) -> str | None:
         """Return why no job would be run here, within a second."""
@@ -242,15 +244,15 @@ class Parent:
             return problem
         return None if self._check is None else await self._check.problem()
 
-    async def _measure(self, post: Post) -> str:
+    async def _measure(self, backend: Backend) -> str:
         """Gather what this worker shows, and all that its store tells."""
         families = worker_families([runner.health for runner in self._runners])
-        if post.store is not None:
-            families += await measure(post.store, self.in_force.policy)
+        if backend.store is not None:
+            families += await collect(backend.store, self.in_force.policy)
         return write_text(families)
 
-    def _calm(self) -> float:
-        return max(runner.calm() for runner in self._runners)
+    def _idle_since(self) -> float:
+        return max(runner.idle_since() for runner in self._runners)
 
 
 class RunnerProcess:
@@ -260,17 +262,17 @@ class RunnerProcess:
         self._parent = parent
         self._process: asyncio.subprocess.Process | None = None
         self._channel: Channel | None = None
-        self._board: Board | None = None
-        self._post: Post | None = None
+        self._slot_table: SlotTable | None = None
+        self._backend: Backend | None = None
         self._worker_id = ""
         self._offers: tuple[str, ...] = ()
         self.leaving = False  # It was asked to drain, and should not be started again.
-        self._killed_for: list[Held] | None = None  # We killed it, because of these jobs.
+        self._killed_for: list[BusySlot] | None = None  # We killed it, because of these jobs.
         self._warned_pulse = 0.0
         self._grace = 0.0  # Until it is up, there is nothing to wait for.
         self._draining: asyncio.Task[None] | None = None
         self.is_cut_off = False  # It could not renew its leases, and no runner has come up in its place yet.
-        self.health: Health | None = None  # While it runs.
+        self.health: RunnerHealth | None = None  # While it runs.
 
     async def supervise(self) -> None:
         """Start the runner, again each time it dies, until it is told to leave."""
@@ -291,15 +293,15 @@ class RunnerProcess:
         self._worker_id = new_worker_id()
         self._killed_for = None
         ours, theirs = socket.socketpair()
-        self._board = board = Board.create(SLOTS_MAX)
-        os.set_inheritable(board.descriptor, True)
+        self._slot_table = slot_table = SlotTable.create(SLOTS_MAX)
+        os.set_inheritable(slot_table.descriptor, True)
         self._process = process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
             "headway.worker.runner_main",
             str(theirs.fileno()),
-            str(board.descriptor),
-            pass_fds=[theirs.fileno(), board.descriptor],
+            str(slot_table.descriptor),
+            pass_fds=[theirs.fileno(), slot_table.descriptor],
             stdin=asyncio.subprocess.DEVNULL,
             start_new_session=True,  # A Ctrl-C on the terminal is for the parent alone.
         )
@@ -307,32 +309,34 @@ class RunnerProcess:
         self._channel = channel = await Channel.over(ours)
         parent = self._parent
         channel.say(
-            Begin(parent.app_path, os.getcwd(), self._worker_id, parent.overrides, parent.log_level, parent.remote)
+            StartRunner(
+                parent.app_path, os.getcwd(), self._worker_id, parent.overrides, parent.log_level, parent.remote
+            )
         )
         helpers = [asyncio.create_task(self._watch_signals())]
-        failed: Failed | None = None
+        failed: RunnerFailed | None = None
         try:
             first = await channel.hear()
-            if isinstance(first, Up):
-                board.slots, self._grace = first.slots, first.grace
+            if isinstance(first, RunnerReady):
+                slot_table.slots, self._grace = first.slots, first.grace
                 self._worker_id = first.worker_id
                 if first.programs:
                     hide_from_programs()
-                self._post = await parent.post(first)
+                self._backend = await parent.backend(first)
                 if parent.announced != first.worker_id:
                     self._tell("up", slots=first.slots, pid=first.pid)
                 parent.offers |= set(first.offers)
                 self.is_cut_off = False
-                keeper = self._make_keeper(first, board, self._post)
-                self.health = Health(keeper, board, first.slots, first.dead_after)
-                helpers += [asyncio.create_task(keeper.run()), asyncio.create_task(self._watch(board))]
-                channel.say(Go())
+                renewer = self._make_keeper(first, slot_table, self._backend)
+                self.health = RunnerHealth(renewer, slot_table, first.slots, first.dead_after)
+                helpers += [asyncio.create_task(renewer.run()), asyncio.create_task(self._watch(slot_table))]
+                channel.say(StartClaiming())
                 self.tell_policy()  # It may have changed since the runner looked.
-                while isinstance(said := await channel.hear(), Offers):
+                while isinstance(said := await channel.hear(), OffersChanged):
                     self._offers = tuple(said.offers)
                     parent.offers |= set(said.offers)
-                failed = said if isinstance(said, Failed) else None
-            elif isinstance(first, Failed):
+                failed = said if isinstance(said, RunnerFailed) else None
+            elif isinstance(first, RunnerFailed):
                 failed = first
             code = await process.wait()
         finally:
@@ -341,9 +345,9 @@ class RunnerProcess:
             await asyncio.gather(*helpers, return_exceptions=True)
             self.kill()
             await channel.close()
-            held = board.held()
-            self.health = self._board = None  # Before it is closed: chores and probes look at it.
-            board.close()
+            held = slot_table.held()
+            self.health = self._slot_table = None  # Before it is closed: chores and probes look at it.
+            slot_table.close()
         if failed is not None:
             if failed.setting:
                 raise ConfigError(failed.message)
@@ -360,13 +364,13 @@ class RunnerProcess:
     def _tell(self, what: str, **facts: object) -> None:
         log.info(f"worker.{what}", extra={"headway": {"worker": self._worker_id, **facts}})
 
-    def calm(self) -> float:
+    def idle_since(self) -> float:
         """When the runner last saw that nothing waits; 0 if something did."""
-        return self._board.calm() if self._board is not None else 0.0
+        return self._slot_table.idle_since() if self._slot_table is not None else 0.0
 
-    def _make_keeper(self, up: Up, board: Board, post: Post) -> Keeper:
+    def _make_keeper(self, up: RunnerReady, slot_table: SlotTable, backend: Backend) -> LeaseRenewer:
         self._offers = tuple(up.offers)
-        worker = Worker(
+        worker = WorkerInfo(
             worker_id=self._worker_id,
             host=up.host,
             pid=up.pid,
@@ -376,30 +380,30 @@ class RunnerProcess:
             version=__version__,
         )
 
-        def as_governed() -> Worker:
+        def as_governed() -> WorkerInfo:
             """The worker with what it reserves under the policy in force, and what it offers by now."""
             reserved = reserved_slots(self._parent.in_force.policy, worker.slots, up.reserved_asked)
             return replace(worker, reserved=reserved, offers=self._offers)
 
-        return Keeper(
-            post,
+        return LeaseRenewer(
+            backend,
             as_governed,
-            board.leases,
+            slot_table.leases,
             self,
             heartbeat=up.heartbeat,
             dead_after=up.dead_after,
             confirm=up.confirm,
-            tallies=self._parent.tallies,
+            recorder=self._parent.recorder,
             since=up.registered,
-            on_renewed=lambda sent: board.end_by(sent + runner_ends_after(up.dead_after)),
+            on_renewed=lambda sent: slot_table.end_by(sent + runner_ends_after(up.dead_after)),
         )
 
-    async def _watch(self, board: Board) -> None:
+    async def _watch(self, slot_table: SlotTable) -> None:
         """Look at the board: kill the runner for a job that will not stop, warn when its loop is blocked."""
         while True:
             await asyncio.sleep(WATCH)
             now = time.monotonic()
-            held = board.held()
+            held = slot_table.held()
             overdue = [job for job in held if job.stop_by <= now]
             if overdue:
                 for job in overdue:
@@ -408,10 +412,10 @@ class RunnerProcess:
                 self._killed_for = overdue
                 self.kill()
                 return
-            self._warn_if_blocked(board, held, now)
+            self._warn_if_blocked(slot_table, held, now)
 
-    def _warn_if_blocked(self, board: Board, held: list[Held], now: float) -> None:
-        pulse = board.pulse()
+    def _warn_if_blocked(self, slot_table: SlotTable, held: list[BusySlot], now: float) -> None:
+        pulse = slot_table.pulse()
         if pulse and now - pulse > BLOCKED and pulse != self._warned_pulse:
             self._warned_pulse = pulse
             tasks = sorted({job.task for job in held if job.executor == "async"}) or ["unknown"]
@@ -435,7 +439,7 @@ class RunnerProcess:
         self.leaving = True
         self._tell("draining", grace=self._grace)
         if self._channel is not None:
-            self._channel.say(Drain(self._grace))
+            self._channel.say(DrainRunner(self._grace))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._grace + FAREWELL):
                 await self._parent.signals.now.wait()
@@ -455,9 +459,9 @@ class RunnerProcess:
     def lost(self, job_ids: Sequence[JobId]) -> None:
         self._stop(job_ids, Stop.LOST)
 
-    def grant(self, grants: Sequence[Grant]) -> None:
+    def grant(self, grants: Sequence[RunBudget]) -> None:
         if self._channel is not None:
-            self._channel.say(Granted(list(grants)))
+            self._channel.say(BudgetsChanged(list(grants)))
 
     def leave(self, state: WorkerState) -> None:
         if state is WorkerState.DEAD:
@@ -482,24 +486,24 @@ class RunnerProcess:
 
     # ------------------------------------------------------------------ after its death
 
-    async def _recover(self, code: int, held: list[Held]) -> None:
+    async def _recover(self, code: int, held: list[BusySlot]) -> None:
         """Return what the runner held: at once, since we know that it is gone."""
-        post, self._post = self._post, None
-        if post is None:  # It was not up yet, and holds nothing.
+        backend, self._backend = self._backend, None
+        if backend is None:  # It was not up yet, and holds nothing.
             return
         cause = _cause(code)
         self._tell("gone", cause=cause, held=len(held))
         culprits = {job.job_id: job for job in self._killed_for or ()}
         on_board = {job.job_id for job in held}
-        calm = self.leaving or self._killed_for is not None or self.is_cut_off or code == LEASES_ENDING
-        if not calm:
+        expected = self.leaving or self._killed_for is not None or self.is_cut_off or code == LEASES_ENDING
+        if not expected:
             log.error(LogEvent("worker.crashed", worker=self._worker_id, cause=cause, jobs=len(held)))
 
         def fate(job_id: JobId, limit_ms: int | None) -> Ending:
             culprit = culprits.get(job_id)
             if culprit is not None:
                 return _overdue(culprit, limit_ms)
-            if calm or job_id not in on_board:
+            if expected or job_id not in on_board:
                 return Released("drained" if self.leaving else "its runner was restarted")
             return Crashed(cause)
 
@@ -510,7 +514,7 @@ class RunnerProcess:
         while (left := deadline - time.monotonic()) > 0:
             try:
                 async with asyncio.timeout(left):
-                    await post.give_back(self._worker_id, leases, fate, left=self.leaving)
+                    await backend.give_back(self._worker_id, leases, fate, left=self.leaving)
             except (StoreError, TimeoutError) as problem:
                 log.warning(LogEvent("leases.not_returned", worker=self._worker_id, retry_in=pause, error=str(problem)))
                 await asyncio.sleep(pause)
@@ -519,7 +523,7 @@ class RunnerProcess:
                 return
 
 
-def _overdue(job: Held, limit_ms: int | None) -> Ending:
+def _overdue(job: BusySlot, limit_ms: int | None) -> Ending:
     """Tell what becomes of a job whose runner had to be killed for it."""
     if job.stop is Stop.CANCEL:
         return Stopped("cancelled while executing; it would not stop and was killed")

@@ -17,7 +17,7 @@ PATIENCE = 5.0  # Seconds for a request to come and to be answered.
 REQUEST_MAX = 8_192
 
 
-class Probes:
+class ProbeServer:
     """Answers GET /metrics, /healthz and /readyz, one request a connection.
 
     ``ready`` gives why the worker is not, or None; ``metrics`` the text of /metrics.

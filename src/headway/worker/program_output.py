@@ -11,7 +11,7 @@ from headway.core.errors import HeadwayError
 from headway.core.job import JobId
 from headway.core.lease import Lease
 from headway.observability.job_output import OutputTail
-from headway.worker.backend.base import Post
+from headway.worker.backend.base import Backend
 
 log = logging.getLogger("headway.worker")
 
@@ -22,7 +22,7 @@ NOTE_MAX = 200  # Characters of the last line that is shown as progress.
 Note = Callable[[Lease, float, str], None]
 
 
-class _Writing:
+class _OutputTask:
     """The output of one running job, and the task that writes it."""
 
     def __init__(self, lease: Lease) -> None:
@@ -32,17 +32,17 @@ class _Writing:
         self.written = False
 
 
-class Outputs:
+class OutputWriter:
     """The output of all running programs of a runner. Belongs to its loop.
 
     ``note`` reports progress, which wakes the readers.
     """
 
-    def __init__(self, post: Post, worker_id: Callable[[], str], note: Note) -> None:
-        self._post = post
+    def __init__(self, backend: Backend, worker_id: Callable[[], str], note: Note) -> None:
+        self._backend = backend
         self._worker_id = worker_id
         self._note = note
-        self.jobs: dict[JobId, _Writing] = {}  # Those that have printed anything.
+        self.jobs: dict[JobId, _OutputTask] = {}  # Those that have printed anything.
 
     def add(self, lease: Lease, stream: str, text: str) -> None:
         """Take in what a program printed; it is written within a second."""
@@ -50,7 +50,7 @@ class Outputs:
             return
         job = self.jobs.get(lease.job_id)
         if job is None or job.lease.token != lease.token:
-            job = self.jobs[lease.job_id] = _Writing(lease)
+            job = self.jobs[lease.job_id] = _OutputTask(lease)
         job.tail.add(stream, text, time.time_ns() // 1_000_000)
         if job.task is None:
             job.task = asyncio.get_running_loop().create_task(self._keep_writing(job))
@@ -69,16 +69,16 @@ class Outputs:
             except TimeoutError:
                 log.debug("output.late", extra={"headway": {"job": lease.job_id, "task": lease.task}})
 
-    async def _keep_writing(self, job: _Writing) -> None:
+    async def _keep_writing(self, job: _OutputTask) -> None:
         """Woken by the clock while there is something new; ends with the job."""
         while True:
             await asyncio.sleep(EVERY)
             if job.tail.changed:
                 await self._write(job)
 
-    async def _write(self, job: _Writing) -> None:
+    async def _write(self, job: _OutputTask) -> None:
         try:
-            await self._post.write_output(self._worker_id(), job.lease, job.tail.take())
+            await self._backend.write_output(self._worker_id(), job.lease, job.tail.take())
         except HeadwayError as problem:  # The next write has it all, but for what the tail has dropped by then.
             job.tail.changed = True
             log.debug("output.failed", extra={"headway": {"job": job.lease.job_id, "error": str(problem)}})

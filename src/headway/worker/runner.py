@@ -20,28 +20,28 @@ from headway.core.errors import JobError, StoreUnavailable
 from headway.core.lease import Lease
 from headway.core.log_event import LogEvent
 from headway.core.policy.document import INTERACTIVE, Policy, reserved_slots
-from headway.core.policy.ladder import Grant, rung_index
+from headway.core.policy.ladder import RunBudget, rung_index
 from headway.core.policy.retry import Crashed, Ending, Raised, Released, Returned, Stopped, TimedOut, Unknown, judge
-from headway.core.worker import Worker
-from headway.dispatch.job_source import Ran
+from headway.core.worker import WorkerInfo
+from headway.dispatch.job_source import FinishedRun
 from headway.maintenance.loop import every
 from headway.observability import traces
 from headway.policy_store.catalogue import CronDocument, TaskEntry
 from headway.policy_store.current import LOOK_SELDOM
-from headway.protocol.sessions import Addresses
-from headway.stores.base import Ear, Progress, Store
+from headway.protocol.sessions import AddressSigner
+from headway.stores.base import Progress, Store, Subscription
 from headway.version import __version__
 from headway.worker import session_transport
-from headway.worker.active_job import Running
-from headway.worker.backend.base import Feed, Known, LocalPost, Pace, Post
+from headway.worker.active_job import ActiveJob
+from headway.worker.backend.base import AppManifest, Backend, JobSource, LeaseTimes, StoreBackend
 from headway.worker.claimer import Claimer
 from headway.worker.executors.inline import InlineExecutor
 from headway.worker.executors.process import Encoded, ProcessExecutor
 from headway.worker.executors.thread import ThreadExecutor
-from headway.worker.inline_batching import Stints
+from headway.worker.inline_batching import TaskBatcher
 from headway.worker.outcomes import is_cancellation, raised, returned
-from headway.worker.program_output import Outputs
-from headway.worker.slot_table import Board, Stop
+from headway.worker.program_output import OutputWriter
+from headway.worker.slot_table import SlotTable, Stop
 
 log = logging.getLogger("headway.worker")
 job_log = logging.getLogger("headway.jobs")
@@ -63,8 +63,8 @@ class Runner:
     def __init__(
         self,
         app: Headway,
-        post: Post,
-        board: Board,
+        backend: Backend,
+        slot_table: SlotTable,
         *,
         worker_id: str,
         host: str,
@@ -75,25 +75,25 @@ class Runner:
         on_offers: Callable[[Sequence[str]], None] | None = None,
     ) -> None:
         self._app = app
-        self._post = post
-        self._board = board
+        self._backend = backend
+        self._slot_table = slot_table
         self._settings = app.settings
         self._free_slots = list(reversed(range(slots)))
-        self._jobs: dict[str, Running] = {}
+        self._jobs: dict[str, ActiveJob] = {}
         offers = (*self._settings.capabilities, *sorted(f"task:{name}" for name in app.tasks))
-        self.worker = Worker(
+        self.worker = WorkerInfo(
             worker_id=worker_id,
             host=host,
             pid=os.getpid(),
             slots=slots,
-            reserved=reserved_slots(post.in_force.policy, slots, reserved),
+            reserved=reserved_slots(backend.in_force.policy, slots, reserved),
             offers=offers,
             version=__version__,
         )
-        if isinstance(post, LocalPost):
-            post.tallies.on_recorded = app.on_recorded
+        if isinstance(backend, StoreBackend):
+            backend.recorder.on_recorded = app.on_recorded
         self._executors: dict[str, InlineExecutor | ThreadExecutor | ProcessExecutor] = {
-            "async": InlineExecutor(_addresses(post)),
+            "async": InlineExecutor(_addresses(backend)),
             "thread": ThreadExecutor(slots),
             "process": ProcessExecutor(app_path or "", self._settings.payload_max, self._settings.log),
         }
@@ -105,20 +105,22 @@ class Runner:
         self._governed_version = 0
         self._followed = 0  # The version that was last heeded.
         self._learned = time.monotonic()
-        self._feed: Feed[Any] | None = None
+        self._job_source: JobSource[Any] | None = None
         settings = self._settings
         # A job that will not stop is killed after the hard grace, and reported a moment later.
-        self.pace = Pace(settings.heartbeat, settings.dead_after, settings.confirm, settings.hard_grace + LAST_WORDS)
-        self._granted: dict[str, Grant] = {}  # To jobs that have not begun here.
+        self.pace = LeaseTimes(
+            settings.heartbeat, settings.dead_after, settings.confirm, settings.hard_grace + LAST_WORDS
+        )
+        self._granted: dict[str, RunBudget] = {}  # To jobs that have not begun here.
         self.registered = 0.0  # When its registration was sent, on the monotonic clock.
-        self._outputs = Outputs(post, lambda: self.worker.worker_id, self._note)
+        self._outputs = OutputWriter(backend, lambda: self.worker.worker_id, self._note)
         self._state: dict[str, Any] = {}
         self._middlewares = app.middlewares
         self._loop: asyncio.AbstractEventLoop
         self._logged = False  # Somebody wants to know of each job.
         self._simple = False  # Nothing stands around a job: no middleware, no listener.
         self._claimer: Claimer[Any] | None = None
-        self._stints: Stints | None = None
+        self._batcher: TaskBatcher | None = None
         self._leaving = False
         self._left = asyncio.Event()
         self._unknown: set[str] = set()  # Tasks that a warning has named.
@@ -136,7 +138,7 @@ class Runner:
         """Run until stopped. ``ready`` is awaited once the app is up and this worker is registered."""
         # Kept, since in Python 3.11 asking for the running loop is a system call.
         self._loop = asyncio.get_running_loop()
-        self._stints = Stints(self._attempt)
+        self._batcher = TaskBatcher(self._attempt)
         self._simple = not self._middlewares and not any(self._app.signals.values())
         async with contextlib.AsyncExitStack() as stack:
             await self._begin_lifespan(stack)
@@ -150,13 +152,13 @@ class Runner:
                 session_transport.prepare()
             if not await self._register():
                 return
-            self._feed = feed = self._post.feed(self.worker, self.pace, offset=random.random())
-            feed.offer_learned(lambda name: self._learn_task(name) is not None)
-            ear = feed.listen()
-            self._claimer = self._make_claimer(feed, ear)
+            self._job_source = job_source = self._backend.job_source(self.worker, self.pace, offset=random.random())
+            job_source.offer_learned(lambda name: self._learn_task(name) is not None)
+            subscription = job_source.subscribe()
+            self._claimer = self._make_claimer(job_source, subscription)
             self._reserve()
             self._warn_of_durations()
-            outage = self._post.outage
+            outage = self._backend.outage
             upkeep = [
                 asyncio.create_task(self._beat()),
                 asyncio.create_task(
@@ -173,18 +175,18 @@ class Runner:
             finally:
                 for task_ in upkeep:
                     task_.cancel()
-                ear.close()
-                await feed.close()
+                subscription.close()
+                await job_source.close()
                 for executor in self._executors.values():
                     await executor.close()
 
     async def _register(self) -> bool:
         """Make this worker known. With a parent, wait for a store that is away. Return whether to go on."""
-        outage, delay = self._post.outage, REGISTER_AGAIN
+        outage, delay = self._backend.outage, REGISTER_AGAIN
         while True:
             self.registered = time.monotonic()
             try:
-                self.worker, self.pace = await self._post.register(
+                self.worker, self.pace = await self._backend.register(
                     self.worker, self.pace, self._known, reserved=self._reserved_asked
                 )
             except StoreUnavailable as problem:
@@ -201,19 +203,19 @@ class Runner:
                 return False
             delay = min(delay * 2, REGISTER_AGAIN_MAX)
 
-    def _make_claimer(self, feed: Feed[Any], ear: Ear) -> Claimer[Any]:
+    def _make_claimer(self, job_source: JobSource[Any], subscription: Subscription) -> Claimer[Any]:
         return Claimer(
-            feed,
-            ear,
+            job_source,
+            subscription,
             slots=self.worker.slots,
             start=self._start,
             handed_in=self._handed_in,
             confirm=self.pace.confirm,
             poll=self._settings.poll,
-            outage=self._post.outage,
+            outage=self._backend.outage,
         )
 
-    def _known(self, policy: Policy) -> Known:
+    def _known(self, policy: Policy) -> AppManifest:
         """Tell what the app's tasks are under a policy."""
         app = self._app
         if app.policy is not policy:  # A server's: the app goes by it until it asks its own store.
@@ -223,13 +225,13 @@ class Runner:
             if (problem := task.problem) is not None:
                 facts = {"task": task.name, "problem": problem}
                 log.warning("worker.task_refused", extra={"headway": facts})
-        return Known([_entry(task) for task in tasks], {task.name: task.limits for task in tasks}, _crons(app))
+        return AppManifest([_entry(task) for task in tasks], {task.name: task.limits for task in tasks}, _crons(app))
 
     def governed(self, version: int, policy: dict[str, Any] | None = None) -> None:
         """Hear from the parent which version of the policy is in force; from a server's also what it says."""
         self._governed_version = version
         if policy is not None:
-            self._post.told(version, policy)
+            self._backend.told(version, policy)
         self._governed.set()
 
     def look_at_policy(self) -> None:
@@ -239,15 +241,15 @@ class Runner:
     async def _follow_policy(self) -> None:
         if self._has_parent and self._governed_version == self._followed:
             return
-        await self._post.follow()
-        if self._followed != self._post.in_force.version:
+        await self._backend.follow()
+        if self._followed != self._backend.in_force.version:
             self._reserve()
             if self._claimer is not None:
                 self._claimer.look()
 
     def _reserve(self) -> None:
-        policy, worker = self._post.in_force.policy, self.worker
-        self._followed = self._post.in_force.version
+        policy, worker = self._backend.in_force.policy, self.worker
+        self._followed = self._backend.in_force.version
         reserved = reserved_slots(policy, worker.slots, self._reserved_asked)
         self.worker = replace(worker, reserved=reserved)
         if self._claimer is not None:
@@ -255,7 +257,7 @@ class Runner:
 
     async def _learn(self) -> None:
         now = time.monotonic()
-        if await self._post.learn(idle=now - self._learned > LEARN_IDLE):
+        if await self._backend.learn(idle=now - self._learned > LEARN_IDLE):
             self._learned = now
 
     async def drain(self, grace: float) -> None:
@@ -268,8 +270,8 @@ class Runner:
         if self._claimer is None:  # Not up yet: ``run`` will end as soon as it is.
             return
         self._claimer.stop_claiming()
-        if self._feed is not None:
-            self._feed.leave()
+        if self._job_source is not None:
+            self._job_source.leave()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(grace):
                 await self._idle.wait()
@@ -298,7 +300,7 @@ class Runner:
             if job is not None:
                 self.stop(job, why)
 
-    def grant(self, grants: Sequence[Grant]) -> None:
+    def grant(self, grants: Sequence[RunBudget]) -> None:
         """Let jobs run no longer than these say. They name all that can be lowered, also what is about to begin."""
         self._granted = {grant.job_id: grant for grant in grants if grant.job_id not in self._jobs}
         for grant in grants:
@@ -306,7 +308,7 @@ class Runner:
             if job is not None:
                 self._shrink(job, grant)
 
-    def _shrink(self, job: Running, grant: Grant) -> None:
+    def _shrink(self, job: ActiveJob, grant: RunBudget) -> None:
         """Lower how long a job may run; never raise it. It is stopped at once if that has passed already."""
         before = job.lease
         if before.budget_ms is not None and grant.budget_ms >= before.budget_ms:
@@ -318,7 +320,7 @@ class Runner:
         deadline = job.started + job.lease.limit_ms / 1_000
         if job.stop is Stop.NO and deadline < job.deadline:
             job.deadline = deadline
-            self._board.until(job.slot, deadline + self._settings.hard_grace)
+            self._slot_table.until(job.slot, deadline + self._settings.hard_grace)
             if job.timer is not None:
                 job.timer.cancel()
             left = deadline - time.monotonic()
@@ -326,12 +328,12 @@ class Runner:
             if left <= 0:
                 self.stop(job, Stop.TIMEOUT)
 
-    def stop(self, job: Running, why: Stop) -> None:
+    def stop(self, job: ActiveJob, why: Stop) -> None:
         if job.stop is not Stop.NO and why is not Stop.LOST:
             return
         first = job.stop is Stop.NO
         job.stop = why
-        self._board.stopping(job.slot, why, time.monotonic() + self._settings.hard_grace)
+        self._slot_table.stopping(job.slot, why, time.monotonic() + self._settings.hard_grace)
         if first or (why is Stop.LOST and job.task.executor == "process"):
             self._executors[job.task.executor].stop(job)
 
@@ -339,10 +341,10 @@ class Runner:
 
     def _start(self, leases: Sequence[Lease], reserved: frozenset[str]) -> None:
         """Give leased jobs their slots and let them run. ``reserved``: the lanes of the reserve."""
-        claimer, stints = self._claimer, self._stints
-        if claimer is None or stints is None:
+        claimer, batcher = self._claimer, self._batcher
+        if claimer is None or batcher is None:
             return
-        tasks, board, hard_grace = self._app.tasks, self._board, self._settings.hard_grace
+        tasks, slot_table, hard_grace = self._app.tasks, self._slot_table, self._settings.hard_grace
         self._logged = job_log.isEnabledFor(logging.INFO)
         now = time.monotonic()
         for lease in leases:
@@ -350,18 +352,18 @@ class Runner:
             below = lease.lane not in reserved
             if task is None:
                 self._warn_of_unknown(lease)
-                claimer.ended(Ran(lease, Unknown(), 0.0), None, below=below)
+                claimer.ended(FinishedRun(lease, Unknown(), 0.0), None, below=below)
                 continue
             slot = self._free_slots.pop()
             timeout = lease.limit_ms / 1_000
             deadline = now + timeout
             context = Context(lease, self._state, self._note, now, write=self._outputs.add)
-            job = Running(lease, task, slot, context, now, deadline, below)
+            job = ActiveJob(lease, task, slot, context, now, deadline, below)
             self._jobs[lease.job_id] = job
-            board.hold(slot, lease.job_id, lease.token, lease.task, task.executor, deadline + hard_grace)
+            slot_table.hold(slot, lease.job_id, lease.token, lease.task, task.executor, deadline + hard_grace)
             if timeout < EXACT:  # Longer ones are noticed by the beat: a timer for each would cost more than the job.
                 job.timer = self._loop.call_later(timeout, self.stop, job, Stop.TIMEOUT)
-            stints.begin(job)
+            batcher.begin(job)
             if self._logged:
                 self._log("job.started", job, args=self._arguments(job.context) if self._settings.log_args else None)
             if self._granted and (grant := self._granted.pop(lease.job_id, None)):
@@ -387,7 +389,7 @@ class Runner:
         hint = "import the module that declares it where the app is made, or end the workers of an older version"
         log.warning(LogEvent("job.unknown_task", job=lease.job_id, task=lease.task, hint=hint))
 
-    async def _attempt(self, job: Running) -> None:
+    async def _attempt(self, job: ActiveJob) -> None:
         """Run one attempt to its end and report it. Nothing a task raises leaves this function."""
         ending: Ending | None
         try:
@@ -410,14 +412,14 @@ class Runner:
         job.handle = None
         if self._outputs.jobs:
             await self._outputs.end(job.lease)
-        self._board.ended(job.slot)
+        self._slot_table.ended(job.slot)
         lease = job.lease
         del self._jobs[lease.job_id]
         if not self._jobs:
             self._idle.set()
         if job.stop and job.stop is Stop.CANCEL:
             lease = lease._replace(cancel_requested=True)
-        ran = None if ending is None else Ran(lease, ending, time.monotonic() - job.started)
+        ran = None if ending is None else FinishedRun(lease, ending, time.monotonic() - job.started)
         if self._logged:
             self._log_end(job, ran)
         if self._claimer is not None:
@@ -425,10 +427,10 @@ class Runner:
 
     def _handed_in(self, slots: list[int]) -> None:
         """The store has taken the reports of these slots' jobs: the slots are free."""
-        self._board.free(slots)
+        self._slot_table.free(slots)
         self._free_slots += slots
 
-    async def _work(self, job: Running) -> Ending:
+    async def _work(self, job: ActiveJob) -> Ending:
         if self._app.signals["start"]:
             await self._signal("start", job.context)
         executor = self._executors[job.task.executor]
@@ -441,12 +443,12 @@ class Runner:
             await self._signal("finish", job.context, value.value() if isinstance(value, Encoded) else value)
         return ending
 
-    def _returned(self, job: Running, value: Any) -> Returned:
+    def _returned(self, job: ActiveJob, value: Any) -> Returned:
         if isinstance(value, Encoded):
             return Returned(value.payload, value.error)
         return returned(value, job.task, self._settings.payload_max)
 
-    def _ending(self, job: Running, error: BaseException) -> Ending | None:
+    def _ending(self, job: ActiveJob, error: BaseException) -> Ending | None:
         if job.stop is Stop.LOST:
             return None  # Not ours any more: nothing we say would count.
         if is_cancellation(error):
@@ -459,7 +461,7 @@ class Runner:
             return replace(ending, partial=self._returned(job, job.context.kept).result)
         return ending
 
-    def _timed_out(self, job: Running, ending: Ending | None) -> TimedOut:
+    def _timed_out(self, job: ActiveJob, ending: Ending | None) -> TimedOut:
         """Return the ending of a job that ran out of time, with the partial result it handed in."""
         seconds, rule, partial = job.lease.limit_ms / 1_000, job.lease.retry, None
         if isinstance(ending, Returned) and rule is not None and rule.on_stop == "partial":
@@ -477,7 +479,7 @@ class Runner:
 
     def _warn_of_threads(self) -> None:
         """Name, in one line each, the tasks with a time limit or a duration that a thread may not keep."""
-        ladder = self._post.in_force.policy.ladder
+        ladder = self._backend.in_force.policy.ladder
         threads = [task for task in self._app.tasks.values() if task.executor == "thread"]
         timed = [task.name for task in threads if task.options.timeout is not None]
         if timed:
@@ -493,7 +495,7 @@ class Runner:
 
     def _warn_of_durations(self) -> None:
         """Log which tasks ask for a duration although the policy has no ladder."""
-        if self._post.in_force.policy.ladder.rungs:
+        if self._backend.in_force.policy.ladder.rungs:
             return
         found = [task.name for task in self._app.tasks.values() if task.options.duration not in (None, INTERACTIVE)]
         if found:
@@ -519,7 +521,7 @@ class Runner:
     async def _beat(self) -> None:
         """Show that the loop turns, and stop what has run out of time."""
         while True:
-            self._board.beat(0.0 if self._feed is None else self._feed.calm)
+            self._slot_table.beat(0.0 if self._job_source is None else self._job_source.idle_since)
             now = time.monotonic()
             for job in list(self._jobs.values()):
                 if job.deadline <= now:
@@ -546,7 +548,7 @@ class Runner:
             except Exception:
                 log.exception(LogEvent("signal.failed", signal=name))
 
-    def _log(self, event: str, job: Running, **facts: Any) -> None:
+    def _log(self, event: str, job: ActiveJob, **facts: Any) -> None:
         lease = job.lease
         line = {
             "job": lease.job_id,
@@ -564,9 +566,9 @@ class Runner:
         job = self._jobs[context.job_id]
         return job.task.show_arguments(job.lease.payload)
 
-    def _log_end(self, job: Running, ran: Ran | None) -> None:
+    def _log_end(self, job: ActiveJob, ran: FinishedRun | None) -> None:
         ending = None if ran is None else ran.ending
-        report = None if ran is None else judge(ran.ending, ran.lease, self._post.in_force.policy)
+        report = None if ran is None else judge(ran.ending, ran.lease, self._backend.in_force.policy)
         state = report.state.value if report else None
         event = state or "lost"
         if state == "queued":
@@ -629,16 +631,16 @@ def _entry(task: Task[Any, Any, Any]) -> TaskEntry:
     )
 
 
-def _addresses(post: Post) -> Addresses:
+def _addresses(backend: Backend) -> AddressSigner:
     """Return what checks addresses of servers by the store; a worker without one relies on its server for that."""
-    store = post.store
+    store = backend.store
     if store is None:
-        return Addresses(None)
+        return AddressSigner(None)
 
     async def opened() -> Store:
         return store
 
-    return Addresses(opened)
+    return AddressSigner(opened)
 
 
 def _crons(app: Headway) -> list[CronDocument]:

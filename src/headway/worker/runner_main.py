@@ -22,25 +22,25 @@ from headway.core.job import PAYLOAD_VERSION
 from headway.core.log_event import LogEvent
 from headway.core.policy.reader import policy_data
 from headway.observability.logs import configure_logs, flush_logs
-from headway.policy_store.current import InForce
-from headway.runtime.os_support import calm_collector, die_with_parent, hide_from_programs
-from headway.worker.backend.base import LocalPost, Post
-from headway.worker.backend.http import HttpPost
+from headway.policy_store.current import CurrentPolicy
+from headway.runtime.os_support import die_with_parent, hide_from_programs, tune_gc
+from headway.worker.backend.base import Backend, StoreBackend
+from headway.worker.backend.http import HttpBackend
 from headway.worker.control import (
     LEASES_ENDING,
-    Begin,
+    BudgetsChanged,
     Channel,
-    Drain,
-    Failed,
-    Go,
-    Governed,
-    Granted,
-    Offers,
+    DrainRunner,
+    OffersChanged,
+    PolicyChanged,
+    RunnerFailed,
+    RunnerReady,
+    StartClaiming,
+    StartRunner,
     StopJobs,
-    Up,
 )
 from headway.worker.runner import Runner
-from headway.worker.slot_table import Board, Stop
+from headway.worker.slot_table import SlotTable, Stop
 
 log = logging.getLogger("headway.worker")
 
@@ -51,7 +51,7 @@ OPEN_AGAIN, OPEN_AGAIN_MAX = 0.1, 5.0  # Seconds between tries to open the store
 async def _serve(connection: socket.socket, board_descriptor: int) -> int:
     channel = await Channel.over(connection)
     begin = await channel.hear()
-    if not isinstance(begin, Begin):
+    if not isinstance(begin, StartRunner):
         return CANNOT_START
     try:
         app = load_app(begin.app, begin.folder)
@@ -60,76 +60,76 @@ async def _serve(connection: socket.socket, board_descriptor: int) -> int:
             hide_from_programs()
         configure_logs(app.settings.log, begin.log_level, job_facts=job_facts)
         server = app.settings.server if begin.remote else None
-        post = _make_post(app, server)
-        if not await _open(post, channel):
+        backend = _make_post(app, server)
+        if not await _open(backend, channel):
             return 0
     except HeadwayError as problem:
-        channel.say(Failed(str(problem), setting="setting" in problem.facts))
+        channel.say(RunnerFailed(str(problem), setting="setting" in problem.facts))
         await asyncio.sleep(0.05)
         return CANNOT_START
     except BaseException as problem:
-        channel.say(Failed(f"{type(problem).__name__}: {problem}", traceback.format_exc()))
+        channel.say(RunnerFailed(f"{type(problem).__name__}: {problem}", traceback.format_exc()))
         await asyncio.sleep(0.05)
         return CANNOT_START
     settings = app.settings
-    board = Board(board_descriptor, settings.slots)
+    slot_table = SlotTable(board_descriptor, settings.slots)
     runner = Runner(
         app,
-        post,
-        board,
+        backend,
+        slot_table,
         worker_id=begin.worker_id,
         host=socket.gethostname(),
         slots=settings.slots,
         reserved=app.reserved_asked,
         app_path=begin.app,
         has_parent=True,
-        on_offers=lambda offers: channel.say(Offers(list(offers))),
+        on_offers=lambda offers: channel.say(OffersChanged(list(offers))),
     )
 
     go = asyncio.Event()
 
     async def ready() -> None:
         """Claim nothing before the parent can keep its lease."""
-        calm_collector()
-        channel.say(_up(app, runner, post, server))
+        tune_gc()
+        channel.say(_up(app, runner, backend, server))
         await go.wait()
         watching.start()
 
     listening = asyncio.create_task(_listen(channel, runner, go))
-    watching = threading.Thread(target=_end_in_time, args=(runner, board), name="headway-lease", daemon=True)
+    watching = threading.Thread(target=_end_in_time, args=(runner, slot_table), name="headway-lease", daemon=True)
     try:
         await runner.run(ready=ready)
     except Exception as problem:
-        channel.say(Failed(f"{type(problem).__name__}: {problem}", traceback.format_exc()))
+        channel.say(RunnerFailed(f"{type(problem).__name__}: {problem}", traceback.format_exc()))
         await asyncio.sleep(0.05)
         return CANNOT_START
     finally:
         listening.cancel()
-    await post.close()
+    await backend.close()
     await app.client.close()
     return 0
 
 
-def _end_in_time(runner: Runner, board: Board) -> None:
+def _end_in_time(runner: Runner, slot_table: SlotTable) -> None:
     """End this process before its leases end, should its parent stand still. A thread: jobs may block the loop."""
-    while (left := board.runner_ends() - time.monotonic()) > 0:
+    while (left := slot_table.runner_ends() - time.monotonic()) > 0:
         time.sleep(left)
     runner.kill_processes()
     os._exit(LEASES_ENDING)
 
 
-async def _open(post: Post, channel: Channel) -> bool:
+async def _open(backend: Backend, channel: Channel) -> bool:
     """Open the store, however long it is away. Return whether to go on: the parent may say to leave meanwhile."""
     hearing = asyncio.create_task(channel.hear())
     delay = OPEN_AGAIN
     try:
         while True:
             try:
-                await post.open()
+                await backend.open()
             except StoreUnavailable as problem:
-                post.outage.failed("open", problem, retry_in=delay)
+                backend.outage.failed("open", problem, retry_in=delay)
             else:
-                post.outage.succeeded("open")
+                backend.outage.succeeded("open")
                 return True
             done, _ = await asyncio.wait({hearing}, timeout=delay * random.uniform(0.7, 1.3))
             if done:
@@ -144,15 +144,15 @@ async def _listen(channel: Channel, runner: Runner, go: asyncio.Event) -> None:
     draining: asyncio.Task[None] | None = None
     while True:
         match await channel.hear():
-            case Go():
+            case StartClaiming():
                 go.set()
-            case Drain(grace):
+            case DrainRunner(grace):
                 go.set()
                 if draining is None:
                     draining = asyncio.create_task(runner.drain(grace))
-            case Governed(version, policy):
+            case PolicyChanged(version, policy):
                 runner.governed(version, policy)
-            case Granted(grants):
+            case BudgetsChanged(grants):
                 runner.grant(grants)
             case StopJobs(job_ids, why):
                 runner.stop_jobs(job_ids, Stop(why))
@@ -161,19 +161,19 @@ async def _listen(channel: Channel, runner: Runner, go: asyncio.Event) -> None:
                 os._exit(1)
 
 
-def _make_post(app: Headway, server: str | None) -> Post:
+def _make_post(app: Headway, server: str | None) -> Backend:
     """Make what the runner gets its jobs from. Over HTTP the app's own store is opened only by jobs that use it."""
     settings = app.settings
     if server is None:
-        return LocalPost(app.make_store(), app.in_force, file=policy_file(app))
+        return StoreBackend(app.make_store(), app.in_force, file=policy_file(app))
     if settings.policy is not None:
         log.warning(LogEvent("policy.file_ignored", path=settings.policy, hint="the server's policy is in force"))
-    return HttpPost(server, settings.token, InForce(), mark=PAYLOAD_VERSION)
+    return HttpBackend(server, settings.token, CurrentPolicy(), mark=PAYLOAD_VERSION)
 
 
-def _up(app: Headway, runner: Runner, post: Post, server: str | None) -> Up:
+def _up(app: Headway, runner: Runner, backend: Backend, server: str | None) -> RunnerReady:
     settings, worker, pace = app.settings, runner.worker, runner.pace
-    return Up(
+    return RunnerReady(
         worker_id=worker.worker_id,
         store=settings.store,
         namespace=settings.namespace,
@@ -195,8 +195,8 @@ def _up(app: Headway, runner: Runner, post: Post, server: str | None) -> Up:
         token=None if server is None else settings.token,
         programs=app.runs_programs,
         sessions=runner.has_sessions,
-        policy_version=post.in_force.version,
-        policy=None if server is None else policy_data(post.in_force.policy),
+        policy_version=backend.in_force.version,
+        policy=None if server is None else policy_data(backend.in_force.policy),
     )
 
 

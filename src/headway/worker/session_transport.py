@@ -12,11 +12,19 @@ from typing import Any
 import msgspec
 
 from headway.client.codec import split_server
-from headway.client.session import Conversation
+from headway.client.session import TaskSession
 from headway.core.errors import ConfigError, HeadwayError, SessionClosed
 from headway.core.lease import Lease
-from headway.protocol.sessions import MESSAGE_MAX, PATH, PROOF, Addresses, AddressRefused, proof_of, read_from_server
-from headway.worker.active_job import Running
+from headway.protocol.sessions import (
+    MESSAGE_MAX,
+    PATH,
+    PROOF,
+    AddressRefused,
+    AddressSigner,
+    proof_of,
+    read_from_server,
+)
+from headway.worker.active_job import ActiveJob
 
 DIAL_SECONDS = 2.0  # The server waits for no longer itself.
 PING_EVERY, PING_PATIENCE = 2.0, 4.0  # Seconds: a server that dies with its machine is missed after their sum.
@@ -24,7 +32,7 @@ CLOSE_SECONDS = 2.0
 GONE_SECONDS = 1.0  # What a task gets to end by itself once its client is gone for good.
 
 
-async def converse(job: Running, addresses: Addresses, call: Callable[[bytes], Awaitable[Any]]) -> Any:
+async def run_session(job: ActiveJob, addresses: AddressSigner, call: Callable[[bytes], Awaitable[Any]]) -> Any:
     """Run a session's task with its client on the line; ``call`` is given the payload without the server's address.
 
     Raises ``SessionClosed`` if the other end is gone before the task has ended.
@@ -61,7 +69,7 @@ async def converse(job: Running, addresses: Addresses, call: Callable[[bytes], A
 
 
 @asynccontextmanager
-async def _dialled(lease: Lease, server: str) -> AsyncIterator[Conversation]:
+async def _dialled(lease: Lease, server: str) -> AsyncIterator[TaskSession]:
     connect, closed, troubles = _library()
     uri = server.replace("http", "ws", 1) + PATH + lease.job_id
     try:
@@ -88,7 +96,7 @@ async def _dialled(lease: Lease, server: str) -> AsyncIterator[Conversation]:
         except closed as gone:
             raise ConnectionError from gone
 
-    conversation = Conversation(transmit)
+    conversation = TaskSession(transmit)
     hearing = asyncio.create_task(_hear(socket, closed, conversation))
     try:
         yield conversation
@@ -104,7 +112,7 @@ def prepare() -> None:
         _library()
 
 
-async def _hear(socket: Any, closed: type[Exception], conversation: Conversation) -> None:
+async def _hear(socket: Any, closed: type[Exception], conversation: TaskSession) -> None:
     """Pass on what the server says, until it is gone."""
     try:
         while True:

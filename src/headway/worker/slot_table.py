@@ -41,7 +41,7 @@ _GO_ON = int(Stop.NO)
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class BusySlot:
     """One busy slot as the parent sees it. ``stop_by`` is on the machine's monotonic clock."""
 
     job_id: JobId
@@ -52,7 +52,7 @@ class Held:
     stop_by: float
 
 
-class Board:
+class SlotTable:
     """Slots in shared memory, which a runner writes and its parent reads. When the runner ends, the parent writes."""
 
     def __init__(self, descriptor: int, slots: int) -> None:
@@ -61,7 +61,7 @@ class Board:
         self._memory = mmap.mmap(descriptor, _size(slots))
 
     @classmethod
-    def create(cls, slots: int) -> Board:
+    def create(cls, slots: int) -> SlotTable:
         if hasattr(os, "memfd_create"):
             descriptor = os.memfd_create("headway-board")
         else:
@@ -95,15 +95,15 @@ class Board:
         for slot in slots:
             self._memory[_FIRST + slot * _STEP] = _FREE
 
-    def beat(self, calm: float = 0.0) -> None:
-        """Note that the runner's loop still turns; ``calm``: when it saw that nothing waits, 0 if something does."""
-        _HEADER.pack_into(self._memory, 0, time.monotonic(), calm)
+    def beat(self, idle_since: float = 0.0) -> None:
+        """Record that the loop of the runner turns. ``idle_since``: when it last saw an empty queue, 0 if jobs wait."""
+        _HEADER.pack_into(self._memory, 0, time.monotonic(), idle_since)
 
     def pulse(self) -> float:
         """When the runner's loop last turned, on the monotonic clock; 0 before it began."""
         return float(_HEADER.unpack_from(self._memory, 0)[0])
 
-    def calm(self) -> float:
+    def idle_since(self) -> float:
         """When the runner last looked at the store, on the monotonic clock, if nothing waited there; else 0."""
         return float(_HEADER.unpack_from(self._memory, 0)[1])
 
@@ -115,7 +115,7 @@ class Board:
         """Return when the runner must end itself, on the monotonic clock; 0 before its parent keeps leases."""
         return float(_END.unpack_from(self._memory, _HEADER.size)[0])
 
-    def held(self) -> list[Held]:
+    def held(self) -> list[BusySlot]:
         """Read the jobs that run."""
         return self._read(_BUSY)
 
@@ -123,7 +123,7 @@ class Board:
         """Name the leases on the board, those of ended jobs too; transient jobs have none."""
         return [(held.job_id, held.token) for held in self._read(_BUSY, _ENDED) if held.token != bytes(16)]
 
-    def _read(self, *marks: int) -> list[Held]:
+    def _read(self, *marks: int) -> list[BusySlot]:
         found = []
         for slot in range(self.slots):
             offset = _FIRST + slot * _STEP
@@ -132,7 +132,7 @@ class Board:
             _, executor, stop, job_id, token, stop_by, task = _SLOT.unpack_from(self._memory, offset)
             name = task.rstrip(b"\0").decode(errors="replace")
             found.append(
-                Held(JobId(job_id.rstrip(b"\0").decode()), token, name, _EXECUTORS[executor], Stop(stop), stop_by)
+                BusySlot(JobId(job_id.rstrip(b"\0").decode()), token, name, _EXECUTORS[executor], Stop(stop), stop_by)
             )
         return found
 

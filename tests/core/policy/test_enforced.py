@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from headway.core.policy.document import BUILT_IN, Ladder, LimitRule, Policy, Reserve, Rung, TaskRule, Tenants
 from headway.core.policy.enforced import (
-    Paused,
-    Rulebook,
-    Rules,
+    EnforcedRules,
+    PauseSet,
+    RuleIndex,
     applies,
     join,
     limit_key,
@@ -33,8 +33,8 @@ def a_rate(count: int = 1, *tasks: str, by: str | None = None) -> LimitRule:
     return LimitRule(count=count, period_ms=1_000, tasks=tasks, by=by)
 
 
-def keys(rules: Rules, task: str = "t", tenant: str | None = None, *bound: str) -> list[str]:
-    return [key for key, _ in Rulebook(rules).keys(task, tenant, bound)]
+def keys(rules: EnforcedRules, task: str = "t", tenant: str | None = None, *bound: str) -> list[str]:
+    return [key for key, _ in RuleIndex(rules).keys(task, tenant, bound)]
 
 
 # ---------------------------------------------------------------------- which counters
@@ -65,16 +65,16 @@ def keys(rules: Rules, task: str = "t", tenant: str | None = None, *bound: str) 
 def test_a_job_needs_room_in_the_limits_of_its_task_tenant_and_arguments(
     limits: dict[str, LimitRule], task: str, tenant: str | None, bound: tuple[str, ...], expected: list[str]
 ) -> None:
-    book = Rulebook(Rules(limits=limits))
-    found = book.keys(task, tenant, bound)
+    rule_index = RuleIndex(EnforcedRules(limits=limits))
+    found = rule_index.keys(task, tenant, bound)
     assert [key for key, _ in found] == expected
     assert all(rule == limits[key.partition("=")[0]] for key, rule in found)
-    assert book.binds(task, tenant) or not book.keys(task, tenant)
+    assert rule_index.may_limit(task, tenant) or not rule_index.keys(task, tenant)
 
 
 def test_a_pause_comes_before_every_limit_and_leaves_no_room() -> None:
-    rules = Rules(limits={"a": a_cap(9)}, paused=Paused(tasks=("t",), tenants=("acme",)))
-    found = Rulebook(rules).keys("t", "acme")
+    rules = EnforcedRules(limits={"a": a_cap(9)}, paused=PauseSet(tasks=("t",), tenants=("acme",)))
+    found = RuleIndex(rules).keys("t", "acme")
     assert [key for key, _ in found] == ["=paused:task:t", "=paused:tenant:acme", "a"]
     assert [rule.concurrency for _, rule in found] == [0, 0, 9]
     assert keys(rules, "t") == ["=paused:task:t", "a"]
@@ -85,18 +85,22 @@ def test_a_pause_comes_before_every_limit_and_leaves_no_room() -> None:
 @pytest.mark.parametrize(
     "rules, task, tenant, bound",
     [
-        pytest.param(Rules(), "t", "acme", False, id="nothing binds"),
-        pytest.param(Rules(limits={"x": a_cap(1, "t")}), "t", None, True, id="a limit"),
-        pytest.param(Rules(limits={"x": a_cap(1, "t")}), "u", None, False, id="a limit on others"),
-        pytest.param(Rules(limits={"x": a_cap(by="account")}), "t", None, False, id="one that hangs on arguments"),
-        pytest.param(Rules(paused=Paused(tasks=("t",))), "t", None, True, id="a paused task"),
-        pytest.param(Rules(paused=Paused(tenants=("acme",))), "t", "acme", True, id="a paused tenant"),
-        pytest.param(Rules(paused=Paused(tenants=("acme",))), "t", None, False, id="another is paused"),
-        pytest.param(Rules(paused=Paused(everything=True, lanes=("low",))), "t", None, False, id="lanes are not jobs"),
+        pytest.param(EnforcedRules(), "t", "acme", False, id="nothing binds"),
+        pytest.param(EnforcedRules(limits={"x": a_cap(1, "t")}), "t", None, True, id="a limit"),
+        pytest.param(EnforcedRules(limits={"x": a_cap(1, "t")}), "u", None, False, id="a limit on others"),
+        pytest.param(
+            EnforcedRules(limits={"x": a_cap(by="account")}), "t", None, False, id="one that hangs on arguments"
+        ),
+        pytest.param(EnforcedRules(paused=PauseSet(tasks=("t",))), "t", None, True, id="a paused task"),
+        pytest.param(EnforcedRules(paused=PauseSet(tenants=("acme",))), "t", "acme", True, id="a paused tenant"),
+        pytest.param(EnforcedRules(paused=PauseSet(tenants=("acme",))), "t", None, False, id="another is paused"),
+        pytest.param(
+            EnforcedRules(paused=PauseSet(everything=True, lanes=("low",))), "t", None, False, id="lanes are not jobs"
+        ),
     ],
 )
-def test_what_no_rule_can_hold_back_is_known(rules: Rules, task: str, tenant: str | None, bound: bool) -> None:
-    assert Rulebook(rules).binds(task, tenant) is bound
+def test_what_no_rule_can_hold_back_is_known(rules: EnforcedRules, task: str, tenant: str | None, bound: bool) -> None:
+    assert RuleIndex(rules).may_limit(task, tenant) is bound
 
 
 names = st.sampled_from(["a", "b", "c"])
@@ -113,59 +117,59 @@ limit_rules = st.builds(
 
 @given(
     limits=st.dictionaries(st.sampled_from("wxyz"), limit_rules),
-    paused=st.builds(Paused, tasks=some_names, tenants=some_names),
+    paused=st.builds(PauseSet, tasks=some_names, tenants=some_names),
     task=names,
     tenant=st.none() | names,
     bound=st.lists(st.sampled_from(["w=1", "x=1", "q=1"]), unique=True),
 )
 def test_counters_are_asked_in_one_order_and_a_job_that_nothing_binds_needs_none(
-    limits: dict[str, LimitRule], paused: Paused, task: str, tenant: str | None, bound: list[str]
+    limits: dict[str, LimitRule], paused: PauseSet, task: str, tenant: str | None, bound: list[str]
 ) -> None:
-    rules = Rules(limits=limits, paused=paused)
-    book = Rulebook(rules)
-    found = book.keys(task, tenant, bound)
-    assert found == book.keys(task, tenant, bound) == Rulebook(rules).keys(task, tenant, bound[::-1])
-    assert book.binds(task, tenant) == bool(book.keys(task, tenant))
+    rules = EnforcedRules(limits=limits, paused=paused)
+    rule_index = RuleIndex(rules)
+    found = rule_index.keys(task, tenant, bound)
+    assert found == rule_index.keys(task, tenant, bound) == RuleIndex(rules).keys(task, tenant, bound[::-1])
+    assert rule_index.may_limit(task, tenant) == bool(rule_index.keys(task, tenant))
     kinds = [2 if rule.count is not None else 1 for key, rule in found if not key.startswith("=paused:")]
     assert kinds == sorted(kinds)
 
 
 def test_a_book_answers_alike_for_any_number_of_tasks() -> None:
-    book = Rulebook(Rules(limits={"x": a_cap(1, "t9*")}))
+    rule_index = RuleIndex(EnforcedRules(limits={"x": a_cap(1, "t9*")}))
     for number in range(20_001):
-        assert book.binds(f"t{number}", None) == str(number).startswith("9")
+        assert rule_index.may_limit(f"t{number}", None) == str(number).startswith("9")
 
 
 # ---------------------------------------------------------------------- pauses
 
 
 def test_a_lane_is_shut_by_its_own_pause_or_that_of_everything() -> None:
-    assert not Rulebook().shuts("low")
-    book = Rulebook(Rules(paused=Paused(lanes=("low",))))
-    assert (book.shuts("low"), book.shuts("high")) == (True, False)
-    assert Rulebook(Rules(paused=Paused(everything=True))).shuts("high")
+    assert not RuleIndex().lane_paused("low")
+    rule_index = RuleIndex(EnforcedRules(paused=PauseSet(lanes=("low",))))
+    assert (rule_index.lane_paused("low"), rule_index.lane_paused("high")) == (True, False)
+    assert RuleIndex(EnforcedRules(paused=PauseSet(everything=True))).lane_paused("high")
 
 
 def test_pausing_adds_and_resuming_takes_away() -> None:
-    paused = pausing("low", None, None)(Paused())
+    paused = pausing("low", None, None)(PauseSet())
     paused = pausing(None, "t", "acme")(paused)
     paused = pausing(None, "a", None)(pausing(None, "t", None)(paused))
-    assert paused == Paused(lanes=("low",), tasks=("a", "t"), tenants=("acme",))
-    assert resuming("high", "t", None)(paused) == Paused(lanes=("low",), tasks=("a",), tenants=("acme",))
-    assert resuming("low", None, "acme")(paused) == Paused(tasks=("a", "t"))
+    assert paused == PauseSet(lanes=("low",), tasks=("a", "t"), tenants=("acme",))
+    assert resuming("high", "t", None)(paused) == PauseSet(lanes=("low",), tasks=("a",), tenants=("acme",))
+    assert resuming("low", None, "acme")(paused) == PauseSet(tasks=("a", "t"))
 
 
 def test_naming_nothing_means_everything() -> None:
-    some = Paused(lanes=("low",))
-    assert pausing(None, None, None)(some) == Paused(everything=True, lanes=("low",))
-    assert resuming(None, None, None)(replace(some, everything=True)) == Paused()
+    some = PauseSet(lanes=("low",))
+    assert pausing(None, None, None)(some) == PauseSet(everything=True, lanes=("low",))
+    assert resuming(None, None, None)(replace(some, everything=True)) == PauseSet()
     # What is named is resumed and no more: a pause of everything stays.
-    assert resuming("low", None, None)(replace(some, everything=True)) == Paused(everything=True)
+    assert resuming("low", None, None)(replace(some, everything=True)) == PauseSet(everything=True)
 
 
 def test_what_is_paused_is_named_for_people() -> None:
-    assert Paused().names() == []
-    paused = Paused(everything=True, lanes=("low",), tasks=("t",), tenants=("acme",))
+    assert PauseSet().names() == []
+    paused = PauseSet(everything=True, lanes=("low",), tasks=("t",), tenants=("acme",))
     assert paused.names() == ["everything", "lane low", "task t", "tenant acme"]
 
 
@@ -175,28 +179,30 @@ def test_what_is_paused_is_named_for_people() -> None:
 @pytest.mark.parametrize(
     "rules, step_us",
     [
-        pytest.param(Rules(), 1_000_000, id="a second until something is known"),
-        pytest.param(Rules(costs_us={"t": 40_000}), 40_000, id="what the task is expected to take"),
-        pytest.param(Rules(costs_us={"t": 40_000, "t=acme": 90_000}), 90_000, id="with this tenant"),
-        pytest.param(Rules(costs_us={"t": 40_000, "t=other": 90_000}), 40_000, id="not with another"),
-        pytest.param(Rules(costs_us={"u": 5}), 1_000_000, id="not another task"),
-        pytest.param(Rules(weights={"acme": 4.0}), 250_000, id="by weight"),
-        pytest.param(Rules(weights={"other": 4.0}), 1_000_000, id="not another's weight"),
-        pytest.param(Rules(default_weight=2), 500_000, id="the default weight"),
-        pytest.param(Rules(default_weight=2, weights={"acme": 0.5}), 2_000_000, id="its own before the default"),
-        pytest.param(Rules(costs_us={"t": 1}, weights={"acme": 100.0}), 1, id="never nothing"),
-        pytest.param(Rules(costs_us={"t": 0}), 1, id="never nothing, for a task that takes none"),
+        pytest.param(EnforcedRules(), 1_000_000, id="a second until something is known"),
+        pytest.param(EnforcedRules(costs_us={"t": 40_000}), 40_000, id="what the task is expected to take"),
+        pytest.param(EnforcedRules(costs_us={"t": 40_000, "t=acme": 90_000}), 90_000, id="with this tenant"),
+        pytest.param(EnforcedRules(costs_us={"t": 40_000, "t=other": 90_000}), 40_000, id="not with another"),
+        pytest.param(EnforcedRules(costs_us={"u": 5}), 1_000_000, id="not another task"),
+        pytest.param(EnforcedRules(weights={"acme": 4.0}), 250_000, id="by weight"),
+        pytest.param(EnforcedRules(weights={"other": 4.0}), 1_000_000, id="not another's weight"),
+        pytest.param(EnforcedRules(default_weight=2), 500_000, id="the default weight"),
+        pytest.param(
+            EnforcedRules(default_weight=2, weights={"acme": 0.5}), 2_000_000, id="its own before the default"
+        ),
+        pytest.param(EnforcedRules(costs_us={"t": 1}, weights={"acme": 100.0}), 1, id="never nothing"),
+        pytest.param(EnforcedRules(costs_us={"t": 0}), 1, id="never nothing, for a task that takes none"),
     ],
 )
-def test_the_step_of_a_tenant_is_expected_cost_by_weight(rules: Rules, step_us: int) -> None:
-    assert Rulebook(rules).step_us("t", "acme") == step_us
+def test_the_step_of_a_tenant_is_expected_cost_by_weight(rules: EnforcedRules, step_us: int) -> None:
+    assert RuleIndex(rules).step_us("t", "acme") == step_us
 
 
 # ---------------------------------------------------------------------- parts and wholes
 
 
 def test_a_store_is_told_no_more_of_a_policy_than_it_checks() -> None:
-    assert rules_of(BUILT_IN) == Rules()
+    assert rules_of(BUILT_IN) == EnforcedRules()
     reserve = Reserve(scope="pool", slots=2)
     policy = Policy(
         reserve=reserve,
@@ -204,7 +210,7 @@ def test_a_store_is_told_no_more_of_a_policy_than_it_checks() -> None:
         tenants=Tenants(2, {"acme": 3}),
         limits={"x": a_cap(), "y": a_rate()},
     )
-    assert rules_of(policy) == Rules(
+    assert rules_of(policy) == EnforcedRules(
         limits={"x": a_cap(), "y": a_rate()},
         rungs=(FAST,),
         pool_reserve=reserve,
@@ -219,23 +225,29 @@ def test_a_reserve_in_each_worker_is_no_business_of_the_store() -> None:
 
 
 def test_parts_are_joined_and_the_later_stands() -> None:
-    paused, reserve = Paused(lanes=("low",)), Reserve(scope="pool")
-    first = Rules(limits={"x": a_cap(1), "y": a_cap(1)}, weights={"a": 1, "b": 1}, costs_us={"t": 1}, paused=paused)
-    second = Rules({"x": a_cap(2)}, (FAST,), reserve, 3, {"a": 2}, {"t": 2, "u": 2})
-    assert join([first, second]) == Rules(
+    paused, reserve = PauseSet(lanes=("low",)), Reserve(scope="pool")
+    first = EnforcedRules(
+        limits={"x": a_cap(1), "y": a_cap(1)}, weights={"a": 1, "b": 1}, costs_us={"t": 1}, paused=paused
+    )
+    second = EnforcedRules({"x": a_cap(2)}, (FAST,), reserve, 3, {"a": 2}, {"t": 2, "u": 2})
+    assert join([first, second]) == EnforcedRules(
         {"x": a_cap(2), "y": a_cap(1)}, (FAST,), reserve, 3, {"a": 2, "b": 1}, {"t": 2, "u": 2}, paused
     )
     other = replace(FAST, limit=1)
-    third = Rules(rungs=(other,), pool_reserve=replace(reserve, slots=9), default_weight=5, paused=Paused(tasks=("t",)))
+    third = EnforcedRules(
+        rungs=(other,), pool_reserve=replace(reserve, slots=9), default_weight=5, paused=PauseSet(tasks=("t",))
+    )
     whole = join([first, second, third])
-    assert (whole.rungs, whole.default_weight, whole.paused) == ((other,), 5, Paused(tasks=("t",)))
+    assert (whole.rungs, whole.default_weight, whole.paused) == ((other,), 5, PauseSet(tasks=("t",)))
     assert whole.pool_reserve == replace(reserve, slots=9)
 
 
 def test_a_part_that_says_nothing_changes_nothing() -> None:
-    part = Rules({"x": a_cap(2)}, (FAST,), Reserve(scope="pool"), 3, {"a": 2}, {"t": 2}, Paused(everything=True))
-    assert join([]) == Rules()
-    assert join([part]) == join([Rules(), part]) == join([part, Rules()]) == part
+    part = EnforcedRules(
+        {"x": a_cap(2)}, (FAST,), Reserve(scope="pool"), 3, {"a": 2}, {"t": 2}, PauseSet(everything=True)
+    )
+    assert join([]) == EnforcedRules()
+    assert join([part]) == join([EnforcedRules(), part]) == join([part, EnforcedRules()]) == part
 
 
 def test_what_a_policy_sets_for_a_task_or_nothing() -> None:

@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.core.diagnostics import AHEAD_COUNTED, LimitView
-from headway.core.distributions import Coming, Known, Learned, bucket, merge
+from headway.core.distributions import Arrivals, Model, ModelData, bucket, merge
 from headway.core.job import ClassKey, State
 from headway.core.policy.document import BUILT_IN, Ladder, Lane, LimitRule, Policy, Reserve, Rung
-from headway.core.policy.enforced import Paused
+from headway.core.policy.enforced import PauseSet
 from headway.core.policy.estimate import Estimate, Forecast, Spot, estimate, materially_differs, spot_of
-from headway.core.policy.ladder import Floor
+from headway.core.policy.ladder import RunningJobs
 from tests.core.policy.test_why import EXPORT, NOW_AT, Scene, a_run, a_view, a_worker
 
 SECONDS = 4.0
@@ -25,8 +25,8 @@ STEADY = {bucket(SECONDS): 100.0}  # Jobs that take four seconds, or a little mo
 LANES = ("high", "medium", "low")
 
 
-def known(arrivals: Mapping[str, Mapping[str, Coming]] | None = None, *, lanes: tuple[str, ...] = LANES) -> Known:
-    return Known(Learned({lane: {EXPORT: STEADY} for lane in lanes}, arrivals or {}))
+def known(arrivals: Mapping[str, Mapping[str, Arrivals]] | None = None, *, lanes: tuple[str, ...] = LANES) -> Model:
+    return Model(ModelData({lane: {EXPORT: STEADY} for lane in lanes}, arrivals or {}))
 
 
 def busy(slots: int, **changes: object) -> Scene:
@@ -42,13 +42,13 @@ def busy(slots: int, **changes: object) -> Scene:
 UNRESERVED = replace(BUILT_IN, reserve=Reserve(slots=0))
 
 
-def ask(scene: Scene, what: Known | None = None) -> Estimate:
-    found = estimate(scene.standing(), scene.policy, what or known())
+def ask(scene: Scene, what: Model | None = None) -> Estimate:
+    found = estimate(scene.diagnose_job(), scene.policy, what or known())
     assert found is not None
     return found
 
 
-def p50(scene: Scene, what: Known | None = None) -> float:
+def p50(scene: Scene, what: Model | None = None) -> float:
     found = ask(scene, what).p50
     assert found is not None
     return found
@@ -81,7 +81,7 @@ def test_better_lanes_go_first_and_go_on_coming() -> None:
     behind = replace(alone, classes=(a_view("low", 21), a_view("high", 40)))
     assert p50(behind) == pytest.approx(p50(alone) + 40 * 1.1 * SECONDS / 4, rel=0.25)
     # Half of the slots are taken by what comes to a better lane meanwhile.
-    load = {"high": {"": Coming(1, 2 / (1.1 * SECONDS))}}
+    load = {"high": {"": Arrivals(1, 2 / (1.1 * SECONDS))}}
     assert p50(alone, known(load)) == pytest.approx(2 * p50(alone), rel=0.25)
     assert p50(replace(alone, lane="high", classes=(a_view("high", 21),)), known(load)) == pytest.approx(
         p50(alone), rel=0.1
@@ -91,7 +91,7 @@ def test_better_lanes_go_first_and_go_on_coming() -> None:
 def test_in_a_line_that_tenants_share_others_overtake_ones_later_jobs() -> None:
     # R3.38
     scene = busy(4, tenant="bulk", classes=(a_view("medium", 101)._replace(fair=True),), fair=True, ahead=100)
-    load = known({"medium": {"acme": Coming(1, 2 / (1.1 * SECONDS)), "bulk": Coming(100, 1.0)}})
+    load = known({"medium": {"acme": Arrivals(1, 2 / (1.1 * SECONDS)), "bulk": Arrivals(100, 1.0)}})
     first, last = replace(scene, ahead_own=0), replace(scene, ahead_own=100)
     assert p50(first, load) == pytest.approx(p50(first), rel=0.05)
     assert p50(last, load) == pytest.approx(2 * p50(last), rel=0.25)
@@ -100,7 +100,7 @@ def test_in_a_line_that_tenants_share_others_overtake_ones_later_jobs() -> None:
 def test_a_lane_that_grows_old_while_it_waits_gets_its_share_then() -> None:
     lanes = dict(BUILT_IN.lanes) | {"low": Lane(2, 3, 0, 1_000, promote_after_ms=(60_000, 120_000))}
     policy = replace(UNRESERVED, lanes=lanes)
-    load = known({"medium": {"": Coming(1, 10.0)}})  # More than there is room for.
+    load = known({"medium": {"": Arrivals(1, 10.0)}})  # More than there is room for.
     scene = busy(4, lane="low", classes=(a_view("low", 1), a_view("medium", 100)))
     never, aged = p50(scene, load), p50(replace(scene, policy=policy), load)
     assert aged < 100 < 500 < never
@@ -151,7 +151,7 @@ def test_a_full_rung_is_waited_for() -> None:
     rungs = (Rung("fast", 3_000), Rung("slow", 30_000, limit=2))
     policy = replace(UNRESERVED, ladder=Ladder(rungs))
     scene = Scene(
-        workers=(a_worker(slots=10),), policy=policy, rung="slow", floor=Floor(10, 8, (0, 2)),
+        workers=(a_worker(slots=10),), policy=policy, rung="slow", floor=RunningJobs(10, 8, (0, 2)),
         classes=(a_view("medium", 1, rung="slow", blocked="ladder"),),
     )  # fmt: skip
     assert 1 < p50(scene) < 30
@@ -164,7 +164,7 @@ def test_without_runs_the_ladder_says_how_long_jobs_may_take() -> None:
     policy = replace(UNRESERVED, ladder=Ladder((Rung("slow", 30_000),)))
     scene = busy(2, policy=policy, rung="slow", ahead=9, classes=(a_view("medium", 10, rung="slow"),))
     scene = replace(scene, executing=(a_run(), a_run()))
-    found = ask(scene, Known())
+    found = ask(scene, Model())
     assert found.basis == "declared"
     assert found.p50 == pytest.approx(15 * 9 / 2, rel=0.3)
 
@@ -175,43 +175,43 @@ def test_without_runs_it_also_says_so_of_jobs_beside_elastic_ones_and_sessions(r
     policy = replace(UNRESERVED, ladder=Ladder((Rung("fast", 3_000), Rung("slow", 30_000))))
     beside = (a_view("medium", 10, rung="slow"), a_view("medium", 1, rung=rung))
     scene = busy(2, policy=policy, rung="slow", ahead=9, classes=beside)
-    found = ask(replace(scene, executing=(a_run(), a_run())), Known())
+    found = ask(replace(scene, executing=(a_run(), a_run())), Model())
     assert found.basis == "declared"
     assert found.p50 == pytest.approx(15 * 9 / 2, rel=0.3)
 
 
 UNKNOWN = [
-    pytest.param(busy(1), Known(), id="nothing was learned"),
+    pytest.param(busy(1), Model(), id="nothing was learned"),
     pytest.param(Scene(), known(), id="no worker"),
     pytest.param(Scene(workers=(a_worker(offers=("task:other",)),)), known(), id="no worker knows the task"),
     pytest.param(Scene(workers=(a_worker(),), needs=("gpu",)), known(), id="no worker offers what it needs"),
-    pytest.param(busy(1, paused=Paused(everything=True)), known(), id="everything is paused"),
-    pytest.param(busy(1, paused=Paused(lanes=("medium",))), known(), id="its lane is paused"),
-    pytest.param(busy(1, paused=Paused(tasks=(EXPORT,))), known(), id="its task is paused"),
-    pytest.param(busy(1, tenant="acme", paused=Paused(tenants=("acme",))), known(), id="its tenant is paused"),
+    pytest.param(busy(1, paused=PauseSet(everything=True)), known(), id="everything is paused"),
+    pytest.param(busy(1, paused=PauseSet(lanes=("medium",))), known(), id="its lane is paused"),
+    pytest.param(busy(1, paused=PauseSet(tasks=(EXPORT,))), known(), id="its task is paused"),
+    pytest.param(busy(1, tenant="acme", paused=PauseSet(tenants=("acme",))), known(), id="its tenant is paused"),
 ]
 
 
 @pytest.mark.parametrize("scene, what", UNKNOWN)
-def test_what_is_not_known_is_not_said(scene: Scene, what: Known) -> None:
+def test_what_is_not_known_is_not_said(scene: Scene, what: Model) -> None:
     found = ask(scene, what)
     assert (found.p50, found.p90, found.basis) == (None, None, "unknown")
     assert found.position == 0
 
 
 def test_a_free_slot_needs_no_learning() -> None:
-    assert ask(Scene(workers=(a_worker(),), policy=UNRESERVED, classes=(a_view("medium"),)), Known()).p50 == 0
+    assert ask(Scene(workers=(a_worker(),), policy=UNRESERVED, classes=(a_view("medium"),)), Model()).p50 == 0
 
 
 @pytest.mark.parametrize("state", [state for state in State if state is not State.QUEUED])
 def test_what_has_begun_has_no_estimate(state: State) -> None:
-    assert estimate(Scene(state=state, workers=(a_worker(),)).standing(), BUILT_IN, known()) is None
+    assert estimate(Scene(state=state, workers=(a_worker(),)).diagnose_job(), BUILT_IN, known()) is None
 
 
 def test_beyond_what_is_counted_a_job_is_placed_by_when_it_came() -> None:
     view = a_view("medium", 100_000, waited_s=20)
-    standing = busy(4, classes=(view,), ahead=AHEAD_COUNTED).standing()
-    assert spot_of(standing).ahead == pytest.approx(75_000, abs=1)  # It came 5 s ago, the oldest 20 s ago.
+    diagnosis = busy(4, classes=(view,), ahead=AHEAD_COUNTED).diagnose_job()
+    assert spot_of(diagnosis).ahead == pytest.approx(75_000, abs=1)  # It came 5 s ago, the oldest 20 s ago.
 
 
 # ---------------------------------------------------------------------- what always holds
@@ -226,10 +226,10 @@ def test_beyond_what_is_counted_a_job_is_placed_by_when_it_came() -> None:
 def test_an_estimate_is_a_range_and_grows_with_the_line(
     ahead: int, slots: int, lane: str, better: int, rate: float, seconds: float, reserved: int, policy: Policy
 ) -> None:
-    what = Known(
-        Learned(
+    what = Model(
+        ModelData(
             {name: {EXPORT: {bucket(seconds): 50.0, bucket(seconds * 10): 5.0}} for name in LANES},
-            {"high": {"": Coming(1, rate)}, "medium": {"bulk": Coming(50, rate / 500, steady=False)}},
+            {"high": {"": Arrivals(1, rate)}, "medium": {"bulk": Arrivals(50, rate / 500, steady=False)}},
         )
     )
     worker = a_worker(slots=slots, reserved=min(reserved, slots - 1))
@@ -269,11 +269,11 @@ def test_only_what_has_changed_materially_is_told_again(old: Estimate | None, ne
 def test_the_cost_hangs_on_lanes_and_not_on_jobs() -> None:
     source = random.Random(1)
     mixed = merge({bucket(source.expovariate(1)): 1.0} for _ in range(500))
-    what = Known(Learned({lane: {EXPORT: mixed} for lane in LANES}, {"high": {"": Coming(1, 0.5)}}))
+    what = Model(ModelData({lane: {EXPORT: mixed} for lane in LANES}, {"high": {"": Arrivals(1, 0.5)}}))
 
     def steps(waiting: int) -> int:
         scene = busy(8, classes=(a_view("medium", waiting), a_view("high", 5)), ahead=waiting - 1)
-        forecast = Forecast(scene.survey(), BUILT_IN, what)
+        forecast = Forecast(scene.diagnose(), BUILT_IN, what)
         forecast.of(Spot(ClassKey("medium"), EXPORT, None, waiting - 1))
         (run,) = forecast._runs.values()
         return len(run.times)
@@ -281,7 +281,7 @@ def test_the_cost_hangs_on_lanes_and_not_on_jobs() -> None:
     assert steps(10_000) < 100
     assert steps(10_000) < steps(1_000) + 30
     scene = busy(8, classes=(a_view("medium", 10_000), a_view("high", 5)))
-    forecast = Forecast(scene.survey(), BUILT_IN, what)
+    forecast = Forecast(scene.diagnose(), BUILT_IN, what)
     began = time.process_time()
     for ahead in range(0, 10_000, 20):
         forecast.near(Spot(ClassKey("medium"), EXPORT, None, ahead))
@@ -293,7 +293,7 @@ def test_the_cost_hangs_on_lanes_and_not_on_jobs() -> None:
 
 def test_an_estimate_from_few_short_runs_heeds_what_runs_now() -> None:
     # Some short jobs and two of the task were seen. Its next jobs take two seconds each; four have run for one.
-    seen = Known(Learned({"medium": {"noop": {bucket(0.01): 10.0}, EXPORT: {bucket(0.1): 1.0, bucket(1.0): 1.0}}}))
+    seen = Model(ModelData({"medium": {"noop": {bucket(0.01): 10.0}, EXPORT: {bucket(0.1): 1.0, bucket(1.0): 1.0}}}))
     running = tuple(a_run(lane="medium", ran_s=1) for _ in range(4))
     scene = busy(4, executing=running, classes=(a_view("medium", 11),), ahead=10)
     found = ask(scene, seen)
@@ -307,7 +307,7 @@ def test_an_estimate_from_few_short_runs_heeds_what_runs_now() -> None:
 def test_p90_is_wider_the_fewer_jobs_were_seen() -> None:
     def width(jobs: float) -> float:
         scene = busy(4, classes=(a_view("medium", 101),), ahead=100)
-        found = ask(scene, Known(Learned({lane: {EXPORT: {bucket(SECONDS): jobs}} for lane in LANES})))
+        found = ask(scene, Model(ModelData({lane: {EXPORT: {bucket(SECONDS): jobs}} for lane in LANES})))
         assert found.p50 is not None
         assert found.p90 is not None
         return found.p90 / found.p50

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from headway.core.job import JobId
 from headway.core.policy.document import ELASTIC, Ladder, Rung
 from headway.core.policy.ladder import (
-    Amendment,
-    Cycle,
-    Elastic,
-    Floor,
-    Session,
+    ElasticJob,
+    LadderDecision,
+    Preemption,
+    RunningJobs,
+    RunningSession,
     admit,
     budget_of,
     cycle,
@@ -54,7 +54,7 @@ def a_ladder(limits: str = "5 3 1", *, victim: str = "least_elapsed", lower: str
 
 def a_floor(
     ladder: Ladder, running: str = "", elastic: str = "", sessions: str = "", *, slots: int = 5, free: int | None = None
-) -> Floor:
+) -> RunningJobs:
     """Say what runs: jobs by rung, elastic ones as ``name:rung``, sessions (``name!`` is stopping).
 
     Whoever comes later in its list has started later.
@@ -66,14 +66,14 @@ def a_floor(
     for number, word in enumerate(elastic.split(), 1):
         job_id, _, name = word.partition(":")
         counts[place_of(ladder, name)] += 1
-        lowerable.append(Elastic(JobId(job_id), place_of(ladder, name), number * 1_000))
+        lowerable.append(ElasticJob(JobId(job_id), place_of(ladder, name), number * 1_000))
     open_now = [
-        Session(JobId(word.rstrip("!")), number * 1_000, word.endswith("!"))
+        RunningSession(JobId(word.rstrip("!")), number * 1_000, word.endswith("!"))
         for number, word in enumerate(sessions.split(), 1)
     ]
     if free is None:
         free = slots - sum(counts) - len(open_now)
-    return Floor(slots, free, tuple(counts), tuple(lowerable), tuple(open_now))
+    return RunningJobs(slots, free, tuple(counts), tuple(lowerable), tuple(open_now))
 
 
 def place_of(ladder: Ladder, name: str) -> int:
@@ -330,13 +330,13 @@ ROWS = [
 ]  # fmt: skip
 
 
-def decide(row: Row) -> Cycle:
+def decide(row: Row) -> LadderDecision:
     ladder = a_ladder(row.limits, lower=row.lower)
     floor = a_floor(ladder, row.running, row.elastic, row.sessions, slots=row.slots, free=row.free)
     return cycle(ladder, floor, row.queue.split())
 
 
-def told(ladder: Ladder, decided: Cycle) -> tuple[dict[int, str], dict[str, str], str | None]:
+def told(ladder: Ladder, decided: LadderDecision) -> tuple[dict[int, str], dict[str, str], str | None]:
     """Put a decision into words: who starts where, who is lowered where, who is halted."""
     halted = [change.job_id for change in decided.amendments if change.rung is None]
     assert len(halted) <= 1
@@ -478,19 +478,23 @@ def test_a_job_may_run_as_long_as_the_rung_it_was_assigned() -> None:
 def test_the_policy_says_who_is_lowered_or_halted(victim: str, chance: float, chosen: str) -> None:
     ladder = a_ladder("5 5 3", victim=victim)
     floor = a_floor(ladder, "", "a:slow b:slow c:slow")
-    assert cycle(ladder, floor, ["slow"], chance=chance).amendments == (Amendment(JobId(chosen), "medium"),)
-    assert admit(ladder, floor._replace(free=0), chance=chance) == (False, (Amendment(JobId(chosen), "medium"),))
+    assert cycle(ladder, floor, ["slow"], chance=chance).amendments == (Preemption(JobId(chosen), "medium"),)
+    assert admit(ladder, floor._replace(free=0), chance=chance) == (False, (Preemption(JobId(chosen), "medium"),))
     floor = a_floor(ladder, "fast fast", sessions="a b c")
-    assert cycle(ladder, floor, ["fast"], chance=chance).amendments == (Amendment(JobId(chosen), None),)
+    assert cycle(ladder, floor, ["fast"], chance=chance).amendments == (Preemption(JobId(chosen), None),)
 
 
 def test_of_those_who_began_together_the_first_by_id_is_chosen() -> None:
     # R3.32
     ladder = a_ladder("5 5 3")
-    together = tuple(Elastic(JobId(name), 2, 7) for name in "bac")
-    assert cycle(ladder, Floor(5, 2, (0, 0, 3), together), ["slow"]).amendments == (Amendment(JobId("a"), "medium"),)
-    sessions = tuple(Session(JobId(name), 7) for name in "bac")
-    assert cycle(ladder, Floor(3, 0, (0, 0, 0), (), sessions), ["slow"]).amendments == (Amendment(JobId("a"), None),)
+    together = tuple(ElasticJob(JobId(name), 2, 7) for name in "bac")
+    assert cycle(ladder, RunningJobs(5, 2, (0, 0, 3), together), ["slow"]).amendments == (
+        Preemption(JobId("a"), "medium"),
+    )
+    sessions = tuple(RunningSession(JobId(name), 7) for name in "bac")
+    assert cycle(ladder, RunningJobs(3, 0, (0, 0, 0), (), sessions), ["slow"]).amendments == (
+        Preemption(JobId("a"), None),
+    )
 
 
 def test_chance_picks_among_those_on_the_longest_rung_only() -> None:
@@ -498,7 +502,7 @@ def test_chance_picks_among_those_on_the_longest_rung_only() -> None:
     ladder = a_ladder("9 3 2", victim="random")
     floor = a_floor(ladder, "medium", "a:slow b:medium", slots=9)
     for chance in (0.0, 0.5, 0.99):
-        assert cycle(ladder, floor, ["medium"], chance=chance).amendments == (Amendment(JobId("a"), "fast"),)
+        assert cycle(ladder, floor, ["medium"], chance=chance).amendments == (Preemption(JobId("a"), "fast"),)
 
 
 @pytest.mark.parametrize(
@@ -521,14 +525,14 @@ def test_a_session_is_admitted_or_denied_at_once(
     limits: str, running: str, elastic: str, slots: int, admitted: bool, lowered: dict[str, str], lower: str
 ) -> None:
     ladder = a_ladder(limits, lower=lower)
-    amendments = tuple(Amendment(JobId(job_id), rung) for job_id, rung in lowered.items())
+    amendments = tuple(Preemption(JobId(job_id), rung) for job_id, rung in lowered.items())
     assert admit(ladder, a_floor(ladder, running, elastic, slots=slots)) == (admitted, amendments)
 
 
 def test_without_a_ladder_a_session_needs_only_a_slot() -> None:
     # R3.30
-    assert admit(Ladder(), Floor(2, 1, ())) == (True, ())
-    assert admit(Ladder(), Floor(2, 0, ())) == (False, ())
+    assert admit(Ladder(), RunningJobs(2, 1, ())) == (True, ())
+    assert admit(Ladder(), RunningJobs(2, 0, ())) == (False, ())
 
 
 def test_no_session_is_halted_for_another() -> None:
@@ -557,7 +561,7 @@ def ladders(draw: st.DrawFn) -> Ladder:
 
 
 @st.composite
-def floors(draw: st.DrawFn, ladder: Ladder, *, within: bool = False) -> Floor:
+def floors(draw: st.DrawFn, ladder: Ladder, *, within: bool = False) -> RunningJobs:
     """What may run at once: anything, or only what the limits allow."""
     slots = draw(st.integers(1, 8))
     counts = [0] * len(ladder.rungs)
@@ -568,26 +572,26 @@ def floors(draw: st.DrawFn, ladder: Ladder, *, within: bool = False) -> Floor:
             continue
         counts[rung] += 1
         if draw(st.booleans()):
-            elastic.append(Elastic(JobId(f"e{number}"), rung, draw(st.integers(0, 3))))
+            elastic.append(ElasticJob(JobId(f"e{number}"), rung, draw(st.integers(0, 3))))
     sessions = draw(
         st.lists(
-            st.builds(Session, st.just(JobId("")), st.integers(0, 3), st.sampled_from([False, False, True])),
+            st.builds(RunningSession, st.just(JobId("")), st.integers(0, 3), st.sampled_from([False, False, True])),
             max_size=max(0, slots - sum(counts)),
         )
     )
     sessions = [session._replace(job_id=JobId(f"s{number}")) for number, session in enumerate(sessions)]
     free = slots - sum(counts) - len(sessions)
-    return Floor(slots, max(0, free), tuple(counts), tuple(elastic), tuple(sessions))
+    return RunningJobs(slots, max(0, free), tuple(counts), tuple(elastic), tuple(sessions))
 
 
 @st.composite
-def scenes(draw: st.DrawFn, *, within: bool = False) -> tuple[Ladder, Floor, list[str], float]:
+def scenes(draw: st.DrawFn, *, within: bool = False) -> tuple[Ladder, RunningJobs, list[str], float]:
     ladder = draw(ladders())
     queue = draw(st.lists(st.sampled_from([*(rung.name for rung in ladder.rungs), ELASTIC]), max_size=8))
     return ladder, draw(floors(ladder, within=within)), queue, draw(st.floats(0, 1, exclude_max=True))
 
 
-def carry_out(ladder: Ladder, floor: Floor, queue: Sequence[str], decided: Cycle) -> Floor:
+def carry_out(ladder: Ladder, floor: RunningJobs, queue: Sequence[str], decided: LadderDecision) -> RunningJobs:
     """Do what a cycle decided: lower, start, and let a halted session stop in its own time."""
     counts = list(floor.counts)
     elastic = {job.job_id: job for job in floor.elastic}
@@ -603,12 +607,12 @@ def carry_out(ladder: Ladder, floor: Floor, queue: Sequence[str], decided: Cycle
     for place, rung in decided.starts:
         counts[rung] += 1
         if queue[place] == ELASTIC:
-            elastic[JobId(f"started-{place}")] = Elastic(JobId(f"started-{place}"), rung, 9_000 + place)
+            elastic[JobId(f"started-{place}")] = ElasticJob(JobId(f"started-{place}"), rung, 9_000 + place)
     free = floor.free - len(decided.starts)
-    return Floor(floor.slots, free, tuple(counts), tuple(elastic.values()), tuple(sessions.values()))
+    return RunningJobs(floor.slots, free, tuple(counts), tuple(elastic.values()), tuple(sessions.values()))
 
 
-def settle(ladder: Ladder, floor: Floor, queue: Sequence[str]) -> tuple[dict[int, str], dict[str, str]]:
+def settle(ladder: Ladder, floor: RunningJobs, queue: Sequence[str]) -> tuple[dict[int, str], dict[str, str]]:
     """Run the cycle until it changes nothing. Gives who started where, and who was lowered where."""
     starts: dict[int, str] = {}
     lowered: dict[str, str] = {}
@@ -631,7 +635,7 @@ def nested(counts: Sequence[int]) -> list[int]:
 
 
 @given(scenes())
-def test_no_start_takes_a_limit_past_its_number(scene: tuple[Ladder, Floor, list[str], float]) -> None:
+def test_no_start_takes_a_limit_past_its_number(scene: tuple[Ladder, RunningJobs, list[str], float]) -> None:
     # R3.13 to R3.16, R3.26
     ladder, floor, queue, chance = scene
     decided = cycle(ladder, floor, queue, chance=chance)
@@ -643,7 +647,7 @@ def test_no_start_takes_a_limit_past_its_number(scene: tuple[Ladder, Floor, list
 
 
 @given(scenes())
-def test_what_still_waits_could_not_have_started(scene: tuple[Ladder, Floor, list[str], float]) -> None:
+def test_what_still_waits_could_not_have_started(scene: tuple[Ladder, RunningJobs, list[str], float]) -> None:
     # R3.20, R3.22, R3.28: work conservation, and room is taken from everybody it can be taken from.
     ladder, floor, queue, chance = scene
     decided = cycle(ladder, floor, queue, chance=chance)
@@ -660,7 +664,7 @@ def test_what_still_waits_could_not_have_started(scene: tuple[Ladder, Floor, lis
 
 
 @given(scenes())
-def test_jobs_of_one_rung_start_in_the_order_they_came(scene: tuple[Ladder, Floor, list[str], float]) -> None:
+def test_jobs_of_one_rung_start_in_the_order_they_came(scene: tuple[Ladder, RunningJobs, list[str], float]) -> None:
     # R3.92
     ladder, floor, queue, chance = scene
     places = [place for place, _ in cycle(ladder, floor, queue, chance=chance).starts]
@@ -673,7 +677,7 @@ def test_jobs_of_one_rung_start_in_the_order_they_came(scene: tuple[Ladder, Floo
 
 @given(scenes())
 def test_a_job_starts_on_its_own_rung_and_an_elastic_one_on_the_longest_that_fits(
-    scene: tuple[Ladder, Floor, list[str], float],
+    scene: tuple[Ladder, RunningJobs, list[str], float],
 ) -> None:
     # R3.16, R3.27
     ladder, floor, queue, chance = scene
@@ -686,7 +690,7 @@ def test_a_job_starts_on_its_own_rung_and_an_elastic_one_on_the_longest_that_fit
 
 
 @given(scenes())
-def test_jobs_are_only_ever_lowered_and_one_session_halted(scene: tuple[Ladder, Floor, list[str], float]) -> None:
+def test_jobs_are_only_ever_lowered_and_one_session_halted(scene: tuple[Ladder, RunningJobs, list[str], float]) -> None:
     # R3.25, R3.34, R3.88
     ladder, floor, queue, chance = scene
     decided = cycle(ladder, floor, queue, chance=chance)
@@ -707,11 +711,13 @@ def test_jobs_are_only_ever_lowered_and_one_session_halted(scene: tuple[Ladder, 
         assert decided.stopping
         assert after.free <= 0 or full_limit(ladder, after.counts, after.slots, 0) is not None
     if not queue:
-        assert decided == Cycle()
+        assert decided == LadderDecision()
 
 
 @given(scenes())
-def test_nobody_is_lowered_or_halted_while_all_that_waits_fits(scene: tuple[Ladder, Floor, list[str], float]) -> None:
+def test_nobody_is_lowered_or_halted_while_all_that_waits_fits(
+    scene: tuple[Ladder, RunningJobs, list[str], float],
+) -> None:
     # R3.9, R3.12
     ladder, floor, queue, chance = scene
     counts = list(floor.counts)
@@ -729,7 +735,7 @@ def test_nobody_is_lowered_or_halted_while_all_that_waits_fits(scene: tuple[Ladd
 
 @given(scenes(within=True))
 def test_a_cycle_that_is_run_again_with_nothing_new_changes_nothing(
-    scene: tuple[Ladder, Floor, list[str], float],
+    scene: tuple[Ladder, RunningJobs, list[str], float],
 ) -> None:
     # R3.28, R3.33: workers run it often, and it must not lower one more job each time.
     ladder, floor, queue, chance = scene
@@ -741,7 +747,7 @@ def test_a_cycle_that_is_run_again_with_nothing_new_changes_nothing(
 
 @given(scenes(within=True))
 def test_the_cycle_comes_to_rest_and_lowers_at_most_as_many_as_wait(
-    scene: tuple[Ladder, Floor, list[str], float],
+    scene: tuple[Ladder, RunningJobs, list[str], float],
 ) -> None:
     # R3.28, R3.33
     ladder, floor, queue, _ = scene
@@ -753,7 +759,7 @@ def test_the_cycle_comes_to_rest_and_lowers_at_most_as_many_as_wait(
 
 @given(scenes(), st.randoms(use_true_random=False))
 def test_the_same_floor_gives_the_same_decision_in_whatever_order_it_is_told(
-    scene: tuple[Ladder, Floor, list[str], float], shuffled: Random
+    scene: tuple[Ladder, RunningJobs, list[str], float], shuffled: Random
 ) -> None:
     ladder, floor, queue, chance = scene
     elastic, sessions = list(floor.elastic), list(floor.sessions)
@@ -765,7 +771,7 @@ def test_the_same_floor_gives_the_same_decision_in_whatever_order_it_is_told(
 
 
 @given(scenes())
-def test_a_job_counts_on_its_rung_and_on_every_shorter_one(scene: tuple[Ladder, Floor, list[str], float]) -> None:
+def test_a_job_counts_on_its_rung_and_on_every_shorter_one(scene: tuple[Ladder, RunningJobs, list[str], float]) -> None:
     # R3.14, R3.15: limits are nested. The simplest count there is says the same.
     ladder, floor, _, _ = scene
     counts, slots = floor.counts, floor.slots
@@ -793,7 +799,7 @@ def test_a_job_counts_on_its_rung_and_on_every_shorter_one(scene: tuple[Ladder, 
 # ---------------------------------------------------------------------- word for word
 
 
-def written_cycle(limits: tuple[int, int, int], floor: Floor, queue: Sequence[str]) -> Cycle:
+def written_cycle(limits: tuple[int, int, int], floor: RunningJobs, queue: Sequence[str]) -> LadderDecision:
     """The cycle for fast, medium and slow, as it was first written down: a step for each sentence.
 
     Two rules of ours are in it: a halted session's slot is not free at once, and whoever has only
@@ -832,7 +838,7 @@ def written_cycle(limits: tuple[int, int, int], floor: Floor, queue: Sequence[st
             if medium + slow >= medium_limit:
                 unignored = [item for item in unignored if item[1] not in ("medium", "slow")]
         if not unignored:
-            return Cycle(tuple(starts), tuple(Amendment(*change) for change in changed.items()))
+            return LadderDecision(tuple(starts), tuple(Preemption(*change) for change in changed.items()))
         if free <= 0 or fast + medium + slow >= fast_limit:
             while downgrade(2, 0) or downgrade(1, 0):
                 pass
@@ -841,7 +847,7 @@ def written_cycle(limits: tuple[int, int, int], floor: Floor, queue: Sequence[st
                 halted = min(floor.sessions, key=lambda session: (-session.started_at, session.job_id))
                 changed[halted.job_id] = None
                 stopping = True
-            return Cycle(tuple(starts), tuple(Amendment(*change) for change in changed.items()), stopping)
+            return LadderDecision(tuple(starts), tuple(Preemption(*change) for change in changed.items()), stopping)
         place, name = unignored[0]
         rung = {"fast": 0, "medium": 1, "slow": 2}.get(name)
         if rung is None:

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from headway.core.job import ClassKey, Job, JobId, State
+from headway.core.job import ClassKey, JobId, JobRecord, State
 from headway.core.policy.document import BUILT_IN, Ladder, Lane, Policy, Reserve, Rung
-from headway.core.policy.ladder import Elastic, Floor
-from headway.core.policy.lanes import Clocks, effective_lane, lane_of, make_room, plan, risen_level
+from headway.core.policy.ladder import ElasticJob, RunningJobs
+from headway.core.policy.lanes import ShareClocks, effective_lane, lane_of, make_room, plan, risen_level
 from headway.core.snapshot import ClassView, Plan, Snapshot, Take
 from headway.core.worker import serves
 
@@ -46,7 +46,7 @@ def a_plan(
     free_below: int | None = None,
     offers: frozenset[str] = frozenset("abc"),
     policy: Policy = BUILT_IN,
-    clocks: Clocks | None = None,
+    clocks: ShareClocks | None = None,
 ) -> Plan:
     below = free if free_below is None else free_below
     return plan(Snapshot(NOW_AT, views), free=free, free_below=below, offers=offers, policy=policy, clocks=clocks)
@@ -147,7 +147,7 @@ def test_lanes_of_one_level_share_it_by_weight() -> None:
 def test_of_lanes_that_share_the_one_that_is_behind_comes_first() -> None:
     # The store may find fewer slots free than the plan was made for.
     policy = replace(PLAIN, lanes={"a": Lane(0, 1, 3, 1_000), "b": Lane(0, 1, 3, 1_000)})
-    clocks = Clocks()
+    clocks = ShareClocks()
     clocks.charge(policy, ClassKey("b"), 1.0)
     clocks.charge(policy, ClassKey("a"), 2.0)
     assert counted(a_plan(a_view("a", 9), a_view("b", 9), free=5, policy=policy, clocks=clocks)) == [("b", 3), ("a", 2)]
@@ -164,7 +164,7 @@ def test_a_worker_begins_with_a_lane_of_its_own() -> None:
     # Many workers that claim little must not all begin with the first.
     policy = replace(PLAIN, lanes={"a": Lane(0, 1, 3, 1_000), "b": Lane(0, 4, 3, 1_000)})
     for offset, first in ((0.0, "a"), (0.9, "b")):
-        chosen = a_plan(a_view("a", 9), a_view("b", 9), free=1, policy=policy, clocks=Clocks(offset))
+        chosen = a_plan(a_view("a", 9), a_view("b", 9), free=1, policy=policy, clocks=ShareClocks(offset))
         assert lanes(chosen)[0] == first
 
 
@@ -480,7 +480,7 @@ def test_by_the_literal_rule_what_has_risen_a_level_goes_before_what_came_there_
 
 # ---------------------------------------------------------------------- the effective priority of a job
 
-A_JOB = Job(
+A_JOB = JobRecord(
     job_id=JobId("j"), seq=1, task="t", payload=b"", state=State.QUEUED, lane="low", needs=(), rung=None, tenant=None,
     max_retries=0, timeout_ms=1, retry=None, attempts=0, crashes=0, epoch=0, submitted_at=0, due_at=None,
     eligible_at=None, started_at=None, finished_at=None, expires_at=None, cancel_requested_at=None, worker_id=None,
@@ -532,7 +532,7 @@ def ago(seconds: int) -> int:
         ),
     ],
 )  # fmt: skip
-def test_the_effective_priority_of_a_job_follows_its_own_age(job: Job, lane: str) -> None:
+def test_the_effective_priority_of_a_job_follows_its_own_age(job: JobRecord, lane: str) -> None:
     assert effective_lane(BUILT_IN, job, NOW_AT) == lane
 
 
@@ -561,11 +561,11 @@ def claim_for_long(
     views: Sequence[ClassView],
     batches: Sequence[int],
     *,
-    clocks: Clocks | None = None,
+    clocks: ShareClocks | None = None,
     seconds: Mapping[str, float] | None = None,
 ) -> list[list[ClassKey]]:
     """Claim in batches from classes that never run dry; each claim is charged, as a worker does."""
-    clocks = clocks or Clocks()
+    clocks = clocks or ShareClocks()
     claimed: list[list[ClassKey]] = []
     for free in batches:
         chosen = a_plan(*views, free=free, policy=policy, clocks=clocks)
@@ -582,7 +582,7 @@ def claim_for_long(
 def test_lanes_that_compete_get_their_weights_whatever_the_backlog(free: int, offset: float) -> None:
     # R5.65, R1.44: six to three to one, however much aged work there is.
     views = [a_view(lane, 10**6, OVERDUE[lane]) for lane in OVERDUE]
-    claimed = claim_for_long(PLAIN, views, [free] * 1_000, clocks=Clocks(offset))
+    claimed = claim_for_long(PLAIN, views, [free] * 1_000, clocks=ShareClocks(offset))
     got = Counter(key.lane for batch in claimed for key in batch)
     assert [got[lane] / (100 * free) for lane in OVERDUE] == pytest.approx([6, 3, 1], abs=0.03)
 
@@ -623,7 +623,7 @@ def test_a_lane_that_is_overdue_gets_its_share_and_the_natives_keep_theirs(
     pairs = [(one, other) for one in competing for other in competing if one < other]
     ahead: dict[tuple[str, str], list[float]] = {pair: [0.0] for pair in pairs}
     since = {name: Counter[str]() for name in competing}
-    for batch in claim_for_long(policy, views, batches, clocks=Clocks(offset)):
+    for batch in claim_for_long(policy, views, batches, clocks=ShareClocks(offset)):
         got = Counter(key.lane for key in batch)
         total += got
         assert set(total) <= set(competing)
@@ -641,7 +641,7 @@ def test_a_lane_that_is_overdue_gets_its_share_and_the_natives_keep_theirs(
 
 def test_age_opens_a_lane_at_its_moment_and_closes_it_when_its_old_jobs_are_gone() -> None:
     # R1.44, R5.12, R5.67: endless high work, and low jobs that came one a minute for half an hour.
-    clocks = Clocks()
+    clocks = ShareClocks()
     came = [minute * 60 * SECOND for minute in range(30)]
     served: list[tuple[int, int]] = []
     for now_at in range(0, 4_000 * SECOND, SECOND):
@@ -690,7 +690,7 @@ def test_lanes_share_by_time_and_not_by_jobs(free: int) -> None:
 def test_what_a_job_took_is_set_right_when_it_ends() -> None:
     policy = replace(PLAIN, lanes={"a": Lane(0, 2, 0, 1), "b": Lane(0, 2, 0, 1)})
     views = [a_view("a", 99), a_view("b", 99)]
-    clocks = Clocks()
+    clocks = ShareClocks()
     clocks.charge(policy, ClassKey("a"), 1.0)
     clocks.charge(policy, ClassKey("b"), 1.0)
     clocks.correct(policy, ClassKey("a"), 3.0)
@@ -727,9 +727,9 @@ def level_of(key: ClassKey) -> int:
 
 
 @st.composite
-def some_clocks(draw: st.DrawFn) -> Clocks:
+def some_clocks(draw: st.DrawFn) -> ShareClocks:
     """The clocks of a worker that has claimed before."""
-    clocks = Clocks(draw(st.sampled_from([0.0, 0.5])))
+    clocks = ShareClocks(draw(st.sampled_from([0.0, 0.5])))
     for key in draw(st.lists(keys, max_size=12)):
         clocks.charge(BUILT_IN, key, draw(st.sampled_from([0.5, 1.0, 3.0])))
     return clocks
@@ -750,7 +750,7 @@ def test_a_plan_keeps_its_rules_and_depends_on_nothing_but_its_inputs(
     free_below: int,
     offers: frozenset[str],
     policy: Policy,
-    clocks: Clocks,
+    clocks: ShareClocks,
     shuffled: Random,
 ) -> None:
     def ask(seen: Sequence[ClassView]) -> Plan:
@@ -822,7 +822,7 @@ def test_no_slot_stays_empty_for_which_something_waits_and_no_cap_is_passed(
     free_below: int,
     offers: frozenset[str],
     policy: Policy,
-    clocks: Clocks,
+    clocks: ShareClocks,
 ) -> None:
     """R1.7, R1.11, R1.19, R1.20: also when the snapshot is old, as long as it knew the class."""
     chosen = a_plan(*classes, free=free, free_below=free_below, offers=offers, policy=policy, clocks=clocks)
@@ -860,7 +860,7 @@ def test_levels_hold_on_an_old_snapshot(
 
 
 def one_by_one(
-    policy: Policy, waiting: Mapping[str, int], waited_ms: Mapping[str, int], clocks: Clocks, free: int
+    policy: Policy, waiting: Mapping[str, int], waited_ms: Mapping[str, int], clocks: ShareClocks, free: int
 ) -> Counter[tuple[str, str | None]]:
     """Claim the slow way, a slot at a time, each with a look at who is there. Gives lanes, and over which each went."""
     left = Counter(waiting)
@@ -881,7 +881,7 @@ def one_by_one(
 
 
 @st.composite
-def one_class_a_lane(draw: st.DrawFn) -> tuple[Policy, dict[str, int], dict[str, int], Clocks]:
+def one_class_a_lane(draw: st.DrawFn) -> tuple[Policy, dict[str, int], dict[str, int], ShareClocks]:
     """Lanes with one class each: their levels, how many wait, and for how long. Weights are powers of two."""
     lane = st.builds(
         Lane,
@@ -894,13 +894,13 @@ def one_class_a_lane(draw: st.DrawFn) -> tuple[Policy, dict[str, int], dict[str,
     policy = replace(PLAIN, lanes=draw(st.dictionaries(st.sampled_from("abcd"), lane, min_size=1)))
     waiting = {name: draw(st.integers(0, 9)) for name in sorted(policy.lanes)}
     waited_ms = {name: draw(st.sampled_from([0, 100, 200])) for name in sorted(policy.lanes)}
-    clocks = Clocks()
+    clocks = ShareClocks()
     for name in draw(st.lists(st.sampled_from(sorted(policy.lanes)), max_size=8)):
         clocks.charge(policy, ClassKey(name), 1.0)
     return policy, waiting, waited_ms, clocks
 
 
-Scene = tuple[Policy, dict[str, int], dict[str, int], Clocks]
+Scene = tuple[Policy, dict[str, int], dict[str, int], ShareClocks]
 
 
 def both_ways(scene: Scene, free: int) -> tuple[Counter[tuple[str, str | None]], Counter[tuple[str, str | None]]]:
@@ -943,22 +943,26 @@ def test_an_overdue_lane_does_not_push_out_the_lane_between() -> None:
 # ---------------------------------------------------------------------- making room on the ladder
 
 LADDER = Ladder((Rung("fast", 3_000), Rung("medium", 10_000, limit=3), Rung("slow", 30_000, limit=1)))
-ELASTIC_AT_SLOW = Elastic(JobId("e"), 2, 5)
+ELASTIC_AT_SLOW = ElasticJob(JobId("e"), 2, 5)
 
 
 @pytest.mark.parametrize(
     "waiting, floor, amended",
     [
-        pytest.param("slow", Floor(5, 2, (0, 0, 1), (ELASTIC_AT_SLOW,)), [("e", "medium")], id="R3.18 slow is full"),
-        pytest.param("slow", Floor(5, 2, (0, 2, 1), (ELASTIC_AT_SLOW,)), [("e", "fast")], id="R3.19 medium too"),
-        pytest.param("slow", Floor(5, 2, (0, 0, 1)), [], id="R3.20 nobody to lower"),
-        pytest.param("fast", Floor(1, 0, (0, 0, 1), (ELASTIC_AT_SLOW,)), [("e", "fast")], id="R3.23 no slot free"),
-        pytest.param("fast", Floor(5, 2, (0, 0, 1), (ELASTIC_AT_SLOW,)), [], id="R3.9 there is room"),
-        pytest.param(None, Floor(1, 0, (0, 0, 1), (ELASTIC_AT_SLOW,)), [], id="nothing on the ladder waits"),
+        pytest.param(
+            "slow", RunningJobs(5, 2, (0, 0, 1), (ELASTIC_AT_SLOW,)), [("e", "medium")], id="R3.18 slow is full"
+        ),
+        pytest.param("slow", RunningJobs(5, 2, (0, 2, 1), (ELASTIC_AT_SLOW,)), [("e", "fast")], id="R3.19 medium too"),
+        pytest.param("slow", RunningJobs(5, 2, (0, 0, 1)), [], id="R3.20 nobody to lower"),
+        pytest.param(
+            "fast", RunningJobs(1, 0, (0, 0, 1), (ELASTIC_AT_SLOW,)), [("e", "fast")], id="R3.23 no slot free"
+        ),
+        pytest.param("fast", RunningJobs(5, 2, (0, 0, 1), (ELASTIC_AT_SLOW,)), [], id="R3.9 there is room"),
+        pytest.param(None, RunningJobs(1, 0, (0, 0, 1), (ELASTIC_AT_SLOW,)), [], id="nothing on the ladder waits"),
     ],
 )
 def test_the_running_jobs_are_named_that_make_room(
-    waiting: str | None, floor: Floor, amended: list[tuple[str, str]]
+    waiting: str | None, floor: RunningJobs, amended: list[tuple[str, str]]
 ) -> None:
     view = ClassView(ClassKey("medium", rung=waiting), 1, NOW_AT, blocked="ladder" if waiting == "slow" else None)
     snapshot = Snapshot(NOW_AT, (view,), floor=floor)
@@ -969,6 +973,6 @@ def test_the_running_jobs_are_named_that_make_room(
 
 def test_a_paused_lane_takes_room_from_nobody() -> None:
     view = ClassView(ClassKey("medium", rung="slow"), 1, NOW_AT, blocked="paused")
-    snapshot = Snapshot(NOW_AT, (view,), floor=Floor(5, 2, (0, 0, 1), (ELASTIC_AT_SLOW,)))
+    snapshot = Snapshot(NOW_AT, (view,), floor=RunningJobs(5, 2, (0, 0, 1), (ELASTIC_AT_SLOW,)))
     policy = replace(PLAIN, ladder=LADDER)
     assert make_room(snapshot, offers=frozenset(), policy=policy) == ()

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headway.core.policy.document import BUILT_IN, Lane, Policy, Reserve
-from headway.core.policy.lint import Checked, Load, check_policy
+from headway.core.policy.lint import OfferedLoad, PolicyReport, check_policy
 from headway.core.policy.reader import read_policy
 
 TWO = "[lanes.a]\nlevel=0\n[lanes.b]\nlevel=1\n"
@@ -20,11 +20,11 @@ rungs=[{name='fast',seconds=3,limit=8},{name='medium',seconds=10,limit=4},{name=
 """
 
 
-def check(text: str, *, slots: int = 8, workers: int = 1, load: Load | None = None) -> Checked:
+def check(text: str, *, slots: int = 8, workers: int = 1, load: OfferedLoad | None = None) -> PolicyReport:
     return check_policy(read_policy(tomllib.loads(text), "x"), slots=slots, workers=workers, load=load)
 
 
-def codes(checked: Checked) -> list[tuple[str, str]]:
+def codes(checked: PolicyReport) -> list[tuple[str, str]]:
     return [(finding.code, finding.key) for finding in checked.findings]
 
 
@@ -225,20 +225,26 @@ def test_a_limit_counts_all_workers() -> None:
 @pytest.mark.parametrize(
     "text, load, found",
     [
-        pytest.param(LADDER, Load(rungs={"slow": 4}), ["ladder.rungs[2].limit"], id="R3.36 the 8/4/2 of the study"),
-        pytest.param(LADDER, Load(rungs={"slow": 2, "medium": 3}), ["ladder.rungs[1].limit"], id="R3.36 nested"),
-        pytest.param(LADDER, Load(rungs={"slow": 2, "medium": 2, "fast": 4}), [], id="just enough"),
-        pytest.param("[limits.x]\nconcurrency=3", Load(limits={"x": 3.5}), ["limits.x.concurrency"], id="a limit"),
-        pytest.param("[limits.x]\nconcurrency=3\nby='n'", Load(limits={"x": 3.5}), [], id="over all its values"),
         pytest.param(
-            "[limits.x]\nconcurrency=3\nby='n'", Load(limits={"x=7": 4}), ["limits.x.concurrency"], id="of one"
+            LADDER, OfferedLoad(rungs={"slow": 4}), ["ladder.rungs[2].limit"], id="R3.36 the 8/4/2 of the study"
         ),
-        pytest.param("", Load(limits={"gone": 9}), [], id="a limit that is gone"),
-        pytest.param("", Load(lanes={"high": 5, "low": 4}), [""], id="more than all slots"),
-        pytest.param("reserve={slots=2}", Load(lanes={"high": 0.5, "low": 6.5}), ["reserve.slots"], id="the reserve"),
+        pytest.param(LADDER, OfferedLoad(rungs={"slow": 2, "medium": 3}), ["ladder.rungs[1].limit"], id="R3.36 nested"),
+        pytest.param(LADDER, OfferedLoad(rungs={"slow": 2, "medium": 2, "fast": 4}), [], id="just enough"),
+        pytest.param(
+            "[limits.x]\nconcurrency=3", OfferedLoad(limits={"x": 3.5}), ["limits.x.concurrency"], id="a limit"
+        ),
+        pytest.param("[limits.x]\nconcurrency=3\nby='n'", OfferedLoad(limits={"x": 3.5}), [], id="over all its values"),
+        pytest.param(
+            "[limits.x]\nconcurrency=3\nby='n'", OfferedLoad(limits={"x=7": 4}), ["limits.x.concurrency"], id="of one"
+        ),
+        pytest.param("", OfferedLoad(limits={"gone": 9}), [], id="a limit that is gone"),
+        pytest.param("", OfferedLoad(lanes={"high": 5, "low": 4}), [""], id="more than all slots"),
+        pytest.param(
+            "reserve={slots=2}", OfferedLoad(lanes={"high": 0.5, "low": 6.5}), ["reserve.slots"], id="the reserve"
+        ),
     ],
 )
-def test_limits_below_the_load_are_planning_errors(text: str, load: Load, found: list[str]) -> None:
+def test_limits_below_the_load_are_planning_errors(text: str, load: OfferedLoad, found: list[str]) -> None:
     # R3.36
     assert codes(check(text, load=load)) == [("below_load", key) for key in found]
 

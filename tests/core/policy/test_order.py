@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.core.policy.enforced import SECOND_US, Rulebook, Rules
+from headway.core.policy.enforced import SECOND_US, EnforcedRules, RuleIndex
 from headway.core.policy.order import order_key
 
 Place = tuple[int, int, str]  # An order key, a number that grows, a tenant.
@@ -111,19 +111,23 @@ def test_equals_take_turns_and_the_first_to_come_is_first() -> None:
 @pytest.mark.parametrize(
     "rules, expected",
     [
-        pytest.param(Rules(), {"a": 200, "b": 200}, id="equals"),
-        pytest.param(Rules(weights={"a": 3.0}), {"a": 300, "b": 100}, id="three to one"),
-        pytest.param(Rules(default_weight=3, weights={"b": 1.0}), {"a": 300, "b": 100}, id="more than the default"),
-        pytest.param(Rules(weights={"b": 0.25}), {"a": 320, "b": 80}, id="a fraction"),
-        pytest.param(Rules(costs_us={"t=a": 3 * SECOND_US}), {"a": 100, "b": 300}, id="by time, not by jobs"),
+        pytest.param(EnforcedRules(), {"a": 200, "b": 200}, id="equals"),
+        pytest.param(EnforcedRules(weights={"a": 3.0}), {"a": 300, "b": 100}, id="three to one"),
         pytest.param(
-            Rules(weights={"a": 3.0}, costs_us={"t=a": 3 * SECOND_US}), {"a": 200, "b": 200}, id="weight and cost"
+            EnforcedRules(default_weight=3, weights={"b": 1.0}), {"a": 300, "b": 100}, id="more than the default"
+        ),
+        pytest.param(EnforcedRules(weights={"b": 0.25}), {"a": 320, "b": 80}, id="a fraction"),
+        pytest.param(EnforcedRules(costs_us={"t=a": 3 * SECOND_US}), {"a": 100, "b": 300}, id="by time, not by jobs"),
+        pytest.param(
+            EnforcedRules(weights={"a": 3.0}, costs_us={"t=a": 3 * SECOND_US}),
+            {"a": 200, "b": 200},
+            id="weight and cost",
         ),
     ],
 )
-def test_tenants_get_time_by_their_weights(rules: Rules, expected: dict[str, int]) -> None:
-    book = Rulebook(rules)
-    line = Line(steps={tenant: book.step_us("t", tenant) for tenant in "ab"})
+def test_tenants_get_time_by_their_weights(rules: EnforcedRules, expected: dict[str, int]) -> None:
+    rule_index = RuleIndex(rules)
+    line = Line(steps={tenant: rule_index.step_us("t", tenant) for tenant in "ab"})
     for tenant in "ab":
         line.submit(tenant, 1_000)
     got = Counter(line.serve(400))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from headway.core.errors import JobError
 from headway.core.job import MOVES, JobId, RetryRule, State
-from headway.core.lease import Answer, Lease, answer_late
+from headway.core.lease import Lease, ReportStatus, late_report_status
 from headway.core.policy.document import BUILT_IN, INTERACTIVE
 from headway.core.policy.retry import (
     DELAY_MS_MAX,
@@ -143,17 +143,19 @@ def test_a_cancel_the_worker_had_not_heard_of_changes_only_what_would_go_back(en
 @pytest.mark.parametrize(
     "wanted, stands, answer",
     [
-        (State.COMPLETED, State.COMPLETED, Answer.SAME),
-        (State.COMPLETED, State.QUEUED, Answer.LOST),
-        (State.COMPLETED, State.DEAD_LETTER, Answer.LOST),
-        (State.FAILED, State.COMPLETED, Answer.LOST),
-        (State.QUEUED, State.QUEUED, Answer.SAME),
-        (State.QUEUED, State.CANCELLED, Answer.SAME),
+        (State.COMPLETED, State.COMPLETED, ReportStatus.DUPLICATE),
+        (State.COMPLETED, State.QUEUED, ReportStatus.STALE),
+        (State.COMPLETED, State.DEAD_LETTER, ReportStatus.STALE),
+        (State.FAILED, State.COMPLETED, ReportStatus.STALE),
+        (State.QUEUED, State.QUEUED, ReportStatus.DUPLICATE),
+        (State.QUEUED, State.CANCELLED, ReportStatus.DUPLICATE),
     ],
 )
-def test_a_late_report_is_the_same_only_if_it_wanted_what_stands(wanted: State, stands: State, answer: Answer) -> None:
+def test_a_late_report_is_the_same_only_if_it_wanted_what_stands(
+    wanted: State, stands: State, answer: ReportStatus
+) -> None:
     report = judge(Returned(None), a_lease(), BUILT_IN)._replace(state=wanted)
-    assert answer_late(report, stands) is answer
+    assert late_report_status(report, stands) is answer
 
 
 @pytest.mark.parametrize("ending", EVERY_ENDING)

@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.core.job import ClassKey, Job, JobId, State
+from headway.core.job import ClassKey, JobId, JobRecord, State
 from headway.core.policy.enforced import PAUSE
 from headway.core.policy.wait_reasons import (
     GAP_MS,
     UNSAMPLED,
     UNSAMPLED_TOLD_MS,
-    Stretch,
-    extend,
+    WaitInterval,
+    append_sample,
     park_reason,
     waited_ms,
 )
@@ -24,10 +24,10 @@ BEGAN_AT = 1_000_000
 
 def a_job(
     waited: int | None = 10_000, *, eligible_at: int | None = BEGAN_AT, parked_for: str | None = None, parked: int = 0
-) -> Job:
+) -> JobRecord:
     """A job that began to wait and has started since; None: it has not."""
     started_at = None if waited is None else (eligible_at or 0) + waited
-    return Job(
+    return JobRecord(
         job_id=JobId("j"), seq=1, task="t", payload=b"", state=State.EXECUTING, lane="medium", needs=(), rung=None,
         tenant=None, max_retries=0, timeout_ms=1, retry=None, attempts=1, crashes=0, epoch=1, submitted_at=BEGAN_AT,
         due_at=None, eligible_at=eligible_at, started_at=started_at, finished_at=None, expires_at=None,
@@ -37,32 +37,34 @@ def a_job(
     )  # fmt: skip
 
 
-def a_stretch(from_ms: int, until_ms: int, reason: str = "slots_full") -> Stretch:
+def a_stretch(from_ms: int, until_ms: int, reason: str = "slots_full") -> WaitInterval:
     """A stretch by milliseconds since the job began to wait."""
-    return Stretch(KEY, BEGAN_AT + from_ms, BEGAN_AT + until_ms, reason)
+    return WaitInterval(KEY, BEGAN_AT + from_ms, BEGAN_AT + until_ms, reason)
 
 
 # ---------------------------------------------------------------------- samples
 
 
 def test_the_first_sample_begins_a_stretch() -> None:
-    assert extend(None, KEY, "lane", 5) == Stretch(KEY, 5, 5, "lane")
+    assert append_sample(None, KEY, "lane", 5) == WaitInterval(KEY, 5, 5, "lane")
 
 
 def test_the_same_reason_goes_on() -> None:
-    assert extend(Stretch(KEY, 5, 5, "lane"), KEY, "lane", 900) == Stretch(KEY, 5, 900, "lane")
+    assert append_sample(WaitInterval(KEY, 5, 5, "lane"), KEY, "lane", 900) == WaitInterval(KEY, 5, 900, "lane")
 
 
 def test_another_reason_begins_where_the_last_was_seen() -> None:
-    assert extend(Stretch(KEY, 5, 700, "lane"), KEY, "slots_full", 1_400) == Stretch(KEY, 700, 1_400, "slots_full")
+    assert append_sample(WaitInterval(KEY, 5, 700, "lane"), KEY, "slots_full", 1_400) == WaitInterval(
+        KEY, 700, 1_400, "slots_full"
+    )
 
 
 @pytest.mark.parametrize("reason", ["lane", "slots_full"])
 def test_after_a_gap_a_stretch_begins_anew(reason: str) -> None:
-    last = Stretch(KEY, 5, 700, "lane")
+    last = WaitInterval(KEY, 5, 700, "lane")
     late_at = 700 + GAP_MS + 1
-    assert extend(last, KEY, reason, late_at) == Stretch(KEY, late_at, late_at, reason)
-    assert extend(last, KEY, "lane", late_at - 1) == Stretch(KEY, 5, late_at - 1, "lane")
+    assert append_sample(last, KEY, reason, late_at) == WaitInterval(KEY, late_at, late_at, reason)
+    assert append_sample(last, KEY, "lane", late_at - 1) == WaitInterval(KEY, 5, late_at - 1, "lane")
 
 
 # ---------------------------------------------------------------------- what is made of them
@@ -102,7 +104,7 @@ def test_after_a_gap_a_stretch_begins_anew(reason: str) -> None:
         pytest.param([], {"no_worker": 10_000}, id="never seen"),
     ],
 )
-def test_each_reason_gets_its_part(stretches: list[Stretch], expected: dict[str, int]) -> None:
+def test_each_reason_gets_its_part(stretches: list[WaitInterval], expected: dict[str, int]) -> None:
     assert waited_ms(a_job(), stretches) == expected
 
 
@@ -146,7 +148,7 @@ def test_a_job_that_has_not_started_has_not_waited_for_anything_yet() -> None:
     parked=st.integers(0, 30_000),
 )
 def test_the_parts_are_the_whole(cuts: list[tuple[int, int]], waited: int, parked: int) -> None:
-    stretches: list[Stretch] = []
+    stretches: list[WaitInterval] = []
     at = -5_000
     for index, (gap, span) in enumerate(cuts):
         stretches.append(a_stretch(at + gap, at + gap + span, ("lane", "slots_full")[index % 2]))

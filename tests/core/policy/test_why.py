@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.core.diagnostics import AHEAD_COUNTED, Executing, LimitView, Standing, Survey
-from headway.core.job import ClassKey, Job, JobId, State
+from headway.core.diagnostics import AHEAD_COUNTED, JobDiagnostics, LimitView, QueueDiagnostics, RunningJob
+from headway.core.job import ClassKey, JobId, JobRecord, State
 from headway.core.policy.document import BUILT_IN, ELASTIC, LimitRule, Policy, Reserve, Rung
-from headway.core.policy.enforced import PAUSE, Paused, Rules
-from headway.core.policy.ladder import Floor
+from headway.core.policy.enforced import PAUSE, EnforcedRules, PauseSet
+from headway.core.policy.ladder import RunningJobs
 from headway.core.policy.why import CODES, Reason, class_reasons, length, why
 from headway.core.snapshot import ClassView, Snapshot
-from headway.core.worker import Worker, WorkerState
+from headway.core.worker import WorkerInfo, WorkerState
 
 NOW_AT = 1_000_000_000
 EXPORT = "reports.export"
@@ -34,27 +34,27 @@ class Scene:
     rung: str | None = None
     due_at: int | None = None
     state: State = State.QUEUED
-    paused: Paused = field(default_factory=Paused)
-    workers: tuple[Worker, ...] = ()
+    paused: PauseSet = field(default_factory=PauseSet)
+    workers: tuple[WorkerInfo, ...] = ()
     classes: tuple[ClassView, ...] = ()
-    executing: tuple[Executing, ...] = ()
+    executing: tuple[RunningJob, ...] = ()
     limits: tuple[LimitView, ...] = ()
-    floor: Floor | None = None
+    floor: RunningJobs | None = None
     costs_us: Mapping[str, int] = field(default_factory=dict)
     fair: bool = False
     ahead: int = 0
     ahead_own: int = 0
     policy: Policy = BUILT_IN
 
-    def survey(self) -> Survey:
-        rules = Rules(rungs=RUNGS if self.floor else (), paused=self.paused, costs_us=self.costs_us)
-        return Survey(Snapshot(NOW_AT, self.classes, None, self.floor), self.workers, self.executing, rules)
+    def diagnose(self) -> QueueDiagnostics:
+        rules = EnforcedRules(rungs=RUNGS if self.floor else (), paused=self.paused, costs_us=self.costs_us)
+        return QueueDiagnostics(Snapshot(NOW_AT, self.classes, None, self.floor), self.workers, self.executing, rules)
 
-    def standing(self) -> Standing:
-        return Standing(self.job(), self.survey(), self.fair, self.ahead, self.ahead_own, self.limits)
+    def diagnose_job(self) -> JobDiagnostics:
+        return JobDiagnostics(self.job(), self.diagnose(), self.fair, self.ahead, self.ahead_own, self.limits)
 
-    def job(self) -> Job:
-        return Job(
+    def job(self) -> JobRecord:
+        return JobRecord(
             job_id=JobId("j"),
             seq=1,
             task=EXPORT,
@@ -99,8 +99,8 @@ def a_worker(
     running: int = 0,
     offers: tuple[str, ...] = (f"task:{EXPORT}",),
     state: WorkerState = WorkerState.ACTIVE,
-) -> Worker:
-    return Worker(
+) -> WorkerInfo:
+    return WorkerInfo(
         worker_id=worker_id, host="h", pid=1, slots=slots, reserved=reserved, offers=offers, version="1",
         running=running, state=state,
     )  # fmt: skip
@@ -108,8 +108,8 @@ def a_worker(
 
 def a_run(
     worker_id: str = "w1", *, task: str = EXPORT, lane: str = "medium", ran_s: int = 0, held: tuple[str, ...] = ()
-) -> Executing:
-    return Executing(task, lane, worker_id, NOW_AT - ran_s * 1_000, held)
+) -> RunningJob:
+    return RunningJob(task, lane, worker_id, NOW_AT - ran_s * 1_000, held)
 
 
 def a_view(
@@ -132,7 +132,7 @@ FULL = Scene(workers=(a_worker(running=2),), executing=(a_run(), a_run()))
 
 
 def reasons(scene: Scene) -> list[Reason]:
-    return why(scene.standing(), scene.policy)
+    return why(scene.diagnose_job(), scene.policy)
 
 
 def codes(scene: Scene) -> list[str]:
@@ -161,19 +161,19 @@ ALONE = {
         Reason("scheduled", "not due for 90 s", {"due_at": NOW_AT + 90_000, "in_s": 90.0}),
     ),
     "paused: everything": Case(
-        replace(FREE, paused=Paused(everything=True)),
+        replace(FREE, paused=PauseSet(everything=True)),
         Reason("paused", "everything is paused", {"paused": "everything"}),
     ),
     "paused: its lane": Case(
-        replace(FREE, paused=Paused(lanes=("low", "medium"))),
+        replace(FREE, paused=PauseSet(lanes=("low", "medium"))),
         Reason("paused", "lane medium is paused", {"paused": "lane medium"}),
     ),
     "paused: its task": Case(
-        replace(FREE, paused=Paused(tasks=(EXPORT,))),
+        replace(FREE, paused=PauseSet(tasks=(EXPORT,))),
         Reason("paused", f"task {EXPORT} is paused", {"paused": f"task {EXPORT}"}),
     ),
     "paused: its tenant": Case(
-        replace(FREE, tenant="acme", paused=Paused(tenants=("acme",))),
+        replace(FREE, tenant="acme", paused=PauseSet(tenants=("acme",))),
         Reason("paused", "tenant acme is paused", {"paused": "tenant acme"}),
     ),
     "unroutable": Case(
@@ -268,7 +268,7 @@ ALONE = {
         replace(
             FREE,
             rung="slow",
-            floor=Floor(10, 7, (1, 1, 1)),
+            floor=RunningJobs(10, 7, (1, 1, 1)),
             classes=(a_view("medium", rung="slow", blocked="ladder"),),
         ),
         Reason(
@@ -411,26 +411,28 @@ def test_a_job_that_runs_or_has_ended_waits_for_nothing(state: State) -> None:
     [
         pytest.param(replace(FREE, due_at=NOW_AT), id="due now"),
         pytest.param(replace(FREE, due_at=NOW_AT - 1), id="due, and about to be noticed"),
-        pytest.param(replace(FREE, paused=Paused(lanes=("low",), tasks=("x",), tenants=("acme",))), id="others paused"),
+        pytest.param(
+            replace(FREE, paused=PauseSet(lanes=("low",), tasks=("x",), tenants=("acme",))), id="others paused"
+        ),
         pytest.param(replace(FREE, needs=(f"task:{EXPORT}",)), id="needs the task, and it is known"),
         pytest.param(replace(FREE, limits=(a_cap(used=2),)), id="a limit with room"),
         pytest.param(replace(FREE, limits=(a_rate(in_s=0),)), id="a rate that lets it start"),
         pytest.param(replace(FREE, limits=(a_cap(f"{PAUSE}task:x", used=0, most=0, by=None),)), id="no limit at all"),
         pytest.param(
-            replace(FREE, rung="fast", floor=Floor(10, 5, (3, 1, 1)), classes=(a_view("medium", rung="fast"),)),
+            replace(FREE, rung="fast", floor=RunningJobs(10, 5, (3, 1, 1)), classes=(a_view("medium", rung="fast"),)),
             id="room on the ladder",
         ),
         pytest.param(
             replace(
                 FREE,
                 rung="fast",
-                floor=Floor(10, 5, (3, 1, 1)),
+                floor=RunningJobs(10, 5, (3, 1, 1)),
                 classes=(a_view("medium", rung="fast"), a_view("medium", rung="slow", blocked="ladder")),
             ),
             id="another rung is blocked",
         ),
         pytest.param(
-            replace(FREE, floor=Floor(10, 5, (3, 1, 1)), classes=(a_view("medium", blocked="ladder"),)),
+            replace(FREE, floor=RunningJobs(10, 5, (3, 1, 1)), classes=(a_view("medium", blocked="ladder"),)),
             id="not on the ladder",
         ),
         pytest.param(
@@ -475,7 +477,7 @@ def test_an_elastic_job_waits_for_the_shortest_rung() -> None:
     scene = replace(
         FREE,
         rung=ELASTIC,
-        floor=Floor(3, 0, (3, 0, 0)),
+        floor=RunningJobs(3, 0, (3, 0, 0)),
         classes=(a_view("medium", rung=ELASTIC, blocked="ladder"),),
     )
     [reason] = reasons(scene)
@@ -505,7 +507,7 @@ def test_all_that_hold_are_told_and_the_binding_one_comes_first() -> None:
         tenant="acme",
         rung="slow",
         due_at=NOW_AT + 1_000,
-        paused=Paused(everything=True, lanes=("low",), tasks=(EXPORT,), tenants=("acme",)),
+        paused=PauseSet(everything=True, lanes=("low",), tasks=(EXPORT,), tenants=("acme",)),
         workers=(a_worker(running=2),),
         executing=(a_run(), a_run()),
         classes=(
@@ -515,7 +517,7 @@ def test_all_that_hold_are_told_and_the_binding_one_comes_first() -> None:
             a_view("low", waited_s=700),
         ),
         limits=(a_cap(), a_rate(), a_cap("all", by=None), a_rate("other")),
-        floor=Floor(2, 0, (0, 0, 1)),
+        floor=RunningJobs(2, 0, (0, 0, 1)),
         fair=True,
         ahead=9,
         ahead_own=4,
@@ -559,11 +561,11 @@ def test_without_a_worker_nothing_is_said_of_slots() -> None:
 
 PARTS: dict[str, dict[str, Any]] = {
     "scheduled": {"due_at": NOW_AT + 1},
-    "paused": {"paused": Paused(lanes=("medium",))},
+    "paused": {"paused": PauseSet(lanes=("medium",))},
     "limits": {"limits": (a_rate(), a_cap())},
     "ladder": {
         "rung": "slow",
-        "floor": Floor(2, 0, (0, 0, 1)),
+        "floor": RunningJobs(2, 0, (0, 0, 1)),
         "classes": (a_view("medium", rung="slow", blocked="ladder"), a_view("high")),
     },
     "full": {"workers": FULL.workers, "executing": FULL.executing},
@@ -589,7 +591,7 @@ def test_reasons_come_in_the_order_of_their_codes_whatever_holds(chosen: set[str
 
 def sample(*views: ClassView, scene: Scene = FULL) -> dict[str, str]:
     """What the classes of a scene wait for, by lane."""
-    found = class_reasons(replace(scene, classes=views).survey(), scene.policy)
+    found = class_reasons(replace(scene, classes=views).diagnose(), scene.policy)
     return {key.lane: reason for key, reason in found.items()}
 
 
@@ -646,7 +648,7 @@ def test_a_class_tells_in_a_word_what_it_waits_for(
 
 def test_a_word_for_a_class_is_one_of_the_codes() -> None:
     for case in (*ALONE.values(), *BESIDE.values()):
-        for word in class_reasons(case.scene.survey(), case.scene.policy).values():
+        for word in class_reasons(case.scene.diagnose(), case.scene.policy).values():
             assert word in CODES
 
 

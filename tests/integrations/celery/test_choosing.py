@@ -10,7 +10,7 @@ from celery import Celery  # type: ignore[import-untyped]
 
 from headway.core.errors import ConfigError
 from headway.integrations.celery import balancer_of, install
-from headway.integrations.celery.options import Rules
+from headway.integrations.celery.options import BalancerOptions
 from headway.integrations.celery.sharding import queue_of, shard_of
 
 
@@ -52,17 +52,17 @@ def test_one_more_queue_moves_few_users() -> None:
 @pytest.mark.parametrize(
     "rules, user, bulk",
     [
-        pytest.param(Rules(), 4, 4, id="by default a fifth"),
-        pytest.param(Rules(route="shuffle"), 4, 4, id="shuffle"),
-        pytest.param(Rules(route="hash"), 1, 1, id="hash"),
-        pytest.param(Rules(k=7), 7, 7, id="k"),
-        pytest.param(Rules(k=20), 20, 20, id="all"),
-        pytest.param(Rules(bulk="together"), 4, 1, id="together"),
-        pytest.param(Rules(bulk="spread"), 4, 20, id="spread"),
-        pytest.param(Rules(queues=3), 1, 1, id="few queues"),
+        pytest.param(BalancerOptions(), 4, 4, id="by default a fifth"),
+        pytest.param(BalancerOptions(route="shuffle"), 4, 4, id="shuffle"),
+        pytest.param(BalancerOptions(route="hash"), 1, 1, id="hash"),
+        pytest.param(BalancerOptions(k=7), 7, 7, id="k"),
+        pytest.param(BalancerOptions(k=20), 20, 20, id="all"),
+        pytest.param(BalancerOptions(bulk="together"), 4, 1, id="together"),
+        pytest.param(BalancerOptions(bulk="spread"), 4, 20, id="spread"),
+        pytest.param(BalancerOptions(queues=3), 1, 1, id="few queues"),
     ],
 )
-def test_how_many_queues_a_user_and_a_bulk_are_spread_over(rules: Rules, user: int, bulk: int) -> None:
+def test_how_many_queues_a_user_and_a_bulk_are_spread_over(rules: BalancerOptions, user: int, bulk: int) -> None:
     # R4.22, R4.30
     assert (rules.width(user=True), rules.width(user=False)) == (user, bulk)
 
@@ -82,7 +82,7 @@ def test_what_install_refuses(wrong: dict[str, Any]) -> None:
 
 def test_only_queues_of_the_family_are_counted() -> None:
     # R4.17, R4.2
-    rules = Rules()
+    rules = BalancerOptions()
     assert rules.names == [f"queue_{number}" for number in range(20)]
     assert [
         name for name in ("queue_0", "queue_25", "queue_", "queue_x", "celery", "aqueue_1") if rules.is_ours(name)

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from headway.integrations.celery.ledger import Entry, Ledger, Run, lease_of
-from headway.stores.redis.address import read_place
+from headway.integrations.celery.ledger import CountedTask, Ledger, TaskRun, lease_of
+from headway.stores.redis.address import read_redis_address
 from tests.servers import Valkey
 
 NODE = "w@host#1-a"
@@ -19,7 +19,7 @@ MINUTE = 60_000
 
 @pytest.fixture
 def ledger(server: Valkey) -> Iterator[Ledger]:
-    ledger = Ledger(read_place(f"{server.url}/0"), "queue_")
+    ledger = Ledger(read_redis_address(f"{server.url}/0"), "queue_")
     yield ledger
     assert ledger.check() == 0
     assert ledger.errors == 0, ledger.trouble
@@ -27,7 +27,7 @@ def ledger(server: Valkey) -> Iterator[Ledger]:
 
 
 def count(ledger: Ledger, *members: str, queues: int = 3, **more: object) -> list[str]:
-    entries = [Entry(f"{member}/0", "t", **more) for member in members]  # type: ignore[arg-type]
+    entries = [CountedTask(f"{member}/0", "t", **more) for member in members]  # type: ignore[arg-type]
     return ledger.count(entries, queues=queues, measure="count")
 
 
@@ -61,7 +61,7 @@ def test_the_numbers_are_plain_keys(ledger: Ledger, server: Valkey) -> None:
     assert shown(server, "queue_0") == (0, 0)
     count(ledger, "a")
     assert shown(server, "queue_0") == (1, 0)
-    ledger.start(Run(lease_of("a/0", NODE), "queue_0", "t"))
+    ledger.start(TaskRun(lease_of("a/0", NODE), "queue_0", "t"))
     ledger.flush()
     assert shown(server, "queue_0") == (0, 1)
 
@@ -69,10 +69,10 @@ def test_the_numbers_are_plain_keys(ledger: Ledger, server: Valkey) -> None:
 def test_a_start_is_one_move_and_an_end_too(ledger: Ledger) -> None:
     # R4.6, R4.14, R4.15
     count(ledger, "a")
-    ledger.start(Run(lease_of("a/0", NODE), "queue_0", "t"))
+    ledger.start(TaskRun(lease_of("a/0", NODE), "queue_0", "t"))
     ledger.flush()
     assert loads(ledger)["queue_0"] == (0, 1)
-    ledger.finish(Run(lease_of("a/0", NODE)))
+    ledger.finish(TaskRun(lease_of("a/0", NODE)))
     ledger.flush()
     assert loads(ledger)["queue_0"] == (0, 0)
 
@@ -83,11 +83,11 @@ def test_nothing_is_counted_twice_or_falls_below_zero(ledger: Ledger) -> None:
         count(ledger, "a")
     assert loads(ledger)["queue_0"] == (1, 0)
     for _ in range(3):
-        ledger.start(Run(lease_of("a/0", NODE), "queue_0", "t"))
+        ledger.start(TaskRun(lease_of("a/0", NODE), "queue_0", "t"))
     ledger.flush()
     assert loads(ledger)["queue_0"] == (0, 1)
     for _ in range(3):
-        ledger.finish(Run(lease_of("a/0", NODE)))
+        ledger.finish(TaskRun(lease_of("a/0", NODE)))
         ledger.uncount(["a/0"], "revoked")
     ledger.flush()
     assert loads(ledger)["queue_0"] == (0, 0)
@@ -96,11 +96,11 @@ def test_nothing_is_counted_twice_or_falls_below_zero(ledger: Ledger) -> None:
 def test_a_retry_waits_while_its_first_attempt_still_runs(ledger: Ledger) -> None:
     # R4.37
     count(ledger, "a")
-    ledger.start(Run(lease_of("a/0", NODE), "queue_0", "t"))
-    ledger.count([Entry("a/1", "t", fixed="queue_0")], queues=3, measure="count")
+    ledger.start(TaskRun(lease_of("a/0", NODE), "queue_0", "t"))
+    ledger.count([CountedTask("a/1", "t", fixed="queue_0")], queues=3, measure="count")
     assert loads(ledger)["queue_0"] == (1, 1)
-    ledger.start(Run(lease_of("a/1", NODE), "queue_0", "t"))
-    ledger.finish(Run(lease_of("a/0", NODE)))
+    ledger.start(TaskRun(lease_of("a/1", NODE), "queue_0", "t"))
+    ledger.finish(TaskRun(lease_of("a/0", NODE)))
     ledger.flush()
     assert loads(ledger)["queue_0"] == (0, 1)
 
@@ -109,10 +109,10 @@ def test_a_task_that_is_handed_out_twice_runs_twice(ledger: Ledger) -> None:
     # R4.37: the second delivery waits nowhere, so nothing goes below zero.
     count(ledger, "a")
     for node in (NODE, "other"):
-        ledger.start(Run(lease_of("a/0", node), "queue_0", "t"))
+        ledger.start(TaskRun(lease_of("a/0", node), "queue_0", "t"))
     ledger.flush()
     assert loads(ledger)["queue_0"] == (0, 2)
-    ledger.finish(Run(lease_of("a/0", NODE)))
+    ledger.finish(TaskRun(lease_of("a/0", NODE)))
     ledger.flush()
     assert loads(ledger)["queue_0"] == (0, 1)
 
@@ -120,8 +120,8 @@ def test_a_task_that_is_handed_out_twice_runs_twice(ledger: Ledger) -> None:
 def test_a_rejected_task_waits_again(ledger: Ledger) -> None:
     # R4.37
     count(ledger, "a")
-    ledger.start(Run(lease_of("a/0", NODE), "queue_0", "t"))
-    ledger.finish(Run(lease_of("a/0", NODE)), again=True)
+    ledger.start(TaskRun(lease_of("a/0", NODE), "queue_0", "t"))
+    ledger.finish(TaskRun(lease_of("a/0", NODE)), again=True)
     ledger.flush()
     assert loads(ledger)["queue_0"] == (1, 0)
 
@@ -130,8 +130,8 @@ def test_what_a_dead_node_ran_ends_with_its_lease(ledger: Ledger) -> None:
     # R4.36
     count(ledger, "a", "b")
     ledger.renew("dead", ["queue_0"], lease_ms=1, reconcile_ms=MINUTE)
-    ledger.start(Run(lease_of("a/0", "dead"), "queue_0", "t"))
-    ledger.start(Run(lease_of("b/0", NODE), "queue_1", "t"))
+    ledger.start(TaskRun(lease_of("a/0", "dead"), "queue_0", "t"))
+    ledger.start(TaskRun(lease_of("b/0", NODE), "queue_1", "t"))
     time.sleep(0.01)  # The server's clock counts whole milliseconds.
     ledger.renew(NODE, ["queue_1"], lease_ms=MINUTE, reconcile_ms=MINUTE)
     _, leases = ledger.renew(NODE, ["queue_1"], lease_ms=MINUTE, reconcile_ms=MINUTE)
@@ -142,7 +142,7 @@ def test_what_a_dead_node_ran_ends_with_its_lease(ledger: Ledger) -> None:
 
 def test_a_node_that_goes_ends_what_it_ran(ledger: Ledger) -> None:
     count(ledger, "a")
-    ledger.start(Run(lease_of("a/0", NODE), "queue_0", "t"))
+    ledger.start(TaskRun(lease_of("a/0", NODE), "queue_0", "t"))
     ledger.leave(NODE)
     assert loads(ledger)["queue_0"] == (0, 0)
     assert ledger.figures().nodes == {}
@@ -174,7 +174,7 @@ def test_a_queue_that_is_no_longer_read_is_noticed(ledger: Ledger) -> None:
 def test_work_weighs_by_how_long_tasks_took(ledger: Ledger, server: Valkey) -> None:
     # R4.40: one long task weighs as much as five short ones.
     server.ask("HSET", "headway:celery:queue_:durations", "long", "5000", "short", "1000")
-    entries = [Entry("l/0", "long"), *(Entry(f"s{number}/0", "short") for number in range(5))]
+    entries = [CountedTask("l/0", "long"), *(CountedTask(f"s{number}/0", "short") for number in range(5))]
     queues = ledger.count(entries, queues=2, measure="work")
     assert queues == ["queue_0", *["queue_1"] * 5]
 
@@ -184,8 +184,8 @@ def test_short_runs_are_told_as_one(ledger: Ledger, server: Valkey) -> None:
     count(ledger, *(str(number) for number in range(50)), queues=4)
     server.ask("CONFIG", "RESETSTAT")
     for member in members:
-        ledger.start(Run(lease_of(member, NODE), "queue_0", "t"))
-        ledger.finish(Run(lease_of(member, NODE)))
+        ledger.start(TaskRun(lease_of(member, NODE), "queue_0", "t"))
+        ledger.finish(TaskRun(lease_of(member, NODE)))
     ledger.flush()
     said = server.ask("INFO", "commandstats")
     assert int(said.split(b"cmdstat_fcall:calls=")[1].split(b",")[0]) < 10
@@ -197,8 +197,8 @@ def test_short_runs_are_told_as_one(ledger: Ledger, server: Valkey) -> None:
 def test_how_long_tasks_take_is_learned(ledger: Ledger, server: Valkey) -> None:
     # R4.40
     count(ledger, "a")
-    ledger.start(Run(lease_of("a/0", NODE), "queue_0", "t"))
-    ledger.finish(Run(lease_of("a/0", NODE)), took_ms=250)
+    ledger.start(TaskRun(lease_of("a/0", NODE), "queue_0", "t"))
+    ledger.finish(TaskRun(lease_of("a/0", NODE)), took_ms=250)
     ledger.flush()
     assert b"250.0" in server.ask("HGET", "headway:celery:queue_:durations", "t")
 
@@ -216,19 +216,19 @@ def test_selecting_costs_one_call_whatever_waits(ledger: Ledger, server: Valkey)
     server.ask("CONFIG", "RESETSTAT")
     count(ledger, "a", queues=20)
     few = commands()
-    ledger.count([Entry(f"{number}/0", "t") for number in range(5_000)], queues=20, measure="count")
+    ledger.count([CountedTask(f"{number}/0", "t") for number in range(5_000)], queues=20, measure="count")
     server.ask("CONFIG", "RESETSTAT")
     count(ledger, "b", queues=20)
     assert commands() == few < 40
 
 
 def test_users_are_counted_while_their_tasks_wait_or_run(ledger: Ledger) -> None:
-    ledger.count([Entry(f"{n}/0", "t", user="7" if n else "8") for n in range(3)], queues=3, measure="count")
+    ledger.count([CountedTask(f"{n}/0", "t", user="7" if n else "8") for n in range(3)], queues=3, measure="count")
     assert ledger.figures().users == {"7": 2, "8": 1}
-    ledger.start(Run(lease_of("0/0", NODE), "", ""))
+    ledger.start(TaskRun(lease_of("0/0", NODE), "", ""))
     ledger.flush()
     assert ledger.figures().users == {"7": 2, "8": 1}
-    ledger.finish(Run(lease_of("0/0", NODE)))
+    ledger.finish(TaskRun(lease_of("0/0", NODE)))
     ledger.uncount(["1/0", "2/0"], "revoked")
     ledger.flush()
     assert ledger.figures().users == {}
@@ -243,17 +243,17 @@ def test_any_history_leaves_the_numbers_equal_to_a_recount(ledger: Ledger, serve
         member = f"{chance.randrange(40)}/{chance.randrange(2)}"
         match chance.randrange(5):
             case 0 | 1:
-                [queue] = ledger.count([Entry(member, "t", "u")], queues=4, measure="count")
+                [queue] = ledger.count([CountedTask(member, "t", "u")], queues=4, measure="count")
                 waiting.setdefault(member, queue)
                 assert waiting[member] == queue
             case 2:
                 lease = lease_of(member, NODE)
                 fallback = chance.choice(["", "queue_3"])
-                ledger.start(Run(lease_of(member, NODE), fallback, "t"))
+                ledger.start(TaskRun(lease_of(member, NODE), fallback, "t"))
                 if lease not in running and (queue := waiting.pop(member, fallback)):
                     running[lease] = queue
             case 3:
-                ledger.finish(Run(lease_of(member, NODE)))
+                ledger.finish(TaskRun(lease_of(member, NODE)))
                 running.pop(lease_of(member, NODE), None)
             case _:
                 ledger.uncount([member], "revoked")

@@ -18,8 +18,8 @@ from celery import Celery  # type: ignore[import-untyped]
 
 from headway.core.errors import ConfigError
 from headway.integrations.celery import balancer_of
-from headway.integrations.celery.ledger_location import find_home
-from headway.stores.redis.connection import Address
+from headway.integrations.celery.ledger_location import find_ledger
+from headway.stores.redis.connection import Endpoint
 from tests.integrations.celery.conftest import MakeApp
 from tests.servers import HOST, Proxy, Sentinels, Valkey
 
@@ -29,7 +29,7 @@ SECRET = "s3cret:/?#[@]%"
 def home(url: str | None, store: str | None = None, **conf: Any) -> Any:
     app = Celery("addresses", broker=url, set_as_current=False)
     app.conf.update(conf)
-    return find_home(app, store)
+    return find_ledger(app, store)
 
 
 def counts(app: Celery) -> bool:
@@ -40,15 +40,15 @@ def counts(app: Celery) -> bool:
 @pytest.mark.parametrize(
     "url, address, database",
     [
-        ("redis://", Address("localhost", 6379), 0),
-        ("redis://host/2", Address("host", 6379), 2),
-        ("redis://:secret@host:7000/2", Address("host", 7000), 2),
-        ("valkey://host:7000", Address("host", 7000), 0),
-        ("redis+socket:///run/redis.sock?virtual_host=3", Address(path="/run/redis.sock"), 3),
-        ("redis://a;redis://b", Address("a", 6379), 0),
+        ("redis://", Endpoint("localhost", 6379), 0),
+        ("redis://host/2", Endpoint("host", 6379), 2),
+        ("redis://:secret@host:7000/2", Endpoint("host", 7000), 2),
+        ("valkey://host:7000", Endpoint("host", 7000), 0),
+        ("redis+socket:///run/redis.sock?virtual_host=3", Endpoint(path="/run/redis.sock"), 3),
+        ("redis://a;redis://b", Endpoint("a", 6379), 0),
     ],
 )
-def test_addresses_as_celery_writes_them(url: str, address: Address, database: int) -> None:
+def test_addresses_as_celery_writes_them(url: str, address: Endpoint, database: int) -> None:
     # R4.44
     found = home(url)
     assert (found.place.addresses, found.place.login.database, found.with_broker) == ([address], database, True)
@@ -60,7 +60,7 @@ def test_sentinels_as_celery_writes_them() -> None:
         "sentinel://:pw@s1:26379;sentinel://s2:26380/1",
         broker_transport_options={"master_name": "main", "sentinel_kwargs": {"password": "other"}},
     )
-    assert found.place.addresses == [Address("s1", 26379), Address("s2", 26380)]
+    assert found.place.addresses == [Endpoint("s1", 26379), Endpoint("s2", 26380)]
     assert (found.place.master, found.place.watch.password, found.place.login.password) == ("main", "other", "pw")
     assert found.place.login.database == 1
     with pytest.raises(ConfigError, match="master_name"):
@@ -71,7 +71,7 @@ def test_another_broker_needs_an_address_for_the_ledger() -> None:
     with pytest.raises(ConfigError, match="store="):
         home("amqp://guest@rabbit//")
     found = home("amqp://guest@rabbit//", "redis://ledger:7000/1")
-    assert (found.place.addresses, found.with_broker) == ([Address("ledger", 7000)], False)
+    assert (found.place.addresses, found.with_broker) == ([Endpoint("ledger", 7000)], False)
     with pytest.raises(ConfigError, match="cluster"):
         home("amqp://rabbit", "redis+cluster://a,b")
 

@@ -16,14 +16,14 @@ from celery import Celery  # type: ignore[import-untyped]
 from kombu import pools
 
 from headway.integrations.celery import balancer_of, enqueue_bulk, get_all_queue_loads
-from headway.integrations.celery.reconcile import Report
+from headway.integrations.celery.reconcile import ReconcileReport
 from tests.integrations.celery.project import make_app
 from tests.integrations.celery.workers import FAST, CeleryWorker, eventually
 from tests.servers import Valkey, free_port
 
 pytestmark = pytest.mark.proof
 
-CLEAN = Report(drift=0, dropped=0, adopted=0, stranded=())
+CLEAN = ReconcileReport(drift=0, dropped=0, adopted=0, stranded=())
 
 
 class RabbitMQ:

@@ -10,14 +10,14 @@ from celery import Celery  # type: ignore[import-untyped]
 from kombu import pools
 
 from headway.integrations.celery import Balancer, balancer_of, enqueue_bulk, get_all_queue_loads, get_queue_load
-from headway.integrations.celery.ledger import Run, lease_of
+from headway.integrations.celery.ledger import TaskRun, lease_of
 from headway.integrations.celery.metrics import metrics_text
-from headway.integrations.celery.reconcile import Found, Reconciler, Report
+from headway.integrations.celery.reconcile import BrokerScan, Reconciler, ReconcileReport
 from tests.integrations.celery.conftest import MakeApp
 from tests.integrations.celery.project import make_app
 from tests.servers import Valkey
 
-CLEAN = Report(drift=0, dropped=0, adopted=0, stranded=())
+CLEAN = ReconcileReport(drift=0, dropped=0, adopted=0, stranded=())
 
 
 @pytest.fixture(autouse=True)
@@ -81,16 +81,16 @@ def test_what_runs_and_is_not_acknowledged_does_not_wait(app: Celery, balancer: 
     [(member, _)] = balancer.ledger.waiting("queue_0")
     text = server.ask("RPOP", "queue_0").split(b"\r\n", 1)[1].removesuffix(b"\r\n").decode()
     server.ask("HSET", "unacked", "tag", f'[{text}, "", "queue_0"]')
-    balancer.ledger.start(Run(lease_of(member, "node"), "queue_0", "x"))
+    balancer.ledger.start(TaskRun(lease_of(member, "node"), "queue_0", "x"))
     assert balancer.reconcile() == CLEAN
     assert get_queue_load("queue_0") == (0, 1)
 
 
 def test_one_look_is_not_believed(balancer: Balancer) -> None:
-    looks = iter([Found({"a/0": "queue_0"}, {"b/0": ("queue_1", "t")}), Found({}, {})])
+    looks = iter([BrokerScan({"a/0": "queue_0"}, {"b/0": ("queue_1", "t")}), BrokerScan({}, {})])
 
     class Changing:
-        def look(self, loads: object) -> Found:
+        def look(self, loads: object) -> BrokerScan:
             return next(looks)
 
     assert Reconciler(balancer.ledger, balancer.rules, Changing()).run() == CLEAN

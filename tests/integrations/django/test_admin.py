@@ -20,7 +20,7 @@ from headway.core.policy.retry import Raised
 from headway.integrations.django import queue
 from headway.integrations.django.models import IOJob
 from headway.observability.traces import shown_trace
-from headway.stores.base import Beat
+from headway.stores.base import Heartbeat
 from tests.conformance.builders import CONFIRM_MS, LEASE_MS, a_job, a_worker, claim_one, end, register, submit
 from tests.integrations.django.conftest import both
 from tests.integrations.django.shop import tasks
@@ -121,7 +121,7 @@ async def make_hostile_jobs(text: str) -> list[str]:
     await end(store, lease, Raised(JobError(text, text, text)))
     [runs] = await submit(store, a_job(**hostile, payload=payload))  # type: ignore[arg-type]
     lease = await claim_one(store, text)
-    await store.renew(Beat(a_worker(text), LEASE_MS, CONFIRM_MS, [(lease.job_id, lease.token)]))
+    await store.renew(Heartbeat(a_worker(text), LEASE_MS, CONFIRM_MS, [(lease.job_id, lease.token)]))
     [waits] = await submit(store, a_job(task=text, lane=text, tenant=text, payload=payload))
     return [failed, runs, waits]
 

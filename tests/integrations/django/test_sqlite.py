@@ -73,7 +73,7 @@ def test_a_file_that_the_other_library_has_open_is_not_touched(tmp_path: Path) -
             raise AssertionError("it was opened")
 
         with pytest.raises(StoreError, match="lose commits"):
-            shared_file.Guest(path, never).prepare()
+            shared_file.SharedFile(path, never).prepare()
 
 
 def test_what_a_transaction_learned_is_forgotten_with_it() -> None:

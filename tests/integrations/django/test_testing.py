@@ -17,7 +17,7 @@ from django.db import connection, transaction
 from django.test import TestCase, TransactionTestCase
 from django.test.utils import setup_test_environment, teardown_test_environment
 
-from headway.core.policy.enforced import Paused
+from headway.core.policy.enforced import PauseSet
 from headway.integrations.django import queue, testing
 from headway.integrations.django.models import IOJob
 from headway.integrations.django.testing import arun_jobs, run_jobs
@@ -74,7 +74,7 @@ def test_a_transaction_test_case_leaves_no_jobs(serialized: bool) -> None:
     assert {"job", "ready", "delayed", "outcome", "transient", "unique_key", "idempotency"} <= rows().keys()
     end_test(serialized=serialized)
     assert (rows(), Order.objects.count()) == ({}, 0)
-    assert queue().paused() == Paused()
+    assert queue().paused() == PauseSet()
     assert IOJob.objects.get(pk=tasks.add.using(idempotency_key="k", tenant="acme")(5)).status == "pending"
     assert IOJob.objects.get(pk=tasks.fetch(1)).status == "pending"
 

@@ -15,13 +15,13 @@ from headway.core.policy.document import BUILT_IN, Policy, Reserve
 from headway.core.policy.retry import Raised, Released, Returned, Snoozed, Stopped, TimedOut, Unknown
 from headway.core.worker import WorkerState
 from headway.policy_store.catalogue import TaskEntry, read_tasks
-from headway.policy_store.current import InForce
-from headway.server.gateway.long_poll import Ask, Polled
+from headway.policy_store.current import CurrentPolicy
+from headway.server.gateway.long_poll import PollOptions, PollResult
 from headway.server.gateway.registry import Registration
-from headway.server.gateway.results import Ended, Step
-from headway.server.gateway.service import Desk, NewWorker
-from headway.server.gateway.timeouts import Forgetting, Overtime
-from headway.stores.base import Exchange, Exchanged, JobQuery, Store
+from headway.server.gateway.results import ReportedOutcome, ReportedProgress
+from headway.server.gateway.service import NewWorker, WorkerGateway
+from headway.server.gateway.timeouts import RegistrationPruner, TimeoutEnforcer
+from headway.stores.base import Exchange, ExchangeReply, JobQuery, Store
 from headway.stores.memory import MemoryStore
 from headway.testing.clock import ManualClock
 from tests.conformance.builders import (
@@ -47,14 +47,16 @@ Sit = Callable[..., Awaitable["Worker"]]
 class Worker:
     """A worker's side of the desk, in short."""
 
-    def __init__(self, desk: Desk, registration: Registration, token_id: str | None) -> None:
-        self.desk = desk
+    def __init__(self, gateway: WorkerGateway, registration: Registration, token_id: str | None) -> None:
+        self.gateway = gateway
         self.registration = registration
         self.worker_id = registration.worker_id
         self.token_id = token_id
 
-    async def poll(self, free: int = 5, gone: asyncio.Future[Any] | None = None, **more: Any) -> Polled:
-        return await self.desk.poll(self.worker_id, Ask(free=free, **more), token_id=self.token_id, gone=gone)
+    async def poll(self, free: int = 5, gone: asyncio.Future[Any] | None = None, **more: Any) -> PollResult:
+        return await self.gateway.poll(
+            self.worker_id, PollOptions(free=free, **more), token_id=self.token_id, gone=gone
+        )
 
     async def claims(self, free: int = 5, **more: Any) -> list[Lease]:
         return list((await self.poll(free, **more)).leases)
@@ -64,8 +66,8 @@ class Worker:
         return lease
 
     async def says(self, job_id: JobId, ending: Any = None, fence: bytes | None = None) -> State | None:
-        ended = Ended(job_id, Returned(b"\x01null") if ending is None else ending, fence)
-        [settled] = await self.desk.finish(self.worker_id, [ended], token_id=self.token_id)
+        ended = ReportedOutcome(job_id, Returned(b"\x01null") if ending is None else ending, fence)
+        [settled] = await self.gateway.finish(self.worker_id, [ended], token_id=self.token_id)
         return settled.state
 
 
@@ -75,41 +77,41 @@ def policy() -> Policy:
 
 
 @pytest.fixture
-async def desk(store: Store, policy: Policy) -> AsyncIterator[Desk]:
-    desk = Desk(store, InForce(policy, settled=True))
-    yield desk
-    await desk.close()
+async def gateway(store: Store, policy: Policy) -> AsyncIterator[WorkerGateway]:
+    gateway = WorkerGateway(store, CurrentPolicy(policy, settled=True))
+    yield gateway
+    await gateway.close()
 
 
 @pytest.fixture
-def sit(desk: Desk) -> Sit:
+def sit(gateway: WorkerGateway) -> Sit:
     """Register a worker with the desk, or with another one of the same store."""
 
-    async def sit_down(at: Desk | None = None, token_id: str | None = None, **more: Any) -> Worker:
-        at = desk if at is None else at
+    async def sit_down(at: WorkerGateway | None = None, token_id: str | None = None, **more: Any) -> Worker:
+        at = gateway if at is None else at
         return Worker(at, await at.register(NewWorker(**more), token_id=token_id), token_id)
 
     return sit_down
 
 
 @pytest.fixture
-async def other_desk(store: Store, open_namespace: OpenStore, policy: Policy) -> AsyncIterator[Desk]:
+async def other_desk(store: Store, open_namespace: OpenStore, policy: Policy) -> AsyncIterator[WorkerGateway]:
     """The desk of another server process; of a memory store there is only one."""
     shared = await open_namespace("default") if store.abilities.shared else store
-    desk = Desk(shared, InForce(policy, settled=True))
-    yield desk
-    await desk.close()
+    gateway = WorkerGateway(shared, CurrentPolicy(policy, settled=True))
+    yield gateway
+    await gateway.close()
 
 
-def jobs_of(polled: Polled) -> list[JobId]:
+def jobs_of(polled: PollResult) -> list[JobId]:
     return [lease.job_id for lease in polled.leases]
 
 
-async def waiting(poll: asyncio.Task[Polled], worker: Worker, polls: int = 1) -> asyncio.Task[Polled]:
+async def waiting(poll: asyncio.Task[PollResult], worker: Worker, polls: int = 1) -> asyncio.Task[PollResult]:
     """Give a poll that waits, as one of so many; if it is for jobs, the store counts on it."""
     async with asyncio.timeout(SOON):
         while not poll.done():
-            seat = worker.desk._seats.get(worker.worker_id)
+            seat = worker.gateway._sessions.get(worker.worker_id)
             under_way = [] if seat is None else seat.polls
             if len(under_way) == polls and (not under_way[-1].claims or under_way[-1].waits):
                 break
@@ -124,7 +126,7 @@ async def waiting(poll: asyncio.Task[Polled], worker: Worker, polls: int = 1) ->
 async def test_a_worker_is_known_by_what_it_said(store: Store, sit: Sit) -> None:
     # R5.15, R5.18, R5.32, R5.45
     worker = await sit(capabilities=("gpu", "big"), host="web-1", pid=7, version="9")
-    [known] = (await store.survey()).workers
+    [known] = (await store.diagnose()).workers
     assert (known.worker_id, known.slots, known.offers) == (worker.worker_id, 5, ("gpu", "big", "task:*"))
     assert (known.host, known.pid, known.version, known.state) == ("web-1", 7, "9", WorkerState.ACTIVE)
     assert known.lease_ends_at - known.heartbeat_at == 90_000  # R5.16
@@ -132,18 +134,22 @@ async def test_a_worker_is_known_by_what_it_said(store: Store, sit: Sit) -> None
     assert other.worker_id != worker.worker_id
 
 
-async def test_a_worker_that_names_its_tasks_fills_the_catalogue(store: Store, desk: Desk, sit: Sit) -> None:
+async def test_a_worker_that_names_its_tasks_fills_the_catalogue(
+    store: Store, gateway: WorkerGateway, sit: Sit
+) -> None:
     entry = TaskEntry(name="reports.export", lane="low", executor="async")
     await sit(tasks=[entry])
-    assert await desk.publish(NewWorker(tasks=[entry]), allowed=False) == ["reports.export"]
+    assert await gateway.publish(NewWorker(tasks=[entry]), allowed=False) == ["reports.export"]
     assert await read_tasks(store) == []
-    assert await desk.publish(NewWorker(tasks=[entry])) == []
+    assert await gateway.publish(NewWorker(tasks=[entry])) == []
     assert await read_tasks(store) == [entry]
-    [known] = (await store.survey()).workers
+    [known] = (await store.diagnose()).workers
     assert known.offers == ("task:reports.export",)
 
 
-async def test_there_are_only_so_many_workers(desk: Desk, sit: Sit, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_there_are_only_so_many_workers(
+    gateway: WorkerGateway, sit: Sit, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("headway.server.gateway.service.WORKERS_MAX", 2)
     await sit()
     await sit()
@@ -179,7 +185,7 @@ async def test_the_server_counts_leases_too(store: Store, sit: Sit) -> None:
     assert len(await worker.claims(100)) == 1
 
 
-async def test_two_workers_never_get_the_same_task(store: Store, sit: Sit, other_desk: Desk) -> None:
+async def test_two_workers_never_get_the_same_task(store: Store, sit: Sit, other_desk: WorkerGateway) -> None:
     # R5.51
     await submit(store, *(a_job() for _ in range(6)))
     one, two = await sit(slots=4), await sit(other_desk, slots=4)
@@ -226,9 +232,9 @@ async def test_a_worker_that_offers_any_task_uses_an_attempt_on_one_it_does_not_
 
 
 async def test_the_reserve_holds_for_a_worker_that_knows_nothing_of_it(
-    store: Store, sit: Sit, desk: Desk, other_desk: Desk
+    store: Store, sit: Sit, gateway: WorkerGateway, other_desk: WorkerGateway
 ) -> None:
-    desk.in_force.policy = other_desk.in_force.policy = Policy(reserve=Reserve(slots=2))
+    gateway.in_force.policy = other_desk.in_force.policy = Policy(reserve=Reserve(slots=2))
     await submit(store, *(a_job(lane="low") for _ in range(6)))
     worker = await sit(slots=4)
     assert len(await worker.claims(4)) == 2
@@ -244,7 +250,9 @@ async def test_a_worker_may_say_how_much_of_its_room_is_below_the_reserve(store:
     assert len(await worker.claims(4, below=1)) == 1
 
 
-async def test_a_poll_with_the_same_claim_id_gives_the_same_tasks(store: Store, sit: Sit, other_desk: Desk) -> None:
+async def test_a_poll_with_the_same_claim_id_gives_the_same_tasks(
+    store: Store, sit: Sit, other_desk: WorkerGateway
+) -> None:
     # H5: also when it comes to another server, and when the worker has no room for more.
     await submit(store, *(a_job() for _ in range(5)))
     worker = await sit(slots=2)
@@ -326,11 +334,11 @@ async def test_a_poll_that_is_cancelled_gives_back_what_it_claims(store: Store, 
     assert jobs_of(await worker.poll()) == [job_id]
 
 
-async def test_all_polls_end_when_the_server_stops(store: Store, desk: Desk, sit: Sit) -> None:
+async def test_all_polls_end_when_the_server_stops(store: Store, gateway: WorkerGateway, sit: Sit) -> None:
     # H7
     worker = await sit()
     poll = await waiting(asyncio.create_task(worker.poll(wait=30.0)), worker)
-    desk.stop()
+    gateway.stop()
     async with asyncio.timeout(SOON):
         assert (await poll).leases == ()
 
@@ -368,14 +376,14 @@ async def test_a_poll_hands_in_and_claims_in_one_go(store: Store, sit: Sit) -> N
     await submit(store, a_job(), a_job())
     worker = await sit(slots=1)
     lease = await worker.claim()
-    ended = [Ended(lease.job_id, Returned(b"\x017"), lease.token)]
-    steps = [Step(JobId("unknown"), 0.5)]
+    ended = [ReportedOutcome(lease.job_id, Returned(b"\x017"), lease.token)]
+    steps = [ReportedProgress(JobId("unknown"), 0.5)]
     polled = await worker.poll(1, ended=ended, steps=steps)
     assert [(one.job_id, one.state) for one in polled.settled] == [(lease.job_id, State.COMPLETED)]
     assert len(polled.leases) == 1
     assert (await the_job(store, lease.job_id)).result == b"\x017"
     moved = polled.leases[0]
-    await worker.poll(0, steps=[Step(moved.job_id, 0.5, "half", moved.token)])
+    await worker.poll(0, steps=[ReportedProgress(moved.job_id, 0.5, "half", moved.token)])
     assert (await the_job(store, moved.job_id)).progress == 0.5
 
 
@@ -384,7 +392,7 @@ class Deaf(MemoryStore):
 
     lose = False
 
-    async def exchange(self, request: Exchange) -> Exchanged:
+    async def exchange(self, request: Exchange) -> ExchangeReply:
         answer = await super().exchange(request)
         if self.lose and answer.leases:
             self.lose = False
@@ -396,9 +404,9 @@ class Deaf(MemoryStore):
 async def test_a_reply_that_the_store_lost_is_given_by_the_next_poll(clock: ManualClock, claim_id: str | None) -> None:
     # W10, H6: whether or not the worker can tell that its poll is a repeat.
     store = Deaf(clock=clock)
-    desk = Desk(store, InForce(NO_RESERVE, settled=True))
+    gateway = WorkerGateway(store, CurrentPolicy(NO_RESERVE, settled=True))
     ids = await submit(store, a_job(), a_job())
-    worker = Worker(desk, await desk.register(NewWorker(slots=2)), None)
+    worker = Worker(gateway, await gateway.register(NewWorker(slots=2)), None)
     store.lose = True
     with pytest.raises(StoreUnavailable):
         await worker.poll(2, claim_id=claim_id)
@@ -406,7 +414,7 @@ async def test_a_reply_that_the_store_lost_is_given_by_the_next_poll(clock: Manu
     assert [lease.job_id for lease in leases] == ids
     assert {lease.attempts for lease in leases} == {1}
     assert await worker.claims(2) == []
-    await desk.close()
+    await gateway.close()
 
 
 # ---------------------------------------------------------------------- cancels and drains
@@ -440,7 +448,7 @@ async def test_a_cancel_reaches_both_parts_of_a_worker_at_once(store: Store, sit
 
 
 async def test_a_cancel_reaches_a_worker_that_polls_now_and_then(
-    store: Store, sit: Sit, other_desk: Desk, monkeypatch: pytest.MonkeyPatch
+    store: Store, sit: Sit, other_desk: WorkerGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # It polls every second; then what was seen at the last poll is looked at again.
     monkeypatch.setattr("headway.server.gateway.long_poll.LOOK_EVERY", 0.0)
@@ -450,7 +458,7 @@ async def test_a_cancel_reaches_a_worker_that_polls_now_and_then(
     await store.cancel([job_id])
     assert list((await worker.poll()).cancel) == [job_id]
     assert list((await Worker(other_desk, worker.registration, None).poll()).cancel) == [job_id]
-    assert list((await worker.desk.beat(worker.worker_id)).cancel) == [job_id]
+    assert list((await worker.gateway.beat(worker.worker_id)).cancel) == [job_id]
 
 
 async def test_a_job_that_fails_while_somebody_cancels_it_is_cancelled(store: Store, sit: Sit) -> None:
@@ -467,10 +475,10 @@ async def test_a_worker_that_drains_gets_nothing_and_finishes_what_it_has(store:
     first, second = await submit(store, a_job(), a_job())
     worker = await sit()
     await worker.claim()
-    await worker.desk.drain(worker.worker_id)
+    await worker.gateway.drain(worker.worker_id)
     polled = await worker.poll()
     assert (polled.leases, polled.state) == ((), WorkerState.DRAINING)
-    assert (await worker.desk.beat(worker.worker_id)).state is WorkerState.DRAINING
+    assert (await worker.gateway.beat(worker.worker_id)).state is WorkerState.DRAINING
     assert await worker.says(first) is State.COMPLETED
     assert await state_of(store, second) is State.QUEUED
 
@@ -478,7 +486,7 @@ async def test_a_worker_that_drains_gets_nothing_and_finishes_what_it_has(store:
 async def test_a_heartbeat_may_say_that_the_worker_drains(store: Store, sit: Sit) -> None:
     worker = await sit()
     await submit_one(store)
-    assert (await worker.desk.beat(worker.worker_id, draining=True)).state is WorkerState.DRAINING
+    assert (await worker.gateway.beat(worker.worker_id, draining=True)).state is WorkerState.DRAINING
     assert await worker.claims() == []
 
 
@@ -497,8 +505,8 @@ async def test_a_worker_that_leaves_gives_back_what_it_has_unharmed(store: Store
     job_id = await submit_one(store)
     worker = await sit()
     await worker.claim()
-    assert await worker.desk.leave(worker.worker_id) == 1
-    assert await worker.desk.leave(worker.worker_id) == 0
+    assert await worker.gateway.leave(worker.worker_id) == 1
+    assert await worker.gateway.leave(worker.worker_id) == 0
     job = await the_job(store, job_id)
     assert (job.state, job.attempts, job.crashes) == (State.QUEUED, 0, 0)
     with pytest.raises(WorkerUnknown):
@@ -520,9 +528,9 @@ async def test_a_dead_worker_must_register_anew(store: Store, sit: Sit, clock: M
     with pytest.raises(WorkerUnknown):
         await worker.poll()
     with pytest.raises(WorkerUnknown):
-        await worker.desk.beat(worker.worker_id)
+        await worker.gateway.beat(worker.worker_id)
     with pytest.raises(WorkerUnknown):
-        await worker.desk.drain(worker.worker_id)
+        await worker.gateway.drain(worker.worker_id)
     job = await the_job(store, job_id)
     assert (job.attempts, job.crashes) == (1, 1)
     anew = await sit()
@@ -551,26 +559,26 @@ async def test_a_heartbeat_keeps_worker_and_leases(store: Store, sit: Sit, clock
     await worker.claim()
     for _ in range(5):
         clock.advance(seconds=60)
-        await worker.desk.beat(worker.worker_id)
+        await worker.gateway.beat(worker.worker_id)
     assert await reap(store) == []
 
 
-async def test_an_unknown_worker_is_told_to_register(desk: Desk) -> None:
+async def test_an_unknown_worker_is_told_to_register(gateway: WorkerGateway) -> None:
     # R5.56
     with pytest.raises(WorkerUnknown):
-        await desk.poll("stranger", Ask(free=1))
+        await gateway.poll("stranger", PollOptions(free=1))
     with pytest.raises(WorkerUnknown):
-        await desk.finish("stranger", [Ended(JobId("x"), Returned(None))])
+        await gateway.finish("stranger", [ReportedOutcome(JobId("x"), Returned(None))])
 
 
-async def test_nobody_speaks_for_a_worker_of_another_token(store: Store, sit: Sit, other_desk: Desk) -> None:
+async def test_nobody_speaks_for_a_worker_of_another_token(store: Store, sit: Sit, other_desk: WorkerGateway) -> None:
     # R5.106, H4
     job_id = await submit_one(store)
     worker = await sit(token_id="a")
     lease = await worker.claim()
     for thief in (
-        Worker(worker.desk, worker.registration, "b"),
-        Worker(worker.desk, worker.registration, None),
+        Worker(worker.gateway, worker.registration, "b"),
+        Worker(worker.gateway, worker.registration, None),
         Worker(other_desk, worker.registration, "b"),
     ):
         with pytest.raises(WorkerUnknown):
@@ -578,11 +586,11 @@ async def test_nobody_speaks_for_a_worker_of_another_token(store: Store, sit: Si
         with pytest.raises(WorkerUnknown):
             await thief.says(job_id, fence=lease.token)
         with pytest.raises(WorkerUnknown):
-            await thief.desk.beat(worker.worker_id, token_id=thief.token_id)
+            await thief.gateway.beat(worker.worker_id, token_id=thief.token_id)
         with pytest.raises(WorkerUnknown):
-            await thief.desk.drain(worker.worker_id, token_id=thief.token_id)
+            await thief.gateway.drain(worker.worker_id, token_id=thief.token_id)
         with pytest.raises(WorkerUnknown):
-            await thief.desk.leave(worker.worker_id, token_id=thief.token_id)
+            await thief.gateway.leave(worker.worker_id, token_id=thief.token_id)
     other = await sit(token_id="b")
     assert await other.says(job_id, fence=lease.token) is None
     assert await other.says(job_id) is None
@@ -591,14 +599,14 @@ async def test_nobody_speaks_for_a_worker_of_another_token(store: Store, sit: Si
     assert await worker.says(job_id, fence=lease.token) is State.COMPLETED
 
 
-async def test_a_worker_may_come_to_any_server(store: Store, sit: Sit, other_desk: Desk) -> None:
+async def test_a_worker_may_come_to_any_server(store: Store, sit: Sit, other_desk: WorkerGateway) -> None:
     first, second = await submit(store, a_job(), a_job())
     worker = await sit(token_id="a", capabilities=("gpu",))
     elsewhere = Worker(other_desk, worker.registration, "a")
     assert [lease.job_id for lease in await elsewhere.claims(1)] == [first]
     assert await worker.says(first) is State.COMPLETED
     assert [lease.job_id for lease in await worker.claims(1)] == [second]
-    await elsewhere.desk.beat(worker.worker_id, token_id="a")
+    await elsewhere.gateway.beat(worker.worker_id, token_id="a")
     assert await elsewhere.says(second) is State.COMPLETED
 
 
@@ -619,7 +627,7 @@ ENDINGS: dict[str, tuple[Any, State]] = {
 @pytest.mark.parametrize("fenced", [True, False])
 @pytest.mark.parametrize("name", ENDINGS)
 async def test_the_same_result_twice_gets_the_same_answer(
-    store: Store, sit: Sit, other_desk: Desk, name: str, fenced: bool
+    store: Store, sit: Sit, other_desk: WorkerGateway, name: str, fenced: bool
 ) -> None:
     # R5.47, H1, H6
     ending, state = ENDINGS[name]
@@ -668,12 +676,12 @@ async def test_results_are_answered_one_by_one(store: Store, sit: Sit) -> None:
     worker = await sit()
     one, two = await worker.claims(2)
     ended = [
-        Ended(one.job_id, Returned(None), one.token),
-        Ended(JobId("unknown"), Returned(None), b"\1" * 16),
-        Ended(two.job_id, Raised(BOOM), two.token),
-        Ended(one.job_id, Raised(BOOM), one.token),  # Of two words on one job the first counts.
+        ReportedOutcome(one.job_id, Returned(None), one.token),
+        ReportedOutcome(JobId("unknown"), Returned(None), b"\1" * 16),
+        ReportedOutcome(two.job_id, Raised(BOOM), two.token),
+        ReportedOutcome(one.job_id, Raised(BOOM), one.token),  # Of two words on one job the first counts.
     ]
-    settled = await worker.desk.finish(worker.worker_id, ended)
+    settled = await worker.gateway.finish(worker.worker_id, ended)
     assert [one.state for one in settled] == [State.COMPLETED, None, State.QUEUED, State.COMPLETED]
 
 
@@ -688,7 +696,7 @@ async def test_failures_and_deaths_are_counted_apart_until_the_last_retry(store:
     assert (job.reason, job.attempts, job.crashes) == ("max_retries_exceeded", 2, 0)
 
 
-async def test_a_transient_job_is_only_counted(store: Store, sit: Sit, other_desk: Desk) -> None:
+async def test_a_transient_job_is_only_counted(store: Store, sit: Sit, other_desk: WorkerGateway) -> None:
     await submit(store, a_job(persist=False), a_job(persist=False))
     worker = await sit()
     one, two = await worker.claims(2)
@@ -711,10 +719,10 @@ async def test_leases_that_a_heartbeat_does_not_name_go_back_after_seconds(
     worker = await sit()
     lease, _ = await worker.claims(2)
     clock.advance(seconds=9)
-    await worker.desk.beat(worker.worker_id, [(lease.job_id, lease.token)])
+    await worker.gateway.beat(worker.worker_id, [(lease.job_id, lease.token)])
     assert await state_of(store, unknown) is State.EXECUTING
     clock.advance(seconds=1)
-    await worker.desk.beat(worker.worker_id, [(lease.job_id, None)])
+    await worker.gateway.beat(worker.worker_id, [(lease.job_id, None)])
     assert await state_of(store, known) is State.EXECUTING
     job = await the_job(store, unknown)
     assert (job.state, job.attempts) == (State.QUEUED, 0)
@@ -722,36 +730,43 @@ async def test_leases_that_a_heartbeat_does_not_name_go_back_after_seconds(
 
 async def test_a_heartbeat_tells_what_was_lost(store: Store, sit: Sit) -> None:
     worker = await sit()
-    kept = await worker.desk.beat(worker.worker_id, [(JobId("gone"), b"\1" * 16)])
+    kept = await worker.gateway.beat(worker.worker_id, [(JobId("gone"), b"\1" * 16)])
     assert (list(kept.lost), list(kept.cancel)) == (["gone"], ["gone"])
 
 
 async def test_a_heartbeat_that_was_overtaken_renews_nothing(
-    store: Store, sit: Sit, other_desk: Desk, clock: ManualClock
+    store: Store, sit: Sit, other_desk: WorkerGateway, clock: ManualClock
 ) -> None:
     job_id = await submit_one(store)
     worker = await sit()
     lease = await worker.claim()
     clock.advance(seconds=20)
     named = [(lease.job_id, lease.token)]
-    assert not (await worker.desk.beat(worker.worker_id, named, number=2)).ignored
+    assert not (await worker.gateway.beat(worker.worker_id, named, number=2)).ignored
     # The first one was held up on its way, and it is older than the claim: it must not send the job back.
     assert (await other_desk.beat(worker.worker_id, [], number=1)).ignored
-    assert not (await worker.desk.beat(worker.worker_id, named, number=2)).ignored  # No reply had come: it is repeated.
+    assert not (
+        await worker.gateway.beat(worker.worker_id, named, number=2)
+    ).ignored  # No reply had come: it is repeated.
     assert await state_of(store, job_id) is State.EXECUTING
     clock.advance(seconds=80)
-    assert (await worker.desk.beat(worker.worker_id, [], number=1)).ignored
+    assert (await worker.gateway.beat(worker.worker_id, [], number=1)).ignored
     clock.advance(seconds=10)
     assert await reap(store) == [job_id]
     with pytest.raises(WorkerUnknown):
-        await worker.desk.beat(worker.worker_id, [], number=1)
+        await worker.gateway.beat(worker.worker_id, [], number=1)
 
 
 # ---------------------------------------------------------------------- timeouts
 
 
 async def test_a_job_that_runs_past_its_own_timeout_is_ended_by_the_server(
-    store: Store, desk: Desk, other_desk: Desk, sit: Sit, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    store: Store,
+    gateway: WorkerGateway,
+    other_desk: WorkerGateway,
+    sit: Sit,
+    clock: ManualClock,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # R5.17, R5.71, R5.72, R5.73, R5.76, R5.77
     monkeypatch.setattr("headway.server.gateway.long_poll.LOOK_EVERY", 0.0)
@@ -759,7 +774,7 @@ async def test_a_job_that_runs_past_its_own_timeout_is_ended_by_the_server(
     long = await submit_one(store, a_job(timeout_ms=60_000))
     worker = await sit()
     leases = {lease.job_id: lease for lease in await worker.claims(2)}
-    overtimes = [Overtime(one.store, one.in_force, one.roster) for one in (desk, other_desk)]
+    overtimes = [TimeoutEnforcer(one.store, one.in_force, one.registry) for one in (gateway, other_desk)]
     clock.advance(seconds=14.9)
     for overtime in overtimes:
         await overtime()
@@ -774,11 +789,11 @@ async def test_a_job_that_runs_past_its_own_timeout_is_ended_by_the_server(
     # Its worker is told, whichever server it asks, and what it says of the job counts for nothing.
     kept = await other_desk.beat(worker.worker_id)
     assert (list(kept.cancel), list(kept.lost)) == ([short], [short])
-    polled = await desk.poll(worker.worker_id, Ask(free=0))
+    polled = await gateway.poll(worker.worker_id, PollOptions(free=0))
     assert (list(polled.cancel), list(polled.lost)) == ([short], [short])
     assert await worker.says(short, fence=leases[short].token) is None
     assert await state_of(store, short) is State.QUEUED
-    assert list((await desk.poll(worker.worker_id, Ask(free=0))).cancel) == []
+    assert list((await gateway.poll(worker.worker_id, PollOptions(free=0))).cancel) == []
     # It gets the job again: then nothing is said that it could take for the new run.
     [again] = await Worker(other_desk, worker.registration, None).claims(1)
     assert again.job_id == short
@@ -787,11 +802,11 @@ async def test_a_job_that_runs_past_its_own_timeout_is_ended_by_the_server(
     assert await worker.says(long) is State.COMPLETED
     clock.advance(seconds=61)
     await overtimes[0]()
-    assert await desk.roster.stopped(worker.worker_id) == set()
+    assert await gateway.registry.stopped(worker.worker_id) == set()
 
 
 async def test_a_poll_that_waits_hears_that_a_job_was_ended(
-    store: Store, desk: Desk, sit: Sit, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    store: Store, gateway: WorkerGateway, sit: Sit, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("headway.server.gateway.long_poll.LOOK_EVERY", 0.05)
     job_id = await submit_one(store, a_job(timeout_ms=1_000))
@@ -799,65 +814,69 @@ async def test_a_poll_that_waits_hears_that_a_job_was_ended(
     await worker.claim()
     poll = await waiting(asyncio.create_task(worker.poll(0, wait=30.0)), worker)
     clock.advance(seconds=6)
-    await Overtime(store, desk.in_force, desk.roster)()
+    await TimeoutEnforcer(store, gateway.in_force, gateway.registry)()
     async with asyncio.timeout(SOON):
         assert list((await poll).lost) == [job_id]
 
 
-async def test_workers_of_the_store_itself_keep_their_own_time(store: Store, desk: Desk, clock: ManualClock) -> None:
+async def test_workers_of_the_store_itself_keep_their_own_time(
+    store: Store, gateway: WorkerGateway, clock: ManualClock
+) -> None:
     await submit_one(store, a_job(timeout_ms=1_000))
     await register(store)
     await claim_one(store)
     clock.advance(seconds=60)
-    overtime = Overtime(store, desk.in_force, desk.roster)
+    overtime = TimeoutEnforcer(store, gateway.in_force, gateway.registry)
     await overtime()
     assert overtime.ended == 0
 
 
 async def test_registrations_go_a_while_after_their_workers(
-    store: Store, desk: Desk, sit: Sit, clock: ManualClock
+    store: Store, gateway: WorkerGateway, sit: Sit, clock: ManualClock
 ) -> None:
     gone, lives = await sit(), await sit()
-    await desk.beat(gone.worker_id, number=1)
-    forget = Forgetting(store, desk.roster)
+    await gateway.beat(gone.worker_id, number=1)
+    forget = RegistrationPruner(store, gateway.registry)
     await forget()
     clock.advance(seconds=120)
-    await desk.beat(lives.worker_id)
+    await gateway.beat(lives.worker_id)
     await store.prune(BUILT_IN.keep)
     await forget()
-    assert len(await desk.roster.all()) == 2
+    assert len(await gateway.registry.all()) == 2
     clock.advance(seconds=40)
-    await desk.beat(lives.worker_id)
+    await gateway.beat(lives.worker_id)
     await forget()
-    assert [one.worker_id for one in await desk.roster.all()] == [lives.worker_id]
+    assert [one.worker_id for one in await gateway.registry.all()] == [lives.worker_id]
     assert await store.read("http_beat") == []
     with pytest.raises(WorkerUnknown):
         await gone.poll()
 
 
-async def test_what_jobs_took_is_learned(store: Store, desk: Desk, sit: Sit) -> None:
+async def test_what_jobs_took_is_learned(store: Store, gateway: WorkerGateway, sit: Sit) -> None:
     worker = await sit()
     job_id = await submit_one(store)
     await worker.claim()
-    await desk.finish(worker.worker_id, [Ended(job_id, Returned(None), seconds=-1.0)])
-    await desk.learn()
-    assert desk.durations.expected("reports.export") < 0.1
+    await gateway.finish(worker.worker_id, [ReportedOutcome(job_id, Returned(None), seconds=-1.0)])
+    await gateway.learn()
+    assert gateway.durations.expected("reports.export") < 0.1
 
 
-async def test_no_job_is_lost_or_run_twice_among_many_workers(store: Store, sit: Sit, other_desk: Desk) -> None:
+async def test_no_job_is_lost_or_run_twice_among_many_workers(
+    store: Store, sit: Sit, other_desk: WorkerGateway
+) -> None:
     # I1, I2
     ids = set(await submit(store, *(a_job() for _ in range(60))))
     workers = [await sit(slots=4) for _ in range(2)] + [await sit(other_desk, slots=4) for _ in range(2)]
     ran: list[JobId] = []
 
     async def work(worker: Worker) -> None:
-        ended: list[Ended] = []
+        ended: list[ReportedOutcome] = []
         while True:
             polled = await worker.poll(4, ended=ended, wait=0.01)
             ran.extend(jobs_of(polled))
             if not polled.leases:
                 return
-            ended = [Ended(lease.job_id, Returned(None), lease.token) for lease in polled.leases]
+            ended = [ReportedOutcome(lease.job_id, Returned(None), lease.token) for lease in polled.leases]
 
     async with asyncio.timeout(30):
         await asyncio.gather(*(work(worker) for worker in workers))

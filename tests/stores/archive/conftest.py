@@ -8,8 +8,8 @@ import asyncpg  # type: ignore[import-untyped]
 import pytest
 
 from headway.core.job import PAYLOAD_VERSION
-from headway.maintenance.archiver import Archivist
-from headway.stores.base import Archival, Store
+from headway.maintenance.archiver import Archiver
+from headway.stores.base import ArchiveSource, Store
 from headway.stores.postgres.archive.archive import Archive
 from tests.conftest import postgres
 
@@ -25,8 +25,8 @@ async def archive() -> AsyncIterator[Archive]:
 
 
 @pytest.fixture
-async def chore(store: Store, archive: Archive) -> Archivist:
-    assert isinstance(store, Archival)
-    made = Archivist(store, archive)
+async def chore(store: Store, archive: Archive) -> Archiver:
+    assert isinstance(store, ArchiveSource)
+    made = Archiver(store, archive)
     await made()  # From now on what ends is held for it.
     return made

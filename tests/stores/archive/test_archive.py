@@ -12,8 +12,8 @@ from headway.core.errors import ConfigError, StoreUnavailable
 from headway.core.job import JobId, State
 from headway.core.policy.document import Keep
 from headway.core.policy.retry import Raised, Returned
-from headway.maintenance.archiver import Archivist, archivist
-from headway.stores.base import Archival, Store
+from headway.maintenance.archiver import Archiver, make_archiver
+from headway.stores.base import ArchiveSource, Store
 from headway.stores.postgres.archive.archive import Archive
 from headway.testing.clock import ManualClock
 from tests.conformance.builders import BOOM, a_job, claim_one, end, register, submit_one
@@ -39,7 +39,7 @@ async def ended(store: Store, ending: Any = Returned(b"42"), **options: Any) -> 
     return job_id
 
 
-async def test_what_has_ended_is_archived_with_all_that_is_known_of_it(store: Store, chore: Archivist) -> None:
+async def test_what_has_ended_is_archived_with_all_that_is_known_of_it(store: Store, chore: Archiver) -> None:
     # R5.102
     await register(store)
     good = await ended(store, tenant="acme")
@@ -55,7 +55,7 @@ async def test_what_has_ended_is_archived_with_all_that_is_known_of_it(store: St
     assert chore.archived == 2
 
 
-async def test_nothing_is_forgotten_before_it_is_archived(store: Store, chore: Archivist) -> None:
+async def test_nothing_is_forgotten_before_it_is_archived(store: Store, chore: Archiver) -> None:
     await register(store)
     job_ids = [await ended(store), await ended(store, Raised(BOOM), max_retries=0)]
     assert await store.prune(NOTHING_KEPT) == 0
@@ -65,12 +65,12 @@ async def test_nothing_is_forgotten_before_it_is_archived(store: Store, chore: A
 
 
 async def test_a_batch_whose_mark_was_lost_is_archived_again_and_counts_once(store: Store, archive: Archive) -> None:
-    assert isinstance(store, Archival)
+    assert isinstance(store, ArchiveSource)
     await store.unarchived(10)
     await register(store)
     job_id = await ended(store)
     await archive.add(await store.unarchived(10))  # Then the archiver dies.
-    await Archivist(store, archive)()
+    await Archiver(store, archive)()
     assert [row["job_id"] for row in await rows()] == [job_id]
     assert await store.unarchived(10) == []
 
@@ -78,7 +78,7 @@ async def test_a_batch_whose_mark_was_lost_is_archived_again_and_counts_once(sto
 async def test_a_job_that_ends_anew_meanwhile_is_archived_anew(
     store: Store, archive: Archive, clock: ManualClock
 ) -> None:
-    assert isinstance(store, Archival)
+    assert isinstance(store, ArchiveSource)
     await store.unarchived(10)
     await register(store)
     job_id = await ended(store, Raised(BOOM), max_retries=0)
@@ -88,14 +88,14 @@ async def test_a_job_that_ends_anew_meanwhile_is_archived_anew(
     assert await store.retry([job_id]) == [State.QUEUED]
     await end(store, await claim_one(store), Returned(b"1"))
     await store.archived(taken)  # About the ending before.
-    await Archivist(store, archive)()
+    await Archiver(store, archive)()
     assert [(row["job_id"], row["state"]) for row in await rows()] == [(job_id, "completed")]
 
 
 async def test_an_archiver_that_comes_late_replaces_no_later_ending(
     store: Store, archive: Archive, clock: ManualClock
 ) -> None:
-    assert isinstance(store, Archival)
+    assert isinstance(store, ArchiveSource)
     await store.unarchived(10)
     await register(store)
     job_id = await ended(store, Raised(BOOM), max_retries=0)
@@ -103,23 +103,23 @@ async def test_an_archiver_that_comes_late_replaces_no_later_ending(
     clock.advance(seconds=1)
     await store.retry([job_id])
     await end(store, await claim_one(store), Returned(b"1"))
-    await Archivist(store, archive)()
+    await Archiver(store, archive)()
     await archive.add(late)
     assert [(row["job_id"], row["state"]) for row in await rows()] == [(job_id, "completed")]
 
 
-async def test_while_the_archive_is_away_jobs_wait_for_it(store: Store, chore: Archivist) -> None:
-    assert isinstance(store, Archival)
+async def test_while_the_archive_is_away_jobs_wait_for_it(store: Store, chore: Archiver) -> None:
+    assert isinstance(store, ArchiveSource)
     await register(store)
     job_id = await ended(store)
     with pytest.raises(StoreUnavailable, match="wait to be archived"):
-        await Archivist(store, Archive("postgresql://postgres@127.0.0.1:1/none", "default"))()
+        await Archiver(store, Archive("postgresql://postgres@127.0.0.1:1/none", "default"))()
     await chore()
     assert [row["job_id"] for row in await rows()] == [job_id]
 
 
 async def test_where_nobody_archives_nothing_is_held(store: Store) -> None:
-    assert isinstance(store, Archival)
+    assert isinstance(store, ArchiveSource)
     await register(store)
     await ended(store)
     assert await store.prune(NOTHING_KEPT) == 1
@@ -128,13 +128,13 @@ async def test_where_nobody_archives_nothing_is_held(store: Store) -> None:
 
 async def test_namespaces_are_archived_apart(open_namespace: OpenStore, archive: Archive) -> None:
     one, other = await open_namespace("default"), await open_namespace("other")
-    assert isinstance(one, Archival)
-    assert isinstance(other, Archival)
+    assert isinstance(one, ArchiveSource)
+    assert isinstance(other, ArchiveSource)
     for store in (one, other):
         await store.unarchived(10)
         await register(store)
         await ended(store, job_id="00000000-0000-0000-0000-000000000001")
-    await Archivist(one, archive)()
+    await Archiver(one, archive)()
     assert [row["namespace"] for row in await rows()] == ["default"]
     assert len(await other.unarchived(10)) == 1
 
@@ -150,4 +150,4 @@ async def test_a_store_that_keeps_ended_jobs_itself_has_no_archivist(store_name:
     from headway.stores.open import open_store
 
     with pytest.raises(ConfigError, match="keeps ended jobs itself"):
-        archivist(open_store("memory://"), "postgresql://localhost/x")
+        make_archiver(open_store("memory://"), "postgresql://localhost/x")

@@ -9,7 +9,7 @@ import pytest
 
 from headway.core.job import PAYLOAD_VERSION, State
 from headway.core.policy.retry import Returned
-from headway.maintenance.archiver import Archivist
+from headway.maintenance.archiver import Archiver
 from headway.stores.base import Store
 from tests.cli.command import Cli, Ran
 from tests.conformance.builders import a_job, claim_one, end, register, submit_one
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.parametrize("store_name", ["redis"])
 
 
 async def test_status_and_jobs_tell_of_what_the_store_has_forgotten(
-    store: Store, chore: Archivist, store_name: str, tmp_path: Path
+    store: Store, chore: Archiver, store_name: str, tmp_path: Path
 ) -> None:
     # R5.102
     await register(store)

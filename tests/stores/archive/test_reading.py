@@ -11,12 +11,12 @@ from typing import Any
 import asyncpg  # type: ignore[import-untyped]
 import pytest
 
-from headway.client.job_reader import Historian
+from headway.client.job_reader import JobReader
 from headway.core.errors import JobError, StoreUnavailable
-from headway.core.job import PAYLOAD_VERSION, Job, JobId, RetryRule, State
+from headway.core.job import PAYLOAD_VERSION, JobId, JobRecord, RetryRule, State
 from headway.core.policy.document import Keep
 from headway.core.policy.retry import Raised, Returned
-from headway.maintenance.archiver import Archivist
+from headway.maintenance.archiver import Archiver
 from headway.stores.base import Exchange, JobQuery, Progress, Store
 from headway.stores.postgres.archive.archive import Archive
 from headway.testing.clock import ManualClock
@@ -32,8 +32,8 @@ pytestmark = pytest.mark.parametrize("store_name", ["redis"])
 
 
 @pytest.fixture
-async def historian(store: Store) -> AsyncIterator[Historian]:
-    made = Historian(store, postgres().url)
+async def job_reader(store: Store) -> AsyncIterator[JobReader]:
+    made = JobReader(store, postgres().url)
     yield made
     await made.close()
 
@@ -82,14 +82,14 @@ async def some_endings(store: Store, clock: ManualClock) -> list[JobId]:
     return [done, dead, failed, cancelled, asked]
 
 
-def told(job: Job | None) -> Job:
+def told(job: JobRecord | None) -> JobRecord:
     """Give a job without the moment it was read."""
     assert job is not None
     return replace(job, seen_at=0)
 
 
 async def test_a_job_is_what_it_was(
-    store: Store, chore: Archivist, historian: Historian, clock: ManualClock
+    store: Store, chore: Archiver, job_reader: JobReader, clock: ManualClock
 ) -> None:  # fmt: skip
     # R5.102
     job_ids = await some_endings(store, clock)
@@ -102,29 +102,29 @@ async def test_a_job_is_what_it_was(
     [attempt] = before[0].history
     kept = replace(attempt, error=replace(FAULT, message="no \ufffd way"))  # PostgreSQL keeps no NUL in text.
     before[0] = replace(before[0], history=(kept,))
-    assert [told(job) for job in await historian.get(job_ids)] == before
-    assert [told(job) for job in await historian.find(JobQuery())] == list(reversed(before))
+    assert [told(job) for job in await job_reader.get(job_ids)] == before
+    assert [told(job) for job in await job_reader.find(JobQuery())] == list(reversed(before))
 
 
 async def test_ids_are_answered_in_the_order_asked_wherever_they_are(
-    store: Store, chore: Archivist, historian: Historian, clock: ManualClock
+    store: Store, chore: Archiver, job_reader: JobReader, clock: ManualClock
 ) -> None:
     done, dead, *_ = await some_endings(store, clock)
     await chore()
     await forget(store, dead)
     asked = [dead, an_id(), done, dead, JobId("no\0such")]
-    assert [job and job.job_id for job in await historian.get(asked)] == [dead, None, done, dead, None]
-    assert await historian.get([]) == []
+    assert [job and job.job_id for job in await job_reader.get(asked)] == [dead, None, done, dead, None]
+    assert await job_reader.get([]) == []
 
 
-async def test_before_anything_was_archived_there_is_just_the_store(store: Store, historian: Historian) -> None:
+async def test_before_anything_was_archived_there_is_just_the_store(store: Store, job_reader: JobReader) -> None:
     job_id = await submit_one(store)
-    assert [job.job_id for job in await historian.find(JobQuery())] == [job_id]
-    assert await historian.get([an_id()]) == [None]
+    assert [job.job_id for job in await job_reader.find(JobQuery())] == [job_id]
+    assert await job_reader.get([an_id()]) == [None]
 
 
 async def test_dead_letters_stay_thirty_days_in_the_store_and_then_in_the_history(
-    store: Store, chore: Archivist, historian: Historian, clock: ManualClock
+    store: Store, chore: Archiver, job_reader: JobReader, clock: ManualClock
 ) -> None:
     # R5.25
     await register(store)
@@ -137,24 +137,24 @@ async def test_dead_letters_stay_thirty_days_in_the_store_and_then_in_the_histor
     clock.advance(ms=1)
     await store.prune(Keep())
     assert await store.get([job_id]) == [None]
-    assert [job and job.state for job in await historian.get([job_id])] == [State.DEAD_LETTER]
+    assert [job and job.state for job in await job_reader.get([job_id])] == [State.DEAD_LETTER]
 
 
 async def test_what_was_retried_is_what_the_store_says(
-    store: Store, chore: Archivist, historian: Historian, clock: ManualClock
+    store: Store, chore: Archiver, job_reader: JobReader, clock: ManualClock
 ) -> None:
     _, dead, failed, *_ = await some_endings(store, clock)
     await chore()
     assert await store.retry([dead]) == [State.QUEUED]
     await forget(store, failed)
-    assert [job and job.state for job in await historian.get([dead])] == [State.QUEUED]
+    assert [job and job.state for job in await job_reader.get([dead])] == [State.QUEUED]
     bad = (State.DEAD_LETTER, State.FAILED)
-    assert [job.job_id for job in await historian.find(JobQuery(bad))] == [failed]
-    assert [job.job_id for job in await historian.find(JobQuery((State.QUEUED,)))] == [dead]
+    assert [job.job_id for job in await job_reader.find(JobQuery(bad))] == [failed]
+    assert [job.job_id for job in await job_reader.find(JobQuery((State.QUEUED,)))] == [dead]
 
 
 async def test_a_page_is_full_though_some_of_the_history_lives_again(
-    store: Store, chore: Archivist, historian: Historian
+    store: Store, chore: Archiver, job_reader: JobReader
 ) -> None:
     await register(store)
     first, second, third, fourth = [
@@ -165,13 +165,13 @@ async def test_a_page_is_full_though_some_of_the_history_lives_again(
     await chore()
     await forget(store, second, third)
     await store.retry([fourth])
-    page = await historian.find(JobQuery((State.DEAD_LETTER,), limit=2))
+    page = await job_reader.find(JobQuery((State.DEAD_LETTER,), limit=2))
     assert [job.job_id for job in page] == [third, second]
-    page = await historian.find(JobQuery((State.DEAD_LETTER,), limit=2, before=page[-1].seq))
+    page = await job_reader.find(JobQuery((State.DEAD_LETTER,), limit=2, before=page[-1].seq))
     assert [job.job_id for job in page] == [first]
 
 
-async def test_namespaces_do_not_see_each_others_history(store: Store, chore: Archivist, clock: ManualClock) -> None:
+async def test_namespaces_do_not_see_each_others_history(store: Store, chore: Archiver, clock: ManualClock) -> None:
     job_ids = await some_endings(store, clock)
     await chore()
     other = Archive(postgres().url, "other", mark=PAYLOAD_VERSION)
@@ -180,18 +180,18 @@ async def test_namespaces_do_not_see_each_others_history(store: Store, chore: Ar
     await other.close()
 
 
-async def paged(historian: Historian, query: JobQuery) -> list[JobId]:
+async def paged(job_reader: JobReader, query: JobQuery) -> list[JobId]:
     """Walk all pages, as a caller of the service does."""
-    found: list[Job] = []
+    found: list[JobRecord] = []
     while True:
-        page = await historian.find(query._replace(before=found[-1].seq if found else None))
+        page = await job_reader.find(query._replace(before=found[-1].seq if found else None))
         assert len(page) <= query.limit
         found += page
         if len(page) < query.limit:  # Then there is no more.
             return [job.job_id for job in found]
 
 
-def fits(job: Job, query: JobQuery) -> bool:
+def fits(job: JobRecord, query: JobQuery) -> bool:
     return (
         (not query.states or job.state in query.states)
         and query.task in (None, job.task)
@@ -205,16 +205,16 @@ def fits(job: Job, query: JobQuery) -> bool:
 
 @pytest.mark.parametrize("limit", [1, 2, 7, 100])
 async def test_pages_show_each_job_once_in_its_place_wherever_it_is(
-    store: Store, chore: Archivist, historian: Historian, clock: ManualClock, seed: int, limit: int
+    store: Store, chore: Archiver, job_reader: JobReader, clock: ManualClock, seed: int, limit: int
 ) -> None:
     # R5.102
     rng = random.Random(seed)
     await register(store, "w1", slots=50)
     await register(store, "w2", slots=50)
-    start_at, known = clock.now_at, dict[JobId, Job]()
+    start_at, known = clock.now_at, dict[JobId, JobRecord]()
     archived, forgotten = set[JobId](), set[JobId]()
 
-    async def learn() -> list[Job]:
+    async def learn() -> list[JobRecord]:
         found = [job for job in await store.get(list(known)) if job is not None]
         known.update({job.job_id: job for job in found})
         return found
@@ -262,19 +262,19 @@ async def test_pages_show_each_job_once_in_its_place_wherever_it_is(
     ]
     for query in queries:
         fitting = sorted((job for job in known.values() if fits(job, query)), key=lambda job: -job.seq)
-        assert await paged(historian, query._replace(limit=limit)) == [job.job_id for job in fitting], query
+        assert await paged(job_reader, query._replace(limit=limit)) == [job.job_id for job in fitting], query
 
 
 # ---------------------------------------------------------------------- while the history is away
 
 
 @pytest.fixture
-async def lonely(store: Store) -> Historian:
-    return Historian(store, NOWHERE)
+async def lonely(store: Store) -> JobReader:
+    return JobReader(store, NOWHERE)
 
 
 async def test_what_lives_is_read_while_the_history_is_away(
-    store: Store, lonely: Historian, caplog: pytest.LogCaptureFixture
+    store: Store, lonely: JobReader, caplog: pytest.LogCaptureFixture
 ) -> None:
     job_id = await submit_one(store)
     with caplog.at_level(logging.WARNING, "headway.history"):
@@ -284,18 +284,18 @@ async def test_what_lives_is_read_while_the_history_is_away(
     assert "history.unavailable" in caplog.text
 
 
-async def test_nobody_is_told_that_a_job_never_was_while_the_history_is_away(lonely: Historian) -> None:
+async def test_nobody_is_told_that_a_job_never_was_while_the_history_is_away(lonely: JobReader) -> None:
     with pytest.raises(StoreUnavailable):
         await lonely.get([an_id()])
 
 
 async def test_a_history_that_restarts_is_asked_again(
-    store: Store, chore: Archivist, historian: Historian, clock: ManualClock
+    store: Store, chore: Archiver, job_reader: JobReader, clock: ManualClock
 ) -> None:
     job_ids = await some_endings(store, clock)
     await chore()
     await forget(store, *job_ids)
-    assert None not in await historian.get(job_ids)
+    assert None not in await job_reader.get(job_ids)
     connection = await asyncpg.connect(postgres().url)
     cut: Sequence[Any] = await connection.fetch(
         "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"
@@ -303,4 +303,4 @@ async def test_a_history_that_restarts_is_asked_again(
     )
     await connection.close()
     assert cut
-    assert None not in await historian.get(job_ids)
+    assert None not in await job_reader.get(job_ids)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headway.core.job import State
-from headway.core.lease import Answer
+from headway.core.lease import ReportStatus
 from headway.core.policy.document import BUILT_IN
 from headway.core.policy.retry import Released, Returned, judge
 from headway.stores.base import Exchange
@@ -57,7 +57,7 @@ async def test_a_picture_shows_a_tenant_that_comes_before_those_who_wait(open_ur
 def test_whole_pictures_take_a_small_share_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr("headway.stores.postgres.scan_hints.time.monotonic", lambda: now)
-    known = scan_hints.Heads()
+    known = scan_hints.ScanHints()
     known.note({1: (7, 0)}, lasted=scan_hints.SLOW / 2)
     assert known.known() == ([], [], [])  # Quick ones are always whole.
     known.note({2: (9, 3)}, lasted=1.0)
@@ -74,11 +74,11 @@ async def test_a_survey_names_leases_of_lower_numbers_than_it_saw_before(open_ur
     await submit_one(store, a_job(lane="high"))
     await register(store)
     high = await claim_one(store)
-    assert [job.lane for job in (await store.survey()).executing] == ["high"]
+    assert [job.lane for job in (await store.diagnose()).executing] == ["high"]
     await claim_one(store)
-    assert [job.lane for job in (await store.survey()).executing] == ["low", "high"]
+    assert [job.lane for job in (await store.diagnose()).executing] == ["low", "high"]
     await end(store, high)
-    assert [job.lane for job in (await store.survey()).executing] == ["low"]
+    assert [job.lane for job in (await store.diagnose()).executing] == ["low"]
 
 
 async def test_reports_of_several_claims_come_in_any_order(open_url: OpenStore, url: str) -> None:
@@ -92,7 +92,7 @@ async def test_reports_of_several_claims_come_in_any_order(open_url: OpenStore, 
     leases = [second[1], first[2], stale, second[0], first[0]]
     reports = [judge(Returned(results[lease.job_id]), lease, BUILT_IN) for lease in leases]
     answer = await store.exchange(Exchange("w1", finished=reports))
-    assert answer.refused == [(stale.job_id, Answer.LOST)]
+    assert answer.refused == [(stale.job_id, ReportStatus.STALE)]
     for lease in leases:
         job = await the_job(store, lease.job_id)
         ended = (State.EXECUTING, None) if lease is stale else (State.COMPLETED, results[lease.job_id])

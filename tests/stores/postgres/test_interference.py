@@ -11,7 +11,7 @@ import pytest
 
 from headway.core.errors import StoreBusy, StoreError, StoreUnavailable
 from headway.core.job import State
-from headway.core.lease import Answer
+from headway.core.lease import ReportStatus
 from headway.stores.base import JobQuery
 from headway.stores.postgres import connections
 from tests.conformance.builders import a_job, ask, claim_one, end, register, state_of, submit, submit_one
@@ -84,7 +84,7 @@ async def test_a_verb_that_others_got_in_the_way_of_is_repeated(
                 lease = await claim_one(store)
             case _:
                 assert lease is not None
-                assert await end(store, lease) is Answer.OK
+                assert await end(store, lease) is ReportStatus.OK
     assert job_id is not None
     expected = {"submit": State.QUEUED, "claim": State.EXECUTING, "finish": State.COMPLETED}
     assert await state_of(store, job_id) is expected[verb]
@@ -106,7 +106,7 @@ async def test_a_verb_that_others_always_get_in_the_way_of_is_refused_whole(
     [job] = await store.find(JobQuery())
     assert (job.state, job.attempts, job.worker_id) == (State.QUEUED, 0, None)
     lease = await claim_one(store)
-    assert await end(store, lease) is Answer.OK
+    assert await end(store, lease) is ReportStatus.OK
 
 
 # ---------------------------------------------------------------------- servers that may not be written to

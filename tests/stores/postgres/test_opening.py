@@ -127,7 +127,7 @@ def test_a_password_in_place_of_a_port_is_refused_and_not_shown() -> None:
 
 
 async def test_what_an_operator_wants_to_know(open_url: OpenStore, url: str) -> None:
-    facts = await (await open_url(url.replace("postgres@", "postgres:secret@"))).facts()
+    facts = await (await open_url(url.replace("postgres@", "postgres:secret@"))).describe()
     assert "secret" not in str(facts)
     assert facts["server"].startswith("PostgreSQL 1")
     assert "fsync=off" in facts["durability"]

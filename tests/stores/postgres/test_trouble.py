@@ -12,10 +12,10 @@ import pytest
 from headway.core.job import State
 from headway.core.lease import Lease
 from headway.core.policy.document import BUILT_IN, LimitRule
-from headway.core.policy.enforced import Rules
+from headway.core.policy.enforced import EnforcedRules
 from headway.core.policy.lanes import plan
 from headway.core.policy.retry import Returned, judge
-from headway.stores.base import RULES, WATCHER, Exchange
+from headway.stores.base import JOB_CHANNEL, RULES, Exchange
 from headway.stores.open import open_store
 from headway.stores.postgres.store import PostgresStore
 from headway.stores.rule_codec import rules_body
@@ -74,7 +74,7 @@ async def test_a_limit_holds_whoever_claims_at_the_same_time(
     open_url: OpenStore, url: str, schema: str, outside: Outside
 ) -> None:
     stores = [await open_url(url) for _ in range(4)]
-    await stores[0].write(RULES, "policy", rules_body(Rules(limits={"few": LimitRule(concurrency=3)})))
+    await stores[0].write(RULES, "policy", rules_body(EnforcedRules(limits={"few": LimitRule(concurrency=3)})))
     await submit(stores[0], *(a_job() for _ in range(60)))
     most = 0
     running = True
@@ -129,16 +129,16 @@ async def test_a_listener_that_was_cut_off_listens_again_and_looks_at_everything
     open_url: OpenStore, url: str, outside: Outside
 ) -> None:
     store = await open_url(url, by_server=True)
-    ear, watcher = store.listen("w1"), store.listen(WATCHER + "one")
+    subscription, watcher = store.subscribe("w1"), store.subscribe(JOB_CHANNEL + "one")
     await register(store)
     cut = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'"
     assert await outside.fetchval(cut) >= 1
-    assert await ear.wait(SOON) == ()
+    assert await subscription.wait(SOON) == ()
     assert await watcher.wait(SOON) == ()
     await ask(store, wait=True)
     await submit_one(store)
-    assert await ear.wait(SOON) == ()
-    ear.close()
+    assert await subscription.wait(SOON) == ()
+    subscription.close()
     watcher.close()
 
 
@@ -157,9 +157,9 @@ async def test_behind_a_pooler_nothing_is_kept_in_a_session(open_url: OpenStore,
     await register(store)
     await end(store, await claim_one(store))
     assert await state_of(direct, job_id) is State.COMPLETED
-    ear = store.listen("w1")  # It never rings; whoever waits there looks by itself now and then.
-    assert await ear.wait(0.01) is None
-    ear.close()
+    subscription = store.subscribe("w1")  # It never rings; whoever waits there looks by itself now and then.
+    assert await subscription.wait(0.01) is None
+    subscription.close()
 
 
 async def test_a_database_with_other_defaults_keeps_its_promises(url: str, outside: Outside, tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ async def test_an_ipv6_host(start_server: StartServer, open_url: OpenStore) -> N
     server = start_server("bind 127.0.0.1 ::1")
     store = await open_url(f"redis://[::1]:{server.port}/2")
     assert await works(store)
-    assert f"[::1]:{server.port}/2" in (await store.facts())["store"]
+    assert f"[::1]:{server.port}/2" in (await store.describe())["store"]
 
 
 async def test_a_socket(open_url: OpenStore) -> None:
@@ -83,10 +83,10 @@ async def test_a_user_with_few_rights_is_enough(server: Valkey, open_url: OpenSt
     url = f"redis://worker:{quote(SECRET, safe='')}@127.0.0.1:{server.port}"
     store = await open_url(url)
     assert await works(store)
-    ear = store.listen("watch.x")
+    subscription = store.subscribe("watch.x")
     job_id = await submit_one(store)
-    assert await ear.wait(10) == (job_id,)
-    facts = await store.facts()
+    assert await subscription.wait(10) == (job_id,)
+    facts = await store.describe()
     assert "we may not read" in facts["durability"] or "no append-only file" in facts["durability"]
     with pytest.raises(StoreError, match="NOPERM"):
         await open_url(f"{url}?prefix=foreign")
@@ -104,12 +104,12 @@ async def test_a_refused_subscription_does_not_mix_up_replies(
 ) -> None:
     server.ask("ACL", "SETUSER", "deaf", "on", ">pass", "~*", "&*", "+@all", "-subscribe")
     store = await open_url(f"redis://deaf:pass@127.0.0.1:{server.port}")
-    ear = store.listen("w1")
+    subscription = store.subscribe("w1")
     assert await works(store)
     assert [len(await store.find(JobQuery())) for _ in range(3)] == [1, 1, 1]
-    assert await ear.wait(0) is None
+    assert await subscription.wait(0) is None
     assert "wakeups.refused" in caplog.text
-    ear.close()
+    subscription.close()
     assert await store.read("policies") == []
 
 
@@ -141,7 +141,7 @@ async def test_whoever_is_not_let_in_is_told_why_and_no_password_is_shown(
 async def test_facts_show_no_password(server: Valkey, open_url: OpenStore) -> None:
     server.ask("CONFIG", "SET", "requirepass", "hunter2")
     store = await open_url(f"redis://:hunter2@127.0.0.1:{server.port}/1?sentinel_password=hunter2")
-    facts = await store.facts()
+    facts = await store.describe()
     assert "hunter2" not in repr(facts)
     assert facts["store"].endswith(f"redis://127.0.0.1:{server.port}/1")
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from headway.core.errors import StoreError, StoreUnavailable
-from headway.stores.redis.address import read_place
-from headway.stores.redis.blocking_client import BlockingLink
+from headway.stores.redis.address import read_redis_address
+from headway.stores.redis.blocking_client import BlockingClient
 from headway.stores.redis.library import Library
 from tests.servers import Sentinels, Valkey, wait_for
 from tests.stores.redis.conftest import StartServer
@@ -22,7 +22,7 @@ redis.register_function('test_blocking_size', function(keys) return redis.call('
 redis.register_function('test_blocking_fail', function() return redis.error_reply('ERR as it should') end)
 """
 LIBRARY = Library("test_blocking", TEXT)
-MakeLink = Callable[[str], BlockingLink]
+MakeLink = Callable[[str], BlockingClient]
 
 
 @pytest.fixture
@@ -32,10 +32,10 @@ def refused() -> list[str]:
 
 @pytest.fixture
 def make_link(refused: list[str]) -> Iterator[MakeLink]:
-    made: list[BlockingLink] = []
+    made: list[BlockingClient] = []
 
-    def make(url: str) -> BlockingLink:
-        made.append(BlockingLink(read_place(url), LIBRARY, "size", lambda said, _: refused.append(said)))
+    def make(url: str) -> BlockingClient:
+        made.append(BlockingClient(read_redis_address(url), LIBRARY, "size", lambda said, _: refused.append(said)))
         return made[-1]
 
     yield make

@@ -8,7 +8,7 @@ import pytest
 
 from headway.core.errors import JobError
 from headway.core.job import JobId, State
-from headway.core.lease import Answer, Lease
+from headway.core.lease import Lease, ReportStatus
 from headway.core.policy.document import BUILT_IN
 from headway.core.policy.retry import Raised
 from headway.testing.clock import ManualClock
@@ -48,7 +48,7 @@ async def test_two_clocks_that_jump_against_each_other(server: Valkey, open_url:
                 held[which] += await claim(store, worker.worker_id, free=3)
             case "end" if held[which]:
                 lease = held[which].pop()
-                if await end(store, lease) is Answer.OK:
+                if await end(store, lease) is ReportStatus.OK:
                     ended.append(lease.job_id)
             case "fail" if held[which]:
                 await end(store, held[which].pop(), Raised(JobError("ValueError", "again")))

@@ -11,7 +11,7 @@ import pytest
 from headway.core.errors import StoreError
 from headway.core.job import ClassKey, State
 from headway.core.policy.document import LimitRule
-from headway.core.policy.enforced import Rules
+from headway.core.policy.enforced import EnforcedRules
 from headway.core.policy.retry import Raised
 from headway.stores.base import RULES, Store
 from headway.stores.redis.store import RedisStore
@@ -69,7 +69,7 @@ def words(reply: bytes) -> list[str]:
 
 async def use_everything(store: Store) -> None:
     """Bring about a key of every kind."""
-    rules = Rules(limits={"one": LimitRule(concurrency=1), "two": LimitRule(concurrency=2, by="tenant")})
+    rules = EnforcedRules(limits={"one": LimitRule(concurrency=1), "two": LimitRule(concurrency=2, by="tenant")})
     await store.write(RULES, "test", rules_body(rules))
     await store.write("policies", "p", b"1")
     for state in (State.COMPLETED, State.FAILED, State.CANCELLED, State.DEAD_LETTER):
@@ -87,7 +87,7 @@ async def use_everything(store: Store) -> None:
     await end(store, leases[0], Raised(BOOM))
     await store.cancel([leases[-1].job_id])
     await beat(store, worker, held=leases)
-    await store.witness({ClassKey("medium"): "limit"})
+    await store.record_wait_reasons({ClassKey("medium"): "limit"})
 
 
 async def test_a_node_that_does_not_hold_the_namespace_leads_to_the_one_that_does(
@@ -120,7 +120,7 @@ async def test_a_slot_moved_key_by_key_in_the_middle_of_work(
     # R15: between the first key and the last the namespace is in two halves, and nothing may run on either.
     await use_everything(store)
     await recount(store)
-    ear = store.listen("watch.me")
+    subscription = store.subscribe("watch.me")
     source, target = place.holder, place.stranger
     source_id, target_id = place.cluster.id_of(source), place.cluster.id_of(target)
     slot = str(place.slot)
@@ -141,12 +141,12 @@ async def test_a_slot_moved_key_by_key_in_the_middle_of_work(
         await more(jobs)
     assert place.holder is target
     await recount(store)
-    heard = await ear.wait(10)
+    heard = await subscription.wait(10)
     assert heard is not None
     lately = await submit_one(await open_url(place.url))
 
     async def is_heard() -> bool:
-        return lately in (await ear.wait(1) or ())
+        return lately in (await subscription.wait(1) or ())
 
     await until(is_heard)
     await store.write(RULES, "test", None)

@@ -9,8 +9,8 @@ import pytest
 
 from headway import Headway
 from headway.core.job import NewJob
-from headway.dispatch.job_source import LocalFeed
-from headway.policy_store.current import InForce
+from headway.dispatch.job_source import StoreJobSource
+from headway.policy_store.current import CurrentPolicy
 from headway.stores.redis.store import RedisStore
 from tests.conformance.builders import a_job, claim, claim_one, claimed_ids, end, register, submit
 from tests.servers import Valkey
@@ -79,12 +79,12 @@ def test_threads_submit_each_on_a_connection_of_its_own(server: Valkey) -> None:
         assert app.stats().lanes["medium"].waiting == 204
 
 
-async def rested(store: RedisStore) -> LocalFeed:
+async def rested(store: RedisStore) -> StoreJobSource:
     """A feed that has seen that there is nothing to do, but knows classes."""
     await register(store)
     await submit(store, a_job())
     await end(store, await claim_one(store))
-    feed = LocalFeed(store, InForce(), "w1", ())
+    feed = StoreJobSource(store, CurrentPolicy(), "w1", ())
     while (await feed.exchange([], [], free=5, free_below=4)).more:
         pass
     return feed
@@ -120,4 +120,4 @@ async def test_whatever_comes_is_seen_by_one_that_has_rested(store: RedisStore, 
     while fed.more and not fed.leases:
         fed = await feed.exchange([], [], free=5, free_below=4)
     assert [lease.job_id for lease in fed.leases] == ([job.job_id] if starts else [])
-    assert starts or feed.calm == 0.0 or fed.next_due is not None
+    assert starts or feed.idle_since == 0.0 or fed.next_due is not None

@@ -47,7 +47,7 @@ async def test_whoever_asks_for_posted_jobs_finds_them(
     assert await recount(store) == {State.QUEUED: 4}
 
 
-@pytest.mark.parametrize("verb", ["stats", "find", "cancel", "standing", "snapshot", "purge"])
+@pytest.mark.parametrize("verb", ["stats", "find", "cancel", "diagnose_job", "snapshot", "purge"])
 async def test_each_verb_takes_in_what_was_posted_before_it(store: RedisStore, posted: list[JobId], verb: str) -> None:
     match verb:
         case "stats":
@@ -56,10 +56,10 @@ async def test_each_verb_takes_in_what_was_posted_before_it(store: RedisStore, p
             assert [job.job_id for job in await store.find(JobQuery((State.QUEUED,), limit=9))] == posted[::-1]
         case "cancel":
             assert await store.cancel(posted) == [State.CANCELLED] * 4
-        case "standing":
-            standing = await store.standing(posted[3])
-            assert standing is not None
-            assert standing.ahead == 3
+        case "diagnose_job":
+            diagnosis = await store.diagnose_job(posted[3])
+            assert diagnosis is not None
+            assert diagnosis.ahead == 3
         case "snapshot":
             assert [view.waiting for view in (await store.snapshot()).classes] == [4]
         case _:
@@ -97,10 +97,10 @@ async def test_a_posted_job_is_as_old_as_its_post(store: RedisStore, posted: lis
 async def test_a_worker_that_waits_is_woken_for_a_posted_job(store: RedisStore, posted: list[JobId]) -> None:
     await register(store, slots=20)
     assert await drain(store) == posted
-    ear = store.listen("w1")
+    subscription = store.subscribe("w1")
     await ask(store, wait=True)
     (job_id,) = post(store, a_job())
-    assert await ear.wait(5) is not None
+    assert await subscription.wait(5) is not None
     assert await claimed_ids(store) == [job_id]
 
 

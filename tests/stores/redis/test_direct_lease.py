@@ -16,10 +16,10 @@ from headway.core.job import JobId, NewJob, State
 from headway.core.lease import Lease
 from headway.core.policy.document import BUILT_IN, LimitRule
 from headway.core.policy.retry import Returned
-from headway.dispatch.job_source import LocalFeed, Ran
-from headway.policy_store.current import InForce
-from headway.policy_store.rule_documents import change_paused, govern
-from headway.stores.base import Ear, JobQuery
+from headway.dispatch.job_source import FinishedRun, StoreJobSource
+from headway.policy_store.current import CurrentPolicy
+from headway.policy_store.rule_documents import change_paused, write_rules
+from headway.stores.base import JobQuery, Subscription
 from headway.stores.redis.store import RedisStore
 from tests.conformance.builders import CONFIRM_MS, a_job, beat, claim_one, end, register, submit
 from tests.servers import Proxy, Valkey
@@ -31,8 +31,8 @@ class Waiter:
 
     def __init__(self, store: RedisStore, worker_id: str = "w1") -> None:
         self.store = store
-        self.feed = LocalFeed(store, InForce(), worker_id, (), confirm=CONFIRM_MS / 1_000)
-        self.ear: Ear = store.listen(worker_id)
+        self.feed = StoreJobSource(store, CurrentPolicy(), worker_id, (), confirm=CONFIRM_MS / 1_000)
+        self.subscription: Subscription = store.subscribe(worker_id)
 
     async def wait(self, free: int = 5, free_below: int = 4) -> None:
         """Ask until there is nothing more to be had, so that the claim stays open."""
@@ -69,7 +69,7 @@ def calls(server: Valkey) -> int:
 async def test_a_job_that_comes_alone_is_there_with_the_ring(store: RedisStore, server: Valkey, job: NewJob) -> None:
     waiter = await a_waiter(store)
     await submit(store, job)
-    assert await waiter.ear.wait(5) is not None
+    assert await waiter.subscription.wait(5) is not None
     before = calls(server)
     fed = await waiter.feed.exchange([], [], free=5, free_below=4, woken=True)
     assert calls(server) == before  # Nobody was asked.
@@ -107,7 +107,7 @@ async def test_one_that_waits_again_is_handed_the_next(store: RedisStore, server
 async def test_what_comes_together_is_only_rung_for(store: RedisStore) -> None:
     waiter = await a_waiter(store)
     await submit(store, a_job(), a_job())
-    assert await waiter.ear.wait(5) is not None
+    assert await waiter.subscription.wait(5) is not None
     assert not await store.leases(worker_id="w1")
     assert len(await waiter.woken()) == 2
 
@@ -119,7 +119,7 @@ async def test_a_worker_that_executes_something_is_only_rung(store: RedisStore) 
     assert len(await waiter.woken()) == 1
     await waiter.wait(free=4, free_below=3)
     await submit(store, a_job())
-    assert await waiter.ear.wait(5) is not None
+    assert await waiter.subscription.wait(5) is not None
     assert len(await store.leases(worker_id="w1")) == 1
     assert len(await waiter.woken(free=4, free_below=3)) == 1
 
@@ -152,7 +152,7 @@ async def test_a_message_that_was_lost_is_made_good_by_the_next_exchange(
     await submit(store, job)
     assert [lease.job_id for lease in await store.leases(worker_id="w1")] == [job.job_id]
     proxy.cut()
-    assert await waiter.ear.wait(10) is not None  # It is connected again, and told to look.
+    assert await waiter.subscription.wait(10) is not None  # It is connected again, and told to look.
     assert await waiter.woken() == [job.job_id]
     assert (await recount(store))[State.EXECUTING] == 1
     assert [found.attempts for found in await store.get([job.job_id]) if found] == [1]
@@ -163,7 +163,7 @@ async def test_a_message_that_is_too_old_is_not_gone_by(store: RedisStore, monke
     waiter = await a_waiter(store)
     job = a_job()
     await submit(store, job)
-    assert await waiter.ear.wait(5) is not None
+    assert await waiter.subscription.wait(5) is not None
     [lease] = await store.leases(worker_id="w1")
     await asyncio.sleep(0.05)
     await beat(store, confirm_ms=1)  # Nobody has named it.
@@ -239,7 +239,7 @@ async def test_a_lane_that_is_paused_hands_over_nothing(store: RedisStore) -> No
 
 
 async def test_a_limit_holds_for_what_is_handed_over(store: RedisStore, server: Valkey, open_url: OpenStore) -> None:
-    await govern(store, replace(BUILT_IN, limits={"api": LimitRule(concurrency=1)}))
+    await write_rules(store, replace(BUILT_IN, limits={"api": LimitRule(concurrency=1)}))
     one, other = await a_waiter(store, "w1"), await a_waiter(await open_url(server.url), "w2")
     first = a_job()
     await submit(store, first)
@@ -271,13 +271,13 @@ async def test_nothing_is_lost_or_doubled_however_messages_and_exchanges_cross(
             for _ in range(chance.randrange(3)):
                 await asyncio.sleep(0)
             ended, running = running, []
-            words = waiter.feed.words([Ran(lease, Returned(b"null"), 0.001) for lease in ended])
+            words = waiter.feed.reports_for([FinishedRun(lease, Returned(b"null"), 0.001) for lease in ended])
             woken = not words and chance.random() < 0.8
             fed = await waiter.feed.exchange(words, [], free=slots, free_below=slots, woken=woken)
             running = list(fed.leases)
             started.update(lease.job_id for lease in running)
             if not fed.more and not running and not over.is_set():
-                await waiter.ear.wait(0.05)
+                await waiter.subscription.wait(0.05)
         await waiter.feed.exchange([], [], free=0, free_below=0)
 
     async def all_completed() -> bool:

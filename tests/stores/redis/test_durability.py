@@ -28,7 +28,7 @@ async def test_facts_tell_what_a_job_survives(
     # R4.44, R5.102
     for name, value in settings.items():
         assert server.ask("CONFIG", "SET", name, value) == b"+OK\r\n"
-    facts = await store.facts()
+    facts = await store.describe()
     assert said in facts["durability"]
     assert "warning" not in facts
     assert facts["server"][0].isdigit()
@@ -36,7 +36,7 @@ async def test_facts_tell_what_a_job_survives(
 
 async def test_facts_tell_of_replicas_that_are_waited_for(server: Valkey, open_url: OpenStore) -> None:
     store = await open_url(f"{server.url}?replicas=2")
-    facts = await store.facts()
+    facts = await store.describe()
     assert "a submit waits for 2 replica(s)" in facts["durability"]
     assert facts["replicas"] == "0"
 
@@ -45,7 +45,7 @@ async def test_facts_tell_of_replicas_that_are_waited_for(server: Valkey, open_u
 async def test_facts_warn_of_a_server_that_throws_jobs_away(store: RedisStore, server: Valkey, policy: str) -> None:
     # R9, F6
     server.ask("CONFIG", "SET", "maxmemory-policy", policy)
-    assert f"maxmemory-policy is {policy}" in (await store.facts())["warning"]
+    assert f"maxmemory-policy is {policy}" in (await store.describe())["warning"]
 
 
 def test_the_doctor_shows_it_and_no_password(server: Valkey, tmp_path: Path) -> None:
@@ -63,10 +63,10 @@ async def test_facts_and_doctor_tell_what_a_failover_takes(
     server: Valkey, start_server: StartServer, open_url: OpenStore, tmp_path: Path
 ) -> None:
     store = await open_url(server.url)
-    assert "failover" not in await store.facts()  # Nothing could replace this server.
+    assert "failover" not in await store.describe()  # Nothing could replace this server.
     start_server(f"replicaof 127.0.0.1 {server.port}", "repl-diskless-sync-delay 0")
     wait_for(lambda: b"connected_slaves:1" in server.ask("INFO", "replication"), "a replica")
-    told = (await store.facts())["failover"]
+    told = (await store.describe())["failover"]
     assert "results and idempotency keys" in told
     assert "min-replicas-to-write is 0" in told
     folder = tmp_path / "cli"
@@ -75,6 +75,6 @@ async def test_facts_and_doctor_tell_what_a_failover_takes(
     [check] = [check for check in ran.json["checks"] if check["name"] == "failover"]
     assert (check["status"], "min-replicas-to-write 1" in check["advice"]) == ("warning", True)
     server.ask("CONFIG", "SET", "min-replicas-to-write", "1")
-    assert (await store.facts())["failover"].startswith("loses at most milliseconds")
+    assert (await store.describe())["failover"].startswith("loses at most milliseconds")
     careful = await open_url(f"{server.url}?replicas=1")
-    assert (await careful.facts())["failover"].startswith("loses nothing")
+    assert (await careful.describe())["failover"].startswith("loses nothing")

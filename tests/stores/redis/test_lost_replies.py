@@ -10,7 +10,7 @@ import pytest
 
 from headway.core.errors import StoreUnavailable
 from headway.core.job import JobId, State
-from headway.core.lease import Answer
+from headway.core.lease import ReportStatus
 from headway.core.policy.document import BUILT_IN
 from headway.core.policy.lanes import plan
 from headway.core.policy.retry import Returned, judge
@@ -55,7 +55,7 @@ async def test_a_claim_gives_the_same_leases_again(behind: RedisStore, proxy: Pr
     assert len(answer.leases) == 3
     assert {lease.job_id for lease in answer.leases} == {lease.job_id for lease in await behind.leases(worker_id="w1")}
     for lease in answer.leases:
-        assert await end(behind, lease) is Answer.OK
+        assert await end(behind, lease) is ReportStatus.OK
     assert {job.attempts for job in await behind.get([lease.job_id for lease in answer.leases]) if job} == {1}
     assert await recount(behind) == {State.QUEUED: 2, State.COMPLETED: 3}
 
@@ -70,7 +70,7 @@ async def test_an_exchange_that_ends_and_claims_does_both_once(behind: RedisStor
     answer = await behind.exchange(Exchange("w1", a_claim_id(), [report], takes))
     assert proxy.lost == 1
     assert [job_id for job_id, _ in answer.refused] in ([], [lease.job_id])
-    assert Answer.LOST not in dict(answer.refused).values()
+    assert ReportStatus.STALE not in dict(answer.refused).values()
     assert len(answer.leases) == 1
     assert await recount(behind) == {State.COMPLETED: 1, State.EXECUTING: 1}
     totals = (await behind.stats()).totals
@@ -89,7 +89,7 @@ async def test_a_renewal_cancel_retry_and_purge_do_no_harm(behind: RedisStore, p
     proxy.lose_replies()
     assert await behind.retry([second]) == [State.QUEUED]
     proxy.lose_replies()
-    assert await end(behind, lease) in (Answer.OK, Answer.SAME)
+    assert await end(behind, lease) in (ReportStatus.OK, ReportStatus.DUPLICATE)
     proxy.lose_replies()
     await behind.purge([State.COMPLETED], [first])
     assert proxy.lost == 6
@@ -179,7 +179,7 @@ async def test_random_cuts_under_load_lose_and_double_nothing(
         await register(behind, name)
         while not all(task.done() for task in submitters):
             for lease in await claim(behind, name, free=5):
-                assert await end(behind, lease) in (Answer.OK, Answer.SAME)
+                assert await end(behind, lease) in (ReportStatus.OK, ReportStatus.DUPLICATE)
                 ended.append(lease.job_id)
 
     async def nemesis() -> None:

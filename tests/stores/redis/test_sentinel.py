@@ -14,9 +14,9 @@ import pytest
 from headway.core.errors import StoreUnavailable
 from headway.core.job import JobId
 from headway.integrations.celery.library import library
-from headway.stores.redis.address import read_place
-from headway.stores.redis.blocking_client import BlockingLink
-from headway.stores.redis.connection import Address
+from headway.stores.redis.address import read_redis_address
+from headway.stores.redis.blocking_client import BlockingClient
+from headway.stores.redis.connection import Endpoint
 from headway.stores.redis.store import RedisStore
 from tests.conformance.builders import a_job
 from tests.servers import Sentinels, wait_for
@@ -46,7 +46,7 @@ class Log:
             self.held = min(self.held, time.monotonic())
             hold()
 
-        def note_switch(address: Address) -> None:
+        def note_switch(address: Endpoint) -> None:
             switch(address)
             self.switched = min(self.switched, time.monotonic())
 
@@ -125,7 +125,7 @@ async def test_a_failover_that_a_client_has_not_heard_of_is_noticed_by_asking(
 
 def test_code_without_a_loop_follows_a_planned_failover(sentinels: Sentinels, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headway.stores.redis.blocking_client.MASTER_CHECK", 0.0)
-    link = BlockingLink(read_place(sentinels.url), library(), "known", lambda *_: None)
+    link = BlockingClient(read_redis_address(sentinels.url), library(), "known", lambda *_: None)
     link.ask("SET", "probe", "1")
     sentinels.sentinels[0].ask("SENTINEL", "FAILOVER", sentinels.MASTER)
 

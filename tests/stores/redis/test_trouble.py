@@ -11,13 +11,13 @@ from hiredis import ReplyError
 
 from headway.core.errors import StoreBusy, StoreFull, StoreUnavailable
 from headway.core.job import State
-from headway.core.lease import Answer, Report
+from headway.core.lease import Report, ReportStatus
 from headway.core.policy.document import LimitRule
-from headway.core.policy.enforced import Rules
+from headway.core.policy.enforced import EnforcedRules
 from headway.core.worker import WorkerState
-from headway.stores.base import KEEPER, RULES, Exchange
-from headway.stores.redis.client import Fixed, Link
-from headway.stores.redis.connection import Address, Login
+from headway.stores.base import LEASE_CHANNEL, RULES, Exchange
+from headway.stores.redis.client import RedisClient, SingleServer
+from headway.stores.redis.connection import Endpoint, Login
 from headway.stores.redis.store import RedisStore
 from headway.stores.rule_codec import rules_body
 from tests.conformance.builders import (
@@ -57,7 +57,7 @@ async def test_functions_flushed_in_mid_attempt_cost_nothing(store: RedisStore, 
     server.ask("FUNCTION", "FLUSH")
     assert (await beat(store, held=[lease])).lost == []
     server.ask("FUNCTION", "FLUSH")
-    assert await end(store, lease) is Answer.OK
+    assert await end(store, lease) is ReportStatus.OK
     assert await state_of(store, job_id) is State.COMPLETED
 
 
@@ -76,7 +76,7 @@ async def test_nothing_acknowledged_is_lost_if_a_server_with_an_append_only_file
             server.kill()
             await asyncio.to_thread(server.start)
             await more(jobs)
-    assert await end(store, lease) is Answer.OK  # Leases and workers are there too.
+    assert await end(store, lease) is ReportStatus.OK  # Leases and workers are there too.
     await recount(store)
     assert set(await drain(store)) >= {job.job_id for job in jobs}
     assert await state_of(store, held_id) is State.COMPLETED
@@ -91,7 +91,7 @@ async def test_a_server_that_lost_everything_serves_again(store: RedisStore, ser
     await asyncio.to_thread(server.start)
     answer = await beat(store, worker, held=[lease])
     assert (answer.state, answer.lost) == (WorkerState.DEAD, [lease.job_id])
-    assert await end(store, lease) is not Answer.OK
+    assert await end(store, lease) is not ReportStatus.OK
     assert await recount(store) == {}
     await register(store, "w1")
     job_id = await submit_one(store)
@@ -142,25 +142,25 @@ async def test_an_ear_that_lost_its_connection_looks_at_everything_and_hears_aga
 ) -> None:
     # R12: nobody but the ears themselves uses the connection meanwhile.
     other = await open_url(server.url)
-    ears = [store.listen("watch.me"), store.listen(f"w1{KEEPER}")]
-    assert [await ear.wait(0) for ear in ears] == [None, None]
+    subscriptions = [store.subscribe("watch.me"), store.subscribe(f"w1{LEASE_CHANNEL}")]
+    assert [await subscription.wait(0) for subscription in subscriptions] == [None, None]
     server.ask("CLIENT", "KILL", "TYPE", "pubsub")
-    assert [await ear.wait(10) for ear in ears] == [(), ()]
+    assert [await subscription.wait(10) for subscription in subscriptions] == [(), ()]
     job_id = await submit_one(other)
-    assert await ears[0].wait(10) == (job_id,)
+    assert await subscriptions[0].wait(10) == (job_id,)
     await register(other)
     await other.drain("w1")
-    assert await ears[1].wait(10) == ()
+    assert await subscriptions[1].wait(10) == ()
 
 
 async def test_an_ear_hears_again_after_a_restart(store: RedisStore, server: Valkey, open_url: OpenStore) -> None:
-    ear = store.listen("watch.me")
-    assert await ear.wait(0) is None
+    subscription = store.subscribe("watch.me")
+    assert await subscription.wait(0) is None
     server.kill()
     await asyncio.to_thread(server.start)
-    assert await ear.wait(20) == ()
+    assert await subscription.wait(20) == ()
     job_id = await submit_one(await open_url(server.url))
-    assert await ear.wait(10) == (job_id,)
+    assert await subscription.wait(10) == (job_id,)
 
 
 async def test_an_ear_opened_while_there_is_no_connection_finds_one(
@@ -172,10 +172,10 @@ async def test_an_ear_opened_while_there_is_no_connection_finds_one(
         return store._link.connection is None
 
     await until(gone)
-    ear = store.listen("watch.me")
-    assert await ear.wait(10) == ()
+    subscription = store.subscribe("watch.me")
+    assert await subscription.wait(10) == ()
     job_id = await submit_one(await open_url(server.url))
-    assert await ear.wait(10) == (job_id,)
+    assert await subscription.wait(10) == (job_id,)
 
 
 @pytest.mark.usefixtures("hasty")
@@ -215,14 +215,14 @@ async def test_new_clients_are_told_that_there_are_too_many(
     await submit(store, a_job())
 
 
-class Unreachable(Fixed):
+class Unreachable(SingleServer):
     """Raises each problem in turn instead of an address, then keeps the caller waiting."""
 
     def __init__(self, *problems: Exception) -> None:
-        super().__init__(Address())
+        super().__init__(Endpoint())
         self._problems = list(problems)
 
-    async def find(self) -> Address:
+    async def find(self) -> Endpoint:
         if self._problems:
             raise self._problems.pop(0)
         return await asyncio.Future()
@@ -236,7 +236,7 @@ class Unreachable(Fixed):
     ],
 )
 async def test_a_deadline_reports_the_last_problem_before_it(problems: list[Exception], said: str) -> None:
-    link = Link(Unreachable(*problems), Login(), lambda *_: None, lambda _: None, timeout=1.0)
+    link = RedisClient(Unreachable(*problems), Login(), lambda *_: None, lambda _: None, timeout=1.0)
     with pytest.raises(StoreUnavailable, match=said):
         await link.ask("PING")
     await link.close()
@@ -302,16 +302,16 @@ async def test_a_full_server_takes_no_jobs_and_lets_work_end(server: Valkey, ope
     assert (server.ask("DBSIZE"), await recount(store), (await store.stats()).totals) == before
 
     assert (await beat(store, worker, held=[first])).lost == []
-    assert await end(store, first) is Answer.OK
+    assert await end(store, first) is ReportStatus.OK
     second, third, fourth = await claim(store, free=3)
-    assert await end(store, second) is Answer.OK
+    assert await end(store, second) is ReportStatus.OK
     assert await store.cancel([third.job_id]) == [State.EXECUTING]
     assert await store.write("policies", "x", b"1") == 1
     newcomer = await open_url(server.url)  # Who comes to help must get in.
     await register(newcomer, "w2")
     assert (await beat(newcomer, "w2")).state is WorkerState.ACTIVE
-    assert await end(newcomer, third) is Answer.OK
-    assert await end(newcomer, fourth) is Answer.OK
+    assert await end(newcomer, third) is ReportStatus.OK
+    assert await end(newcomer, fourth) is ReportStatus.OK
     assert await recount(store) == {State.COMPLETED: 4}
     assert {job.job_id for job in await store.get(job_ids) if job} == set(job_ids)
 
@@ -331,7 +331,7 @@ async def test_a_full_server_without_our_functions_says_so(server: Valkey, open_
 async def test_a_master_that_became_a_replica_is_waited_for(store: RedisStore, server: Valkey) -> None:
     # R7: no busy loop meanwhile.
     job = a_job()
-    ear = store.listen("watch.me")
+    subscription = store.subscribe("watch.me")
     server.ask("REPLICAOF", "127.0.0.1", str(free_port()))
     connected = _connections(server)
     submitted = asyncio.create_task(store.submit([job]))
@@ -340,7 +340,7 @@ async def test_a_master_that_became_a_replica_is_waited_for(store: RedisStore, s
     assert 1 <= _connections(server) - connected <= 15
     server.ask("REPLICAOF", "NO", "ONE")
     assert [answer.job_id for answer in await submitted] == [job.job_id]
-    assert await ear.wait(10) == ()
+    assert await subscription.wait(10) == ()
     assert await recount(store) == {State.QUEUED: 1}
 
 
@@ -348,14 +348,14 @@ async def test_a_master_that_became_a_replica_is_waited_for(store: RedisStore, s
 async def test_a_server_that_stays_a_replica_is_said_to_be_and_ears_come_back(
     store: RedisStore, server: Valkey, open_url: OpenStore
 ) -> None:
-    ear = store.listen("watch.me")
+    subscription = store.subscribe("watch.me")
     server.ask("REPLICAOF", "127.0.0.1", str(free_port()))
     with pytest.raises(StoreUnavailable, match="is a replica"):
         await submit(store, a_job())
     server.ask("REPLICAOF", "NO", "ONE")
-    assert await ear.wait(20) == ()
+    assert await subscription.wait(20) == ()
     job_id = await submit_one(await open_url(server.url))
-    assert await ear.wait(10) == (job_id,)
+    assert await subscription.wait(10) == (job_id,)
 
 
 async def test_a_server_that_cannot_write_its_file_is_waited_for_and_named(
@@ -388,12 +388,12 @@ def _connections(server: Valkey) -> int:
 
 
 async def test_rules_written_after_a_flush_are_not_taken_for_those_before(store: RedisStore, server: Valkey) -> None:
-    await store.write(RULES, "policy", rules_body(Rules(limits={"all": LimitRule(concurrency=1)})))
+    await store.write(RULES, "policy", rules_body(EnforcedRules(limits={"all": LimitRule(concurrency=1)})))
     await register(store, slots=5)
     await submit(store, *(a_job() for _ in range(3)))
     assert len(await claim(store, free=3)) == 1
     server.ask("FLUSHALL")
-    await store.write(RULES, "policy", rules_body(Rules(limits={"all": LimitRule(concurrency=2)})))
+    await store.write(RULES, "policy", rules_body(EnforcedRules(limits={"all": LimitRule(concurrency=2)})))
     await register(store, slots=5)
     await submit(store, *(a_job() for _ in range(3)))
     assert len(await claim(store, free=3)) == 2
@@ -414,7 +414,7 @@ async def test_a_job_whose_record_is_missing_is_passed_over(
     seen = await store.snapshot()
     assert (seen.classes[0].waiting, seen.classes[0].oldest_at is None) == (3, False)
     assert (await store.stats()).lanes["medium"].waiting == 3
-    await store.survey()
+    await store.diagnose()
     assert await store.get([jobs[gap]]) == [None]
     await register(store)
     kept = [job_id for number, job_id in enumerate(jobs) if number != gap]
@@ -423,7 +423,7 @@ async def test_a_job_whose_record_is_missing_is_passed_over(
     assert [lease.job_id for lease in await store.leases(worker_id="w1")] == kept
     assert (await store.stats()).lanes["medium"].waiting == 0  # It was dropped from its line.
     for lease in leases:
-        assert await end(store, lease) is Answer.OK
+        assert await end(store, lease) is ReportStatus.OK
 
 
 async def test_a_running_job_whose_record_is_missing_still_ends(store: RedisStore, server: Valkey) -> None:
@@ -433,10 +433,10 @@ async def test_a_running_job_whose_record_is_missing_still_ends(store: RedisStor
     first, second = await claim(store)
     key = server.ask("KEYS", "*:job").split(b"\r\n")[2].decode()
     server.ask("HDEL", key, str(10**15 + first.seq))
-    await store.survey()
+    await store.diagnose()
     assert [lease.unreadable is None for lease in await store.leases(worker_id="w1")] == [False, True]
-    assert await end(store, first) is Answer.OK
-    assert await end(store, second) is Answer.OK
+    assert await end(store, first) is ReportStatus.OK
+    assert await end(store, second) is ReportStatus.OK
     assert await store.leases(worker_id="w1") == []
 
 

@@ -11,18 +11,27 @@ import pytest
 from headway.core.errors import IdempotencyConflict, NotAStore, StoreUnavailable
 from headway.core.job import JobId
 from headway.core.policy.document import BUILT_IN, Keep
-from headway.core.policy.enforced import Paused, Rules
+from headway.core.policy.enforced import EnforcedRules, PauseSet
 from headway.core.policy.lanes import plan
 from headway.core.policy.retry import Returned, judge
 from headway.core.snapshot import Plan, Take
 from headway.core.worker import WorkerState
-from headway.dispatch.job_source import LocalFeed
-from headway.policy_store.current import InForce
-from headway.stores.base import KEEPER, RULES, Archival, Exchange, Exchanged, Migrates, Store, SubmitsWithin
+from headway.dispatch.job_source import StoreJobSource
+from headway.policy_store.current import CurrentPolicy
+from headway.stores.base import (
+    LEASE_CHANNEL,
+    RULES,
+    ArchiveSource,
+    Exchange,
+    ExchangeReply,
+    Migrates,
+    Store,
+    SubmitsWithin,
+)
 from headway.stores.open import open_store
 from headway.stores.rule_codec import rules_body
 from headway.stores.split import optional
-from headway.stores.split.store import PairedStore
+from headway.stores.split.store import SplitStore
 from headway.testing.clock import ManualClock
 from tests.conformance.builders import a_claim_id, a_job, ask, beat, claim, claimed_ids, end, register, submit
 
@@ -86,7 +95,7 @@ def transient(clock: ManualClock) -> Frail:
 
 @pytest.fixture
 async def store(durable: Frail, transient: Frail) -> AsyncIterator[Store]:
-    pair = PairedStore(durable.store, lambda: transient.store)
+    pair = SplitStore(durable.store, lambda: transient.store)
     await pair.open()
     yield pair
     await pair.close()
@@ -95,15 +104,15 @@ async def store(durable: Frail, transient: Frail) -> AsyncIterator[Store]:
 async def back(store: Store) -> None:
     """Wait until the transient store was found again."""
     async with asyncio.timeout(10):
-        while "away" in (await store.facts())["transient jobs"]:  # noqa: ASYNC110  (a task of its own finds it)
+        while "away" in (await store.describe())["transient jobs"]:  # noqa: ASYNC110  (a task of its own finds it)
             await asyncio.sleep(0.01)
 
 
-def a_feed(store: Store) -> LocalFeed:
-    return LocalFeed(store, InForce(), "w1", ())
+def a_feed(store: Store) -> StoreJobSource:
+    return StoreJobSource(store, CurrentPolicy(), "w1", ())
 
 
-async def fed(feed: LocalFeed, *, free: int, most: int = 100) -> list[str]:
+async def fed(feed: StoreJobSource, *, free: int, most: int = 100) -> list[str]:
     """Claim as a worker does, as long as it is told that there is more, one batch of free slots after another."""
     lanes: list[str] = []
     for _ in range(1_000):
@@ -182,7 +191,7 @@ async def test_jobs_between_durable_ones_are_not_skipped(store: Store) -> None:
 
 async def test_paused_transient_jobs_hold_nobody_up(store: Store) -> None:
     # Pauses are rules; those of the durable store hold in the other one too.
-    await store.write(RULES, "pauses", rules_body(Rules(paused=Paused(tasks=("ping",)))))
+    await store.write(RULES, "pauses", rules_body(EnforcedRules(paused=PauseSet(tasks=("ping",)))))
     await submit(store, a_job(lane="low"), a_job(task="ping", persist=False), a_job(lane="high"))
     await register(store)
     assert await fed(a_feed(store), free=1) == ["high durable", "low durable"]
@@ -345,7 +354,7 @@ async def test_all_questions_of_one_exchange_share_one_time_limit(
     async with asyncio.timeout(60):
         answer = await store.exchange(Exchange("w1", a_claim_id(), plan=Plan(free=1, free_below=1), wait=True))
     assert (list(answer.leases), len(transient.exchanges)) == ([], 2)
-    assert cast(PairedStore, store)._aside.away is not None
+    assert cast(SplitStore, store)._aside.away is not None
 
 
 async def test_a_store_that_answers_slowly_does_not_count_as_back(
@@ -355,7 +364,7 @@ async def test_a_store_that_answers_slowly_does_not_count_as_back(
     await register(store)
     transient.hangs = True
     assert await claim(store) == []
-    looked_for = cast(PairedStore, store)._aside
+    looked_for = cast(SplitStore, store)._aside
     assert looked_for.away is not None
     tried, told_all, slow = 0, looked_for._returned, 0.15  # Over half of the time that a call may take.
 
@@ -379,7 +388,7 @@ async def test_a_store_that_came_back_empty_learns_of_workers_and_pauses_before_
     store: Store, transient: Frail
 ) -> None:
     await register(store)
-    await store.write(RULES, "pauses", rules_body(Rules(paused=Paused(tasks=("ping",)))))
+    await store.write(RULES, "pauses", rules_body(EnforcedRules(paused=PauseSet(tasks=("ping",)))))
     feed = a_feed(store)
     transient.down = True
     assert await fed(feed, free=1) == []
@@ -419,7 +428,7 @@ async def test_what_was_claimed_is_not_lost_if_a_worker_cannot_be_introduced(
     await back(store)
     await submit(store, a_job(), a_job(persist=False))
     with monkeypatch.context() as trouble:
-        trouble.setattr(durable.inner, "survey", fail)
+        trouble.setattr(durable.inner, "diagnose", fail)
         assert len(await claim(store)) == 2
     await submit(store, a_job(persist=False))
     assert (await ask(store)).leases
@@ -427,7 +436,7 @@ async def test_what_was_claimed_is_not_lost_if_a_worker_cannot_be_introduced(
 
 async def test_a_pair_that_one_loop_opened_may_be_closed_on_another(durable: Frail, transient: Frail) -> None:
     transient.down = True
-    store = PairedStore(durable.store, lambda: transient.store)
+    store = SplitStore(durable.store, lambda: transient.store)
     await asyncio.to_thread(asyncio.run, store.open())
     await store.close()
 
@@ -440,21 +449,21 @@ async def test_a_store_that_is_not_there_at_the_start_is_found_later(durable: Fr
         made[-1].down = len(made) < 4
         return made[-1].store
 
-    store = PairedStore(durable.store, make)
+    store = SplitStore(durable.store, make)
     await store.open()
-    ear = store.listen("w1")
+    subscription = store.subscribe("w1")
     await register(store)
     await submit(store, a_job())
     assert len(await claim(store)) == 1
     await back(store)
     await ask(store, wait=True)
     await ask(store, wait=True)
-    hearing = asyncio.create_task(ear.wait(5))
+    hearing = asyncio.create_task(subscription.wait(5))
     await asyncio.sleep(0)
     await submit(store, a_job(persist=False))
     assert await hearing is not None
     assert len(await claim(store)) == 1
-    ear.close()
+    subscription.close()
     await store.close()
 
 
@@ -463,7 +472,7 @@ async def test_an_address_that_leads_elsewhere_is_an_error_at_once(durable: Frai
         async def open(self) -> None:
             raise NotAStore("another program's")
 
-    store = PairedStore(durable.store, lambda: Wrong(clock).store)
+    store = SplitStore(durable.store, lambda: Wrong(clock).store)
     with pytest.raises(NotAStore):
         await store.open()
 
@@ -474,13 +483,13 @@ async def test_an_address_that_leads_elsewhere_is_an_error_at_once(durable: Frai
 @pytest.mark.parametrize("persist", [True, False])
 async def test_a_waiting_worker_is_woken_for_either_kind(store: Store, persist: bool) -> None:
     await register(store)
-    ear = store.listen("w1")
+    subscription = store.subscribe("w1")
     assert (await ask(store, wait=True)).leases == []
-    assert await ear.wait(0) is None
+    assert await subscription.wait(0) is None
     await submit(store, a_job(persist=persist))
-    assert await ear.wait(5) is not None
-    assert await ear.wait(0) is None
-    ear.close()
+    assert await subscription.wait(5) is not None
+    assert await subscription.wait(0) is None
+    subscription.close()
 
 
 @pytest.mark.parametrize("persist", [True, False])
@@ -488,7 +497,7 @@ async def test_a_worker_that_got_work_from_one_store_no_longer_waits_at_the_othe
     # Or it would be woken in place of one that is idle.
     await register(store, "w1")
     await register(store, "w2")
-    busy, idle = store.listen("w1"), store.listen("w2")
+    busy, idle = store.subscribe("w1"), store.subscribe("w2")
     await ask(store, "w1", wait=True)
     await submit(store, a_job(persist=persist))
     assert len((await ask(store, "w1", wait=True)).leases) == 1
@@ -506,7 +515,7 @@ async def test_a_job_that_comes_between_two_looks_is_found_and_its_worker_waits_
 ) -> None:
     await register(store, "w1")
     await register(store, "w2")
-    busy, idle = store.listen("w1"), store.listen("w2")
+    busy, idle = store.subscribe("w1"), store.subscribe("w2")
     await submit(store, a_job(persist=False))
     await claim(store)
     durable.meanwhile = lambda: store.submit([a_job(persist=False)])
@@ -528,14 +537,14 @@ async def test_a_class_that_comes_up_between_two_looks_is_asked_for_at_once(stor
 
 
 async def test_what_concerns_durable_jobs_alone_is_heard_at_the_durable_store(store: Store, durable: Frail) -> None:
-    ear = store.listen("w1" + KEEPER)
-    assert type(ear) is type(durable.inner.listen("w1"))
+    subscription = store.subscribe("w1" + LEASE_CHANNEL)
+    assert type(subscription) is type(durable.inner.subscribe("w1"))
 
 
 async def test_nothing_is_handed_over_in_a_pair(store: Store, durable: Frail, transient: Frail) -> None:
     """A slot might be given to a transient job while a durable one is on its way to it."""
     await register(store)
-    feed = LocalFeed(store, InForce(), "w1", (), confirm=10.0)
+    feed = StoreJobSource(store, CurrentPolicy(), "w1", (), confirm=10.0)
     await feed.exchange((), (), free=5, free_below=5)
     asked = [*durable.exchanges, *transient.exchanges]
     assert asked
@@ -557,7 +566,7 @@ async def test_nothing_is_handed_over_in_a_pair(store: Store, durable: Frail, tr
 def test_a_pair_offers_what_its_durable_store_does(address: str, offers: set[str]) -> None:
     for store in (open_store(address), open_store(address, transient="redis://elsewhere")):
         found = {
-            "archival": isinstance(store, Archival),
+            "archival": isinstance(store, ArchiveSource),
             "within": isinstance(store, SubmitsWithin),
             "migrates": isinstance(store, Migrates),
             "short way": getattr(store, "submit_blocking", None) is not None,
@@ -568,11 +577,11 @@ def test_a_pair_offers_what_its_durable_store_does(address: str, offers: set[str
 def test_without_another_address_there_is_no_pair() -> None:
     # Nobody pays for what they did not ask for.
     for transient in (None, "memory://"):
-        assert not isinstance(open_store("memory://", transient=transient), PairedStore)
+        assert not isinstance(open_store("memory://", transient=transient), SplitStore)
 
 
 async def test_a_take_of_a_class_nobody_knows_is_harmless(store: Store) -> None:
     await register(store)
     takes: Sequence[Take] = [Take(a_job(persist=False).class_key, 5, below_reserve=False)]
-    answer: Exchanged = await store.exchange(Exchange("w1", a_claim_id(), plan=Plan(tuple(takes), 5, 5)))
+    answer: ExchangeReply = await store.exchange(Exchange("w1", a_claim_id(), plan=Plan(tuple(takes), 5, 5)))
     assert answer.leases == []

@@ -14,10 +14,10 @@ import apsw
 import pytest
 
 from headway.core.errors import IdempotencyConflict, StoreError
-from headway.core.job import ClassKey, NewJob, State, Submitted
+from headway.core.job import ClassKey, NewJob, State, SubmitReply
 from headway.stores.base import JobQuery
 from headway.stores.sqlite.database import Database
-from headway.stores.sqlite.notifier import Bell
+from headway.stores.sqlite.notifier import PipeNotifier
 from headway.testing.clock import ManualClock
 from tests.conformance.builders import a_job, register, state_of, submit, submit_one
 from tests.stores.sqlite.conftest import OpenFile, locked
@@ -93,13 +93,13 @@ async def test_a_call_that_breaks_does_not_undo_its_neighbours(open_file: OpenFi
 async def test_wake_ups_of_a_refused_call_are_not_sent(open_file: OpenFile, path: Path, clock: ManualClock) -> None:
     store = await open_file(path)
     await submit_one(store, a_job(idempotency_key="k"))
-    ear = store.listen("watch.test")
+    subscription = store.subscribe("watch.test")
     try:
         with pytest.raises(IdempotencyConflict):
             await store.submit([a_job(), a_job(idempotency_key="k", payload=b"other")])
-        assert await ear.wait(0.03) is None
+        assert await subscription.wait(0.03) is None
     finally:
-        ear.close()
+        subscription.close()
 
 
 async def test_a_call_that_was_given_up_is_done_whole_or_not_begun(open_file: OpenFile, path: Path) -> None:
@@ -140,7 +140,7 @@ async def test_threads_without_a_loop_submit_in_the_same_groups(
     batches.append([a_job(idempotency_key="k", payload=b"[2]")])
     begun = Barrier(len(batches) + 1)
 
-    def submit_it(batch: list[NewJob]) -> list[Submitted] | None:
+    def submit_it(batch: list[NewJob]) -> list[SubmitReply] | None:
         begun.wait()
         return store.submit_blocking(batch)
 
@@ -178,7 +178,7 @@ async def test_a_wake_up_that_fails_neither_fails_its_submit_nor_ends_the_writer
 ) -> None:
     """W17: no descriptor may be left to look at the wake folder with."""
     store = await open_file(path)
-    ear = store.listen("watch.test")
+    subscription = store.subscribe("watch.test")
 
     def refuse(*_: Any) -> None:
         raise OSError(errno.EMFILE, "Too many open files")
@@ -189,12 +189,12 @@ async def test_a_wake_up_that_fails_neither_fails_its_submit_nor_ends_the_writer
         await store.cancel([job_id])
     assert await state_of(store, job_id) is State.CANCELLED
     with monkeypatch.context() as patch:
-        patch.setattr(Bell, "ring_watchers", refuse)
+        patch.setattr(PipeNotifier, "ring_watchers", refuse)
         job_id = await submit_one(store)
         async with asyncio.timeout(10):
             await store.cancel([job_id])
     assert "store.after_commit_failed" in caplog.text
     assert await state_of(store, job_id) is State.CANCELLED
     await store.cancel([await submit_one(store)])
-    assert await ear.wait(10) is not None
-    ear.close()
+    assert await subscription.wait(10) is not None
+    subscription.close()

@@ -13,27 +13,27 @@ import pytest
 
 from headway.core.errors import StoreError
 from headway.core.job import JobId
-from headway.stores.base import WATCHER
+from headway.stores.base import JOB_CHANNEL
 from headway.stores.open import open_store
-from headway.stores.sqlite.notifier import Bell
+from headway.stores.sqlite.notifier import PipeNotifier
 
 
 def test_ears_open_while_others_ring(tmp_path: Path) -> None:
     store_path, stop = tmp_path / "headway.db", threading.Event()
     job_id = JobId("00000000-0000-0000-0000-000000000001")
 
-    def ring() -> None:
-        bell = Bell(store_path)
+    def notify() -> None:
+        notifier = PipeNotifier(store_path)
         while not stop.is_set():
-            bell.ring_watchers([job_id])
+            notifier.ring_watchers([job_id])
 
-    ringers = [threading.Thread(target=ring) for _ in range(2)]
+    ringers = [threading.Thread(target=notify) for _ in range(2)]
     for ringer in ringers:
         ringer.start()
     try:
-        bell = Bell(store_path)
+        notifier = PipeNotifier(store_path)
         for number in range(500):
-            bell.listen(f"{WATCHER}{number}").close()
+            notifier.subscribe(f"{JOB_CHANNEL}{number}").close()
     finally:
         stop.set()
         for ringer in ringers:
@@ -44,11 +44,11 @@ def test_ears_open_while_others_ring(tmp_path: Path) -> None:
 async def test_an_ear_that_is_closed_while_somebody_waits_leaves_nothing_in_the_loop(tmp_path: Path) -> None:
     """The next one to get the number of its descriptor would find an entry of the loop that is not its own."""
     loop = asyncio.get_running_loop()
-    ear = Bell(tmp_path / "headway.db").listen(f"{WATCHER}me")
-    waiting = asyncio.create_task(ear.wait(5.0))
+    subscription = PipeNotifier(tmp_path / "headway.db").subscribe(f"{JOB_CHANNEL}me")
+    waiting = asyncio.create_task(subscription.wait(5.0))
     await asyncio.sleep(0.01)
     waiting.cancel()
-    ear.close()
+    subscription.close()
     first, second = socket.socketpair()
     with first, second:
         for end in (first, second):  # One of them has the number now.
@@ -59,12 +59,12 @@ async def test_an_ear_that_is_closed_while_somebody_waits_leaves_nothing_in_the_
 
 
 async def test_an_ear_that_was_closed_is_polled_no_more(tmp_path: Path) -> None:
-    ear = Bell(tmp_path / "headway.db").listen(f"{WATCHER}me")
-    waiting = asyncio.create_task(ear.wait(5.0))
+    subscription = PipeNotifier(tmp_path / "headway.db").subscribe(f"{JOB_CHANNEL}me")
+    waiting = asyncio.create_task(subscription.wait(5.0))
     await asyncio.sleep(0)
-    number = ear._descriptor
+    number = subscription._descriptor
     waiting.cancel()
-    ear.close()
+    subscription.close()
     await asyncio.gather(waiting, return_exceptions=True)
     assert not asyncio.get_running_loop().remove_reader(number)
 
@@ -79,12 +79,12 @@ def test_a_ring_writes_into_nothing_but_a_pipe(tmp_path: Path) -> None:
         file.write_text("do not touch")
     folder = tmp_path / "headway.db-wake"
     folder.mkdir(mode=0o700)
-    (folder / f"{WATCHER}x").symlink_to(target)
-    os.link(plain, folder / f"{WATCHER}y")
+    (folder / f"{JOB_CHANNEL}x").symlink_to(target)
+    os.link(plain, folder / f"{JOB_CHANNEL}y")
     (folder / "w1").symlink_to(target)
-    bell = Bell(tmp_path / "headway.db")
-    bell.ring_watchers([JOB])
-    bell.ring("w1")
+    notifier = PipeNotifier(tmp_path / "headway.db")
+    notifier.ring_watchers([JOB])
+    notifier.notify("w1")
     assert (target.read_text(), plain.read_text()) == ("do not touch", "do not touch")
 
 
@@ -94,7 +94,7 @@ def test_a_folder_that_others_may_enter_is_refused(tmp_path: Path, mode: int) ->
     folder.mkdir()
     folder.chmod(mode)
     with pytest.raises(StoreError, match=r"must be a folder of the store's owner with mode 0700, but it is d"):
-        Bell(tmp_path / "headway.db").listen("w1")
+        PipeNotifier(tmp_path / "headway.db").subscribe("w1")
     assert list(folder.iterdir()) == []
 
 
@@ -102,7 +102,7 @@ def test_a_link_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir(mode=0o700)
     (tmp_path / "headway.db-wake").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(StoreError, match="must be a folder of the store's owner"):
-        Bell(tmp_path / "headway.db").listen("w1")
+        PipeNotifier(tmp_path / "headway.db").subscribe("w1")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")

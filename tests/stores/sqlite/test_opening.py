@@ -19,7 +19,7 @@ import pytest
 from headway.core.errors import HeadwayError, NotAStore, StoreCorrupt, StoreError, StoreTooNew
 from headway.core.job import State
 from headway.stores.base import FORMAT, OLDEST_READER, OLDEST_WRITER, JobQuery
-from headway.stores.sqlite.own_file import APPLICATION_ID, OwnConnection, migrate
+from headway.stores.sqlite.own_file import APPLICATION_ID, OwnFileConnection, migrate
 from headway.stores.sqlite.statements import MIGRATIONS
 from tests.conformance.builders import a_job, state_of, submit, submit_one
 from tests.stores.sqlite.conftest import OpenFile
@@ -61,10 +61,10 @@ async def test_only_its_owner_may_read_a_store(open_file: OpenFile, path: Path) 
     try:
         store = await open_file(path)
         await submit_one(store)
-        ear = store.listen("watch.test")
+        subscription = store.subscribe("watch.test")
         files = {entry.name: mode(entry) for entry in path.parent.iterdir()}
         pipes = [mode(entry) for entry in path.with_name("headway.db-wake").iterdir()]
-        ear.close()
+        subscription.close()
     finally:
         os.umask(before)
     assert files.pop("headway.db-wake") == 0o700
@@ -94,10 +94,13 @@ async def test_jobs_are_there_when_a_file_is_opened_again(open_file: OpenFile, p
 
 
 async def test_migrating_step_by_step_gives_the_schema_of_a_new_file(tmp_path: Path) -> None:
-    def schema(connection: OwnConnection) -> list[object]:
+    def schema(connection: OwnFileConnection) -> list[object]:
         return list(connection.raw.execute("SELECT type, name, tbl_name, sql FROM sqlite_schema ORDER BY name"))
 
-    fresh, stepped = OwnConnection(tmp_path / "fresh.db", "NORMAL"), OwnConnection(tmp_path / "stepped.db", "NORMAL")
+    fresh, stepped = (
+        OwnFileConnection(tmp_path / "fresh.db", "NORMAL"),
+        OwnFileConnection(tmp_path / "stepped.db", "NORMAL"),
+    )
     numbers = [number for number, _ in MIGRATIONS]
     assert migrate(fresh, tmp_path / "fresh.db") == numbers
     for number in numbers:

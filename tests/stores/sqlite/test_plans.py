@@ -8,7 +8,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from headway.stores.sqlite.own_file import OwnConnection, migrate
+from headway.stores.sqlite.own_file import OwnFileConnection, migrate
 from headway.stores.sqlite.statements import QUERIES
 
 # Tables that grow with the number of jobs. The others have a row for each lease, worker, class or minute.
@@ -41,19 +41,19 @@ ALLOWED = {
 
 
 @pytest.fixture
-def connection(tmp_path: Path) -> OwnConnection:
-    made = OwnConnection(tmp_path / "plans.db", "NORMAL")
+def connection(tmp_path: Path) -> OwnFileConnection:
+    made = OwnFileConnection(tmp_path / "plans.db", "NORMAL")
     migrate(made, tmp_path / "plans.db")
     return made
 
 
-def plan_of(connection: OwnConnection, name: str) -> list[str]:
+def plan_of(connection: OwnFileConnection, name: str) -> list[str]:
     statement = QUERIES[name]
     values = dict.fromkeys(re.findall(r":(\w+)", statement))
     return [row[3] for row in connection.raw.execute("EXPLAIN QUERY PLAN " + statement, values)]
 
 
-def walked(connection: OwnConnection, name: str) -> set[str]:
+def walked(connection: OwnFileConnection, name: str) -> set[str]:
     """Give the large tables that a statement walks from end to end."""
     aliases = dict(re.findall(r"\b(?:FROM|JOIN|INTO|UPDATE)\s+(\w+)(?:\s+AS)?\s+(\w+)", QUERIES[name]))
     tables = {alias: table for table, alias in aliases.items()} | {table: table for table in LARGE}
@@ -62,7 +62,7 @@ def walked(connection: OwnConnection, name: str) -> set[str]:
 
 
 @pytest.mark.parametrize("name", sorted(QUERIES))
-def test_no_statement_walks_a_large_table_without_need(connection: OwnConnection, name: str) -> None:
+def test_no_statement_walks_a_large_table_without_need(connection: OwnFileConnection, name: str) -> None:
     assert walked(connection, name) == ALLOWED.get(name, set())
 
 
@@ -86,18 +86,18 @@ def test_no_statement_walks_a_large_table_without_need(connection: OwnConnection
         ("prune_scan", "SEARCH o USING INTEGER PRIMARY KEY (rowid>?)"),
     ],
 )
-def test_a_statement_begins_with_the_index_it_was_made_for(connection: OwnConnection, name: str, step: str) -> None:
+def test_a_statement_begins_with_the_index_it_was_made_for(connection: OwnFileConnection, name: str, step: str) -> None:
     assert plan_of(connection, name)[0] == step
 
 
 @pytest.mark.parametrize(
     "name", ["claim_head", "delayed_due", "next_due", "find_any", "find_completed", "find_executing"]
 )
-def test_a_statement_in_the_order_of_its_index_sorts_nothing(connection: OwnConnection, name: str) -> None:
+def test_a_statement_in_the_order_of_its_index_sorts_nothing(connection: OwnFileConnection, name: str) -> None:
     assert not [step for step in plan_of(connection, name) if "TEMP B-TREE" in step]
 
 
-def test_a_statement_is_planned_once_whatever_its_values(connection: OwnConnection) -> None:
+def test_a_statement_is_planned_once_whatever_its_values(connection: OwnFileConnection) -> None:
     # Otherwise those whose values could matter to the planner are planned at every execution.
     planned: list[object] = []
 
@@ -113,7 +113,7 @@ def test_a_statement_is_planned_once_whatever_its_values(connection: OwnConnecti
     assert planned == []
 
 
-def test_the_jobs_of_a_worker_are_found_without_a_look_at_any_other_job(connection: OwnConnection) -> None:
+def test_the_jobs_of_a_worker_are_found_without_a_look_at_any_other_job(connection: OwnFileConnection) -> None:
     # R5.77: leases are as many as there are busy slots; jobs are looked up by their numbers.
     for name in ("leases_of", "leases_expired", "renew_held"):
         plan = plan_of(connection, name)

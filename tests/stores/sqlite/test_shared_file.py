@@ -13,8 +13,8 @@ from headway.core.errors import IdempotencyConflict, NotAStore, StoreBusy, Store
 from headway.core.job import ClassKey
 from headway.stores.base import FORMAT, JobQuery, Store
 from headway.stores.sqlite import connection as waist
-from headway.stores.sqlite.caller_connection import Joined
-from headway.stores.sqlite.shared_file import PREFIX, Guest, GuestConnection, migrate_guest, plan_once
+from headway.stores.sqlite.caller_connection import CallerExecutor
+from headway.stores.sqlite.shared_file import PREFIX, SharedFile, SharedFileConnection, migrate_shared_file, plan_once
 from headway.stores.sqlite.statements import QUERIES, TABLES, numbered, prefixed, queries
 from headway.stores.sqlite.store import SqliteStore
 from headway.testing.clock import ManualClock
@@ -34,7 +34,7 @@ def raw(path: Path) -> Iterator[sqlite3.Connection]:
     """A connection to a file with a table of its own and Headway's."""
     made = connect(path)
     made.execute("CREATE TABLE book (title TEXT)")
-    migrate_guest(made, path)
+    migrate_shared_file(made, path)
     yield made
     made.close()
 
@@ -73,7 +73,9 @@ def joined(path: Path, caller: Caller, clock: ManualClock) -> Store:
 
 
 def make_joined(path: Path, caller: Caller, clock: Callable[[], int], namespace: str = "default") -> Store:
-    return SqliteStore(Joined(Guest(path, lambda: (connect(path), lambda: None)), caller), namespace, clock=clock)
+    return SqliteStore(
+        CallerExecutor(SharedFile(path, lambda: (connect(path), lambda: None)), caller), namespace, clock=clock
+    )
 
 
 # ---------------------------------------------------------------------- tables with other names
@@ -107,19 +109,19 @@ def test_nothing_of_headways_is_without_its_prefix(raw: sqlite3.Connection) -> N
 
 def test_migrating_twice_changes_nothing(raw: sqlite3.Connection, path: Path) -> None:
     before = raw.execute("PRAGMA data_version").fetchone(), raw.total_changes
-    assert migrate_guest(raw, path) == []
+    assert migrate_shared_file(raw, path) == []
     assert (raw.execute("PRAGMA data_version").fetchone(), raw.total_changes) == before
 
 
 async def test_missing_and_newer_tables_are_refused_with_what_to_do(path: Path, caller: Caller) -> None:
     empty = connect(path.with_name("empty.db"))
     with pytest.raises(NotAStore, match=r"none of Headway's tables: bring"):
-        Guest(path, lambda: (empty, empty.close)).check(empty)
+        SharedFile(path, lambda: (empty, empty.close)).check(empty)
     empty.close()
     raw = caller.connection()
     raw.execute("UPDATE headway_format SET value = ? WHERE name = 'oldest_writer'", (FORMAT + 1,))
     with pytest.raises(StoreTooNew, match="upgrade Headway"):
-        Guest(path, lambda: (raw, raw.close)).check(raw)
+        SharedFile(path, lambda: (raw, raw.close)).check(raw)
 
 
 async def test_two_connections_that_want_to_write_wait_for_each_other_and_not_for_ever(
@@ -142,7 +144,7 @@ async def test_two_connections_that_want_to_write_wait_for_each_other_and_not_fo
 
 def test_where_python_can_ask_for_it_a_statement_is_planned_once(raw: sqlite3.Connection) -> None:
     plan_once(raw)
-    assert GuestConnection(raw).first("classes_count", 1) == 0
+    assert SharedFileConnection(raw).first("classes_count", 1) == 0
 
 
 # ---------------------------------------------------------------------- joining
@@ -164,17 +166,17 @@ async def test_others_see_it_after_the_callers_commit_and_are_told_then(
 ) -> None:
     other = connect(path)
     elsewhere = make_joined(path, Caller(other), clock)
-    ear = elsewhere.listen("watch.test")
+    subscription = elsewhere.subscribe("watch.test")
     try:
         caller.connection().execute("BEGIN")
         job_id = await submit_one(joined)
         assert await elsewhere.find(JobQuery()) == []
-        assert await ear.wait(0.03) is None
+        assert await subscription.wait(0.03) is None
         caller.commit()
-        assert await ear.wait(5) == [job_id]
+        assert await subscription.wait(5) == [job_id]
         assert [job.job_id for job in await elsewhere.find(JobQuery())] == [job_id]
     finally:
-        ear.close()
+        subscription.close()
         other.close()
 
 
@@ -210,7 +212,7 @@ def _open_joined(folder: Path, namespace: str, clock: Callable[[], int]) -> Stor
     path = folder / "project.db"
     raw = connect(path)
     raw.execute("PRAGMA synchronous = OFF")
-    migrate_guest(raw, path)
+    migrate_shared_file(raw, path)
     return make_joined(path, Caller(raw), clock, namespace)
 
 

@@ -61,7 +61,7 @@ subprocess.run(["mount", "-t", "tmpfs", "-o", "size=6m", "headway-test", str(fol
 
 from headway.core.errors import StoreFull
 from headway.core.job import State
-from headway.core.lease import Answer
+from headway.core.lease import ReportStatus
 from headway.core.policy.retry import Returned
 from headway.stores.base import JobQuery
 from headway.stores.open import open_store
@@ -88,7 +88,7 @@ async def main():
     assert (folder / "headway.db-ballast").exists()
 
     answers = [await end(store, lease, Returned(b"r" * 1_000)) for lease in leases]
-    assert answers == [Answer.OK] * 20, answers
+    assert answers == [ReportStatus.OK] * 20, answers
     assert (await beat(store)).state == "active"
     assert not (folder / "headway.db-ballast").exists()
 

@@ -31,7 +31,7 @@ T = TypeVar("T")
 Tell = Callable[[str, str], None]  # Takes the name of a stream, and text as the program writes it.
 Keep = Callable[[Output], None]  # Takes what a program that failed or was stopped had made by then.
 
-GUARD = Path(__file__).with_name("supervisor.py")
+SUPERVISOR = Path(__file__).with_name("supervisor.py")
 PIECE = 1 << 16
 LAST_BYTES = 1.0  # Seconds that what was said may take to arrive once everybody who could say it is gone.
 TAIL_LINES, TAIL_MAX = 20, 2_000
@@ -72,7 +72,7 @@ class Program:
         program = shutil.which(self.argv[0], path=path)
         if program is None:
             raise CommandFailed(f"program {self.argv[0]!r} not found on this worker (PATH {path})", retriable=False)
-        guard = _Guard.start(self.limits.output, tell)
+        guard = _SupervisorProcess.start(self.limits.output, tell)
         try:
             folder = await guard.folder()
             env = {"PATH": path, "HOME": folder, **self.env}
@@ -94,7 +94,7 @@ class Program:
         finally:
             await guard.gone()
 
-    async def _salvage(self, ended: _Ended, guard: _Guard, folder: str) -> Output:
+    async def _salvage(self, ended: _ProgramExit, guard: _SupervisorProcess, folder: str) -> Output:
         """Return what a program that failed or was stopped had made, as far as a result holds it."""
         found = find_files(folder, self.collect, self.files)
         kept = dict(found)
@@ -103,7 +103,7 @@ class Program:
         output = (await self._made(ended, guard, folder, kept)).cut_to(self.largest)
         return output if len(kept) == len(found) else msgspec.structs.replace(output, cut=True)
 
-    def _judge(self, ended: _Ended, guard: _Guard, found: Mapping[str, int]) -> None:
+    def _judge(self, ended: _ProgramExit, guard: _SupervisorProcess, found: Mapping[str, int]) -> None:
         """Raise what a program's end means, unless it did well."""
         limits, code = self.limits, ended.code
         if ended.problem is not None:
@@ -137,7 +137,9 @@ class Program:
             hint = f" (its memory limit is {memory} bytes)" if memory else " (was there enough memory?)"
         return f"{self.name} was killed by {name}{hint}"
 
-    async def _output(self, ended: _Ended, guard: _Guard, folder: str, found: Mapping[str, int]) -> Output:
+    async def _output(
+        self, ended: _ProgramExit, guard: _SupervisorProcess, folder: str, found: Mapping[str, int]
+    ) -> Output:
         output = await self._made(ended, guard, folder, found)
         if (size := output.size()) > self.largest:
             raise CommandFailed(
@@ -145,7 +147,9 @@ class Program:
             )
         return output
 
-    async def _made(self, ended: _Ended, guard: _Guard, folder: str, found: Mapping[str, int]) -> Output:
+    async def _made(
+        self, ended: _ProgramExit, guard: _SupervisorProcess, folder: str, found: Mapping[str, int]
+    ) -> Output:
         made = partial(Output, exit_code=ended.code, stdout=guard.stdout, stderr=guard.stderr, seconds=ended.seconds)
         if self.artifacts is None:
             return made(files={name: File(content) for name, content in read_files(folder, found).items()})
@@ -153,7 +157,7 @@ class Program:
         return made(files={}, artifacts=await asyncio.to_thread(move_files, folder, found, self.artifacts))
 
 
-class _Ended(NamedTuple):
+class _ProgramExit(NamedTuple):
     """How a program ended. ``problem``: why it could not be started, as an error number."""
 
     code: int = 0
@@ -163,7 +167,7 @@ class _Ended(NamedTuple):
     problem: int | None = None
 
 
-class _Guard:
+class _SupervisorProcess:
     """The guard process of one program, and what the program says."""
 
     def __init__(self, process: subprocess.Popen[bytes], link: socket.socket, most: int, tell: Tell) -> None:
@@ -185,11 +189,11 @@ class _Guard:
         ]
 
     @classmethod
-    def start(cls, most: int, tell: Tell) -> _Guard:
+    def start(cls, most: int, tell: Tell) -> _SupervisorProcess:
         """Start one. Not by asyncio: uvloop would let it inherit files of the worker, and speak to it over sockets."""
         link, theirs = socket.socketpair()
         link.setblocking(False)
-        command = [sys.executable, "-I", "-S", str(GUARD), str(theirs.fileno()), tempfile.gettempdir()]
+        command = [sys.executable, "-I", "-S", str(SUPERVISOR), str(theirs.fileno()), tempfile.gettempdir()]
         try:
             process = subprocess.Popen(  # noqa: S603
                 command,
@@ -221,14 +225,14 @@ class _Guard:
         self._folder = path
         return path
 
-    async def serve(self, spec: bytes) -> _Ended:
+    async def serve(self, spec: bytes) -> _ProgramExit:
         """Let it run the program; every process of that is gone afterwards."""
         with contextlib.suppress(ConnectionError):  # It has died; then there is no line to read either.
             await asyncio.get_running_loop().sock_sendall(self._link, b"%010d%s" % (len(spec), spec))
         self._asked = True
         return await self._end()
 
-    async def stopped(self) -> _Ended | None:
+    async def stopped(self) -> _ProgramExit | None:
         """Stop the program, and return how it ended; None if it never began. Its folder stays."""
         if not self._asked:
             return None
@@ -243,18 +247,18 @@ class _Guard:
         with contextlib.suppress(OSError):
             self._link.send(b"s")
 
-    async def _end(self) -> _Ended:
+    async def _end(self) -> _ProgramExit:
         while True:
             word, *rest = (await self._line()).split(" ")
             if word == "unstartable":
-                return _Ended(problem=int(rest[0]))
+                return _ProgramExit(problem=int(rest[0]))
             if word == "began":
                 self._pid = int(rest[0])
                 continue
             how, code, cpu, seconds = rest
             self._ended = True
             await self._heard()
-            return _Ended(int(code), float(cpu), float(seconds), how == "output")
+            return _ProgramExit(int(code), float(cpu), float(seconds), how == "output")
 
     async def gone(self) -> None:
         """Stop what still runs, and wait until all of it is gone; cancelling this changes nothing but its end."""

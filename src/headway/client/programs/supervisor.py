@@ -89,7 +89,7 @@ def _serve(link: int, folder: bytes, spec: Spec) -> None:
         _say(link, b"unstartable %d" % problem)
         return
     _say(link, b"began %d" % pid)
-    watch = _Watch(pid, folder, None if spec.output is None else spec.output + before)
+    watch = _ProgramWatch(pid, folder, None if spec.output is None else spec.output + before)
     closed = watch.until_ended(link, wake)
     seconds = time.monotonic() - began
     watch.end_all()
@@ -99,7 +99,7 @@ def _serve(link: int, folder: bytes, spec: Spec) -> None:
         closed = not os.read(link, 4_096)
 
 
-class _Watch:
+class _ProgramWatch:
     """Waits for the end of a program, and brings it about."""
 
     def __init__(self, pid: int, folder: bytes, limit: int | None) -> None:

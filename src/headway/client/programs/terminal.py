@@ -15,13 +15,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-ATTENDANT = Path(__file__).with_name("terminal_supervisor.py")
+SUPERVISOR = Path(__file__).with_name("terminal_supervisor.py")
 CHUNK = 32 << 10
 # Nothing of the worker's own environment but these: it may hold passwords.
 PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "USER", "LOGNAME", "SHELL", "TMPDIR")
 
 
-class Talks(Protocol):
+class TerminalSession(Protocol):
     """The part of a session's context that this needs."""
 
     @property
@@ -32,7 +32,7 @@ class Talks(Protocol):
 
 
 async def run_in_terminal(
-    ctx: Talks,
+    ctx: TerminalSession,
     argv: Sequence[str],
     *,
     env: Mapping[str, str] | None = None,
@@ -54,7 +54,7 @@ async def run_in_terminal(
         await terminal.end()
 
 
-async def _attend(ctx: Talks, terminal: _Terminal) -> int:
+async def _attend(ctx: TerminalSession, terminal: _Terminal) -> int:
     """Carry bytes both ways and sizes one way until the program has ended, or the session has."""
     exited = asyncio.ensure_future(terminal.process.wait())
     output = asyncio.ensure_future(_show(ctx, terminal))
@@ -75,18 +75,18 @@ async def _attend(ctx: Talks, terminal: _Terminal) -> int:
         await asyncio.gather(*parts, return_exceptions=True)
 
 
-async def _show(ctx: Talks, terminal: _Terminal) -> None:
+async def _show(ctx: TerminalSession, terminal: _Terminal) -> None:
     while data := await terminal.read():
         await ctx.send(data)
 
 
-async def _type(ctx: Talks, terminal: _Terminal) -> None:
+async def _type(ctx: TerminalSession, terminal: _Terminal) -> None:
     while True:
         message = await ctx.receive()
         await terminal.write(message.encode("utf-8", "replace") if isinstance(message, str) else message)
 
 
-async def _follow_size(ctx: Talks, terminal: _Terminal) -> None:
+async def _follow_size(ctx: TerminalSession, terminal: _Terminal) -> None:
     while True:
         terminal.resize(await ctx.resized())
 
@@ -120,7 +120,7 @@ class _Terminal:
                 sys.executable,
                 "-I",
                 "-S",
-                str(ATTENDANT),
+                str(SUPERVISOR),
                 json.dumps(wanted),
                 stdin=slave,
                 stdout=slave,

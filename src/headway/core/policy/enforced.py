@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
 from headway.core.policy.document import TENANT, Ladder, LimitRule, Policy, Reserve, Rung, TaskRule
-from headway.core.policy.ladder import Floor, fit_rung
+from headway.core.policy.ladder import RunningJobs, fit_rung
 
 SECOND_US = 1_000_000
 PAUSE = "=paused:"  # Begins the keys under which jobs wait that somebody has paused; no limit's key begins so.
@@ -20,7 +20,7 @@ _UNSAID = TaskRule()
 
 
 @dataclass(frozen=True, slots=True)
-class Paused:
+class PauseSet:
     """What must not start: everything, or these."""
 
     everything: bool = False
@@ -38,7 +38,7 @@ class Paused:
         ]
 
 
-def pausing(lane: str | None, task: str | None, tenant: str | None) -> Callable[[Paused], Paused]:
+def pausing(lane: str | None, task: str | None, tenant: str | None) -> Callable[[PauseSet], PauseSet]:
     """Give the change that pauses these, or everything if none is named."""
     if lane is None and task is None and tenant is None:
         return lambda paused: replace(paused, everything=True)
@@ -50,10 +50,10 @@ def pausing(lane: str | None, task: str | None, tenant: str | None) -> Callable[
     )
 
 
-def resuming(lane: str | None, task: str | None, tenant: str | None) -> Callable[[Paused], Paused]:
+def resuming(lane: str | None, task: str | None, tenant: str | None) -> Callable[[PauseSet], PauseSet]:
     """Give the change that resumes these, or everything that was paused in any way if none is named."""
     if lane is None and task is None and tenant is None:
-        return lambda _: Paused()
+        return lambda _: PauseSet()
     return lambda paused: replace(
         paused,
         lanes=tuple(known for known in paused.lanes if known != lane),
@@ -67,7 +67,7 @@ def _with(known: tuple[str, ...], name: str | None) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class EnforcedRules:
     """What a store checks. Kept in parts, each written by whoever knows it; ``join`` makes one of them."""
 
     limits: Mapping[str, LimitRule] = field(default_factory=dict)
@@ -76,12 +76,12 @@ class Rules:
     default_weight: float = 1
     weights: Mapping[str, float] = field(default_factory=dict)
     costs_us: Mapping[str, int] = field(default_factory=dict)  # Expected microseconds by task.
-    paused: Paused = field(default_factory=Paused)
+    paused: PauseSet = field(default_factory=PauseSet)
 
 
-def rules_of(policy: Policy) -> Rules:
+def rules_of(policy: Policy) -> EnforcedRules:
     """Give the part of a policy that a store must know."""
-    return Rules(
+    return EnforcedRules(
         limits=dict(policy.limits),
         rungs=policy.ladder.rungs,
         pool_reserve=policy.reserve if policy.reserve.scope == "pool" else None,
@@ -90,9 +90,9 @@ def rules_of(policy: Policy) -> Rules:
     )
 
 
-def join(parts: Iterable[Rules]) -> Rules:
+def join(parts: Iterable[EnforcedRules]) -> EnforcedRules:
     """Make one of the parts; where two name the same limit, the later stands."""
-    whole = Rules()
+    whole = EnforcedRules()
     for part in parts:
         whole = replace(
             whole,
@@ -102,12 +102,12 @@ def join(parts: Iterable[Rules]) -> Rules:
             default_weight=part.default_weight if part.default_weight != 1 else whole.default_weight,
             weights={**whole.weights, **part.weights},
             costs_us={**whole.costs_us, **part.costs_us},
-            paused=part.paused if part.paused != Paused() else whole.paused,
+            paused=part.paused if part.paused != PauseSet() else whole.paused,
         )
     return whole
 
 
-def lets_start(old: Rules, new: Rules) -> bool:
+def lets_start(old: EnforcedRules, new: EnforcedRules) -> bool:
     """Tell whether new rules may let a job start that the old ones held back: costs and weights never do."""
     return any(getattr(old, name) != getattr(new, name) for name in ("limits", "rungs", "pool_reserve", "paused"))
 
@@ -141,15 +141,15 @@ def counter_name(name: str) -> str:
     return name.replace("=", "%3D")
 
 
-class Rulebook:
+class RuleIndex:
     """Rules, made quick to ask. It changes nothing and remembers only what follows from the rules."""
 
-    def __init__(self, rules: Rules = Rules()) -> None:  # noqa: B008  (it is frozen)
+    def __init__(self, rules: EnforcedRules = EnforcedRules()) -> None:  # noqa: B008  (it is frozen)
         self.rules = rules
         self.ladder = Ladder(rules.rungs)
         self._by_task: dict[str, tuple[tuple[str, LimitRule], ...]] = {}
         # Whether no job is held back but by keys of its own.
-        self.binds_nobody = not (rules.limits or rules.paused.tasks or rules.paused.tenants)
+        self.has_no_limits = not (rules.limits or rules.paused.tasks or rules.paused.tenants)
 
     def keys(self, task: str, tenant: str | None, bound: Iterable[str] = ()) -> list[tuple[str, LimitRule]]:
         """Give the counters that a job needs room in, with their rules: pauses first, then caps, then rates.
@@ -174,7 +174,7 @@ class Rulebook:
             limited.sort(key=lambda pair: (pair[1].count is not None, pair[0]))
         return found + limited
 
-    def binds(self, task: str, tenant: str | None) -> bool:
+    def may_limit(self, task: str, tenant: str | None) -> bool:
         """Tell whether a job with no bound keys may be held back by any rule of this book."""
         paused = self.rules.paused
         return bool(self._of_task(task)) or task in paused.tasks or tenant in paused.tenants
@@ -192,14 +192,14 @@ class Rulebook:
             self._by_task[task] = known
         return known
 
-    def shuts(self, lane: str) -> bool:
+    def lane_paused(self, lane: str) -> bool:
         """Tell whether a whole lane is paused."""
         paused = self.rules.paused
         return paused.everything or lane in paused.lanes
 
-    def blocks(self, lane: str, rung: str | None, floor: Floor | None) -> str | None:
+    def blocked_reason(self, lane: str, rung: str | None, floor: RunningJobs | None) -> str | None:
         """Say why no job of a lane and rung can start now, whatever a worker does."""
-        if self.shuts(lane):
+        if self.lane_paused(lane):
             return "paused"
         return None if fit_rung(self.ladder, floor, rung)[0] else "ladder"
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from math import sqrt
 from typing import NamedTuple
 
-from headway.core.diagnostics import AHEAD_COUNTED, LimitView, Standing, Survey
-from headway.core.distributions import Comers, Known, Lengths
+from headway.core.diagnostics import AHEAD_COUNTED, JobDiagnostics, LimitView, QueueDiagnostics
+from headway.core.distributions import LaneArrivals, Lengths, Model
 from headway.core.job import ClassKey, State
 from headway.core.policy.document import Policy
-from headway.core.policy.enforced import PAUSE, Paused, Rulebook
-from headway.core.policy.fluid_model import Flow, Run, declared
-from headway.core.policy.positions import Places, waiting_in
+from headway.core.policy.enforced import PAUSE, PauseSet, RuleIndex
+from headway.core.policy.fluid_model import FluidRun, LaneFlow, declared
+from headway.core.policy.positions import QueuePositions, waiting_in
 from headway.core.policy.slot_release import POINTS
 from headway.core.snapshot import ClassView
 from headway.core.worker import TASK
@@ -54,23 +54,23 @@ class Spot(NamedTuple):
     limits: tuple[LimitView, ...] = ()
 
 
-def estimate(standing: Standing, policy: Policy, known: Known) -> Estimate | None:
+def estimate(diagnosis: JobDiagnostics, policy: Policy, known: Model) -> Estimate | None:
     """Say when a job will start; None once it has begun or ended."""
-    if standing.job.state is not State.QUEUED:
+    if diagnosis.job.state is not State.QUEUED:
         return None
-    return Forecast(standing.survey, policy, known).of(spot_of(standing))
+    return Forecast(diagnosis.queue, policy, known).of(spot_of(diagnosis))
 
 
-def spot_of(standing: Standing, survey: Survey | None = None) -> Spot:
-    """Give where a job stands. ``survey``: one that has counted longer lines than the standing's own."""
-    job, survey = standing.job, survey or standing.survey
+def spot_of(diagnosis: JobDiagnostics, queue: QueueDiagnostics | None = None) -> Spot:
+    """Give where a job stands. ``diagnose``: one that has counted longer lines than the standing's own."""
+    job, queue = diagnosis.job, queue or diagnosis.queue
     key = ClassKey(job.lane, job.needs, job.rung)
-    ahead, own = standing.ahead, standing.ahead_own if standing.fair else None
+    ahead, own = diagnosis.ahead, diagnosis.ahead_own if diagnosis.fair else None
     if ahead >= AHEAD_COUNTED and job.parked is None:
-        view = next((view for view in survey.snapshot.classes if view.key == key), None)
-        ahead = _beyond(ahead, job.eligible_at, view, survey.now_at)
+        view = next((view for view in queue.snapshot.classes if view.key == key), None)
+        ahead = _beyond(ahead, job.eligible_at, view, queue.now_at)
         own = own if own is None or own < AHEAD_COUNTED else ahead
-    return Spot(key, job.task, job.tenant, ahead, own, job.due_at, job.parked, standing.limits)
+    return Spot(key, job.task, job.tenant, ahead, own, job.due_at, job.parked, diagnosis.limits)
 
 
 def _beyond(counted: int, eligible_at: int | None, view: ClassView | None, now_at: int) -> int:
@@ -84,16 +84,16 @@ def _beyond(counted: int, eligible_at: int | None, view: ClassView | None, now_a
 class Forecast:
     """What one picture tells of all jobs in it. The runs behind it are made once, for whoever asks first."""
 
-    def __init__(self, survey: Survey, policy: Policy, known: Known) -> None:
-        self.survey = survey
-        self.book = Rulebook(survey.rules)
+    def __init__(self, queue: QueueDiagnostics, policy: Policy, known: Model) -> None:
+        self.queue = queue
+        self.rule_index = RuleIndex(queue.rules)
         self._policy = policy
         self._known = known
-        self.places = Places(survey.snapshot, policy, survey.workers)
-        self._runs: dict[tuple[str, ...], Run] = {}
+        self.places = QueuePositions(queue.snapshot, policy, queue.workers)
+        self._runs: dict[tuple[str, ...], FluidRun] = {}
         self._made: dict[Spot, Estimate] = {}
         self._views: dict[str, list[ClassView]] = {}
-        for view in survey.snapshot.classes:
+        for view in queue.snapshot.classes:
             self._views.setdefault(view.key.lane, []).append(view)
 
     def near(self, spot: Spot) -> Estimate:
@@ -109,11 +109,11 @@ class Forecast:
     def of(self, spot: Spot) -> Estimate:
         """Say when the job at a spot will start, and how many before it."""
         key = spot.key
-        delayed = spot.due_at is not None and spot.due_at > self.survey.now_at
-        waiting = waiting_in(self.survey.snapshot, key)
+        delayed = spot.due_at is not None and spot.due_at > self.queue.now_at
+        waiting = waiting_in(self.queue.snapshot, key)
         ahead = waiting if delayed or spot.parked is not None else spot.ahead
         position = self.places.of(key, ahead)
-        if is_paused(spot, self.survey.rules.paused):
+        if is_paused(spot, self.queue.rules.paused):
             return Estimate(position=position)
         run = self._run(spot)
         flow = run.flows.get(key.lane)
@@ -128,27 +128,27 @@ class Forecast:
             return Estimate(position=position)
         return Estimate(round(p50, 2), round(max(p50, p90), 2), position, run.basis)
 
-    def _run(self, spot: Spot) -> Run:
+    def _run(self, spot: Spot) -> FluidRun:
         needs = (
             *(need for need in spot.key.needs if not need.startswith(TASK)),
             *([f"{TASK}{spot.task}"] if spot.task else []),
         )
         run = self._runs.get(needs)
         if run is None:
-            run = self._runs[needs] = Run(self.survey, self._policy, self._known, needs)
+            run = self._runs[needs] = FluidRun(self.queue, self._policy, self._known, needs)
         return run
 
     # ------------------------------------------------------------------ in the line
 
-    def _waiting(self, run: Run, flow: Flow, spot: Spot) -> tuple[float, float]:
+    def _waiting(self, run: FluidRun, flow: LaneFlow, spot: Spot) -> tuple[float, float]:
         before = 0.0 if spot.parked is not None else self._in_lane(spot)
         comers = None if spot.own is None or spot.parked is not None else self._known.comers(spot.key.lane)
         solve = _Solve(run, flow, before, comers, spot.tenant or "", spot.own or 0)
         return solve.when(HALF), solve.when(MOST)
 
-    def _delayed(self, run: Run, flow: Flow, spot: Spot) -> tuple[float, float]:
+    def _delayed(self, run: FluidRun, flow: LaneFlow, spot: Spot) -> tuple[float, float]:
         """Let a job join the line when it is due: behind what waits by then, unless tenants share it."""
-        due = max(0.0, ((spot.due_at or 0) - self.survey.now_at) / 1_000)
+        due = max(0.0, ((spot.due_at or 0) - self.queue.now_at) / 1_000)
         while run.times[-1] < due and run.go_on():
             pass
         before = _at(run.times, flow.curve, due) + (_at(run.times, flow.queue, due) if spot.own is None else 0.0)
@@ -169,7 +169,7 @@ class Forecast:
 
     def _held(self, spot: Spot) -> Iterable[tuple[float, float] | None]:
         """Give when each limit lets it start; None for one of which nothing is known."""
-        now_at = self.survey.now_at
+        now_at = self.queue.now_at
         for view in spot.limits:
             if view.key.startswith(PAUSE):
                 continue
@@ -180,7 +180,7 @@ class Forecast:
                 yield wait, wait
             if rule.concurrency is not None and view.used >= rule.concurrency:
                 lengths = self._known.task(spot.task, spot.key.lane)
-                holders = [job for job in self.survey.executing if view.key in job.held]
+                holders = [job for job in self.queue.executing if view.key in job.held]
                 yield self._room(
                     lengths, [(job.task, job.lane, job.started_at) for job in holders], rule.concurrency, turn
                 )
@@ -195,13 +195,13 @@ class Forecast:
             return None
         points: list[float] = []
         for found, started_at in known:
-            elapsed = max(0.0, (self.survey.now_at - started_at) / 1_000)
+            elapsed = max(0.0, (self.queue.now_at - started_at) / 1_000)
             points += found.left(elapsed, POINTS) if found is not None else []
         return _in_turn(sorted(points), lengths, turn)
 
     def _on_the_ladder(self, spot: Spot) -> tuple[float, float] | None:
         """Wait for a running job of its rung, or a longer one, to end: any moment until its budget is used up."""
-        floor, ladder = self.survey.snapshot.floor, self._policy.ladder
+        floor, ladder = self.queue.snapshot.floor, self._policy.ladder
         lengths = self._known.task(spot.task, spot.key.lane) or declared(self._policy, [spot.key])
         if floor is None or lengths is None or len(floor.counts) != len(ladder.rungs):
             return None
@@ -220,7 +220,9 @@ class Forecast:
 class _Solve:
     """Finds the moment at which a lane has started a job with so many before it, and those that overtake it."""
 
-    def __init__(self, run: Run, flow: Flow, before: float, comers: Comers | None, tenant: str, own: int) -> None:
+    def __init__(
+        self, run: FluidRun, flow: LaneFlow, before: float, comers: LaneArrivals | None, tenant: str, own: int
+    ) -> None:
         self._run = run
         self._flow = flow
         self._before = before
@@ -265,7 +267,7 @@ def _at(times: Sequence[float], values: Sequence[float], moment: float) -> float
     return values[at - 1] + (values[at] - values[at - 1]) * part
 
 
-def is_paused(spot: Spot, paused: Paused) -> bool:
+def is_paused(spot: Spot, paused: PauseSet) -> bool:
     """Tell whether somebody holds such jobs back."""
     return (
         paused.everything

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from math import exp, inf
 
-from headway.core.diagnostics import Executing, Survey
-from headway.core.distributions import Known, Lengths, doubt, up_to
+from headway.core.diagnostics import QueueDiagnostics, RunningJob
+from headway.core.distributions import Lengths, Model, doubt, up_to
 from headway.core.job import ClassKey
 from headway.core.policy.document import ELASTIC, INTERACTIVE, Lane, Policy
 from headway.core.policy.lanes import competitions, lane_of, risen_level
-from headway.core.policy.slot_release import POINTS, Ends
+from headway.core.policy.slot_release import POINTS, SlotReleases
 from headway.core.snapshot import ClassView, Snapshot
-from headway.core.worker import Worker, WorkerState, serves
+from headway.core.worker import WorkerInfo, WorkerState, serves
 
 GROWTH = 0.2  # How long a step is, beside the time before it.
 STEPS_MAX = 300
@@ -28,7 +28,7 @@ _UNKNOWN = up_to(1.0)
 _NONE = 1e-9
 
 
-class Flow:
+class LaneFlow:
     """A lane in the run: its jobs that wait, that come, that run, and that could have started by each moment."""
 
     __slots__ = (
@@ -37,7 +37,7 @@ class Flow:
         "weight",
     )  # fmt: skip
 
-    def __init__(self, name: str, lane: Lane, lengths: Lengths, known: Known, waiting: float, oldest_ms: int) -> None:
+    def __init__(self, name: str, lane: Lane, lengths: Lengths, known: Model, waiting: float, oldest_ms: int) -> None:
         self.name = name
         self.lane = lane
         self.weight = lane.weight
@@ -64,7 +64,7 @@ class Flow:
         self.queue: list[float] = []  # and how many wait.
 
 
-class Run:
+class FluidRun:
     """One run, for the workers that can serve some needs. It goes on only as far as somebody asks.
 
     Rule 1: a running job ends when jobs of its task do that have run as long; slots then come free.
@@ -74,15 +74,15 @@ class Run:
     Rule 4: jobs go on coming as they came. Those of better lanes go first, those of bursts once one is likely.
     """
 
-    def __init__(self, survey: Survey, policy: Policy, known: Known, needs: tuple[str, ...]) -> None:
+    def __init__(self, queue: QueueDiagnostics, policy: Policy, known: Model, needs: tuple[str, ...]) -> None:
         self._policy = policy
-        self._now_at = survey.now_at
-        live = [worker for worker in survey.workers if worker.state is WorkerState.ACTIVE]
+        self._now_at = queue.now_at
+        live = [worker for worker in queue.workers if worker.state is WorkerState.ACTIVE]
         able = [worker for worker in live if serves(needs, frozenset(worker.offers))]
         self.slots = sum(worker.slots for worker in able)
         self.basis = "learned"
         self.times = [0.0]
-        self.flows: dict[str, Flow] = {}
+        self.flows: dict[str, LaneFlow] = {}
         if not self.slots:
             return
         self._kept = _kept(policy, able, self.slots)
@@ -90,16 +90,16 @@ class Run:
         offers = frozenset(offer for worker in able for offer in worker.offers)
         ids = {worker.worker_id for worker in able}
         running: dict[str, list[float]] = {}
-        for job in survey.executing:
+        for job in queue.executing:
             if job.worker_id in ids:
                 running.setdefault(job.lane, []).append(max(0.0, (self._now_at - job.started_at) / 1_000))
-        self._make_flows(survey.snapshot, policy, known, live, offers, running)
-        self._make_points([job for job in survey.executing if job.worker_id in ids], known)
+        self._make_flows(queue.snapshot, policy, known, live, offers, running)
+        self._make_points([job for job in queue.executing if job.worker_id in ids], known)
         self._all = list(self.flows.values())
         # A job that starts in the reserve is followed by another once it has ended, not from its first moment on.
         self._late = max((_late(flow.lengths) for flow in self._all if flow.apart), default=0.0)
         self._aging = [flow for flow in self._all if flow.lane.promote_after_ms]
-        self._groups: list[tuple[list[Flow], list[Flow]]] = []
+        self._groups: list[tuple[list[LaneFlow], list[LaneFlow]]] = []
         self._levels: list[int] | None = None
         self._first = min(1.0, max(1e-3, min(flow.mean for flow in self._all) / 4))
         self._begin()
@@ -117,8 +117,8 @@ class Run:
         self,
         snapshot: Snapshot,
         policy: Policy,
-        known: Known,
-        live: Sequence[Worker],
+        known: Model,
+        live: Sequence[WorkerInfo],
         offers: frozenset[str],
         running: Mapping[str, Sequence[float]],
     ) -> None:
@@ -136,14 +136,14 @@ class Run:
             waiting = sum(view.waiting * self._part(view.key, live) for view in views)
             since_at = min((view.oldest_at for view in views if view.oldest_at is not None), default=self._now_at)
             lane = lane_of(policy, name)
-            flow = Flow(name, lane, lengths or _UNKNOWN, known, waiting, max(0, self._now_at - since_at))
+            flow = LaneFlow(name, lane, lengths or _UNKNOWN, known, waiting, max(0, self._now_at - since_at))
             flow.rough = doubt(flow.lengths.count) if learned else 0.0
             if self._kept and name in policy.reserve.lanes:
                 flow.apart = True
                 flow.overflow = _overflow(flow.rate * flow.mean, self._kept)
             self.flows[name] = flow
 
-    def _part(self, key: ClassKey, live: Sequence[Worker]) -> float:
+    def _part(self, key: ClassKey, live: Sequence[WorkerInfo]) -> float:
         """Give the part of a class that falls to these workers, where others serve it too."""
         if not key.needs:  # Whoever could run any of it does not know all its tasks, perhaps.
             return 1.0
@@ -151,7 +151,7 @@ class Run:
             1.0, self.slots / sum(worker.slots for worker in live if serves(key.needs, frozenset(worker.offers)))
         )
 
-    def _make_points(self, running: Iterable[Executing], known: Known) -> None:
+    def _make_points(self, running: Iterable[RunningJob], known: Model) -> None:
         """Find when slots come free: those that are anybody's, and those of the reserve."""
         favoured: list[list[float]] = []
         others: list[list[float]] = []
@@ -165,8 +165,8 @@ class Run:
             left = lengths.left(max(0.0, (self._now_at - job.started_at) / 1_000), POINTS)
             (favoured if job.lane in self._policy.reserve.lanes else others).append(left)
         favoured.sort(key=sum, reverse=True)
-        self._common = Ends(favoured[self._kept :] + others, self._open)
-        self._apart = Ends(favoured[: self._kept], self._kept)
+        self._common = SlotReleases(favoured[self._kept :] + others, self._open)
+        self._apart = SlotReleases(favoured[: self._kept], self._kept)
 
     def _trust(self, basis: str) -> None:
         if self.basis != "unknown":
@@ -237,7 +237,7 @@ class Run:
                 flow.filled = 0.0
 
     @staticmethod
-    def _fill(flow: Flow, length: float) -> None:
+    def _fill(flow: LaneFlow, length: float) -> None:
         """Let jobs run that have started in a step: the longer it is, the more of them have come some way."""
         mixed = [
             part * mean / stages * _passing(length * stages / mean, stages)[1][-1] if length else part
@@ -251,7 +251,7 @@ class Run:
             for stage, chance in enumerate(chances):
                 running[stage] += scale * chance
 
-    def _serve(self, natives: Sequence[Flow], joined: Sequence[Flow], supply: list[float]) -> None:
+    def _serve(self, natives: Sequence[LaneFlow], joined: Sequence[LaneFlow], supply: list[float]) -> None:
         """Let lanes that compete start what they have. ``supply``: slots that came free, and seconds in them.
 
         Lanes that have joined get no more than goes with what the natives of the level take.
@@ -291,7 +291,7 @@ class Run:
             for natives, joined in order
         ]
 
-    def _age_ms(self, flow: Flow, now: float) -> int:
+    def _age_ms(self, flow: LaneFlow, now: float) -> int:
         """Give how long the oldest job of a lane has waited by then, if they came one by one."""
         if flow.waiting < LAST:
             return 0
@@ -383,7 +383,7 @@ def _late(lengths: Lengths) -> float:
     return 0.5 * max(0.0, lengths.mean - lengths.variance / lengths.mean) if lengths.mean else 0.0
 
 
-def _kept(policy: Policy, able: Sequence[Worker], slots: int) -> int:
+def _kept(policy: Policy, able: Sequence[WorkerInfo], slots: int) -> int:
     reserve = policy.reserve
     if not reserve.lanes:
         return 0

@@ -15,7 +15,7 @@ from headway.core.job import JobId
 from headway.core.policy.document import ELASTIC, HALTED, INTERACTIVE, Ladder
 
 
-class Elastic(NamedTuple):
+class ElasticJob(NamedTuple):
     """A running job that may be lowered, and the rung it is assigned now."""
 
     job_id: JobId
@@ -23,7 +23,7 @@ class Elastic(NamedTuple):
     started_at: int
 
 
-class Session(NamedTuple):
+class RunningSession(NamedTuple):
     """A running interactive session. ``stopping``: it was told to, and holds its slot until it has."""
 
     job_id: JobId
@@ -31,14 +31,14 @@ class Session(NamedTuple):
     stopping: bool = False
 
 
-class Amendment(NamedTuple):
+class Preemption(NamedTuple):
     """A change to a running job: lower it to a rung, or halt it (no rung)."""
 
     job_id: JobId
     rung: str | None
 
 
-class Grant(NamedTuple):
+class RunBudget(NamedTuple):
     """How long a running job may run: by the rung it is assigned now."""
 
     job_id: JobId
@@ -46,7 +46,7 @@ class Grant(NamedTuple):
     budget_ms: int
 
 
-class Floor(NamedTuple):
+class RunningJobs(NamedTuple):
     """What runs, as the ladder sees it, and whom room could be taken from.
 
     ``counts`` are the jobs by assigned rung, elastic ones too; a session counts at the shortest.
@@ -55,16 +55,16 @@ class Floor(NamedTuple):
     slots: int
     free: int
     counts: tuple[int, ...]
-    elastic: tuple[Elastic, ...] = ()
-    sessions: tuple[Session, ...] = ()
+    elastic: tuple[ElasticJob, ...] = ()
+    sessions: tuple[RunningSession, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Cycle:
+class LadderDecision:
     """What one run of the cycle decided: who starts (the place in the queue and the rung), and what is amended."""
 
     starts: tuple[tuple[int, int], ...] = ()
-    amendments: tuple[Amendment, ...] = ()
+    amendments: tuple[Preemption, ...] = ()
     stopping: bool = False  # A halted session will free its slot once it has stopped.
 
 
@@ -112,7 +112,7 @@ def counts_on(ladder: Ladder, name: str | None) -> bool:
     return bool(ladder.rungs) and (name == INTERACTIVE or rung_index(ladder, name) is not None)
 
 
-def fit_rung(ladder: Ladder, floor: Floor | None, name: str | None) -> tuple[bool, str | None]:
+def fit_rung(ladder: Ladder, floor: RunningJobs | None, name: str | None) -> tuple[bool, str | None]:
     """Tell whether the ladder lets a job of this rung start, and which rung it is then assigned."""
     if name == INTERACTIVE:
         fits = floor is None or not ladder.rungs or full_limit(ladder, floor.counts, floor.slots, 0) is None
@@ -134,40 +134,42 @@ def budget_of(ladder: Ladder, name: str | None) -> int | None:
     return None if rung is None else rung.length_ms
 
 
-def see_floor(ladder: Ladder, slots: int, running: Iterable[tuple[JobId, str | None, str | None, int]]) -> Floor:
+def summarize_running(
+    ladder: Ladder, slots: int, running: Iterable[tuple[JobId, str | None, str | None, int]]
+) -> RunningJobs:
     """Picture what runs from the leases: each one's job, the rung it asked for, the one assigned, and its start."""
     counts = [0] * len(ladder.rungs)
-    elastic: list[Elastic] = []
-    sessions: list[Session] = []
+    elastic: list[ElasticJob] = []
+    sessions: list[RunningSession] = []
     total = 0
     for job_id, rung, assigned, started_at in running:
         total += 1
         index = None if assigned is None else rung_index(ladder, assigned)
         if rung == INTERACTIVE:
-            sessions.append(Session(job_id, started_at, stopping=assigned == HALTED))
+            sessions.append(RunningSession(job_id, started_at, stopping=assigned == HALTED))
             index = 0 if ladder.rungs else None
         if index is not None:
             counts[index] += 1
             if rung == ELASTIC:
-                elastic.append(Elastic(job_id, index, started_at))
-    return Floor(slots, slots - total, tuple(counts), tuple(elastic), tuple(sessions))
+                elastic.append(ElasticJob(job_id, index, started_at))
+    return RunningJobs(slots, slots - total, tuple(counts), tuple(elastic), tuple(sessions))
 
 
-def add_start(ladder: Ladder, floor: Floor, assigned: str | None) -> Floor:
+def add_start(ladder: Ladder, floor: RunningJobs, assigned: str | None) -> RunningJobs:
     """Count one more start; a session is assigned no rung and counts at the shortest."""
     index = (assigned and rung_index(ladder, assigned)) or 0
     counts = tuple(count + (place == index) for place, count in enumerate(floor.counts))
     return floor._replace(counts=counts, free=floor.free - 1)
 
 
-def grants(ladder: Ladder, running: Iterable[tuple[JobId, str | None, str | None]]) -> list[Grant]:
+def grants(ladder: Ladder, running: Iterable[tuple[JobId, str | None, str | None]]) -> list[RunBudget]:
     """Say how long jobs may run, of those (job, rung asked for, rung assigned) that can be lowered or halted."""
-    found: list[Grant] = []
+    found: list[RunBudget] = []
     for job_id, rung, assigned in running:
         if assigned is not None and rung in (ELASTIC, INTERACTIVE):
             budget_ms = budget_of(ladder, assigned)
             if budget_ms is not None:
-                found.append(Grant(job_id, assigned, budget_ms))
+                found.append(RunBudget(job_id, assigned, budget_ms))
     return found
 
 
@@ -185,7 +187,7 @@ def amended(ladder: Ladder, rung: str | None, assigned: str | None, wanted: str 
     return wanted if lower else None
 
 
-def cycle(ladder: Ladder, floor: Floor, queue: Sequence[str], *, chance: float = 0.0) -> Cycle:
+def cycle(ladder: Ladder, floor: RunningJobs, queue: Sequence[str], *, chance: float = 0.0) -> LadderDecision:
     """Run the cycle over a queue of rungs, first come first, until nothing more can start.
 
     For the first job not ignored, from the longest rung down: if a limit it counts against is reached, an elastic job
@@ -210,17 +212,17 @@ def cycle(ladder: Ladder, floor: Floor, queue: Sequence[str], *, chance: float =
             continue
         if full == 0 or state.free <= 0:
             stopping = state.make_slots(state.wanted([_index(ladder, queue[other]) for other in waiting]))
-            return Cycle(tuple(starts), tuple(state.amendments), stopping)
+            return LadderDecision(tuple(starts), tuple(state.amendments), stopping)
         rung = head
         if queue[place] == ELASTIC:
             rung = longest(ladder, state.counts, floor.slots) or 0
         state.start(rung)
         starts.append((place, rung))
         waiting.remove(place)
-    return Cycle(tuple(starts), tuple(state.amendments))
+    return LadderDecision(tuple(starts), tuple(state.amendments))
 
 
-def admit(ladder: Ladder, floor: Floor, *, chance: float = 0.0) -> tuple[bool, tuple[Amendment, ...]]:
+def admit(ladder: Ladder, floor: RunningJobs, *, chance: float = 0.0) -> tuple[bool, tuple[Preemption, ...]]:
     """Admit an interactive session if a slot is free, else deny it and lower one elastic job by a rung."""
     state = _State(ladder, floor, chance)
     if floor.free > 0 and (not ladder.rungs or full_limit(ladder, floor.counts, floor.slots, 0) is None):
@@ -234,7 +236,7 @@ def admit(ladder: Ladder, floor: Floor, *, chance: float = 0.0) -> tuple[bool, t
 class _State:
     """The floor while a cycle changes it."""
 
-    def __init__(self, ladder: Ladder, floor: Floor, chance: float) -> None:
+    def __init__(self, ladder: Ladder, floor: RunningJobs, chance: float) -> None:
         self._ladder = ladder
         self._chance = chance
         self._slots = floor.slots
@@ -245,9 +247,9 @@ class _State:
         self.free = floor.free
 
     @property
-    def amendments(self) -> list[Amendment]:
-        named = [Amendment(job_id, self._ladder.rungs[rung].name) for job_id, rung in self._lowered.items()]
-        return named + ([Amendment(self._halted, None)] if self._halted is not None else [])
+    def amendments(self) -> list[Preemption]:
+        named = [Preemption(job_id, self._ladder.rungs[rung].name) for job_id, rung in self._lowered.items()]
+        return named + ([Preemption(self._halted, None)] if self._halted is not None else [])
 
     _halted: JobId | None = None
 
@@ -255,7 +257,7 @@ class _State:
         self.counts[rung] += 1
         self.free -= 1
 
-    def victim(self, rung: int) -> Elastic | None:
+    def victim(self, rung: int) -> ElasticJob | None:
         """Choose an elastic job at this rung or longer: the longest first, then by the policy's rule."""
         able = [job for job in self._elastic if job.rung >= rung]
         if not able:
@@ -264,7 +266,7 @@ class _State:
         able = sorted((job for job in able if job.rung == top), key=lambda job: (-job.started_at, job.job_id))
         return able[int(self._chance * len(able))] if self._ladder.victim == "random" else able[0]
 
-    def lower(self, job: Elastic, rung: int) -> None:
+    def lower(self, job: ElasticJob, rung: int) -> None:
         """Its place on the longer rungs is free at once."""
         self.counts[job.rung] -= 1
         self.counts[rung] += 1

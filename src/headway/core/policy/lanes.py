@@ -7,9 +7,9 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import ceil
 
-from headway.core.job import ClassKey, Job
+from headway.core.job import ClassKey, JobRecord
 from headway.core.policy.document import Lane, Policy
-from headway.core.policy.ladder import Amendment, cycle, rung_index
+from headway.core.policy.ladder import Preemption, cycle, rung_index
 from headway.core.policy.shares import Sharer, Shares, share_out
 from headway.core.snapshot import ClassView, Plan, Snapshot, Take
 from headway.core.worker import serves
@@ -18,7 +18,7 @@ from headway.core.worker import serves
 _FORGOTTEN = Lane(level=1_000_000, weight=1, max_retries=0, timeout_ms=0)
 
 
-class Clocks:
+class ShareClocks:
     """The clocks of a claimer: of the lanes that share a level, and of the classes that share a lane.
 
     ``offset`` in [0, 1) is random, so that many workers which claim little do not all begin with the same lane.
@@ -55,7 +55,7 @@ class Clocks:
 
 
 @dataclass(slots=True)
-class Line:
+class LaneView:
     """A lane as a plan sees it: its classes, and what of them could start now."""
 
     name: str
@@ -73,7 +73,7 @@ def plan(
     free_below: int,
     offers: frozenset[str],
     policy: Policy,
-    clocks: Clocks | None = None,
+    clocks: ShareClocks | None = None,
 ) -> Plan:
     """Say what a worker with so many free slots should claim, in order.
 
@@ -87,7 +87,7 @@ def plan(
     lines = _lines(snapshot, offers, policy)
     if free <= 0:
         return Plan()
-    clocks = clocks or Clocks()
+    clocks = clocks or ShareClocks()
     below = max(0, min(free, free_below))
     takes = _serve(lines, free, snapshot.now_at, policy, clocks)
     leave_free = policy.reserve.rule == "leave_free"
@@ -96,7 +96,7 @@ def plan(
 
 def make_room(
     snapshot: Snapshot, *, offers: frozenset[str], policy: Policy, chance: float = 0.0
-) -> tuple[Amendment, ...]:
+) -> tuple[Preemption, ...]:
     """Name the running jobs that are to make room where the ladder, or want of a slot, holds back jobs served here.
 
     The ladder's cycle is run over what waits on it, in the order of service; ``chance`` in [0, 1) chooses among those
@@ -113,14 +113,14 @@ def make_room(
     return cycle(ladder, floor, queue, chance=chance).amendments if queue else ()
 
 
-def service_order(snapshot: Snapshot, offers: frozenset[str], policy: Policy) -> list[list[Line]]:
+def service_order(snapshot: Snapshot, offers: frozenset[str], policy: Policy) -> list[list[LaneView]]:
     """Give the lanes in the order in which a plan would serve them; those that compete are in one group."""
     return list(_groups(_lines(snapshot, offers, policy), policy))
 
 
 def competitions(
     snapshot: Snapshot, offers: frozenset[str], policy: Policy
-) -> list[tuple[list[Line], list[Line]]]:  # fmt: skip
+) -> list[tuple[list[LaneView], list[LaneView]]]:  # fmt: skip
     """Give who competes at each level, the best first: the natives of it, and those who have risen to it.
 
     Whoever has risen competes at every level from there on down, and at each only as long as a native does.
@@ -128,7 +128,7 @@ def competitions(
     """
     lines = _lines(snapshot, offers, policy)
     rest = sorted((line for line in lines if line.waiting), key=lambda line: (line.lane.level, line.name))
-    found: list[tuple[list[Line], list[Line]]] = []
+    found: list[tuple[list[LaneView], list[LaneView]]] = []
     while rest:
         group = _competing(rest, policy)
         native = min(line.lane.level for line in group)
@@ -151,7 +151,7 @@ def risen_level(lane: Lane, waited_ms: int) -> int:
     return max(0, lane.level - bisect_right(lane.promote_after_ms, waited_ms))
 
 
-def effective_lane(policy: Policy, job: Job, now_at: int) -> str:
+def effective_lane(policy: Policy, job: JobRecord, now_at: int) -> str:
     """Name the lane that a job is as good as, by its own age: it grows old while it waits, not while it is delayed."""
     lane = policy.lanes.get(job.lane)
     if lane is None or job.eligible_at is None:
@@ -162,8 +162,8 @@ def effective_lane(policy: Policy, job: Job, now_at: int) -> str:
     return min(better)[1] if better else job.lane
 
 
-def _lines(snapshot: Snapshot, offers: frozenset[str], policy: Policy) -> list[Line]:
-    lines: dict[str, Line] = {}
+def _lines(snapshot: Snapshot, offers: frozenset[str], policy: Policy) -> list[LaneView]:
+    lines: dict[str, LaneView] = {}
     oldest_at: dict[str, int] = {}
     for view in snapshot.classes:
         key = view.key
@@ -172,7 +172,7 @@ def _lines(snapshot: Snapshot, offers: frozenset[str], policy: Policy) -> list[L
         line = lines.get(key.lane)
         if line is None:
             lane = lane_of(policy, key.lane)
-            line = lines[key.lane] = Line(key.lane, lane, lane.level)
+            line = lines[key.lane] = LaneView(key.lane, lane, lane.level)
         line.views.append(view)
         if view.waiting and view.blocked is None:
             line.waiting += view.waiting
@@ -191,7 +191,7 @@ def _by_place(view: ClassView) -> tuple[int, tuple[str, ...], str, bool]:
     return (view.head_key, key.needs, key.rung or "", key.persist)
 
 
-def _groups(lines: Sequence[Line], policy: Policy) -> Iterator[list[Line]]:
+def _groups(lines: Sequence[LaneView], policy: Policy) -> Iterator[list[LaneView]]:
     """Give the lanes in the order of service; those in one group compete, the natives of its level first."""
     rest = sorted((line for line in lines if line.waiting), key=lambda line: (line.lane.level, line.name))
     while rest:
@@ -200,14 +200,14 @@ def _groups(lines: Sequence[Line], policy: Policy) -> Iterator[list[Line]]:
         rest = [line for line in rest if line not in group]
 
 
-def _competing(claimable: Sequence[Line], policy: Policy) -> list[Line]:
+def _competing(claimable: Sequence[LaneView], policy: Policy) -> list[LaneView]:
     """Give the lanes whose turn it is: those of the best level with work, and those that have risen to it."""
     absolute = policy.promotion == "absolute"
     served = min(line.level if absolute else line.lane.level for line in claimable)
     return [line for line in claimable if line.level <= served]
 
 
-def _serve(lines: Sequence[Line], free: int, now_at: int, policy: Policy, clocks: Clocks) -> Iterator[Take]:
+def _serve(lines: Sequence[LaneView], free: int, now_at: int, policy: Policy, clocks: ShareClocks) -> Iterator[Take]:
     """Go down the levels as long as slots are left. At the end everything is named once more, for all there is."""
     rest = sorted(lines, key=lambda line: (line.lane.level, line.name))
     left = free
@@ -236,12 +236,12 @@ def _serve(lines: Sequence[Line], free: int, now_at: int, policy: Policy, clocks
         yield from _whole(line, free)
 
 
-def _whole(line: Line, free: int) -> Iterator[Take]:
+def _whole(line: LaneView, free: int) -> Iterator[Take]:
     return (Take(view.key, free, below_reserve=False) for view in line.views)
 
 
 def _shared(
-    group: Sequence[Line], left: int, sharers: dict[str, Sharer[str]], clocks: Clocks
+    group: Sequence[LaneView], left: int, sharers: dict[str, Sharer[str]], clocks: ShareClocks
 ) -> Generator[Take, None, int]:
     """Share out turns among the lanes that compete, until the natives of the level have none left. Gives how many."""
     native = min(line.lane.level for line in group)
@@ -266,7 +266,7 @@ def _shared(
     return sum(turns.values())
 
 
-def _by_age(group: Sequence[Line], claimable: Sequence[Line], free: int, now_at: int) -> Iterator[Take]:
+def _by_age(group: Sequence[LaneView], claimable: Sequence[LaneView], free: int, now_at: int) -> Iterator[Take]:
     """Follow the literal rule: whatever has aged goes before what came later, lane or no lane."""
     served = min(line.level for line in group)
     aged: list[tuple[int, Take]] = []
@@ -284,7 +284,7 @@ def _by_age(group: Sequence[Line], claimable: Sequence[Line], free: int, now_at:
     yield from (take for _, take in sorted(aged, key=lambda pair: pair[0]))
 
 
-def _in_lane(line: Line, turns: int, clocks: Clocks) -> Iterator[Take]:
+def _in_lane(line: LaneView, turns: int, clocks: ShareClocks) -> Iterator[Take]:
     """Split a lane's turns among its classes."""
     views = [view for view in line.views if view.waiting and view.blocked is None]
     if len(views) <= 1:

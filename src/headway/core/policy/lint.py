@@ -13,7 +13,7 @@ from headway.core.policy.units import write_length, write_rate
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class OfferedLoad:
     """Work that is known to come in, in seconds of a slot each second.
 
     By rung, by lane, and by limit: a limit's name, or ``name=value`` for one value that it is counted by.
@@ -33,14 +33,14 @@ class Finding(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class PolicyReport:
     """A policy, checked: each lane's guarantee, the first to be served first, and what to be warned of."""
 
     guarantees: tuple[Guarantee, ...]
     findings: tuple[Finding, ...]
 
 
-def check_policy(policy: Policy, *, slots: int, workers: int = 1, load: Load | None = None) -> Checked:
+def check_policy(policy: Policy, *, slots: int, workers: int = 1, load: OfferedLoad | None = None) -> PolicyReport:
     """Check a policy for so many workers with so many slots each, and for the load that is known."""
     pool = Pool(policy, slots, workers)
     guarantees = tuple(guarantees_of(policy, pool))
@@ -52,7 +52,7 @@ def check_policy(policy: Policy, *, slots: int, workers: int = 1, load: Load | N
         *_check_rest(policy),
         *(() if load is None else _check_load(policy, pool, load)),
     ]
-    return Checked(guarantees, tuple(findings))
+    return PolicyReport(guarantees, tuple(findings))
 
 
 def _check_lanes(policy: Policy, pool: Pool, guarantees: Iterable[Guarantee]) -> Iterator[Finding]:
@@ -155,7 +155,7 @@ def _check_rest(policy: Policy) -> Iterator[Finding]:
         yield Finding("backoff_flat", "retry.base", text)
 
 
-def _check_load(policy: Policy, pool: Pool, load: Load) -> Iterator[Finding]:
+def _check_load(policy: Policy, pool: Pool, load: OfferedLoad) -> Iterator[Finding]:
     """Compare limits with what comes in: below that, a line grows without end whatever the order."""
     rungs = policy.ladder.rungs
     for at, rung in enumerate(rungs):

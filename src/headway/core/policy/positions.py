@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from headway.core.diagnostics import Standing
+from headway.core.diagnostics import JobDiagnostics
 from headway.core.job import ClassKey, State
 from headway.core.policy.document import Policy
-from headway.core.policy.lanes import Line, service_order
+from headway.core.policy.lanes import LaneView, service_order
 from headway.core.snapshot import Snapshot
-from headway.core.worker import Worker, WorkerState, serves
+from headway.core.worker import WorkerInfo, WorkerState, serves
 
 
-def position(standing: Standing, policy: Policy) -> int | None:
+def position(diagnosis: JobDiagnostics, policy: Policy) -> int | None:
     """Count the jobs that would start before this one; None once it has begun or ended."""
-    job, survey = standing.job, standing.survey
+    job, queue = diagnosis.job, diagnosis.queue
     if job.state is not State.QUEUED:
         return None
     key = ClassKey(job.lane, job.needs, job.rung)
-    ahead = standing.ahead
+    ahead = diagnosis.ahead
     if job.due_at is not None or job.parked is not None:  # It is in no line yet: it would come last.
-        ahead = waiting_in(survey.snapshot, key)
-    return Places(survey.snapshot, policy, survey.workers).of(key, ahead)
+        ahead = waiting_in(queue.snapshot, key)
+    return QueuePositions(queue.snapshot, policy, queue.workers).of(key, ahead)
 
 
 def waiting_in(snapshot: Snapshot, key: ClassKey) -> int:
@@ -29,7 +29,7 @@ def waiting_in(snapshot: Snapshot, key: ClassKey) -> int:
     return sum(view.waiting for view in snapshot.classes if view.key == key)
 
 
-class Places:
+class QueuePositions:
     """The places of one picture: how many jobs would start before one with so many of its class ahead of it.
 
     Rule 1: what is served before its lane starts before it, all of it.
@@ -38,11 +38,11 @@ class Places:
     Without ``workers``, or if none of them can run it, they are taken to offer all that anybody asks for.
     """
 
-    def __init__(self, snapshot: Snapshot, policy: Policy, workers: Iterable[Worker] | None = None) -> None:
+    def __init__(self, snapshot: Snapshot, policy: Policy, workers: Iterable[WorkerInfo] | None = None) -> None:
         self._snapshot = snapshot
         self._policy = policy
         self._workers = [worker for worker in workers or () if worker.state is WorkerState.ACTIVE]
-        self._orders: dict[tuple[str, ...], list[list[Line]]] = {}  # By needs.
+        self._orders: dict[tuple[str, ...], list[list[LaneView]]] = {}  # By needs.
 
     def of(self, key: ClassKey, ahead: int) -> int:
         """Count what would start before it."""
@@ -68,7 +68,7 @@ class Places:
         return frozenset(need for view in self._snapshot.classes for need in view.key.needs) | frozenset(key.needs)
 
 
-def _in_lane(line: Line, key: ClassKey, ahead: int) -> int:
+def _in_lane(line: LaneView, key: ClassKey, ahead: int) -> int:
     """Count those of its lane that go first."""
     views = [view for view in line.views if view.blocked is None]
     own = next((view.waiting for view in views if view.key == key), 0)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from headway.core.errors import PolicyError, Problem
+from headway.core.errors import PolicyError, PolicyProblem
 from headway.core.job import RetryRule
 from headway.core.policy.document import (
     BUILT_IN,
@@ -27,12 +27,12 @@ from headway.core.policy.document import (
     Tenants,
 )
 from headway.core.policy.retry import DELAY_MS_MAX
-from headway.core.policy.table_reader import Table
+from headway.core.policy.table_reader import TableReader
 from headway.core.policy.units import COUNT_MAX, found, write_seconds
 from headway.core.policy.units import parse_length as parse_length
 from headway.core.policy.units import parse_rate as parse_rate
 from headway.core.policy.writer import policy_data as policy_data
-from headway.core.suggest import nearest
+from headway.core.suggest import did_you_mean
 
 PROMOTIONS = ("share", "absolute")
 SCOPES = ("worker", "pool")
@@ -55,15 +55,15 @@ def read_policy(data: Mapping[str, Any], where: str) -> Policy:
 
     ``where`` names the file in messages. Raises ``PolicyError`` with all that is wrong.
     """
-    problems: list[Problem] = []
-    policy = _read(Table(data, "", problems))
+    problems: list[PolicyProblem] = []
+    policy = _read(TableReader(data, "", problems))
     if problems:
         lines = (f"{where}: {problem}" for problem in problems)
         raise PolicyError("\n".join(lines), problems=problems, where=where)
     return policy
 
 
-def _read(table: Table) -> Policy:
+def _read(table: TableReader) -> Policy:
     promotion = table.word("promotion", BUILT_IN.promotion, PROMOTIONS)
     lanes = _read_lanes(table)
     default = BUILT_IN.default_lane if BUILT_IN.default_lane in lanes else _last(lanes)
@@ -99,17 +99,17 @@ def _read(table: Table) -> Policy:
 # ---------------------------------------------------------------------- the parts
 
 
-def _read_lanes(table: Table) -> dict[str, Lane]:
+def _read_lanes(table: TableReader) -> dict[str, Lane]:
     """Read the lanes. Any that are given replace the built-in ones as a whole."""
     lanes = {name: _read_lane(lane) for name, lane in table.tables("lanes")}
     if not table.has("lanes"):
         return dict(BUILT_IN.lanes)
     if table.raw("lanes") == {}:
-        table.wrong("lanes", "expected at least one lane")
+        table.error("lanes", "expected at least one lane")
     return lanes or dict(BUILT_IN.lanes)
 
 
-def _read_lane(table: Table) -> Lane:
+def _read_lane(table: TableReader) -> Lane:
     table.need("level", f"a whole number from 0 to {LEVEL_MAX}")
     lane = Lane(
         level=table.whole("level", 0, most=LEVEL_MAX),
@@ -126,16 +126,16 @@ def _last(lanes: Mapping[str, Lane]) -> str:
     return max(lanes, key=lambda name: (lanes[name].level, name))
 
 
-def _read_reserve(table: Table, lanes: Sequence[str]) -> Reserve:
+def _read_reserve(table: TableReader, lanes: Sequence[str]) -> Reserve:
     """Read the reserve. The built-in one falls away with the lane it is for."""
     usual = BUILT_IN.reserve
     given = table.texts("lanes") if table.has("lanes") else tuple(usual.lanes.intersection(lanes))
     slots = table.whole("slots", usual.slots if given else 0)
     for at, name in enumerate(given):
         if name not in lanes:
-            table.wrong("lanes", f"expected a lane: {', '.join(lanes)}, found {name!r}{nearest(name, lanes)}", at)
+            table.error("lanes", f"expected a lane: {', '.join(lanes)}, found {name!r}{did_you_mean(name, lanes)}", at)
     if slots and not given:
-        table.wrong("lanes", "expected the lanes that may fill the reserved slots, found none")
+        table.error("lanes", "expected the lanes that may fill the reserved slots, found none")
     reserve = Reserve(
         lanes=frozenset(given),
         slots=slots,
@@ -146,7 +146,7 @@ def _read_reserve(table: Table, lanes: Sequence[str]) -> Reserve:
     return reserve
 
 
-def _read_retry(table: Table) -> tuple[RetryRule, float, float]:
+def _read_retry(table: TableReader) -> tuple[RetryRule, float, float]:
     usual = BUILT_IN.retry
     rule = RetryRule(
         backoff=table.word("backoff", usual.backoff, BACKOFFS),
@@ -160,7 +160,7 @@ def _read_retry(table: Table) -> tuple[RetryRule, float, float]:
     return rule, growth, growth_cap
 
 
-def _read_ladder(table: Table) -> Ladder:
+def _read_ladder(table: TableReader) -> Ladder:
     rungs: list[Rung] = []
     for row in table.rows("rungs"):
         rung = _read_rung(row)
@@ -175,31 +175,31 @@ def _read_ladder(table: Table) -> Ladder:
     return ladder
 
 
-def _read_rung(table: Table) -> Rung:
+def _read_rung(table: TableReader) -> Rung:
     table.need("name", "a name")
     table.need("seconds", "a length")
     name, length_ms = table.text("name", ""), table.length("seconds", 0, least_ms=1, most_ms=DELAY_MS_MAX)
     if name in (ELASTIC, INTERACTIVE):
-        table.wrong("name", f"expected another name: {name!r} is a duration of its own")
+        table.error("name", f"expected another name: {name!r} is a duration of its own")
     limit = table.raw("limit")
     percent: float | None = None
     if isinstance(limit, str) and (match := _PERCENT.fullmatch(limit.strip())) and 0 < float(match[1]) <= 100:
         limit, percent = None, float(match[1])
     elif limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= COUNT_MAX):
-        table.wrong("limit", f"expected a whole number of at least 1, or a part such as '60%', found {found(limit)}")
+        table.error("limit", f"expected a whole number of at least 1, or a part such as '60%', found {found(limit)}")
         limit = None
     table.close()
     return Rung(name, length_ms, limit, percent)
 
 
-def _check_rung(table: Table, rung: Rung, shorter: Sequence[Rung]) -> None:
+def _check_rung(table: TableReader, rung: Rung, shorter: Sequence[Rung]) -> None:
     """Check that a rung is longer than those before it, and its limit no greater, since limits are nested."""
     if rung.name and any(rung.name == other.name for other in shorter):
-        table.wrong("name", f"expected a name of its own, found {rung.name!r} again")
+        table.error("name", f"expected a name of its own, found {rung.name!r} again")
     longest_ms = max((other.length_ms for other in shorter), default=0)
     if rung.length_ms and rung.length_ms <= longest_ms:
         seconds = f"{write_seconds(longest_ms):g}"
-        table.wrong("seconds", f"expected more than {seconds}, the rung before, found {found(table.raw('seconds'))}")
+        table.error("seconds", f"expected more than {seconds}, the rung before, found {found(table.raw('seconds'))}")
     for limit, others in (
         (rung.limit, [other.limit for other in shorter]),
         (rung.percent, [other.percent for other in shorter]),
@@ -207,10 +207,10 @@ def _check_rung(table: Table, rung: Rung, shorter: Sequence[Rung]) -> None:
         least = min((other for other in others if other is not None), default=None)
         if limit is not None and least is not None and limit > least:
             text = f"expected at most {least:g}, the limit of a shorter rung, found {limit:g}"
-            table.wrong("limit", f"{text}: jobs of this rung count there too")
+            table.error("limit", f"{text}: jobs of this rung count there too")
 
 
-def _read_tenants(table: Table) -> Tenants:
+def _read_tenants(table: TableReader) -> Tenants:
     weights, depths = table.table("weights"), table.table("max_depths")
     tenants = Tenants(
         default_weight=_weight(table, "default_weight"),
@@ -222,11 +222,11 @@ def _read_tenants(table: Table) -> Tenants:
     return tenants
 
 
-def _weight(table: Table, key: str) -> float:
+def _weight(table: TableReader, key: str) -> float:
     return table.number(key, 1, least=WEIGHT_MIN, most=WEIGHT_MAX)
 
 
-def _read_keep(table: Table) -> Keep:
+def _read_keep(table: TableReader) -> Keep:
     usual = BUILT_IN.keep
     keep = Keep(
         completed_ms=table.length("completed", usual.completed_ms),
@@ -243,28 +243,28 @@ def _read_keep(table: Table) -> Keep:
     return keep
 
 
-def _read_limit(name: str, table: Table) -> LimitRule:
+def _read_limit(name: str, table: TableReader) -> LimitRule:
     if "=" in name:
         table.wrong_here(f"expected a name without '=', found {name!r}")
     concurrency = table.whole("concurrency", None, least=1)
     count, period_ms = table.rate("rate")
     burst = table.whole("burst", 1, least=1)
     if table.has("burst") and not table.has("rate"):
-        table.wrong("burst", "expected none without a rate: it is how many may start at once within one")
+        table.error("burst", "expected none without a rate: it is how many may start at once within one")
     if not table.has("concurrency") and not table.has("rate"):
         table.wrong_here("expected concurrency, rate or both, found neither")
     by = table.text("by", None)
     if by is not None and not by.isidentifier():
-        table.wrong("by", f"expected the name of a parameter, or 'tenant', found {by!r}")
+        table.error("by", f"expected the name of a parameter, or 'tenant', found {by!r}")
     scope = table.word("scope", LIMIT_SCOPES[0], LIMIT_SCOPES)
     if table.has("scope") and by in (None, TENANT):
-        table.wrong("scope", "expected none without a parameter in by: it says whose values are counted together")
+        table.error("scope", "expected none without a parameter in by: it says whose values are counted together")
     rule = LimitRule(concurrency, count, period_ms, burst, by, table.texts("tasks"), scope)
     table.close()
     return rule
 
 
-def _read_task(name: str, table: Table, lanes: Sequence[str], ladder: Ladder) -> TaskRule:
+def _read_task(name: str, table: TableReader, lanes: Sequence[str], ladder: Ladder) -> TaskRule:
     if "*" in name:
         table.wrong_here("expected the name of one task: only the tasks of a limit may be a pattern")
     durations = [*(rung.name for rung in ladder.rungs), ELASTIC, INTERACTIVE]

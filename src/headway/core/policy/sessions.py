@@ -10,14 +10,14 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from headway.core.diagnostics import Survey
+from headway.core.diagnostics import QueueDiagnostics
 from headway.core.job import JobId
 from headway.core.policy.document import INTERACTIVE, Policy
-from headway.core.policy.ladder import Amendment, Floor, admit
-from headway.core.worker import TASK, Worker, WorkerState, serves
+from headway.core.policy.ladder import Preemption, RunningJobs, admit
+from headway.core.worker import TASK, WorkerInfo, WorkerState, serves
 
 
-class Placed(NamedTuple):
+class PlacedSession(NamedTuple):
     """A running session, and where it runs. ``stopping``: it was told to, and holds its slot until it has."""
 
     job_id: JobId
@@ -27,39 +27,41 @@ class Placed(NamedTuple):
     stopping: bool = False
 
 
-class Admission(NamedTuple):
+class SessionAdmission(NamedTuple):
     """Whether a session may begin now; if not, why, and which running jobs are lowered for the next one."""
 
     admitted: bool
     reason: str = ""
-    amendments: tuple[Amendment, ...] = ()
+    amendments: tuple[Preemption, ...] = ()
 
 
 def admit_session(
-    survey: Survey, policy: Policy, *, task: str, lane: str, needs: Iterable[str], chance: float = 0.0
-) -> Admission:
+    queue: QueueDiagnostics, policy: Policy, *, task: str, lane: str, needs: Iterable[str], chance: float = 0.0
+) -> SessionAdmission:
     """Admit a session if a worker that knows its task has a slot for its lane now; a denial lowers one elastic job."""
     wanted = (*needs, f"{TASK}{task}")
-    able = [worker for worker in _active(survey) if serves(wanted, frozenset(worker.offers))]
+    able = [worker for worker in _active(queue) if serves(wanted, frozenset(worker.offers))]
     if not able:
-        return Admission(False, f"no worker that is running offers the task {task}")
-    floors = _Floors(survey, policy)
+        return SessionAdmission(False, f"no worker that is running offers the task {task}")
+    floors = _RunningByWorker(queue, policy)
     free = sum(floors.seats(worker, lane) for worker in able)
-    floor = survey.snapshot.floor
+    floor = queue.snapshot.floor
     if floor is None or len(floor.counts) != len(policy.ladder.rungs):
-        slots = sum(worker.slots for worker in survey.workers)
-        floor = Floor(slots, free, (0,) * len(policy.ladder.rungs))
+        slots = sum(worker.slots for worker in queue.workers)
+        floor = RunningJobs(slots, free, (0,) * len(policy.ladder.rungs))
     admitted, amendments = admit(policy.ladder, floor._replace(free=min(free, floor.free)), chance=chance)
-    return Admission(admitted, "" if admitted else "no slot is free", amendments)
+    return SessionAdmission(admitted, "" if admitted else "no slot is free", amendments)
 
 
-def crowded_out(survey: Survey, policy: Policy, sessions: Sequence[Placed], *, chance: float = 0.0) -> JobId | None:
+def crowded_out(
+    queue: QueueDiagnostics, policy: Policy, sessions: Sequence[PlacedSession], *, chance: float = 0.0
+) -> JobId | None:
     """Name the session to halt for a job that waits and for which no worker has a slot; None if there is none.
 
     One at a time, and none while another is stopping where it would help.
     """
-    workers, floors = _active(survey), _Floors(survey, policy)
-    for view in survey.snapshot.classes:
+    workers, floors = _active(queue), _RunningByWorker(queue, policy)
+    for view in queue.snapshot.classes:
         key = view.key
         if not view.waiting or view.blocked is not None or key.rung == INTERACTIVE:
             continue
@@ -78,16 +80,16 @@ def crowded_out(survey: Survey, policy: Policy, sessions: Sequence[Placed], *, c
     return None
 
 
-class _Floors:
+class _RunningByWorker:
     """What runs on each worker."""
 
-    def __init__(self, survey: Survey, policy: Policy) -> None:
+    def __init__(self, queue: QueueDiagnostics, policy: Policy) -> None:
         self._reserve = policy.reserve
-        self._running = Counter(job.worker_id for job in survey.executing)
-        below = (job for job in survey.executing if self._is_below(job.lane))
+        self._running = Counter(job.worker_id for job in queue.executing)
+        below = (job for job in queue.executing if self._is_below(job.lane))
         self._below = Counter(job.worker_id for job in below)
 
-    def seats(self, worker: Worker, lane: str, *, without: str | None = None) -> int:
+    def seats(self, worker: WorkerInfo, lane: str, *, without: str | None = None) -> int:
         """Count the free slots of a worker that a job of this lane may fill; ``without`` a job of that lane there."""
         free = worker.slots - self._running[worker.worker_id] + (without is not None)
         if lane not in self._reserve.lanes:
@@ -100,5 +102,5 @@ class _Floors:
         return self._reserve.rule == "leave_free" or lane not in self._reserve.lanes
 
 
-def _active(survey: Survey) -> list[Worker]:
-    return [worker for worker in survey.workers if worker.state is WorkerState.ACTIVE]
+def _active(queue: QueueDiagnostics) -> list[WorkerInfo]:
+    return [worker for worker in queue.workers if worker.state is WorkerState.ACTIVE]

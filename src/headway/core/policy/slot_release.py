@@ -10,7 +10,7 @@ POINTS = 8  # Values that stand for how much longer one running job goes on,
 POINTS_MAX = 256  # and all of them.
 
 
-class Ends:
+class SlotReleases:
     """When slots come free that are taken now: points in time that are all equally likely."""
 
     def __init__(self, lefts: Sequence[list[float]], rooms: int) -> None:

@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeGuard, TypeVar
 
-from headway.core.errors import Problem
+from headway.core.errors import PolicyProblem
 from headway.core.policy.units import COUNT_MAX, LENGTH_MS_MAX, found, is_number, parse_length, parse_rate, write_length
-from headway.core.suggest import nearest
+from headway.core.suggest import did_you_mean
 
 NAME_MAX = 200
 
@@ -18,29 +18,29 @@ _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _ABSENT: Any = object()
 
 
-class Table:
+class TableReader:
     """One table. Every method reads one key; ``close`` then notes the keys that nobody asked for."""
 
-    def __init__(self, data: object, key: str, problems: list[Problem]) -> None:
+    def __init__(self, data: object, key: str, problems: list[PolicyProblem]) -> None:
         self.key = key
         self._problems = problems
         self._asked: list[str] = []
         self._data: Mapping[str, Any] = data if isinstance(data, Mapping) else {}
         if not isinstance(data, Mapping):
-            problems.append(Problem(key, f"expected a table, found {found(data)}"))
+            problems.append(PolicyProblem(key, f"expected a table, found {found(data)}"))
 
     def path(self, key: str) -> str:
         """Give the whole path of a key."""
         return key_path(self.key, key)
 
-    def wrong(self, key: str, text: str, at: int | None = None) -> None:
+    def error(self, key: str, text: str, at: int | None = None) -> None:
         """Note a problem with a key, or with one place in its list."""
         place = "" if at is None else f"[{at}]"
-        self._problems.append(Problem(self.path(key) + place, text))
+        self._problems.append(PolicyProblem(self.path(key) + place, text))
 
     def wrong_here(self, text: str) -> None:
         """Note a problem with the table itself."""
-        self._problems.append(Problem(self.key, text))
+        self._problems.append(PolicyProblem(self.key, text))
 
     def has(self, key: str) -> bool:
         """Tell whether a key is given."""
@@ -49,14 +49,14 @@ class Table:
     def need(self, key: str, what: str) -> None:
         """Note a key that is missing."""
         if key not in self._data:
-            self.wrong(key, f"expected {what}, found nothing")
+            self.error(key, f"expected {what}, found nothing")
 
     def close(self) -> None:
         """Note every key that is none, with the nearest that is."""
         for key in self._data:
             if key not in self._asked:
                 known = f" (known are {', '.join(self._asked)})"
-                self.wrong(key, f"unknown key{nearest(key, self._asked) or known}")
+                self.error(key, f"unknown key{did_you_mean(key, self._asked) or known}")
 
     # ------------------------------------------------------------------ values
 
@@ -68,7 +68,7 @@ class Table:
         if isinstance(value, int) and not isinstance(value, bool) and least <= value <= most:
             return value
         bounds = f"from {least} to {most}" if most < COUNT_MAX else f"of at least {least}"
-        self.wrong(key, f"expected a whole number {bounds}, found {found(value)}")
+        self.error(key, f"expected a whole number {bounds}, found {found(value)}")
         return default
 
     def number(self, key: str, default: float, *, least: float, most: float) -> float:
@@ -78,7 +78,7 @@ class Table:
             return default
         if is_number(value) and least <= value <= most:
             return value
-        self.wrong(key, f"expected a number from {least:g} to {most:,.0f}, found {found(value)}")
+        self.error(key, f"expected a number from {least:g} to {most:,.0f}, found {found(value)}")
         return default
 
     def length(self, key: str, default: D, *, least_ms: int = 0, most_ms: int = LENGTH_MS_MAX) -> int | D:
@@ -104,7 +104,7 @@ class Table:
         try:
             return (None, 0) if value is _ABSENT else parse_rate(value)
         except ValueError as problem:
-            self.wrong(key, str(problem))
+            self.error(key, str(problem))
             return None, 0
 
     def word(self, key: str, default: D, known: Sequence[str], what: str = "") -> str | D:
@@ -114,9 +114,9 @@ class Table:
             return default
         if isinstance(value, str) and value in known:
             return value
-        hint = nearest(value, known) if isinstance(value, str) else ""
+        hint = did_you_mean(value, known) if isinstance(value, str) else ""
         choices = " or ".join(filter(None, [", ".join(known[:-1]), *known[-1:]]))
-        self.wrong(key, f"expected {what}{choices or 'nothing, as there is none'}, found {found(value)}{hint}")
+        self.error(key, f"expected {what}{choices or 'nothing, as there is none'}, found {found(value)}{hint}")
         return default
 
     def text(self, key: str, default: D) -> str | D:
@@ -126,7 +126,7 @@ class Table:
             return default
         if is_name(value):
             return value
-        self.wrong(key, f"expected a text of 1 to {NAME_MAX} printable characters, found {found(value)}")
+        self.error(key, f"expected a text of 1 to {NAME_MAX} printable characters, found {found(value)}")
         return default
 
     def texts(self, key: str) -> tuple[str, ...]:
@@ -136,7 +136,7 @@ class Table:
             if is_name(value):
                 read.append(value)
             else:
-                self.wrong(key, f"expected a text, found {found(value)}", at)
+                self.error(key, f"expected a text, found {found(value)}", at)
         return tuple(read)
 
     def raw(self, key: str) -> Any:
@@ -146,12 +146,12 @@ class Table:
 
     # ------------------------------------------------------------------ tables
 
-    def table(self, key: str) -> Table:
+    def table(self, key: str) -> TableReader:
         """Read a table; one that is missing is empty."""
         value = self._get(key)
-        return Table({} if value is _ABSENT else value, self.path(key), self._problems)
+        return TableReader({} if value is _ABSENT else value, self.path(key), self._problems)
 
-    def tables(self, key: str) -> Iterator[tuple[str, Table]]:
+    def tables(self, key: str) -> Iterator[tuple[str, TableReader]]:
         """Read a table of tables with names of their own."""
         outer = self.table(key)
         for name in outer.names():
@@ -163,12 +163,12 @@ class Table:
             if is_name(name):
                 yield name
             else:
-                self.wrong(str(name), f"expected a name of 1 to {NAME_MAX} printable characters")
+                self.error(str(name), f"expected a name of 1 to {NAME_MAX} printable characters")
 
-    def rows(self, key: str) -> Iterator[Table]:
+    def rows(self, key: str) -> Iterator[TableReader]:
         """Read a list of tables."""
         for at, value in self._list(key):
-            yield Table(value, f"{self.path(key)}[{at}]", self._problems)
+            yield TableReader(value, f"{self.path(key)}[{at}]", self._problems)
 
     # ------------------------------------------------------------------ inside
 
@@ -181,20 +181,20 @@ class Table:
         if isinstance(value, (list, tuple)):
             yield from enumerate(value)
         elif value is not _ABSENT:
-            self.wrong(key, f"expected a list, found {found(value)}")
+            self.error(key, f"expected a list, found {found(value)}")
 
     def _length(self, key: str, value: object, least_ms: int, most_ms: int, at: int | None = None) -> int | None:
         try:
             length_ms = parse_length(value)
         except ValueError as problem:
-            self.wrong(key, str(problem), at)
+            self.error(key, str(problem), at)
             return None
         if least_ms <= length_ms <= most_ms:
             return length_ms
         least, most = write_length(least_ms), write_length(most_ms)
         bounds = f"from {least} to {most}" if most_ms < LENGTH_MS_MAX else f"of at least {least}"
         before = ", like the one before it" if at else ""
-        self.wrong(key, f"expected a length {bounds}{before}, found {found(value)}", at)
+        self.error(key, f"expected a length {bounds}{before}, found {found(value)}", at)
         return None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from headway.core.job import ClassKey, Job
+from headway.core.job import ClassKey, JobRecord
 from headway.core.policy.enforced import PAUSE
 
 GAP_MS = 3_000  # Samples further apart leave a gap: then there was no worker to take them.
@@ -13,7 +13,7 @@ UNSAMPLED = "unsampled"
 UNSAMPLED_TOLD_MS = 1_000  # What is shorter lies between two samples and is not worth a word.
 
 
-class Stretch(NamedTuple):
+class WaitInterval(NamedTuple):
     """From one moment to another a class waited for one reason."""
 
     key: ClassKey
@@ -22,16 +22,16 @@ class Stretch(NamedTuple):
     reason: str
 
 
-def extend(last: Stretch | None, key: ClassKey, reason: str, now_at: int) -> Stretch:
+def append_sample(last: WaitInterval | None, key: ClassKey, reason: str, now_at: int) -> WaitInterval:
     """Take a sample: the last stretch goes on, or another begins where it ended."""
     if last is None or last.until_at + GAP_MS < now_at:
-        return Stretch(key, now_at, now_at, reason)
+        return WaitInterval(key, now_at, now_at, reason)
     if last.reason == reason:
         return last._replace(until_at=now_at)
-    return Stretch(key, last.until_at, now_at, reason)
+    return WaitInterval(key, last.until_at, now_at, reason)
 
 
-def waited_ms(job: Job, stretches: Sequence[Stretch]) -> dict[str, int]:
+def waited_ms(job: JobRecord, stretches: Sequence[WaitInterval]) -> dict[str, int]:
     """Say how long a job that has started had waited, by reason.
 
     Between two samples, and from the last one on, what was seen last still holds; in gaps there was no worker.

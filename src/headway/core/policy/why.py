@@ -6,14 +6,21 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from headway.core.diagnostics import AHEAD_COUNTED, LANES_COUNTED, Executing, LimitView, Standing, Survey
-from headway.core.job import ClassKey, Job, State
+from headway.core.diagnostics import (
+    AHEAD_COUNTED,
+    LANES_COUNTED,
+    JobDiagnostics,
+    LimitView,
+    QueueDiagnostics,
+    RunningJob,
+)
+from headway.core.job import ClassKey, JobRecord, State
 from headway.core.policy.document import TENANT, Policy
 from headway.core.policy.enforced import PAUSE, SECOND_US, parameter_value
-from headway.core.policy.lanes import Line, lane_of, service_order
+from headway.core.policy.lanes import LaneView, lane_of, service_order
 from headway.core.snapshot import Snapshot
 from headway.core.worker import TASK as _TASK
-from headway.core.worker import Worker, WorkerState, serves
+from headway.core.worker import WorkerInfo, WorkerState, serves
 
 CODES = (
     "scheduled",
@@ -43,63 +50,63 @@ class Reason:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
-def why(standing: Standing, policy: Policy) -> list[Reason]:
+def why(diagnosis: JobDiagnostics, policy: Policy) -> list[Reason]:
     """Say why a job waits; nothing once it runs, or if the next look of a worker will start it."""
-    job = standing.job
+    job = diagnosis.job
     if job.state is not State.QUEUED:
         return []
-    reasons = [*_held_back(standing), *_unserved(job, standing.survey), *_limited(standing)]
-    able = _able(job, standing.survey)
-    reasons += _on_the_ladder(job, standing.survey)
+    reasons = [*_held_back(diagnosis), *_unserved(job, diagnosis.queue), *_limited(diagnosis)]
+    able = _able(job, diagnosis.queue)
+    reasons += _on_the_ladder(job, diagnosis.queue)
     if able:
-        contended = list(_without_slot(job, standing.survey, able, policy))
+        contended = list(_without_slot(job, diagnosis.queue, able, policy))
         reasons += contended
         if contended:
-            reasons += _behind(standing, able, policy)
+            reasons += _behind(diagnosis, able, policy)
     return reasons
 
 
-def class_reasons(survey: Survey, policy: Policy) -> dict[ClassKey, str]:
+def class_reasons(queue: QueueDiagnostics, policy: Policy) -> dict[ClassKey, str]:
     """Say in a word what each class with waiting jobs waits for: the sample behind ``waits``."""
     found: dict[ClassKey, str] = {}
-    for view in survey.snapshot.classes:
+    for view in queue.snapshot.classes:
         if view.waiting:
-            found[view.key] = view.blocked or _class_reason(view.key, survey, policy)
+            found[view.key] = view.blocked or _class_reason(view.key, queue, policy)
     return found
 
 
-def unknown_tasks(survey: Survey) -> list[str]:
+def unknown_tasks(queue: QueueDiagnostics) -> list[str]:
     """Name the tasks that jobs wait for after some worker did not know them, and that no live worker knows."""
-    offers = [frozenset(worker.offers) for worker in _live(survey)]
-    needs = {need for view in survey.snapshot.classes if view.waiting for need in view.key.needs}
+    offers = [frozenset(worker.offers) for worker in _live(queue)]
+    needs = {need for view in queue.snapshot.classes if view.waiting for need in view.key.needs}
     unknown = [need for need in needs if need.startswith(_TASK) and not any(serves((need,), one) for one in offers)]
     return sorted(need.removeprefix(_TASK) for need in unknown)
 
 
-def _class_reason(key: ClassKey, survey: Survey, policy: Policy) -> str:
-    live = _live(survey)
+def _class_reason(key: ClassKey, queue: QueueDiagnostics, policy: Policy) -> str:
+    live = _live(queue)
     able = [worker for worker in live if serves(key.needs, frozenset(worker.offers))]
     if not able:
         routed = not any(need.startswith(_TASK) for need in key.needs)
         return "no_worker" if not live else "unservable" if routed else "unroutable"
-    before, beside = _company(key.lane, survey.snapshot, able, policy)
+    before, beside = _company(key.lane, queue.snapshot, able, policy)
     if before:
         return "lane"
     if beside:
         return "lane_share"
-    blocked = next(_without_slot_in(key.lane, survey, able, policy), None)
+    blocked = next(_without_slot_in(key.lane, queue, able, policy), None)
     return blocked.code if blocked is not None else "ahead"
 
 
 # ---------------------------------------------------------------------- before any worker looks
 
 
-def _held_back(standing: Standing) -> Iterator[Reason]:
-    job, survey = standing.job, standing.survey
-    if job.due_at is not None and job.due_at > survey.now_at:
-        seconds = (job.due_at - survey.now_at) / 1_000
+def _held_back(diagnosis: JobDiagnostics) -> Iterator[Reason]:
+    job, queue = diagnosis.job, diagnosis.queue
+    if job.due_at is not None and job.due_at > queue.now_at:
+        seconds = (job.due_at - queue.now_at) / 1_000
         yield Reason("scheduled", f"not due for {length(seconds)}", {"due_at": job.due_at, "in_s": seconds})
-    paused = survey.rules.paused
+    paused = queue.rules.paused
     names = [
         *(["everything"] if paused.everything else []),
         *([f"lane {job.lane}"] if job.lane in paused.lanes else []),
@@ -110,12 +117,12 @@ def _held_back(standing: Standing) -> Iterator[Reason]:
         yield Reason("paused", f"{name} is paused", {"paused": name})
 
 
-def _unserved(job: Job, survey: Survey) -> Iterator[Reason]:
-    live = _live(survey)
+def _unserved(job: JobRecord, queue: QueueDiagnostics) -> Iterator[Reason]:
+    live = _live(queue)
     if not live:
         yield Reason("no_worker", "no worker is running", {"workers": 0})
         return
-    if _able(job, survey):
+    if _able(job, queue):
         return
     knowing = [worker for worker in live if serves((f"{_TASK}{job.task}",), frozenset(worker.offers))]
     if not knowing:
@@ -131,21 +138,21 @@ def _unserved(job: Job, survey: Survey) -> Iterator[Reason]:
         yield Reason("unservable", text, {"needs": needs, "workers": len(live)})
 
 
-def _able(job: Job, survey: Survey) -> list[Worker]:
+def _able(job: JobRecord, queue: QueueDiagnostics) -> list[WorkerInfo]:
     needs = (*(need for need in job.needs if not need.startswith(_TASK)), f"{_TASK}{job.task}")
-    return [worker for worker in _live(survey) if serves(needs, frozenset(worker.offers))]
+    return [worker for worker in _live(queue) if serves(needs, frozenset(worker.offers))]
 
 
-def _live(survey: Survey) -> list[Worker]:
-    return [worker for worker in survey.workers if worker.state is WorkerState.ACTIVE]
+def _live(queue: QueueDiagnostics) -> list[WorkerInfo]:
+    return [worker for worker in queue.workers if worker.state is WorkerState.ACTIVE]
 
 
 # ---------------------------------------------------------------------- caps
 
 
-def _limited(standing: Standing) -> Iterator[Reason]:
-    now_at = standing.survey.now_at
-    views = [view for view in standing.limits if not view.key.startswith(PAUSE)]
+def _limited(diagnosis: JobDiagnostics) -> Iterator[Reason]:
+    now_at = diagnosis.queue.now_at
+    views = [view for view in diagnosis.limits if not view.key.startswith(PAUSE)]
     for view in views:
         if view.conforms_at is not None and view.conforms_at > now_at:
             seconds = (view.conforms_at - now_at) / 1_000
@@ -155,8 +162,8 @@ def _limited(standing: Standing) -> Iterator[Reason]:
     for view in views:
         most = view.rule.concurrency
         if most is not None and view.used >= most:
-            holders = [job for job in standing.survey.executing if view.key in job.held]
-            frees = _frees_s(holders, standing.survey)
+            holders = [job for job in diagnosis.queue.executing if view.key in job.held]
+            frees = _frees_s(holders, diagnosis.queue)
             facts = {"limit": view.key, "used": view.used, "most": most, "next_frees_s": frees}
             yield Reason("limit", f"{_subject(view)} runs {view.used} of {most}{_soon(frees)}", facts)
 
@@ -171,44 +178,48 @@ def _subject(view: LimitView) -> str:
     return f"{view.rule.by} {parameter_value(view.key)}"
 
 
-def _on_the_ladder(job: Job, survey: Survey) -> Iterator[Reason]:
-    floor = survey.snapshot.floor
+def _on_the_ladder(job: JobRecord, queue: QueueDiagnostics) -> Iterator[Reason]:
+    floor = queue.snapshot.floor
     if floor is None or job.rung is None:
         return
     own = ClassKey(job.lane, job.needs, job.rung)
-    if any(view.key == own and view.blocked == "ladder" for view in survey.snapshot.classes):
-        counts = {rung.name: count for rung, count in zip(survey.rules.rungs, floor.counts, strict=True)}
-        limits = {rung.name: rung.most(floor.slots) for rung in survey.rules.rungs}
+    if any(view.key == own and view.blocked == "ladder" for view in queue.snapshot.classes):
+        counts = {rung.name: count for rung, count in zip(queue.rules.rungs, floor.counts, strict=True)}
+        limits = {rung.name: rung.most(floor.slots) for rung in queue.rules.rungs}
         running = ", ".join(f"{count} {name}" for name, count in counts.items())
         text = f"no room for another {job.rung} job ({running} run)"
         yield Reason("ladder", text, {"running": counts, "most": limits})
 
 
-def _without_slot(job: Job, survey: Survey, able: Sequence[Worker], policy: Policy) -> Iterator[Reason]:
-    yield from _without_slot_in(job.lane, survey, able, policy)
+def _without_slot(
+    job: JobRecord, queue: QueueDiagnostics, able: Sequence[WorkerInfo], policy: Policy
+) -> Iterator[Reason]:
+    yield from _without_slot_in(job.lane, queue, able, policy)
 
 
-def _without_slot_in(lane: str, survey: Survey, able: Sequence[Worker], policy: Policy) -> Iterator[Reason]:
+def _without_slot_in(
+    lane: str, queue: QueueDiagnostics, able: Sequence[WorkerInfo], policy: Policy
+) -> Iterator[Reason]:
     slots = sum(worker.slots for worker in able)
     names = {worker.worker_id for worker in able}
-    busy = [job for job in survey.executing if job.worker_id in names]
+    busy = [job for job in queue.executing if job.worker_id in names]
     if all(worker.running >= worker.slots for worker in able):
-        frees = _frees_s(busy, survey)
+        frees = _frees_s(busy, queue)
         used = {"used": len(busy), "slots": slots, "workers": len(able), "next_frees_s": frees}
         yield Reason("slots_full", f"all {slots} slots are busy{_soon(frees)}", used)
-    elif lane not in policy.reserve.lanes and not any(_room_below(worker, survey, policy) for worker in able):
+    elif lane not in policy.reserve.lanes and not any(_room_below(worker, queue, policy) for worker in able):
         reserved = policy.reserve.slots if policy.reserve.scope == "pool" else sum(w.reserved for w in able)
         kept = " and ".join(sorted(policy.reserve.lanes)) or "nobody"
         facts: dict[str, Any] = {"free": slots - len(busy), "reserved": reserved, "for": sorted(policy.reserve.lanes)}
         yield Reason("reserved", f"{_number(slots - len(busy), 'free slot')} kept for {kept}", facts)
 
 
-def _room_below(worker: Worker, survey: Survey, policy: Policy) -> bool:
+def _room_below(worker: WorkerInfo, queue: QueueDiagnostics, policy: Policy) -> bool:
     """Tell whether a worker may start a job of a lane outside the reserve."""
     reserve = policy.reserve
     pool = reserve.scope == "pool"
-    mine = [job for job in survey.executing if pool or job.worker_id == worker.worker_id]
-    slots = sum(other.slots for other in _live(survey)) if pool else worker.slots
+    mine = [job for job in queue.executing if pool or job.worker_id == worker.worker_id]
+    slots = sum(other.slots for other in _live(queue)) if pool else worker.slots
     kept = reserve.slots if pool else worker.reserved
     counted = mine if reserve.rule == "leave_free" else [job for job in mine if job.lane not in reserve.lanes]
     return worker.running < worker.slots and slots - kept - len(counted) > 0
@@ -217,9 +228,9 @@ def _room_below(worker: Worker, survey: Survey, policy: Policy) -> bool:
 # ---------------------------------------------------------------------- others first
 
 
-def _behind(standing: Standing, able: Sequence[Worker], policy: Policy) -> Iterator[Reason]:
-    job = standing.job
-    before, beside = _company(job.lane, standing.survey.snapshot, able, policy)
+def _behind(diagnosis: JobDiagnostics, able: Sequence[WorkerInfo], policy: Policy) -> Iterator[Reason]:
+    job = diagnosis.job
+    before, beside = _company(job.lane, diagnosis.queue.snapshot, able, policy)
     if before:
         waiting = {line.name: line.waiting for line in before}
         text = ", ".join(f"{_count(count, LANES_COUNTED)} in {name}" for name, count in waiting.items())
@@ -230,22 +241,22 @@ def _behind(standing: Standing, able: Sequence[Worker], policy: Policy) -> Itera
         with_names = ", ".join(line.name for line in beside)
         text = f"shares the next slots with {with_names}: {share:.0%} are {job.lane}'s"
         yield Reason("lane_share", text, {"with": [line.name for line in beside], "share": share})
-    others = standing.ahead - standing.ahead_own
-    if standing.fair and others:
+    others = diagnosis.ahead - diagnosis.ahead_own
+    if diagnosis.fair and others:
         text = f"{_count(others)} of other tenants go first by their share"
         yield Reason("tenant_share", text, {"ahead": others, "tenant": job.tenant})
-    own = standing.ahead_own if standing.fair else standing.ahead
+    own = diagnosis.ahead_own if diagnosis.fair else diagnosis.ahead
     if own:
-        whose = " of its tenant" if standing.fair and job.tenant is not None else ""
+        whose = " of its tenant" if diagnosis.fair and job.tenant is not None else ""
         yield Reason("ahead", f"{_count(own)}{whose} came before it", {"ahead": own})
 
 
 def _company(
-    lane: str, snapshot: Snapshot, able: Sequence[Worker], policy: Policy
-) -> tuple[list[Line], list[Line]]:  # fmt: skip
+    lane: str, snapshot: Snapshot, able: Sequence[WorkerInfo], policy: Policy
+) -> tuple[list[LaneView], list[LaneView]]:  # fmt: skip
     """Give the lanes with work that are served before this one, and those that share its turn."""
     offers = frozenset(offer for worker in able for offer in worker.offers)
-    before: list[Line] = []
+    before: list[LaneView] = []
     for group in service_order(snapshot, offers, policy):
         if any(line.name == lane for line in group):
             return before, [line for line in group if line.name != lane and line.waiting]
@@ -253,11 +264,11 @@ def _company(
     return before, []
 
 
-def _frees_s(holders: Iterable[Executing], survey: Survey) -> float | None:
+def _frees_s(holders: Iterable[RunningJob], queue: QueueDiagnostics) -> float | None:
     """Expect when the first of these jobs ends; None if nothing is known of them."""
-    costs = survey.rules.costs_us
+    costs = queue.rules.costs_us
     left = [
-        job.started_at / 1_000 + costs[job.task] / SECOND_US - survey.now_at / 1_000
+        job.started_at / 1_000 + costs[job.task] / SECOND_US - queue.now_at / 1_000
         for job in holders
         if job.task in costs
     ]

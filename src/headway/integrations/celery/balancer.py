@@ -13,17 +13,17 @@ from celery import Celery, signals  # type: ignore[import-untyped]
 
 from headway.core.errors import ConfigError
 from headway.core.log_event import LogEvent
-from headway.integrations.celery.broker_push import Post
-from headway.integrations.celery.lease_thread import Keeper
+from headway.integrations.celery.broker_push import BrokerPush
+from headway.integrations.celery.lease_thread import LeaseThread
 from headway.integrations.celery.ledger import Ledger
-from headway.integrations.celery.ledger_location import Home, find_home
-from headway.integrations.celery.options import Rules
-from headway.integrations.celery.reconcile import DepthLookout, Reconciler, RedisLookout, Report
+from headway.integrations.celery.ledger_location import LedgerLocation, find_ledger
+from headway.integrations.celery.options import BalancerOptions
+from headway.integrations.celery.reconcile import DepthScanner, Reconciler, ReconcileReport, RedisScanner
 from headway.integrations.celery.routing_marker import make_queue
-from headway.integrations.celery.send_hook import Router, Sender
-from headway.integrations.celery.senders import Sources
+from headway.integrations.celery.send_hook import Router, SendHook
+from headway.integrations.celery.senders import TaskSenders
 from headway.integrations.celery.sharding import queue_of
-from headway.integrations.celery.worker_signals import Runs
+from headway.integrations.celery.worker_signals import WorkerSignals
 
 HAND_RUN_MS = 3_600_000  # How long a run lasts at most that was counted by hand.
 HAND_WAIT_MS = 60_000  # And a promise that a task will come.
@@ -34,31 +34,31 @@ log = logging.getLogger("headway.celery")
 class Balancer:
     """One app's. Its methods bear the names that ``headway.integrations.celery`` gives them for the current app."""
 
-    def __init__(self, app: Celery, rules: Rules, store: str | None) -> None:
+    def __init__(self, app: Celery, rules: BalancerOptions, store: str | None) -> None:
         self.app = app
         self.rules = rules
         self.store = store
-        self._keeper: Keeper | None = None
+        self._keeper: LeaseThread | None = None
 
     @cached_property
-    def home(self) -> Home:
-        return find_home(self.app, self.store)
+    def home(self) -> LedgerLocation:
+        return find_ledger(self.app, self.store)
 
     @cached_property
     def ledger(self) -> Ledger:
         return Ledger(self.home.place, self.rules.prefix, key_prefix=self.home.key_prefix)
 
     @cached_property
-    def post(self) -> Post | None:
-        return Post(self.ledger, self.rules, self.home.key_prefix) if self.home.with_broker else None
+    def post(self) -> BrokerPush | None:
+        return BrokerPush(self.ledger, self.rules, self.home.key_prefix) if self.home.with_broker else None
 
     @cached_property
-    def runs(self) -> Runs:
-        return Runs(self.app, self.rules, self.ledger)
+    def runs(self) -> WorkerSignals:
+        return WorkerSignals(self.app, self.rules, self.ledger)
 
     @cached_property
-    def sources(self) -> Sources:
-        return Sources(self.app, self.rules)
+    def sources(self) -> TaskSenders:
+        return TaskSenders(self.app, self.rules)
 
     # ------------------------------------------------------------------ joining an app
 
@@ -76,7 +76,7 @@ class Balancer:
         routes = conf.task_routes
         earlier = [] if routes is None else list(routes) if isinstance(routes, (list, tuple)) else [routes]
         conf.task_routes = [*earlier, Router(self.rules)]
-        self.app.amqp.send_task_message = Sender(self.app, self.rules, self.ledger, self.sources, self.post)
+        self.app.amqp.send_task_message = SendHook(self.app, self.rules, self.ledger, self.sources, self.post)
         self.runs.connect()
         signals.celeryd_init.connect(self._worker_named, weak=False)
         signals.celeryd_after_setup.connect(self._worker_set_up, weak=False)
@@ -103,7 +103,7 @@ class Balancer:
         if sender is None or sender.app is not self.app:
             return
         if self._keeper is None:
-            self._keeper = Keeper(
+            self._keeper = LeaseThread(
                 self.ledger, self.rules, self.runs, self.reconcile, tell_held=not self.home.with_broker
             )
             self.runs.ended_oddly = self._keeper.wake
@@ -175,9 +175,9 @@ class Balancer:
 
     # ------------------------------------------------------------------ reconciling
 
-    def reconcile(self) -> Report:
+    def reconcile(self) -> ReconcileReport:
         """Compare the ledger with the broker and repair it. Workers do so by themselves."""
-        kind = RedisLookout if self.home.with_broker else DepthLookout
+        kind = RedisScanner if self.home.with_broker else DepthScanner
         return Reconciler(self.ledger, self.rules, kind(self.app, self.ledger, self.rules)).run()
 
     def _ours(self, queue_name: str) -> str:

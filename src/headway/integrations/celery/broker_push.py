@@ -12,17 +12,17 @@ from kombu.transport.redis import Channel
 from kombu.utils.json import dumps
 
 from headway.core.errors import StoreError
-from headway.integrations.celery.ledger import Entry, Ledger, Parcel
-from headway.integrations.celery.options import Rules
+from headway.integrations.celery.ledger import CountedMessage, CountedTask, Ledger
+from headway.integrations.celery.options import BalancerOptions
 
 HERE = "headway:queue:here"  # Stands in a message for its queue's name. Only its last place in it is looked at.
 CHUNK = 500  # Messages that are sent at once.
 
 
-class Post:
+class BrokerPush:
     """Takes messages that an app offers on their way to the broker's lists."""
 
-    def __init__(self, ledger: Ledger, rules: Rules, key_prefix: str) -> None:
+    def __init__(self, ledger: Ledger, rules: BalancerOptions, key_prefix: str) -> None:
         self._ledger = ledger
         self._rules = rules
         self._key_prefix = key_prefix
@@ -31,7 +31,7 @@ class Post:
         """Tell whether nobody listens to what is published: they would hear the wrong queue's name."""
         return not signals.before_task_publish.receivers and not signals.after_task_publish.receivers
 
-    def way(self, producer: Any, message: Any) -> Put | None:
+    def way(self, producer: Any, message: Any) -> ListPush | None:
         """Give the way of a message, if it may be short."""
         if message.sent_event or not self.quiet():
             return None
@@ -42,20 +42,22 @@ class Post:
         if not isinstance(channel, Channel):
             return None
         put = vars(channel).get("_put")
-        if not isinstance(put, Put):  # Otherwise another app's messages went this way before: pools are shared.
-            put = vars(channel)["_put"] = Put(channel)
+        if not isinstance(put, ListPush):  # Otherwise another app's messages went this way before: pools are shared.
+            put = vars(channel)["_put"] = ListPush(channel)
         return put
 
     @contextmanager
-    def offering(self, put: Put, entry: Entry, gathered: list[Parcel] | None = None) -> Generator[Offer]:
+    def offering(
+        self, put: ListPush, entry: CountedTask, gathered: list[CountedMessage] | None = None
+    ) -> Generator[PushOffer]:
         """Offer a task whose message is sent on this way meanwhile; with a list, it is only gathered there."""
-        put.offer = offer = Offer(self, entry, gathered)
+        put.offer = offer = PushOffer(self, entry, gathered)
         try:
             yield offer
         finally:
             put.offer = None
 
-    def push(self, parcels: Sequence[Parcel], *, together: bool = False) -> list[str]:
+    def push(self, parcels: Sequence[CountedMessage], *, together: bool = False) -> list[str]:
         """Send messages, all or (beyond some hundreds) in large parts; gives their queues."""
         rules, found = self._rules, list[str]()
         for first in range(0, len(parcels), CHUNK):
@@ -71,10 +73,10 @@ class Post:
         return found
 
 
-class Offer:
+class PushOffer:
     """A task that is on its way to a channel."""
 
-    def __init__(self, post: Post, entry: Entry, gathered: list[Parcel] | None) -> None:
+    def __init__(self, post: BrokerPush, entry: CountedTask, gathered: list[CountedMessage] | None) -> None:
         self.taken = False
         self._post = post
         self._entry = entry
@@ -85,7 +87,7 @@ class Offer:
         step = channel.priority(channel._get_message_priority(message, reverse=False))
         message["properties"]["delivery_info"]["routing_key"] = HERE
         before, _, behind = str(dumps(message)).rpartition(HERE)  # type: ignore[no-untyped-call]
-        parcel = Parcel(self._entry, f"{channel.sep}{step}" if step else "", before, behind)
+        parcel = CountedMessage(self._entry, f"{channel.sep}{step}" if step else "", before, behind)
         if self._gathered is not None:
             self._gathered.append(parcel)
         else:
@@ -93,11 +95,11 @@ class Offer:
         self.taken = True
 
 
-class Put:
+class ListPush:
     """Takes the place of a channel's own way to put a message into a list. A channel is one thread's at a time."""
 
     def __init__(self, channel: Any) -> None:
-        self.offer: Offer | None = None
+        self.offer: PushOffer | None = None
         self._channel = channel
         self._put = channel._put
 

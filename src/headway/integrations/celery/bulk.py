@@ -11,11 +11,11 @@ from celery.utils import uuid  # type: ignore[import-untyped]
 
 from headway.core.errors import ConfigError
 from headway.integrations.celery.balancer import Balancer
-from headway.integrations.celery.ledger import Entry, Parcel, member_of
+from headway.integrations.celery.ledger import CountedMessage, CountedTask, member_of
 from headway.integrations.celery.messages import Envelope
 from headway.integrations.celery.options import Bulk
-from headway.integrations.celery.routing_marker import Gathered, make_queue, mark_of
-from headway.integrations.celery.senders import Sources
+from headway.integrations.celery.routing_marker import BulkItem, make_queue, mark_of
+from headway.integrations.celery.senders import TaskSenders
 
 _WHERE = ("queue", "exchange", "routing_key")
 
@@ -24,7 +24,7 @@ class _Item(NamedTuple):
     """A task of a bulk; its entry is None if it is routed elsewhere."""
 
     signature: Any
-    entry: Entry | None
+    entry: CountedTask | None
 
 
 def send_bulk(balancer: Balancer, tasks: Iterable[Any], *, bulk: Bulk | None = None) -> Any:
@@ -37,7 +37,7 @@ def send_bulk(balancer: Balancer, tasks: Iterable[Any], *, bulk: Bulk | None = N
     """
     app = balancer.app
     rules = balancer.rules if bulk is None else replace(balancer.rules, bulk=bulk)
-    sources = Sources(app, rules)
+    sources = TaskSenders(app, rules)
     group_id = uuid()
     given: Iterable[Any] = getattr(tasks, "tasks", None) or [] if isinstance(tasks, group) else tasks
     signatures = [task.clone() for task in given]
@@ -48,9 +48,9 @@ def send_bulk(balancer: Balancer, tasks: Iterable[Any], *, bulk: Bulk | None = N
     ]
     post = balancer.post
     if post is not None and post.quiet() and not app.conf.task_send_sent_event:
-        parcels: list[Parcel] = []
+        parcels: list[CountedMessage] = []
         with app.producer_or_acquire() as producer:
-            _send(producer, items, group_id, lambda entry: make_queue(rules.names[0], Gathered(entry, parcels)))
+            _send(producer, items, group_id, lambda entry: make_queue(rules.names[0], BulkItem(entry, parcels)))
         post.push(parcels, together=together)
         return app.GroupResult(group_id, results)
     entries = [item.entry for item in items if item.entry is not None]
@@ -71,7 +71,7 @@ def _send(
     producer: Any,
     items: Sequence[_Item],
     group_id: str,
-    queue_for: Callable[[Entry], Any],
+    queue_for: Callable[[CountedTask], Any],
     sent: list[str] | None = None,
 ) -> None:
     for place, (signature, entry) in enumerate(items):
@@ -87,7 +87,9 @@ def _freeze(signature: Any, group_id: str) -> Any:
     return signature.freeze(group_id=group_id)
 
 
-def _entry(balancer: Balancer, sources: Sources, signature: Any, group_id: str, *, together: bool) -> Entry | None:
+def _entry(
+    balancer: Balancer, sources: TaskSenders, signature: Any, group_id: str, *, together: bool
+) -> CountedTask | None:
     fixed = _fixed(balancer, signature)
     if fixed and not balancer.rules.is_ours(fixed):
         return None
@@ -100,7 +102,7 @@ def _entry(balancer: Balancer, sources: Sources, signature: Any, group_id: str, 
     source = sources.of(signature.task, envelope)
     # All of a bulk are sent at once, so those that stay together may go to the least loaded queue, not a hashed one.
     among = () if together and not source.user else sources.queues_of(source)
-    return Entry(envelope.member, signature.task, source.user, fixed, among)
+    return CountedTask(envelope.member, signature.task, source.user, fixed, among)
 
 
 def _fixed(balancer: Balancer, signature: Any) -> str:

@@ -11,7 +11,7 @@ from celery.canvas import Signature  # type: ignore[import-untyped]
 from headway.core.errors import ConfigError
 from headway.integrations.celery.balancer import ATTRIBUTE, Balancer, balancer_of
 from headway.integrations.celery.bulk import send_bulk
-from headway.integrations.celery.options import Bulk, By, Measure, Route, Rules
+from headway.integrations.celery.options import BalancerOptions, Bulk, By, Measure, Route
 
 
 def install(
@@ -43,7 +43,7 @@ def install(
     seconds is dead; every ``reconcile`` seconds the ledger is held against the broker. ``strict`` lets a task fail to
     be sent if it cannot be counted, instead of being sent uncounted. Raises ``ConfigError``.
     """
-    rules = Rules(
+    rules = BalancerOptions(
         queues=queues, prefix=prefix, route=route, k=k, by=by, bulk=bulk, load=load, lease=lease, reconcile=reconcile,
         strict=strict,
     )  # fmt: skip

@@ -11,21 +11,27 @@ from celery.worker import state  # type: ignore[import-untyped]
 
 from headway.core.errors import StoreError
 from headway.core.log_event import LogEvent
-from headway.integrations.celery.ledger import Ledger, Run, lease_of, member_in
+from headway.integrations.celery.ledger import Ledger, TaskRun, lease_of, member_in
 from headway.integrations.celery.messages import read_request
-from headway.integrations.celery.options import Rules
-from headway.integrations.celery.worker_signals import Runs
+from headway.integrations.celery.options import BalancerOptions
+from headway.integrations.celery.worker_signals import WorkerSignals
 
 TICK = 2.0  # Seconds between two renewals at most.
 LOOKS = 5  # How often a set is read again that others changed meanwhile.
 log = logging.getLogger("headway.celery")
 
 
-class Keeper:
+class LeaseThread:
     """Woken by the clock, or when a task ended oddly; ends when told to stop."""
 
     def __init__(
-        self, ledger: Ledger, rules: Rules, runs: Runs, reconcile: Callable[[], object], *, tell_held: bool
+        self,
+        ledger: Ledger,
+        rules: BalancerOptions,
+        runs: WorkerSignals,
+        reconcile: Callable[[], object],
+        *,
+        tell_held: bool,
     ) -> None:
         self._ledger = ledger
         self._rules = rules
@@ -95,7 +101,7 @@ class Keeper:
         holding = _members(_held())
         for lease in leases:
             if member_in(lease) not in holding:
-                self._ledger.finish(Run(lease))
+                self._ledger.finish(TaskRun(lease))
         self._take_leases(set(leases))
         if due and (self._reconciling is None or not self._reconciling.is_alive()):
             # It takes its time, and leases must be renewed meanwhile.
@@ -119,7 +125,7 @@ class Keeper:
                 continue
             unleased.add(member)
             if member in self._unleased:
-                self._ledger.start(Run(lease, queue, str(request.name)))
+                self._ledger.start(TaskRun(lease, queue, str(request.name)))
         self._unleased = unleased
 
     def _reads(self) -> list[str]:

@@ -7,14 +7,14 @@ from typing import NamedTuple
 
 from headway.integrations.celery.library import library
 from headway.integrations.celery.options import Measure
-from headway.stores.redis.address import Place
-from headway.stores.redis.blocking_client import BlockingLink, Word
+from headway.stores.redis.address import RedisAddress
+from headway.stores.redis.blocking_client import BlockingClient, Word
 
 PAGE = 500
 MESSAGES = 100  # How many the server reads at once: about a millisecond of its time.
 
 
-class Entry(NamedTuple):
+class CountedTask(NamedTuple):
     """A task to be counted. ``fixed`` names its queue; otherwise the least loaded of ``among`` is taken, () for all."""
 
     member: str
@@ -24,20 +24,20 @@ class Entry(NamedTuple):
     among: tuple[int, ...] = ()
 
 
-class Parcel(NamedTuple):
+class CountedMessage(NamedTuple):
     """A task to be counted, and its message: what its list's name ends with, its text around its queue's name."""
 
-    entry: Entry
+    entry: CountedTask
     ending: str
     before: str
     behind: str
 
-    def sent_to(self, queue: str) -> Parcel:
+    def sent_to(self, queue: str) -> CountedMessage:
         """The same, with its queue fixed."""
         return self._replace(entry=self.entry._replace(fixed=queue))
 
 
-class Run(NamedTuple):
+class TaskRun(NamedTuple):
     """A run of a task. Queue ('' if it is not one of ours), name and user are for a task that nobody counted."""
 
     lease: str
@@ -46,7 +46,7 @@ class Run(NamedTuple):
     user: str = ""
 
 
-class Load(NamedTuple):
+class QueueLoad(NamedTuple):
     """What one queue has. ``read`` tells whether a live worker reads it, None if no worker is known at all."""
 
     queue: str
@@ -57,7 +57,7 @@ class Load(NamedTuple):
     oldest_ms: int | None  # For how long its oldest task has waited.
 
 
-class Figures(NamedTuple):
+class LedgerStats(NamedTuple):
     """What else there is to show."""
 
     tally: dict[str, int]
@@ -87,13 +87,13 @@ class Ledger:
     they are sent and not waited for, again and again until the server has answered.
     """
 
-    def __init__(self, place: Place, prefix: str, *, key_prefix: str = "") -> None:
+    def __init__(self, place: RedisAddress, prefix: str, *, key_prefix: str = "") -> None:
         self.prefix = prefix
         self.place = place
         self.errors = 0  # What could not be counted, since this process began.
         self.trouble = ""  # The last reason.
         self._key = f"{key_prefix}headway:celery:{prefix}"
-        self._link = BlockingLink(place, library(), "known", self._note)
+        self._link = BlockingClient(place, library(), "known", self._note)
 
     def _note(self, trouble: str, count: int) -> None:
         self.errors += count
@@ -116,7 +116,9 @@ class Ledger:
         """The same, and count so many tasks there by hand in the same step."""
         return _text(self._link.call("choose", self._key, measure, queues, self.prefix, "", count, lease_ms))
 
-    def count(self, entries: Sequence[Entry], *, queues: int, measure: Measure, together: bool = False) -> list[str]:
+    def count(
+        self, entries: Sequence[CountedTask], *, queues: int, measure: Measure, together: bool = False
+    ) -> list[str]:
         """Choose a queue for each task and count it there, all in one step."""
         words: list[Word] = [measure, queues, self.prefix, int(together)]
         for entry in entries:
@@ -124,7 +126,13 @@ class Ledger:
         return [_text(queue) for queue in self._link.call("count", self._key, *words)]
 
     def push(
-        self, parcels: Sequence[Parcel], *, queues: int, measure: Measure, key_prefix: str, together: bool = False
+        self,
+        parcels: Sequence[CountedMessage],
+        *,
+        queues: int,
+        measure: Measure,
+        key_prefix: str,
+        together: bool = False,
     ) -> list[str]:
         """The same, and put their messages into the lists of a broker on the same server. All or none is done."""
         words: list[Word] = [measure, queues, self.prefix, int(together), key_prefix]
@@ -140,11 +148,11 @@ class Ledger:
         """The same, without waiting for it."""
         self._link.tell("uncount", self._key, why, *members)
 
-    def start(self, run: Run) -> None:
+    def start(self, run: TaskRun) -> None:
         """A task runs. The server hears of it some milliseconds later."""
         self._link.tell_late("runs", self._key, _words("start", run), name=run.lease)
 
-    def finish(self, run: Run, *, took_ms: int | None = None, again: bool = False) -> None:
+    def finish(self, run: TaskRun, *, took_ms: int | None = None, again: bool = False) -> None:
         """A run has ended. Of a short one this is all that is told.
 
         ``took_ms``: how long it took, if that is to be learned. ``again`` puts its task back into its queue.
@@ -179,11 +187,11 @@ class Ledger:
 
     # ------------------------------------------------------------------ looking
 
-    def loads(self, queues: Sequence[str] = ()) -> list[Load]:
+    def loads(self, queues: Sequence[str] = ()) -> list[QueueLoad]:
         """Read all queues at one moment: those named, then others that were ever counted."""
         now_at, *found = self._link.call("loads", self._key, *queues)
         return [
-            Load(
+            QueueLoad(
                 _text(queue),
                 int(pending),
                 int(running),
@@ -194,9 +202,9 @@ class Ledger:
             for queue, pending, running, work_ms, read, oldest_at in found
         ]
 
-    def figures(self, *, users: int = 20) -> Figures:
+    def figures(self, *, users: int = 20) -> LedgerStats:
         tally, busiest, nodes = self._link.call("figures", self._key, users)
-        return Figures(_pairs(tally), _pairs(busiest), _pairs(nodes))
+        return LedgerStats(_pairs(tally), _pairs(busiest), _pairs(nodes))
 
     def check(self) -> int:
         """Count what must agree and does not: the sets with each other, the numbers with the sets."""
@@ -269,7 +277,7 @@ def _tidy(text: str) -> str:
     return text.replace("\t", " ").encode(errors="replace").decode()
 
 
-def _words(what: str, run: Run, learn: str = "", again: int = 0) -> tuple[Word, ...]:
+def _words(what: str, run: TaskRun, learn: str = "", again: int = 0) -> tuple[Word, ...]:
     return what, run.lease, run.queue, _tidy(run.name), _tidy(run.user), learn, again
 
 

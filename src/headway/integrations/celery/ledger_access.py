@@ -10,7 +10,7 @@ from celery.app.utils import find_app  # type: ignore[import-untyped]
 from headway.core.errors import ConfigError
 from headway.integrations.celery.balancer import Balancer, balancer_of
 from headway.integrations.celery.ledger import Ledger
-from headway.stores.redis.address import read_place
+from headway.stores.redis.address import read_redis_address
 
 
 def open_balancer(path: str) -> Balancer:
@@ -31,7 +31,7 @@ def open_balancer(path: str) -> Balancer:
 
 def open_ledger(url: str, prefix: str) -> Ledger:
     """Give the ledger at an address, as Headway writes it. Raises ``ConfigError``."""
-    place = read_place(url)
+    place = read_redis_address(url)
     if place.cluster:
         raise ConfigError("a ledger is on one server, or behind Sentinels, not in a cluster")
     return Ledger(place, prefix)

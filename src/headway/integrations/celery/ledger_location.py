@@ -10,22 +10,22 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from celery import Celery  # type: ignore[import-untyped]
 
 from headway.core.errors import ConfigError
-from headway.stores.redis.address import Place, read_place
-from headway.stores.redis.connection import Address, Login
+from headway.stores.redis.address import RedisAddress, read_redis_address
+from headway.stores.redis.connection import Endpoint, Login
 
 SENTINEL_PORT = 26379
 _VERIFIED = ("required", "CERT_REQUIRED", ssl.CERT_REQUIRED)
 
 
-class Home(NamedTuple):
+class LedgerLocation(NamedTuple):
     """Where the ledger is; whether the broker's queues are there too; what all keys begin with."""
 
-    place: Place
+    place: RedisAddress
     with_broker: bool
     key_prefix: str = ""
 
 
-def find_home(app: Celery, store: str | None = None) -> Home:
+def find_ledger(app: Celery, store: str | None = None) -> LedgerLocation:
     """Find the ledger's server. Raises ``ConfigError`` if the broker is none and no other is named.
 
     ``store`` is an address as Headway writes it. Otherwise Celery's ``broker_url``, ``broker_use_ssl`` and
@@ -38,15 +38,15 @@ def find_home(app: Celery, store: str | None = None) -> Home:
         if broker is None:
             scheme = str(app.conf.broker_url or "amqp").partition(":")[0]
             raise ConfigError(f"the broker is {scheme}://, so name a Redis server for the ledger: store='redis://host'")
-        return Home(broker, True, key_prefix)
-    place = read_place(store)
+        return LedgerLocation(broker, True, key_prefix)
+    place = read_redis_address(store)
     if place.cluster:
         raise ConfigError("the ledger needs one server, or Sentinels, not a cluster")
     same = broker is not None and _whereabouts(place) == _whereabouts(broker)
-    return Home(place, same, key_prefix if same else "")
+    return LedgerLocation(place, same, key_prefix if same else "")
 
 
-def _read_broker(app: Celery, options: Mapping[str, Any]) -> Place | None:
+def _read_broker(app: Celery, options: Mapping[str, Any]) -> RedisAddress | None:
     url = app.conf.broker_write_url or app.conf.broker_url
     if isinstance(url, (list, tuple)):
         url = url[0] if url else None
@@ -59,25 +59,25 @@ def _read_broker(app: Celery, options: Mapping[str, Any]) -> Place | None:
     login = Login(unquote(parts.username or "") or None, unquote(parts.password or "") or None, 0, tls)
     if parts.scheme in ("redis+socket", "valkey+socket"):
         login = login._replace(database=_database(query.get("virtual_host", "0")))
-        return Place([Address(path=unquote(parts.path))], login, shown=f"unix://{parts.path}")
+        return RedisAddress([Endpoint(path=unquote(parts.path))], login, shown=f"unix://{parts.path}")
     if parts.scheme in ("redis", "rediss", "valkey", "valkeys"):
-        address = Address(parts.hostname or "localhost", parts.port or 6379)
+        address = Endpoint(parts.hostname or "localhost", parts.port or 6379)
         login = login._replace(database=_database(parts.path))
-        return Place([address], login, shown=f"{parts.scheme}://{address}")
+        return RedisAddress([address], login, shown=f"{parts.scheme}://{address}")
     if parts.scheme == "sentinel":
         return _read_sentinels(url, login, options)
     return None
 
 
-def _read_sentinels(url: str, login: Login, options: Mapping[str, Any]) -> Place:
+def _read_sentinels(url: str, login: Login, options: Mapping[str, Any]) -> RedisAddress:
     master = options.get("master_name")
     if not master:
         raise ConfigError("a sentinel:// broker needs its master's name: broker_transport_options['master_name']")
     sentinels = [urlsplit(part if "://" in part else f"sentinel://{part}") for part in url.split(";") if part]
-    addresses = [Address(part.hostname or "localhost", part.port or SENTINEL_PORT) for part in sentinels]
+    addresses = [Endpoint(part.hostname or "localhost", part.port or SENTINEL_PORT) for part in sentinels]
     path = next((part.path for part in reversed(sentinels) if part.path.strip("/")), "")
     watch = options.get("sentinel_kwargs") or {}
-    return Place(
+    return RedisAddress(
         addresses,
         login._replace(database=_database(path)),
         str(master),
@@ -111,5 +111,5 @@ def _database(path: str) -> int:
     return int(text)
 
 
-def _whereabouts(place: Place) -> tuple[object, ...]:
+def _whereabouts(place: RedisAddress) -> tuple[object, ...]:
     return frozenset(place.addresses), place.master, place.login.database

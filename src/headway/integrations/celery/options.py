@@ -19,7 +19,7 @@ SHARDS = 5  # Who comes with many tasks gets one part in so many of the queues.
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rules:
+class BalancerOptions:
     """Checked when made. Raises ``ConfigError``."""
 
     queues: int = 20

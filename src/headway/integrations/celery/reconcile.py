@@ -15,22 +15,22 @@ from celery import Celery  # type: ignore[import-untyped]
 from kombu.transport.redis import PRIORITY_STEPS
 
 from headway.core.log_event import LogEvent
-from headway.integrations.celery.ledger import Ledger, Load, member_in
-from headway.integrations.celery.options import Rules
+from headway.integrations.celery.ledger import Ledger, QueueLoad, member_in
+from headway.integrations.celery.options import BalancerOptions
 
 GRACE_MS = 1_000  # A task that was counted more recently may still be on its way to the broker.
 PAUSE = 2.0
 log = logging.getLogger("headway.celery")
 
 
-class Found(NamedTuple):
+class BrokerScan(NamedTuple):
     """What one look brought: members that no message is there for, with their queue; messages that nobody counted."""
 
     missing: Mapping[str, str]
     unknown: Mapping[str, tuple[str, str]]  # Member to queue and task name.
 
 
-class Report(NamedTuple):
+class ReconcileReport(NamedTuple):
     """What a reconciliation did: how much the ledger disagreed with itself, what it dropped and what it adopted."""
 
     drift: int
@@ -39,24 +39,28 @@ class Report(NamedTuple):
     stranded: tuple[str, ...]  # Queues where tasks wait and which nobody reads.
 
 
-class Lookout(Protocol):
+class BrokerScanner(Protocol):
     """Looks into a broker."""
 
-    def look(self, loads: Iterable[Load]) -> Found: ...
+    def look(self, loads: Iterable[QueueLoad]) -> BrokerScan: ...
 
 
 class Reconciler:
     """Done by one node at a time; safe to be done by two."""
 
     def __init__(
-        self, ledger: Ledger, rules: Rules, lookout: Lookout, sleep: Callable[[float], None] = time.sleep
+        self,
+        ledger: Ledger,
+        rules: BalancerOptions,
+        lookout: BrokerScanner,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._ledger = ledger
         self._rules = rules
         self._lookout = lookout
         self._sleep = sleep
 
-    def run(self) -> Report:
+    def run(self) -> ReconcileReport:
         """Compare and repair. Raises ``StoreError``."""
         loads = self._ledger.loads(self._rules.names)
         drift = self._ledger.check()
@@ -77,13 +81,13 @@ class Reconciler:
         stranded = tuple(load.queue for load in loads if load.pending and load.read is False)
         if stranded:
             log.warning(LogEvent("celery.stranded", queues=", ".join(stranded), hint="no worker reads them"))
-        return Report(drift, dropped, adopted, stranded)
+        return ReconcileReport(drift, dropped, adopted, stranded)
 
 
-class RedisLookout:
+class RedisScanner:
     """Looks into a broker on the ledger's own server: at lists, and at what workers have not acknowledged."""
 
-    def __init__(self, app: Celery, ledger: Ledger, rules: Rules) -> None:
+    def __init__(self, app: Celery, ledger: Ledger, rules: BalancerOptions) -> None:
         options: Mapping[str, Any] = app.conf.broker_transport_options or {}
         self._ledger = ledger
         self._rules = rules
@@ -97,7 +101,7 @@ class RedisLookout:
         """Name the keys that a queue's messages are in, one for each step of priority."""
         return [f"{self._key_prefix}{queue}{ending}" for ending in self._endings]
 
-    def look(self, loads: Iterable[Load]) -> Found:
+    def look(self, loads: Iterable[QueueLoad]) -> BrokerScan:
         # Lists first: a message goes from a list to the held ones and not often back, so it is not passed over.
         listed: dict[str, tuple[str, str]] = {}
         lengths: dict[str, int] = {}
@@ -127,25 +131,25 @@ class RedisLookout:
         runs = {member_in(lease) for lease in self._ledger.leases()}
         counted = self._known(seen)
         unknown = {member: where for member, where in seen.items() if member not in counted and member not in runs}
-        return Found(missing, unknown)
+        return BrokerScan(missing, unknown)
 
     def _known(self, members: Iterable[str]) -> set[str]:
         asked = list(members)
         return {member for member, known in zip(asked, self._ledger.known(asked), strict=True) if known}
 
 
-class DepthLookout:
+class DepthScanner:
     """Looks into any other broker, which only says how many messages a queue has.
 
     Queues are served oldest first, so what is gone from one are its oldest tasks, but for those that workers hold.
     """
 
-    def __init__(self, app: Celery, ledger: Ledger, rules: Rules) -> None:
+    def __init__(self, app: Celery, ledger: Ledger, rules: BalancerOptions) -> None:
         self._app = app
         self._ledger = ledger
         self._rules = rules
 
-    def look(self, loads: Iterable[Load]) -> Found:
+    def look(self, loads: Iterable[QueueLoad]) -> BrokerScan:
         missing: dict[str, str] = {}
         with self._app.connection_for_read() as connection, connection.channel() as channel:
             depths = {load.queue: self._depth(channel, load.queue) for load in loads if load.pending}
@@ -155,7 +159,7 @@ class DepthLookout:
             surplus = len(waiting) - depth
             old = [member for member, age_ms in waiting if age_ms >= GRACE_MS]
             missing.update((member, queue) for member in old[: max(0, surplus)])
-        return Found(missing, {})
+        return BrokerScan(missing, {})
 
     def _depth(self, channel: Any, queue: str) -> int:
         return int(self._app.amqp.queues[queue](channel).queue_declare(passive=True).message_count)

@@ -6,20 +6,20 @@ from typing import Any, Literal, NamedTuple
 
 from kombu.entity import Queue
 
-from headway.integrations.celery.ledger import Entry, Parcel
+from headway.integrations.celery.ledger import CountedMessage, CountedTask
 
 _ATTRIBUTE = "headway_mark"
 
 
-class Gathered(NamedTuple):
+class BulkItem(NamedTuple):
     """A task of a bulk: its entry is made already, and its message is to be gathered with the others."""
 
-    entry: Entry
-    parcels: list[Parcel]
+    entry: CountedTask
+    parcels: list[CountedMessage]
 
 
 # A queue is to be chosen, or was chosen for a task that is counted there already.
-Mark = Literal["to_be_chosen", "counted"] | Gathered
+Mark = Literal["to_be_chosen", "counted"] | BulkItem
 
 
 def make_queue(name: str, mark: Mark | None = None) -> Any:

@@ -9,12 +9,12 @@ from celery import Celery  # type: ignore[import-untyped]
 
 from headway.core.errors import StoreError
 from headway.core.log_event import LogEvent
-from headway.integrations.celery.broker_push import Post
-from headway.integrations.celery.ledger import Entry, Ledger
+from headway.integrations.celery.broker_push import BrokerPush
+from headway.integrations.celery.ledger import CountedTask, Ledger
 from headway.integrations.celery.messages import USER_HEADER, read_message
-from headway.integrations.celery.options import Rules
-from headway.integrations.celery.routing_marker import Gathered, make_queue, mark_of
-from headway.integrations.celery.senders import Sources
+from headway.integrations.celery.options import BalancerOptions
+from headway.integrations.celery.routing_marker import BulkItem, make_queue, mark_of
+from headway.integrations.celery.senders import TaskSenders
 from headway.integrations.celery.sharding import shard_of
 
 log = logging.getLogger("headway.celery")
@@ -23,7 +23,7 @@ log = logging.getLogger("headway.celery")
 class Router:
     """Takes tasks that nobody has sent elsewhere. Stands behind the app's own routes."""
 
-    def __init__(self, rules: Rules) -> None:
+    def __init__(self, rules: BalancerOptions) -> None:
         self._stand_in = make_queue(rules.names[0], "to_be_chosen")
 
     def __call__(
@@ -34,14 +34,16 @@ class Router:
         return {"queue": self._stand_in}
 
 
-class Sender:
+class SendHook:
     """Sends a task's message. Whatever goes to one of our queues is counted, and not if it did not go.
 
     It takes the place of the app's ``amqp.send_task_message``: a router does not know a task's id, and after it nothing
     else may still choose the queue.
     """
 
-    def __init__(self, app: Celery, rules: Rules, ledger: Ledger, sources: Sources, post: Post | None) -> None:
+    def __init__(
+        self, app: Celery, rules: BalancerOptions, ledger: Ledger, sources: TaskSenders, post: BrokerPush | None
+    ) -> None:
         self._app = app
         self._rules = rules
         self._ledger = ledger
@@ -61,11 +63,14 @@ class Sender:
         source = self._sources.of(name, envelope)
         if source.user and USER_HEADER not in envelope.headers:
             options["headers"] = {**(options.get("headers") or {}), USER_HEADER: source.user}
-        if isinstance(mark, Gathered):
+        if isinstance(mark, BulkItem):
             entry, parcels = mark
         else:
             fixed = "" if mark == "to_be_chosen" else fixed
-            entry, parcels = Entry(envelope.member, name, source.user, fixed, self._sources.queues_of(source)), None
+            entry, parcels = (
+                CountedTask(envelope.member, name, source.user, fixed, self._sources.queues_of(source)),
+                None,
+            )
         if mark == "counted":
             return self._send_counted(entry, producer, name, message, options)
         if self._post is not None and (way := self._post.way(producer, message)) is not None:
@@ -77,7 +82,7 @@ class Sender:
         options["queue"] = self._app.amqp.queues[self._count(entry)]
         return self._send_counted(entry, producer, name, message, options)
 
-    def _send_counted(self, entry: Entry, producer: Any, name: str, message: Any, options: dict[str, Any]) -> Any:
+    def _send_counted(self, entry: CountedTask, producer: Any, name: str, message: Any, options: dict[str, Any]) -> Any:
         try:
             return self._send(producer, name, message, **options)
         except BaseException:
@@ -85,7 +90,7 @@ class Sender:
             self._ledger.uncount_soon([entry.member], "refused")
             raise
 
-    def _count(self, entry: Entry) -> str:
+    def _count(self, entry: CountedTask) -> str:
         try:
             [queue] = self._ledger.count([entry], queues=self._rules.queues, measure=self._rules.load)
         except StoreError as problem:
@@ -96,7 +101,7 @@ class Sender:
             return entry.fixed or self._blind(entry)
         return queue
 
-    def _blind(self, entry: Entry) -> str:
+    def _blind(self, entry: CountedTask) -> str:
         """Choose without knowing any load: by the hash of the task, among the queues that it may go to."""
         among = entry.among or tuple(range(self._rules.queues))
         [place] = shard_of(entry.member, queues=len(among), width=1)

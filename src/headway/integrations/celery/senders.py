@@ -8,43 +8,43 @@ from typing import Any, NamedTuple
 from celery import Celery  # type: ignore[import-untyped]
 
 from headway.integrations.celery.messages import USER_HEADER, Envelope
-from headway.integrations.celery.options import By, Rules
+from headway.integrations.celery.options import BalancerOptions, By
 from headway.integrations.celery.sharding import shard_of
 
 
-class Source(NamedTuple):
+class TaskSender(NamedTuple):
     """Who sent a task: a ``user`` by name, or else only that some tasks came together. ``text`` is what is hashed."""
 
     text: str = ""
     user: str = ""
 
 
-NOBODY = Source()
+NOBODY = TaskSender()
 
 
-class Sources:
+class TaskSenders:
     """Tells whose tasks are."""
 
-    def __init__(self, app: Celery, rules: Rules) -> None:
+    def __init__(self, app: Celery, rules: BalancerOptions) -> None:
         self._app = app
         self._rules = rules
         self._places: dict[str, int | None] = {}
 
-    def of(self, name: str, envelope: Envelope) -> Source:
+    def of(self, name: str, envelope: Envelope) -> TaskSender:
         """A user, if one is named; else the task it was sent from, or its group; else nobody."""
         if self._rules.by is not None:
             user = self._value(self._rules.by, name, envelope)
             if user is None:
                 user = envelope.headers.get(USER_HEADER) or self._inherited()
             if user is not None and user != "":
-                return Source(f"user:{user}", str(user))
+                return TaskSender(f"user:{user}", str(user))
         if envelope.parent_id and envelope.root_id:
-            return Source(f"root:{envelope.root_id}")
+            return TaskSender(f"root:{envelope.root_id}")
         if envelope.group_id:
-            return Source(f"group:{envelope.group_id}")
+            return TaskSender(f"group:{envelope.group_id}")
         return NOBODY
 
-    def queues_of(self, source: Source) -> tuple[int, ...]:
+    def queues_of(self, source: TaskSender) -> tuple[int, ...]:
         """Give the numbers of the queues that a source's tasks may go to; () means all."""
         if not source.text:
             return ()

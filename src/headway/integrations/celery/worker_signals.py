@@ -11,24 +11,24 @@ from typing import Any
 from celery import Celery, signals  # type: ignore[import-untyped]
 from celery.exceptions import Reject, TimeLimitExceeded, WorkerLostError  # type: ignore[import-untyped]
 
-from headway.integrations.celery.ledger import Ledger, Run, lease_of, member_of
+from headway.integrations.celery.ledger import Ledger, TaskRun, lease_of, member_of
 from headway.integrations.celery.messages import USER_HEADER, read_delivered, read_request
-from headway.integrations.celery.options import Rules
+from headway.integrations.celery.options import BalancerOptions
 
 SUCCESS = "SUCCESS"
 SAMPLE = 16
 RETRIES = 10  # How many of a task that died at once are looked for.
 
 
-class Runs:
+class WorkerSignals:
     """Tells the ledger when tasks begin and end. Lives in every process of a worker."""
 
-    def __init__(self, app: Celery, rules: Rules, ledger: Ledger) -> None:
+    def __init__(self, app: Celery, rules: BalancerOptions, ledger: Ledger) -> None:
         self._app = app
         self._rules = rules
         self._ledger = ledger
         self.node = ""  # Who we are: a name that a worker that is started again does not have.
-        self._begun: dict[str, tuple[Run, float]] = {}  # By task id: what runs here, and since when.
+        self._begun: dict[str, tuple[TaskRun, float]] = {}  # By task id: what runs here, and since when.
         self._ends = 0
         self.ended_oddly: Callable[[], None] = lambda: None
 
@@ -71,10 +71,10 @@ class Runs:
             again=isinstance(retval, Reject) and bool(retval.requeue),
         )
 
-    def _run(self, task: Any) -> Run:
+    def _run(self, task: Any) -> TaskRun:
         request = task.request
         member, queue = read_request(request)
-        return Run(
+        return TaskRun(
             lease_of(member, self._name(request)),
             queue if self._rules.is_ours(queue) else "",
             task.name,
@@ -103,7 +103,7 @@ class Runs:
             return
         member, _queue = read_request(request)
         if terminated:
-            self._ledger.finish(Run(lease_of(member, self.node)))
+            self._ledger.finish(TaskRun(lease_of(member, self.node)))
         self._ledger.uncount_soon([member], "revoked")
 
     def _discarded(self, message: Any = None, **_: Any) -> None:

@@ -9,7 +9,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 
 from headway.integrations.django.conf import database, read_options
-from headway.integrations.django.sqlite import Here, sqlite_address
+from headway.integrations.django.sqlite import ThreadConnection, sqlite_address
 from headway.stores.base import Clock, Store
 
 WORKS = (
@@ -46,7 +46,7 @@ def borrowing_store(alias: str, namespace: str, *, clock: Clock | None = None) -
     from headway.stores.postgres.store import PostgresStore
 
     address = read_address(store_address())
-    borrowed = BorrowedConnection(address.shown, Here(alias).connection)
+    borrowed = BorrowedConnection(address.shown, ThreadConnection(alias).connection)
     return PostgresStore(address, namespace, clock=clock, borrowed=borrowed)
 
 

@@ -10,7 +10,7 @@ from urllib.parse import quote, urlsplit
 
 from django.conf import settings
 
-from headway.core.suggest import nearest
+from headway.core.suggest import did_you_mean
 
 PREFIX = "IOQUEUE_"
 DATABASE = "default"
@@ -61,7 +61,7 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class SettingProblem:
     """What is wrong with one setting. ``unknown``: there is no such setting, so it changes nothing."""
 
     setting: str
@@ -69,11 +69,11 @@ class Problem:
     unknown: bool = False
 
 
-def read_options() -> tuple[Options, list[Problem]]:
+def read_options() -> tuple[Options, list[SettingProblem]]:
     """Read the settings. One that cannot be used is a problem, and its default is taken: the checks will refuse it."""
     known = {field.name: field for field in fields(Options)}
     found: dict[str, Any] = {}
-    problems: list[Problem] = []
+    problems: list[SettingProblem] = []
     for setting in sorted(set(dir(settings))):
         if not setting.startswith(PREFIX):
             continue
@@ -81,13 +81,15 @@ def read_options() -> tuple[Options, list[Problem]]:
         value = getattr(settings, setting)
         if name not in known:
             names = [PREFIX + name.upper() for name in known]
-            problems.append(Problem(setting, f"there is no setting {setting}{nearest(setting, names)}", unknown=True))
+            problems.append(
+                SettingProblem(setting, f"there is no setting {setting}{did_you_mean(setting, names)}", unknown=True)
+            )
             continue
         fits, wanted = _KINDS[str(known[name].type)]
         if fits(value):
             found[name] = tuple(value) if isinstance(value, list) else value
         else:
-            problems.append(Problem(setting, f"{setting} must be {wanted}, not {value!r}"))
+            problems.append(SettingProblem(setting, f"{setting} must be {wanted}, not {value!r}"))
     return Options(**found), problems
 
 

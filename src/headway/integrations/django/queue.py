@@ -17,9 +17,9 @@ from headway.client.app import Headway
 from headway.client.client import Client
 from headway.client.job import Job
 from headway.client.task import Call, Task
-from headway.core.diagnostics import Survey
+from headway.core.diagnostics import QueueDiagnostics
 from headway.core.errors import JobNotFound, NotAStore, StoreError
-from headway.core.job import JobId, NewJob, State, Submitted
+from headway.core.job import JobId, NewJob, State, SubmitReply
 from headway.core.policy.why import unknown_tasks
 from headway.integrations.django.address import WORKS, borrowing_store, store_address
 from headway.integrations.django.conf import Options, database, read_options
@@ -28,7 +28,7 @@ from headway.integrations.django.loading import adopt_django_tasks, import_task_
 from headway.integrations.django.middleware import request_trace
 from headway.integrations.django.portal import ProjectPortal, at_once
 from headway.integrations.django.sqlite import (
-    Here,
+    ThreadConnection,
     is_sqlite,
     joined_store,
     lend_connection,
@@ -98,13 +98,13 @@ class Queue(Headway):
     def enqueue(self, call: Call[R]) -> Job[R]:
         """Submit a call as part of the transaction that Django's connection is in. Return a handle on its job."""
         answer = self._submit_in_transaction(call)
-        return self._submitted(call, answer or Submitted(call.new.job_id, False))
+        return self._submitted(call, answer or SubmitReply(call.new.job_id, False))
 
     async def aenqueue(self, call: Call[R]) -> Job[R]:
         """Submit from a coroutine, in the thread where Django keeps the connection of the request."""
         return await sync_to_async(self.enqueue, thread_sensitive=True)(call)
 
-    def _submit_in_transaction(self, call: Call[Any]) -> Submitted | None:
+    def _submit_in_transaction(self, call: Call[Any]) -> SubmitReply | None:
         """Submit a call on Django's connection. A transient job is sent to its own store after the commit, if any."""
         alias = database()
         connection = connections[alias]
@@ -140,10 +140,10 @@ class Queue(Headway):
     def unknown_tasks(self) -> list[str]:
         """Name the tasks that jobs wait for and that the workers which met them do not know."""
 
-        async def survey() -> Survey:
-            return await (await self.client.store()).survey()
+        async def queue() -> QueueDiagnostics:
+            return await (await self.client.store()).diagnose()
 
-        return unknown_tasks(self._in_use(lambda: self.portal.run(survey())))
+        return unknown_tasks(self._in_use(lambda: self.portal.run(queue())))
 
     def why(self, job_id: str) -> list[str]:
         """Say why a job waits, the binding reason first; nothing of one that others cannot see yet."""
@@ -182,7 +182,7 @@ class Queue(Headway):
         else:
             self._in_use(lambda: self.submit_call_blocking(call))
 
-    def _submit_here(self, call: Call[Any]) -> list[Submitted]:
+    def _submit_here(self, call: Call[Any]) -> list[SubmitReply]:
         """Submit on the connection of this thread, in whatever transaction it is in."""
         store = self._joined_store()
         return self._submit_by([call], lambda jobs: at_once(store.submit(jobs)))
@@ -191,10 +191,10 @@ class Queue(Headway):
         before = set(self._declared)
         jobs = await super()._prepare(calls)
         declared = self._declared - before
-        if declared and (Here(database()).joins if is_sqlite() else in_transaction_of_a_test()):
+        if declared and (ThreadConnection(database()).joins if is_sqlite() else in_transaction_of_a_test()):
             # What a transaction has written of the limits of tasks is there once it commits, and not if it does not.
             self._declared -= declared
-            Here(database()).after_commit(partial(self._declared.update, declared))
+            ThreadConnection(database()).after_commit(partial(self._declared.update, declared))
         return jobs
 
     def _make_callers_store(self) -> Store:
@@ -230,7 +230,7 @@ def in_tests() -> bool:
 
 def in_transaction_of_a_test() -> bool:
     """Return whether this thread is inside a transaction that a test will roll back; no other connection sees it."""
-    return in_tests() and Here(database()).in_atomic_block
+    return in_tests() and ThreadConnection(database()).in_atomic_block
 
 
 def goes_by_callers_connection() -> bool:

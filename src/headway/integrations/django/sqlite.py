@@ -19,11 +19,11 @@ from django.db import connections
 from headway.integrations.django.conf import database
 from headway.stores.base import Clock, Store
 from headway.stores.open import host_ms, open_store
-from headway.stores.split.store import PairedStore
-from headway.stores.sqlite.caller_connection import Joined
+from headway.stores.split.store import SplitStore
+from headway.stores.sqlite.caller_connection import CallerExecutor
 from headway.stores.sqlite.database import Database
 from headway.stores.sqlite.library_guard import STDLIB, claim
-from headway.stores.sqlite.shared_file import Guest, migrate_guest
+from headway.stores.sqlite.shared_file import SharedFile, migrate_shared_file
 from headway.stores.sqlite.store import SqliteStore
 
 SCHEME = "django://"
@@ -49,7 +49,7 @@ def is_in_memory(alias: str) -> bool:
 
 def joined_store(alias: str, namespace: str, *, clock: Clock = host_ms) -> SqliteStore:
     """Make the store of a process that submits and looks."""
-    return SqliteStore(Joined(_guest(alias), Here(alias)), namespace, clock=clock)
+    return SqliteStore(CallerExecutor(_guest(alias), ThreadConnection(alias)), namespace, clock=clock)
 
 
 def worker_store(address: str, namespace: str, clock: Clock | None = None) -> SqliteStore:
@@ -61,12 +61,12 @@ def with_transient(store: Store, address: str | None) -> Store:
     """Put another store beside it that has the transient jobs, if there is one."""
     if address is None:
         return store
-    return PairedStore(store, lambda: open_store(address, store.namespace))
+    return SplitStore(store, lambda: open_store(address, store.namespace))
 
 
 def migrate(alias: str) -> list[int]:
     """Bring Headway's tables to this release, on Django's connection. Gives the numbers of the steps taken."""
-    return migrate_guest(Here(alias).connection(), path_of(alias))
+    return migrate_shared_file(ThreadConnection(alias).connection(), path_of(alias))
 
 
 def claim_files() -> None:
@@ -82,7 +82,7 @@ def path_of(alias: str) -> Path:
     return Path(str(connections[alias].settings_dict["NAME"]))
 
 
-class Here:
+class ThreadConnection:
     """Django's connection of the thread that asks."""
 
     def __init__(self, alias: str) -> None:
@@ -136,11 +136,11 @@ def lend_connection() -> Iterator[None]:
         _lent.reset(before)
 
 
-def _guest(alias: str) -> Guest:
+def _guest(alias: str) -> SharedFile:
     def connect() -> tuple[sqlite3.Connection, Callable[[], None]]:
         wrapper: Any = connections.create_connection(alias)
         wrapper.inc_thread_sharing()  # Made in one thread, used in another, closed by that.
         wrapper.ensure_connection()
         return wrapper.connection, wrapper.close
 
-    return Guest(path_of(alias), connect, advice=MIGRATE)
+    return SharedFile(path_of(alias), connect, advice=MIGRATE)

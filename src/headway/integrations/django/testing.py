@@ -19,11 +19,11 @@ from headway.integrations.django.flush import let_time_pass
 from headway.integrations.django.portal import at_once
 from headway.integrations.django.queue import Queue, is_of_django_tasks, queue
 from headway.integrations.django.sqlite import is_sqlite, joined_store
-from headway.stores.base import Ear, Store
-from headway.stores.notifications import LocalEar
+from headway.stores.base import Store, Subscription
+from headway.stores.notifications import LocalSubscription
 from headway.testing.harness import Drained, drained
-from headway.testing.runner import Bench
-from headway.worker.active_job import Running
+from headway.testing.runner import DrainingRunner
+from headway.worker.active_job import ActiveJob
 from headway.worker.executors.inline import InlineExecutor
 from headway.worker.executors.thread import Outcome, ThreadExecutor
 
@@ -47,7 +47,7 @@ async def arun_jobs(*, advance: bool = False, raise_errors: bool = False) -> Dra
     """Run every job that is due, from an ``async def`` test; see ``run_jobs``."""
     app = queue()
     store = _CallersStore(await sync_to_async(_make_store)(app))
-    bench = _CallersBench(
+    bench = _CallersRunner(
         app,
         cast(Store, store),
         slots=1,
@@ -103,12 +103,12 @@ class _CallersStore:
         self._pass_ms = ms + 1
         return True
 
-    def listen(self, _: str) -> Ear:
+    def subscribe(self, _: str) -> Subscription:
         """Return an ear that nothing rings: a run ends when it has nothing more to do."""
-        return LocalEar(lambda _: None)
+        return LocalSubscription(lambda _: None)
 
 
-class _CallersBench(Bench):
+class _CallersRunner(DrainingRunner):
     """Runs plain functions in the thread of the test, whose connection they then use."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -117,7 +117,7 @@ class _CallersBench(Bench):
 
 
 class _CallersExecutor(ThreadExecutor):
-    async def call(self, job: Running) -> Any:
+    async def call(self, job: ActiveJob) -> Any:
         if job.task.is_async:  # Meant for a process, where it would have a loop of its own.
             return await InlineExecutor().call(job)
         return await super().call(job)

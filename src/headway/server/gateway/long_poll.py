@@ -17,11 +17,11 @@ from headway.core.job import JobId
 from headway.core.lease import TOKEN_BYTES, Lease
 from headway.core.policy.retry import Released
 from headway.core.worker import WorkerState
-from headway.dispatch.job_source import Fed
+from headway.dispatch.job_source import ClaimResult
 from headway.maintenance.recovery import end_leases
-from headway.policy_store.current import InForce
-from headway.server.gateway.results import Ended, HandIn, Settled, Step
-from headway.server.gateway.session import Poll, Seat
+from headway.policy_store.current import CurrentPolicy
+from headway.server.gateway.results import AppliedOutcome, ReportedOutcome, ReportedProgress, ResultBatch
+from headway.server.gateway.session import PendingPoll, WorkerSession
 from headway.stores.base import Store
 
 SLOW_POLL = 1.0  # Seconds; stands behind the wake-ups.
@@ -34,7 +34,7 @@ ROUNDS = 50  # Exchanges that one poll makes at a stretch, as long as there is m
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
+class PollOptions:
     """One poll. ``below``: how many of the free slots lanes outside the reserve may fill; None: what is left of them.
 
     ``claim_id`` is new for each poll that is not a repeat. ``takes_over``: earlier polls that still wait end now.
@@ -46,24 +46,24 @@ class Ask:
     wait: float = 0.0
     claim_id: str | None = None
     takes_over: bool = False
-    ended: Sequence[Ended] = ()
-    steps: Sequence[Step] = ()
+    ended: Sequence[ReportedOutcome] = ()
+    steps: Sequence[ReportedProgress] = ()
 
 
-class Polled(NamedTuple):
+class PollResult(NamedTuple):
     """The answer to a poll."""
 
     leases: Sequence[Lease]
     cancel: Sequence[JobId]
     lost: Sequence[JobId]
     budgets: Mapping[JobId, float]
-    settled: Sequence[Settled]
+    settled: Sequence[AppliedOutcome]
     more: bool
     next_due: float | None
     state: WorkerState
 
 
-class Serving:
+class LongPoll:
     """One poll, from its first exchange to its answer.
 
     Woken by the store (a submit, a cancel, a drain), by a job handed in, by the next delayed job falling due, or by
@@ -71,47 +71,55 @@ class Serving:
     """
 
     def __init__(
-        self, store: Store, in_force: InForce, seat: Seat, poll: Poll, ask: Ask, gone: asyncio.Future[Any] | None
+        self,
+        store: Store,
+        in_force: CurrentPolicy,
+        session: WorkerSession,
+        poll: PendingPoll,
+        ask: PollOptions,
+        gone: asyncio.Future[Any] | None,
     ) -> None:
         self._store = store
         self._in_force = in_force
-        self._seat = seat
+        self._session = session
         self._poll = poll
         self._ask = ask
         self._gone = gone
         self._until = time.monotonic() + ask.wait
-        self._told = seat.told[poll.claims]
+        self._told = session.told[poll.claims]
         self._state = WorkerState.ACTIVE
         self._waited = False
         self._doubted = False  # Whether its leases were looked at because they left too little room.
         self._more = False
         self._asked = 0  # Jobs that the last exchange asked for.
         self._next_due: float | None = None
-        self._settled: list[Settled] = []
+        self._settled: list[AppliedOutcome] = []
 
-    async def run(self) -> Polled:
-        seat, ask = self._seat, self._ask
-        handed = HandIn(self._store, seat, self._in_force.policy)
+    async def run(self) -> PollResult:
+        session, ask = self._session, self._ask
+        handed = ResultBatch(self._store, session, self._in_force.policy)
         if ask.ended or ask.steps:
             await handed.prepare(ask.ended, ask.steps)
-        given = None if ask.claim_id is None else _claim_of(seat.registration.worker_id, ask.claim_id)
+        given = None if ask.claim_id is None else _claim_of(session.registration.worker_id, ask.claim_id)
         leases = await self._claimed_before(given)
-        repeated = bool(leases) or (given is not None and seat.spent == given)
-        seat.fresh = False
+        repeated = bool(leases) or (given is not None and session.spent == given)
+        session.fresh = False
         leases = await self._serve(handed, given, claims=not repeated) or leases
         if leases and given is None and self._is_gone():
             await self._give_back(leases)
             leases = ()
-        if self._poll.waits and (seat.newest is self._poll or seat.newest is None):
+        if self._poll.waits and (session.newest is self._poll or session.newest is None):
             with contextlib.suppress(Exception):  # Then it is passed over when its time is up.
-                await seat.feed(ask.capabilities).withdraw()
-        cancel = seat.cancels()
+                await session.job_source(ask.capabilities).withdraw()
+        cancel = session.cancels()
         self._told.cancels.update(cancel)
-        budgets = self._told.budgets = seat.budgets()
+        budgets = self._told.budgets = session.budgets()
         self._told.drains = self._state is not WorkerState.ACTIVE
-        return Polled(leases, cancel, seat.lost(), budgets, self._settled, self._more, self._next_due, self._state)
+        return PollResult(
+            leases, cancel, session.lost(), budgets, self._settled, self._more, self._next_due, self._state
+        )
 
-    async def _serve(self, handed: HandIn, given: bytes | None, *, claims: bool) -> Sequence[Lease]:
+    async def _serve(self, handed: ResultBatch, given: bytes | None, *, claims: bool) -> Sequence[Lease]:
         """Exchange until there is something to tell, or the time is up."""
         rounds = 0
         while True:
@@ -120,12 +128,12 @@ class Serving:
             fed = await self._exchange(handed, given, free=free, wait=left > 0)
             if handed.reports or self._ask.ended:
                 self._settled = await handed.conclude(fed.refused)
-                handed = HandIn(self._store, self._seat, self._in_force.policy)
+                handed = ResultBatch(self._store, self._session, self._in_force.policy)
                 self._ask = replace(self._ask, ended=())  # It is in the store: from now on the leases tell.
             handed.progress.clear()
             self._state, self._next_due = fed.state, fed.next_due
             if fed.state is WorkerState.DEAD:
-                raise WorkerUnknown(worker_id=self._seat.registration.worker_id)
+                raise WorkerUnknown(worker_id=self._session.registration.worker_id)
             self._more = fed.more and free > 0
             if fed.leases:
                 return await self._fill(await self._fitting(fed.leases), given, free)
@@ -155,7 +163,7 @@ class Serving:
                 leave_free = policy.reserve.rule == "leave_free"
                 below = len(batch) if leave_free else sum(lease.lane not in policy.reserve.lanes for lease in batch)
                 self._ask = replace(self._ask, below=max(0, self._ask.below - below))
-            handed = HandIn(self._store, self._seat, policy)
+            handed = ResultBatch(self._store, self._session, policy)
             fed = await self._exchange(handed, None, free=free - len(leases), wait=False)
             self._more = fed.more
             batch = await self._fitting(fed.leases, room, least=0)
@@ -165,7 +173,7 @@ class Serving:
     async def _fitting(self, leases: Sequence[Lease], room: int = ANSWER_BYTES, *, least: int = 1) -> list[Lease]:
         """Keep what the answer has room for, and the first job in any case; the rest goes back unharmed."""
         largest = max((len(lease.payload) for lease in leases), default=0)
-        self._seat.batch = max(1, min(CLAIMED_AT_ONCE, 2 * self._seat.batch, ANSWER_BYTES // max(1, largest)))
+        self._session.batch = max(1, min(CLAIMED_AT_ONCE, 2 * self._session.batch, ANSWER_BYTES // max(1, largest)))
         sizes = accumulate(len(lease.payload) for lease in leases)
         kept = max(least, sum(size <= room for size in sizes))
         if kept < len(leases):
@@ -173,17 +181,17 @@ class Serving:
             self._more = True
         return list(leases[:kept])
 
-    async def _exchange(self, handed: HandIn, given: bytes | None, *, free: int, wait: bool) -> Fed:
-        seat, ask = self._seat, self._ask
-        async with seat.exchanging:
-            if free and (seat.newest is not self._poll or self._is_over()):
+    async def _exchange(self, handed: ResultBatch, given: bytes | None, *, free: int, wait: bool) -> ClaimResult:
+        session, ask = self._session, self._ask
+        async with session.exchanging:
+            if free and (session.newest is not self._poll or self._is_over()):
                 free = 0
-            free = self._asked = min(free, seat.batch)
-            claim_id = given or seat.pending or os.urandom(TOKEN_BYTES)
-            woken, seat.woken = seat.woken and free > 0, seat.woken and free == 0
+            free = self._asked = min(free, session.batch)
+            claim_id = given or session.pending or os.urandom(TOKEN_BYTES)
+            woken, session.woken = session.woken and free > 0, session.woken and free == 0
             below = await self._below(free)
             exchanging = asyncio.ensure_future(
-                seat.feed(ask.capabilities).exchange(
+                session.job_source(ask.capabilities).exchange(
                     handed.reports,
                     handed.progress,
                     free=free,
@@ -193,17 +201,17 @@ class Serving:
                     wait=wait,
                 )
             )
-            seat.pending = claim_id if given is None and free else seat.pending
+            session.pending = claim_id if given is None and free else session.pending
             fed = await self._undisturbed(exchanging, given)
-            seat.pending = None if free else seat.pending
+            session.pending = None if free else session.pending
             if free:  # Else nothing was claimed, and the store goes on as it did.
                 self._poll.waits = wait and not fed.leases
             if fed.leases:
-                seat.spent = claim_id
-                seat.hold(fed.leases)
+                session.spent = claim_id
+                session.hold(fed.leases)
             return fed
 
-    async def _undisturbed(self, exchanging: asyncio.Future[Fed], given: bytes | None) -> Fed:
+    async def _undisturbed(self, exchanging: asyncio.Future[ClaimResult], given: bytes | None) -> ClaimResult:
         """Wait for an exchange; if we are cancelled meanwhile, what it brings goes back unharmed."""
         try:
             return await asyncio.shield(exchanging)
@@ -216,16 +224,16 @@ class Serving:
 
     async def _claimed_before(self, given: bytes | None) -> Sequence[Lease]:
         """Give what is left of a claim that is repeated, by the worker's wish or since the store gave no answer."""
-        seat = self._seat
-        claim_id = given or seat.pending
+        session = self._session
+        claim_id = given or session.pending
         # A seat that has seen another claim since knows that this one is new.
-        if claim_id is None or (claim_id == given and not seat.fresh and seat.spent != given):
+        if claim_id is None or (claim_id == given and not session.fresh and session.spent != given):
             return ()
-        await seat.look()
-        leases = [lease for lease in seat.leases.values() if lease.token == claim_id]
-        if leases and claim_id == seat.pending:
-            seat.pending = None
-            seat.hold(leases)
+        await session.look()
+        leases = [lease for lease in session.leases.values() if lease.token == claim_id]
+        if leases and claim_id == session.pending:
+            session.pending = None
+            session.hold(leases)
         return leases
 
     async def _give_back(
@@ -233,7 +241,7 @@ class Serving:
     ) -> None:
         released = Released(reason)
         await end_leases(self._store, leases, self._in_force.policy, lambda _: released, expired_only=False)
-        self._seat.let_go([lease.job_id for lease in leases])
+        self._session.let_go([lease.job_id for lease in leases])
 
     async def _free(self) -> int:
         """How many slots are free by the worker's word and by its leases: those that it reports now count as free."""
@@ -243,39 +251,39 @@ class Serving:
         if self._room() < self._ask.free and not self._doubted:
             # Another server may have taken what it handed in since.
             self._doubted = True
-            await self._seat.look()
+            await self._session.look()
         return max(0, min(self._ask.free, self._room()))
 
     def _room(self) -> int:
-        held = self._seat.leases.keys() - {one.job_id for one in self._ask.ended}
-        return self._seat.registration.slots - len(held)
+        held = self._session.leases.keys() - {one.job_id for one in self._ask.ended}
+        return self._session.registration.slots - len(held)
 
     async def _below(self, free: int) -> int:
         """How many of the free slots lanes outside the reserve may fill."""
-        policy, seat = self._in_force.policy, self._seat
+        policy, session = self._in_force.policy, self._session
         if self._ask.below is not None:
             return min(self._ask.below, free)
-        reserved = seat.registration.worker(policy).reserved
+        reserved = session.registration.worker(policy).reserved
         if not reserved or not free:
             return free
-        await seat.look()
+        await session.look()
         ended = {one.job_id for one in self._ask.ended}
-        held = [lease for lease in seat.leases.values() if lease.job_id not in ended]
+        held = [lease for lease in session.leases.values() if lease.job_id not in ended]
         if policy.reserve.rule != "leave_free":
             held = [lease for lease in held if lease.lane not in policy.reserve.lanes]
-        return max(0, seat.registration.slots - reserved - len(held))
+        return max(0, session.registration.slots - reserved - len(held))
 
     async def _look(self) -> None:
-        idle = self._waited and not self._seat.leases and not self._seat.stopped
-        await self._seat.look(within=LOOK_IDLE if idle else LOOK_EVERY)
+        idle = self._waited and not self._session.leases and not self._session.stopped
+        await self._session.look(within=LOOK_IDLE if idle else LOOK_EVERY)
 
     def _has_news(self) -> bool:
         """Tell whether there is something the worker was not told. What it has not done yet makes polls short."""
-        pending, drains = self._seat.cancels(), self._state is not WorkerState.ACTIVE
+        pending, drains = self._session.cancels(), self._state is not WorkerState.ACTIVE
         if pending or drains:
             self._until = min(self._until, time.monotonic() + PATIENCE)
         lowered = any(
-            seconds < self._told.budgets.get(job_id, seconds) for job_id, seconds in self._seat.budgets().items()
+            seconds < self._told.budgets.get(job_id, seconds) for job_id, seconds in self._session.budgets().items()
         )
         return not self._told.cancels.issuperset(pending) or (drains and not self._told.drains) or lowered
 
@@ -290,7 +298,7 @@ class Serving:
 
     async def _pause(self, free: int) -> None:
         self._waited = True
-        timeout = min(self._left(), LOOK_EVERY if self._seat.leases and not free else SLOW_POLL)
+        timeout = min(self._left(), LOOK_EVERY if self._session.leases and not free else SLOW_POLL)
         if free and self._next_due is not None:
             timeout = min(timeout, self._next_due + 0.001)
         with contextlib.suppress(TimeoutError):

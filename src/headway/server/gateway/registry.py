@@ -11,7 +11,7 @@ import msgspec
 from headway.core.errors import WorkerUnknown
 from headway.core.job import JobId
 from headway.core.policy.document import BUILT_IN, Policy, reserved_slots
-from headway.core.worker import ANY_TASK, TASK, Worker
+from headway.core.worker import ANY_TASK, TASK, WorkerInfo
 from headway.security.tokens import covers
 from headway.stores.base import Store
 
@@ -65,9 +65,9 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
         unaware = self.plain and policy.reserve == BUILT_IN.reserve
         return reserved_slots(policy, self.slots, 0 if self.reserved is None and unaware else self.reserved)
 
-    def worker(self, policy: Policy) -> Worker:
+    def worker(self, policy: Policy) -> WorkerInfo:
         """Give the worker as stores know it, with what it reserves under this policy."""
-        return Worker(
+        return WorkerInfo(
             worker_id=self.worker_id,
             host=self.host,
             pid=self.pid,
@@ -83,7 +83,7 @@ _read = msgspec.json.Decoder(Registration)
 _read_stops = msgspec.json.Decoder(dict[JobId, int])
 
 
-class Roster:
+class WorkerRegistry:
     """Keeps registrations in the store, and remembers some: they never change."""
 
     def __init__(self, store: Store) -> None:

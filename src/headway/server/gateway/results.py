@@ -11,16 +11,16 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from headway.core.errors import JobError
-from headway.core.job import Job, JobId, State
-from headway.core.lease import Answer, Lease, Report
+from headway.core.job import JobId, JobRecord, State
+from headway.core.lease import Lease, Report, ReportStatus
 from headway.core.policy.document import HALTED, Policy
 from headway.core.policy.retry import Crashed, Ending, Raised, Unknown, judge
-from headway.server.gateway.session import Seat
+from headway.server.gateway.session import WorkerSession
 from headway.stores.base import Progress, Store
 from headway.stores.paging import get_in_steps, without_values
 
 
-class Ended(NamedTuple):
+class ReportedOutcome(NamedTuple):
     """What became of a job, by its worker's word. Without a fence it is about the lease that the worker holds now."""
 
     job_id: JobId
@@ -29,7 +29,7 @@ class Ended(NamedTuple):
     seconds: float | None = None  # How long it took.
 
 
-class Step(NamedTuple):
+class ReportedProgress(NamedTuple):
     """How far a job has come."""
 
     job_id: JobId
@@ -38,33 +38,33 @@ class Step(NamedTuple):
     fence: bytes | None = None
 
 
-class Settled(NamedTuple):
+class AppliedOutcome(NamedTuple):
     """What became of a job; no state: what its worker said did not count, since it had lost the lease."""
 
     job_id: JobId
     state: State | None
 
 
-class HandIn:
+class ResultBatch:
     """One batch on its way: prepared before an exchange, which carries its reports, and concluded after it."""
 
-    def __init__(self, store: Store, seat: Seat, policy: Policy) -> None:
+    def __init__(self, store: Store, session: WorkerSession, policy: Policy) -> None:
         self._store = store
-        self._seat = seat
+        self._session = session
         self._policy = policy
-        self._ended: Sequence[Ended] = ()
-        self._late: dict[JobId, Job] = {}  # Those the worker does not hold, or no longer.
+        self._ended: Sequence[ReportedOutcome] = ()
+        self._late: dict[JobId, JobRecord] = {}  # Those the worker does not hold, or no longer.
         self._known: dict[JobId, State | None] = {}  # Answered without asking the store.
         self.reports: list[Report] = []
         self.progress: list[Progress] = []
 
-    async def prepare(self, ended: Sequence[Ended], steps: Sequence[Step] = ()) -> None:
+    async def prepare(self, ended: Sequence[ReportedOutcome], steps: Sequence[ReportedProgress] = ()) -> None:
         """Find the leases, and let core judge."""
         self._ended = ended
         first = {one.job_id: one for one in reversed(ended)}  # Of several words on one job the first counts.
-        wanted: list[Ended | Step] = [*first.values(), *steps]
+        wanted: list[ReportedOutcome | ReportedProgress] = [*first.values(), *steps]
         if any(self._held(one) is None for one in wanted):
-            await self._seat.look()
+            await self._session.look()
         missing = [one.job_id for one in first.values() if self._held(one) is None]
         if missing:
             found = get_in_steps(self._store.get, missing)
@@ -83,44 +83,44 @@ class HandIn:
             if lease is not None and lease.persist and step.job_id not in first:
                 self.progress.append(Progress(step.job_id, lease.seq, lease.token, step.fraction, step.note))
 
-    async def conclude(self, refused: Sequence[tuple[str, str]]) -> list[Settled]:
+    async def conclude(self, refused: Sequence[tuple[str, str]]) -> list[AppliedOutcome]:
         """Tell what became of each, in the order in which they were handed in."""
-        answers = {job_id: Answer(answer) for job_id, answer in refused}
+        answers = {job_id: ReportStatus(answer) for job_id, answer in refused}
         states = dict(self._known)
         asked: list[JobId] = []
         for report in self.reports:
-            answer = answers.get(report.job_id, Answer.OK)
-            states[report.job_id] = None if answer is Answer.LOST else report.state
+            answer = answers.get(report.job_id, ReportStatus.OK)
+            states[report.job_id] = None if answer is ReportStatus.STALE else report.state
             # A job that would go back may have been cancelled instead, and a word that came late may be another one.
-            if answer is Answer.SAME or (answer is Answer.OK and report.state is State.QUEUED):
+            if answer is ReportStatus.DUPLICATE or (answer is ReportStatus.OK and report.state is State.QUEUED):
                 asked.append(report.job_id)
         async for job in get_in_steps(self._store.get, asked):
             if job is not None and (state := states[job.job_id]) is not None:
                 states[job.job_id] = _stands(state, job.state, taken=job.job_id not in answers)
-        self._seat.let_go(report.job_id for report in self.reports if self._is_held_as(report))
-        self._seat.dismiss(job_id for job_id, state in states.items() if state is None)
-        return [Settled(one.job_id, states[one.job_id]) for one in self._ended]
+        self._session.let_go(report.job_id for report in self.reports if self._is_held_as(report))
+        self._session.dismiss(job_id for job_id, state in states.items() if state is None)
+        return [AppliedOutcome(one.job_id, states[one.job_id]) for one in self._ended]
 
     def _is_held_as(self, report: Report) -> bool:
         """Tell whether a report is about what the worker holds, not about an older lease of the same job."""
-        lease = self._seat.leases.get(report.job_id)
+        lease = self._session.leases.get(report.job_id)
         return lease is None or lease.token == report.token
 
-    def _held(self, one: Ended | Step) -> Lease | None:
+    def _held(self, one: ReportedOutcome | ReportedProgress) -> Lease | None:
         """Find the lease that is meant. A transient job's has no fence, and only who handed it out knows of it."""
-        lease = self._seat.leases.get(one.job_id) or self._seat.transient.get(one.job_id)
+        lease = self._session.leases.get(one.job_id) or self._session.transient.get(one.job_id)
         return lease if lease is not None and one.fence in (None, lease.token) else None
 
     def _judged(self, ending: Ending, lease: Lease) -> Report:
-        if isinstance(ending, Unknown) and self._seat.registration.tasks is None:
+        if isinstance(ending, Unknown) and self._session.registration.tasks is None:
             # It offers any task, so it would get this one again at once.
             ending = Raised(JobError("UnknownTask", f"the worker does not know the task {lease.task}"))
         return judge(ending, lease, self._policy, chance=int.from_bytes(os.urandom(2)) / 65_536)
 
-    def _prepare_late(self, one: Ended, job: Job) -> None:
+    def _prepare_late(self, one: ReportedOutcome, job: JobRecord) -> None:
         """The worker does not hold this job. It may have said so before; then its token, if any, is the last one."""
         report = self._judged(one.ending, _past_lease(job, one))
-        worker_id = self._seat.registration.worker_id
+        worker_id = self._session.registration.worker_id
         if job.worker_id not in (None, worker_id) or (job.state is State.EXECUTING):
             self._known[one.job_id] = None
         elif one.fence:
@@ -130,7 +130,7 @@ class HandIn:
             same = by_whom == worker_id and _fits(report.state, job.state)
             self._known[one.job_id] = job.state if same else None
 
-    def _prepare_unknown(self, one: Ended) -> None:
+    def _prepare_unknown(self, one: ReportedOutcome) -> None:
         """No store knows this job. A transient one is only counted."""
         if one.fence == b"":
             lease = Lease(one.job_id, 0, b"", "", b"", "", None, None, 1, 1, 0, 0, 0, 0, None, 0)
@@ -140,12 +140,12 @@ class HandIn:
 
     def _learn(self, lease: Lease, given: float | None) -> None:
         """Note how long a job took: what its worker says, as far as that can be."""
-        begun = self._seat.begun.get(lease.job_id)
+        begun = self._session.begun.get(lease.job_id)
         seen = None if begun is None else time.monotonic() - begun
         if given is not None:
             seen = min(max(given, 0.0), lease.limit_ms / 500 if seen is None else seen)
         if seen is not None:
-            self._seat.feed().learn([(lease, seen)])
+            self._session.job_source().learn([(lease, seen)])
 
 
 def _stands(wanted: State, stands: State, *, taken: bool) -> State | None:
@@ -160,7 +160,7 @@ def _fits(wanted: State, stands: State) -> bool:
     return wanted is stands or (wanted is State.QUEUED and stands is State.CANCELLED)
 
 
-def _past_lease(job: Job, one: Ended) -> Lease:
+def _past_lease(job: JobRecord, one: ReportedOutcome) -> Lease:
     """Make up the lease that a job had when it ended."""
     crashes = job.crashes - 1 if isinstance(one.ending, Crashed) else job.crashes
     return Lease(

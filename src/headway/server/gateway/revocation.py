@@ -5,34 +5,34 @@ from __future__ import annotations
 import logging
 
 from headway.security.tokens import Tokens
-from headway.server.gateway.service import Desk
+from headway.server.gateway.service import WorkerGateway
 
 log = logging.getLogger("headway.server")
 
 EVERY = 1.0  # Seconds between looks; tokens are read as often, registrations of other servers a little more seldom.
 
 
-class Dismissing:
+class RevocationEnforcer:
     """Ends workers whose token was revoked or has expired, so that they hold no jobs and count as no capacity.
 
     No leader: any number of servers may do so, and a worker is ended once.
     """
 
-    def __init__(self, desk: Desk, tokens: Tokens) -> None:
-        self._desk = desk
+    def __init__(self, gateway: WorkerGateway, tokens: Tokens) -> None:
+        self._gateway = gateway
         self._tokens = tokens
         self._ended: set[str] = set()
 
     async def __call__(self) -> float | None:
-        known = self._desk.roster.token_of
+        known = self._gateway.registry.token_of
         if not known:
             return None
         await self._tokens.follow()
         for worker_id, token_id in list(known.items()):
             if worker_id not in self._ended and not self._tokens.allows(token_id):
-                released = await self._desk.dismiss(worker_id, "token_ended")
+                released = await self._gateway.dismiss(worker_id, "token_ended")
                 self._ended.add(worker_id)
                 facts = {"worker": worker_id, "token": token_id, "released": released}
                 log.warning("worker.dismissed", extra={"headway": facts})
-        self._ended &= self._desk.roster.token_of.keys()
+        self._ended &= self._gateway.registry.token_of.keys()
         return None

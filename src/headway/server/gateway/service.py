@@ -21,21 +21,21 @@ from headway.core.job import JobId
 from headway.core.policy.document import LimitRule
 from headway.core.policy.retry import Released, Unknown
 from headway.core.worker import WorkerState
-from headway.dispatch.job_source import LocalFeed
-from headway.estimates.costs import Durations
+from headway.dispatch.job_source import StoreJobSource
+from headway.estimates.costs import TaskCosts
 from headway.maintenance.recovery import end_worker
-from headway.metrics.recorder import Tallies
+from headway.metrics.recorder import MetricsRecorder
 from headway.observability.job_output import Chunk, write_output
 from headway.policy_store.catalogue import CronDocument, TaskEntry, read_tasks
-from headway.policy_store.current import InForce
+from headway.policy_store.current import CurrentPolicy
 from headway.security.audit import OPEN
 from headway.security.tokens import covers
-from headway.server.gateway.long_poll import LOOK_EVERY, Ask, Polled, Serving
+from headway.server.gateway.long_poll import LOOK_EVERY, LongPoll, PollOptions, PollResult
 from headway.server.gateway.publishing import Declaration, changes, publish
-from headway.server.gateway.registry import Registration, Roster
-from headway.server.gateway.results import Ended, HandIn, Settled
-from headway.server.gateway.session import Seat
-from headway.stores.base import Beat, Exchange, Store
+from headway.server.gateway.registry import Registration, WorkerRegistry
+from headway.server.gateway.results import AppliedOutcome, ReportedOutcome, ResultBatch
+from headway.server.gateway.session import WorkerSession
+from headway.stores.base import Exchange, Heartbeat, Store
 
 POLLS_MAX = 8  # Polls of one worker at once.
 SEATS_MAX = 10_000
@@ -63,7 +63,7 @@ class NewWorker:
     grace_ms: int = 5_000
 
 
-class Kept(NamedTuple):
+class HeartbeatOutcome(NamedTuple):
     """The answer to a heartbeat. ``ignored``: a later one had come before it."""
 
     cancel: Sequence[JobId]
@@ -73,16 +73,16 @@ class Kept(NamedTuple):
     ignored: bool = False
 
 
-class Desk:
+class WorkerGateway:
     """Serves the workers that come to one server process. Belongs to one loop."""
 
-    def __init__(self, store: Store, in_force: InForce, *, tallies: Tallies | None = None) -> None:
+    def __init__(self, store: Store, in_force: CurrentPolicy, *, recorder: MetricsRecorder | None = None) -> None:
         self.store = store
         self.in_force = in_force
-        self.roster = Roster(store)
-        self.durations = Durations()
-        self.tallies = tallies or Tallies()
-        self._seats: OrderedDict[str, Seat] = OrderedDict()
+        self.registry = WorkerRegistry(store)
+        self.durations = TaskCosts()
+        self.recorder = recorder or MetricsRecorder()
+        self._sessions: OrderedDict[str, WorkerSession] = OrderedDict()
         self._learned = time.monotonic()
         self._closed = False
         self._registering: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # By token.
@@ -104,8 +104,8 @@ class Desk:
         A worker that names no tasks is given any, or those that its token names: patterns stand for what the
         catalogue has of them now.
         """
-        if self.roster.count >= WORKERS_MAX:
-            raise TooMany(f"{self.roster.count:,} workers are registered; dead ones are forgotten after a minute")
+        if self.registry.count >= WORKERS_MAX:
+            raise TooMany(f"{self.registry.count:,} workers are registered; dead ones are forgotten after a minute")
         if token_id is None:
             return await self._register(new, token_id, bound)
         async with self._registering.setdefault(token_id, asyncio.Lock()):  # One at a time, so that each is counted.
@@ -114,12 +114,12 @@ class Desk:
 
     async def _check_room(self, token_id: str, most: int) -> None:
         """Refuse a worker of a token that has as many as it may. Raises ``TooMany``."""
-        if self.roster.of_token[token_id] < most:
+        if self.registry.of_token[token_id] < most:
             return
         # Some of those that were counted may have left since.
-        workers = (await self.store.survey()).workers
-        await self.roster.all(live={one.worker_id for one in workers if one.state is not WorkerState.DEAD})
-        if self.roster.of_token[token_id] >= most:
+        workers = (await self.store.diagnose()).workers
+        await self.registry.all(live={one.worker_id for one in workers if one.state is not WorkerState.DEAD})
+        if self.registry.of_token[token_id] >= most:
             raise TooMany(f"this token has {most:,} workers (token_workers); let some of them leave first")
 
     async def _register(self, new: NewWorker, token_id: str | None, bound: tuple[str, ...] | None) -> Registration:
@@ -142,9 +142,9 @@ class Desk:
             grace_ms=new.grace_ms,
             registered_at=now_at,
         )
-        await self.roster.add(registration)  # First, so that no lease of its is ever without a keeper of its time.
+        await self.registry.add(registration)  # First, so that no lease of its is ever without a keeper of its time.
         worker = registration.worker(self.in_force.policy)
-        await self.store.renew(Beat(worker, new.lease_ms, new.confirm_ms, register=True))
+        await self.store.renew(Heartbeat(worker, new.lease_ms, new.confirm_ms, register=True))
         return registration
 
     async def publish(self, new: NewWorker, *, allowed: bool = True, who: str = OPEN) -> list[str]:
@@ -174,24 +174,24 @@ class Desk:
 
     async def drain(self, worker_id: str, *, token_id: str | None = None) -> None:
         """Hand no more jobs to a worker. Raises ``WorkerUnknown``."""
-        seat = await self._seat(worker_id, token_id)
+        session = await self._session(worker_id, token_id)
         if not await self.store.drain(worker_id):
             raise WorkerUnknown(worker_id=worker_id)
-        seat.stir()
+        session.stir()
 
     async def leave(self, worker_id: str, *, token_id: str | None = None) -> int:
         """Let a worker go: what it still holds goes back unharmed. Gives how many jobs; may be repeated."""
-        seat = await self._seat(worker_id, token_id)
+        session = await self._session(worker_id, token_id)
         count = await end_worker(self.store, worker_id, self.in_force.policy, lambda _: Released("drained"), left=True)
-        seat.let_go(list(seat.leases))
+        session.let_go(list(session.leases))
         return count
 
     async def dismiss(self, worker_id: str, reason: str) -> int:
         """End a worker that may no longer work: what it holds goes back unharmed. Returns how many jobs."""
         count = await end_worker(self.store, worker_id, self.in_force.policy, lambda _: Released(reason))
-        seat = self._seats.get(worker_id)
-        if seat is not None:
-            seat.let_go(list(seat.leases))
+        session = self._sessions.get(worker_id)
+        if session is not None:
+            session.let_go(list(session.leases))
         return count
 
     # ------------------------------------------------------------------ working
@@ -199,43 +199,47 @@ class Desk:
     async def poll(
         self,
         worker_id: str,
-        ask: Ask,
+        ask: PollOptions,
         *,
         token_id: str | None = None,
         gone: asyncio.Future[Any] | None = None,
-    ) -> Polled:
+    ) -> PollResult:
         """Take what has ended and give jobs for the free slots, as soon as there are any in ``ask.wait`` seconds.
 
         Ends early with news for the worker, and when ``gone`` is done: then what was claimed meanwhile goes back
         unharmed, unless the poll can be repeated. Raises ``WorkerUnknown`` for one that is dead, ``TooMany``.
         """
-        seat = await self._seat(worker_id, token_id)
+        session = await self._session(worker_id, token_id)
         await self.in_force.follow(self.store)
-        if len(seat.polls) >= POLLS_MAX:
-            raise TooMany(f"{len(seat.polls)} polls of this worker are under way")
-        with seat.polling(claims=ask.free > 0, takes_over=ask.takes_over, waits=ask.wait > 0) as poll:
+        if len(session.polls) >= POLLS_MAX:
+            raise TooMany(f"{len(session.polls)} polls of this worker are under way")
+        with session.polling(claims=ask.free > 0, takes_over=ask.takes_over, waits=ask.wait > 0) as poll:
             poll.over = self._closed
             if gone is not None:
                 gone.add_done_callback(lambda _: poll.wake.set())
-            polled = await Serving(self.store, self.in_force, seat, poll, ask, gone).run()
-        strays = [lease for lease in polled.leases if not seat.registration.may_run(lease.task)]
+            polled = await LongPoll(self.store, self.in_force, session, poll, ask, gone).run()
+        strays = [lease for lease in polled.leases if not session.registration.may_run(lease.task)]
         if not strays:
             return polled
         # A class of jobs holds many tasks: those that the token is not for go on to workers that name them.
-        await self.finish(worker_id, [Ended(one.job_id, Unknown(), one.token) for one in strays], token_id=token_id)
+        await self.finish(
+            worker_id, [ReportedOutcome(one.job_id, Unknown(), one.token) for one in strays], token_id=token_id
+        )
         return polled._replace(leases=[lease for lease in polled.leases if lease not in strays], more=True)
 
-    async def finish(self, worker_id: str, ended: Sequence[Ended], *, token_id: str | None = None) -> list[Settled]:
+    async def finish(
+        self, worker_id: str, ended: Sequence[ReportedOutcome], *, token_id: str | None = None
+    ) -> list[AppliedOutcome]:
         """Take what has ended. Gives what became of each job; without the lease, what a worker says counts for nothing.
 
         Raises ``WorkerUnknown``; a dead worker's word counts as long as no other worker has the job.
         """
-        seat = await self._seat(worker_id, token_id)
-        handed = HandIn(self.store, seat, self.in_force.policy)
+        session = await self._session(worker_id, token_id)
+        handed = ResultBatch(self.store, session, self.in_force.policy)
         await handed.prepare(ended)
         # On nobody's behalf: the worker may wait in a poll, and what goes back may be for itself.
         refused = (await self.store.exchange(Exchange(None, finished=handed.reports))).refused
-        self.tallies.reported(handed.reports, refused)
+        self.recorder.reported(handed.reports, refused)
         return await handed.conclude(refused)
 
     async def output(
@@ -251,10 +255,10 @@ class Desk:
 
         Raises ``WorkerUnknown``.
         """
-        seat = await self._seat(worker_id, token_id)
-        if job_id not in seat.leases:
-            await seat.look()
-        lease = seat.leases.get(job_id)
+        session = await self._session(worker_id, token_id)
+        if job_id not in session.leases:
+            await session.look()
+        lease = session.leases.get(job_id)
         if lease is None or fence not in (None, lease.token):
             return False
         return await write_output(self.store, job_id, lease.epoch, chunks)
@@ -267,37 +271,39 @@ class Desk:
         number: int | None = None,
         draining: bool = False,
         token_id: str | None = None,
-    ) -> Kept:
+    ) -> HeartbeatOutcome:
         """Move a worker's deadline and those of the leases it names, or of all it has.
 
         ``number`` grows with each heartbeat: one that was overtaken renews nothing. Raises ``WorkerUnknown``.
         """
-        seat = await self._seat(worker_id, token_id)
+        session = await self._session(worker_id, token_id)
         await self.in_force.follow(self.store)
         policy = self.in_force.policy
-        if number is not None and not await self.roster.is_latest(worker_id, number):
-            await seat.look(within=LOOK_EVERY)
+        if number is not None and not await self.registry.is_latest(worker_id, number):
+            await session.look(within=LOOK_EVERY)
             state = (await self.store.exchange(Exchange(worker_id))).worker_state
             if state is WorkerState.DEAD:
                 raise WorkerUnknown(worker_id=worker_id)
-            return Kept(seat.cancels(), seat.lost(), seat.budgets(), state, ignored=True)
+            return HeartbeatOutcome(session.cancels(), session.lost(), session.budgets(), state, ignored=True)
         if draining:
             await self.store.drain(worker_id)
         if held is None or policy.ladder.rungs or any(fence is None for _, fence in held):
-            await seat.look()
+            await session.look()
         else:
-            await seat.look(within=LOOK_EVERY)
-        named = {lease.job_id: lease.token for lease in seat.leases.values()}
+            await session.look(within=LOOK_EVERY)
+        named = {lease.job_id: lease.token for lease in session.leases.values()}
         if held is not None:
             named = {job_id: named.get(job_id, b"") if fence is None else fence for job_id, fence in held}
-        registration = seat.registration
-        beat = Beat(registration.worker(policy), registration.lease_ms, registration.confirm_ms, list(named.items()))
+        registration = session.registration
+        beat = Heartbeat(
+            registration.worker(policy), registration.lease_ms, registration.confirm_ms, list(named.items())
+        )
         answer = await self.store.renew(beat)
         if answer.state is WorkerState.DEAD:
             raise WorkerUnknown(worker_id=worker_id)
-        lost = [*seat.lost(), *answer.lost]
+        lost = [*session.lost(), *answer.lost]
         cancel = list(dict.fromkeys([*answer.cancel, *lost]))
-        return Kept(cancel, list(dict.fromkeys(lost)), seat.budgets(), answer.state)
+        return HeartbeatOutcome(cancel, list(dict.fromkeys(lost)), session.budgets(), answer.state)
 
     # ------------------------------------------------------------------ upkeep
 
@@ -309,42 +315,42 @@ class Desk:
 
     def knows(self, task: str) -> bool:
         """Tell whether a worker that came over HTTP has named this task."""
-        return task in self.roster.tasks
+        return task in self.registry.tasks
 
     def stop(self) -> None:
         """End all polls with what they have: the server is about to stop."""
         self._closed = True
-        for seat in self._seats.values():
-            for poll in seat.polls:
+        for session in self._sessions.values():
+            for poll in session.polls:
                 poll.over = True
-            seat.stir()
+            session.stir()
 
     async def close(self) -> None:
         self.stop()
-        for seat in self._seats.values():
-            await seat.close()
-        self._seats.clear()
+        for session in self._sessions.values():
+            await session.close()
+        self._sessions.clear()
 
-    async def _seat(self, worker_id: str, token_id: str | None) -> Seat:
-        registration = await self.roster.find(worker_id, token_id)
-        seat = self._seats.get(worker_id)
-        if seat is None:
-            seat = Seat(self.store, self.roster, self._feed_of(registration), registration)
-            self._seats[worker_id] = seat
+    async def _session(self, worker_id: str, token_id: str | None) -> WorkerSession:
+        registration = await self.registry.find(worker_id, token_id)
+        session = self._sessions.get(worker_id)
+        if session is None:
+            session = WorkerSession(self.store, self.registry, self._feed_of(registration), registration)
+            self._sessions[worker_id] = session
             await self._make_room(worker_id)
         else:
-            self._seats.move_to_end(worker_id)
-        return seat
+            self._sessions.move_to_end(worker_id)
+        return session
 
-    def _feed_of(self, registration: Registration) -> Callable[[frozenset[str]], LocalFeed]:
-        def make(offers: frozenset[str]) -> LocalFeed:
-            return LocalFeed(
+    def _feed_of(self, registration: Registration) -> Callable[[frozenset[str]], StoreJobSource]:
+        def make(offers: frozenset[str]) -> StoreJobSource:
+            return StoreJobSource(
                 self.store,
                 self.in_force,
                 registration.worker_id,
                 tuple(offers),
                 durations=self.durations,
-                tallies=self.tallies,
+                recorder=self.recorder,
                 offset=random.random(),
             )
 
@@ -352,9 +358,9 @@ class Desk:
 
     async def _make_room(self, newcomer: str) -> None:
         """Forget who has not come for longest; should it come again, it is looked up."""
-        while len(self._seats) > SEATS_MAX:
-            idle = (name for name, seat in self._seats.items() if not seat.polls and name != newcomer)
+        while len(self._sessions) > SEATS_MAX:
+            idle = (name for name, session in self._sessions.items() if not session.polls and name != newcomer)
             worker_id = next(idle, None)
             if worker_id is None:
                 return
-            await self._seats.pop(worker_id).close()
+            await self._sessions.pop(worker_id).close()

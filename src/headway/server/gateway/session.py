@@ -9,16 +9,16 @@ from contextlib import contextmanager
 
 from headway.core.job import JobId
 from headway.core.lease import Lease
-from headway.dispatch.job_source import LocalFeed
-from headway.server.gateway.registry import Registration, Roster
-from headway.stores.base import KEEPER, Ear, Store
+from headway.dispatch.job_source import StoreJobSource
+from headway.server.gateway.registry import Registration, WorkerRegistry
+from headway.stores.base import LEASE_CHANNEL, Store, Subscription
 
 LINGER = 5.0  # Seconds that the ears stay open after a poll: another one mostly follows.
 CLAIMED_FIRST = 16  # Jobs of the first exchange at most: each may bring a megabyte.
 NARROW_MAX = 4  # Feeds kept for polls that offer less than the worker registered.
 
 
-class Poll:
+class PendingPoll:
     """One poll under way. ``over``: another one takes its place, it is to end."""
 
     __slots__ = ("claims", "over", "waits", "wake")
@@ -30,7 +30,7 @@ class Poll:
         self.waits = False  # The store counts on this worker to come when it is woken.
 
 
-class Told:
+class DeliveredNews:
     """What a part of a worker was told, so that it is not woken for the same thing again."""
 
     __slots__ = ("budgets", "cancels", "drains")
@@ -41,14 +41,14 @@ class Told:
         self.drains = False
 
 
-class Seat:
+class WorkerSession:
     """Holds a worker's feed, the leases it was last seen with, and its ears while somebody polls."""
 
     def __init__(
         self,
         store: Store,
-        roster: Roster,
-        make_feed: Callable[[frozenset[str]], LocalFeed],
+        registry: WorkerRegistry,
+        make_feed: Callable[[frozenset[str]], StoreJobSource],
         registration: Registration,
     ) -> None:
         self.registration = registration
@@ -56,11 +56,11 @@ class Seat:
         self.transient: dict[JobId, Lease] = {}  # Handed out here; no store knows who has them.
         self.stopped: set[JobId] = set()  # Ended behind its back.
         # What was told here to who polls for jobs, and to who only wants news: a worker may have one part for each.
-        self.told = {True: Told(), False: Told()}
+        self.told = {True: DeliveredNews(), False: DeliveredNews()}
         self.begun: dict[JobId, float] = {}  # When a job was handed out here, on the monotonic clock.
         self.exchanging = asyncio.Lock()  # A feed serves one exchange at a time.
-        self.polls: list[Poll] = []
-        self.newest: Poll | None = None  # The poll that claims; those before it only wait.
+        self.polls: list[PendingPoll] = []
+        self.newest: PendingPoll | None = None  # The poll that claims; those before it only wait.
         self.pending: bytes | None = None  # The claim whose answer the store did not give.
         self.spent: bytes | None = None  # The last one that brought anything.
         self.fresh = True  # Nobody has polled here yet.
@@ -68,9 +68,9 @@ class Seat:
         self.woken = False  # By the store, since the last exchange.
         self.used = time.monotonic()
         self._store = store
-        self._roster = roster
+        self._registry = registry
         self._make_feed = make_feed
-        self._feeds: dict[frozenset[str], LocalFeed] = {}
+        self._feeds: dict[frozenset[str], StoreJobSource] = {}
         self._looked = -1.0
         self._news = True  # Something was said of its leases since they were looked at.
         self._dismissed: set[JobId] = set()
@@ -78,17 +78,17 @@ class Seat:
         self._meanwhile: list[tuple[JobId, Lease | None]] = []  # Handed out, or in, while somebody looked.
         self._hearing: list[asyncio.Task[None]] = []
 
-    def feed(self, capabilities: frozenset[str] | None = None) -> LocalFeed:
+    def job_source(self, capabilities: frozenset[str] | None = None) -> StoreJobSource:
         """Give the feed for what a poll offers; less than was registered, perhaps."""
         offers = frozenset(self.registration.offers)
         if capabilities is not None:
             offers = capabilities.union(self.registration.task_offers)
-        feed = self._feeds.get(offers)
-        if feed is None:
+        job_source = self._feeds.get(offers)
+        if job_source is None:
             if len(self._feeds) > NARROW_MAX:
                 self._feeds.clear()
-            feed = self._feeds[offers] = self._make_feed(offers)
-        return feed
+            job_source = self._feeds[offers] = self._make_feed(offers)
+        return job_source
 
     # ------------------------------------------------------------------ what it holds
 
@@ -101,7 +101,7 @@ class Seat:
             self._looked = time.monotonic()
             self._meanwhile = []
             held = await self._store.leases(worker_id=self.registration.worker_id, limit=self.registration.slots)
-            self.stopped = await self._roster.stopped(self.registration.worker_id)
+            self.stopped = await self._registry.stopped(self.registration.worker_id)
             # A job that cannot be read is not handed out: it ends as a dead letter with the claim or the next renewal.
             self.leases = {lease.job_id: lease for lease in held if lease.unreadable is None}
             for job_id, lease in self._meanwhile:  # What was read may be older.
@@ -169,9 +169,9 @@ class Seat:
     # ------------------------------------------------------------------ who polls
 
     @contextmanager
-    def polling(self, *, claims: bool, takes_over: bool, waits: bool) -> Iterator[Poll]:
+    def polling(self, *, claims: bool, takes_over: bool, waits: bool) -> Iterator[PendingPoll]:
         """Take part in the polls of this worker: of those that claim, only the newest does."""
-        poll = Poll(claims=claims)
+        poll = PendingPoll(claims=claims)
         if claims:
             if takes_over:
                 for other in self.polls:
@@ -214,22 +214,22 @@ class Seat:
             return
         worker_id, loop = self.registration.worker_id, asyncio.get_running_loop()
         # Opened before the tasks begin: what is said from now on is heard.
-        jobs, news = self._store.listen(worker_id), self._store.listen(worker_id + KEEPER)
+        jobs, news = self._store.subscribe(worker_id), self._store.subscribe(worker_id + LEASE_CHANNEL)
         self._hearing = [
             loop.create_task(self._hear(jobs, self._wake)),
             loop.create_task(self._hear(news, self._heard)),
         ]
         self._news = True  # What was said while nobody listened.
 
-    async def _hear(self, ear: Ear, act: Callable[[], None]) -> None:
+    async def _hear(self, subscription: Subscription, act: Callable[[], None]) -> None:
         """Woken by the store; ends when cancelled."""
         try:
             while True:
-                if await ear.wait(60.0) is not None:
+                if await subscription.wait(60.0) is not None:
                     act()
                     self.stir()
         finally:
-            ear.close()
+            subscription.close()
 
     def _wake(self) -> None:
         """Something was submitted that this worker can run."""

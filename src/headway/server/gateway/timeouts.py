@@ -10,9 +10,9 @@ from headway.core.lease import Lease
 from headway.core.policy.retry import TimedOut
 from headway.core.worker import WorkerState
 from headway.maintenance.recovery import end_leases
-from headway.metrics.recorder import Tallies
-from headway.policy_store.current import InForce
-from headway.server.gateway.registry import Registration, Roster
+from headway.metrics.recorder import MetricsRecorder
+from headway.policy_store.current import CurrentPolicy
+from headway.server.gateway.registry import Registration, WorkerRegistry
 from headway.stores.base import Store
 
 log = logging.getLogger("headway.server")
@@ -21,27 +21,34 @@ EVERY = 2.5  # Seconds between looks; so long, at most, does a job run on beyond
 FORGET_MS = 60_000  # How long a dead worker's registration is kept, so that its last word may be repeated.
 
 
-class Overtime:
+class TimeoutEnforcer:
     """Ends jobs that ran past their own timeout, fenced: what their worker says of them later counts for nothing.
 
     No leader: any number of servers may look, and each job is ended once.
     """
 
-    def __init__(self, store: Store, in_force: InForce, roster: Roster, *, tallies: Tallies | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        in_force: CurrentPolicy,
+        registry: WorkerRegistry,
+        *,
+        recorder: MetricsRecorder | None = None,
+    ) -> None:
         self._store = store
         self._in_force = in_force
-        self._roster = roster
-        self._tallies = tallies
+        self._registry = registry
+        self._recorder = recorder
         self.ended = 0
 
     async def __call__(self) -> float | None:
-        registrations = {one.worker_id: one for one in await self._roster.all()}
+        registrations = {one.worker_id: one for one in await self._registry.all()}
         if not registrations:
             return None
-        survey = await self._store.survey()
-        now_at = survey.now_at
+        queue = await self._store.diagnose()
+        now_at = queue.now_at
         since: dict[str, int] = {}  # By worker: when the oldest of its jobs began.
-        for job in survey.executing:
+        for job in queue.executing:
             since[job.worker_id] = min(since.get(job.worker_id, now_at), job.started_at)
         for worker_id, started_at in since.items():
             registration = registrations.get(worker_id)
@@ -51,44 +58,42 @@ class Overtime:
             over = [lease for lease in leases if _ran_out_at(lease, registration) <= now_at]
             if over:
                 await self._end(registration, over, now_at)
-        await self._roster.forget_stops(now_at)
+        await self._registry.forget_stops(now_at)
         return None
 
     async def _end(self, registration: Registration, leases: Sequence[Lease], now_at: int) -> None:
         # Told first: should we die in between, the worker hears of jobs that are still its own, and those are left out.
-        await self._roster.stop(registration.worker_id, [lease.job_id for lease in leases], now_at)
+        await self._registry.stop(registration.worker_id, [lease.job_id for lease in leases], now_at)
         policy = self._in_force.policy
-        count = await end_leases(self._store, leases, policy, _timed_out, expired_only=False, tallies=self._tallies)
+        count = await end_leases(self._store, leases, policy, _timed_out, expired_only=False, recorder=self._recorder)
         self.ended += count
         for lease in leases:
             facts = {"job": lease.job_id, "task": lease.task, "worker": lease.worker_id, "lane": lease.lane}
             log.warning("job.timed_out", extra={"headway": facts})
 
 
-class Forgetting:
+class RegistrationPruner:
     """Removes registrations of workers that the store has forgotten, or that have been dead for a while."""
 
-    def __init__(self, store: Store, roster: Roster) -> None:
+    def __init__(self, store: Store, registry: WorkerRegistry) -> None:
         self._store = store
-        self._roster = roster
+        self._registry = registry
 
     async def __call__(self) -> float | None:
-        registrations = await self._roster.all()
+        registrations = await self._registry.all()
         if not registrations:
             return None
-        survey = await self._store.survey()
+        queue = await self._store.diagnose()
         kept = {
             worker.worker_id
-            for worker in survey.workers
-            if worker.state is not WorkerState.DEAD
-            or worker.running
-            or worker.lease_ends_at + FORGET_MS > survey.now_at
+            for worker in queue.workers
+            if worker.state is not WorkerState.DEAD or worker.running or worker.lease_ends_at + FORGET_MS > queue.now_at
         }
         for registration in registrations:
             # One that registers just now is written down before the store knows it.
-            settled = registration.registered_at + FORGET_MS <= survey.now_at
+            settled = registration.registered_at + FORGET_MS <= queue.now_at
             if settled and registration.worker_id not in kept:
-                await self._roster.forget(registration.worker_id)
+                await self._registry.forget(registration.worker_id)
         return None
 
 

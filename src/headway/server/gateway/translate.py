@@ -12,7 +12,7 @@ from headway.client.app import Headway
 from headway.client.codec import SESSION, encode_result, names_server, payload_body, split_server
 from headway.client.context import trace_of
 from headway.client.options import Limit
-from headway.client.remote_task import stand_in
+from headway.client.remote_task import task_from_catalogue
 from headway.client.task import is_unique_key
 from headway.core.cron import parse_cron
 from headway.core.errors import ConfigError, JobError, PayloadError
@@ -34,11 +34,11 @@ from headway.core.policy.retry import (
 )
 from headway.observability.job_output import KEPT_MAX, Chunk
 from headway.policy_store.catalogue import CronDocument, TaskEntry
-from headway.protocol.sessions import Addresses, AddressRefused
-from headway.protocol.worker import Given, Terms
+from headway.protocol.sessions import AddressRefused, AddressSigner
+from headway.protocol.worker import LeaseDetails, LeasedTask
 from headway.security.tokens import covers
-from headway.server.gateway.long_poll import Ask
-from headway.server.gateway.results import Ended, Step
+from headway.server.gateway.long_poll import PollOptions
+from headway.server.gateway.results import ReportedOutcome, ReportedProgress
 from headway.server.gateway.service import NewWorker
 from headway.server.problems import Problem
 from headway.server.schemas import worker as shapes
@@ -58,7 +58,7 @@ _read_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 # ---------------------------------------------------------------------- registering
 
 
-def new_worker(body: shapes.Register, app: Headway) -> NewWorker:
+def new_worker(body: shapes.RegisterBody, app: Headway) -> NewWorker:
     """Read a registration. Raises ``Problem`` naming what is wrong with it."""
     settings = app.settings
     heartbeat = settings.heartbeat if body.heartbeat_seconds is None else body.heartbeat_seconds
@@ -118,7 +118,7 @@ def _check_entry(entry: TaskEntry, app: Headway) -> None:
         raise Problem("invalid", f"tasks: {entry.name}: it is described in more than {ENTRY_MAX:,} bytes")
     _limits(entry.name, entry.limits)
     try:
-        stand_in(app, entry)  # As for every submit over HTTP from now on.
+        task_from_catalogue(app, entry)  # As for every submit over HTTP from now on.
     except ConfigError:
         pass  # It does not fit the policy, which may change; who submits it is told.
     except Exception as problem:
@@ -182,12 +182,12 @@ def _check_cron(cron: CronDocument, names: set[str], largest: int) -> None:
 # ---------------------------------------------------------------------- what a worker says
 
 
-def read_poll(body: shapes.Poll, registered: Sequence[str], largest: int) -> Ask:
+def read_poll(body: shapes.PollBody, registered: Sequence[str], largest: int) -> PollOptions:
     """Read a poll. Raises ``Problem`` if it offers what was not registered."""
     offered = None if body.capabilities is None else frozenset(body.capabilities)
     if offered is not None and (stray := sorted(offered.difference(registered))):
         raise Problem("invalid", f"capabilities: {stray[0]!r} was not registered")
-    return Ask(
+    return PollOptions(
         free=body.available_capacity,
         below=body.below,
         capabilities=None if offered == frozenset(registered) else offered,
@@ -195,16 +195,18 @@ def read_poll(body: shapes.Poll, registered: Sequence[str], largest: int) -> Ask
         claim_id=body.claim_id,
         takes_over=body.takes_over,
         ended=[read_result(result, largest) for result in body.results],
-        steps=[Step(JobId(one.task_id), one.fraction, one.note, _token(one.fence)) for one in body.progress],
+        steps=[
+            ReportedProgress(JobId(one.task_id), one.fraction, one.note, _token(one.fence)) for one in body.progress
+        ],
     )
 
 
-def read_result(result: shapes.Result, largest: int) -> Ended:
+def read_result(result: shapes.ResultBody, largest: int) -> ReportedOutcome:
     """Read how an attempt ended; a result of more bytes than ``largest`` is not kept."""
-    return Ended(JobId(result.task_id), _ending(result, largest), _token(result.fence), result.seconds)
+    return ReportedOutcome(JobId(result.task_id), _ending(result, largest), _token(result.fence), result.seconds)
 
 
-def read_output(body: shapes.Output) -> tuple[JobId, bytes | None, list[Chunk]]:
+def read_output(body: shapes.OutputBody) -> tuple[JobId, bytes | None, list[Chunk]]:
     """Read the output of a running task; what no store holds becomes an escape. Raises ``Problem``."""
     if sum(len(chunk.text) for chunk in body.chunks) > KEPT_MAX:
         raise Problem("invalid", f"chunks: at most {KEPT_MAX:,} characters in all, the latest ones")
@@ -217,7 +219,7 @@ def read_held(tasks: Sequence[shapes.HeldTask] | None) -> list[tuple[JobId, byte
     return None if tasks is None else [(JobId(one.task_id), _token(one.fence)) for one in tasks]
 
 
-def _ending(result: shapes.Result, largest: int) -> Ending:
+def _ending(result: shapes.ResultBody, largest: int) -> Ending:
     after_ms = None if result.retry_after_seconds is None else min(_ms(result.retry_after_seconds), DELAY_MS_MAX)
     reason = None if result.reason is None else _cut(result.reason, TEXT_MAX)
     match result.status:
@@ -243,7 +245,7 @@ def _ending(result: shapes.Result, largest: int) -> Ending:
             assert_never(never)
 
 
-def _returned(result: shapes.Result, largest: int) -> Returned:
+def _returned(result: shapes.ResultBody, largest: int) -> Returned:
     """Encode a result. One that cannot be stored does not undo the work: the task completes, and says so."""
     if result.result_error is not None:
         return Returned(None, _cut(result.result_error, MESSAGE_MAX))
@@ -253,12 +255,12 @@ def _returned(result: shapes.Result, largest: int) -> Returned:
         return Returned(None, _cut(str(problem), MESSAGE_MAX))
 
 
-def _partial(result: shapes.Result, largest: int) -> bytes | None:
+def _partial(result: shapes.ResultBody, largest: int) -> bytes | None:
     """Encode what an attempt had got when it failed; None if its worker sent nothing."""
     return _returned(result, largest).result if "result" in result.model_fields_set else None
 
 
-def _error(given: shapes.Failure | None, kind: str, message: str) -> JobError:
+def _error(given: shapes.FailureBody | None, kind: str, message: str) -> JobError:
     if given is None:
         return JobError(kind, message)
     traceback = _cut(given.traceback or "", TRACEBACK_MAX)
@@ -293,7 +295,7 @@ def _ms(seconds: float) -> int:
 # ---------------------------------------------------------------------- what it is given
 
 
-def given_tasks(leases: Sequence[Lease]) -> tuple[list[Given], list[Lease]]:
+def given_tasks(leases: Sequence[Lease]) -> tuple[list[LeasedTask], list[Lease]]:
     """Shape tasks, their parameters byte for byte as they are stored; and name those that this release cannot read."""
     given, unreadable = [], []
     for lease in leases:
@@ -305,7 +307,7 @@ def given_tasks(leases: Sequence[Lease]) -> tuple[list[Given], list[Lease]]:
     return given, unreadable
 
 
-async def vouched(leases: Sequence[Lease], addresses: Addresses) -> tuple[list[Lease], list[Lease]]:
+async def vouched(leases: Sequence[Lease], addresses: AddressSigner) -> tuple[list[Lease], list[Lease]]:
     """Part leases into those to hand out and sessions whose server's address was not signed: no worker dials that."""
     good, bad = [], []
     for lease in leases:
@@ -319,10 +321,10 @@ async def vouched(leases: Sequence[Lease], addresses: Addresses) -> tuple[list[L
     return good, bad
 
 
-def unreadable(lease: Lease) -> Ended:
+def unreadable(lease: Lease) -> ReportedOutcome:
     """Say of a task that it cannot be handed out."""
     error = JobError("PayloadError", "its arguments cannot be read by this server", retriable=False)
-    return Ended(lease.job_id, Raised(error), lease.token)
+    return ReportedOutcome(lease.job_id, Raised(error), lease.token)
 
 
 def _parameters(lease: Lease) -> bytes | None:
@@ -334,9 +336,9 @@ def _parameters(lease: Lease) -> bytes | None:
     return bytes(body)
 
 
-def _given(lease: Lease, parameters: bytes) -> Given:
+def _given(lease: Lease, parameters: bytes) -> LeasedTask:
     retry: Mapping[str, Any] | None = None if lease.retry is None else lease.retry._asdict()
-    return Given(
+    return LeasedTask(
         task_id=lease.job_id,
         task_type=lease.task,
         parameters=msgspec.Raw(parameters),
@@ -348,7 +350,7 @@ def _given(lease: Lease, parameters: bytes) -> Given:
         max_retries=lease.max_retries,
         priority=lease.lane,
         tenant=lease.tenant,
-        lease=Terms(
+        lease=LeaseDetails(
             seq=lease.seq,
             crashes=lease.crashes,
             timeout_ms=lease.timeout_ms,

@@ -12,17 +12,17 @@ from starlette.responses import Response
 from headway.core.job import State
 from headway.core.policy.enforced import pausing, resuming
 from headway.core.timestamps import write_moment
-from headway.core.worker import Worker
+from headway.core.worker import WorkerInfo
 from headway.policy_store.catalogue import TaskEntry
 from headway.policy_store.rule_documents import change_paused
-from headway.security.audit import Place, walk_audit
+from headway.security.audit import AuditPosition, walk_audit
 from headway.security.audited_store import audited, paused_values
 from headway.server.auth import Scope
 from headway.server.pages import Page, bad_cursor, encode, named_page, read_name, write_name
 from headway.server.problems import Problem
 from headway.server.routes.tasks import reply
 from headway.server.routing import Routes, caller_of
-from headway.server.schemas.rest import AuditShape, CatalogueShape, Pause, Pauses, WorkerDrained, WorkersShape
+from headway.server.schemas.rest import AuditPage, CatalogueReply, Pause, Pauses, WorkerDrained, WorkerList
 from headway.server.serializers import TASK_NEED
 from headway.server.service import service_of
 from headway.stores.base import JobQuery
@@ -38,7 +38,7 @@ Cursor = Annotated[str | None, Query(max_length=1_500, description="`next_cursor
 routes = Routes("operating", "/api/v1")
 
 
-@routes.get("/workers", scope=Scope.READ, answers={200: WorkersShape}, whole=True, summary="List the workers")
+@routes.get("/workers", scope=Scope.READ, answers={200: WorkerList}, whole=True, summary="List the workers")
 async def list_workers(request: Request, limit: Limit = NAMED_PAGE, cursor: Cursor = None) -> Response:
     """List the workers with what they run and offer, by their ids; those that are dead, too, for a while."""
     service = service_of(request)
@@ -90,14 +90,14 @@ async def resume(request: Request, wanted: Pause) -> Response:
     return reply(paused_values(await change_paused(store, resuming(wanted.lane, wanted.task_type, wanted.tenant))))
 
 
-@routes.get("/catalogue", scope=Scope.READ, answers={200: CatalogueShape}, summary="The tasks that are known")
+@routes.get("/catalogue", scope=Scope.READ, answers={200: CatalogueReply}, summary="The tasks that are known")
 async def get_catalogue(request: Request, limit: Limit = NAMED_PAGE, cursor: Cursor = None) -> Response:
     """List the tasks that workers have told of, with their parameters, by name."""
     entries = ((entry.name, _entry(entry)) for entry in await service_of(request).known.entries())
     return named_page("tasks", entries, after=None if cursor is None else read_name(cursor), most=limit)
 
 
-@routes.get("/audit", scope=Scope.ADMIN, answers={200: AuditShape}, whole=True, summary="What operators did")
+@routes.get("/audit", scope=Scope.ADMIN, answers={200: AuditPage}, whole=True, summary="What operators did")
 async def get_audit(
     request: Request,
     limit: Annotated[int, Query(ge=1, le=1_000, description="How many entries.")] = 100,
@@ -116,9 +116,9 @@ async def get_audit(
     return page.answer(None)
 
 
-def _read_places(text: str) -> list[Place]:
+def _read_places(text: str) -> list[AuditPosition]:
     try:
-        return msgspec.json.decode(text, type=list[Place])
+        return msgspec.json.decode(text, type=list[AuditPosition])
     except msgspec.MsgspecError:
         raise bad_cursor() from None
 
@@ -133,7 +133,7 @@ def _entry(entry: TaskEntry) -> dict[str, Any]:
     }
 
 
-def _worker(worker: Worker, running: list[str]) -> dict[str, Any]:
+def _worker(worker: WorkerInfo, running: list[str]) -> dict[str, Any]:
     return {
         "worker_id": worker.worker_id,
         "status": worker.state.value,

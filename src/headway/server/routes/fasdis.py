@@ -8,7 +8,7 @@ from fastapi import Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
-from headway.core.job import Job, State
+from headway.core.job import JobRecord, State
 from headway.core.timestamps import write_moment
 from headway.server.auth import Scope
 from headway.server.problems import Problem
@@ -46,7 +46,7 @@ class Scheduled(BaseModel):
     scheduled_at: str
 
 
-class Record(BaseModel):
+class FasdisRecord(BaseModel):
     """A task as fasdis kept it."""
 
     task_id: str
@@ -91,7 +91,11 @@ async def schedule_by_get(request: Request, priority: Annotated[Lane, Query()] =
 
 
 @routes.get(
-    "/task/{task_id}", scope=Scope.READ, answers={200: Record}, problems=("job_not_found",), summary="A task's record"
+    "/task/{task_id}",
+    scope=Scope.READ,
+    answers={200: FasdisRecord},
+    problems=("job_not_found",),
+    summary="A task's record",
 )
 async def get_record(request: Request, task_id: TaskId) -> Response:
     """Give a task's record with the fields of old; an unknown id is 404."""
@@ -124,11 +128,11 @@ async def _schedule(request: Request, wanted: Schedule, priority: Lane | None) -
     )
 
 
-def _status(job: Job) -> str:
+def _status(job: JobRecord) -> str:
     return STATUSES.get(job.state, "failed")
 
 
-def _record(job: Job, scheduled_by: str | None) -> dict[str, Any]:
+def _record(job: JobRecord, scheduled_by: str | None) -> dict[str, Any]:
     started_at = job.started_at
     return {
         "task_id": job.job_id,

@@ -9,13 +9,15 @@ from headway.server.auth import Scope
 from headway.server.problems import Problem
 from headway.server.routes.tasks import reply
 from headway.server.routing import Routes
-from headway.server.schemas.rest import Health, Readiness
+from headway.server.schemas.rest import HealthReply, Readiness
 from headway.server.service import service_of
 
 routes = Routes("health")
 
 
-@routes.get("/healthz", scope=Scope.PUBLIC, answers={200: Health}, takes_input=False, summary="Is the process alive")
+@routes.get(
+    "/healthz", scope=Scope.PUBLIC, answers={200: HealthReply}, takes_input=False, summary="Is the process alive"
+)
 async def get_health() -> Response:
     """Say that the process answers, whatever the store does."""
     return reply({"status": "ok"})

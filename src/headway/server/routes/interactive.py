@@ -13,17 +13,17 @@ from headway.core.errors import HeadwayError
 from headway.core.job import JobId
 from headway.observability.traces import taken_trace
 from headway.protocol.sessions import PATH, RESUME
-from headway.server.auth import Caller, Scope, authorise, refuse_socket, subprotocol_of, tenant_for, ticket_for
+from headway.server.auth import Principal, Scope, authorise, refuse_socket, subprotocol_of, tenant_for, ticket_for
 from headway.server.pages import encode
 from headway.server.problems import Problem, problem_of
 from headway.server.routes.streams import NOT_FOUND, TICKET_SECONDS
 from headway.server.routes.tasks import reply
 from headway.server.routing import Routes, caller_of, check_depth, read_json
-from headway.server.schemas.rest import Ticket
+from headway.server.schemas.rest import TicketReply
 from headway.server.service import Service, service_of
-from headway.server.sessions.admission import Denied
+from headway.server.sessions.admission import SessionDenied
 from headway.server.sessions.relay import forward, reach
-from headway.server.sessions.session import Session
+from headway.server.sessions.session import InteractiveSession
 
 DENIED = 4429
 NAME_MAX = 255
@@ -41,7 +41,7 @@ SOCKET_SCOPES = {
 @routes.post(
     "/interactive/ticket",
     scope=Scope.SUBMIT,
-    answers={201: Ticket},
+    answers={201: TicketReply},
     summary="A ticket for a browser's session",
 )
 async def make_ticket(request: Request) -> Response:
@@ -87,7 +87,7 @@ async def take_back(websocket: WebSocket) -> None:
 
 
 async def _begin(
-    service: Service, caller: Caller, websocket: WebSocket, name: str, parameters: str, tenant: str | None
+    service: Service, caller: Principal, websocket: WebSocket, name: str, parameters: str, tenant: str | None
 ) -> None:
     if not 0 < len(name) <= NAME_MAX:
         raise Problem("invalid", "task_type names the task to open a session with")
@@ -108,13 +108,13 @@ async def _begin(
     trace_id = taken_trace(websocket.headers.get("traceparent"))
     try:
         session = await service.sessions.begin(task, values, tenant=tenant, trace_id=trace_id)
-    except Denied as reason:
+    except SessionDenied as reason:
         await _deny(websocket, DENIED, str(reason))
         return
     await _serve(service, caller, websocket, session)
 
 
-async def _come_back(service: Service, caller: Caller, websocket: WebSocket, task_id: str, secret: str) -> None:
+async def _come_back(service: Service, caller: Principal, websocket: WebSocket, task_id: str, secret: str) -> None:
     session = service.sessions.find(task_id, secret, caller.tenant)
     if session is not None:
         await _serve(service, caller, websocket, session)
@@ -132,7 +132,7 @@ async def _come_back(service: Service, caller: Caller, websocket: WebSocket, tas
         await forward(websocket, far, revoked, service.stopping)
 
 
-async def _serve(service: Service, caller: Caller, websocket: WebSocket, session: Session) -> None:
+async def _serve(service: Service, caller: Principal, websocket: WebSocket, session: InteractiveSession) -> None:
     try:
         await websocket.accept(subprotocol=subprotocol_of(websocket))
     except (WebSocketDisconnect, RuntimeError):

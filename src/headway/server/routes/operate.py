@@ -19,7 +19,7 @@ from headway.server.operator_rpc import (
     RULING,
     Changing,
     Question,
-    Retry,
+    RetryCommand,
     check_question,
     perform,
 )
@@ -72,7 +72,7 @@ async def _read(request: Request, verb: str, verbs: dict[str, Any]) -> Any:
 async def _do(request: Request, question: Question) -> Response:
     """Do something, and record who did."""
     service, caller = service_of(request), caller_of(request)
-    if isinstance(question, Retry):
+    if isinstance(question, RetryCommand):
         service.quotas.submit(caller, len(question.job_ids))
     store = await service.store()
     group: Group = "operators" if caller.operates or not isinstance(question, Changing) else "callers"

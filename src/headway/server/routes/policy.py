@@ -10,12 +10,12 @@ from starlette.responses import Response
 from headway.core.policy.reader import policy_data, read_policy
 from headway.core.timestamps import write_moment
 from headway.estimates.load import check_here
-from headway.policy_store.versions import Applied, apply_policy, read_applied, read_current
+from headway.policy_store.versions import PolicyVersion, apply_policy, read_applied, read_current
 from headway.security.audited_store import audited
 from headway.server.auth import Scope
 from headway.server.routes.tasks import reply
 from headway.server.routing import Routes, caller_of
-from headway.server.schemas.rest import PolicyChecked, PolicyShape
+from headway.server.schemas.rest import PolicyChecked, PolicyReply
 from headway.server.service import service_of
 
 NOTE_MAX = 500
@@ -26,7 +26,7 @@ routes = Routes("policy", "/api/v1")
 @routes.get(
     "/policy",
     scope=Scope.READ,
-    answers={200: PolicyShape},
+    answers={200: PolicyReply},
     takes_input=False,
     whole=True,
     summary="The policy in force",
@@ -40,7 +40,7 @@ async def get_policy(request: Request) -> Response:
 @routes.put(
     "/policy",
     scope=Scope.ADMIN,
-    answers={200: (PolicyShape | PolicyChecked, "It is in force; or, with `dry_run`, what it would mean.")},
+    answers={200: (PolicyReply | PolicyChecked, "It is in force; or, with `dry_run`, what it would mean.")},
     problems=("policy",),
     whole=True,
     summary="Apply a policy",
@@ -69,7 +69,7 @@ async def put_policy(
     return reply(_values(applied) | {"warnings": warnings})
 
 
-def _values(applied: Applied) -> dict[str, Any]:
+def _values(applied: PolicyVersion) -> dict[str, Any]:
     return {
         "version": applied.version,
         "applied_at": write_moment(applied.applied_at) if applied.version else None,

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from headway.core.job import JobId, State
 from headway.core.worker import WorkerState
-from headway.server.auth import Caller, Scope, tenant_for
+from headway.server.auth import Principal, Scope, tenant_for
 from headway.server.pages import read_end_cursor, task_page
 from headway.server.problems import Problem
 from headway.server.routes.tasks import PAGE, PAGE_MAX, Include, TaskId, find, read_include, reply
@@ -134,7 +134,7 @@ async def replay_many(request: Request, wanted: Replay) -> Response:
     return reply({"replayed": replayed, "refused": refused, "more": more and bool(replayed)})
 
 
-async def _dead_letters(service: Service, caller: Caller, wanted: Replay) -> tuple[list[JobId], bool]:
+async def _dead_letters(service: Service, caller: Principal, wanted: Replay) -> tuple[list[JobId], bool]:
     tenant = tenant_for(caller, wanted.tenant)
     if wanted.task_ids is not None:
         asked = [JobId(task_id) for task_id in dict.fromkeys(wanted.task_ids)]

@@ -14,13 +14,13 @@ from starlette.types import Message, Send
 from headway.core.errors import HeadwayError
 from headway.core.job import JobId
 from headway.core.timestamps import write_moment
-from headway.server.auth import Caller, Scope, authorise, refuse_socket, subprotocol_of, ticket_for
-from headway.server.event_stream import Told, follow, knows_end, read_place, write_place
+from headway.server.auth import Principal, Scope, authorise, refuse_socket, subprotocol_of, ticket_for
+from headway.server.event_stream import StreamItem, follow, knows_end, read_place, write_place
 from headway.server.pages import encode
 from headway.server.problems import Problem, problem_of
 from headway.server.routes.tasks import TaskId, find, reply
 from headway.server.routing import Routes, caller_of
-from headway.server.schemas.rest import Ticket
+from headway.server.schemas.rest import TicketReply
 from headway.server.serializers import ending_values, estimate_values
 from headway.server.service import Service, service_of
 
@@ -36,7 +36,7 @@ SOCKET_SCOPES = {"/api/v1/tasks/{task_id}/stream": Scope.READ}
 @routes.post(
     "/tasks/{task_id}/ticket",
     scope=Scope.READ,
-    answers={201: Ticket},
+    answers={201: TicketReply},
     problems=("job_not_found",),
     summary="A ticket for a browser's stream",
 )
@@ -87,7 +87,7 @@ class _Events(StreamingResponse):
             await super().stream_response(send_soon)
 
 
-async def _events(service: Service, caller: Caller, job_id: JobId, last: str | None) -> AsyncIterator[bytes]:
+async def _events(service: Service, caller: Principal, job_id: JobId, last: str | None) -> AsyncIterator[bytes]:
     with service.stream(caller.token_id) as revoked:
         yield b"retry: 1000\n\n"
         async with contextlib.aclosing(follow(service, job_id, read_place(last), revoked)) as told:
@@ -97,7 +97,7 @@ async def _events(service: Service, caller: Caller, job_id: JobId, last: str | N
                     yield _event_text(one)
 
 
-def _event_text(told: Told) -> bytes:
+def _event_text(told: StreamItem) -> bytes:
     if told.event is not None and told.job is not None:
         event = told.event
         data = {"kind": event.kind, "task_id": event.job_id, "at": write_moment(event.at), **event.data}
@@ -137,7 +137,7 @@ async def stream(websocket: WebSocket, task_id: str, after: str | None = None, a
             await service.client.cancel([JobId(task_id)])
 
 
-async def _tell(websocket: WebSocket, told: AsyncGenerator[Told]) -> None:
+async def _tell(websocket: WebSocket, told: AsyncGenerator[StreamItem]) -> None:
     code, reason = RESTARTING, "come back with ?after= and the last id"
     try:
         async with contextlib.aclosing(told):
@@ -175,7 +175,7 @@ async def _while_connected(websocket: WebSocket, telling: Coroutine[Any, Any, No
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _message(told: Told) -> str | None:
+def _message(told: StreamItem) -> str | None:
     """Write what a WebSocket is told; its own pings are signs of life enough."""
     if told.event is None or told.event.kind == "queued":
         if told.job is None or told.estimate is None:

@@ -9,9 +9,9 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 
 from headway.core.errors import JobNotFound
-from headway.core.job import Job, JobId, State
+from headway.core.job import JobId, JobRecord, State
 from headway.core.timestamps import write_moment
-from headway.server.auth import Caller, Scope, tenant_for
+from headway.server.auth import Principal, Scope, tenant_for
 from headway.server.pages import encode, read_cursor, task_page
 from headway.server.problems import Problem
 from headway.server.routing import Routes, caller_of
@@ -19,20 +19,20 @@ from headway.server.schemas.rest import (
     BULK_MAX,
     TEXT_MAX,
     Cancelled,
-    EstimateShape,
+    EstimateReply,
     Name,
     NewTask,
     Status,
-    Submitted,
-    SubmittedMany,
+    SubmittedTask,
+    SubmittedTasks,
     TaskPage,
-    TaskShape,
+    TaskReply,
     TaskState,
     Why,
 )
 from headway.server.serializers import estimate_values, reason_values, task_values
 from headway.server.service import Service, service_of
-from headway.server.submit import Kept, make_call, make_calls, stand, submit
+from headway.server.submit import SubmitResult, describe_waiting, make_call, make_calls, submit
 from headway.stores.base import JobQuery
 from headway.stores.paging import passed_over
 
@@ -59,8 +59,8 @@ SUBMIT_PROBLEMS = (
     "/tasks",
     scope=Scope.SUBMIT,
     answers={
-        201: Submitted,
-        200: (Submitted, "The task that an earlier submit with this key made; or that another one stands for."),
+        201: SubmittedTask,
+        200: (SubmittedTask, "The task that an earlier submit with this key made; or that another one stands for."),
     },
     problems=SUBMIT_PROBLEMS,
     headers={
@@ -89,7 +89,7 @@ async def submit_task(request: Request, new: NewTask) -> Response:
 @routes.post(
     "/tasks/bulk",
     scope=Scope.SUBMIT,
-    answers={201: SubmittedMany},
+    answers={201: SubmittedTasks},
     problems=SUBMIT_PROBLEMS,
     many=True,
     summary="Submit up to 1,000 tasks, all or none",
@@ -147,7 +147,7 @@ async def list_tasks(
 @routes.get(
     "/tasks/{task_id}",
     scope=Scope.READ,
-    answers={200: TaskShape},
+    answers={200: TaskReply},
     problems=("job_not_found",),
     summary="Look at a task",
 )
@@ -155,7 +155,7 @@ async def get_task(request: Request, task_id: TaskId) -> Response:
     """Give all that is known of a task; while it waits also its place, an estimate and why."""
     service = service_of(request)
     job = await find(service, caller_of(request), task_id)
-    estimate, reasons = await stand(service, job)
+    estimate, reasons = await describe_waiting(service, job)
     values = task_values(job, await service.policy())
     values |= {
         "queue_position": None if estimate is None else estimate.position,
@@ -219,7 +219,7 @@ async def get_why(request: Request, task_id: TaskId) -> Response:
     """Give all reasons why a task waits, the binding one first."""
     service = service_of(request)
     job = await find(service, caller_of(request), task_id)
-    _, reasons = await stand(service, job)
+    _, reasons = await describe_waiting(service, job)
     passed = await passed_over((await service.store()).find, job)
     return reply({"task_id": task_id, "reasons": reason_values(reasons), "passed_over": passed})
 
@@ -227,7 +227,7 @@ async def get_why(request: Request, task_id: TaskId) -> Response:
 @routes.get(
     "/tasks/{task_id}/estimate",
     scope=Scope.READ,
-    answers={200: EstimateShape},
+    answers={200: EstimateReply},
     problems=("job_not_found", "illegal_move"),
     summary="When a task will begin",
 )
@@ -235,7 +235,7 @@ async def get_estimate(request: Request, task_id: TaskId) -> Response:
     """Say when a task that waits is expected to begin. One that has begun has no estimate: 409."""
     service = service_of(request)
     job = await find(service, caller_of(request), task_id)
-    estimate, _ = await stand(service, job)
+    estimate, _ = await describe_waiting(service, job)
     values = estimate_values(estimate)
     if values is None:
         raise Problem("illegal_move", f"task {task_id} does not wait any more: it is {job.state.value}")
@@ -245,7 +245,7 @@ async def get_estimate(request: Request, task_id: TaskId) -> Response:
 # ---------------------------------------------------------------------- what several routes need
 
 
-async def find(service: Service, caller: Caller, task_id: str) -> Job:
+async def find(service: Service, caller: Principal, task_id: str) -> JobRecord:
     """Read a task that the caller may see; another tenant's looks like none."""
     job = (await service.client.look([JobId(task_id)]))[0]
     if job is None or (caller.tenant is not None and job.tenant != caller.tenant):
@@ -277,7 +277,7 @@ def read_header(headers: Headers, name: str) -> str | None:
     return value
 
 
-def _submitted(kept: Kept) -> dict[str, Any]:
+def _submitted(kept: SubmitResult) -> dict[str, Any]:
     return {
         "task_id": kept.task_id,
         "status": kept.state.value,

@@ -34,18 +34,18 @@ from headway.server.routes.tasks import reply
 from headway.server.routing import Routes, caller_of
 from headway.server.schemas.worker import (
     Acknowledged,
-    Drain,
-    Drained,
-    Heard,
-    Heartbeat,
+    DrainBody,
+    DrainedBody,
+    HeardBody,
+    HeartbeatBody,
     OneOrMore,
-    Output,
+    OutputBody,
     OutputTaken,
-    Poll,
-    Polled,
-    Register,
-    Registered,
-    Result,
+    PollBody,
+    PolledBody,
+    RegisterBody,
+    RegisterReplyBody,
+    ResultBody,
 )
 from headway.server.service import Service, service_of
 
@@ -66,11 +66,11 @@ KNOWN = ("worker_unknown",)
     "/register",
     scope=Scope.WORKER,
     whole=True,
-    answers={201: Registered},
+    answers={201: RegisterReplyBody},
     problems=("too_many", "store_full"),
     summary="Register a worker",
 )
-async def register(request: Request, body: Register) -> Response:
+async def register(request: Request, body: RegisterBody) -> Response:
     """Make a worker known. Its id is new each time; only the token that registered it may speak for it.
 
     What it says of its tasks goes into the catalogue if the token is bound to them or has the scope `publish`.
@@ -80,11 +80,11 @@ async def register(request: Request, body: Register) -> Response:
     new = new_worker(body, service.app)
     check_tasks(new, caller.tasks)
     service.quotas.submit(caller)
-    desk = await service.desk()
-    registration = await desk.register(
+    gateway = await service.gateway()
+    registration = await gateway.register(
         new, token_id=caller.token_id, bound=caller.tasks, most=service.app.settings.token_workers
     )
-    withheld = await desk.publish(new, allowed=caller.publishes, who=caller.who)
+    withheld = await gateway.publish(new, allowed=caller.publishes, who=caller.who)
     if withheld:
         facts = {"worker": registration.worker_id, "token": caller.token_id, "tasks": withheld, "reason": UNPUBLISHED}
         log.warning("worker.not_published", extra={"headway": facts})
@@ -108,26 +108,26 @@ async def register(request: Request, body: Register) -> Response:
     "/{worker_id}/poll",
     scope=Scope.WORKER,
     whole=True,
-    answers={200: Polled},
+    answers={200: PolledBody},
     problems=(*KNOWN, "too_many"),
     summary="Ask for tasks",
 )
-async def poll(request: Request, worker_id: WorkerId, body: Poll) -> Response:
+async def poll(request: Request, worker_id: WorkerId, body: PollBody) -> Response:
     """Hand in what has ended and get tasks, at once or as soon as there are any in `wait_seconds`.
 
     Ends early with news: a task to stop, a drain. A draining worker gets no tasks.
     """
     service, token_id = service_of(request), caller_of(request).token_id
-    desk = await service.desk()
-    registration = await desk.roster.find(worker_id, token_id)
+    gateway = await service.gateway()
+    registration = await gateway.registry.find(worker_id, token_id)
     ask = read_poll(body, registration.capabilities, service.app.settings.payload_max)
     async with _until_gone(request, service, patient=ask.wait > 0) as gone:
-        polled = await desk.poll(worker_id, ask, token_id=token_id, gone=gone)
+        polled = await gateway.poll(worker_id, ask, token_id=token_id, gone=gone)
     leases, unsigned = await vouched(polled.leases, service.addresses)
     tasks, bad = given_tasks(leases)
     bad += unsigned
     if bad:
-        await desk.finish(worker_id, [unreadable(lease) for lease in bad], token_id=token_id)
+        await gateway.finish(worker_id, [unreadable(lease) for lease in bad], token_id=token_id)
     return reply(
         {
             "tasks": tasks,
@@ -138,7 +138,7 @@ async def poll(request: Request, worker_id: WorkerId, body: Poll) -> Response:
             "more": polled.more,
             "next_due_seconds": polled.next_due,
             "state": polled.state.value,
-            "policy_version": desk.in_force.version,
+            "policy_version": gateway.in_force.version,
         }
     )
 
@@ -154,11 +154,11 @@ async def poll(request: Request, worker_id: WorkerId, body: Poll) -> Response:
 async def result(request: Request, worker_id: WorkerId, body: OneOrMore) -> Response:
     """Report how a task ended, or several. The same report again gets the same answer; another one changes nothing."""
     service, token_id = service_of(request), caller_of(request).token_id
-    desk = await service.desk()
-    given = [body] if isinstance(body, Result) else body.results
+    gateway = await service.gateway()
+    given = [body] if isinstance(body, ResultBody) else body.results
     ended = [read_result(one, service.app.settings.payload_max) for one in given]
-    settled = await desk.finish(worker_id, ended, token_id=token_id)
-    if not isinstance(body, Result):
+    settled = await gateway.finish(worker_id, ended, token_id=token_id)
+    if not isinstance(body, ResultBody):
         each = [
             {
                 "task_id": one.job_id,
@@ -182,32 +182,32 @@ async def result(request: Request, worker_id: WorkerId, body: OneOrMore) -> Resp
     problems=KNOWN,
     summary="Send the latest output of a running task",
 )
-async def output(request: Request, worker_id: WorkerId, body: Output) -> Response:
+async def output(request: Request, worker_id: WorkerId, body: OutputBody) -> Response:
     """Keep the latest output of a task, which readers of its events see. Send progress too: that wakes them."""
-    desk, token_id = await service_of(request).desk(), caller_of(request).token_id
+    gateway, token_id = await service_of(request).gateway(), caller_of(request).token_id
     job_id, fence, chunks = read_output(body)
-    return reply({"acknowledged": await desk.output(worker_id, job_id, fence, chunks, token_id=token_id)})
+    return reply({"acknowledged": await gateway.output(worker_id, job_id, fence, chunks, token_id=token_id)})
 
 
 @routes.post(
     "/{worker_id}/heartbeat",
     scope=Scope.WORKER,
     whole=True,
-    answers={200: Heard},
+    answers={200: HeardBody},
     problems=KNOWN,
     summary="Send a sign of life",
 )
-async def heartbeat(request: Request, worker_id: WorkerId, body: Heartbeat) -> Response:
+async def heartbeat(request: Request, worker_id: WorkerId, body: HeartbeatBody) -> Response:
     """Renew the worker and its tasks: those it names, or all. Answers with what it must stop."""
-    desk = await service_of(request).desk()
-    kept = await desk.beat(
+    gateway = await service_of(request).gateway()
+    kept = await gateway.beat(
         worker_id,
         read_held(body.tasks),
         number=body.seq,
         draining=body.status == "draining",
         token_id=caller_of(request).token_id,
     )
-    in_force = desk.in_force
+    in_force = gateway.in_force
     other = body.policy_version is not None and body.policy_version != in_force.version
     return reply(
         {
@@ -227,18 +227,18 @@ async def heartbeat(request: Request, worker_id: WorkerId, body: Heartbeat) -> R
     "/{worker_id}/drain",
     scope=Scope.WORKER,
     whole=True,
-    answers={200: Drained},
+    answers={200: DrainedBody},
     problems=KNOWN,
     summary="Give a worker no more tasks",
 )
-async def drain(request: Request, worker_id: WorkerId, body: Drain | None = None) -> Response:
+async def drain(request: Request, worker_id: WorkerId, body: DrainBody | None = None) -> Response:
     """Give the worker no more tasks; it finishes what it has. With `leave` that goes back, and the worker is gone."""
-    desk = await service_of(request).desk()
+    gateway = await service_of(request).gateway()
     token_id = caller_of(request).token_id
     if body is not None and body.leave:
-        released = await desk.leave(worker_id, token_id=token_id)
+        released = await gateway.leave(worker_id, token_id=token_id)
         return reply({"acknowledged": True, "state": "dead", "released": released})
-    await desk.drain(worker_id, token_id=token_id)
+    await gateway.drain(worker_id, token_id=token_id)
     return reply({"acknowledged": True, "state": "draining", "released": 0})
 
 

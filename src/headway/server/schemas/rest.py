@@ -72,7 +72,7 @@ class NewTask(Body):
     )
 
 
-class EstimateShape(BaseModel):
+class EstimateReply(BaseModel):
     """When a task is expected to begin."""
 
     position: int | None = Field(description="How many would start before it, were nothing more to come.", examples=[5])
@@ -81,7 +81,7 @@ class EstimateShape(BaseModel):
     basis: Literal["learned", "declared", "unknown"] = Field(description="What that rests on.")
 
 
-class Submitted(BaseModel):
+class SubmittedTask(BaseModel):
     """The task is kept and will run."""
 
     task_id: str = Field(examples=["01999e2f-9d1c-7cc0-8a1e-5f1d6c3b2a10"])
@@ -91,17 +91,17 @@ class Submitted(BaseModel):
         "null once it has begun.",
         examples=[5],
     )
-    estimate: EstimateShape | None
+    estimate: EstimateReply | None
     deduplicated: bool = Field(description="An earlier submit made it: same key, or one that stands for both.")
 
 
-class SubmittedMany(BaseModel):
+class SubmittedTasks(BaseModel):
     """All tasks are kept, in the order given."""
 
-    tasks: list[Submitted]
+    tasks: list[SubmittedTask]
 
 
-class ReasonShape(BaseModel):
+class ReasonItem(BaseModel):
     """Why a task waits."""
 
     model_config = ConfigDict(extra="allow")
@@ -114,7 +114,7 @@ class Why(BaseModel):
     """All reasons why a task waits, the binding one first; none once it has begun."""
 
     task_id: str
-    reasons: list[ReasonShape]
+    reasons: list[ReasonItem]
     passed_over: int = Field(description="Later tasks of its lane and tenant that have started; counted up to 100.")
 
 
@@ -128,7 +128,7 @@ class Payload(BaseModel):
     required_capabilities: list[str]
 
 
-class ErrorShape(BaseModel):
+class ErrorItem(BaseModel):
     """What went wrong in an attempt."""
 
     type: str = Field(examples=["ValueError"])
@@ -137,7 +137,7 @@ class ErrorShape(BaseModel):
     retriable: bool
 
 
-class AttemptShape(BaseModel):
+class AttemptItem(BaseModel):
     """An attempt that did not complete the task."""
 
     number: int
@@ -146,17 +146,17 @@ class AttemptShape(BaseModel):
     started_at: datetime
     ended_at: datetime
     reason: str
-    error: ErrorShape | None
+    error: ErrorItem | None
 
 
-class ProgressShape(BaseModel):
+class ProgressItem(BaseModel):
     """How far a task has come."""
 
     fraction: float
     note: str | None
 
 
-class TaskShape(BaseModel):
+class TaskReply(BaseModel):
     """Everything that is known of a task."""
 
     task_id: str
@@ -176,17 +176,17 @@ class TaskShape(BaseModel):
     completed_at: datetime | None = Field(description="When it ended, whichever way.")
     cancel_requested_at: datetime | None
     assigned_worker_id: str | None
-    progress: ProgressShape | None
+    progress: ProgressItem | None
     result: Any
     result_error: str | None = Field(description="Why the result of a completed task could not be stored.")
-    error: ErrorShape | None
+    error: ErrorItem | None
     reason: str | None = Field(description="Why it ended as it did.", examples=["max_retries_exceeded"])
-    attempts: list[AttemptShape] = Field(description="The attempts that did not complete it.")
+    attempts: list[AttemptItem] = Field(description="The attempts that did not complete it.")
     idempotency_key: str | None
     trace_id: str
     queue_position: int | None = None
-    estimate: EstimateShape | None = None
-    why: list[ReasonShape] | None = None
+    estimate: EstimateReply | None = None
+    why: list[ReasonItem] | None = None
     omitted: list[Literal["parameters", "result"]] | None = Field(
         None, description="In lists: what is left out, being larger than 1 KiB. `include` brings it."
     )
@@ -195,7 +195,7 @@ class TaskShape(BaseModel):
 class TaskPage(BaseModel):
     """A page of tasks, newest first; it ends at 4 MiB."""
 
-    items: list[TaskShape]
+    items: list[TaskReply]
     next_cursor: str | None = Field(description="Give it as `cursor` for the next page; null at the end.")
 
 
@@ -264,7 +264,7 @@ class Replayed(BaseModel):
     more: bool = Field(description="There are more; ask again.")
 
 
-class PolicyShape(BaseModel):
+class PolicyReply(BaseModel):
     """The policy in force."""
 
     version: int = Field(description="0: the built-in one.")
@@ -282,7 +282,7 @@ class PolicyChecked(BaseModel):
     policy: dict[str, Any]
 
 
-class WorkerShape(BaseModel):
+class WorkerItem(BaseModel):
     """A worker."""
 
     worker_id: str
@@ -299,10 +299,10 @@ class WorkerShape(BaseModel):
     started_at: datetime
 
 
-class WorkersShape(BaseModel):
+class WorkerList(BaseModel):
     """The workers."""
 
-    workers: list[WorkerShape]
+    workers: list[WorkerItem]
     next_cursor: str | None = Field(description="Give it as `cursor` for the next page; null at the end.")
 
 
@@ -342,7 +342,7 @@ class CatalogueTask(BaseModel):
     description: str
 
 
-class CatalogueShape(BaseModel):
+class CatalogueReply(BaseModel):
     """The tasks that are known."""
 
     tasks: list[CatalogueTask]
@@ -363,21 +363,21 @@ class AuditEntry(BaseModel):
     after: Any = None
 
 
-class AuditShape(BaseModel):
+class AuditPage(BaseModel):
     """What operators did, the newest first."""
 
     entries: list[AuditEntry]
     next_cursor: str | None = Field(description="Give it as `cursor` for the next page; null at the end.")
 
 
-class Ticket(BaseModel):
+class TicketReply(BaseModel):
     """A right to open one stream, once."""
 
     ticket: str
     expires_in: int = Field(description="Seconds.", examples=[60])
 
 
-class Health(BaseModel):
+class HealthReply(BaseModel):
     """The process answers."""
 
     status: Literal["ok"]

@@ -52,7 +52,7 @@ def example(values: dict[str, Any]) -> ConfigDict:
     return ConfigDict(extra="forbid", strict=True, json_schema_extra={"examples": [values]})
 
 
-class Register(Body):
+class RegisterBody(Body):
     """A worker. All but the capabilities may be left out."""
 
     model_config = example({"capabilities": ["gpu"], "capacity": 5})
@@ -90,14 +90,14 @@ class Register(Body):
     )
 
 
-class NotPublished(BaseModel):
+class UnpublishedTaskBody(BaseModel):
     """A task whose entry, limits and cron stay as the catalogue has them, if it has any."""
 
     task_type: str = Field(examples=["reports.build"])
     reason: str
 
 
-class Registered(BaseModel):
+class RegisterReplyBody(BaseModel):
     """The worker is known by a new id."""
 
     worker_id: str = Field(examples=["4f0c8f0e-52a7-4a3c-93f0-6d3a7f6f2f4e"])
@@ -108,12 +108,12 @@ class Registered(BaseModel):
     payload_max: int = Field(description="Bytes of the largest result that is kept.")
     policy_version: int
     policy: dict[str, Any] | None = Field(description="The policy in force, if `tasks` were given.")
-    not_published: list[NotPublished] = Field(
+    not_published: list[UnpublishedTaskBody] = Field(
         default_factory=list, description="Of `tasks`: those that this token may not put into the catalogue."
     )
 
 
-class Failure(Body):
+class FailureBody(Body):
     """What went wrong in an attempt."""
 
     message: str = Field("", examples=["no such account"])
@@ -122,7 +122,7 @@ class Failure(Body):
     retriable: bool = Field(True, description="false: no further attempt.")
 
 
-class Result(Body):
+class ResultBody(Body):
     """How an attempt ended. What becomes of the task is for the server to judge."""
 
     model_config = example({"task_id": "01999e2f-9d1c-7cc0-8a1e-5f1d6c3b2a10", "status": "completed", "result": {}})
@@ -133,25 +133,25 @@ class Result(Body):
     ] = Field(description="`released`, `snoozed`: it goes back with no attempt used.")
     result: Any = Field(None, description="Any JSON.")
     result_error: str | None = Field(None, description="It completed, but its result cannot be kept: why.")
-    error: Failure | None = None
+    error: FailureBody | None = None
     fence: Fence | None = Field(None, description="The task's, from the poll. Without it: the lease held now.")
     retry_after_seconds: Length | None = Field(None, description="When to run it again.")
     reason: Word | None = None
     seconds: Length | None = Field(None, description="How long it took.")
 
 
-class Results(Body):
+class ResultsBody(Body):
     """Several ends at once."""
 
-    results: Annotated[list[Result], Field(max_length=RESULTS_MAX)]
+    results: Annotated[list[ResultBody], Field(max_length=RESULTS_MAX)]
 
 
 def _how_many(body: Any) -> str:
-    many = "results" in body if isinstance(body, dict) else isinstance(body, Results)
+    many = "results" in body if isinstance(body, dict) else isinstance(body, ResultsBody)
     return MANY if many else ONE
 
 
-OneOrMore = Annotated[Annotated[Result, Tag(ONE)] | Annotated[Results, Tag(MANY)], Discriminator(_how_many)]
+OneOrMore = Annotated[Annotated[ResultBody, Tag(ONE)] | Annotated[ResultsBody, Tag(MANY)], Discriminator(_how_many)]
 
 
 class ProgressNote(Body):
@@ -172,7 +172,7 @@ class OutputChunk(Body):
     text: Annotated[str, StringConstraints(max_length=KEPT_MAX)]
 
 
-class Output(Body):
+class OutputBody(Body):
     """The latest output of a running task, for those who follow its events. It replaces what was sent before."""
 
     task_id: TaskRef
@@ -186,7 +186,7 @@ class OutputTaken(BaseModel):
     acknowledged: bool
 
 
-class Poll(Body):
+class PollBody(Body):
     """A worker asks for tasks."""
 
     model_config = example({"capabilities": ["gpu"], "available_capacity": 3, "wait_seconds": 20})
@@ -202,7 +202,7 @@ class Poll(Body):
         None, description="New for each poll. The same again, after a lost reply, gives the same tasks."
     )
     takes_over: bool = Field(False, description="Polls of this worker that still wait for tasks end now.")
-    results: Annotated[list[Result], Field(max_length=RESULTS_MAX)] = Field(
+    results: Annotated[list[ResultBody], Field(max_length=RESULTS_MAX)] = Field(
         default_factory=list, description="What has ended; it is taken before anything is waited for."
     )
     progress: Annotated[list[ProgressNote], Field(max_length=RESULTS_MAX)] = Field(default_factory=list)
@@ -211,7 +211,7 @@ class Poll(Body):
     )
 
 
-class LeaseShape(BaseModel):
+class LeaseBody(BaseModel):
     """What Headway's own workers want to know of a task beside. Moments are milliseconds of the store's clock."""
 
     seq: int
@@ -244,31 +244,31 @@ class GivenTask(BaseModel):
     max_retries: int
     priority: str
     tenant: str | None
-    lease: LeaseShape
+    lease: LeaseBody
 
 
-class Refused(BaseModel):
+class RefusedBody(BaseModel):
     """A result that did not count."""
 
     task_id: str
     code: Literal["lease_lost"]
 
 
-class Polled(BaseModel):
+class PolledBody(BaseModel):
     """Tasks to run, and what the worker should know of those it has."""
 
     tasks: list[GivenTask]
     cancel: list[str] = Field(description="Tasks to stop; each is named until it is reported.")
     lost: list[str] = Field(description="Those of them that the server has ended: a report would not count.")
     budgets: dict[str, float] = Field(description="How many seconds from its start each task on the ladder may take.")
-    refused: list[Refused]
+    refused: list[RefusedBody]
     more: bool = Field(description="There is more to look at: poll again at once.")
     next_due_seconds: float | None
     state: State = Field(description="`draining`: there will be no more tasks.")
     policy_version: int
 
 
-class Settled(BaseModel):
+class SettledBody(BaseModel):
     """What became of one of several tasks."""
 
     task_id: str
@@ -281,7 +281,7 @@ class Acknowledged(BaseModel):
 
     acknowledged: Literal[True]
     status: Status | None = Field(None, description="What became of the task.")
-    results: list[Settled] | None = Field(None, description="What became of each, if there were several.")
+    results: list[SettledBody] | None = Field(None, description="What became of each, if there were several.")
 
 
 class HeldTask(Body):
@@ -298,7 +298,7 @@ class HeldTask(Body):
         return value
 
 
-class Heartbeat(Body):
+class HeartbeatBody(Body):
     """A sign of life."""
 
     model_config = example({"current_load": 3, "status": "active"})
@@ -316,7 +316,7 @@ class Heartbeat(Body):
     policy_version: int | None = Field(None, ge=0, le=SEQ_MAX, description="The policy it knows.")
 
 
-class Heard(BaseModel):
+class HeardBody(BaseModel):
     """The worker goes on."""
 
     acknowledged: Literal[True]
@@ -329,13 +329,13 @@ class Heard(BaseModel):
     ignored: bool = Field(description="A later heartbeat had come before.")
 
 
-class Drain(Body):
+class DrainBody(Body):
     """A worker takes no more tasks."""
 
     leave: bool = Field(False, description="It is gone as well: what it has goes back, with no attempt used.")
 
 
-class Drained(BaseModel):
+class DrainedBody(BaseModel):
     """It will get no more."""
 
     acknowledged: Literal[True]

@@ -16,17 +16,17 @@ from starlette.websockets import WebSocket
 from headway.client.codec import split_server
 from headway.client.task import Task
 from headway.core.errors import QueueFull, StoreError
-from headway.core.job import Job, JobId, State
+from headway.core.job import JobId, JobRecord, State
 from headway.core.policy.document import INTERACTIVE
 from headway.core.policy.sessions import admit_session
 from headway.maintenance.loop import every
 from headway.maintenance.preemption import EVERY as ROOM_EVERY
-from headway.maintenance.preemption import Steward
+from headway.maintenance.preemption import Preemptor
 from headway.protocol.sessions import PATH, PROOF, RESUME, SERVER, WORKER, AddressRefused, is_proof, proof_of
 from headway.server.auth import refuse_socket
 from headway.server.problems import Problem
-from headway.server.sessions.listener import DialIn
-from headway.server.sessions.session import Session
+from headway.server.sessions.listener import SessionListener
+from headway.server.sessions.session import InteractiveSession
 
 if TYPE_CHECKING:
     from headway.server.service import Service
@@ -38,16 +38,16 @@ log = logging.getLogger("headway.server")
 START_SECONDS = 1.5
 
 
-class Denied(Exception):
+class SessionDenied(Exception):
     """There is no place for this session now."""
 
 
-class Sessions:
+class SessionBroker:
     """Admits sessions, or denies them at once; and lets workers dial in to those that it has admitted."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._open: dict[JobId, Session] = {}
+        self._open: dict[JobId, InteractiveSession] = {}
         self._living: set[asyncio.Task[None]] = set()
         self._stewarding: asyncio.Task[None] | None = None
         routes = [
@@ -55,42 +55,42 @@ class Sessions:
             WebSocketRoute(f"{PATH}{{job_id}}/client", self.take_back),
         ]
         door = Starlette(routes=routes)
-        self._dial_in = DialIn(door, service.app.settings.advertise)
+        self._dial_in = SessionListener(door, service.app.settings.advertise)
 
     # ------------------------------------------------------------------ clients
 
     async def begin(
         self, task: Task[Any, Any, Any], parameters: Mapping[str, Any], *, tenant: str | None, trace_id: str | None
-    ) -> Session:
-        """Start a session, at once or not at all. Raises ``Denied``."""
+    ) -> InteractiveSession:
+        """Start a session, at once or not at all. Raises ``SessionDenied``."""
         await self._admit(task)
         server = await self._service.addresses.sign(await self._dial_in.address())
         call = task.session(dict(parameters), server=server, expires=START_SECONDS, tenant=tenant, trace_id=trace_id)
         session = self._make(JobId(call.new.job_id), call.new.tenant)
         try:
-            await self._service.intake.submit(call)
+            await self._service.submit_batcher.submit(call)
             async with asyncio.timeout(START_SECONDS):
                 await session.linked.wait()
         except QueueFull as problem:
             await self._give_up(session)
-            raise Denied(str(problem)) from None
+            raise SessionDenied(str(problem)) from None
         except TimeoutError:
             await self._give_up(session)
-            raise Denied("no worker took it at once") from None
+            raise SessionDenied("no worker took it at once") from None
         except BaseException:
             await self._give_up(session)
             raise
         self._let_live(session)
         return session
 
-    def find(self, job_id: str, secret: str, tenant: str | None) -> Session | None:
+    def find(self, job_id: str, secret: str, tenant: str | None) -> InteractiveSession | None:
         """Give the session to come back to, if this is its secret and the caller may."""
         session = self._open.get(JobId(job_id))
         if session is None or not session.may_resume(secret) or tenant not in (None, session.tenant):
             return None
         return session
 
-    async def where(self, job: Job) -> tuple[str, dict[str, str]] | None:
+    async def where(self, job: JobRecord) -> tuple[str, dict[str, str]] | None:
         """Tell which other process has a session, and how to prove there that a client may be handed over to it."""
         signed = split_server(job.payload)[1] if job.rung == INTERACTIVE else None
         token = None if signed is None else await self._token(job.job_id)
@@ -131,7 +131,7 @@ class Sessions:
         store, policy = await self._service.store(), await self._service.policy()
         template = task.template
         verdict = admit_session(
-            await store.survey(),
+            await store.diagnose(),
             policy,
             task=task.name,
             lane=template.lane,
@@ -140,16 +140,16 @@ class Sessions:
         )
         if not verdict.admitted:
             if verdict.amendments:
-                await store.amend(verdict.amendments)
-            raise Denied(verdict.reason)
+                await store.preempt(verdict.amendments)
+            raise SessionDenied(verdict.reason)
 
-    def _make(self, job_id: JobId, tenant: str | None) -> Session:
+    def _make(self, job_id: JobId, tenant: str | None) -> InteractiveSession:
         grace = self._service.app.settings.session_grace
-        session = Session(job_id, tenant, grace=grace, cancel=self._cancel, looks=self._looks)
+        session = InteractiveSession(job_id, tenant, grace=grace, cancel=self._cancel, looks=self._looks)
         self._open[job_id] = session
         return session
 
-    async def _give_up(self, session: Session) -> None:
+    async def _give_up(self, session: InteractiveSession) -> None:
         """The job must not wait: whoever would be there is told no."""
         self._open.pop(session.job_id, None)
         await session.end()
@@ -157,13 +157,13 @@ class Sessions:
     async def _cancel(self, job_id: JobId) -> None:
         await (await self._service.store()).cancel([job_id])
 
-    async def _looks(self, job_id: JobId) -> AsyncIterator[Job | None]:
+    async def _looks(self, job_id: JobId) -> AsyncIterator[JobRecord | None]:
         watcher = await self._service.client.watcher()
         async with contextlib.aclosing(watcher.looks(job_id)) as looks:  # type: ignore[type-var]
             async for job in looks:
                 yield job
 
-    def _let_live(self, session: Session) -> None:
+    def _let_live(self, session: InteractiveSession) -> None:
         living = asyncio.create_task(session.live())
         self._living.add(living)
 
@@ -173,14 +173,14 @@ class Sessions:
 
         living.add_done_callback(forget)
         if self._stewarding is None or self._stewarding.done():
-            self._stewarding = asyncio.create_task(self._steward())
+            self._stewarding = asyncio.create_task(self._preemptor())
 
-    async def _steward(self) -> None:
+    async def _preemptor(self) -> None:
         """See to it that sessions give way at once, not only when a worker looks; ends with the last of them."""
-        steward = Steward(await self._service.store(), self._service.app.in_force)
+        preemptor = Preemptor(await self._service.store(), self._service.app.in_force)
 
         async def look() -> float | None:
-            await steward()
+            await preemptor()
             return None
 
         upkeep = asyncio.create_task(every(ROOM_EVERY, look, name="sessions"))

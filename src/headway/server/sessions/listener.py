@@ -20,7 +20,7 @@ from headway.server.guard import UVICORN
 HOST = "127.0.0.1"
 
 
-class DialIn:
+class SessionListener:
     """Listens for workers of this machine, once somebody has asked where."""
 
     def __init__(self, api: ASGIApp, advertised: str | None) -> None:

@@ -14,7 +14,7 @@ import msgspec
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from headway.core.errors import HeadwayError, StoreError
-from headway.core.job import Job, JobId
+from headway.core.job import JobId, JobRecord
 from headway.core.policy.document import HALTED
 from headway.protocol.sessions import (
     INPUT_MAX,
@@ -43,7 +43,7 @@ Cancel = Callable[[JobId], Awaitable[object]]
 Looks = Callable[[JobId], Any]
 
 
-class Final(NamedTuple):
+class SessionEnd(NamedTuple):
     """How a session ended: the last message, and the code and reason that its socket is closed with."""
 
     message: Mapping[str, Any]
@@ -52,14 +52,14 @@ class Final(NamedTuple):
     at_once: bool = False  # What the task said before is not waited for.
 
 
-class _Connection(NamedTuple):
+class _ClientConnection(NamedTuple):
     """One connection of the client. ``displaced``: another one has come; ``left``: it speaks no more."""
 
     displaced: asyncio.Future[None]
     left: asyncio.Event
 
 
-class Session:
+class InteractiveSession:
     """Carries messages between a client and a worker, and tells the client how it ended.
 
     The client may go and come back within ``grace`` seconds; until then what the task says is kept, up to a bound at
@@ -82,8 +82,8 @@ class Session:
         self._room = INPUT_MAX  # What the worker takes.
         self._has_room = asyncio.Event()
         self._news = asyncio.Event()  # For whoever tells the client.
-        self._final: asyncio.Future[Final] = asyncio.get_running_loop().create_future()
-        self._connection: _Connection | None = None
+        self._final: asyncio.Future[SessionEnd] = asyncio.get_running_loop().create_future()
+        self._connection: _ClientConnection | None = None
         self._alone = asyncio.Event()  # Nobody is there,
         self._back = asyncio.Event()  # or somebody is.
         self._told = asyncio.Event()  # The client knows how it ended.
@@ -121,9 +121,9 @@ class Session:
 
     def cut(self, code: int, reason: str) -> None:
         """End it for the client now, whatever becomes of the job."""
-        self._settle(Final({}, code, reason, at_once=True))
+        self._settle(SessionEnd({}, code, reason, at_once=True))
 
-    def _settle(self, final: Final) -> None:
+    def _settle(self, final: SessionEnd) -> None:
         if not self._final.done():
             self._final.set_result(final)
             self._news.set()
@@ -162,7 +162,7 @@ class Session:
                 task.cancel()
             await asyncio.gather(watching, missing, return_exceptions=True)
 
-    async def _watch(self) -> Final:
+    async def _watch(self) -> SessionEnd:
         """Look at the job whenever it changes, until it has ended or was told to."""
         while True:
             try:
@@ -177,13 +177,13 @@ class Session:
             except HeadwayError:
                 await asyncio.sleep(LOOK_AGAIN)
 
-    def _judge(self, job: Job | None) -> Final | None:
+    def _judge(self, job: JobRecord | None) -> SessionEnd | None:
         if job is None:
             error = {"type": "JobNotFound", "message": "the task of this session is not there any more"}
             return _result({"status": "failed", "result": None, "error": error, "reason": "job_not_found"})
         if HALTED in (job.assigned, job.reason):
             why = "a task that was waiting needs its slot"
-            return Final({"type": "halted", "reason": why}, HALT, why, at_once=True)
+            return SessionEnd({"type": "halted", "reason": why}, HALT, why, at_once=True)
         return _result(ending_values(job)) if job.state.ended else None
 
     async def _miss_worker(self) -> None:
@@ -287,9 +287,9 @@ class Session:
         self._back.clear()
         self._alone.set()
 
-    async def _take_over(self) -> _Connection:
+    async def _take_over(self) -> _ClientConnection:
         """Be the one connection of the client; wait until an earlier one has let go."""
-        before, mine = self._connection, _Connection(asyncio.get_running_loop().create_future(), asyncio.Event())
+        before, mine = self._connection, _ClientConnection(asyncio.get_running_loop().create_future(), asyncio.Event())
         self._connection = mine
         self._alone.clear()
         self._back.set()
@@ -315,7 +315,7 @@ class Session:
                     return
                 await self._news.wait()
 
-    async def _tell_final(self, socket: WebSocket, final: Final) -> None:
+    async def _tell_final(self, socket: WebSocket, final: SessionEnd) -> None:
         with contextlib.suppress(WebSocketDisconnect, RuntimeError):
             if final.message:
                 await socket.send_text(encode(final.message).decode())
@@ -351,8 +351,8 @@ class Session:
         await self._tell_worker(message)
 
 
-def _result(values: Mapping[str, Any]) -> Final:
-    return Final({"type": "result", **values}, ENDED, str(values["status"]))
+def _result(values: Mapping[str, Any]) -> SessionEnd:
+    return SessionEnd({"type": "result", **values}, ENDED, str(values["status"]))
 
 
 async def _send(socket: WebSocket, message: str | bytes) -> None:

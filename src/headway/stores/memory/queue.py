@@ -5,42 +5,42 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from dataclasses import dataclass, field
 
-Place = tuple[int, int]  # An order key and a sequence number.
+QueuePlace = tuple[int, int]  # An order key and a sequence number.
 
 
 @dataclass(slots=True)
-class Line:
+class ClassQueue:
     """The jobs of one class, sorted. ``parks`` has the rest by the key each waits for; '' is the line itself.
 
     A park is open from the moment in ``opens`` on; without one it is shut until somebody gives its key back.
     """
 
-    front: list[Place] = field(default_factory=list)
-    parks: dict[str, list[Place]] = field(default_factory=dict)
+    front: list[QueuePlace] = field(default_factory=list)
+    parks: dict[str, list[QueuePlace]] = field(default_factory=dict)
     opens: dict[str, int] = field(default_factory=dict)
     fair: bool = False
     clock: int = 0
     _tails: dict[str, list[int]] = field(default_factory=dict)  # By tenant: the keys of its live jobs here.
-    _ages: list[Place] = field(default_factory=list)  # Of a fair line: since when each job in it has waited.
+    _ages: list[QueuePlace] = field(default_factory=list)  # Of a fair line: since when each job in it has waited.
 
     def last(self, tenant: str) -> int | None:
         """Give the highest key of a tenant's jobs that wait or run here."""
         tail = self._tails.get(tenant)
         return tail[-1] if tail else None
 
-    def become_fair(self, since: list[Place], keys: list[int], clock: int) -> None:
+    def become_fair(self, since: list[QueuePlace], keys: list[int], clock: int) -> None:
         """Begin to share by tenants. What is here already, by age and by key, is one tenant's."""
         self.fair, self.clock = True, clock
         self._ages = sorted(since)
         self._tails[""] = sorted(keys)
 
-    def add(self, place: Place, eligible_at: int, tenant: str) -> None:
+    def add(self, place: QueuePlace, eligible_at: int, tenant: str) -> None:
         insort(self.front, place)
         if self.fair:
             insort(self._ages, (eligible_at, place[1]))
             insort(self._tails.setdefault(tenant, []), place[0])
 
-    def take_out(self, place: Place, park: str, eligible_at: int) -> None:
+    def take_out(self, place: QueuePlace, park: str, eligible_at: int) -> None:
         """Remove a waiting job from where it stands. It still counts for its tenant: it may go on to run."""
         places = self.parks[park] if park else self.front
         places.pop(bisect_left(places, place))
@@ -58,7 +58,7 @@ class Line:
             if not tail:
                 del self._tails[tenant]
 
-    def put_aside(self, place: Place, park: str, open_at: int | None) -> None:
+    def put_aside(self, place: QueuePlace, park: str, open_at: int | None) -> None:
         """Let a job wait for its key."""
         insort(self.parks.setdefault(park, []), place)
         self.shut(park, open_at)
@@ -70,7 +70,7 @@ class Line:
         else:
             self.opens[park] = open_at
 
-    def first(self, now_at: int) -> tuple[str, Place] | None:
+    def first(self, now_at: int) -> tuple[str, QueuePlace] | None:
         """Give the job that is next: of the line, or of a park that is open."""
         found = [(places[0], park) for park, places in self.parks.items() if self.opens.get(park, now_at + 1) <= now_at]
         if self.front:

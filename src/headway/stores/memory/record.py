@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from headway.core.errors import JobError
-from headway.core.job import Attempt, ClassKey, Job, NewJob, State
+from headway.core.job import Attempt, ClassKey, JobRecord, NewJob, State
 from headway.core.lease import Lease
-from headway.core.worker import Worker
+from headway.core.worker import WorkerInfo
 from headway.stores.base import JobQuery
-from headway.stores.memory.queue import Place
+from headway.stores.memory.queue import QueuePlace
 
 
 @dataclass(slots=True)
-class Record:
+class StoredJob:
     """A job and all that changes about it."""
 
     new: NewJob
@@ -49,7 +49,7 @@ class Record:
     history: list[Attempt] = field(default_factory=list)
 
     @property
-    def place(self) -> Place:
+    def place(self) -> QueuePlace:
         return (self.order_key, self.seq)
 
     @property
@@ -57,16 +57,16 @@ class Record:
         return self.new.tenant or ""
 
 
-def transient_lease(seq: int, job: NewJob, worker: Worker, now_at: int) -> Lease:
+def transient_lease(seq: int, job: NewJob, worker: WorkerInfo, now_at: int) -> Lease:
     return Lease(
         job.job_id, seq, b"", job.task, job.payload, job.lane, job.tenant, job.trace_id, 1, 1, 0, 0,
         job.timeout_ms, job.timeout_ms, None, now_at, False, job.class_key.needs, worker.worker_id,
     )  # fmt: skip
 
 
-def job_of(record: Record, now_at: int) -> Job:
+def job_of(record: StoredJob, now_at: int) -> JobRecord:
     new = record.new
-    return Job(
+    return JobRecord(
         job_id=new.job_id,
         seq=record.seq,
         task=new.task,
@@ -109,7 +109,7 @@ def job_of(record: Record, now_at: int) -> Job:
     )
 
 
-def matches(record: Record, query: JobQuery) -> bool:
+def matches(record: StoredJob, query: JobQuery) -> bool:
     return (
         (not query.states or record.state in query.states)
         and query.task in (None, record.new.task)

@@ -9,46 +9,55 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from headway.core.diagnostics import AHEAD_COUNTED, Executing, LimitView, Standing, Survey
-from headway.core.job import Attempt, ClassKey, Job, JobId, NewJob, State, Submitted, check_move
-from headway.core.lease import Answer, Lease, Report, answer_late, moved_class
+from headway.core.diagnostics import AHEAD_COUNTED, JobDiagnostics, LimitView, QueueDiagnostics, RunningJob
+from headway.core.job import Attempt, ClassKey, JobId, JobRecord, NewJob, State, SubmitReply, check_move
+from headway.core.lease import Lease, Report, ReportStatus, late_report_status, moved_class
 from headway.core.policy.document import BUILT_IN, INTERACTIVE, Keep, LimitRule
-from headway.core.policy.enforced import Rulebook, lets_start
-from headway.core.policy.ladder import Amendment, Floor, amended, budget_of, counts_on, fit_rung, grants, see_floor
+from headway.core.policy.enforced import RuleIndex, lets_start
+from headway.core.policy.ladder import (
+    Preemption,
+    RunningJobs,
+    amended,
+    budget_of,
+    counts_on,
+    fit_rung,
+    grants,
+    summarize_running,
+)
 from headway.core.policy.limits import clamp_rate, conforms_at, step_rate
 from headway.core.policy.order import order_key
 from headway.core.policy.retry import Released, heed_cancel, judge
-from headway.core.policy.wait_reasons import Stretch, extend, park_reason, waited_ms
+from headway.core.policy.wait_reasons import WaitInterval, append_sample, park_reason, waited_ms
 from headway.core.snapshot import ClassView, Plan, Snapshot, Take
-from headway.core.worker import Worker, WorkerState, serves
+from headway.core.worker import WorkerInfo, WorkerState, serves
 from headway.stores.base import (
-    KEEPER,
-    PASSED,
+    DUE_BATCH_MAX,
+    JOB_CHANNEL,
+    LEASE_CHANNEL,
     POLICIES,
-    PUMPED,
     RULES,
+    SKIPPED_MAX,
+    WAIT_SAMPLE_INTERVAL_MS,
     WAITING_COUNTED,
-    WATCHER,
-    WITNESSED_MS,
     Abilities,
-    Beat,
     Clock,
     Document,
-    Ear,
     Exchange,
-    Exchanged,
+    ExchangeReply,
+    Heartbeat,
+    HeartbeatReply,
     JobQuery,
     LaneStats,
-    Renewed,
     Stats,
+    Subscription,
     check_same,
     counted_as,
     end_place,
 )
 from headway.stores.clock import SteadyClock
-from headway.stores.memory.queue import Line
-from headway.stores.memory.record import Record, job_of, matches, transient_lease
-from headway.stores.notifications import LocalEar
+from headway.stores.memory.queue import ClassQueue
+from headway.stores.memory.record import StoredJob, job_of, matches, transient_lease
+from headway.stores.notifications import LocalSubscription
 from headway.stores.rule_codec import read_rulebook
 from headway.stores.texts import check_jobs, check_text, check_worker
 
@@ -68,24 +77,24 @@ class MemoryStore:
         self._steady = SteadyClock()
         self._lock = threading.RLock()
         self._sequence = 0
-        self._jobs: dict[JobId, Record] = {}
-        self._order: dict[int, Record] = {}  # By sequence number, in the order of submission.
-        self._executing: dict[int, Record] = {}
-        self._lines: dict[ClassKey, Line] = {}
+        self._jobs: dict[JobId, StoredJob] = {}
+        self._order: dict[int, StoredJob] = {}  # By sequence number, in the order of submission.
+        self._executing: dict[int, StoredJob] = {}
+        self._lines: dict[ClassKey, ClassQueue] = {}
         self._transient: dict[ClassKey, list[tuple[int, NewJob]]] = {}
         self._delayed: list[tuple[int, int]] = []
         self._unique: dict[str, JobId] = {}
         self._idempotent: dict[tuple[str, str], tuple[JobId, bytes, int]] = {}
-        self._workers: dict[str, Worker] = {}
+        self._workers: dict[str, WorkerInfo] = {}
         self._claims: dict[str, bytes] = {}
         self._waiting: dict[str, tuple[str, ...] | None] = {}  # By worker: the lanes it waits for.
         self._documents: dict[tuple[str, str], Document] = {}
-        self._book = Rulebook()
+        self._rule_index = RuleIndex()
         self._holds: dict[str, set[int]] = {}  # By the key of a limit: the leases that hold it.
-        self._stretches: list[Stretch] = []
+        self._stretches: list[WaitInterval] = []
         self._rates: dict[str, int] = {}  # By the key of a limit: how far ahead its starts were given away.
         self._tally: Counter[tuple[int, str]] = Counter()
-        self._ears: dict[str, list[LocalEar]] = {}
+        self._subscriptions: dict[str, list[LocalSubscription]] = {}
 
     # ------------------------------------------------------------------ the verbs
 
@@ -93,7 +102,7 @@ class MemoryStore:
 
     async def close(self) -> None: ...
 
-    async def submit(self, jobs: Sequence[NewJob]) -> list[Submitted]:
+    async def submit(self, jobs: Sequence[NewJob]) -> list[SubmitReply]:
         check_jobs(jobs)
         with self._lock:
             now_at = self._now()
@@ -106,14 +115,14 @@ class MemoryStore:
             self._ring_watchers([answer.job_id for answer in answers])
             return answers
 
-    async def exchange(self, request: Exchange) -> Exchanged:
+    async def exchange(self, request: Exchange) -> ExchangeReply:
         with self._lock:
             now_at = self._now()
-            refused: list[tuple[JobId, Answer]] = []
+            refused: list[tuple[JobId, ReportStatus]] = []
             eligible: list[ClassKey] = []
             for report in request.finished:
                 answer = self._finish(report, now_at, eligible)
-                if answer is not Answer.OK:
+                if answer is not ReportStatus.OK:
                     refused.append((report.job_id, answer))
             for note in request.progress:
                 record = self._jobs.get(note.job_id)
@@ -126,7 +135,7 @@ class MemoryStore:
             outdated = self._outdated(request.plan)
             more = False
             if worker is not None and worker.state is WorkerState.ACTIVE and worker.lease_ends_at <= now_at:
-                self._ring(worker.worker_id + KEEPER)  # It is alive, so the clock has stepped: let it renew.
+                self._ring(worker.worker_id + LEASE_CHANNEL)  # It is alive, so the clock has stepped: let it renew.
             if not outdated and worker is not None and request.plan is not None and worker.lease_ends_at > now_at:
                 leases, more = self._claim(worker, request.claim_id, request.plan, now_at, expired)
                 self._note_waiting(worker, request, got_nothing=not leases and not more)
@@ -137,7 +146,7 @@ class MemoryStore:
             changed += expired
             if changed:
                 self._ring_watchers(changed)
-            return Exchanged(
+            return ExchangeReply(
                 now_at,
                 leases,
                 refused,
@@ -146,13 +155,13 @@ class MemoryStore:
                 worker.state if worker else WorkerState.DEAD,
             )
 
-    async def renew(self, beat: Beat) -> Renewed:
+    async def renew(self, beat: Heartbeat) -> HeartbeatReply:
         check_worker(beat.worker)
         with self._lock:
             now_at = self._now()
             known = self._workers.get(beat.worker.worker_id)
             if not beat.register and (known is None or known.state is WorkerState.DEAD):
-                return Renewed(now_at, WorkerState.DEAD, [job_id for job_id, _ in beat.held])
+                return HeartbeatReply(now_at, WorkerState.DEAD, [job_id for job_id, _ in beat.held])
             state = known.state if known and not beat.register else WorkerState.ACTIVE
             self._workers[beat.worker.worker_id] = replace(
                 beat.worker,
@@ -167,7 +176,7 @@ class MemoryStore:
             lost = [job_id for job_id, token in held.items() if job_id not in mine or mine[job_id].token != token]
             if beat.register:
                 self._waiting.pop(beat.worker.worker_id, None)
-                if self._book.rules.rungs or self._book.rules.pool_reserve:  # More slots are more room.
+                if self._rule_index.rules.rungs or self._rule_index.rules.pool_reserve:  # More slots are more room.
                     self._wake_all(now_at)
             eligible: list[ClassKey] = []
             released: list[JobId] = []
@@ -184,7 +193,7 @@ class MemoryStore:
             kept = [mine[job_id] for job_id in held if job_id in mine and job_id not in lost]
             cancel = [record.new.job_id for record in kept if record.cancel_at is not None]
             given = [(record.new.job_id, record.class_key.rung, record.assigned) for record in mine.values()]
-            return Renewed(now_at, state, lost, cancel, grants(self._book.ladder, given))
+            return HeartbeatReply(now_at, state, lost, cancel, grants(self._rule_index.ladder, given))
 
     async def leases(self, *, worker_id: str | None = None, limit: int = 1_000) -> list[Lease]:
         with self._lock:
@@ -192,7 +201,7 @@ class MemoryStore:
             records = self._leased(worker_id) if worker_id is not None else self._expired(now_at)
             return [self._lease(record) for record in records][:limit]
 
-    async def bury(self, worker_id: str, *, left: bool = False) -> None:
+    async def mark_dead(self, worker_id: str, *, left: bool = False) -> None:
         with self._lock:
             self._bury(worker_id)
             if left and not self._leased(worker_id):
@@ -205,7 +214,7 @@ class MemoryStore:
                 return False
             self._workers[worker_id] = replace(worker, state=WorkerState.DRAINING)
             self._waiting.pop(worker_id, None)
-            self._ring(worker_id + KEEPER)
+            self._ring(worker_id + LEASE_CHANNEL)
             return True
 
     async def cancel(self, job_ids: Sequence[JobId], reason: str = "cancelled") -> list[State | None]:
@@ -218,27 +227,27 @@ class MemoryStore:
                     self._end_queued(record, reason, now_at)
                 elif record is not None and record.state is State.EXECUTING and record.cancel_at is None:
                     record.cancel_at = now_at
-                    self._ring(f"{record.worker_id}{KEEPER}")
+                    self._ring(f"{record.worker_id}{LEASE_CHANNEL}")
                 states.append(record.state if record else None)
             self._ring_watchers(job_ids)
             return states
 
-    async def amend(self, amendments: Sequence[Amendment]) -> list[bool]:
+    async def preempt(self, amendments: Sequence[Preemption]) -> list[bool]:
         with self._lock:
             now_at = self._now()
             changed: list[bool] = []
-            lowered: Record | None = None
+            lowered: StoredJob | None = None
             for job_id, rung in amendments:
                 record = self._jobs.get(job_id)
                 assigned = None
                 if record is not None and record.state is State.EXECUTING:
-                    assigned = amended(self._book.ladder, record.class_key.rung, record.assigned, rung)
+                    assigned = amended(self._rule_index.ladder, record.class_key.rung, record.assigned, rung)
                 changed.append(assigned is not None)
                 if record is not None and assigned is not None:
                     record.assigned = assigned
                     self._count(f"lowered.{assigned}", now_at)
                     lowered = record if rung is not None else lowered
-                    self._ring(f"{record.worker_id}{KEEPER}")
+                    self._ring(f"{record.worker_id}{LEASE_CHANNEL}")
             self._wake_workers([] if lowered is None else self._with_room(lowered), now_at)
             self._ring_watchers([job_id for (job_id, _), done in zip(amendments, changed, strict=True) if done])
             return changed
@@ -259,17 +268,17 @@ class MemoryStore:
             self._ring_watchers(job_ids)
             return states
 
-    async def get(self, job_ids: Sequence[JobId]) -> list[Job | None]:
+    async def get(self, job_ids: Sequence[JobId]) -> list[JobRecord | None]:
         with self._lock:
             now_at = self._now()
             return [job_of(self._jobs[job_id], now_at) if job_id in self._jobs else None for job_id in job_ids]
 
-    async def find(self, query: JobQuery) -> list[Job]:
+    async def find(self, query: JobQuery) -> list[JobRecord]:
         with self._lock:
             now_at = self._now()
             if query.by_end:
                 return self._find_ended(query, now_at)
-            found: list[Job] = []
+            found: list[JobRecord] = []
             for record in reversed(self._order.values()):
                 if len(found) >= query.limit:
                     break
@@ -277,7 +286,7 @@ class MemoryStore:
                     found.append(job_of(record, now_at))
             return found
 
-    def _find_ended(self, query: JobQuery, now_at: int) -> list[Job]:
+    def _find_ended(self, query: JobQuery, now_at: int) -> list[JobRecord]:
         """Find jobs that ended badly, those that ended last first."""
         jobs = [
             job_of(record, now_at)
@@ -342,36 +351,36 @@ class MemoryStore:
                     lanes[key.lane] = LaneStats(waiting=known.waiting + 1, oldest_at=oldest_at)
             return lanes
 
-    async def survey(self) -> Survey:
+    async def diagnose(self) -> QueueDiagnostics:
         with self._lock:
             return self._survey(self._now())
 
-    async def standing(self, job_id: JobId) -> Standing | None:
+    async def diagnose_job(self, job_id: JobId) -> JobDiagnostics | None:
         with self._lock:
             now_at = self._now()
             record = self._jobs.get(job_id)
             if record is None:
                 return None
             line = self._line(record.class_key)
-            job, survey = job_of(record, now_at), self._survey(now_at)
+            job, queue = job_of(record, now_at), self._survey(now_at)
             if record.state is not State.QUEUED or record.due_at is not None:
                 stretches = [stretch for stretch in self._stretches if stretch.key == record.class_key]
-                return Standing(job, survey, line.fair, waited_ms=waited_ms(job, stretches))
+                return JobDiagnostics(job, queue, line.fair, waited_ms=waited_ms(job, stretches))
             places = line.parks[record.park] if record.park else line.front
             ahead = [self._order[seq] for _, seq in places[: bisect_left(places, record.place)]]
             own = [other for other in ahead if line.fair and other.tenant == record.tenant]
             counted, counted_own = min(len(ahead), AHEAD_COUNTED), min(len(own), AHEAD_COUNTED)
             limits = tuple(self._limit_view(key, rule, now_at) for key, rule in self._keys(record))
-            return Standing(job, survey, line.fair, counted, counted_own, limits)
+            return JobDiagnostics(job, queue, line.fair, counted, counted_own, limits)
 
-    async def witness(self, reasons: Mapping[ClassKey, str]) -> None:
+    async def record_wait_reasons(self, reasons: Mapping[ClassKey, str]) -> None:
         with self._lock:
             now_at = self._now()
-            if any(stretch.until_at > now_at - WITNESSED_MS for stretch in self._stretches):
+            if any(stretch.until_at > now_at - WAIT_SAMPLE_INTERVAL_MS for stretch in self._stretches):
                 return
             for key, reason in reasons.items():
                 last = max((s for s in self._stretches if s.key == key), key=lambda s: s.until_at, default=None)
-                stretch = extend(last, key, reason, now_at)
+                stretch = append_sample(last, key, reason, now_at)
                 if last is not None and stretch.from_at == last.from_at:
                     self._stretches.remove(last)
                 self._stretches.append(stretch)
@@ -412,7 +421,7 @@ class MemoryStore:
             self._rates = {key: reached for key, reached in self._rates.items() if reached > now_at * 1_000}
             return len(expired[:limit]) + len(old)
 
-    def _beyond(self, keep: Keep) -> list[Record]:
+    def _beyond(self, keep: Keep) -> list[StoredJob]:
         """Return the oldest ended jobs of the states of which more are kept than the policy allows."""
         most = {
             State.COMPLETED: keep.completed_max,
@@ -420,7 +429,7 @@ class MemoryStore:
             State.CANCELLED: keep.cancelled_max,
             State.DEAD_LETTER: keep.dead_letter_max,
         }
-        found: list[Record] = []
+        found: list[StoredJob] = []
         for state, count in most.items():
             ended = [record for record in self._order.values() if record.state is state] if count else []
             ended.sort(key=lambda record: (record.finished_at or 0, record.seq))
@@ -460,30 +469,30 @@ class MemoryStore:
                 self._adopt_rules(self._now())
             if kind == POLICIES:
                 for worker_id in self._workers:
-                    self._ring(worker_id + KEEPER)
+                    self._ring(worker_id + LEASE_CHANNEL)
             return version + 1
 
-    def listen(self, name: str) -> Ear:
-        def leave(ear: LocalEar) -> None:
+    def subscribe(self, name: str) -> Subscription:
+        def leave(subscription: LocalSubscription) -> None:
             with self._lock:
-                self._ears.get(name, []).remove(ear)
+                self._subscriptions.get(name, []).remove(subscription)
 
-        ear = LocalEar(leave)
+        subscription = LocalSubscription(leave)
         with self._lock:  # Others ring while we come.
-            self._ears.setdefault(name, []).append(ear)
-        return ear
+            self._subscriptions.setdefault(name, []).append(subscription)
+        return subscription
 
     async def schema(self) -> tuple[int | None, int]:
         return 0, 0
 
-    async def facts(self) -> dict[str, str]:
+    async def describe(self) -> dict[str, str]:
         return {"store": "memory", "durability": "none: jobs end with the process"}
 
     # ------------------------------------------------------------------ submitting
 
-    def _check_submit(self, jobs: Sequence[NewJob], now_at: int) -> list[Submitted]:
+    def _check_submit(self, jobs: Sequence[NewJob], now_at: int) -> list[SubmitReply]:
         """Answer for each job before anything is written, as if those before it were already kept."""
-        answers: list[Submitted] = []
+        answers: list[SubmitReply] = []
         ids: dict[JobId, tuple[str, bytes]] = {}
         keys: dict[tuple[str, str], tuple[JobId, bytes]] = {}
         unique: dict[str, JobId] = {}
@@ -497,13 +506,13 @@ class MemoryStore:
             same = (known.new.task, known.new.payload) if known else ids.get(job.job_id)
             if same is not None:
                 check_same(same, (job.task, job.payload), job, index, "job id")
-                answers.append(Submitted(job.job_id))
+                answers.append(SubmitReply(job.job_id))
             elif job.idempotency_key is not None and by_key is not None:
                 check_same(by_key[1], job.digest, job, index, "idempotency key")
-                answers.append(Submitted(by_key[0], deduplicated=True))
+                answers.append(SubmitReply(by_key[0], deduplicated=True))
             elif job.unique_key is not None and (job.unique_key in unique or job.unique_key in self._unique):
                 existing = unique.get(job.unique_key) or self._unique[job.unique_key]
-                answers.append(Submitted(existing, deduplicated=True))
+                answers.append(SubmitReply(existing, deduplicated=True))
             else:
                 if job.persist:
                     ids[job.job_id] = (job.task, job.payload)
@@ -511,7 +520,7 @@ class MemoryStore:
                     keys[scope] = (job.job_id, job.digest)
                 if job.unique_key is not None:
                     unique[job.unique_key] = job.job_id
-                answers.append(Submitted(job.job_id))
+                answers.append(SubmitReply(job.job_id))
         return answers
 
     def _insert(self, job: NewJob, now_at: int) -> list[ClassKey]:
@@ -521,7 +530,7 @@ class MemoryStore:
         if not job.persist:
             self._transient.setdefault(job.class_key, []).append((seq, job))
             return [job.class_key]
-        record = Record(
+        record = StoredJob(
             new=job,
             seq=seq,
             submitted_at=now_at,
@@ -545,10 +554,10 @@ class MemoryStore:
 
     # ------------------------------------------------------------------ waiting
 
-    def _line(self, key: ClassKey) -> Line:
-        return self._lines.setdefault(key, Line())
+    def _line(self, key: ClassKey) -> ClassQueue:
+        return self._lines.setdefault(key, ClassQueue())
 
-    def _make_ready(self, record: Record, eligible_at: int, *, number: int, front: bool = False) -> None:
+    def _make_ready(self, record: StoredJob, eligible_at: int, *, number: int, front: bool = False) -> None:
         """Let a job wait. ``number``: its place where nobody shares; ``front``: before all that wait."""
         line = self._line(record.class_key)
         if record.new.tenant is not None and not line.fair:
@@ -558,24 +567,24 @@ class MemoryStore:
         elif front:
             record.order_key = line.clock
         else:
-            step_us = self._book.step_us(record.new.task, record.tenant)
+            step_us = self._rule_index.step_us(record.new.task, record.tenant)
             record.order_key = order_key(line.clock, line.last(record.tenant), step_us)
         record.due_at, record.eligible_at, record.park = None, eligible_at, ""
         line.add(record.place, eligible_at, record.tenant)
 
-    def _make_fair(self, key: ClassKey, line: Line, number: int) -> None:
+    def _make_fair(self, key: ClassKey, line: ClassQueue, number: int) -> None:
         """From its first job with a tenant on, the tenants of a class share it."""
         since = [(self._order[seq].eligible_at or 0, seq) for _, seq in line.front]
         here = [place[0] for places in (line.front, *line.parks.values()) for place in places]
         running = [record.order_key for record in self._executing.values() if record.class_key == key]
         line.become_fair(since, here + running, line.front[0][0] if line.front else number)
 
-    def _delay(self, record: Record, due_at: int) -> None:
+    def _delay(self, record: StoredJob, due_at: int) -> None:
         record.due_at, record.eligible_at = due_at, None
         self._line(record.class_key)
         insort(self._delayed, (due_at, record.seq))
 
-    def _leave_queue(self, record: Record) -> None:
+    def _leave_queue(self, record: StoredJob) -> None:
         """Take a job from where it waits. It still counts for its tenant."""
         if record.due_at is not None:
             self._delayed.pop(bisect_left(self._delayed, (record.due_at, record.seq)))
@@ -588,7 +597,7 @@ class MemoryStore:
     def _pump(self, now_at: int) -> list[ClassKey]:
         """Make a bounded batch of due jobs eligible."""
         eligible: list[ClassKey] = []
-        while self._delayed and self._delayed[0][0] <= now_at and len(eligible) < PUMPED:
+        while self._delayed and self._delayed[0][0] <= now_at and len(eligible) < DUE_BATCH_MAX:
             _, seq = self._delayed.pop(0)
             record = self._order[seq]
             self._make_ready(record, now_at, number=self._next())
@@ -597,7 +606,7 @@ class MemoryStore:
 
     # ------------------------------------------------------------------ claiming
 
-    def _note_waiting(self, worker: Worker, request: Exchange, *, got_nothing: bool) -> None:
+    def _note_waiting(self, worker: WorkerInfo, request: Exchange, *, got_nothing: bool) -> None:
         """Register a worker that got nothing; one that looks again while it waits keeps its turn."""
         waits = request.wait and got_nothing and worker.state is WorkerState.ACTIVE
         before = self._waiting.get(worker.worker_id, ("", ""))
@@ -611,7 +620,7 @@ class MemoryStore:
         return plan is not None and plan.known is not None and plan.known < len(self._lines) + len(self._transient)
 
     def _claim(
-        self, worker: Worker, claim_id: bytes, plan: Plan, now_at: int, expired: list[JobId]
+        self, worker: WorkerInfo, claim_id: bytes, plan: Plan, now_at: int, expired: list[JobId]
     ) -> tuple[list[Lease], bool]:
         if worker.state is not WorkerState.ACTIVE:
             return [], False
@@ -624,7 +633,7 @@ class MemoryStore:
         more = False
         for take in plan.takes:
             want = min(take.most, free, below if take.below_reserve else free)
-            if want <= 0 or self._book.shuts(take.key.lane):
+            if want <= 0 or self._rule_index.lane_paused(take.key.lane):
                 continue
             got, unseen = self._take(take, want, worker, claim_id, now_at, expired)
             more = more or unseen
@@ -638,14 +647,14 @@ class MemoryStore:
         return leases, more
 
     def _take(
-        self, take: Take, want: int, worker: Worker, claim_id: bytes, now_at: int, expired: list[JobId]
+        self, take: Take, want: int, worker: WorkerInfo, claim_id: bytes, now_at: int, expired: list[JobId]
     ) -> tuple[list[Lease], bool]:
         """Lease up to ``want`` jobs of a class. Expired ones are cancelled on the way, and those that their own
         limits hold back are put aside; gives also whether it stopped for having passed over too many.
         """
         if not take.key.persist:
             return self._take_transient(take.key, want, worker, now_at), False
-        line = self._lines.get(take.key, Line())
+        line = self._lines.get(take.key, ClassQueue())
         leases: list[Lease] = []
         passed = 0
         while len(leases) < want:
@@ -655,14 +664,14 @@ class MemoryStore:
             record = self._order[first[1][1]]
             if take.until_at is not None and (record.eligible_at or 0) > take.until_at:
                 break
-            if passed == PASSED:
+            if passed == SKIPPED_MAX:
                 return leases, True
             if _past(record.expires_at, now_at):
                 self._end_queued(record, "expired", now_at)
                 expired.append(record.new.job_id)
                 passed += 1
                 continue
-            fits, assigned = fit_rung(self._book.ladder, self._floor(now_at), take.key.rung)
+            fits, assigned = fit_rung(self._rule_index.ladder, self._floor(now_at), take.key.rung)
             if not fits:
                 break
             full = self._full_key(record, now_at)
@@ -675,8 +684,8 @@ class MemoryStore:
         self._count("claimed", now_at, len(leases))
         return leases, False
 
-    def _take_transient(self, key: ClassKey, want: int, worker: Worker, now_at: int) -> list[Lease]:
-        paused = self._book.rules.paused.tasks
+    def _take_transient(self, key: ClassKey, want: int, worker: WorkerInfo, now_at: int) -> list[Lease]:
+        paused = self._rule_index.rules.paused.tasks
         listed = self._transient.get(key, [])
         taken = [entry for entry in listed if entry[1].task not in paused][:want]
         for entry in taken:
@@ -685,11 +694,17 @@ class MemoryStore:
         return [transient_lease(seq, job, worker, now_at) for seq, job in taken]
 
     def _start(
-        self, record: Record, line: Line, worker: Worker, claim_id: bytes, assigned: str | None, now_at: int
+        self,
+        record: StoredJob,
+        line: ClassQueue,
+        worker: WorkerInfo,
+        claim_id: bytes,
+        assigned: str | None,
+        now_at: int,
     ) -> None:
         record.parked_for, record.parked_ms = None, 0
         if record.park:
-            rule = self._book.rules.limits.get(record.park.partition("=")[0])
+            rule = self._rule_index.rules.limits.get(record.park.partition("=")[0])
             record.parked_for = park_reason(record.park, is_rate=rule is not None and rule.concurrency is None)
             record.parked_ms = now_at - record.parked_at
         self._leave_queue(record)
@@ -709,10 +724,10 @@ class MemoryStore:
 
     # ------------------------------------------------------------------ limits and the ladder
 
-    def _keys(self, record: Record) -> list[tuple[str, LimitRule]]:
-        return self._book.keys(record.new.task, record.new.tenant, record.new.limits)
+    def _keys(self, record: StoredJob) -> list[tuple[str, LimitRule]]:
+        return self._rule_index.keys(record.new.task, record.new.tenant, record.new.limits)
 
-    def _full_key(self, record: Record, now_at: int) -> tuple[str, int | None] | None:
+    def _full_key(self, record: StoredJob, now_at: int) -> tuple[str, int | None] | None:
         """Give the first key a job needs that has no room, and when it will have, if that is known."""
         for key, rule in self._keys(record):
             if rule.concurrency is not None and len(self._holds.get(key, ())) >= rule.concurrency:
@@ -723,7 +738,7 @@ class MemoryStore:
                     return key, conforms_at(conforms_us)
         return None
 
-    def _put_aside(self, line: Line, record: Record, key: str, open_at: int | None, now_at: int) -> None:
+    def _put_aside(self, line: ClassQueue, record: StoredJob, key: str, open_at: int | None, now_at: int) -> None:
         """Let a job wait for a key without room; if it does so already, its park is shut."""
         if record.park == key:
             line.shut(key, open_at)
@@ -733,13 +748,13 @@ class MemoryStore:
         record.park, record.parked_at = key, since_at
         line.put_aside(record.place, key, open_at)
 
-    def _hold(self, record: Record) -> None:
+    def _hold(self, record: StoredJob) -> None:
         """Count a lease against the limits in force."""
         record.held = tuple(key for key, rule in self._keys(record) if rule.concurrency is not None)
         for key in record.held:
             self._holds.setdefault(key, set()).add(record.seq)
 
-    def _give_back(self, record: Record, eligible: list[ClassKey]) -> None:
+    def _give_back(self, record: StoredJob, eligible: list[ClassKey]) -> None:
         """A lease ends: what waits for its keys may try again."""
         for key in record.held:
             self._holds[key].discard(record.seq)
@@ -750,10 +765,10 @@ class MemoryStore:
         record.held = ()
         record.assigned = None
 
-    def _with_room(self, record: Record) -> list[ClassKey]:
+    def _with_room(self, record: StoredJob) -> list[ClassKey]:
         """Give the classes that may have room on the ladder, or in the pool, now that this job has left it."""
-        reserve = self._book.rules.pool_reserve
-        freed = counts_on(self._book.ladder, record.class_key.rung)
+        reserve = self._rule_index.rules.pool_reserve
+        freed = counts_on(self._rule_index.ladder, record.class_key.rung)
         return [
             key
             for key, line in sorted(self._lines.items(), key=lambda pair: _key_order(pair[0]))
@@ -763,8 +778,8 @@ class MemoryStore:
     def _adopt_rules(self, now_at: int) -> None:
         """Go by the rules as they are now: count leases anew, and let all that was put aside try again."""
         parts = sorted((d for d in self._documents.values() if d.kind == RULES), key=lambda d: d.name)
-        before, self._book = self._book, read_rulebook(document.body for document in parts)
-        if not lets_start(before.rules, self._book.rules):
+        before, self._rule_index = self._rule_index, read_rulebook(document.body for document in parts)
+        if not lets_start(before.rules, self._rule_index.rules):
             return
         clamped = {key: self._clamped(key, reached_us, now_at) for key, reached_us in self._rates.items()}
         self._rates = {key: reached_us for key, reached_us in clamped.items() if reached_us is not None}
@@ -776,22 +791,22 @@ class MemoryStore:
         self._wake_all(now_at)
 
     def _clamped(self, key: str, reached_us: int, now_at: int) -> int | None:
-        return clamp_rate(self._book.rules.limits.get(key.partition("=")[0]), reached_us, now_at * 1_000)
+        return clamp_rate(self._rule_index.rules.limits.get(key.partition("=")[0]), reached_us, now_at * 1_000)
 
-    def _floor(self, now_at: int) -> Floor | None:
+    def _floor(self, now_at: int) -> RunningJobs | None:
         """What runs on the ladder."""
-        ladder = self._book.ladder
+        ladder = self._rule_index.ladder
         if not ladder.rungs and not any(key.rung == INTERACTIVE for key in self._lines):
             return None
         running = [
             (record.new.job_id, record.class_key.rung, record.assigned, record.started_at or 0)
             for _, record in sorted(self._executing.items())
         ]
-        return see_floor(ladder, self._live_slots(now_at), running)
+        return summarize_running(ladder, self._live_slots(now_at), running)
 
     def _pool_room(self, now_at: int) -> int:
         """How many more jobs of lanes outside the reserve may run, if slots are reserved in the whole pool."""
-        reserve = self._book.rules.pool_reserve
+        reserve = self._rule_index.rules.pool_reserve
         if reserve is None:
             return sys.maxsize
         lanes = [record.class_key.lane for record in self._executing.values()]
@@ -801,7 +816,7 @@ class MemoryStore:
     def _live_slots(self, now_at: int) -> int:
         return sum(worker.slots for worker in self._workers.values() if _state_at(worker, now_at) is WorkerState.ACTIVE)
 
-    def _lease(self, record: Record) -> Lease:
+    def _lease(self, record: StoredJob) -> Lease:
         new = record.new
         return Lease(
             new.job_id,
@@ -825,26 +840,26 @@ class MemoryStore:
             record.worker_id or "",
             record.class_key.rung,
             record.assigned,
-            budget_of(self._book.ladder, record.assigned),
+            budget_of(self._rule_index.ladder, record.assigned),
             record.submitted_at,
             record.eligible_at or 0,
         )
 
     # ------------------------------------------------------------------ ending
 
-    def _finish(self, report: Report, now_at: int, eligible: list[ClassKey]) -> Answer:
+    def _finish(self, report: Report, now_at: int, eligible: list[ClassKey]) -> ReportStatus:
         if not report.token and report.job_id not in self._jobs:
             self._count(f"transient_{report.state.value}", now_at)
-            return Answer.OK
+            return ReportStatus.OK
         record = self._jobs.get(report.job_id)
         if record is None or record.token != report.token:
-            return Answer.LOST
+            return ReportStatus.STALE
         if record.state is not State.EXECUTING:
-            return answer_late(report, record.state)
+            return late_report_status(report, record.state)
         if report.expired_only:
             worker = self._workers.get(record.worker_id or "")
             if worker is not None and worker.lease_ends_at > now_at and worker.state is not WorkerState.DEAD:
-                return Answer.LOST
+                return ReportStatus.STALE
             self._bury(record.worker_id or "")
         if record.cancel_at is not None:
             report = heed_cancel(report)
@@ -876,9 +891,9 @@ class MemoryStore:
             record.result, record.result_error = report.result, report.result_error
             record.finished_at = now_at
             self._free_unique(record)
-        return Answer.OK
+        return ReportStatus.OK
 
-    def _requeue(self, record: Record, report: Report, now_at: int, eligible: list[ClassKey]) -> None:
+    def _requeue(self, record: StoredJob, report: Report, now_at: int, eligible: list[ClassKey]) -> None:
         eligible_at = record.eligible_at or now_at
         record.worker_id = record.started_at = record.progress = record.note = None
         record.class_key = moved_class(record.class_key, report)
@@ -891,7 +906,7 @@ class MemoryStore:
                 self._make_ready(record, now_at, number=self._next())
             eligible.append(record.class_key)
 
-    def _end_queued(self, record: Record, reason: str, now_at: int) -> None:
+    def _end_queued(self, record: StoredJob, reason: str, now_at: int) -> None:
         delayed = record.due_at is not None
         self._leave_queue(record)
         if not delayed:
@@ -901,7 +916,7 @@ class MemoryStore:
         self._free_unique(record)
         self._count(State.CANCELLED.value, now_at)
 
-    def _queue_again(self, record: Record, now_at: int) -> ClassKey:
+    def _queue_again(self, record: StoredJob, now_at: int) -> ClassKey:
         check_move(record.state, State.QUEUED)
         record.state = State.QUEUED
         record.attempts = record.crashes = 0
@@ -914,11 +929,11 @@ class MemoryStore:
         self._make_ready(record, now_at, number=self._next())
         return record.class_key
 
-    def _free_unique(self, record: Record) -> None:
+    def _free_unique(self, record: StoredJob) -> None:
         if record.new.unique_key is not None:
             self._unique.pop(record.new.unique_key, None)
 
-    def _forget(self, record: Record) -> None:
+    def _forget(self, record: StoredJob) -> None:
         del self._jobs[record.new.job_id]
         del self._order[record.seq]
 
@@ -930,11 +945,11 @@ class MemoryStore:
 
     # ------------------------------------------------------------------ reading
 
-    def _leased(self, worker_id: str) -> list[Record]:
+    def _leased(self, worker_id: str) -> list[StoredJob]:
         return [record for _, record in sorted(self._executing.items()) if record.worker_id == worker_id]
 
-    def _expired(self, now_at: int) -> list[Record]:
-        def gone(record: Record) -> bool:
+    def _expired(self, now_at: int) -> list[StoredJob]:
+        def gone(record: StoredJob) -> bool:
             worker = self._workers.get(record.worker_id or "")
             return worker is None or worker.state is WorkerState.DEAD or worker.lease_ends_at <= now_at
 
@@ -952,29 +967,29 @@ class MemoryStore:
                     self._oldest_at(line),
                     0 if first is None else first[1][0],
                     line.fair,
-                    self._book.blocks(key.lane, key.rung, floor),
+                    self._rule_index.blocked_reason(key.lane, key.rung, floor),
                 )
             )
         for key, listed in self._transient.items():
             head = listed[0][0] if listed else 0
             waiting = min(len(listed), WAITING_COUNTED)
-            oldest_at, blocked = now_at if listed else None, self._book.blocks(key.lane, key.rung, None)
+            oldest_at, blocked = now_at if listed else None, self._rule_index.blocked_reason(key.lane, key.rung, None)
             views.append(ClassView(key, waiting, oldest_at, head, False, blocked))
         soon = [open_at for line in self._lines.values() for open_at in line.opens.values() if open_at > now_at]
         soon += [due_at for due_at, _ in self._delayed[:1]]
         return Snapshot(now_at, tuple(sorted(views, key=_view_order)), min(soon, default=None), floor)
 
-    def _survey(self, now_at: int) -> Survey:
+    def _survey(self, now_at: int) -> QueueDiagnostics:
         running = Counter(record.worker_id for record in self._executing.values())
         workers = tuple(
             replace(worker, running=running[worker.worker_id], state=_state_at(worker, now_at))
             for _, worker in sorted(self._workers.items())
         )
         executing = tuple(
-            Executing(r.new.task, r.new.lane, r.worker_id or "", r.started_at or 0, r.held)
+            RunningJob(r.new.task, r.new.lane, r.worker_id or "", r.started_at or 0, r.held)
             for _, r in sorted(self._executing.items())
         )
-        return Survey(self._snapshot(now_at), workers, executing, self._book.rules)
+        return QueueDiagnostics(self._snapshot(now_at), workers, executing, self._rule_index.rules)
 
     def _limit_view(self, key: str, rule: LimitRule, now_at: int) -> LimitView:
         used = len(self._holds.get(key, ())) if rule.concurrency is not None else 0
@@ -983,7 +998,7 @@ class MemoryStore:
             at = conforms_at(step_rate(rule, self._rates.get(key), now_at * 1_000)[0])
         return LimitView(key, rule, used, at)
 
-    def _oldest_at(self, line: Line) -> int | None:
+    def _oldest_at(self, line: ClassQueue) -> int | None:
         if not line.front:
             return None
         return line.oldest_at() if line.fair else self._order[line.front[0][1]].eligible_at
@@ -1011,12 +1026,12 @@ class MemoryStore:
                 self._ring(worker_id)
 
     def _ring(self, name: str, job_ids: Iterable[JobId] = ()) -> None:
-        for ear in self._ears.get(name, ()):
-            ear.ring(job_ids)
+        for subscription in self._subscriptions.get(name, ()):
+            subscription.notify(job_ids)
 
     def _ring_watchers(self, job_ids: Sequence[JobId]) -> None:
-        for name in self._ears:
-            if name.startswith(WATCHER):
+        for name in self._subscriptions:
+            if name.startswith(JOB_CHANNEL):
                 self._ring(name, job_ids)
 
     def _next(self) -> int:
@@ -1047,5 +1062,5 @@ def _past(moment_at: int | None, now_at: int) -> bool:
     return moment_at is not None and moment_at <= now_at
 
 
-def _state_at(worker: Worker, now_at: int) -> WorkerState:
+def _state_at(worker: WorkerInfo, now_at: int) -> WorkerState:
     return WorkerState.DEAD if worker.lease_ends_at <= now_at else worker.state

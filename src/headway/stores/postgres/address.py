@@ -23,8 +23,8 @@ _SCHEMA = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,62}")  # No $: two of them would
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
-    """An address taken apart. ``listen`` is where to listen for wake-ups, None where that is not possible."""
+class PostgresAddress:
+    """An address taken apart. ``subscribe`` is where to listen for wake-ups, None where that is not possible."""
 
     url: str
     shown: str
@@ -42,7 +42,7 @@ def make_store(url: str, namespace: str, clock: Clock | None, timeout: float = T
     return PostgresStore(address, namespace, clock=clock)
 
 
-def read_address(url: str, timeout: float = TIMEOUT) -> Address:
+def read_address(url: str, timeout: float = TIMEOUT) -> PostgresAddress:
     """Take an address apart."""
     parts = urlsplit(url)
     shown = mask(url)
@@ -82,7 +82,7 @@ def read_address(url: str, timeout: float = TIMEOUT) -> Address:
     direct = listen or (None if pgbouncer == "1" else plain)
     transport = _transport(parts, dict(passed))
     own = read_timeout(given["timeout"]) if "timeout" in given else timeout
-    return Address(plain, shown, schema, int(pool), pgbouncer == "1", direct, transport, own)
+    return PostgresAddress(plain, shown, schema, int(pool), pgbouncer == "1", direct, transport, own)
 
 
 def _transport(parts: SplitResult, passed: dict[str, str]) -> Transport:

@@ -29,16 +29,16 @@ class BorrowedConnection:
         """Do some work on the connection, in whatever isolation the caller's transaction has."""
         connection = self._connection()
         with naming(self._shown), connection.transaction():
-            return await work(_Spoken(connection))
+            return await work(_PsycopgConnection(connection))
 
 
-class _Spoken:
+class _PsycopgConnection:
     """Speaks to psycopg as the store speaks to asyncpg."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
 
-    async def fetch(self, statement: str, *values: Any) -> list[Record]:
+    async def fetch(self, statement: str, *values: Any) -> list[NamedRow]:
         import psycopg
 
         try:
@@ -48,7 +48,7 @@ class _Spoken:
         except psycopg.Error as problem:
             raise pg.PostgresError.new({"C": problem.sqlstate or "XX000", "M": str(problem)}) from problem
 
-    async def fetchrow(self, statement: str, *values: Any) -> Record | None:
+    async def fetchrow(self, statement: str, *values: Any) -> NamedRow | None:
         found = await self.fetch(statement, *values)
         return found[0] if found else None
 
@@ -57,7 +57,7 @@ class _Spoken:
         return None if row is None else row[0]
 
 
-class Record(tuple[Any, ...]):
+class NamedRow(tuple[Any, ...]):
     """A row that is read by position or by name, as asyncpg's are."""
 
     names: Sequence[str]
@@ -78,8 +78,8 @@ class Record(tuple[Any, ...]):
         return list(zip(self.names, self, strict=True))
 
 
-def _make_record(cursor: Any) -> Callable[[Sequence[Any]], Record]:
-    class Row(Record):
+def _make_record(cursor: Any) -> Callable[[Sequence[Any]], NamedRow]:
+    class Row(NamedRow):
         names = tuple(column.name for column in cursor.description or ())
 
     return Row

@@ -7,22 +7,22 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from headway.core.job import ClassKey, JobId
-from headway.core.lease import Answer, Lease
+from headway.core.lease import Lease, ReportStatus
 from headway.core.policy.ladder import budget_of, counts_on, fit_rung
 from headway.core.policy.wait_reasons import park_reason
 from headway.core.snapshot import Plan, Take
 from headway.core.worker import WorkerState
-from headway.stores.base import PASSED, PUMPED, Exchange, Exchanged
+from headway.stores.base import DUE_BATCH_MAX, SKIPPED_MAX, Exchange, ExchangeReply
 from headway.stores.postgres import fast_path, rows
 from headway.stores.postgres.finish import cancel, finish
-from headway.stores.postgres.limits import Caps, left_park, put_aside
-from headway.stores.postgres.ordering import Comeback, Lines
+from headway.stores.postgres.limits import PostgresLimitCheck, block, unblock_head
+from headway.stores.postgres.ordering import PostgresOrdering, Requeue
 from headway.stores.postgres.query import snapshot
-from headway.stores.postgres.transaction import ALL, LOWEST, Row, Transaction
+from headway.stores.postgres.transaction import ALL, LOWEST, PostgresTransaction, Row
 from headway.stores.unreadable import read_worker_state
 
 
-async def exchange(tx: Transaction, request: Exchange) -> Exchanged:
+async def exchange(tx: PostgresTransaction, request: Exchange) -> ExchangeReply:
     """End leases, note progress, make due jobs eligible, claim by the plan."""
     refused = await _finish(tx, request) if request.finished else []
     if request.progress:
@@ -48,16 +48,16 @@ async def exchange(tx: Transaction, request: Exchange) -> Exchanged:
     tx.changed += [lease.job_id for lease in leases]
     tx.changed += [note.job_id for note in request.progress]
     picture = await snapshot(tx) if request.want_snapshot or outdated else None
-    return Exchanged(tx.now_at, leases, refused, picture, more, state)
+    return ExchangeReply(tx.now_at, leases, refused, picture, more, state)
 
 
-async def _finish(tx: Transaction, request: Exchange) -> list[tuple[JobId, Answer]]:
+async def _finish(tx: PostgresTransaction, request: Exchange) -> list[tuple[JobId, ReportStatus]]:
     """Carry out reports: in one step if nobody waits for what their jobs held."""
     if (
         not tx.parked
-        and not tx.book.rules.rungs
-        and tx.book.rules.pool_reserve is None
-        and fast_path.may_be_quick(request)
+        and not tx.rule_index.rules.rungs
+        and tx.rule_index.rules.pool_reserve is None
+        and fast_path.is_eligible(request)
     ):
         refused = await fast_path.finish(tx.db, tx.memory, request, tx.now_at)
         if refused is not None:
@@ -65,11 +65,11 @@ async def _finish(tx: Transaction, request: Exchange) -> list[tuple[JobId, Answe
     return await finish(tx, request.finished, request.worker_id)
 
 
-async def _claim(tx: Transaction, request: Exchange, plan: Plan, worker: Row) -> tuple[list[Lease], bool]:
+async def _claim(tx: PostgresTransaction, request: Exchange, plan: Plan, worker: Row) -> tuple[list[Lease], bool]:
     worker_id = request.worker_id or ""
     if worker["claim_id"] == request.claim_id:
         again = await tx.db.run("leases_of", worker_id, tx.namespace_id, ALL)
-        return [rows.lease(row, tx.book.ladder) for row in again if row["token"] == request.claim_id], False
+        return [rows.lease(row, tx.rule_index.ladder) for row in again if row["token"] == request.claim_id], False
     lanes = None if request.wait_lanes is None else list(request.wait_lanes)
     leases, more = await _take_all(tx, request, plan, worker)
     if not leases and not more and request.wait and not (worker["waiting"] and lanes == worker["wait_lanes"]):
@@ -83,10 +83,10 @@ async def _claim(tx: Transaction, request: Exchange, plan: Plan, worker: Row) ->
     return leases, more
 
 
-async def _take_all(tx: Transaction, request: Exchange, plan: Plan, worker: Row) -> tuple[list[Lease], bool]:
+async def _take_all(tx: PostgresTransaction, request: Exchange, plan: Plan, worker: Row) -> tuple[list[Lease], bool]:
     """Go through the takes of a plan."""
     worker_id = request.worker_id or ""
-    caps = Caps(tx)
+    caps = PostgresLimitCheck(tx)
     free = min(plan.free, worker["slots"] - worker["running"])
     below = min(plan.free_below, await caps.pool_room())
     leases: list[Lease] = []
@@ -94,12 +94,12 @@ async def _take_all(tx: Transaction, request: Exchange, plan: Plan, worker: Row)
     more = False
     for take in plan.takes:
         want = min(take.most, free, below if take.below_reserve else free)
-        if want <= 0 or tx.book.shuts(take.key.lane):
+        if want <= 0 or tx.rule_index.lane_paused(take.key.lane):
             continue
         class_id = tx.memory.class_ids.get(take.key)
         if class_id is None:
             continue
-        got, unseen = await _Taking(tx, caps, take, class_id, worker_id, request.claim_id).run(want)
+        got, unseen = await _ClassClaim(tx, caps, take, class_id, worker_id, request.claim_id).run(want)
         more = more or unseen
         leases += got
         if take.over is not None and got:
@@ -113,10 +113,12 @@ async def _take_all(tx: Transaction, request: Exchange, plan: Plan, worker: Row)
     return leases, more
 
 
-class _Taking:
+class _ClassClaim:
     """One take of a plan, under all caps."""
 
-    def __init__(self, tx: Transaction, caps: Caps, take: Take, class_id: int, worker_id: str, token: bytes) -> None:
+    def __init__(
+        self, tx: PostgresTransaction, caps: PostgresLimitCheck, take: Take, class_id: int, worker_id: str, token: bytes
+    ) -> None:
         self._tx = tx
         self._caps = caps
         self._take = take
@@ -134,13 +136,13 @@ class _Taking:
         if not self._take.key.persist:
             return await self._take_transient(want), False
         key, tx = self._take.key, self._tx
-        on_ladder = counts_on(tx.book.ladder, key.rung)
+        on_ladder = counts_on(tx.rule_index.ladder, key.rung)
         passed = 0
         more = False
         async for park, row in self._waiting(want):
             if self._take.until_at is not None and row["eligible_at"] > self._take.until_at:
                 break
-            if passed == PASSED:
+            if passed == SKIPPED_MAX:
                 more = True
                 break
             if row["expires_at"] is not None and row["expires_at"] <= tx.now_at:
@@ -149,18 +151,18 @@ class _Taking:
                 continue
             assigned: str | None = None
             if on_ladder:
-                fits, assigned = fit_rung(tx.book.ladder, await self._caps.floor(), key.rung)
+                fits, assigned = fit_rung(tx.rule_index.ladder, await self._caps.floor(), key.rung)
                 if not fits:
                     break
             held: str | None = None
             unreadable: str | None = None
             task, tenant = rows.read_text(row["task"]) or "", rows.read_text(row["tenant"])
-            if row["limits"] is not None or tx.book.binds(task, tenant):
+            if row["limits"] is not None or tx.rule_index.may_limit(task, tenant):
                 limits, unreadable = rows.try_strings(row["limits"])
-                keys = tx.book.keys(task, tenant, limits) if unreadable is None else ()  # It never runs.
+                keys = tx.rule_index.keys(task, tenant, limits) if unreadable is None else ()  # It never runs.
                 full = await self._caps.full_key(keys)
                 if full is not None:
-                    await put_aside(tx, self._class_id, park, row["order_key"], row["seq"], full)
+                    await block(tx, self._class_id, park, row["order_key"], row["seq"], full)
                     passed += 1
                     continue
                 held = await self._caps.take(keys)
@@ -178,7 +180,7 @@ class _Taking:
         tx, key = self._tx, self._take.key
         parked_for, parked_ms = None, None
         if park:
-            rule = tx.book.rules.limits.get(park.partition("=")[0])
+            rule = tx.rule_index.rules.limits.get(park.partition("=")[0])
             parked_for = park_reason(park, is_rate=rule is not None and rule.concurrency is None)
             parked_ms = tx.now_at - row["parked_at"]
         epoch, attempts = row["epoch"] + 1, row["attempts"] + 1
@@ -193,12 +195,12 @@ class _Taking:
                 key.lane, rows.read_text(row["tenant"]), rows.read_text(row["trace_id"]), epoch, attempts,
                 row["crashes"], row["max_retries"], timeout_ms, row["timeout_ms"],
                 retry, tx.now_at, False, key.needs, self._worker_id, key.rung, assigned,
-                budget_of(tx.book.ladder, assigned), row["submitted_at"], row["eligible_at"], unreadable or why,
+                budget_of(tx.rule_index.ladder, assigned), row["submitted_at"], row["eligible_at"], unreadable or why,
             )
         )  # fmt: skip
         if park:  # Another is first in its park now, and must be seen before the next is asked for.
             await self._keep()
-            await left_park(tx, self._class_id, park)
+            await unblock_head(tx, self._class_id, park)
 
     async def _keep(self) -> None:
         """Write the leases gathered so far, and remove their jobs from where they waited."""
@@ -247,7 +249,7 @@ class _Taking:
                 return
 
     async def _take_transient(self, want: int) -> list[Lease]:
-        paused = rows.texts(list(self._tx.book.rules.paused.tasks))
+        paused = rows.texts(list(self._tx.rule_index.rules.paused.tasks))
         taken = await self._tx.db.run("claim_transient", self._class_id, paused, want)
         key = self._take.key
         return [
@@ -256,17 +258,17 @@ class _Taking:
         ]
 
 
-async def _pump(tx: Transaction) -> None:
+async def _pump(tx: PostgresTransaction) -> None:
     """Make a bounded batch of due jobs eligible, and open the parks whose time has come."""
     if tx.parked:
         await tx.db.run("park_due", tx.namespace_id, tx.now_at)
-    due = await tx.db.run("delayed_due", tx.namespace_id, tx.now_at, PUMPED)
+    due = await tx.db.run("delayed_due", tx.namespace_id, tx.now_at, DUE_BATCH_MAX)
     if not due:
         return
     numbers = await tx.db.run("next_sequence", len(due))
-    lines = Lines(tx)
+    lines = PostgresOrdering(tx)
     for row, (number,) in zip(due, numbers, strict=True):
-        back = Comeback(
+        back = Requeue(
             row["class_id"], row["seq"], row["task"], row["tenant"], row["expires_at"], row["unique_key"], row["epoch"],
             row["attempts"], row["crashes"], row["timeout_ms"], row["token"], row["error"], row["reason"],
         )  # fmt: skip

@@ -28,7 +28,7 @@ from headway.stores import base
 from headway.stores.base import AWAY_WITHIN
 
 if TYPE_CHECKING:
-    from headway.stores.postgres.address import Address
+    from headway.stores.postgres.address import PostgresAddress
 
 T = TypeVar("T")
 Connection: TypeAlias = Any  # An asyncpg.Connection, which has no types.
@@ -86,7 +86,7 @@ async def connect(url: str, *, pgbouncer: bool = False, within: float = CONNECT_
 class Connections:
     """At most so many connections. The one given back last is taken first, so that an idle store keeps few busy."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: PostgresAddress) -> None:
         self._address = address
         self._idle: list[Connection] = []
         self._room = asyncio.Semaphore(address.pool)

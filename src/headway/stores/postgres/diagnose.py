@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from headway.core.diagnostics import AHEAD_COUNTED, Executing, LimitView, Standing, Survey
+from headway.core.diagnostics import AHEAD_COUNTED, JobDiagnostics, LimitView, QueueDiagnostics, RunningJob
 from headway.core.job import ClassKey, JobId, State
 from headway.core.policy.document import LimitRule
 from headway.core.policy.limits import conforms_at, step_rate
-from headway.core.policy.wait_reasons import GAP_MS, Stretch, extend, waited_ms
-from headway.stores.base import WITNESSED_MS
+from headway.core.policy.wait_reasons import GAP_MS, WaitInterval, append_sample, waited_ms
+from headway.stores.base import WAIT_SAMPLE_INTERVAL_MS
 from headway.stores.postgres import query, rows
-from headway.stores.postgres.transaction import Row, Transaction
+from headway.stores.postgres.transaction import PostgresTransaction, Row
 
 
-async def survey(tx: Transaction) -> Survey:
+async def diagnose(tx: PostgresTransaction) -> QueueDiagnostics:
     """Picture what waits, what runs and who could run it."""
     workers = [rows.worker(row, tx.now_at) for row in await tx.db.run("workers", tx.namespace_id)]
     executing = [
-        Executing(
+        RunningJob(
             rows.read_text(row["task"]) or "",
             row["lane"],
             row["worker_id"],
@@ -28,10 +28,10 @@ async def survey(tx: Transaction) -> Survey:
         for row in await _running(tx, sum(worker.running for worker in workers))
     ]
     by_name = sorted(workers, key=lambda worker: worker.worker_id)
-    return Survey(await query.snapshot(tx), tuple(by_name), tuple(executing), tx.book.rules)
+    return QueueDiagnostics(await query.snapshot(tx), tuple(by_name), tuple(executing), tx.rule_index.rules)
 
 
-async def _running(tx: Transaction, count: int) -> list[Row]:
+async def _running(tx: PostgresTransaction, count: int) -> list[Row]:
     """Read the leases, of which workers hold so many.
 
     From the first that was seen the last time, if that brings all of them: to begin at the lowest number would mean to
@@ -45,44 +45,44 @@ async def _running(tx: Transaction, count: int) -> list[Row]:
     return found
 
 
-async def standing(tx: Transaction, job_id: JobId) -> Standing | None:
+async def diagnose_job(tx: PostgresTransaction, job_id: JobId) -> JobDiagnostics | None:
     """Picture one job in the middle of all that."""
     row = (await query.find_rows(tx, [job_id])).get(job_id)
     if row is None:
         return None
     job = rows.job(row, (), tx.now_at)
-    seen, class_id = await survey(tx), row["class_id"]
+    seen, class_id = await diagnose(tx), row["class_id"]
     fair = bool(await tx.db.first("class_state", class_id))
     if job.state is not State.QUEUED or job.due_at is not None:
         key = (await tx.classes())[class_id]
-        near: list[Stretch] = []
+        near: list[WaitInterval] = []
         for values in await tx.db.run("stretches", class_id, job.started_at or 0):
-            near.append(Stretch(key, *values))
+            near.append(WaitInterval(key, *values))
             if near[-1].until_at < (job.eligible_at or 0) - GAP_MS:
                 break
-        return Standing(job, seen, fair, waited_ms=waited_ms(job, near))
+        return JobDiagnostics(job, seen, fair, waited_ms=waited_ms(job, near))
     park, place = row["park"] or "", (row["order_key"], row["seq"])
     ahead = int(await tx.db.first("ahead", class_id, park, *place, AHEAD_COUNTED))
     own = 0
     if fair:
         own = int(await tx.db.first("ahead_own", class_id, rows.text(job.tenant) or "", *place, park, AHEAD_COUNTED))
-    keys = tx.book.keys(job.task, job.tenant, job.limits)
+    keys = tx.rule_index.keys(job.task, job.tenant, job.limits)
     limits = [await _limit_view(tx, seen, key, rule) for key, rule in keys]
-    return Standing(job, seen, fair, ahead, own, tuple(limits))
+    return JobDiagnostics(job, seen, fair, ahead, own, tuple(limits))
 
 
-async def witness(tx: Transaction, reasons: Mapping[ClassKey, str]) -> None:
+async def record_wait_reasons(tx: PostgresTransaction, reasons: Mapping[ClassKey, str]) -> None:
     """Note what each class waits for now, if it is our turn."""
-    if await tx.db.first("witness_turn", tx.now_at, tx.namespace_id, tx.now_at - WITNESSED_MS) is None:
+    if await tx.db.first("witness_turn", tx.now_at, tx.namespace_id, tx.now_at - WAIT_SAMPLE_INTERVAL_MS) is None:
         return
     for key, reason in reasons.items():
         class_id = await tx.class_id(key)
         last = await tx.db.row("stretch_last", class_id)
-        stretch = extend(None if last is None else Stretch(key, *last), key, reason, tx.now_at)
+        stretch = append_sample(None if last is None else WaitInterval(key, *last), key, reason, tx.now_at)
         await tx.db.run("stretch_put", class_id, stretch.from_at, stretch.until_at, stretch.reason)
 
 
-async def _limit_view(tx: Transaction, seen: Survey, key: str, rule: LimitRule) -> LimitView:
+async def _limit_view(tx: PostgresTransaction, seen: QueueDiagnostics, key: str, rule: LimitRule) -> LimitView:
     used = sum(key in job.held for job in seen.executing) if rule.concurrency is not None else 0
     at = None
     if rule.count is not None:

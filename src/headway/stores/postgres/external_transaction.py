@@ -9,8 +9,8 @@ from functools import lru_cache
 from typing import Any
 
 from headway.core.errors import ConfigError
-from headway.core.job import Submitted
-from headway.stores.postgres.submit import Batch, Plain
+from headway.core.job import SubmitReply
+from headway.stores.postgres.submit import PlainSubmit, SubmitBatch
 
 _KNOWN = "an asyncpg connection, a psycopg Connection or AsyncConnection, or an SQLAlchemy Session or Connection"
 
@@ -22,10 +22,10 @@ class _Statement:
         self._statement = statement
         self._values = values
 
-    def _read(self, row: Any) -> list[Submitted] | None:
+    def _read(self, row: Any) -> list[SubmitReply] | None:
         raise NotImplementedError
 
-    def run(self, connection: Any) -> list[Submitted] | None:
+    def run(self, connection: Any) -> list[SubmitReply] | None:
         """Execute it on a connection that blocks. Raises ``ConfigError`` for an object that is none."""
         if _is(connection, "psycopg", "Connection"):
             with connection.cursor(row_factory=sys.modules["psycopg.rows"].dict_row) as cursor:
@@ -37,7 +37,7 @@ class _Statement:
             return self._read(result.mappings().one())
         raise self._unfit(connection, "aenqueue", _waits(connection))
 
-    async def arun(self, connection: Any) -> list[Submitted] | None:
+    async def arun(self, connection: Any) -> list[SubmitReply] | None:
         """Execute it on a connection that is awaited. Raises ``ConfigError`` for an object that is none."""
         if _is(connection, "asyncpg", "Connection") or _is(connection, "asyncpg.pool", "PoolConnectionProxy"):
             return self._read(await connection.fetchrow(self._statement, *self._values))
@@ -69,26 +69,28 @@ class _Statement:
         return ConfigError(f"connection= is a {kind}; known are {_KNOWN}")
 
 
-class Submission(_Statement):
+class ExternalSubmit(_Statement):
     """A submit that waits to be executed. The answer None means that the rules have changed: make another one."""
 
-    def __init__(self, batch: Batch, statement: str, values: tuple[Any, ...]) -> None:
+    def __init__(self, batch: SubmitBatch, statement: str, values: tuple[Any, ...]) -> None:
         super().__init__(statement, values)
         self._batch = batch
 
-    def _read(self, row: Any) -> list[Submitted] | None:
+    def _read(self, row: Any) -> list[SubmitReply] | None:
         return None if row["status"] == "stale" else self._batch.answers(row)
 
 
-class PlainSubmission(_Statement):
+class PlainExternalSubmit(_Statement):
     """The same for one plain job, at a third of the cost. The answer None: it is not so plain; make another one."""
 
-    def __init__(self, plain: Plain, statement: str, values: tuple[Any, ...], unfit: Callable[[], object]) -> None:
+    def __init__(
+        self, plain: PlainSubmit, statement: str, values: tuple[Any, ...], unfit: Callable[[], object]
+    ) -> None:
         super().__init__(statement, values)
         self._plain = plain
         self._not_plain = unfit
 
-    def _read(self, row: Any) -> list[Submitted] | None:
+    def _read(self, row: Any) -> list[SubmitReply] | None:
         if not row["done"]:
             self._not_plain()
             return None

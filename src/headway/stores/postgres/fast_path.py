@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from operator import attrgetter
 
 from headway.core.job import JobId, State
-from headway.core.lease import Answer, Lease, Report
+from headway.core.lease import Lease, Report, ReportStatus
 from headway.core.snapshot import Plan, Take
-from headway.stores.base import PASSED, WAITING_COUNTED, Exchange, Exchanged
+from headway.stores.base import SKIPPED_MAX, WAITING_COUNTED, Exchange, ExchangeReply
 from headway.stores.postgres import rows
 from headway.stores.postgres.limits import with_sessions
-from headway.stores.postgres.transaction import ALL, LOWEST, Database, Memory, Row
+from headway.stores.postgres.transaction import ALL, LOWEST, PostgresCache, Row, StatementRunner
 from headway.stores.unreadable import read_worker_state
 
 LOOK_EVERY = 0.25  # Seconds after which a claim looks below the floors, whatever it finds above.
@@ -23,7 +23,7 @@ NEVER, IF_NOTHING, AT_ONCE = 0, 1, 2
 _number = attrgetter("seq")
 
 
-class Looks:
+class FullScanSchedule:
     """When this process last looked below the floors of its classes, and what that cost."""
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class Looks:
             self._last, self._cost = time.monotonic(), looked_us / 1_000_000
 
 
-def may_be_quick(request: Exchange) -> bool:
+def is_eligible(request: Exchange) -> bool:
     """Tell whether all reports of an exchange are plain endings, each of another job."""
     reports = request.finished
     return all(report.state is not State.QUEUED and not report.expired_only for report in reports) and (
@@ -51,8 +51,8 @@ def may_be_quick(request: Exchange) -> bool:
 
 
 async def exchange(
-    db: Database, memory: Memory, looks: Looks, request: Exchange, now_at: int | None
-) -> Exchanged | None:  # fmt: skip
+    db: StatementRunner, memory: PostgresCache, looks: FullScanSchedule, request: Exchange, now_at: int | None
+) -> ExchangeReply | None:  # fmt: skip
     """Do an exchange in one step. None: it has to be done statement by statement, or with other rules."""
     reports = sorted(request.finished, key=_number)
     row, takes, classes = await _call(db, memory, request, reports, now_at, looks.next())
@@ -65,21 +65,21 @@ async def exchange(
         memory.floors[class_id] = (floor, rewound)
     picture = None
     if row["picture"] is not None:
-        picture, numbers, _ = rows.snapshot(row["picture"], row["now_at"], memory.book, None)
+        picture, numbers, _ = rows.snapshot(row["picture"], row["now_at"], memory.rule_index, None)
         memory.class_ids.update(numbers)
         picture = await with_sessions(db, memory, picture)
     if row["again"]:
         found = await db.run("leases_of", request.worker_id, memory.namespace_id, ALL)
-        leases = [rows.lease(lease, memory.book.ladder) for lease in found if lease["token"] == request.claim_id]
+        leases = [rows.lease(lease, memory.rule_index.ladder) for lease in found if lease["token"] == request.claim_id]
     else:
         leases = _leases(row, takes, request) if row["l_take"] is not None else []
     refused = _refused(row, reports, request.finished)
-    return Exchanged(row["now_at"], leases, refused, picture, row["more"], read_worker_state(row["state"]))
+    return ExchangeReply(row["now_at"], leases, refused, picture, row["more"], read_worker_state(row["state"]))
 
 
 async def finish(
-    db: Database, memory: Memory, request: Exchange, now_at: int | None
-) -> list[tuple[JobId, Answer]] | None:  # fmt: skip
+    db: StatementRunner, memory: PostgresCache, request: Exchange, now_at: int | None
+) -> list[tuple[JobId, ReportStatus]] | None:  # fmt: skip
     """Carry out the reports of an exchange alone, in one step. None: it has to be done statement by statement."""
     reports = sorted(request.finished, key=_number)
     row, _, _ = await _call(db, memory, Exchange(request.worker_id), reports, now_at, NEVER)
@@ -87,7 +87,12 @@ async def finish(
 
 
 async def _call(
-    db: Database, memory: Memory, request: Exchange, reports: Sequence[Report], now_at: int | None, look: int
+    db: StatementRunner,
+    memory: PostgresCache,
+    request: Exchange,
+    reports: Sequence[Report],
+    now_at: int | None,
+    look: int,
 ) -> tuple[Row, list[Take], list[int]]:  # fmt: skip
     """Call the function, with reports by their numbers. Gives also the takes it was told of, and their classes."""
     plan = request.plan
@@ -121,24 +126,28 @@ async def _call(
         None if request.wait_lanes is None else list(request.wait_lanes),
         request.want_snapshot,
         WAITING_COUNTED,
-        PASSED,
+        SKIPPED_MAX,
     )
     if row["spot"] is not None:
         memory.spots[request.worker_id] = row["spot"]
     return row, takes, classes
 
 
-def _refused(row: Row, reports: Sequence[Report], given: Sequence[Report]) -> list[tuple[JobId, Answer]]:
+def _refused(row: Row, reports: Sequence[Report], given: Sequence[Report]) -> list[tuple[JobId, ReportStatus]]:
     """Read which reports were not newly taken, in the order in which they were given."""
     if not row["refused"]:
         return []
-    answers = {reports[index].seq: Answer(text) for index, text in zip(row["refused"], row["answers"], strict=True)}
+    answers = {
+        reports[index].seq: ReportStatus(text) for index, text in zip(row["refused"], row["answers"], strict=True)
+    }
     return [(report.job_id, answers[report.seq]) for report in given if report.seq in answers]
 
 
-def _able(plan: Plan, memory: Memory) -> list[Take]:
+def _able(plan: Plan, memory: PostgresCache) -> list[Take]:
     """Give the takes of a plan that may bring something: their lanes are not paused, their classes exist."""
-    return [take for take in plan.takes if take.key in memory.class_ids and not memory.book.shuts(take.key.lane)]
+    return [
+        take for take in plan.takes if take.key in memory.class_ids and not memory.rule_index.lane_paused(take.key.lane)
+    ]
 
 
 def _reports(reports: Sequence[Report]) -> list[list[object] | None]:

@@ -7,20 +7,20 @@ from collections.abc import Sequence
 from typing import Any
 
 from headway.core.job import JobId, State, check_move
-from headway.core.lease import Answer, Report, answer_late, moved_class
+from headway.core.lease import Report, ReportStatus, late_report_status, moved_class
 from headway.core.policy.retry import heed_cancel
 from headway.core.worker import WorkerState
 from headway.stores.base import counted_as
 from headway.stores.postgres import rows
-from headway.stores.postgres.limits import give_back, left_park, with_room
-from headway.stores.postgres.ordering import Comeback, Lines
-from headway.stores.postgres.transaction import Row, Transaction
+from headway.stores.postgres.limits import classes_with_room, give_back, unblock_head
+from headway.stores.postgres.ordering import PostgresOrdering, Requeue
+from headway.stores.postgres.transaction import PostgresTransaction, Row
 from headway.stores.unreadable import read_state
 
 
 async def finish(
-    tx: Transaction, reports: Sequence[Report], asker: str | None = None
-) -> list[tuple[JobId, Answer]]:  # fmt: skip
+    tx: PostgresTransaction, reports: Sequence[Report], asker: str | None = None
+) -> list[tuple[JobId, ReportStatus]]:  # fmt: skip
     """Carry out reports under the tokens of their leases. Gives those that were not newly taken."""
     seqs = [report.seq for report in reports]
     workers = {row["worker_id"]: row for row in await tx.db.run("workers_lock", seqs, asker)}
@@ -28,7 +28,7 @@ async def finish(
     transient = {report.seq for report in reports if not report.token}
     if transient:
         transient -= {row["seq"] for row in await tx.db.run("jobs_exist", list(transient))}
-    answers: dict[int, Answer] = {}
+    answers: dict[int, ReportStatus] = {}
     late: list[int] = []
     outcomes: list[tuple[Any, ...]] = []
     attempts: list[tuple[Any, ...]] = []
@@ -45,7 +45,7 @@ async def finish(
             late.append(index)
             continue
         if report.expired_only and not await _confirm_expired(tx, lease["worker_id"], workers):
-            answers[index] = Answer.LOST
+            answers[index] = ReportStatus.STALE
             continue
         if lease["cancel_at"] is not None:
             report = heed_cancel(report)
@@ -80,7 +80,7 @@ async def finish(
     if ended:
         await tx.db.run("lease_delete", ended)
     if any_ended:
-        tx.eligible += await with_room(tx)
+        tx.eligible += await classes_with_room(tx)
     if outcomes:
         await tx.db.run("outcomes_keep", tx.now_at, *map(list, zip(*outcomes, strict=True)))
     if attempts:
@@ -94,7 +94,7 @@ async def finish(
     return [(reports[index].job_id, answers[index]) for index in sorted(answers)]
 
 
-async def cancel(tx: Transaction, row: Row, reason: str) -> State | None:
+async def cancel(tx: PostgresTransaction, row: Row, reason: str) -> State | None:
     """Cancel a queued job, or ask for an executing one to be stopped. Gives its state afterwards; None: it has just
     moved, look again.
     """
@@ -112,7 +112,7 @@ async def cancel(tx: Transaction, row: Row, reason: str) -> State | None:
     if not found:
         return None
     if row["park"]:
-        await left_park(tx, row["class_id"], row["park"])
+        await unblock_head(tx, row["class_id"], row["park"])
     check_move(State.QUEUED, State.CANCELLED)
     values = (
         row["seq"], State.CANCELLED.value, None, row["token"], None, row["eligible_at"], row["epoch"], row["attempts"],
@@ -125,7 +125,7 @@ async def cancel(tx: Transaction, row: Row, reason: str) -> State | None:
     return State.CANCELLED
 
 
-async def retry(tx: Transaction, row: Row) -> State | None:
+async def retry(tx: PostgresTransaction, row: Row) -> State | None:
     """Queue an ended job again, if it may be. Gives its state afterwards; None: it has just moved, look again."""
     state = read_state(row["state"])
     if not state.ended or state is State.COMPLETED:
@@ -140,26 +140,26 @@ async def retry(tx: Transaction, row: Row) -> State | None:
         await tx.db.run("hold_unique", tx.namespace_id, key, row["job_id"])
     await tx.db.run("retry_job", row["seq"])
     number = int(await tx.db.first("next_sequence", 1))
-    back = Comeback(
+    back = Requeue(
         row["class_id"], row["seq"], row["task"], row["tenant"], None, row["unique_key"], row["epoch"], 0, 0, None,
         None, None, None,
     )  # fmt: skip
-    await Lines(tx).put(back, tx.now_at, number)
+    await PostgresOrdering(tx).put(back, tx.now_at, number)
     return State.QUEUED
 
 
-async def set_worker_state(tx: Transaction, worker_id: str, state: WorkerState) -> bool:
+async def set_worker_state(tx: PostgresTransaction, worker_id: str, state: WorkerState) -> bool:
     return bool(await tx.db.run("set_worker_state", state.value, [worker_id], tx.namespace_id))
 
 
-def _answer_late(report: Report, last: Row | None) -> Answer:
+def _answer_late(report: Report, last: Row | None) -> ReportStatus:
     """Tell a report that was taken before from one whose lease is gone."""
     if last is None or last["token"] != report.token:
-        return Answer.LOST
-    return answer_late(report, read_state(last["state"]))
+        return ReportStatus.STALE
+    return late_report_status(report, read_state(last["state"]))
 
 
-async def _confirm_expired(tx: Transaction, worker_id: str, workers: dict[str, Row]) -> bool:
+async def _confirm_expired(tx: PostgresTransaction, worker_id: str, workers: dict[str, Row]) -> bool:
     """Check that a worker is past its deadline, and bury it: it may not speak again without registering."""
     worker = workers.get(worker_id)
     if worker is not None and worker["lease_ends_at"] > tx.now_at and worker["state"] != WorkerState.DEAD:
@@ -169,13 +169,13 @@ async def _confirm_expired(tx: Transaction, worker_id: str, workers: dict[str, R
 
 
 async def _requeue(
-    tx: Transaction, report: Report, lease: Row, error: str | None, reason: str | None
+    tx: PostgresTransaction, report: Report, lease: Row, error: str | None, reason: str | None
 ) -> None:  # fmt: skip
     """Put a job back whose lease has ended."""
     class_id = lease["class_id"]
     if report.needs or report.rung:
         class_id = await tx.class_id(moved_class((await tx.classes())[class_id], report))
-    back = Comeback(
+    back = Requeue(
         class_id, report.seq, lease["task"], lease["tenant"], lease["expires_at"], lease["unique_key"], lease["epoch"],
         report.attempts, report.crashes, report.timeout_ms, report.token, error, reason,
     )  # fmt: skip
@@ -186,6 +186,6 @@ async def _requeue(
             back.timeout_ms, back.token, back.error, back.reason,
         )  # fmt: skip
     elif report.front:
-        await Lines(tx).put(back, lease["eligible_at"], report.seq, front=True)
+        await PostgresOrdering(tx).put(back, lease["eligible_at"], report.seq, front=True)
     else:
-        await Lines(tx).put(back, tx.now_at, int(await tx.db.first("next_sequence", 1)))
+        await PostgresOrdering(tx).put(back, tx.now_at, int(await tx.db.first("next_sequence", 1)))

@@ -13,7 +13,7 @@ NEWEST = MIGRATIONS[-1][0]
 OLDEST_SERVER = 13
 
 
-class Found(NamedTuple):
+class SchemaVersion(NamedTuple):
     """What a schema holds: its version and that of its functions; None where it is empty or missing."""
 
     schema: int | None
@@ -24,7 +24,7 @@ class Found(NamedTuple):
         return self.schema == NEWEST and self.functions == FUNCTIONS_VERSION
 
 
-async def look(connection: Connection, schema: str, shown: str) -> Found:
+async def look(connection: Connection, schema: str, shown: str) -> SchemaVersion:
     """Read a schema's version without changing it. Raises ``NotAStore``, ``StoreTooNew``."""
     if connection.get_server_version().major < OLDEST_SERVER:
         raise StoreError(f"{shown} runs PostgreSQL {connection.get_server_version().major}; Headway needs 13 or newer")
@@ -36,7 +36,7 @@ async def look(connection: Connection, schema: str, shown: str) -> Found:
                 "give another one with ?schema=NAME in HEADWAY_STORE",
                 schema=schema,
             )
-        return Found(None, None)
+        return SchemaVersion(None, None)
     known = {row["name"]: row["value"] for row in await connection.fetch(queries(schema)["format_read"])}
     if known.get("oldest_writer", 0) > FORMAT:
         raise StoreTooNew(
@@ -44,7 +44,7 @@ async def look(connection: Connection, schema: str, shown: str) -> Found:
             f"this one writes {FORMAT}): upgrade Headway here",
             schema=schema,
         )
-    return Found(known.get("schema"), known.get("functions"))
+    return SchemaVersion(known.get("schema"), known.get("functions"))
 
 
 async def prepare(connection: Connection, schema: str, shown: str) -> None:

@@ -17,8 +17,8 @@ from typing import Any
 from headway.core.errors import StoreError
 from headway.core.job import JobId
 from headway.core.log_event import LogEvent
-from headway.stores.base import KEEPER, WATCHER
-from headway.stores.notifications import LocalEar
+from headway.stores.base import JOB_CHANNEL, LEASE_CHANNEL
+from headway.stores.notifications import LocalSubscription
 from headway.stores.postgres.connections import CUT, Connection, connect
 
 log = logging.getLogger("headway.postgres")
@@ -32,14 +32,14 @@ FIRST_WITHIN = 5.0  # Seconds that verbs wait for the first connection; then wak
 Watch = Callable[[list[str], bool], Awaitable[object]]
 
 
-class Bell:
+class PostgresNotifier:
     """Rings the ears of one store. ``watch`` notes in the store who watches, or that somebody no longer does."""
 
     def __init__(self, url: str | None, channel: str, watch: Watch) -> None:
         self._url = url
         self._channel = channel
         self._watch = watch
-        self._ears: dict[str, list[LocalEar]] = {}
+        self._subscriptions: dict[str, list[LocalSubscription]] = {}
         self._task: asyncio.Task[None] | None = None
         self._connection: Connection | None = None
         self._echo: asyncio.Future[None] | None = None
@@ -50,24 +50,24 @@ class Bell:
         self._watching: set[str] = set()  # Noted in the store.
         self._late = False  # Whether something may have been sent that nobody heard.
 
-    def listen(self, name: str) -> LocalEar:
-        def leave(ear: LocalEar) -> None:
-            ears = self._ears.get(name, [])
-            if ear in ears:
-                ears.remove(ear)
-            if not ears:
-                self._ears.pop(name, None)
+    def subscribe(self, name: str) -> LocalSubscription:
+        def leave(subscription: LocalSubscription) -> None:
+            subscriptions = self._subscriptions.get(name, [])
+            if subscription in subscriptions:
+                subscriptions.remove(subscription)
+            if not subscriptions:
+                self._subscriptions.pop(name, None)
             self._changed.set()
 
-        ear = LocalEar(leave)
-        self._ears.setdefault(name, []).append(ear)
+        subscription = LocalSubscription(leave)
+        self._subscriptions.setdefault(name, []).append(subscription)
         if self._url is not None:
-            if self._connection is None or (name.startswith(WATCHER) and name not in self._watching):
+            if self._connection is None or (name.startswith(JOB_CHANNEL) and name not in self._watching):
                 self._settled.clear()
             self._changed.set()
             if self._task is None:
                 self._task = asyncio.get_running_loop().create_task(self._run(), name="headway-postgres-bell")
-        return ear
+        return subscription
 
     async def settled(self) -> None:
         """Wait until those who came are heard of. A server that is away holds nobody up for long."""
@@ -145,7 +145,7 @@ class Bell:
             await self._echo
 
     async def _note_watchers(self) -> None:
-        wanted = {name for name in self._ears if name.startswith(WATCHER)}
+        wanted = {name for name in self._subscriptions if name.startswith(JOB_CHANNEL)}
         if gone := self._watching - wanted:
             await self._watch(list(gone), False)
         if come := wanted - self._watching:
@@ -159,10 +159,10 @@ class Bell:
             case "w":
                 self._ring(rest)
             case "k":
-                self._ring(rest + KEEPER)
+                self._ring(rest + LEASE_CHANNEL)
             case "j":
                 job_ids = [JobId(job_id) for job_id in rest.split(",") if job_id]
-                for name in [name for name in self._ears if name.startswith(WATCHER)]:
+                for name in [name for name in self._subscriptions if name.startswith(JOB_CHANNEL)]:
                     self._ring(name, job_ids)
             case "p":
                 if rest == self._word and self._echo is not None and not self._echo.done():
@@ -171,9 +171,9 @@ class Bell:
                 self._ring_all()
 
     def _ring(self, name: str, job_ids: Iterable[JobId] = ()) -> None:
-        for ear in self._ears.get(name, ()):
-            ear.ring(job_ids)
+        for subscription in self._subscriptions.get(name, ()):
+            subscription.notify(job_ids)
 
     def _ring_all(self) -> None:
-        for name in list(self._ears):
+        for name in list(self._subscriptions):
             self._ring(name)

@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 from headway.core.policy.order import order_key
 from headway.stores.postgres import rows
-from headway.stores.postgres.transaction import Transaction
+from headway.stores.postgres.transaction import PostgresTransaction
 
 
-class Comeback(NamedTuple):
+class Requeue(NamedTuple):
     """A job that comes back to the queue, and what it brings along."""
 
     class_id: int
@@ -27,15 +27,15 @@ class Comeback(NamedTuple):
     reason: str | None
 
 
-class Lines:
+class PostgresOrdering:
     """Gives places in classes. Remembers, within one transaction, what it has read of them."""
 
-    def __init__(self, tx: Transaction) -> None:
+    def __init__(self, tx: PostgresTransaction) -> None:
         self._tx = tx
         self._clocks: dict[int, int | None] = {}  # By class: its clock, or None if nobody shares it.
         self._last: dict[tuple[int, str], int | None] = {}
 
-    async def put(self, job: Comeback, eligible_at: int, number: int, *, front: bool = False) -> None:
+    async def put(self, job: Requeue, eligible_at: int, number: int, *, front: bool = False) -> None:
         """Let a job wait. ``number``: its place where nobody shares; ``front``: before all that wait."""
         class_id = job.class_id
         key = await self._place(job, number, front=front)
@@ -48,7 +48,7 @@ class Lines:
         )  # fmt: skip
         self._tx.eligible.append(class_id)
 
-    async def _place(self, job: Comeback, number: int, *, front: bool) -> int:
+    async def _place(self, job: Requeue, number: int, *, front: bool) -> int:
         clock = await self._clock(job.class_id)
         if clock is None:
             if job.tenant is None:
@@ -61,7 +61,7 @@ class Lines:
             clock
             if front
             else order_key(
-                clock, last, self._tx.book.step_us(rows.read_text(job.task) or "", rows.read_text(sharer) or "")
+                clock, last, self._tx.rule_index.step_us(rows.read_text(job.task) or "", rows.read_text(sharer) or "")
             )
         )
         self._last[job.class_id, sharer] = key if last is None else max(last, key)

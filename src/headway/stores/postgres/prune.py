@@ -10,7 +10,7 @@ from headway.core.job import JobId, State
 from headway.core.policy.document import DAY, Keep
 from headway.stores.postgres import rows
 from headway.stores.postgres.finish import cancel
-from headway.stores.postgres.transaction import MINUTE, Transaction
+from headway.stores.postgres.transaction import MINUTE, PostgresTransaction
 
 DEAD_WORKERS_KEPT_MS = 3_600_000
 STRETCHES_KEPT_MS = 24 * 3_600_000
@@ -20,7 +20,7 @@ SCANNED = 5_000  # Completed jobs that one pruning looks at.
 
 
 @dataclass(slots=True)
-class Round:
+class PostgresPruneRound:
     """How far this process has come in its round over the completed jobs, and when it last saw to their tables."""
 
     reached: int = 0
@@ -35,7 +35,7 @@ class Round:
         return True
 
 
-async def prune(tx: Transaction, keep: Keep, limit: int, round_: Round) -> int:
+async def prune(tx: PostgresTransaction, keep: Keep, limit: int, round_: PostgresPruneRound) -> int:
     """Cancel what has expired and forget what need not be kept. Gives how many jobs it touched."""
     expired = [row["seq"] for row in await tx.db.run("prune_expiry", tx.namespace_id, tx.now_at, limit)]
     cancelled: list[JobId] = []
@@ -64,7 +64,7 @@ async def prune(tx: Transaction, keep: Keep, limit: int, round_: Round) -> int:
     return len(cancelled) + forgotten
 
 
-async def _forget_beyond(tx: Transaction, keep: Keep, limit: int, round_: Round) -> int:
+async def _forget_beyond(tx: PostgresTransaction, keep: Keep, limit: int, round_: PostgresPruneRound) -> int:
     """Forget ended jobs of the states of which more are kept than the policy allows. The newest stay."""
     completed: list[int] = []
     if keep.completed_max and limit > 0:
@@ -86,7 +86,7 @@ async def _forget_beyond(tx: Transaction, keep: Keep, limit: int, round_: Round)
     return await _forget(tx, completed, bad)
 
 
-async def purge(tx: Transaction, states: Sequence[State], job_ids: Sequence[JobId] | None, limit: int) -> int:
+async def purge(tx: PostgresTransaction, states: Sequence[State], job_ids: Sequence[JobId] | None, limit: int) -> int:
     """Forget ended jobs now: those named, or a batch of those in these states."""
     wanted = [state.value for state in states]
     if job_ids is None:
@@ -97,11 +97,11 @@ async def purge(tx: Transaction, states: Sequence[State], job_ids: Sequence[JobI
     return await _forget(tx, completed, [row["seq"] for row in found if row["state"] != State.COMPLETED])
 
 
-async def _forget(tx: Transaction, completed: list[int], bad: list[int]) -> int:
+async def _forget(tx: PostgresTransaction, completed: list[int], bad: list[int]) -> int:
     return len(await tx.db.run("jobs_delete", completed, bad)) if completed or bad else 0
 
 
-async def _old_completed(tx: Transaction, before_at: int, limit: int, round_: Round) -> list[int]:
+async def _old_completed(tx: PostgresTransaction, before_at: int, limit: int, round_: PostgresPruneRound) -> list[int]:
     """Look at a stretch of completed jobs, going round and round."""
     old: list[int] = []
     start, looked = round_.reached, 0

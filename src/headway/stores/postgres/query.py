@@ -6,24 +6,24 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from headway.core.job import Attempt, Job, JobId, State
+from headway.core.job import Attempt, JobId, JobRecord, State
 from headway.core.snapshot import Snapshot
 from headway.stores.base import WAITING_COUNTED, JobQuery, LaneStats, Stats
 from headway.stores.postgres import rows
-from headway.stores.postgres.limits import read_floor, with_sessions
-from headway.stores.postgres.transaction import MINUTE, Row, Transaction
+from headway.stores.postgres.limits import read_running, with_sessions
+from headway.stores.postgres.transaction import MINUTE, PostgresTransaction, Row
 from headway.stores.texts import is_writable
 
 NEWEST = 2**63 - 1  # Above every sequence number.
 
 
-async def find_rows(tx: Transaction, job_ids: Sequence[JobId]) -> dict[JobId, Row]:
+async def find_rows(tx: PostgresTransaction, job_ids: Sequence[JobId]) -> dict[JobId, Row]:
     """Give the rows of the jobs that exist."""
     found = await tx.db.run("get", rows.ids_list(job_ids), tx.namespace_id)
     return {row["job_id"]: row for row in found}
 
 
-async def get(tx: Transaction, job_ids: Sequence[JobId]) -> list[Job | None]:
+async def get(tx: PostgresTransaction, job_ids: Sequence[JobId]) -> list[JobRecord | None]:
     """Give each job, or None."""
     found = await find_rows(tx, job_ids)
     history = await _history(tx, [row["seq"] for row in found.values()])
@@ -33,7 +33,7 @@ async def get(tx: Transaction, job_ids: Sequence[JobId]) -> list[Job | None]:
     ]
 
 
-async def find(tx: Transaction, query: JobQuery) -> list[Job]:
+async def find(tx: PostgresTransaction, query: JobQuery) -> list[JobRecord]:
     """Find jobs, newest first: one statement for each state asked for, so that each walks its own index."""
     if not all(map(is_writable, (query.task, query.lane, query.tenant, query.worker_id))):
         return []
@@ -56,7 +56,7 @@ async def find(tx: Transaction, query: JobQuery) -> list[Job]:
     return await _read_jobs(tx, sorted({row["seq"] for row in found}, reverse=True)[: query.limit])
 
 
-async def _find_ended(tx: Transaction, query: JobQuery, wanted: list[Any]) -> list[Job]:
+async def _find_ended(tx: PostgresTransaction, query: JobQuery, wanted: list[Any]) -> list[JobRecord]:
     """Find jobs that ended badly, those that ended last first."""
     place = query.ended_before or (NEWEST, NEWEST)
     found: list[tuple[int, int]] = []
@@ -66,26 +66,26 @@ async def _find_ended(tx: Transaction, query: JobQuery, wanted: list[Any]) -> li
     return await _read_jobs(tx, [seq for _, seq in sorted(found, reverse=True)[: query.limit]])
 
 
-async def _read_jobs(tx: Transaction, seqs: list[int]) -> list[Job]:
+async def _read_jobs(tx: PostgresTransaction, seqs: list[int]) -> list[JobRecord]:
     history = await _history(tx, seqs)
     by_seq = {row["seq"]: row for row in await tx.db.run("get_by_seq", seqs)}
     return [rows.job(by_seq[seq], history.get(seq, ()), tx.now_at) for seq in seqs if seq in by_seq]
 
 
-async def snapshot(tx: Transaction) -> Snapshot:
+async def snapshot(tx: PostgresTransaction) -> Snapshot:
     """Picture what waits."""
     heads = tx.memory.heads
     known = heads.known()
     began = time.monotonic()
     picture = await tx.db.first("snapshot", tx.namespace_id, tx.now_at, WAITING_COUNTED, *known)
-    floor = await read_floor(tx.db, tx.memory, tx.now_at) if tx.book.ladder.rungs else None
-    seen, numbers, found = rows.snapshot(picture, tx.now_at, tx.book, floor)
+    floor = await read_running(tx.db, tx.memory, tx.now_at) if tx.rule_index.ladder.rungs else None
+    seen, numbers, found = rows.snapshot(picture, tx.now_at, tx.rule_index, floor)
     heads.note(found, None if known[0] else time.monotonic() - began)
     tx.memory.class_ids.update(numbers)
     return await with_sessions(tx.db, tx.memory, seen)
 
 
-async def stats(tx: Transaction) -> Stats:
+async def stats(tx: PostgresTransaction) -> Stats:
     """Count everything."""
     lanes = {
         row["lane"]: LaneStats(
@@ -101,7 +101,7 @@ async def stats(tx: Transaction) -> Stats:
     return Stats(tx.now_at, lanes, workers, totals, recent, kept)
 
 
-async def waiting_of(tx: Transaction, tenant: str) -> dict[str, LaneStats]:
+async def waiting_of(tx: PostgresTransaction, tenant: str) -> dict[str, LaneStats]:
     """Count a tenant's jobs that wait."""
     if not is_writable(tenant):
         return {}
@@ -109,7 +109,7 @@ async def waiting_of(tx: Transaction, tenant: str) -> dict[str, LaneStats]:
     return {row["lane"]: LaneStats(waiting=row["waiting"], oldest_at=row["oldest_at"]) for row in found}
 
 
-async def _history(tx: Transaction, seqs: Sequence[int]) -> dict[int, list[Attempt]]:
+async def _history(tx: PostgresTransaction, seqs: Sequence[int]) -> dict[int, list[Attempt]]:
     history: dict[int, list[Attempt]] = {}
     for row in await tx.db.run("history", list(seqs)):
         history.setdefault(row["seq"], []).append(rows.attempt(row))

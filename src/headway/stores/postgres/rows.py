@@ -9,13 +9,13 @@ from typing import Any
 import msgspec
 
 from headway.core.errors import JobError
-from headway.core.job import Attempt, ClassKey, Job, JobId, RetryRule
+from headway.core.job import Attempt, ClassKey, JobId, JobRecord, RetryRule
 from headway.core.lease import Lease
 from headway.core.policy.document import Ladder
-from headway.core.policy.enforced import Rulebook
-from headway.core.policy.ladder import Floor, budget_of
+from headway.core.policy.enforced import RuleIndex
+from headway.core.policy.ladder import RunningJobs, budget_of
 from headway.core.snapshot import ClassView, Snapshot
-from headway.core.worker import Worker, WorkerState
+from headway.core.worker import WorkerInfo, WorkerState
 from headway.stores.base import WAITING_COUNTED
 from headway.stores.texts import escape_error, is_writable
 from headway.stores.unreadable import DAMAGE, read_or, read_state, read_worker_state, unreadable_error, why_unreadable
@@ -135,7 +135,7 @@ def class_key(lane: str, rung: str, needs: Sequence[str], persist: bool) -> Clas
 
 
 def snapshot(
-    picture: str, now_at: int, book: Rulebook, floor: Floor | None
+    picture: str, now_at: int, rule_index: RuleIndex, floor: RunningJobs | None
 ) -> tuple[Snapshot, dict[ClassKey, int], dict[int, tuple[int, int]]]:
     """Read what the function of the same name gives; the numbers of the classes in it; and by number where each begins,
     and after which rewind.
@@ -161,7 +161,7 @@ def snapshot(
                 oldest_at,
                 min(heads, default=0),
                 fair,
-                book.blocks(lane, key.rung, floor if persist else None),
+                rule_index.blocked_reason(lane, key.rung, floor if persist else None),
             )
         )
     return Snapshot(now_at, tuple(views), next_due_at, floor), numbers, floors
@@ -210,8 +210,8 @@ def attempt(row: Row) -> Attempt:
     )
 
 
-def job(row: Row, history: Iterable[Attempt], now_at: int) -> Job:
-    return Job(
+def job(row: Row, history: Iterable[Attempt], now_at: int) -> JobRecord:
+    return JobRecord(
         job_id=JobId(row["job_id"]),
         seq=row["seq"],
         task=read_text(row["task"]) or "",
@@ -254,9 +254,9 @@ def job(row: Row, history: Iterable[Attempt], now_at: int) -> Job:
     )
 
 
-def worker(row: Row, now_at: int) -> Worker:
+def worker(row: Row, now_at: int) -> WorkerInfo:
     state = read_worker_state(row["state"])
-    return Worker(
+    return WorkerInfo(
         worker_id=row["worker_id"],
         host=row["host"],
         pid=row["pid"],

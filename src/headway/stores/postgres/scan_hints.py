@@ -9,7 +9,7 @@ SLOW = 0.005  # Seconds; what takes less is done each time.
 SHARE = 20  # Whole looks take at most one part in so many of the time.
 
 
-class Heads:
+class ScanHints:
     """The first place in each class at which a job may wait, as this process last saw it.
 
     Rows of jobs that were claimed stay in the index until the server may clean up, which one old transaction prevents.

@@ -5,27 +5,27 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headway.core.job import ClassKey, JobId, NewJob, Submitted
-from headway.core.policy.enforced import Rulebook
+from headway.core.job import ClassKey, JobId, NewJob, SubmitReply
+from headway.core.policy.enforced import RuleIndex
 from headway.stores.base import check_same
 from headway.stores.postgres import rows
 
 
-class Batch:
+class SubmitBatch:
     """Jobs as the columns of a statement.
 
     Jobs of one class and tenant are a group, numbered from 1. Columns in which no job says anything are None.
     ``careful``: some of the jobs might be known already by more than their ids.
     """
 
-    def __init__(self, jobs: Sequence[NewJob], class_ids: Mapping[ClassKey, int], book: Rulebook) -> None:
+    def __init__(self, jobs: Sequence[NewJob], class_ids: Mapping[ClassKey, int], rule_index: RuleIndex) -> None:
         self.jobs = jobs
         groups: dict[tuple[ClassKey, str | None], int] = {}
         numbers: list[int] = []
         steps: list[int] = []
         for job in jobs:
             numbers.append(groups.setdefault((job.class_key, job.tenant), len(groups) + 1))
-            steps.append(book.step_us(job.task, job.tenant or ""))
+            steps.append(rule_index.step_us(job.task, job.tenant or ""))
         self._keys = [key for key, _ in groups]
         (ids, tasks, payloads, digests, _, retries, timeouts, _, _, _, retry, delays, dues, expiries, keys, key_ms,
          uniques, traces, _, limits) = zip(*jobs, strict=True)  # fmt: skip
@@ -53,17 +53,17 @@ class Batch:
         found = zip(self._keys, row["classes"] or (), strict=False)
         return {key: class_id for key, class_id in found if class_id is not None}
 
-    def answers(self, row: Mapping[str, Any]) -> list[Submitted]:
+    def answers(self, row: Mapping[str, Any]) -> list[SubmitReply]:
         """Read what became of the jobs. Raises ``IdempotencyConflict``."""
         if row["status"] == "conflict":
             check_same(None, row["what"], self.jobs[row["bad"]], row["bad"], row["what"])
-        found = [Submitted(job.job_id) for job in self.jobs]
+        found = [SubmitReply(job.job_id) for job in self.jobs]
         for index, job_id in zip(row["known"], row["known_ids"], strict=True):
-            found[index] = Submitted(JobId(job_id), deduplicated=True)
+            found[index] = SubmitReply(JobId(job_id), deduplicated=True)
         return found
 
 
-class Plain:
+class PlainSubmit:
     """One statement for jobs that ask for nothing but to be run: no key, no tenant, no delay, no end of their time.
 
     What all jobs of a batch have in common is given once: the driver encodes arrays value by value.
@@ -74,11 +74,11 @@ class Plain:
         self.statement = statement
         self.values = values
 
-    def answers(self) -> list[Submitted]:
-        return [Submitted(job.job_id) for job in self._jobs]
+    def answers(self) -> list[SubmitReply]:
+        return [SubmitReply(job.job_id) for job in self._jobs]
 
 
-def as_plain(jobs: Sequence[NewJob], class_ids: Mapping[ClassKey, int]) -> Plain | None:
+def as_plain(jobs: Sequence[NewJob], class_ids: Mapping[ClassKey, int]) -> PlainSubmit | None:
     """Give the short way for a batch of jobs, if there is one: all of them plain, all their classes known."""
     if len(jobs) == 1:
         return _one(jobs, class_ids)
@@ -108,10 +108,10 @@ def as_plain(jobs: Sequence[NewJob], class_ids: Mapping[ClassKey, int]) -> Plain
         None if _is_blank(traces) else rows.texts(traces),
         [rows.strings_text(bound) for bound in limits] if any(limits) else None,
     ]  # fmt: skip
-    return Plain(jobs, "submit_many", values)
+    return PlainSubmit(jobs, "submit_many", values)
 
 
-def _one(jobs: Sequence[NewJob], class_ids: Mapping[ClassKey, int]) -> Plain | None:
+def _one(jobs: Sequence[NewJob], class_ids: Mapping[ClassKey, int]) -> PlainSubmit | None:
     [job] = jobs
     class_id = class_ids.get(job.class_key)
     if (
@@ -125,7 +125,7 @@ def _one(jobs: Sequence[NewJob], class_ids: Mapping[ClassKey, int]) -> Plain | N
         class_id, job.job_id, rows.text(job.task), job.payload, job.timeout_ms, job.max_retries,
         rows.retry_text(job.retry), rows.text(job.trace_id), rows.strings_text(job.limits),
     )  # fmt: skip
-    return Plain(jobs, "submit_one", values)
+    return PlainSubmit(jobs, "submit_one", values)
 
 
 def _is_same(values: Sequence[Any]) -> bool:

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 from headway.core.job import ClassKey, JobId
-from headway.core.policy.enforced import Rulebook
+from headway.core.policy.enforced import RuleIndex
 from headway.stores.base import RULES
 from headway.stores.postgres import rows
 from headway.stores.postgres.connections import Connection
-from headway.stores.postgres.scan_hints import Heads
+from headway.stores.postgres.scan_hints import ScanHints
 from headway.stores.postgres.statements import queries
 from headway.stores.rule_codec import read_rulebook
 
@@ -21,25 +21,25 @@ LOWEST = -(2**63)
 Row: TypeAlias = Any  # A record of asyncpg, which has no types.
 
 
-class Memory:
+class PostgresCache:
     """What a process remembers between transactions: the numbers of classes, how far it has come, the rules."""
 
     def __init__(self) -> None:
         self.namespace_id = 0
         self.class_ids: dict[ClassKey, int] = {}
         self.floors: dict[int, tuple[int, int]] = {}  # By class: how far claims have come, and after which rewind.
-        self.heads = Heads()
+        self.heads = ScanHints()
         self.first_lease = 0  # The lowest number among the leases, when they were last looked at.
         self.spots: dict[str | None, tuple[int, int]] = {}  # By worker: where its row was last.
         self.unplain: set[int] = set()  # Classes that tenants share: one job of them is not to be kept the short way.
         self.rules_version = -1
-        self.book = Rulebook()
+        self.rule_index = RuleIndex()
 
-    def adopt(self, version: int, book: Rulebook) -> None:
-        self.rules_version, self.book = version, book
+    def adopt(self, version: int, rule_index: RuleIndex) -> None:
+        self.rules_version, self.rule_index = version, rule_index
 
 
-class Database:
+class StatementRunner:
     """A connection that knows the statements by their names."""
 
     def __init__(self, raw: Connection, schema: str) -> None:
@@ -60,10 +60,12 @@ class Database:
         return await self.raw.fetchval(self._queries[name], *values)
 
 
-class Transaction:
+class PostgresTransaction:
     """Gathers what a verb changed; ``settle`` wakes and tells whoever that concerns, with the commit."""
 
-    def __init__(self, db: Database, *, now_at: int, memory: Memory, parked: bool = False, alone: bool = False) -> None:
+    def __init__(
+        self, db: StatementRunner, *, now_at: int, memory: PostgresCache, parked: bool = False, alone: bool = False
+    ) -> None:
         self.db = db
         self.now_at = now_at
         self.memory = memory
@@ -76,9 +78,9 @@ class Transaction:
         self._counts: dict[str, int] = {}
 
     @property
-    def book(self) -> Rulebook:
+    def rule_index(self) -> RuleIndex:
         """The rules in force."""
-        return self.memory.book
+        return self.memory.rule_index
 
     async def class_id(self, key: ClassKey) -> int:
         """Give the number of a class; one that is new becomes known."""
@@ -121,7 +123,7 @@ class Transaction:
             await self.db.run("notify_jobs", self.namespace_id, self.changed)
 
 
-async def read_rules(db: Database, memory: Memory) -> None:
+async def read_rules(db: StatementRunner, memory: PostgresCache) -> None:
     """Read the rules in force, and which version they are of."""
     while True:
         version = await db.first("rules_version", memory.namespace_id)
@@ -131,6 +133,6 @@ async def read_rules(db: Database, memory: Memory) -> None:
             return
 
 
-def binding(book: Rulebook) -> bool:
+def binding(rule_index: RuleIndex) -> bool:
     """Tell whether rules hold jobs back by what others do, so that claims must follow one another."""
-    return not book.binds_nobody or bool(book.rules.rungs) or book.rules.pool_reserve is not None
+    return not rule_index.has_no_limits or bool(rule_index.rules.rungs) or rule_index.rules.pool_reserve is not None

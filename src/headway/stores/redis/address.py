@@ -12,8 +12,8 @@ from urllib.parse import parse_qsl, unquote
 from headway.core.errors import ConfigError
 from headway.stores.base import TIMEOUT, Clock
 from headway.stores.open import read_timeout
-from headway.stores.redis.client import Cluster, Fixed, Guide
-from headway.stores.redis.connection import Address, Login
+from headway.stores.redis.client import Cluster, Discovery, SingleServer
+from headway.stores.redis.connection import Endpoint, Login
 from headway.stores.redis.sentinel import Sentinel
 from headway.stores.redis.store import RedisStore
 from headway.stores.transport import Transport, transport_to
@@ -33,10 +33,10 @@ _OPTIONS = {
 }
 
 
-class Place(NamedTuple):
+class RedisAddress(NamedTuple):
     """Where a server is, or those who know it, and how we are let in."""
 
-    addresses: Sequence[Address]
+    addresses: Sequence[Endpoint]
     login: Login
     master: str | None = None  # What Sentinels call the server; then the addresses are theirs.
     watch: Login = Login()  # Who we say we are to them.
@@ -47,16 +47,16 @@ class Place(NamedTuple):
 
 def make_store(url: str, namespace: str, clock: Clock | None, timeout: float = TIMEOUT) -> RedisStore:
     """Make the store that an address names. Raises ``ConfigError``."""
-    place = read_place(url)
+    place = read_redis_address(url)
     prefix = _prefix(place.options["prefix"])
-    guide: Guide
+    guide: Discovery
     if place.master is not None:
         guide = Sentinel(place.addresses, place.master, place.watch)
     elif place.cluster:
         slot = crc_hqx(f"{prefix}:{namespace}".encode(), 0) % SLOTS  # What servers make of a key's hash tag.
         guide = Cluster(place.addresses, slot, place.login)
     else:
-        guide = Fixed(place.addresses[0])
+        guide = SingleServer(place.addresses[0])
     return RedisStore(
         guide,
         place.login,
@@ -71,12 +71,12 @@ def make_store(url: str, namespace: str, clock: Clock | None, timeout: float = T
     )
 
 
-def _transport(place: Place) -> Transport:
+def _transport(place: RedisAddress) -> Transport:
     hosts = [address.path or address.host for address in place.addresses]
     return transport_to(hosts, encrypted=place.login.tls is not None, verified=place.options["insecure"] != "1")
 
 
-def read_place(url: str) -> Place:
+def read_redis_address(url: str) -> RedisAddress:
     """Read an address.
 
     ``redis://user:password@host:port/db``, ``rediss://`` for TLS, ``valkey://`` for either, ``unix:///path/to/socket``,
@@ -93,7 +93,7 @@ def read_place(url: str) -> Place:
     tls = _tls(options) if scheme.startswith(("rediss", "valkeys")) else None
     login = Login(unquote(name) or None, unquote(password) or None, database, tls)
     if scheme == "unix":
-        return Place([Address(path=unquote(place))], login, shown=f"unix://{place}", options=options)
+        return RedisAddress([Endpoint(path=unquote(place))], login, shown=f"unix://{place}", options=options)
     hosts, _, path = place.partition("/")
     path = unquote(path)
     shown = f"{scheme}://{place}"
@@ -101,17 +101,17 @@ def read_place(url: str) -> Place:
         if not path:
             raise ConfigError("a Sentinel's address ends with its master's name: redis+sentinel://host,host/master")
         watch = Login(options["sentinel_username"] or None, options["sentinel_password"] or None, 0, tls)
-        return Place(_addresses(hosts, 26379), login, path, watch, shown=shown, options=options)
+        return RedisAddress(_addresses(hosts, 26379), login, path, watch, shown=shown, options=options)
     if scheme.endswith("+cluster"):
         if database or path.strip("/") not in ("", "0"):
             raise ConfigError("a cluster has one database, 0")
-        return Place(_addresses(hosts, 6379), login, cluster=True, shown=shown, options=options)
+        return RedisAddress(_addresses(hosts, 6379), login, cluster=True, shown=shown, options=options)
     addresses = _addresses(hosts, 6379)
     if len(addresses) > 1:
         raise ConfigError("several hosts: write redis+sentinel://host,host/master or redis+cluster://host,host")
     if path:
         login = login._replace(database=_number(path, "the database"))
-    return Place(addresses, login, shown=shown, options=options)
+    return RedisAddress(addresses, login, shown=shown, options=options)
 
 
 def _read_options(query: str) -> dict[str, str]:
@@ -123,7 +123,7 @@ def _read_options(query: str) -> dict[str, str]:
     return options
 
 
-def _addresses(hosts: str, port: int) -> Sequence[Address]:
+def _addresses(hosts: str, port: int) -> Sequence[Endpoint]:
     found = []
     for host in hosts.split(","):
         name, colon, number = host.rpartition(":")
@@ -131,7 +131,7 @@ def _addresses(hosts: str, port: int) -> Sequence[Address]:
             name, number = host, str(port)
         if not number.isdecimal():  # It may be a password whose host was forgotten.
             raise ConfigError("store address: what follows the host's colon is a port, so a number")
-        found.append(Address(name.strip("[]") or "localhost", int(number)))
+        found.append(Endpoint(name.strip("[]") or "localhost", int(number)))
     return found
 
 

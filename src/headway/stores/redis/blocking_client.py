@@ -16,8 +16,8 @@ from typing import Any, NoReturn
 import hiredis
 
 from headway.core.errors import StoreError, StoreUnavailable
-from headway.stores.redis.address import Place
-from headway.stores.redis.connection import Address, Login, pack
+from headway.stores.redis.address import RedisAddress
+from headway.stores.redis.connection import Endpoint, Login, pack
 from headway.stores.redis.library import Library
 from headway.stores.redis.sockets import MORE, new_reader, plug_in, read_reply
 
@@ -36,7 +36,7 @@ Word = bytes | str | int
 Words = Sequence[Word]
 
 
-class BlockingLink:
+class BlockingClient:
     """Calls functions of a library, whichever server holds it now.
 
     ``call`` waits for its reply. ``tell`` only sends: its reply is read later, and it is sent again if the connection
@@ -46,7 +46,7 @@ class BlockingLink:
     that were told and refused, or given up.
     """
 
-    def __init__(self, place: Place, library: Library, probe: str, failed: Callable[[str, int], None]) -> None:
+    def __init__(self, place: RedisAddress, library: Library, probe: str, failed: Callable[[str, int], None]) -> None:
         self._place = place
         self._library = library
         self._probe = probe
@@ -59,7 +59,7 @@ class BlockingLink:
         self._late: dict[object, Words] = {}  # What is to be told once it has lingered, by its name,
         self._late_call = "", ""  # and the function that is called for it, with its key.
         self._retry_at = 0.0
-        self._address: Address | None = None
+        self._address: Endpoint | None = None
         self._found_at = 0.0  # When the Sentinels were last asked where the master is, on the monotonic clock.
         self._lingering = threading.Event()
         self._lingerer: threading.Thread | None = None
@@ -294,7 +294,7 @@ class BlockingLink:
             if self._find() != self._address:
                 self._leave()
 
-    def _find(self) -> Address:
+    def _find(self) -> Endpoint:
         place = self._place
         if place.master is None:
             return place.addresses[0]
@@ -306,7 +306,7 @@ class BlockingLink:
                 trouble = problem
                 continue
             if found is not None:
-                return Address(found[0].decode(), int(found[1]))
+                return Endpoint(found[0].decode(), int(found[1]))
         raise ConnectionError(f"no Sentinel knows the master {place.master!r}: {trouble or 'it is watched by none'}")
 
     def _plugged(self) -> socket.socket:
@@ -331,7 +331,7 @@ class BlockingLink:
             self._pid = os.getpid()
 
 
-def _ask_once(address: Address, login: Login, *words: str) -> Any:
+def _ask_once(address: Endpoint, login: Login, *words: str) -> Any:
     """Ask a server that only knows the way. Raises ``OSError``, ``hiredis.ReplyError``."""
     commands: list[tuple[Word, ...]] = [words]
     if login.password is not None:

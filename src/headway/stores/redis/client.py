@@ -17,7 +17,7 @@ from headway.core.errors import StoreBusy, StoreError, StoreFull, StoreUnavailab
 from headway.core.log_event import LogEvent
 from headway.stores import base
 from headway.stores.base import AWAY_WITHIN, TIMEOUT
-from headway.stores.redis.connection import CONNECT_TIMEOUT, Address, Connection, Hear, Login, Unanswered
+from headway.stores.redis.connection import CONNECT_TIMEOUT, Endpoint, Hear, Login, RedisConnection, Unanswered
 from headway.stores.redis.library import library
 
 log = logging.getLogger("headway.redis")
@@ -38,16 +38,16 @@ _REFUSED = ("NOAUTH", "WRONGPASS", "NOPERM")
 Words = Sequence[bytes | str | int]
 
 
-class Guide(Protocol):
+class Discovery(Protocol):
     """Knows where the server is that may be written to."""
 
     replaceable: bool  # Whether another server may take its place.
 
-    async def find(self) -> Address:
+    async def find(self) -> Endpoint:
         """Give its address. Raises ``OSError``."""
         ...
 
-    def moved(self, address: Address) -> None:
+    def moved(self, address: Endpoint) -> None:
         """A server said that another one holds the namespace."""
         ...
 
@@ -55,7 +55,7 @@ class Guide(Protocol):
         """Give what a call of a function declares: how many keys, and which."""
         ...
 
-    def refused(self, address: Address) -> None:
+    def refused(self, address: Endpoint) -> None:
         """Take note that a server which was found does not serve."""
         ...
 
@@ -79,50 +79,50 @@ class Follower(Protocol):
         """Send again: the server was not replaced."""
         ...
 
-    def switch(self, address: Address) -> None:
+    def switch(self, address: Endpoint) -> None:
         """Leave every server but this one, and send again."""
         ...
 
 
-class _Settled:
+class _StaticDiscovery:
     """What a guide has to say whose server is not replaced by another while connections to it stand."""
 
-    def refused(self, address: Address) -> None: ...
+    def refused(self, address: Endpoint) -> None: ...
 
     def join(self, follower: Follower) -> None: ...
 
     async def leave(self, follower: Follower) -> None: ...
 
 
-class Fixed(_Settled):
+class SingleServer(_StaticDiscovery):
     """One server, always the same."""
 
     replaceable = False
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Endpoint) -> None:
         self._address = address
 
-    async def find(self) -> Address:
+    async def find(self) -> Endpoint:
         return self._address
 
-    def moved(self, address: Address) -> None:
+    def moved(self, address: Endpoint) -> None:
         raise StoreError(f"{self._address} is a node of a cluster; write redis+cluster://{self._address}")
 
     def keys(self, key: str) -> Words:
         return 1, key
 
 
-class Cluster(_Settled):
+class Cluster(_StaticDiscovery):
     """The node that holds a slot, as told by any node that was ever heard of."""
 
     replaceable = True
 
-    def __init__(self, seeds: Sequence[Address], slot: int, login: Login) -> None:
+    def __init__(self, seeds: Sequence[Endpoint], slot: int, login: Login) -> None:
         self._nodes = list(seeds)
         self._slot = slot
         self._login = login._replace(database=0)
 
-    async def find(self) -> Address:
+    async def find(self) -> Endpoint:
         problem: Exception | None = None
         for node in self._nodes:
             try:
@@ -141,7 +141,7 @@ class Cluster(_Settled):
             problem = ConnectionError(f"it knows no node that holds slot {self._slot}")
         raise ConnectionError(f"no node of the cluster helps: {problem}")
 
-    def moved(self, address: Address) -> None:
+    def moved(self, address: Endpoint) -> None:
         self._nodes = _first(address, self._nodes)
 
     def keys(self, key: str) -> Words:
@@ -151,15 +151,15 @@ class Cluster(_Settled):
         return 2, key, f"{key}.never"
 
 
-class Link:
+class RedisClient:
     """Calls functions on the server, whichever it is now. Belongs to one loop."""
 
     def __init__(
         self,
-        guide: Guide,
+        guide: Discovery,
         login: Login,
         hear: Hear,
-        joined: Callable[[Connection], None],
+        joined: Callable[[RedisConnection], None],
         timeout: float = TIMEOUT,
     ) -> None:
         self._timeout = timeout
@@ -168,15 +168,15 @@ class Link:
         self._login = login
         self._hear = hear
         self._joined = joined
-        self._connection: Connection | None = None
-        self._connecting: asyncio.Task[Connection] | None = None
+        self._connection: RedisConnection | None = None
+        self._connecting: asyncio.Task[RedisConnection] | None = None
         self._closed = False
         self._steady = asyncio.Event()  # Cleared while the server is being replaced: then nothing is sent.
         self._steady.set()
         self.lost: Callable[[], None] = lambda: None
 
     @property
-    def connection(self) -> Connection | None:
+    def connection(self) -> RedisConnection | None:
         """The connection, if there is one now and it may be written to."""
         made = self._connection
         return made if made is not None and made.open_ and self._steady.is_set() else None
@@ -198,7 +198,7 @@ class Link:
     def go_on(self) -> None:
         self._steady.set()
 
-    def switch(self, address: Address) -> None:
+    def switch(self, address: Endpoint) -> None:
         if self._connection is not None and self._connection.address != address:
             log.warning(LogEvent("store.switched", before=str(self._connection.address), now=str(address)))
             self._leave()
@@ -254,12 +254,12 @@ class Link:
         patience = min(self._timeout, PATIENCE)
         return min(patience, AWAY_WITHIN) if now - self._gave_up < patience else patience
 
-    async def _answer(self, connection: Connection, words: Words, then: Sequence[Words] = ()) -> Any:
+    async def _answer(self, connection: RedisConnection, words: Words, then: Sequence[Words] = ()) -> Any:
         if then:
             return await asyncio.gather(*(connection.send(*each) for each in (words, *then)))
         return await connection.send(*words)
 
-    async def connect(self) -> Connection:
+    async def connect(self) -> RedisConnection:
         """Give the connection; make one if there is none. Callers that come meanwhile wait for the same one."""
         await self._be_steady()
         if self._connection is not None and self._connection.open_:
@@ -294,16 +294,16 @@ class Link:
             except TimeoutError:
                 raise ConnectionError("a Sentinel is replacing the master") from None
 
-    def _connected(self, task: asyncio.Task[Connection]) -> None:
+    def _connected(self, task: asyncio.Task[RedisConnection]) -> None:
         self._connecting = None
         if not task.cancelled():
             task.exception()  # Seen: whoever waited for it was told.
 
-    async def _connect(self) -> Connection:
+    async def _connect(self) -> RedisConnection:
         self._guide.join(self)
         address = await self._guide.find()
         try:
-            made = await Connection.open(address, self._login, self._hear, self._left)
+            made = await RedisConnection.open(address, self._login, self._hear, self._left)
         except ssl.SSLCertVerificationError as problem:
             raise StoreError(
                 f"{address} shows a certificate we do not trust; name its maker with ?ca=: {problem}"
@@ -326,7 +326,7 @@ class Link:
         self._joined(made)
         return made
 
-    def _left(self, connection: Connection) -> None:
+    def _left(self, connection: RedisConnection) -> None:
         if connection is self._connection:
             self._connection = None
             if not self._closed:
@@ -350,7 +350,7 @@ class Link:
             return True
         if said.startswith("MOVED"):
             host, _, port = said.split()[2].rpartition(":")
-            self._guide.moved(Address(host or (self._connection.address.host if self._connection else ""), int(port)))
+            self._guide.moved(Endpoint(host or (self._connection.address.host if self._connection else ""), int(port)))
             self._leave()
             return False
         if said.startswith(_ELSEWHERE):
@@ -386,11 +386,11 @@ def _is_refusal(problem: Exception) -> bool:
     return isinstance(problem, ConnectionRefusedError) or f"[Errno {errno.ECONNREFUSED}]" in str(problem)
 
 
-async def ask_once(address: Address, login: Login, *words: str) -> Any:
+async def ask_once(address: Endpoint, login: Login, *words: str) -> Any:
     """Ask a server that only knows the way. Raises ``OSError``, ``hiredis.ReplyError``."""
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT):
-            connection = await Connection.open(address, login, _deaf, _unmourned)
+            connection = await RedisConnection.open(address, login, _deaf, _unmourned)
             try:
                 return await connection.send(*words)
             finally:
@@ -400,17 +400,17 @@ async def ask_once(address: Address, login: Login, *words: str) -> Any:
         raise ConnectionError(f"{address} did not answer within {CONNECT_TIMEOUT:g} s") from problem
 
 
-def _node(said: Sequence[Any], teller: Address) -> Address:
+def _node(said: Sequence[Any], teller: Endpoint) -> Endpoint:
     """Read a node's address; one that does not know its own host is where we found it."""
     host, port = said[:2]
-    return Address(host.decode() if host else teller.host, int(port))
+    return Endpoint(host.decode() if host else teller.host, int(port))
 
 
-def _first(address: Address, addresses: Iterable[Address]) -> list[Address]:
+def _first(address: Endpoint, addresses: Iterable[Endpoint]) -> list[Endpoint]:
     return [address, *(each for each in addresses if each != address)]
 
 
 def _deaf(_channel: bytes, _text: bytes) -> None: ...
 
 
-def _unmourned(_connection: Connection) -> None: ...
+def _unmourned(_connection: RedisConnection) -> None: ...

@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 import msgspec
 
 from headway.core.errors import JobError, PayloadError
-from headway.core.job import Attempt, ClassKey, Job, JobId, NewJob, RetryRule, State
+from headway.core.job import Attempt, ClassKey, JobId, JobRecord, NewJob, RetryRule, State
 from headway.core.lease import Lease, Report
 from headway.core.policy.document import Ladder
 from headway.core.policy.ladder import budget_of
 from headway.core.policy.retry import heed_cancel
-from headway.core.worker import Worker, WorkerState
+from headway.core.worker import WorkerInfo, WorkerState
 from headway.stores.base import Progress
 from headway.stores.redis.layout import (
     ATTEMPT,
@@ -138,7 +138,7 @@ def pack_jobs(jobs: Sequence[NewJob]) -> list[bytes | str | int]:
     kinds: dict[bytes, int] = {}
     places: list[int] = []
     packed: list[bytes] = []
-    rest, terms, kind = None, _Terms(0, b"", b"", b""), 0
+    rest, terms, kind = None, _JobFields(0, b"", b"", b""), 0
     task, name = "", b""
     for job in jobs:
         if job[3:] != rest:  # Of a batch that one call made, all jobs have it in common, and it is read once.
@@ -168,7 +168,7 @@ def pack_posted(packed: Sequence[bytes | str | int]) -> bytes | None:
     return _SHORT.pack(len(kind)) + kind + record
 
 
-class _Terms(NamedTuple):
+class _JobFields(NamedTuple):
     """What a record says of a job besides its id, task and payload."""
 
     flags: int
@@ -177,7 +177,7 @@ class _Terms(NamedTuple):
     body: bytes
 
 
-def _terms(job: NewJob) -> _Terms:
+def _terms(job: NewJob) -> _JobFields:
     flags = 0
     extras = b""
     if job.tenant is not None:
@@ -198,10 +198,10 @@ def _terms(job: NewJob) -> _Terms:
         flags, extras = flags | JobFlag.TRACE, extras + _text(job.trace_id)
     if not job.persist:
         flags |= JobFlag.TRANSIENT
-    return _Terms(flags, class_text(job.class_key), extras, _body(job.max_retries, job.timeout_ms, job.retry))
+    return _JobFields(flags, class_text(job.class_key), extras, _body(job.max_retries, job.timeout_ms, job.retry))
 
 
-class Fixed(NamedTuple):
+class StaticFields(NamedTuple):
     """What never changes about a job."""
 
     submitted_at: int
@@ -253,7 +253,7 @@ class _Cursor:
         return int(self.record[self.at - 15 : self.at])
 
 
-def read_record(record: bytes) -> Fixed:
+def read_record(record: bytes) -> StaticFields:
     submitted, _, flags, id_length = JOB.unpack(record)
     stop = JOB.size + id_length
     submitted_at = int(submitted)
@@ -283,13 +283,13 @@ def read_record(record: bytes) -> Fixed:
         start = cursor.at
     max_retries, timeout_ms, retry = _known_body(record[start:tail])
     name, payload = read_text(record, tail)
-    return Fixed(
+    return StaticFields(
         submitted_at, job_id, _known_name(name), record[payload:], max_retries, timeout_ms, retry,
         tenant, trace_id, limits, expires_at, unique_key, idempotency_key,
     )  # fmt: skip
 
 
-def try_record(record: bytes) -> tuple[Fixed, str | None]:
+def try_record(record: bytes) -> tuple[StaticFields, str | None]:
     """Read a record as far as it goes, or say why it cannot be read."""
     try:
         return read_record(record), None
@@ -297,9 +297,8 @@ def try_record(record: bytes) -> tuple[Fixed, str | None]:
         stop = JOB.size + (record[JOB.at("id_length")] if len(record) >= JOB.size else 0)
         job_id = JobId(record[JOB.size : stop].decode(errors="replace"))
         submitted_at = read_or(0, lambda: int(record[JOB["submitted"]]))
-        return Fixed(submitted_at, job_id, "", record, 0, 0, None, None, None, (), None, None, None), why_unreadable(
-            problem
-        )  # fmt: skip
+        unreadable = StaticFields(submitted_at, job_id, "", record, 0, 0, None, None, None, (), None, None, None)
+        return unreadable, why_unreadable(problem)
 
 
 def _texts(raw: bytes) -> tuple[str, ...]:
@@ -312,7 +311,7 @@ def _texts(raw: bytes) -> tuple[str, ...]:
 # ---------------------------------------------------------------------- leases
 
 
-class Held(NamedTuple):
+class LeaseRecord(NamedTuple):
     """A lease's record, read."""
 
     token: bytes
@@ -329,15 +328,15 @@ class Held(NamedTuple):
     held: tuple[str, ...]
 
 
-def try_held(record: bytes) -> tuple[Held, str | None]:
+def try_held(record: bytes) -> tuple[LeaseRecord, str | None]:
     """Read a lease's record as far as it goes, or say why it cannot be read."""
     try:
         return read_held(record), None
     except DAMAGE as problem:
-        return Held(record[LEASE["token"]], 0, 0, 0, 0, 0, 0, "", None, None, 0, ()), why_unreadable(problem)
+        return LeaseRecord(record[LEASE["token"]], 0, 0, 0, 0, 0, 0, "", None, None, 0, ()), why_unreadable(problem)
 
 
-def read_held(record: bytes) -> Held:
+def read_held(record: bytes) -> LeaseRecord:
     token, epoch, attempts, crashes, started, eligible, _, _, timeout, flags = LEASE.unpack(record)
     cursor = _Cursor(record, LEASE.size)
     worker_id = cursor.text()
@@ -350,13 +349,13 @@ def read_held(record: bytes) -> Held:
         assigned, parked_for = cursor.text() or None, cursor.text() or None
         parked_ms = int(cursor.raw() or 0)
         held = _texts(record[cursor.at :])
-    return Held(
+    return LeaseRecord(
         token, epoch, attempts, crashes, int(started), int(eligible), int.from_bytes(timeout, "big"), worker_id,
         assigned, parked_for, parked_ms, held,
     )  # fmt: skip
 
 
-class Given(NamedTuple):
+class LeasedJobs(NamedTuple):
     """Leases as an exchange gives them: records, their members in one text, those that are not fresh (index, lease),
     and the classes they are of (text, how many in a row).
     """
@@ -368,7 +367,7 @@ class Given(NamedTuple):
 
 
 def fresh_leases(
-    given: Given, token: bytes, worker_id: str, now_at: int, ladder: Ladder
+    given: LeasedJobs, token: bytes, worker_id: str, now_at: int, ladder: Ladder
 ) -> list[Lease]:  # fmt: skip
     """Read the leases that an exchange gave."""
     leases: list[Lease] = []
@@ -501,7 +500,7 @@ def pack_progress(progress: Sequence[Progress]) -> list[bytes | str | int]:
 # ---------------------------------------------------------------------- jobs
 
 
-def read_job(pieces: Sequence[bytes], now_at: int) -> Job:
+def read_job(pieces: Sequence[bytes], now_at: int) -> JobRecord:
     """Put a job together from all there is of it; of one that is damaged, as far as it can be read."""
     name, record, letter, where, tries, due, parked, cancel, progress, kind = pieces
     fixed, unreadable = try_record(record)
@@ -537,7 +536,7 @@ def read_job(pieces: Sequence[bytes], now_at: int) -> Job:
         unreadable = unreadable or why_unreadable(problem)
     if unreadable is not None and parts["error"] is None:
         parts["error"] = JobError("UnreadableJob", unreadable, retriable=False)
-    return Job(
+    return JobRecord(
         job_id=fixed.job_id,
         seq=int(name) - BASE,
         task=fixed.task,
@@ -561,7 +560,7 @@ def read_job(pieces: Sequence[bytes], now_at: int) -> Job:
     )
 
 
-def _back(record: bytes, fixed: Fixed) -> dict[str, Any]:
+def _back(record: bytes, fixed: StaticFields) -> dict[str, Any]:
     _, epoch, attempts, crashes, eligible, _, _, _, timeout, _ = REQUEUE.unpack(record)
     error, reason = _read_back(record[REQUEUE["blob"]]) if len(record) > REQUEUE.size else (None, None)
     return {
@@ -575,7 +574,7 @@ def _back(record: bytes, fixed: Fixed) -> dict[str, Any]:
     }
 
 
-def _run(record: bytes, fixed: Fixed) -> dict[str, Any]:
+def _run(record: bytes, fixed: StaticFields) -> dict[str, Any]:
     held = read_held(record)
     return {
         "epoch": held.epoch,
@@ -590,7 +589,7 @@ def _run(record: bytes, fixed: Fixed) -> dict[str, Any]:
     }
 
 
-def _ended(record: bytes, fixed: Fixed) -> tuple[dict[str, Any], bool]:
+def _ended(record: bytes, fixed: StaticFields) -> tuple[dict[str, Any], bool]:
     """Read an ending; tells also whether the job no longer expired."""
     _, finished, kind, length = OUTCOME.unpack(record)
     stop = OUTCOME.size + length
@@ -634,17 +633,17 @@ def _history(tries: bytes) -> tuple[Attempt, ...]:
 # ---------------------------------------------------------------------- workers
 
 
-def pack_worker(worker: Worker) -> bytes:
+def pack_worker(worker: WorkerInfo) -> bytes:
     return _pack(
         (worker.worker_id, worker.host, worker.pid, worker.slots, worker.reserved, worker.offers, worker.version,
          worker.protocol)
     )  # fmt: skip
 
 
-def read_worker(row: Sequence[bytes], now_at: int) -> Worker:
+def read_worker(row: Sequence[bytes], now_at: int) -> WorkerInfo:
     blob, state, started_at, heartbeat_at, lease_ends_at, running = row
     worker_id, host, pid, slots, reserved, offers, version, protocol = _read_worker(blob)
-    return Worker(
+    return WorkerInfo(
         worker_id=worker_id,
         host=host,
         pid=pid,

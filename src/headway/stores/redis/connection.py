@@ -19,7 +19,7 @@ _CONFIRMED = (b"subscribe", b"unsubscribe")  # Messages that are replies.
 _KEEPALIVE = (("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 3), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 14_000))
 
 
-class Address(NamedTuple):
+class Endpoint(NamedTuple):
     """Where a server listens: a host and port, or the path of a socket."""
 
     host: str = "localhost"
@@ -47,10 +47,10 @@ pack: Callable[[tuple[bytes | str | int, ...]], bytes] = hiredis.pack_command  #
 Hear = Callable[[bytes, bytes], None]
 
 
-class Connection(asyncio.Protocol):
+class RedisConnection(asyncio.Protocol):
     """Speaks RESP3. ``hear`` gets the channel and text of each message that others publish."""
 
-    def __init__(self, address: Address, hear: Hear, lost: Callable[[Connection], None]) -> None:
+    def __init__(self, address: Endpoint, hear: Hear, lost: Callable[[RedisConnection], None]) -> None:
         self.address = address
         self.role, self.version = "", ""  # As the server says.
         self._hear = hear
@@ -66,12 +66,12 @@ class Connection(asyncio.Protocol):
 
     @classmethod
     async def open(
-        cls, address: Address, login: Login, hear: Hear, lost: Callable[[Connection], None]
-    ) -> Connection:  # fmt: skip
+        cls, address: Endpoint, login: Login, hear: Hear, lost: Callable[[RedisConnection], None]
+    ) -> RedisConnection:  # fmt: skip
         """Connect and log in. Raises ``OSError``, ``hiredis.ReplyError``."""
         loop = asyncio.get_running_loop()
 
-        def make() -> Connection:
+        def make() -> RedisConnection:
             return cls(address, hear, lost)
 
         try:

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from headway.stores.redis.connection import Address, pack
-from headway.stores.redis.thread_client import Shortcut
+from headway.stores.redis.connection import Endpoint, pack
+from headway.stores.redis.thread_client import ThreadClient
 
 LENGTH_MAX = 200  # Jobs in it after which the next one goes by a call, which takes them in.
 
 
-class Inbox:
+class DeferredSubmits:
     """To post a job costs the server half as much as a call.
 
     ``open``: nobody waits for jobs or watches them, as the server said last. Whoever does would not notice a post.
     """
 
-    def __init__(self, prefix: str, shortcut: Shortcut) -> None:
+    def __init__(self, prefix: str, shortcut: ThreadClient) -> None:
         self.key = f"{prefix}in"
         self.open = False
         self._shortcut = shortcut
         looks = ("EXISTS", f"{prefix}wait", f"{prefix}watched"), ("XLEN", self.key)
         self._looks = b"".join(map(pack, looks))
 
-    def post(self, address: Address, posted: bytes, now: str | int) -> bool | None:
+    def post(self, address: Endpoint, posted: bytes, now: str | int) -> bool | None:
         """Leave a job, at a moment or by the server's clock. None: it is not known whether it is there.
 
         True: somebody waits after all, so a call has to follow.

@@ -10,14 +10,14 @@ import time
 from typing import NamedTuple
 
 from headway.core.worker import WorkerState
-from headway.stores.base import Exchange, Exchanged
-from headway.stores.redis.codec import Given
+from headway.stores.base import Exchange, ExchangeReply
+from headway.stores.redis.codec import LeasedJobs
 from headway.stores.redis.layout import DIRECT_LEASE, LEASE, LeaseFlag, read_text
 
 _DOUBT = 1.0  # Seconds by which the server's clock and ours may have gone apart since the claim.
 
 
-class OpenClaim:
+class ParkedClaim:
     """A claim, when it was made by our clock and by the server's, and what the server has answered since."""
 
     __slots__ = ("asked", "asked_at", "claim_id", "message")
@@ -28,34 +28,34 @@ class OpenClaim:
         self.message = b""
 
 
-class Handed(NamedTuple):
+class DirectLease(NamedTuple):
     """What the server has leased to an open claim, and when."""
 
     claim_id: bytes
     now_at: int
-    given: Given
+    given: LeasedJobs
 
 
-class OpenClaims:
+class ParkedClaims:
     """Those of the workers of one process."""
 
     def __init__(self) -> None:
-        self._open: dict[str, OpenClaim] = {}
+        self._open: dict[str, ParkedClaim] = {}
 
     def any_of(self, worker_id: str | None) -> bool:
         return worker_id in self._open
 
-    def claim(self, request: Exchange) -> OpenClaim:
+    def claim(self, request: Exchange) -> ParkedClaim:
         """Give the claim that an exchange makes: the one its worker has left open, or a new one."""
         worker_id = request.worker_id or ""
         claim = self._open.get(worker_id)
         if claim is None:
-            claim = OpenClaim(request.claim_id)
+            claim = ParkedClaim(request.claim_id)
             if request.handover:  # The message may be here before anybody reads the reply.
                 self._open[worker_id] = claim
         return claim
 
-    def answered(self, request: Exchange, answer: Exchanged, asked: float) -> None:
+    def answered(self, request: Exchange, answer: ExchangeReply, asked: float) -> None:
         """Keep a claim open that has brought nothing; ``asked`` is when that was sent."""
         worker_id = request.worker_id or ""
         claim = self._open.get(worker_id)
@@ -71,7 +71,7 @@ class OpenClaims:
         if (claim := self._open.get(worker_id)) is not None:
             claim.message = message
 
-    def take(self, worker_id: str, younger_ms: int) -> Handed | None:
+    def take(self, worker_id: str, younger_ms: int) -> DirectLease | None:
         """Close a worker's claim with what it has brought; None if that is for an exchange to tell."""
         claim = self._open.get(worker_id)
         if claim is None or not claim.message:
@@ -89,4 +89,6 @@ class OpenClaims:
         ):
             return None
         del self._open[worker_id]
-        return Handed(claim_id, now_at, Given([message[at:]], member, [b"0", held] if held else [], [kind, b"1"]))
+        return DirectLease(
+            claim_id, now_at, LeasedJobs([message[at:]], member, [b"0", held] if held else [], [kind, b"1"])
+        )

@@ -7,12 +7,12 @@ from typing import Any
 import msgspec
 
 from headway.core.policy.document import TENANT, LimitRule
-from headway.core.policy.enforced import Rules, counter_name
+from headway.core.policy.enforced import EnforcedRules, counter_name
 
 _encode = msgspec.json.Encoder().encode
 
 
-def compile_rules(rules: Rules) -> bytes:
+def compile_rules(rules: EnforcedRules) -> bytes:
     """Write rules for ``caps.lua``."""
     reserve = rules.pool_reserve
     return _encode(

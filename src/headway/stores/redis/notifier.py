@@ -12,9 +12,9 @@ import hiredis
 
 from headway.core.job import JobId
 from headway.core.log_event import LogEvent
-from headway.stores.base import WATCHER
-from headway.stores.notifications import LocalEar
-from headway.stores.redis.connection import Connection
+from headway.stores.base import JOB_CHANNEL
+from headway.stores.notifications import LocalSubscription
+from headway.stores.redis.connection import RedisConnection
 
 log = logging.getLogger("headway.redis")
 
@@ -24,34 +24,34 @@ _WATCH = b"}:watch"
 _AGAIN = (0.1, 0.3, 1.0, 2.0)  # Seconds between tries to connect again.
 
 
-class Bell:
+class RedisNotifier:
     """The ears of one store. After a lost connection all of them are told to look at everything."""
 
     def __init__(
-        self, prefix: str, reconnect: Callable[[], Awaitable[Connection]], handed: Callable[[str, bytes], None]
+        self, prefix: str, reconnect: Callable[[], Awaitable[RedisConnection]], handed: Callable[[str, bytes], None]
     ) -> None:
         self._prefix = prefix
-        self._ear = f"{prefix}ear:".encode()  # What the channels of workers begin with.
-        self._ears: dict[bytes, list[LocalEar]] = {}
-        self._connection: Connection | None = None
+        self._subscription = f"{prefix}ear:".encode()  # What the channels of workers begin with.
+        self._subscriptions: dict[bytes, list[LocalSubscription]] = {}
+        self._connection: RedisConnection | None = None
         self._reconnect = reconnect
         self._handed = handed
         self._chores: set[asyncio.Task[None]] = set()
         self._watching: asyncio.Task[None] | None = None
         self._was_joined = False
 
-    def listen(self, name: str) -> LocalEar:
-        watches = name.startswith(WATCHER)
+    def subscribe(self, name: str) -> LocalSubscription:
+        watches = name.startswith(JOB_CHANNEL)
         channel = f"{self._prefix}{'watch' if watches else f'ear:{name}'}".encode()
-        ear = LocalEar(lambda closed: self._forget(channel, closed))
-        ears = self._ears.setdefault(channel, [])
-        ears.append(ear)
-        if len(ears) == 1:
+        subscription = LocalSubscription(lambda closed: self._forget(channel, closed))
+        subscriptions = self._subscriptions.setdefault(channel, [])
+        subscriptions.append(subscription)
+        if len(subscriptions) == 1:
             self._subscribe(channel)
         if watches and self._watching is None:
             self._say_watched()
             self._watching = self._start(self._keep_watching())
-        return ear
+        return subscription
 
     def hear(self, channel: bytes, text: bytes) -> None:
         """A message has come."""
@@ -59,27 +59,27 @@ class Bell:
         if text and channel.endswith(_WATCH):
             job_ids = [JobId(job_id.decode()) for job_id in text.split(b"\n")]
         elif text:
-            self._handed(channel[len(self._ear) :].decode(), text)
-        for ear in self._ears.get(channel, ()):
-            ear.ring(job_ids)
+            self._handed(channel[len(self._subscription) :].decode(), text)
+        for subscription in self._subscriptions.get(channel, ()):
+            subscription.notify(job_ids)
 
-    def joined(self, connection: Connection) -> None:
+    def joined(self, connection: RedisConnection) -> None:
         """A connection was made: hear all channels on it. What was said before is lost, so look."""
         self._connection = connection
-        for channel in self._ears:
+        for channel in self._subscriptions:
             self._subscribe(channel)
         if self._watching is not None:
             self._say_watched()
         if self._was_joined:
-            for ears in self._ears.values():
-                for ear in ears:
-                    ear.ring()
+            for subscriptions in self._subscriptions.values():
+                for subscription in subscriptions:
+                    subscription.notify()
         self._was_joined = True
 
     def lost(self) -> None:
         """The connection is gone: whoever only listens needs another one."""
         self._connection = None
-        if self._ears:
+        if self._subscriptions:
             self._start(self._join_again())
 
     async def close(self) -> None:
@@ -90,7 +90,7 @@ class Bell:
 
     async def _join_again(self) -> None:
         tries = 0
-        while self._ears and self._connection is None:
+        while self._subscriptions and self._connection is None:
             await asyncio.sleep(_AGAIN[min(tries, len(_AGAIN) - 1)])
             tries += 1
             with contextlib.suppress(Exception):
@@ -99,11 +99,11 @@ class Bell:
     def _subscribe(self, channel: bytes) -> None:
         if self._connection is not None:
             self._connection.send("SUBSCRIBE", channel).add_done_callback(_complain)
-        elif self._was_joined and len(self._ears) == 1:  # Nobody waited for another connection until now.
+        elif self._was_joined and len(self._subscriptions) == 1:  # Nobody waited for another connection until now.
             self._start(self._join_again())
 
     async def _keep_watching(self) -> None:
-        while any(channel.endswith(_WATCH) for channel in self._ears):
+        while any(channel.endswith(_WATCH) for channel in self._subscriptions):
             await asyncio.sleep(_REFRESH)
             self._say_watched()
         self._watching = None
@@ -113,11 +113,11 @@ class Bell:
             reply = self._connection.send("SET", f"{self._prefix}watched", "1", "PX", WATCHED_MS)
             reply.add_done_callback(_seen)
 
-    def _forget(self, channel: bytes, ear: LocalEar) -> None:
-        ears = self._ears.get(channel, [])
-        if ear in ears:
-            ears.remove(ear)
-        if not ears and self._ears.pop(channel, None) is not None and self._connection is not None:
+    def _forget(self, channel: bytes, subscription: LocalSubscription) -> None:
+        subscriptions = self._subscriptions.get(channel, [])
+        if subscription in subscriptions:
+            subscriptions.remove(subscription)
+        if not subscriptions and self._subscriptions.pop(channel, None) is not None and self._connection is not None:
             self._connection.send("UNSUBSCRIBE", channel).add_done_callback(_seen)
 
     def _start(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:

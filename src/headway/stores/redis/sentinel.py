@@ -19,7 +19,7 @@ import hiredis
 from headway.core.errors import StoreError
 from headway.core.log_event import LogEvent
 from headway.stores.redis.client import Follower, Words, ask_once
-from headway.stores.redis.connection import Address, Connection, Login
+from headway.stores.redis.connection import Endpoint, Login, RedisConnection
 
 log = logging.getLogger("headway.redis")
 
@@ -37,10 +37,10 @@ _ENDS = (
 )  # fmt: skip
 
 
-class Seen(NamedTuple):
+class SentinelView(NamedTuple):
     """The master as one Sentinel knows it."""
 
-    address: Address
+    address: Endpoint
     epoch: int  # Counts the failovers. A Sentinel with a lower number has not heard of the last one.
     failing_over: bool  # This Sentinel carries out a failover just now.
 
@@ -50,30 +50,30 @@ class Sentinel:
 
     replaceable = True
 
-    def __init__(self, sentinels: Sequence[Address], master: str, login: Login) -> None:
+    def __init__(self, sentinels: Sequence[Endpoint], master: str, login: Login) -> None:
         self._sentinels = list(sentinels)
         self._master = master
         self._login = login
         self._epoch = -1
-        self._promoted: Address | None = None  # Where the last failover led. Sentinels may still name the old master.
-        self._holding: dict[Address, float] = {}  # By Sentinel that carries out a failover: since when.
-        self._promoting: set[Address] = set()  # Sentinels that have promoted a server and go on to its replicas.
+        self._promoted: Endpoint | None = None  # Where the last failover led. Sentinels may still name the old master.
+        self._holding: dict[Endpoint, float] = {}  # By Sentinel that carries out a failover: since when.
+        self._promoting: set[Endpoint] = set()  # Sentinels that have promoted a server and go on to its replicas.
         self._followers: set[Follower] = set()
         self._watches: list[asyncio.Task[None]] = []
 
-    async def find(self) -> Address:
+    async def find(self) -> Endpoint:
         if self._promoted is not None:
             return self._promoted
         seen = await self._ask_all()
         self._epoch = max(self._epoch, seen.epoch)
         return seen.address
 
-    def refused(self, address: Address) -> None:
+    def refused(self, address: Endpoint) -> None:
         """Forget a promoted server that does not serve: the Sentinels may have chosen another one since."""
         if address == self._promoted:
             self._promoted = None
 
-    def moved(self, address: Address) -> None:
+    def moved(self, address: Endpoint) -> None:
         raise StoreError("the master is a node of a cluster; write redis+cluster://")
 
     def keys(self, key: str) -> Words:
@@ -96,10 +96,10 @@ class Sentinel:
 
     # ------------------------------------------------------------------ asking
 
-    async def _ask_all(self) -> Seen:
+    async def _ask_all(self) -> SentinelView:
         """Ask all Sentinels at once. Return the latest word as soon as most of them have answered."""
         asked = {asyncio.create_task(self._ask(sentinel)) for sentinel in self._sentinels}
-        found: list[Seen] = []
+        found: list[SentinelView] = []
         problem: BaseException | None = None
         pending = asked
         try:
@@ -119,7 +119,7 @@ class Sentinel:
             raise ConnectionError(f"no Sentinel knows the master {self._master!r}: {why}")
         return max(found, key=lambda seen: seen.epoch)
 
-    async def _ask(self, sentinel: Address) -> list[Seen]:
+    async def _ask(self, sentinel: Endpoint) -> list[SentinelView]:
         try:
             return [_read(await ask_once(sentinel, self._login, "SENTINEL", "MASTER", self._master))]
         except hiredis.ReplyError as problem:
@@ -129,12 +129,12 @@ class Sentinel:
 
     # ------------------------------------------------------------------ following
 
-    async def _watch(self, sentinel: Address) -> None:
+    async def _watch(self, sentinel: Endpoint) -> None:
         """Listen to one Sentinel until cancelled. Connects again when it is lost."""
         tries = 0
         while True:
             with contextlib.suppress(OSError, hiredis.ReplyError, TimeoutError):
-                connection = await Connection.open(
+                connection = await RedisConnection.open(
                     sentinel, self._login, lambda channel, text: self._hear(sentinel, channel, text), _ignore
                 )
                 tries = 0
@@ -146,7 +146,7 @@ class Sentinel:
             await asyncio.sleep(AGAIN[min(tries, len(AGAIN) - 1)])
             tries += 1
 
-    async def _listen(self, sentinel: Address, connection: Connection) -> None:
+    async def _listen(self, sentinel: Endpoint, connection: RedisConnection) -> None:
         for channel in (_BEGINS, _PROMOTED, _SWITCHED, *_ENDS):
             connection.send("SUBSCRIBE", channel).add_done_callback(_complain)
         while True:
@@ -163,11 +163,11 @@ class Sentinel:
                 self._ended(sentinel)
             await asyncio.sleep(LOOK_EVERY)
 
-    def _hear(self, sentinel: Address, channel: bytes, text: bytes) -> None:
+    def _hear(self, sentinel: Endpoint, channel: bytes, text: bytes) -> None:
         words = text.decode().split()
         if channel == _SWITCHED:
             if words[0] == self._master:
-                self._switched(Address(words[3], int(words[4])))
+                self._switched(Endpoint(words[3], int(words[4])))
         elif self._master not in (words[1], words[5:6] and words[5]):  # The name of another master.
             return
         elif channel == _BEGINS:
@@ -175,11 +175,11 @@ class Sentinel:
             self._begun(sentinel)
         elif channel == _PROMOTED:
             self._promoting.add(sentinel)
-            self._switched(Address(words[2], int(words[3])))
+            self._switched(Endpoint(words[2], int(words[3])))
         else:
             self._ended(sentinel)
 
-    def _begun(self, sentinel: Address) -> None:
+    def _begun(self, sentinel: Endpoint) -> None:
         since = self._holding.setdefault(sentinel, time.monotonic())
         if time.monotonic() - since > HOLD_MAX:
             self._release()
@@ -187,13 +187,13 @@ class Sentinel:
         for follower in self._followers:
             follower.hold()
 
-    def _switched(self, address: Address) -> None:
+    def _switched(self, address: Endpoint) -> None:
         self._promoted = address
         self._holding.clear()
         for follower in self._followers:
             follower.switch(address)
 
-    def _ended(self, sentinel: Address) -> None:
+    def _ended(self, sentinel: Endpoint) -> None:
         self._promoting.discard(sentinel)
         if self._holding.pop(sentinel, None) is not None and not self._holding:
             self._release()
@@ -203,15 +203,15 @@ class Sentinel:
             follower.go_on()
 
 
-def _read(said: Any) -> Seen:
+def _read(said: Any) -> SentinelView:
     """Read the reply to SENTINEL MASTER: a map, or a flat list from a server that speaks RESP2."""
     pairs = said if isinstance(said, dict) else dict(zip(said[::2], said[1::2], strict=True))
     flags = pairs[b"flags"].split(b",")
-    address = Address(pairs[b"ip"].decode(), int(pairs[b"port"]))
-    return Seen(address, int(pairs[b"config-epoch"]), b"failover_in_progress" in flags)
+    address = Endpoint(pairs[b"ip"].decode(), int(pairs[b"port"]))
+    return SentinelView(address, int(pairs[b"config-epoch"]), b"failover_in_progress" in flags)
 
 
-def _ignore(_connection: Connection) -> None: ...
+def _ignore(_connection: RedisConnection) -> None: ...
 
 
 def _complain(reply: asyncio.Future[object]) -> None:

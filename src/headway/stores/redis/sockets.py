@@ -7,13 +7,13 @@ from typing import Any
 
 import hiredis
 
-from headway.stores.redis.connection import Address, Login
+from headway.stores.redis.connection import Endpoint, Login
 
 TIMEOUT = 5.0
 MORE = object()  # What a reader gives while it has no whole reply.
 
 
-def plug_in(address: Address, login: Login, timeout: float = TIMEOUT) -> socket.socket:
+def plug_in(address: Endpoint, login: Login, timeout: float = TIMEOUT) -> socket.socket:
     """Connect. Raises ``OSError``; so does whatever waits for longer than ``timeout`` seconds afterwards."""
     if address.path is not None:
         plug = socket.socket(socket.AF_UNIX)

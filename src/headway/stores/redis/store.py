@@ -9,48 +9,56 @@ from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
-from headway.core.diagnostics import AHEAD_COUNTED, Executing, LimitView, Standing, Survey
+from headway.core.diagnostics import AHEAD_COUNTED, JobDiagnostics, LimitView, QueueDiagnostics, RunningJob
 from headway.core.errors import NotAStore, StoreError, StoreTooNew, StoreUnavailable
-from headway.core.job import ClassKey, Job, JobId, NewJob, State, Submitted
-from headway.core.lease import Answer, Lease
+from headway.core.job import ClassKey, JobId, JobRecord, NewJob, State, SubmitReply
+from headway.core.lease import Lease, ReportStatus
 from headway.core.policy.document import BUILT_IN, HALTED, Keep
-from headway.core.policy.enforced import Rulebook, join, lets_start
-from headway.core.policy.ladder import Amendment, Elastic, Floor, Grant, Session, grants, rung_index
+from headway.core.policy.enforced import RuleIndex, join, lets_start
+from headway.core.policy.ladder import (
+    ElasticJob,
+    Preemption,
+    RunBudget,
+    RunningJobs,
+    RunningSession,
+    grants,
+    rung_index,
+)
 from headway.core.policy.retry import Released, judge
-from headway.core.policy.wait_reasons import GAP_MS, Stretch, waited_ms
+from headway.core.policy.wait_reasons import GAP_MS, WaitInterval, waited_ms
 from headway.core.snapshot import ClassView, Plan, Snapshot
 from headway.core.worker import WorkerState
 from headway.stores.base import (
     FORMAT,
     RULES,
     TIMEOUT,
-    WITNESSED_MS,
+    WAIT_SAMPLE_INTERVAL_MS,
     Abilities,
-    Beat,
     Clock,
     Document,
-    Ear,
     Exchange,
-    Exchanged,
+    ExchangeReply,
+    Heartbeat,
+    HeartbeatReply,
     JobQuery,
     LaneStats,
-    Renewed,
     Stats,
+    Subscription,
     check_same,
     end_place,
     submit_within,
 )
 from headway.stores.redis import codec
-from headway.stores.redis.client import Guide, Link
-from headway.stores.redis.connection import Address, Connection, Login, Unanswered, pack
-from headway.stores.redis.deferred_submit import Inbox
-from headway.stores.redis.direct_lease import OpenClaims
+from headway.stores.redis.client import Discovery, RedisClient
+from headway.stores.redis.connection import Endpoint, Login, RedisConnection, Unanswered, pack
+from headway.stores.redis.deferred_submit import DeferredSubmits
+from headway.stores.redis.direct_lease import ParkedClaims
 from headway.stores.redis.layout import LEASE, WAIT_INTERVAL, LeaseFlag
 from headway.stores.redis.library import library
 from headway.stores.redis.lua_rules import compile_rules
-from headway.stores.redis.notifier import Bell
+from headway.stores.redis.notifier import RedisNotifier
 from headway.stores.redis.server_versions import lacks_fixes
-from headway.stores.redis.thread_client import Shortcut
+from headway.stores.redis.thread_client import ThreadClient
 from headway.stores.rule_codec import read_rulebook, read_rules
 from headway.stores.texts import check_jobs, check_text, check_worker, escape_surrogates, is_writable
 from headway.stores.transport import Transport, warn_once
@@ -65,13 +73,13 @@ _LEASE_FLAGS, _TERMS = LEASE["flags"], bytes([LeaseFlag.TERMS])
 
 
 class RedisStore:
-    """Jobs on a server that many machines share. How durable they are is the server's to say: see ``facts``."""
+    """Jobs on a server that many machines share. How durable they are is the server's to say: see ``describe``."""
 
     abilities = Abilities(durable=True, shared=True, any_loop=False, remote=True)
 
     def __init__(
         self,
-        guide: Guide,
+        guide: Discovery,
         login: Login,
         namespace: str = "default",
         *,
@@ -90,16 +98,18 @@ class RedisStore:
         self._meta = f"{self._prefix}meta"
         self._clock = clock
         self._replicas, self._replicas_ms = replicas, replicas_ms
-        self._open_claims = OpenClaims()
-        self._bell = Bell(self._prefix, self._connect, self._open_claims.hear)
+        self._open_claims = ParkedClaims()
+        self._notifier = RedisNotifier(self._prefix, self._connect, self._open_claims.hear)
         self._timeout = timeout + (replicas_ms / 1_000 if replicas else 0.0)  # Replicas have their own time.
-        self._link = Link(guide, login, self._bell.hear, self._bell.joined, timeout)
-        self._link.lost = self._bell.lost
+        self._link = RedisClient(guide, login, self._notifier.hear, self._notifier.joined, timeout)
+        self._link.lost = self._notifier.lost
         # Whoever waits for replicas holds up all that is sent behind it, so it does so on a connection of its own.
-        self._slow_link = Link(guide, login, self._bell.hear, lambda _: None, timeout) if replicas else self._link
-        self._shortcut = Shortcut(login, timeout)
-        self._inbox = Inbox(self._prefix, self._shortcut)
-        self._book = Rulebook()
+        self._slow_link = (
+            RedisClient(guide, login, self._notifier.hear, lambda _: None, timeout) if replicas else self._link
+        )
+        self._shortcut = ThreadClient(login, timeout)
+        self._inbox = DeferredSubmits(self._prefix, self._shortcut)
+        self._rule_index = RuleIndex()
         self._book_version = b""
 
     async def open(self) -> None:
@@ -115,14 +125,14 @@ class RedisStore:
             raise
 
     async def close(self) -> None:
-        await self._bell.close()
+        await self._notifier.close()
         self._shortcut.close()
         await self._link.close()
         await self._slow_link.close()
 
     # ------------------------------------------------------------------ the way of a job
 
-    async def submit(self, jobs: Sequence[NewJob]) -> list[Submitted]:
+    async def submit(self, jobs: Sequence[NewJob]) -> list[SubmitReply]:
         if not jobs:
             return []
         check_jobs(jobs)
@@ -137,7 +147,7 @@ class RedisStore:
             raise StoreUnavailable(f"it is not known whether the jobs were taken: {problem}") from problem
         return _read_submitted(jobs, reply)
 
-    def submit_blocking(self, jobs: Sequence[NewJob]) -> list[Submitted] | None:
+    def submit_blocking(self, jobs: Sequence[NewJob]) -> list[SubmitReply] | None:
         check_jobs(jobs)
         connection = self._link.connection
         if connection is None or self._replicas or not all(job.persist for job in jobs):
@@ -160,7 +170,7 @@ class RedisStore:
             "the same submit may be repeated"
         )
 
-    def _ask_short(self, address: Address, function: str, *args: bytes | str | int) -> list[Any] | None:
+    def _ask_short(self, address: Endpoint, function: str, *args: bytes | str | int) -> list[Any] | None:
         words = self._link.words_of(function, self._meta, self._now(), *args)
         return self._shortcut.ask(address, pack(tuple(words)))
 
@@ -180,7 +190,7 @@ class RedisStore:
             )
         return reply
 
-    async def exchange(self, request: Exchange) -> Exchanged:
+    async def exchange(self, request: Exchange) -> ExchangeReply:
         if self._clock is not None:
             request = request._replace(handover=False)
         if request.plan is None and self._open_claims.any_of(request.worker_id):
@@ -191,12 +201,12 @@ class RedisStore:
         self._open_claims.answered(request, answer, asked)
         return answer
 
-    def handed(self, worker_id: str, younger_ms: int) -> Exchanged | None:
+    def handed(self, worker_id: str, younger_ms: int) -> ExchangeReply | None:
         handed = self._open_claims.take(worker_id, younger_ms)
         if handed is None:
             return None
         claim_id, now_at, given = handed
-        return Exchanged(now_at, codec.fresh_leases(given, claim_id, worker_id, now_at, self._book.ladder))
+        return ExchangeReply(now_at, codec.fresh_leases(given, claim_id, worker_id, now_at, self._rule_index.ladder))
 
     async def _exchange(self, request: Exchange, claim_id: bytes) -> Any:
         plan = request.plan
@@ -216,23 +226,23 @@ class RedisStore:
             len(request.progress), *codec.pack_progress(request.progress), *takes,
         )  # fmt: skip
 
-    async def _read_exchanged(self, request: Exchange, claim_id: bytes, reply: Any) -> Exchanged:
+    async def _read_exchanged(self, request: Exchange, claim_id: bytes, reply: Any) -> ExchangeReply:
         now_at, state, more, refused, *leased, seen = reply
         leases: list[Lease] = []
         if leased[0]:
             # Only a job that was assigned a rung has a budget, and then its lease is among those given in full.
             on_ladder = any(held[_LEASE_FLAGS] >= _TERMS for held in leased[2][1::2])
-            ladder = (await self._rules()).ladder if on_ladder else self._book.ladder
+            ladder = (await self._rules()).ladder if on_ladder else self._rule_index.ladder
             worker_id = request.worker_id or ""
-            leases = codec.fresh_leases(codec.Given(*leased), claim_id, worker_id, now_at, ladder)
+            leases = codec.fresh_leases(codec.LeasedJobs(*leased), claim_id, worker_id, now_at, ladder)
         refusals = [
-            (request.finished[int(refused[at])].job_id, Answer(refused[at + 1].decode()))
+            (request.finished[int(refused[at])].job_id, ReportStatus(refused[at + 1].decode()))
             for at in range(0, len(refused), 2)
         ]
         snapshot = None
         if seen:
-            snapshot = _read_snapshot(now_at, seen, await self._rules() if seen[2] else self._book)
-        return Exchanged(now_at, leases, refusals, snapshot, bool(more), WorkerState(state.decode()))
+            snapshot = _read_snapshot(now_at, seen, await self._rules() if seen[2] else self._rule_index)
+        return ExchangeReply(now_at, leases, refusals, snapshot, bool(more), WorkerState(state.decode()))
 
     async def quiet(self, classes: int) -> bool:
         # A class that has come up since has one of the next numbers.
@@ -243,7 +253,7 @@ class RedisStore:
 
     # ------------------------------------------------------------------ workers and their leases
 
-    async def renew(self, beat: Beat) -> Renewed:
+    async def renew(self, beat: Heartbeat) -> HeartbeatReply:
         worker = beat.worker
         check_worker(worker)
         held = [word for job_id, token in dict(beat.held).items() for word in (_typed(job_id), token)]
@@ -254,30 +264,30 @@ class RedisStore:
         if overdue:
             await self._release(overdue)
         if state == b"dead":
-            return Renewed(now_at, WorkerState.DEAD, [job_id for job_id, _ in beat.held])
+            return HeartbeatReply(now_at, WorkerState.DEAD, [job_id for job_id, _ in beat.held])
         gone, stop = ([JobId(job_id.decode()) for job_id in ids] for ids in (lost, cancel))
-        granted: list[Grant] = []
+        granted: list[RunBudget] = []
         if given:
             assigned = [
                 (JobId(given[at].decode()), codec.class_key(given[at + 1]).rung, given[at + 2].decode())
                 for at in range(0, len(given), 3)
             ]
             granted = grants((await self._rules()).ladder, assigned)
-        return Renewed(now_at, WorkerState(state.decode()), gone, stop, granted)
+        return HeartbeatReply(now_at, WorkerState(state.decode()), gone, stop, granted)
 
     async def _release(self, overdue: Sequence[bytes]) -> None:
         """Give back leases that nobody names: under their tokens, in case they were reported meanwhile."""
         reports = []
         for at in range(0, len(overdue), 3):
             name, record, held = overdue[at : at + 3]
-            lease = codec.make_lease(int(name) - codec.BASE, record, held, ClassKey(""), self._book.ladder)
+            lease = codec.make_lease(int(name) - codec.BASE, record, held, ClassKey(""), self._rule_index.ladder)
             reports.append(judge(Released("claim never started"), lease, BUILT_IN))
         await self.exchange(Exchange(None, finished=reports))
 
     async def leases(self, *, worker_id: str | None = None, limit: int = 1_000) -> list[Lease]:
         check_text(worker_id or "", "a worker's id")
         _, *found = await self._call("leases", worker_id or "", limit)
-        ladder = (await self._rules()).ladder if found else self._book.ladder
+        ladder = (await self._rules()).ladder if found else self._rule_index.ladder
         return [
             codec.make_lease(
                 int(name) - codec.BASE, record, held, codec.class_key(kind), ladder, cancelled=bool(cancelled),
@@ -285,7 +295,7 @@ class RedisStore:
             for name, record, held, kind, cancelled in found
         ]  # fmt: skip
 
-    async def bury(self, worker_id: str, *, left: bool = False) -> None:
+    async def mark_dead(self, worker_id: str, *, left: bool = False) -> None:
         check_text(worker_id, "a worker's id")
         await self._call("bury", worker_id, int(left))
 
@@ -298,14 +308,14 @@ class RedisStore:
     async def cancel(self, job_ids: Sequence[JobId], reason: str = "cancelled") -> list[State | None]:
         return _states(await self._call("cancel", escape_surrogates(reason), *map(_typed, job_ids))) if job_ids else []
 
-    async def amend(self, amendments: Sequence[Amendment]) -> list[bool]:
+    async def preempt(self, amendments: Sequence[Preemption]) -> list[bool]:
         words = [word for job_id, rung in amendments for word in (_typed(job_id), rung or "")]
         return [bool(done) for done in await self._call("amend", *words)] if words else []
 
     async def retry(self, job_ids: Sequence[JobId]) -> list[State | None]:
         return _states(await self._call("retry", *map(_typed, job_ids))) if job_ids else []
 
-    async def get(self, job_ids: Sequence[JobId]) -> list[Job | None]:
+    async def get(self, job_ids: Sequence[JobId]) -> list[JobRecord | None]:
         if not job_ids:
             return []
         now_at, *found = await self._call("get", *map(_typed, job_ids))
@@ -316,12 +326,12 @@ class RedisStore:
             for job, job_id in zip(jobs, job_ids, strict=True)
         ]
 
-    async def find(self, query: JobQuery) -> list[Job]:
+    async def find(self, query: JobQuery) -> list[JobRecord]:
         if query.by_end:
             return await self._find_ended(query)
         letters = "".join(codec.LETTERS[state] for state in query.states)
         below = query.before or 0
-        found: list[Job] = []
+        found: list[JobRecord] = []
         if query.before is not None and query.before <= 1:
             return []
         filtered = any(value is not None for value in query[1:7])
@@ -334,13 +344,13 @@ class RedisStore:
                 break
         return found[: query.limit]
 
-    async def _find_ended(self, query: JobQuery) -> list[Job]:
+    async def _find_ended(self, query: JobQuery) -> list[JobRecord]:
         """Find jobs that ended badly, those that ended last first."""
-        found: list[Job] = []
+        found: list[JobRecord] = []
         for state in query.states:
             if not state.ended or state is State.COMPLETED:
                 continue
-            place, of_state, more = query.ended_before, list[Job](), True
+            place, of_state, more = query.ended_before, list[JobRecord](), True
             while more and len(of_state) < query.limit:
                 at, member = ("", b"") if place is None else (place[0], codec.member(place[1]))
                 now_at, more, some = await self._call("find_ended", codec.LETTERS[state], at, member, PAGE, PAGE_BYTES)
@@ -354,7 +364,7 @@ class RedisStore:
 
     async def snapshot(self) -> Snapshot:
         now_at, seen = await self._call("snapshot")
-        return _read_snapshot(now_at, seen, await self._rules() if seen[2] else self._book)
+        return _read_snapshot(now_at, seen, await self._rules() if seen[2] else self._rule_index)
 
     async def stats(self) -> Stats:
         now_at, classes, executing, workers, totals, recent, kept = await self._call("stats")
@@ -390,31 +400,31 @@ class RedisStore:
             lanes[lane] = LaneStats(waiting=known.waiting + int(found[at + 1]), oldest_at=oldest_at)
         return lanes
 
-    async def survey(self) -> Survey:
+    async def diagnose(self) -> QueueDiagnostics:
         now_at, seen = await self._call("survey")
         return _read_survey(now_at, seen)[0]
 
-    async def standing(self, job_id: JobId) -> Standing | None:
+    async def diagnose_job(self, job_id: JobId) -> JobDiagnostics | None:
         now_at, pieces, *rest = await self._call("standing", _typed(job_id), AHEAD_COUNTED, STRETCHES_READ)
         if pieces is None:
             return None
         seen, fair, ahead, own, limits, stretches = rest
         job = codec.read_job(pieces, now_at)
-        survey, book = _read_survey(now_at, seen)
+        queue, rule_index = _read_survey(now_at, seen)
         if job.state is not State.QUEUED or job.due_at is not None:
             kind = codec.class_key(pieces[9])
             near = [_read_stretch(kind, entry) for entry in stretches]
-            return Standing(job, survey, bool(fair), waited_ms=waited_ms(job, near))
+            return JobDiagnostics(job, queue, bool(fair), waited_ms=waited_ms(job, near))
         views = []
-        for at, (key, rule) in enumerate(book.keys(job.task, job.tenant, job.limits)):
+        for at, (key, rule) in enumerate(rule_index.keys(job.task, job.tenant, job.limits)):
             _, used, conforms = limits[3 * at : 3 * at + 3]
             views.append(LimitView(key, rule, int(used or 0), int(conforms) if conforms else None))
-        return Standing(job, survey, bool(fair), ahead, own, tuple(views))
+        return JobDiagnostics(job, queue, bool(fair), ahead, own, tuple(views))
 
-    async def witness(self, reasons: Mapping[ClassKey, str]) -> None:
+    async def record_wait_reasons(self, reasons: Mapping[ClassKey, str]) -> None:
         if reasons:
             words = [word for key, reason in reasons.items() for word in (codec.class_text(key), reason)]
-            await self._call("witness", WITNESSED_MS, GAP_MS, *words)
+            await self._call("witness", WAIT_SAMPLE_INTERVAL_MS, GAP_MS, *words)
 
     # ------------------------------------------------------------------ retention
 
@@ -432,11 +442,11 @@ class RedisStore:
         named: list[bytes | str | int] = [0] if job_ids is None else [1, *map(_typed, job_ids)]
         return int(await self._call("purge", letters, limit, *named))
 
-    async def unarchived(self, limit: int) -> list[Job]:
+    async def unarchived(self, limit: int) -> list[JobRecord]:
         now_at, *found = await self._call("unarchived", ARCHIVER_MISSED_MS, limit)
         return [codec.read_job(pieces, now_at) for pieces in found]
 
-    async def archived(self, jobs: Sequence[Job]) -> None:
+    async def archived(self, jobs: Sequence[JobRecord]) -> None:
         words = [word for job in jobs for word in (codec.member(job.seq), job.finished_at or 0)]
         await self._call("archived", *words)
 
@@ -484,24 +494,24 @@ class RedisStore:
         after = join(read_rules(part) for _, part in sorted(parts.items()))
         return (version, compile_rules(after), int(lets_start(before, after)), uuid4().hex)
 
-    async def _rules(self) -> Rulebook:
+    async def _rules(self) -> RuleIndex:
         """Read the rules in force, if they are not those we know."""
         version, *found = await self._call("rules")
         if version != self._book_version:
-            self._book = read_rulebook(_document(RULES, b"", part).body for part in found[1::2])
+            self._rule_index = read_rulebook(_document(RULES, b"", part).body for part in found[1::2])
             self._book_version = version
-        return self._book
+        return self._rule_index
 
     # ------------------------------------------------------------------ the server
 
-    def listen(self, name: str) -> Ear:
-        return self._bell.listen(name)
+    def subscribe(self, name: str) -> Subscription:
+        return self._notifier.subscribe(name)
 
     async def schema(self) -> tuple[int | None, int]:
         known = await self._check()
         return known, FORMAT
 
-    async def facts(self) -> dict[str, str]:
+    async def describe(self) -> dict[str, str]:
         info = await self._info()
         persistence = "appendonly" if info.get("aof_enabled") == "1" else "none"
         fsync = await self._setting("appendfsync")
@@ -574,7 +584,7 @@ class RedisStore:
         values = found.values() if isinstance(found, dict) else found[1:]
         return next((value.decode() for value in values), "")
 
-    async def _connect(self) -> Connection:
+    async def _connect(self) -> RedisConnection:
         return await self._link.connect()
 
     async def _call(self, function: str, *args: bytes | str | int) -> Any:
@@ -590,14 +600,14 @@ def _typed(job_id: JobId) -> bytes:
     return job_id.encode(errors="surrogatepass")
 
 
-def _read_submitted(jobs: Sequence[NewJob], reply: Any) -> list[Submitted]:
-    answers = [Submitted(job.job_id) for job in jobs]
+def _read_submitted(jobs: Sequence[NewJob], reply: Any) -> list[SubmitReply]:
+    answers = [SubmitReply(job.job_id) for job in jobs]
     if isinstance(reply, list):
         if reply[0] == b"conflict":
             index = int(reply[1])
             check_same(None, jobs[index].digest, jobs[index], index, reply[2].decode())
         for at in range(1, len(reply), 2):
-            answers[int(reply[at])] = Submitted(JobId(reply[at + 1].decode()), deduplicated=True)
+            answers[int(reply[at])] = SubmitReply(JobId(reply[at + 1].decode()), deduplicated=True)
     return answers
 
 
@@ -610,7 +620,7 @@ def _document(kind: str, name: bytes, stored: bytes) -> Document:
     return Document(kind, name.decode(), int(version), body)
 
 
-def _read_snapshot(now_at: int, seen: Sequence[Any], book: Rulebook) -> Snapshot:
+def _read_snapshot(now_at: int, seen: Sequence[Any], rule_index: RuleIndex) -> Snapshot:
     due, views, floor = seen
     classes = []
     for at in range(0, len(views), 6):
@@ -626,46 +636,50 @@ def _read_snapshot(now_at: int, seen: Sequence[Any], book: Rulebook) -> Snapshot
             )
         )
     classes.sort(key=lambda view: (view.key.lane, view.key.needs, view.key.rung or "", view.key.persist))
-    return Snapshot(now_at, tuple(classes), int(due) if due else None, _read_floor(floor, book) if floor else None)
+    return Snapshot(
+        now_at, tuple(classes), int(due) if due else None, _read_floor(floor, rule_index) if floor else None
+    )
 
 
-def _read_floor(floor: Sequence[Any], book: Rulebook) -> Floor:
+def _read_floor(floor: Sequence[Any], rule_index: RuleIndex) -> RunningJobs:
     slots, running, counts, *listed = floor
     elastic, sessions = (
         [(JobId(jobs[at].decode()), jobs[at + 1].decode(), int(jobs[at + 2])) for at in range(0, len(jobs), 3)]
         for jobs in listed
     )
-    return Floor(
+    return RunningJobs(
         slots,
         slots - running,
         tuple(counts),
         tuple(
-            Elastic(job_id, index, started_at)
+            ElasticJob(job_id, index, started_at)
             for job_id, rung, started_at in elastic
-            if (index := rung_index(book.ladder, rung)) is not None
+            if (index := rung_index(rule_index.ladder, rung)) is not None
         ),
-        tuple(Session(job_id, started_at, rung == HALTED) for job_id, rung, started_at in sessions),
+        tuple(RunningSession(job_id, started_at, rung == HALTED) for job_id, rung, started_at in sessions),
     )
 
 
-def _read_stretch(kind: ClassKey, entry: bytes) -> Stretch:
+def _read_stretch(kind: ClassKey, entry: bytes) -> WaitInterval:
     started_at, ended_at = WAIT_INTERVAL.unpack(entry)
-    return Stretch(kind, int(started_at), int(ended_at), entry[WAIT_INTERVAL.size :].decode())
+    return WaitInterval(kind, int(started_at), int(ended_at), entry[WAIT_INTERVAL.size :].decode())
 
 
-def _read_survey(now_at: int, seen: Sequence[Any]) -> tuple[Survey, Rulebook]:
+def _read_survey(now_at: int, seen: Sequence[Any]) -> tuple[QueueDiagnostics, RuleIndex]:
     snapshot, workers, executing, parts = seen
-    book = read_rulebook(_document(RULES, b"", part).body for part in parts)
+    rule_index = read_rulebook(_document(RULES, b"", part).body for part in parts)
     running = []
     for _, record, held, kind in executing:
         lease, _ = codec.try_held(held)
         task = codec.try_record(record)[0].task
-        running.append(Executing(task, codec.class_key(kind).lane, lease.worker_id, lease.started_at, lease.held))
+        running.append(RunningJob(task, codec.class_key(kind).lane, lease.worker_id, lease.started_at, lease.held))
     known = tuple(codec.read_worker(row, now_at) for row in workers)
-    return Survey(_read_snapshot(now_at, snapshot, book), known, tuple(running), book.rules), book
+    return QueueDiagnostics(
+        _read_snapshot(now_at, snapshot, rule_index), known, tuple(running), rule_index.rules
+    ), rule_index
 
 
-def _matches(job: Job, query: JobQuery) -> bool:
+def _matches(job: JobRecord, query: JobQuery) -> bool:
     return (
         query.task in (None, job.task)
         and query.lane in (None, job.lane)

@@ -12,11 +12,11 @@ import hiredis
 
 from headway.core.errors import StoreUnavailable
 from headway.stores.base import TIMEOUT
-from headway.stores.redis.connection import Address, Login, pack
+from headway.stores.redis.connection import Endpoint, Login, pack
 from headway.stores.redis.sockets import new_reader, plug_in, read_reply
 
 
-class Shortcut:
+class ThreadClient:
     """Asks the server without a hop to another thread. Whatever goes wrong is left to the link, which can do more."""
 
     def __init__(self, login: Login, timeout: float = TIMEOUT) -> None:
@@ -32,7 +32,7 @@ class Shortcut:
         self._plugs.clear()
         self._here = threading.local()
 
-    def ask(self, address: Address, commands: bytes, replies: int = 1) -> list[Any] | None:
+    def ask(self, address: Endpoint, commands: bytes, replies: int = 1) -> list[Any] | None:
         """Return the replies to packed commands, or None if one did not come; then nothing is known of any.
 
         Raises ``StoreUnavailable`` if the server is silent for so long that the caller must not wait any more.
@@ -54,7 +54,7 @@ class Shortcut:
         plug.sendall(commands)
         return [read_reply(plug, reader) for _ in range(replies)]
 
-    def _connect(self, address: Address) -> None:
+    def _connect(self, address: Endpoint) -> None:
         self._leave()
         here, login = self._here, self._login
         plug = plug_in(address, login, self._timeout)

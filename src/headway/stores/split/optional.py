@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from headway.core.errors import HeadwayError, StoreError, StoreFull, StoreUnavailable
 from headway.core.log_event import LogEvent
-from headway.stores.base import Ear, Store
+from headway.stores.base import Store, Subscription
 
 log = logging.getLogger("headway.stores")
 
@@ -27,7 +27,7 @@ TOLD_AGAIN = 30.0  # Seconds until a warning is repeated; doubled each time,
 TOLD_AGAIN_MAX = 3_600.0  # up to here.
 
 
-class Turn:
+class WaitAllowance:
     """The time that one call may spend waiting for the transient store, over all that it asks there."""
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class Turn:
             self._left -= monotonic() - began
 
 
-class Aside:
+class OptionalStore:
     """The store of transient jobs, without which everything else goes on.
 
     While it is away nobody waits for it: one task of ours looks for it until it is back, and first of all tells it
@@ -85,13 +85,13 @@ class Aside:
         if self._opened:
             await self._store.close()
 
-    async def ask(self, call: Callable[[Store], Awaitable[T]], turn: Turn | None = None) -> T | None:
+    async def ask(self, call: Callable[[Store], Awaitable[T]], turn: WaitAllowance | None = None) -> T | None:
         """Ask it something, within what is left of a turn. None: it is away."""
         if self._problem is not None:
             self._look_for_it()
             return None
         try:
-            async with (turn or Turn()).limit():
+            async with (turn or WaitAllowance()).limit():
                 return await call(self._store)
         except (StoreError, TimeoutError) as problem:
             self._lost(problem)
@@ -109,9 +109,9 @@ class Aside:
             self._lost(problem)
             raise _missing(_text(problem)) from problem
 
-    def listen(self, name: str) -> Ear | None:
+    def subscribe(self, name: str) -> Subscription | None:
         """Open an ear, if it was ever there. From then on the ear sees itself to being connected."""
-        return self._store.listen(name) if self._opened else None
+        return self._store.subscribe(name) if self._opened else None
 
     # ------------------------------------------------------------------ going and coming back
 

@@ -12,7 +12,7 @@ from headway.core.snapshot import ClassView, Plan, Snapshot, Take
 from headway.stores.base import LaneStats, Stats
 
 
-class Parts(NamedTuple):
+class SplitPlan(NamedTuple):
     """A plan in the order in which two stores carry it out: transient takes, durable ones, transient ones.
 
     What comes after that is left to the next plan (``rest``): the durable store is asked once for each claim, so that
@@ -31,7 +31,7 @@ def leading(takes: Sequence[Take]) -> tuple[Take, ...]:
     return tuple(takes[:ends])
 
 
-def part(takes: Sequence[Take], holds: Callable[[ClassKey], bool], strays: Collection[ClassKey]) -> Parts:
+def split_plan(takes: Sequence[Take], holds: Callable[[ClassKey], bool], strays: Collection[ClassKey]) -> SplitPlan:
     """Part a plan's takes.
 
     ``holds``: whether the transient store has jobs of a class; those of which it has none stand in nobody's way.
@@ -44,24 +44,24 @@ def part(takes: Sequence[Take], holds: Callable[[ClassKey], bool], strays: Colle
     for take in takes[len(first) :]:
         if take.key.persist or (take.key in strays and not holds(take.key)):
             if then:
-                return Parts(first, tuple(durable), tuple(then), rest=True)
+                return SplitPlan(first, tuple(durable), tuple(then), rest=True)
             durable.append(take)
         elif holds(take.key):
             then.append(take)
-    return Parts(first, tuple(durable), tuple(then), rest=False)
+    return SplitPlan(first, tuple(durable), tuple(then), rest=False)
 
 
-class Left(NamedTuple):
+class RemainingSlots(NamedTuple):
     """What of a plan's totals is left."""
 
     free: int
     below: int
 
-    def less(self, plan: Plan, leases: Sequence[Lease]) -> Left:
+    def less(self, plan: Plan, leases: Sequence[Lease]) -> RemainingSlots:
         """Give what is left after these claims."""
         outside = {take.key for take in plan.takes if take.below_reserve}
         below = len(leases) if plan.leave_free else sum(lease.class_key in outside for lease in leases)
-        return Left(max(0, self.free - len(leases)), max(0, self.below - below))
+        return RemainingSlots(max(0, self.free - len(leases)), max(0, self.below - below))
 
     def of(self, plan: Plan, takes: Sequence[Take], known: int | None = None) -> Plan:
         """Give the part of a plan that these takes are."""

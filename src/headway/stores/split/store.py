@@ -9,34 +9,42 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from headway.core.diagnostics import Standing, Survey
+from headway.core.diagnostics import JobDiagnostics, QueueDiagnostics
 from headway.core.errors import IdempotencyConflict, StoreError
-from headway.core.job import ClassKey, Job, JobId, NewJob, State, Submitted
+from headway.core.job import ClassKey, JobId, JobRecord, NewJob, State, SubmitReply
 from headway.core.lease import TOKEN_BYTES, Lease, Report
 from headway.core.policy.document import Keep
-from headway.core.policy.ladder import Amendment
+from headway.core.policy.ladder import Preemption
 from headway.core.snapshot import ClassView, Plan, Snapshot, Take
 from headway.core.worker import WorkerState
 from headway.stores.base import (
-    KEEPER,
+    JOB_CHANNEL,
+    LEASE_CHANNEL,
     RULES,
-    WATCHER,
     Abilities,
-    Beat,
     Document,
-    Ear,
     Exchange,
-    Exchanged,
+    ExchangeReply,
+    Heartbeat,
+    HeartbeatReply,
     JobQuery,
     LaneStats,
-    Renewed,
     Stats,
     Store,
     SubmitBlocking,
+    Subscription,
 )
-from headway.stores.split.optional import Aside, Turn
-from headway.stores.split.plan import Left, Parts, join_stats, join_views, leading, part, transient_views
-from headway.stores.split.subscription import PairedEar
+from headway.stores.split.optional import OptionalStore, WaitAllowance
+from headway.stores.split.plan import (
+    RemainingSlots,
+    SplitPlan,
+    join_stats,
+    join_views,
+    leading,
+    split_plan,
+    transient_views,
+)
+from headway.stores.split.subscription import SplitSubscription
 from headway.stores.texts import check_jobs
 
 # What a store may offer beyond the verbs of ``Store``. All of it concerns durable jobs alone, so it is offered here
@@ -56,14 +64,14 @@ PROMPT = 0.25  # Seconds that a renewal waits for the transient store.
 BARREN = 1.0  # Seconds for which a class that was said to hold jobs, and gave none, holds nobody up.
 
 
-class Begun(NamedTuple):
+class PartialClaim(NamedTuple):
     """What a claim had brought from the transient store before the durable one failed."""
 
     claim_id: bytes
     leases: list[Lease]
 
 
-class Peek(NamedTuple):
+class TransientClaim(NamedTuple):
     """What the transient store gave, and whether it has a class that the plan knew nothing of."""
 
     leases: list[Lease]
@@ -72,7 +80,7 @@ class Peek(NamedTuple):
     stranger: bool  # It does not know the worker.
 
 
-class PairedStore:
+class SplitStore:
     """Everything is kept in the durable store, but for transient jobs: they wait in the other one.
 
     A plan is carried out in its order over both, under one count of free slots. If the transient store is away, its
@@ -82,7 +90,7 @@ class PairedStore:
 
     def __init__(self, durable: Store, make_transient: Callable[[], Store]) -> None:
         self._durable = durable
-        self._aside = Aside(make_transient, self._told_all)
+        self._aside = OptionalStore(make_transient, self._told_all)
         own, other = durable.abilities, self._aside.abilities
         self.abilities = Abilities(
             own.durable, own.shared and other.shared, own.any_loop and other.any_loop, own.remote
@@ -100,7 +108,7 @@ class PairedStore:
         self._classes = 0  # How many it had altogether.
         self._strays: frozenset[ClassKey] = frozenset()  # Transient classes of the durable store.
         self._barren: dict[ClassKey, float] = {}  # By class: until when it holds nobody up.
-        self._begun: dict[str, Begun] = {}  # By worker.
+        self._begun: dict[str, PartialClaim] = {}  # By worker.
         self._met: set[str] = set()  # The workers that the transient store knows since it last came back.
         self._returns = 0
         self._renewing: asyncio.Task[None] | None = None
@@ -119,11 +127,11 @@ class PairedStore:
 
     # ------------------------------------------------------------------ the way of a job
 
-    async def submit(self, jobs: Sequence[NewJob]) -> list[Submitted]:
+    async def submit(self, jobs: Sequence[NewJob]) -> list[SubmitReply]:
         check_jobs(jobs)  # Before one of the stores keeps its part.
         durable = [at for at, job in enumerate(jobs) if job.persist]
         transient = [at for at, job in enumerate(jobs) if not job.persist]
-        answers: dict[int, Submitted] = {}
+        answers: dict[int, SubmitReply] = {}
         if durable or not transient:
             try:
                 kept = await self._durable.submit([jobs[at] for at in durable])
@@ -135,22 +143,22 @@ class PairedStore:
             answers |= zip(transient, await self._aside.insist(lambda store: store.submit(passing)), strict=True)
         return [answers[at] for at in range(len(jobs))]
 
-    async def exchange(self, request: Exchange) -> Exchanged:
+    async def exchange(self, request: Exchange) -> ExchangeReply:
         plan, worker_id = request.plan, request.worker_id
         if plan is None or worker_id is None:
             return await self._hand_in(request)
-        begun = self._begun.pop(worker_id, Begun(b"", []))
+        begun = self._begun.pop(worker_id, PartialClaim(b"", []))
         leases, kept_back = begun.leases[: plan.free], begun.leases[plan.free :]
         if kept_back:
-            self._begun[worker_id] = Begun(b"", kept_back)
-        left = Left(plan.free, plan.free_below).less(plan, leases)
+            self._begun[worker_id] = PartialClaim(b"", kept_back)
+        left = RemainingSlots(plan.free, plan.free_below).less(plan, leases)
         counted = begun.claim_id == request.claim_id
         passing = () if counted else _passing(request.finished)
-        turn = Turn()
+        turn = WaitAllowance()
         peek = await self._peek(request, plan, left, passing, turn)
         leases += peek.leases
         left = left.less(plan, peek.leases)
-        parts = part(plan.takes, self._holds, self._strays)
+        parts = split_plan(plan.takes, self._holds, self._strays)
         durably = request._replace(
             finished=[r for r in request.finished if r.token] if peek.reported or not passing else request.finished,
             plan=left.of(plan, parts.durable, self._durable_known(plan)),  # Refused there too, if it is outdated.
@@ -162,7 +170,7 @@ class PairedStore:
         except BaseException:
             # The claim will be made again: by then what we have must not be lost, nor counted twice.
             counted = counted or peek.reported
-            self._begun[worker_id] = Begun(request.claim_id if counted else b"", [*leases, *kept_back])
+            self._begun[worker_id] = PartialClaim(request.claim_id if counted else b"", [*leases, *kept_back])
             raise
         if answer.worker_state is not WorkerState.ACTIVE:
             return self._answer(answer, leases)
@@ -178,10 +186,10 @@ class PairedStore:
         more = answer.more or ((parts.rest or introduced) and left.free > 0)
         return self._answer(answer._replace(more=more), leases)
 
-    async def _hand_in(self, request: Exchange) -> Exchanged:
+    async def _hand_in(self, request: Exchange) -> ExchangeReply:
         """What claims nothing: reports, progress, a look."""
         passing = _passing(request.finished)
-        counted, turn = None, Turn()
+        counted, turn = None, WaitAllowance()
         if passing:
             counted = await self._aside.ask(lambda store: store.exchange(Exchange(None, finished=passing)), turn)
         kept = request.finished if counted is None else [report for report in request.finished if report.token]
@@ -189,26 +197,28 @@ class PairedStore:
             await self._look(turn)
         return self._answer(await self._durable.exchange(request._replace(finished=kept)), [])
 
-    async def _peek(self, request: Exchange, plan: Plan, left: Left, passing: Sequence[Report], turn: Turn) -> Peek:
+    async def _peek(
+        self, request: Exchange, plan: Plan, left: RemainingSlots, passing: Sequence[Report], turn: WaitAllowance
+    ) -> TransientClaim:
         """Take what the plan wants first from the transient store, and look at what is there."""
         known = None if plan.known is None else self._classes
         worker_id = request.worker_id or ""
         unmet = self._is_unmet(worker_id)
-        if self._is_calm() and not passing and not unmet and worker_id not in self._waiting:
-            return Peek([], outdated=False, reported=False, stranger=False)
+        if self._is_idle() and not passing and not unmet and worker_id not in self._waiting:
+            return TransientClaim([], outdated=False, reported=False, stranger=False)
         asked = Exchange(
             worker_id, request.claim_id, passing, left.of(plan, leading(plan.takes), known), want_snapshot=True
         )  # fmt: skip
         self._waiting.discard(worker_id)
         answer = await self._aside.ask(lambda store: store.exchange(asked), turn)
         if answer is None or answer.snapshot is None:
-            return Peek([], outdated=False, reported=False, stranger=False)
+            return TransientClaim([], outdated=False, reported=False, stranger=False)
         outdated = known is not None and len(answer.snapshot.classes) > known
         self._note(answer.snapshot)
-        return Peek(list(answer.leases), outdated, True, unmet or answer.worker_state is WorkerState.DEAD)
+        return TransientClaim(list(answer.leases), outdated, True, unmet or answer.worker_state is WorkerState.DEAD)
 
     async def _take(
-        self, request: Exchange, plan: Plan, left: Left, parts: Parts, turn: Turn, *, wait: bool
+        self, request: Exchange, plan: Plan, left: RemainingSlots, parts: SplitPlan, turn: WaitAllowance, *, wait: bool
     ) -> list[Lease]:
         """Take what comes after the durable jobs. A worker that got nothing looks at all, and waits here too."""
         takes: Sequence[Take] = [take for take in plan.takes if not take.key.persist] if wait else parts.then
@@ -229,7 +239,7 @@ class PairedStore:
             self._barren |= {take.key: until for take in parts.then if take.key not in given}
         return list(answer.leases)
 
-    def _answer(self, answer: Exchanged, leases: Sequence[Lease]) -> Exchanged:
+    def _answer(self, answer: ExchangeReply, leases: Sequence[Lease]) -> ExchangeReply:
         """Join what both gave. The durable store's clock is the one that counts."""
         ours = [lease._replace(started_at=answer.now_at) for lease in leases]
         snapshot = None if answer.snapshot is None else self._join(answer.snapshot)
@@ -251,7 +261,7 @@ class PairedStore:
         gone = {key: _emptied(view) for key, view in self._views.items()}
         self._views = gone | transient_views(snapshot)
 
-    def _is_calm(self) -> bool:
+    def _is_idle(self) -> bool:
         """Tell whether nothing waited in the transient store a moment ago."""
         return time.monotonic() - self._looked < FRESH and not any(view.waiting for view in self._views.values())
 
@@ -267,20 +277,20 @@ class PairedStore:
         elsewhere = len(self._views.keys() - self._strays)
         return None if plan.known is None else max(0, plan.known - elsewhere)
 
-    async def _look(self, turn: Turn | None = None) -> None:
+    async def _look(self, turn: WaitAllowance | None = None) -> None:
         seen = await self._aside.ask(lambda store: store.snapshot(), turn)
         if seen is not None:
             self._note(seen)
 
     # ------------------------------------------------------------------ workers
 
-    async def renew(self, beat: Beat) -> Renewed:
+    async def renew(self, beat: Heartbeat) -> HeartbeatReply:
         answer = await self._durable.renew(beat)
         if answer.state is not WorkerState.DEAD:
             await self._renew_aside(beat)
         return answer
 
-    async def _renew_aside(self, beat: Beat) -> None:
+    async def _renew_aside(self, beat: Heartbeat) -> None:
         """Renew at the transient store, too; if that takes long, without keeping anybody's leases waiting for it."""
         if self._renewing is None or self._renewing.done():
             asked = self._aside.ask(lambda store: _register(store, beat._replace(held=())))
@@ -293,16 +303,16 @@ class PairedStore:
             self._returns, self._met = self._aside.returns, set()
         return self._returns > 0 and worker_id not in self._met
 
-    async def _introduce(self, worker_id: str, turn: Turn) -> bool:
+    async def _introduce(self, worker_id: str, turn: WaitAllowance) -> bool:
         """Make a worker known to the transient store as the durable one knows it. Tells whether that was done."""
         try:
-            survey = await self._durable.survey()
+            queue = await self._durable.diagnose()
         except StoreError:  # What was claimed must not be lost for it; the next exchange comes here too.
             return False
-        worker = next((worker for worker in survey.workers if worker.worker_id == worker_id), None)
+        worker = next((worker for worker in queue.workers if worker.worker_id == worker_id), None)
         if worker is None or worker.state is not WorkerState.ACTIVE:
             return False
-        beat = Beat(worker, worker.lease_ends_at - survey.now_at, 0, register=True)
+        beat = Heartbeat(worker, worker.lease_ends_at - queue.now_at, 0, register=True)
         if await self._aside.ask(lambda store: store.renew(beat), turn) is None:
             return False
         self._met.add(worker_id)
@@ -316,11 +326,11 @@ class PairedStore:
     async def leases(self, *, worker_id: str | None = None, limit: int = 1_000) -> list[Lease]:
         return await self._durable.leases(worker_id=worker_id, limit=limit)
 
-    async def bury(self, worker_id: str, *, left: bool = False) -> None:
-        await self._durable.bury(worker_id, left=left)
+    async def mark_dead(self, worker_id: str, *, left: bool = False) -> None:
+        await self._durable.mark_dead(worker_id, left=left)
         self._begun.pop(worker_id, None)
         self._waiting.discard(worker_id)
-        await self._aside.ask(lambda store: store.bury(worker_id, left=left))
+        await self._aside.ask(lambda store: store.mark_dead(worker_id, left=left))
 
     async def drain(self, worker_id: str) -> bool:
         found = await self._durable.drain(worker_id)
@@ -328,11 +338,13 @@ class PairedStore:
             await self._aside.ask(lambda store: store.drain(worker_id))
         return found
 
-    def listen(self, name: str) -> Ear:
-        ear = self._durable.listen(name)
-        if name.startswith(WATCHER) or name.endswith(KEEPER):  # Of transient jobs there is nothing to be told.
-            return ear
-        return PairedEar(ear, lambda: self._aside.listen(name))
+    def subscribe(self, name: str) -> Subscription:
+        subscription = self._durable.subscribe(name)
+        if name.startswith(JOB_CHANNEL) or name.endswith(
+            LEASE_CHANNEL
+        ):  # Of transient jobs there is nothing to be told.
+            return subscription
+        return SplitSubscription(subscription, lambda: self._aside.subscribe(name))
 
     # ------------------------------------------------------------------ pictures
 
@@ -348,25 +360,27 @@ class PairedStore:
     async def waiting_of(self, tenant: str) -> dict[str, LaneStats]:
         return await self._durable.waiting_of(tenant)  # A transient job has no tenant.
 
-    async def survey(self) -> Survey:
+    async def diagnose(self) -> QueueDiagnostics:
         await self._look()
-        survey = await self._durable.survey()
-        return survey._replace(snapshot=self._join(survey.snapshot))
+        queue = await self._durable.diagnose()
+        return queue._replace(snapshot=self._join(queue.snapshot))
 
-    async def standing(self, job_id: JobId) -> Standing | None:
+    async def diagnose_job(self, job_id: JobId) -> JobDiagnostics | None:
         await self._look()
-        standing = await self._durable.standing(job_id)
-        if standing is None:
+        diagnosis = await self._durable.diagnose_job(job_id)
+        if diagnosis is None:
             return None
-        survey = standing.survey
-        return standing._replace(survey=survey._replace(snapshot=self._join(survey.snapshot)))
+        queue = diagnosis.queue
+        return diagnosis._replace(queue=queue._replace(snapshot=self._join(queue.snapshot)))
 
-    async def witness(self, reasons: Mapping[ClassKey, str]) -> None:
-        await self._durable.witness({key: why for key, why in reasons.items() if key.persist or key in self._strays})
+    async def record_wait_reasons(self, reasons: Mapping[ClassKey, str]) -> None:
+        await self._durable.record_wait_reasons(
+            {key: why for key, why in reasons.items() if key.persist or key in self._strays}
+        )
 
-    async def facts(self) -> dict[str, str]:
-        facts = await self._durable.facts()
-        other = await self._aside.ask(lambda store: store.facts())
+    async def describe(self) -> dict[str, str]:
+        facts = await self._durable.describe()
+        other = await self._aside.ask(lambda store: store.describe())
         if other is None:
             return facts | {"transient jobs": f"refused, their store is away: {self._aside.away}"}
         return facts | {"transient jobs": f"in {other['store']}"}
@@ -405,16 +419,16 @@ class PairedStore:
     async def cancel(self, job_ids: Sequence[JobId], reason: str = "cancelled") -> list[State | None]:
         return await self._durable.cancel(job_ids, reason)
 
-    async def amend(self, amendments: Sequence[Amendment]) -> list[bool]:
-        return await self._durable.amend(amendments)
+    async def preempt(self, amendments: Sequence[Preemption]) -> list[bool]:
+        return await self._durable.preempt(amendments)
 
     async def retry(self, job_ids: Sequence[JobId]) -> list[State | None]:
         return await self._durable.retry(job_ids)
 
-    async def get(self, job_ids: Sequence[JobId]) -> list[Job | None]:
+    async def get(self, job_ids: Sequence[JobId]) -> list[JobRecord | None]:
         return await self._durable.get(job_ids)
 
-    async def find(self, query: JobQuery) -> list[Job]:
+    async def find(self, query: JobQuery) -> list[JobRecord]:
         return await self._durable.find(query)
 
     async def purge(self, states: Sequence[State], job_ids: Sequence[JobId] | None, *, limit: int = 1_000) -> int:
@@ -439,7 +453,7 @@ def _emptied(view: ClassView) -> ClassView:
     return view._replace(waiting=0, oldest_at=None, head_key=0)
 
 
-async def _register(store: Store, beat: Beat) -> None:
+async def _register(store: Store, beat: Heartbeat) -> None:
     renewed = await store.renew(beat)
     if renewed.state is WorkerState.DEAD and not beat.register:  # It was emptied, or away for too long.
         await store.renew(beat._replace(register=True))

@@ -10,11 +10,11 @@ from uuid import uuid4
 import apsw
 
 from headway.core.errors import StoreCorrupt, StoreError
-from headway.stores.base import Copied
+from headway.stores.base import CopySummary
 from headway.stores.sqlite.own_file import OwnFile, check_copy, lacks_log
 
 
-def copy_out(store: OwnFile, target: Path) -> Copied:
+def copy_out(store: OwnFile, target: Path) -> CopySummary:
     """Copy a store in use into a new file that only its owner may read. Blocks; writers go on meanwhile."""
     if not store.path.exists():
         raise StoreError(f"there is no store at {store.path}", path=str(store.path))
@@ -26,7 +26,7 @@ def copy_out(store: OwnFile, target: Path) -> Copied:
             source.close()
 
 
-def copy_in(store: OwnFile, source: Path) -> Copied:
+def copy_in(store: OwnFile, source: Path) -> CopySummary:
     """Make a store of a copy. Raises ``StoreError`` if there is something in its place."""
     if not source.is_file():
         raise StoreError(f"there is no backup at {source}", path=str(source))
@@ -46,7 +46,7 @@ def copy_in(store: OwnFile, source: Path) -> Copied:
             raw.close()
 
 
-def _copy(source: apsw.Connection, target: Path) -> Copied:
+def _copy(source: apsw.Connection, target: Path) -> CopySummary:
     """Copy all that a connection sees at one moment, check the copy, and give it its name last."""
     if target.exists():
         raise StoreError(f"{target} exists; name a new file", path=str(target))
@@ -74,7 +74,7 @@ def _copy(source: apsw.Connection, target: Path) -> Copied:
     finally:
         with contextlib.suppress(FileNotFoundError):
             unfinished.unlink()
-    return Copied(jobs, spaces)
+    return CopySummary(jobs, spaces)
 
 
 def _count(raw: apsw.Connection) -> int:

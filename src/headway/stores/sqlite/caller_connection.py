@@ -7,14 +7,14 @@ from collections.abc import Callable, Generator
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
-from headway.stores.sqlite.connection import Connection
-from headway.stores.sqlite.shared_file import Guest, GuestConnection
-from headway.stores.sqlite.transaction import Hooks, Memory
+from headway.stores.sqlite.connection import SqliteConnection
+from headway.stores.sqlite.shared_file import SharedFile, SharedFileConnection
+from headway.stores.sqlite.transaction import Hooks, SqliteCache
 
 T = TypeVar("T")
 
 
-class Caller(Protocol):
+class CallerConnection(Protocol):
     """Whoever has the connection."""
 
     def connection(self) -> sqlite3.Connection:
@@ -26,13 +26,13 @@ class Caller(Protocol):
         ...
 
 
-class Joined:
+class CallerExecutor:
     """Carries out each verb at once. Inside a transaction it joins it: rolled back, it never was.
 
     There is nothing to wait for, so a verb may be awaited by any loop or by none.
     """
 
-    def __init__(self, driver: Guest, caller: Caller) -> None:
+    def __init__(self, driver: SharedFile, caller: CallerConnection) -> None:
         self.driver = driver
         self._caller = caller
 
@@ -47,20 +47,20 @@ class Joined:
     async def version(self) -> int | None:
         return self.driver.version()
 
-    def write(self, function: Callable[[Connection, Hooks], T], *, vital: bool = True) -> Done[T]:
-        return Done(self._run(function, "BEGIN IMMEDIATE"))
+    def write(self, function: Callable[[SqliteConnection, Hooks], T], *, vital: bool = True) -> Completed[T]:
+        return Completed(self._run(function, "BEGIN IMMEDIATE"))
 
-    def read(self, function: Callable[[Connection, Hooks], T]) -> Done[T]:
-        return Done(self._run(function, "BEGIN"))
+    def read(self, function: Callable[[SqliteConnection, Hooks], T]) -> Completed[T]:
+        return Completed(self._run(function, "BEGIN"))
 
-    def _run(self, function: Callable[[Connection, Hooks], T], begin: str) -> T:
+    def _run(self, function: Callable[[SqliteConnection, Hooks], T], begin: str) -> T:
         raw = self._caller.connection()
         hooks = _Hooks()
         joins = raw.in_transaction
         with self.driver.naming():
             raw.execute("SAVEPOINT headway" if joins else begin)
             try:
-                value = function(GuestConnection(raw), hooks)
+                value = function(SharedFileConnection(raw), hooks)
                 raw.execute("RELEASE headway" if joins else "COMMIT")
             except BaseException:
                 if raw.in_transaction:  # Some errors undo a transaction by themselves.
@@ -75,7 +75,7 @@ class Joined:
         return value
 
 
-class Done(Generic[T]):
+class Completed(Generic[T]):
     """An answer that is there already."""
 
     def __init__(self, value: T) -> None:
@@ -98,7 +98,7 @@ class _Hooks:
     def after_rollback(self, action: Callable[[], object]) -> None:
         """Nothing was remembered that would have to be forgotten."""
 
-    def borrow(self, memory: Memory) -> Memory:
+    def borrow(self, memory: SqliteCache) -> SqliteCache:
         learned = memory.copy()
         self.after.append(partial(memory.adopt, learned))
         return learned

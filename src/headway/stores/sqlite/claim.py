@@ -12,18 +12,18 @@ from headway.core.policy.ladder import budget_of, counts_on, fit_rung
 from headway.core.policy.wait_reasons import park_reason
 from headway.core.snapshot import Plan, Take
 from headway.core.worker import WorkerState
-from headway.stores.base import KEEPER, PASSED, PUMPED, Exchange, Exchanged
+from headway.stores.base import DUE_BATCH_MAX, LEASE_CHANNEL, SKIPPED_MAX, Exchange, ExchangeReply
 from headway.stores.sqlite import rows
 from headway.stores.sqlite.connection import ALL
 from headway.stores.sqlite.finish import cancel, finish
-from headway.stores.sqlite.limits import Caps, left_park, put_aside
-from headway.stores.sqlite.ordering import Lines
+from headway.stores.sqlite.limits import SqliteLimitCheck, block, unblock_head
+from headway.stores.sqlite.ordering import SqliteOrdering
 from headway.stores.sqlite.query import snapshot
-from headway.stores.sqlite.transaction import Transaction
+from headway.stores.sqlite.transaction import SqliteTransaction
 from headway.stores.unreadable import DAMAGE, read_worker_state, why_unreadable
 
 
-def exchange(tx: Transaction, request: Exchange) -> Exchanged:
+def exchange(tx: SqliteTransaction, request: Exchange) -> ExchangeReply:
     """End leases, note progress, make due jobs eligible, claim by the plan."""
     refused = finish(tx, request.finished) if request.finished else ()
     for note in request.progress:
@@ -39,28 +39,28 @@ def exchange(tx: Transaction, request: Exchange) -> Exchanged:
             state = read_worker_state(worker[0])
             able = state is WorkerState.ACTIVE and worker[1] > tx.now_at
             if state is WorkerState.ACTIVE and not able:
-                tx.ring(f"{request.worker_id}{KEEPER}")  # It is alive, so the clock has stepped: let it renew.
+                tx.notify(f"{request.worker_id}{LEASE_CHANNEL}")  # It is alive, so the clock has stepped: let it renew.
             if request.plan is not None and able and not outdated:
                 leases, more = _claim(tx, request, request.plan, worker)
     tx.changed += [report.job_id for report in request.finished]
     tx.changed += [lease.job_id for lease in leases]
     tx.changed += [note.job_id for note in request.progress]
     picture = snapshot(tx) if request.want_snapshot or outdated else None
-    return Exchanged(tx.now_at, leases, refused, picture, more, state)
+    return ExchangeReply(tx.now_at, leases, refused, picture, more, state)
 
 
-def _outdated(tx: Transaction, plan: Plan | None) -> bool:
+def _outdated(tx: SqliteTransaction, plan: Plan | None) -> bool:
     """Tell whether a plan was made before some class came up."""
     return plan is not None and plan.known is not None and plan.known < tx.db.first("classes_count", tx.namespace_id)
 
 
-def _claim(tx: Transaction, request: Exchange, plan: Plan, worker: Sequence[Any]) -> tuple[list[Lease], bool]:
+def _claim(tx: SqliteTransaction, request: Exchange, plan: Plan, worker: Sequence[Any]) -> tuple[list[Lease], bool]:
     _, _, slots, last_claim, waiting, wait_lanes, running = worker
     worker_id = request.worker_id or ""
     if last_claim == request.claim_id:
         again = tx.db.rows("leases_of", worker_id, tx.namespace_id, ALL)
-        return [rows.lease(row, tx.book.ladder) for row in again if row["token"] == request.claim_id], False
-    caps = Caps(tx)
+        return [rows.lease(row, tx.rule_index.ladder) for row in again if row["token"] == request.claim_id], False
+    caps = SqliteLimitCheck(tx)
     free = min(plan.free, slots - running)
     below = min(plan.free_below, caps.pool_room())
     leases: list[Lease] = []
@@ -68,7 +68,7 @@ def _claim(tx: Transaction, request: Exchange, plan: Plan, worker: Sequence[Any]
     more = False
     for take in plan.takes:
         want = min(take.most, free, below if take.below_reserve else free)
-        if want <= 0 or tx.book.shuts(take.key.lane):
+        if want <= 0 or tx.rule_index.lane_paused(take.key.lane):
             continue
         got, unseen = _take(tx, caps, take, want, worker_id, request.claim_id)
         more = more or unseen
@@ -91,7 +91,7 @@ def _claim(tx: Transaction, request: Exchange, plan: Plan, worker: Sequence[Any]
 
 
 def _take(
-    tx: Transaction, caps: Caps, take: Take, want: int, worker_id: str, token: bytes
+    tx: SqliteTransaction, caps: SqliteLimitCheck, take: Take, want: int, worker_id: str, token: bytes
 ) -> tuple[list[Lease], bool]:  # fmt: skip
     """Lease up to ``want`` jobs of a class. Expired ones are cancelled on the way, and those that their own limits hold
     back are put aside; gives also whether it stopped for having passed over too many.
@@ -99,11 +99,11 @@ def _take(
     key = take.key
     class_id = tx.class_id(key)
     if not key.persist:
-        paused = rows.json_list(tx.book.rules.paused.tasks)
+        paused = rows.json_list(tx.rule_index.rules.paused.tasks)
         taken = tx.db.run("claim_transient", class_id, paused, want).fetchall()
         return [_transient_lease(row, key, worker_id, tx.now_at) for row in sorted(taken)], False
-    book, now_at = tx.book, tx.now_at
-    on_ladder = counts_on(book.ladder, key.rung)
+    rule_index, now_at = tx.rule_index, tx.now_at
+    on_ladder = counts_on(rule_index.ladder, key.rung)
     leases: list[Lease] = []
     terms: list[tuple[Any, ...]] = []  # Of those leases that have any.
     front: tuple[int, int] | None = None  # The last place taken from the line itself.
@@ -119,7 +119,7 @@ def _take(
         ) = row  # fmt: skip
         if take.until_at is not None and eligible_at > take.until_at:
             break
-        if passed == PASSED:
+        if passed == SKIPPED_MAX:
             more = True
             break
         if expires_at is not None and expires_at <= now_at:
@@ -129,7 +129,7 @@ def _take(
             passed += 1
             continue
         if on_ladder:
-            fits, assigned = fit_rung(book.ladder, caps.floor(), key.rung)
+            fits, assigned = fit_rung(rule_index.ladder, caps.floor(), key.rung)
             if not fits:
                 break
         held = None
@@ -138,28 +138,28 @@ def _take(
             task, payload, tenant, trace_id, again, unreadable = rows.read_terms(
                 task, payload, tenant, trace_id, retry
             )  # fmt: skip
-        if limits is not None or (not book.binds_nobody and book.binds(task, tenant)):
+        if limits is not None or (not rule_index.has_no_limits and rule_index.may_limit(task, tenant)):
             try:
                 bound = () if limits is None else rows.read_strings(limits)
             except DAMAGE as problem:  # It never runs, so it counts against none of them.
                 bound, unreadable = (), why_unreadable(problem)
-            keys = book.keys(task, tenant, bound)
+            keys = rule_index.keys(task, tenant, bound)
             full = caps.full_key(keys)
             if full is not None:
-                put_aside(tx, class_id, park, order_key, seq, full)
+                block(tx, class_id, park, order_key, seq, full)
                 passed += 1
                 continue
             held = caps.take(keys)
         if on_ladder:
             caps.assign(assigned)
-            budget_ms = budget_of(book.ladder, assigned)
+            budget_ms = budget_of(rule_index.ladder, assigned)
         parked_for, parked_ms = None, None
         if park:
-            rule = book.rules.limits.get(park.partition("=")[0])
+            rule = rule_index.rules.limits.get(park.partition("=")[0])
             parked_for = park_reason(park, is_rate=rule is not None and rule.concurrency is None)
             parked_ms = now_at - parked_at
             _lease(tx, class_id, park, (order_key, seq), worker_id, token)
-            left_park(tx, class_id, park)
+            unblock_head(tx, class_id, park)
         else:
             front = (order_key, seq)
         if held is not None or assigned is not None or park:
@@ -183,7 +183,7 @@ def _take(
     return leases, more
 
 
-def _waiting(tx: Transaction, class_id: int, count: int) -> Iterator[tuple[str, tuple[Any, ...]]]:
+def _waiting(tx: SqliteTransaction, class_id: int, count: int) -> Iterator[tuple[str, tuple[Any, ...]]]:
     """Give the jobs of a class in order, each with the park it waits in: the line merged with the parks that are open.
 
     Each must be dealt with before the next is asked for. Those taken from the line may be removed from it together.
@@ -211,22 +211,24 @@ def _waiting(tx: Transaction, class_id: int, count: int) -> Iterator[tuple[str, 
             return
 
 
-def _lease(tx: Transaction, class_id: int, park: str, front: tuple[int, int], worker_id: str, token: bytes) -> None:
+def _lease(
+    tx: SqliteTransaction, class_id: int, park: str, front: tuple[int, int], worker_id: str, token: bytes
+) -> None:
     """Lease the front of a line, and remove it from there."""
     tx.db.run("claim_lease", worker_id, token, tx.now_at, class_id, park, *front)
     tx.db.run("claim_taken", class_id, park, *front)
 
 
-def _pump(tx: Transaction) -> None:
+def _pump(tx: SqliteTransaction) -> None:
     """Make a bounded batch of due jobs eligible, and open the parks whose time has come."""
     if tx.parked:
         tx.db.run("park_due", tx.namespace_id, tx.now_at)
         tx.parks_changed()
-    due = tx.db.run("delayed_due", tx.namespace_id, tx.now_at, PUMPED).fetchall()
+    due = tx.db.run("delayed_due", tx.namespace_id, tx.now_at, DUE_BATCH_MAX).fetchall()
     if not due:
         return
     number = int(tx.db.first("next_sequence", len(due))) - len(due)
-    lines = Lines(tx)
+    lines = SqliteOrdering(tx)
     for due_at, seq, class_id, task, tenant, *counts in due:
         number += 1
         tx.db.run("delayed_delete", tx.namespace_id, due_at, seq)

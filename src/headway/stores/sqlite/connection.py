@@ -17,7 +17,7 @@ class KnownAlready(Exception):
     """A row with this key is there already."""
 
 
-class Connection(ABC):
+class SqliteConnection(ABC):
     """What verbs need of a connection. ``raw`` is the library's own; libraries agree on what is used of it here."""
 
     taken: type[Exception]  # What the library raises for a key that is there already.
@@ -71,15 +71,15 @@ class Driver(Protocol):
     path: Path
     unmarked: bool  # Whether the file must be marked before it is first written to: see ``checkpoint``.
 
-    def prepare(self) -> Connection:
+    def prepare(self) -> SqliteConnection:
         """See that the tables are there and of this release. Gives a connection. Blocks."""
         ...
 
-    def connect(self) -> Connection:
+    def connect(self) -> SqliteConnection:
         """Give another connection. Blocks."""
         ...
 
-    def checkpoint(self, connection: Connection) -> None:
+    def checkpoint(self, connection: SqliteConnection) -> None:
         """Bring what is in the log into the file, as far as that can be done now. Never raises."""
         ...
 
@@ -91,6 +91,6 @@ class Driver(Protocol):
         """Turn what the library and the system report into Headway's errors, each with what to do."""
         ...
 
-    def facts(self) -> dict[str, str]:
+    def describe(self) -> dict[str, str]:
         """What an operator wants to know of the file and the library."""
         ...

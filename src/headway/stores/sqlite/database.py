@@ -14,11 +14,11 @@ from typing import Any, TypeVar
 
 from headway.core.errors import HeadwayError, StoreBusy, StoreError, StoreFull
 from headway.core.log_event import LogEvent
-from headway.stores.sqlite.connection import Connection, Driver
+from headway.stores.sqlite.connection import Driver, SqliteConnection
 from headway.stores.sqlite.disk_reserve import drop_ballast, has_room, lay_ballast
 from headway.stores.sqlite.file_identity import FileIdentity
 from headway.stores.sqlite.repair import repair_texts
-from headway.stores.sqlite.transaction import Hooks, Memory
+from headway.stores.sqlite.transaction import Hooks, SqliteCache
 
 T = TypeVar("T")
 log = logging.getLogger("headway.sqlite")
@@ -59,7 +59,7 @@ class Database:
         """Read the schema without changing anything; None if there is nothing yet."""
         return await asyncio.get_running_loop().run_in_executor(None, self.driver.version)
 
-    def write(self, function: Callable[[Connection, Hooks], T], *, vital: bool = True) -> asyncio.Future[T]:
+    def write(self, function: Callable[[SqliteConnection, Hooks], T], *, vital: bool = True) -> asyncio.Future[T]:
         """Run a function inside a transaction; its effects are durable when the future is done.
 
         On a full disk the ballast is given up for what is vital: results and renewals, not new jobs.
@@ -67,7 +67,7 @@ class Database:
         return self._call(self._writes, function, vital)
 
     def write_waiting(
-        self, function: Callable[[Connection, Hooks], T], *, vital: bool = True, timeout: float | None = None
+        self, function: Callable[[SqliteConnection, Hooks], T], *, vital: bool = True, timeout: float | None = None
     ) -> T:
         """Do the same for a thread without a loop, which waits. Raises ``TimeoutError``."""
         self._check_process()
@@ -79,7 +79,7 @@ class Database:
             done.cancel()
             raise
 
-    def read(self, function: Callable[[Connection, Hooks], T]) -> asyncio.Future[T]:
+    def read(self, function: Callable[[SqliteConnection, Hooks], T]) -> asyncio.Future[T]:
         """Run a function on the reading connection, beside any writer."""
         return self._call(self._reads, function, False)
 
@@ -91,7 +91,7 @@ class Database:
         """Undo something in memory if the running transaction is undone."""
         self._undo.append(action)
 
-    def borrow(self, memory: Memory) -> Memory:
+    def borrow(self, memory: SqliteCache) -> SqliteCache:
         """One thread writes, and undoes in memory what it undoes in the file: what it learns is known at once."""
         return memory
 
@@ -116,13 +116,13 @@ class Database:
         for thread in threads:
             thread.join()
 
-    def _start(self, name: str, function: Callable[[Connection], None], connection: Connection) -> None:
+    def _start(self, name: str, function: Callable[[SqliteConnection], None], connection: SqliteConnection) -> None:
         thread = threading.Thread(target=function, args=(connection,), name=f"headway-sqlite-{name}", daemon=True)
         thread.start()
         self._threads.append(thread)
 
     def _call(
-        self, calls: queue.SimpleQueue[_Call | None], function: Callable[[Connection, Hooks], T], vital: bool
+        self, calls: queue.SimpleQueue[_Call | None], function: Callable[[SqliteConnection, Hooks], T], vital: bool
     ) -> asyncio.Future[T]:
         self._check_process()
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
@@ -139,7 +139,7 @@ class Database:
                 raise StoreError(f"the store {self.path} is not open")
             calls.put(call)
 
-    def _write(self, connection: Connection) -> None:
+    def _write(self, connection: SqliteConnection) -> None:
         """Woken by a call, or to tidy up while there is none; takes at most a group of them; ends on None."""
         while (first := self._next_write(connection)) is not None:
             group = [first]
@@ -163,14 +163,14 @@ class Database:
                 break
         connection.close()
 
-    def _next_write(self, connection: Connection) -> _Call | None:
+    def _next_write(self, connection: SqliteConnection) -> _Call | None:
         try:
             return self._writes.get(timeout=IDLE if connection.log_pages else None)
         except queue.Empty:
             self.driver.checkpoint(connection)
             return self._writes.get()
 
-    def _write_group(self, connection: Connection, group: list[_Call]) -> None:
+    def _write_group(self, connection: SqliteConnection, group: list[_Call]) -> None:
         self._after, self._undo = [], []
         try:
             self._identity.check()
@@ -209,7 +209,7 @@ class Database:
                 log.exception(LogEvent("store.after_commit_failed", path=self.path))
         _settle(group)
 
-    def _write_one(self, connection: Connection, call: _Call, *, alone: bool) -> None:
+    def _write_one(self, connection: SqliteConnection, call: _Call, *, alone: bool) -> None:
         """Run one call; a refusal undoes that call alone. One that its caller has given up is not begun any more."""
         if call.future.done():
             return
@@ -237,7 +237,7 @@ class Database:
         if not alone:
             connection.raw.execute("RELEASE one")
 
-    def _read(self, connection: Connection) -> None:
+    def _read(self, connection: SqliteConnection) -> None:
         while (call := self._reads.get()) is not None:
             try:
                 self._identity.check()
@@ -253,7 +253,7 @@ class Database:
             _settle([call])
         connection.close()
 
-    def _read_once(self, connection: Connection, call: _Call) -> Any:
+    def _read_once(self, connection: SqliteConnection, call: _Call) -> Any:
         """Run one call in a transaction, so that a verb of several statements sees one moment."""
         connection.raw.execute("BEGIN")
         try:
@@ -270,7 +270,7 @@ class _Call:
 
     __slots__ = ("error", "function", "future", "value", "vital")
 
-    def __init__(self, future: _Future, function: Callable[[Connection, Hooks], Any], vital: bool) -> None:
+    def __init__(self, future: _Future, function: Callable[[SqliteConnection, Hooks], Any], vital: bool) -> None:
         self.future, self.function, self.vital = future, function, vital
         self.value: Any = None
         self.error: BaseException | None = None

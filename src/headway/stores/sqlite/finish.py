@@ -7,27 +7,27 @@ from collections.abc import Sequence
 from typing import Any
 
 from headway.core.job import JobId, State, check_move
-from headway.core.lease import Answer, Report, answer_late, moved_class
+from headway.core.lease import Report, ReportStatus, late_report_status, moved_class
 from headway.core.policy.retry import heed_cancel
 from headway.core.worker import WorkerState
-from headway.stores.base import KEEPER, counted_as
+from headway.stores.base import LEASE_CHANNEL, counted_as
 from headway.stores.sqlite import rows
-from headway.stores.sqlite.limits import give_back, left_park, with_room
-from headway.stores.sqlite.ordering import Lines
-from headway.stores.sqlite.transaction import Transaction
+from headway.stores.sqlite.limits import classes_with_room, give_back, unblock_head
+from headway.stores.sqlite.ordering import SqliteOrdering
+from headway.stores.sqlite.transaction import SqliteTransaction
 from headway.stores.unreadable import read_state
 
 # Named once: Python 3.11 searches for an enum's member each time.
 _COMPLETED, _QUEUED = State.COMPLETED, State.QUEUED
 
 
-def finish(tx: Transaction, reports: Sequence[Report]) -> list[tuple[JobId, Answer]]:
+def finish(tx: SqliteTransaction, reports: Sequence[Report]) -> list[tuple[JobId, ReportStatus]]:
     """Carry out reports under the tokens of their leases. Gives those that were not newly taken."""
     held = {row[0]: row for row in tx.db.run("leases_by_seq", rows.json_list([report.seq for report in reports]))}
-    answers: dict[int, Answer] = {}
+    answers: dict[int, ReportStatus] = {}
     late: list[int] = []
     counts: Counter[str] = Counter()
-    ended = _Ended(tx)
+    ended = _FinishedLeases(tx)
     for index, report in enumerate(reports):
         seq = report.seq
         if not report.token and not tx.db.first("job_exists", seq):
@@ -39,7 +39,7 @@ def finish(tx: Transaction, reports: Sequence[Report]) -> list[tuple[JobId, Answ
             continue
         _, _, cancel_at, unique_key, kept = lease
         if report.expired_only and not _confirm_expired(tx, seq):
-            answers[index] = Answer.LOST
+            answers[index] = ReportStatus.STALE
             continue
         if cancel_at is not None:
             report = heed_cancel(report)
@@ -63,19 +63,19 @@ def finish(tx: Transaction, reports: Sequence[Report]) -> list[tuple[JobId, Answ
             tx.db.run("free_unique", tx.namespace_id, unique_key)
     ended.settle()
     if ended.any:
-        tx.eligible += with_room(tx)
+        tx.eligible += classes_with_room(tx)
     tx.count(counts)
     # Only now, since a report may come twice in one batch.
     answers |= {index: _answer_late(tx, reports[index]) for index in late}
     return [(reports[index].job_id, answers[index]) for index in sorted(answers)]
 
 
-def cancel(tx: Transaction, row: rows.Row, reason: str) -> State:
+def cancel(tx: SqliteTransaction, row: rows.Row, reason: str) -> State:
     """Cancel a queued job, or ask for an executing one to be stopped. Gives its state afterwards."""
     state = read_state(row["state"])
     if state is State.EXECUTING:
         tx.db.run("cancel_executing", tx.now_at, row["seq"])
-        tx.ring(f"{row['worker_id']}{KEEPER}")
+        tx.notify(f"{row['worker_id']}{LEASE_CHANNEL}")
     if state is not State.QUEUED:
         return state
     if row["due_at"] is not None:
@@ -83,12 +83,12 @@ def cancel(tx: Transaction, row: rows.Row, reason: str) -> State:
     else:
         tx.db.run("ready_delete", row["class_id"], row["park"], row["order_key"], row["seq"])
         if row["park"]:
-            left_park(tx, row["class_id"], row["park"])
+            unblock_head(tx, row["class_id"], row["park"])
     _end_queued(tx, row, reason)
     return State.CANCELLED
 
 
-def retry(tx: Transaction, row: rows.Row) -> State:
+def retry(tx: SqliteTransaction, row: rows.Row) -> State:
     """Queue an ended job again, if it may be. Gives its state afterwards."""
     state = read_state(row["state"])
     if not state.ended or state is State.COMPLETED:
@@ -102,17 +102,21 @@ def retry(tx: Transaction, row: rows.Row) -> State:
     tx.db.run("outcome_delete", row["seq"])
     tx.db.run("retry_job", row["seq"])
     counts = (row["epoch"], 0, 0, None, None, None, None)
-    Lines(tx).put(row["class_id"], row["seq"], row["task"], row["tenant"], tx.now_at, number, *counts)
+    SqliteOrdering(tx).put(row["class_id"], row["seq"], row["task"], row["tenant"], tx.now_at, number, *counts)
     return State.QUEUED
 
 
-def _answer_late(tx: Transaction, report: Report) -> Answer:
+def _answer_late(tx: SqliteTransaction, report: Report) -> ReportStatus:
     """Tell a report that was taken before from one whose lease is gone."""
     last = tx.db.run("last_token", report.seq).fetchone()
-    return answer_late(report, read_state(last[1])) if last is not None and last[0] == report.token else Answer.LOST
+    return (
+        late_report_status(report, read_state(last[1]))
+        if last is not None and last[0] == report.token
+        else ReportStatus.STALE
+    )
 
 
-def _confirm_expired(tx: Transaction, seq: int) -> bool:
+def _confirm_expired(tx: SqliteTransaction, seq: int) -> bool:
     """Check that a job's worker is past its deadline, and bury it: it may not speak again without registering."""
     worker_id = tx.db.first("lease_worker", seq)
     worker = tx.db.rows("worker", worker_id, tx.namespace_id)
@@ -122,7 +126,7 @@ def _confirm_expired(tx: Transaction, seq: int) -> bool:
     return True
 
 
-def _requeue(tx: Transaction, report: Report, error: str | None, ended: _Ended) -> None:
+def _requeue(tx: SqliteTransaction, report: Report, error: str | None, ended: _FinishedLeases) -> None:
     """Put a job back whose lease ends."""
     class_id, epoch, eligible_at, task, tenant = tx.db.run("lease_to_requeue", report.seq).fetchone()
     ended.drop(report.seq)
@@ -138,13 +142,13 @@ def _requeue(tx: Transaction, report: Report, error: str | None, ended: _Ended) 
         return
     number = report.seq if report.front else int(tx.db.first("next_sequence", 1))
     since_at = eligible_at if report.front else tx.now_at
-    Lines(tx).put(class_id, report.seq, task, tenant, since_at, number, *counts, front=report.front)
+    SqliteOrdering(tx).put(class_id, report.seq, task, tenant, since_at, number, *counts, front=report.front)
 
 
-class _Ended:
+class _FinishedLeases:
     """Gathers the leases that end, and writes them together."""
 
-    def __init__(self, tx: Transaction) -> None:
+    def __init__(self, tx: SqliteTransaction) -> None:
         self._tx = tx
         self._seqs: list[int] = []
         self._outcomes: list[tuple[Any, ...]] = []
@@ -170,7 +174,7 @@ class _Ended:
             self._seqs, self._outcomes, self.any = [], [], True
 
 
-def _end_queued(tx: Transaction, row: rows.Row, reason: str) -> None:
+def _end_queued(tx: SqliteTransaction, row: rows.Row, reason: str) -> None:
     check_move(State.QUEUED, State.CANCELLED)
     tx.db.run(
         "cancel_queued", row["seq"], State.CANCELLED, tx.now_at, row["token"], row["eligible_at"], row["epoch"],
@@ -181,5 +185,5 @@ def _end_queued(tx: Transaction, row: rows.Row, reason: str) -> None:
     tx.count({State.CANCELLED: 1})
 
 
-def set_worker_state(tx: Transaction, worker_id: str, state: WorkerState) -> bool:
+def set_worker_state(tx: SqliteTransaction, worker_id: str, state: WorkerState) -> bool:
     return tx.db.first("set_worker_state", state.value, worker_id, tx.namespace_id) is not None

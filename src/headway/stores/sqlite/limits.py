@@ -8,23 +8,23 @@ from collections.abc import Sequence
 
 from headway.core.policy.document import LimitRule
 from headway.core.policy.enforced import lets_start
-from headway.core.policy.ladder import Floor, add_start, see_floor
+from headway.core.policy.ladder import RunningJobs, add_start, summarize_running
 from headway.core.policy.limits import clamp_rate, conforms_at, step_rate
 from headway.stores.sqlite import rows
-from headway.stores.sqlite.transaction import Transaction
+from headway.stores.sqlite.transaction import SqliteTransaction
 
 Keys = Sequence[tuple[str, LimitRule]]
 
 
-class Caps:
+class SqliteLimitCheck:
     """What is in use, read once a transaction when first asked and kept up with its claims."""
 
-    def __init__(self, tx: Transaction) -> None:
+    def __init__(self, tx: SqliteTransaction) -> None:
         self._tx = tx
         self._held: Counter[str] | None = None
         self._reached: dict[str, int | None] = {}
         self._stepped: set[str] = set()
-        self._floor: Floor | None = None
+        self._floor: RunningJobs | None = None
 
     # ------------------------------------------------------------------ limits
 
@@ -74,18 +74,18 @@ class Caps:
 
     def assign(self, rung: str | None) -> None:
         """Count a start on the ladder; a session is given no rung."""
-        self._floor = add_start(self._tx.book.ladder, self.floor(), rung)
+        self._floor = add_start(self._tx.rule_index.ladder, self.floor(), rung)
 
-    def floor(self) -> Floor:
+    def floor(self) -> RunningJobs:
         """What runs on the ladder."""
         if self._floor is None:
             running = self._tx.db.run("running_rungs", self._tx.namespace_id)
-            self._floor = see_floor(self._tx.book.ladder, live_slots(self._tx), running)
+            self._floor = summarize_running(self._tx.rule_index.ladder, live_slots(self._tx), running)
         return self._floor
 
     def pool_room(self) -> int:
         """How many more jobs of lanes outside the reserve may run, if slots are reserved in the whole pool."""
-        reserve = self._tx.book.rules.pool_reserve
+        reserve = self._tx.rule_index.rules.pool_reserve
         if reserve is None:
             return sys.maxsize
         running = self._tx.db.run("running_lanes", self._tx.namespace_id)
@@ -93,13 +93,13 @@ class Caps:
         return max(0, live_slots(self._tx) - reserve.slots - int(counted))
 
 
-def live_slots(tx: Transaction) -> int:
+def live_slots(tx: SqliteTransaction) -> int:
     """The slots of the workers that take jobs."""
     return int(tx.db.first("live_slots", tx.namespace_id, tx.now_at))
 
 
-def put_aside(
-    tx: Transaction, class_id: int, park: str, order_key: int, seq: int, full: tuple[str, int | None]
+def block(
+    tx: SqliteTransaction, class_id: int, park: str, order_key: int, seq: int, full: tuple[str, int | None]
 ) -> None:
     """Let a job wait for a key without room; if it does so already, its park is shut."""
     key, open_at = full
@@ -111,18 +111,18 @@ def put_aside(
         tx.db.run("park_put", tx.namespace_id, key, class_id, open_at, order_key, seq)
         tx.db.run("park_head", class_id, key, tx.namespace_id)
         if park:
-            left_park(tx, class_id, park)
+            unblock_head(tx, class_id, park)
     tx.parks_changed()
 
 
-def left_park(tx: Transaction, class_id: int, park: str) -> None:
+def unblock_head(tx: SqliteTransaction, class_id: int, park: str) -> None:
     """A job has left a park: another is first now, or none is left."""
     tx.db.run("park_head", class_id, park, tx.namespace_id)
     tx.db.run("park_empty", tx.namespace_id, park, class_id)
     tx.parks_changed()
 
 
-def give_back(tx: Transaction, held: str) -> None:
+def give_back(tx: SqliteTransaction, held: str) -> None:
     """A lease ends: what waits for its keys may try again."""
     for key in rows.read_held(held):
         opened = [class_id for (class_id,) in tx.db.run("park_release", tx.namespace_id, key)]
@@ -131,9 +131,9 @@ def give_back(tx: Transaction, held: str) -> None:
             tx.parks_changed()
 
 
-def with_room(tx: Transaction) -> list[int]:
+def classes_with_room(tx: SqliteTransaction) -> list[int]:
     """Give the classes that may have room on the ladder, or in the pool, now that a job has left it."""
-    rules = tx.book.rules
+    rules = tx.rule_index.rules
     if not rules.rungs and rules.pool_reserve is None:
         return []
     lanes = rows.json_list(sorted(rules.pool_reserve.lanes)) if rules.pool_reserve else None
@@ -141,18 +141,18 @@ def with_room(tx: Transaction) -> list[int]:
     return [class_id for (class_id,) in found]
 
 
-def adopt_rules(tx: Transaction) -> None:
+def adopt_rules(tx: SqliteTransaction) -> None:
     """Go by the rules as they are now: count leases anew, and let all that was put aside try again."""
-    before = tx.book.rules
+    before = tx.rule_index.rules
     tx.adopt_rules()
-    if not lets_start(before, tx.book.rules):
+    if not lets_start(before, tx.rule_index.rules):
         return
     for seq, task, tenant, limits in tx.db.run("running", tx.namespace_id).fetchall():
         bound = rows.read_held(limits)
-        held = [key for key, rule in tx.book.keys(task, tenant, bound) if rule.concurrency is not None]
+        held = [key for key, rule in tx.rule_index.keys(task, tenant, bound) if rule.concurrency is not None]
         tx.db.run("lease_set_limits", rows.json_list(held) if held else None, seq)
     for key, reached_us in tx.db.run("rates", tx.namespace_id).fetchall():
-        rule = tx.book.rules.limits.get(key.partition("=")[0])
+        rule = tx.rule_index.rules.limits.get(key.partition("=")[0])
         clamped_us = clamp_rate(rule, reached_us, tx.now_at * 1_000)
         if clamped_us is None:
             tx.db.run("rate_forget", tx.namespace_id, key)

@@ -19,14 +19,14 @@ from uuid import UUID, uuid4
 
 from headway.core.errors import StoreError
 from headway.core.job import JobId
-from headway.stores.base import WATCHER
+from headway.stores.base import JOB_CHANNEL
 
 _EVERYTHING = bytes(16)  # "Something changed", with no job named.
 _STEP_NS = 100_000_000
 _BATCH = 256  # Ids of 16 bytes in one write that arrives whole.
 
 
-class Bell:
+class PipeNotifier:
     """Rings the ears beside one store file."""
 
     def __init__(self, store_path: Path) -> None:
@@ -54,12 +54,12 @@ class Bell:
                 path=str(self._folder),
             )
 
-    def listen(self, name: str) -> PipeEar:
+    def subscribe(self, name: str) -> PipeSubscription:
         self._folder.mkdir(mode=0o700, exist_ok=True)
         self.check()
-        return PipeEar(self._folder / quote(name, safe=""))
+        return PipeSubscription(self._folder / quote(name, safe=""))
 
-    def ring(self, name: str) -> None:
+    def notify(self, name: str) -> None:
         """Wake one ear, if it is there."""
         _write(self._folder / quote(name, safe=""), _EVERYTHING)
 
@@ -82,7 +82,7 @@ class Bell:
         if changed_ns != self._watchers_seen_ns:
             try:
                 with os.scandir(self._folder) as entries:
-                    self._watchers = [Path(entry.path) for entry in entries if entry.name.startswith(WATCHER)]
+                    self._watchers = [Path(entry.path) for entry in entries if entry.name.startswith(JOB_CHANNEL)]
             except OSError:  # No descriptor is free: those that are not known yet find out by their slow look.
                 return self._watchers
             # A folder's time moves in steps of some milliseconds, so a fresh one may hide a later change.
@@ -91,7 +91,7 @@ class Bell:
         return self._watchers
 
 
-class PipeEar:
+class PipeSubscription:
     """The reading end of a named pipe, made when listening begins and removed when it ends."""
 
     def __init__(self, path: Path) -> None:

@@ -6,13 +6,13 @@ from typing import Any
 
 from headway.core.policy.order import order_key
 from headway.stores.sqlite import rows
-from headway.stores.sqlite.transaction import Transaction
+from headway.stores.sqlite.transaction import SqliteTransaction
 
 
-class Lines:
+class SqliteOrdering:
     """Gives places in classes. Remembers, within one transaction, what it has read of them."""
 
-    def __init__(self, tx: Transaction) -> None:
+    def __init__(self, tx: SqliteTransaction) -> None:
         self._tx = tx
         self._clocks: dict[int, int | None] = {}  # By class: its clock, or None if nobody shares it.
         self._last: dict[tuple[int, str], int | None] = {}
@@ -34,7 +34,7 @@ class Lines:
         key = clock
         if not front:
             last = self._last_key(class_id, sharer)
-            key = order_key(clock, last, self._tx.book.step_us(task, sharer))
+            key = order_key(clock, last, self._tx.rule_index.step_us(task, sharer))
         self._note(class_id, sharer, key)
         return key
 

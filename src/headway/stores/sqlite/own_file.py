@@ -23,7 +23,7 @@ from headway.core.errors import (
 )
 from headway.stores.base import FORMAT, OLDEST_READER, OLDEST_WRITER
 from headway.stores.sqlite import connection as waist
-from headway.stores.sqlite.connection import Connection
+from headway.stores.sqlite.connection import SqliteConnection
 from headway.stores.sqlite.disk_reserve import ballast_of, drop_ballast
 from headway.stores.sqlite.library_guard import APSW, claim, release
 from headway.stores.sqlite.statements import MIGRATIONS, QUERIES
@@ -33,7 +33,7 @@ SHORT_WAIT, LONG_WAIT = 0.0004, 0.002  # Seconds between two tries for the lock,
 SHORT_WAITS = 25  # and how many of the short ones come first.
 
 
-class _Patience:
+class _BusyHandler:
     """What SQLite calls while another process holds the lock; gives whether to try again.
 
     By itself it would sleep in steps of 1, 2, 5, 10 ms and more, several times as long as a transaction takes: two
@@ -53,7 +53,7 @@ class _Patience:
         return True
 
 
-class OwnConnection(Connection):
+class OwnFileConnection(SqliteConnection):
     """A connection of apsw's."""
 
     taken = apsw.ConstraintError
@@ -68,7 +68,7 @@ class OwnConnection(Connection):
             release(path, APSW)
             raise
         super().__init__(raw, QUERIES)
-        raw.set_busy_handler(_Patience())
+        raw.set_busy_handler(_BusyHandler())
         try:
             _check_ours(raw, path)  # Before anything is changed: the first pragma writes to the file.
             if bare:
@@ -112,7 +112,7 @@ class OwnConnection(Connection):
 
 def _keep_log(raw: apsw.Connection) -> None:
     """Turn to a write-ahead log. If several do so with a new file at once, SQLite refuses without any patience."""
-    patience = _Patience()
+    patience = _BusyHandler()
     for tries in count():
         try:
             raw.execute("PRAGMA journal_mode = WAL").fetchall()
@@ -131,10 +131,10 @@ class OwnFile:
         self.synchronous = synchronous
         self.unmarked = False
 
-    def prepare(self) -> Connection:
+    def prepare(self) -> SqliteConnection:
         _create(self.path)
         self.unmarked = lacks_log(self.path)
-        made = OwnConnection(self.path, self.synchronous)
+        made = OwnFileConnection(self.path, self.synchronous)
         try:
             if migrate(made, self.path):
                 self.checkpoint(made)
@@ -144,22 +144,22 @@ class OwnFile:
             raise
         return made
 
-    def connect(self) -> Connection:
-        return OwnConnection(self.path, self.synchronous)
+    def connect(self) -> SqliteConnection:
+        return OwnFileConnection(self.path, self.synchronous)
 
     def version(self) -> int | None:
         if not self.path.exists():
             return None
         with self.naming():
             # Through SQLite: while a worker runs, the newest header may be in the log beside the file.
-            connection = OwnConnection(self.path, self.synchronous)
+            connection = OwnFileConnection(self.path, self.synchronous)
             try:
                 _check_ours(connection.raw, self.path)
                 return int(connection.raw.pragma("user_version"))
             finally:
                 connection.close()
 
-    def checkpoint(self, connection: Connection) -> None:
+    def checkpoint(self, connection: SqliteConnection) -> None:
         """Bring the log into the file.
 
         The file alone, without its log, then says that it is not whole: a copy of it is refused when it is opened. Both
@@ -172,7 +172,7 @@ class OwnFile:
             connection.run("needs_wal", 0)
         connection.log_pages = 0
 
-    def facts(self) -> dict[str, str]:
+    def describe(self) -> dict[str, str]:
         survives = "process, system and power loss" if self.synchronous != "NORMAL" else "process crash only"
         return {
             "store": f"sqlite, {self.path.resolve()}",
@@ -212,7 +212,7 @@ class OwnFile:
             raise StoreError(f"{path}: {problem}", **facts) from problem
 
 
-def migrate(connection: Connection, path: Path, *, to: int | None = None) -> list[int]:
+def migrate(connection: SqliteConnection, path: Path, *, to: int | None = None) -> list[int]:
     """Bring the file to the newest schema, in one transaction. Gives the numbers of the steps taken."""
     raw = connection.raw
     if raw.pragma("user_version") == MIGRATIONS[-1][0] and to is None:

@@ -9,7 +9,7 @@ from headway.core.job import JobId, State
 from headway.core.policy.document import Keep
 from headway.stores.sqlite import rows
 from headway.stores.sqlite.finish import cancel
-from headway.stores.sqlite.transaction import MINUTE, Transaction
+from headway.stores.sqlite.transaction import MINUTE, SqliteTransaction
 
 DEAD_WORKERS_KEPT_MS = 3_600_000
 STRETCHES_KEPT_MS = 24 * 3_600_000
@@ -17,13 +17,13 @@ SCANNED = 5_000  # Ended jobs that one pruning looks at.
 
 
 @dataclass(slots=True)
-class Round:
+class SqlitePruneRound:
     """How far this process has come in its round over the completed jobs."""
 
     reached: int = 0
 
 
-def prune(tx: Transaction, keep: Keep, limit: int, round_: Round) -> int:
+def prune(tx: SqliteTransaction, keep: Keep, limit: int, round_: SqlitePruneRound) -> int:
     """Cancel what has expired and forget what need not be kept. Gives how many jobs it touched."""
     expired = [seq for (seq,) in tx.db.run("prune_expiry", tx.namespace_id, tx.now_at, limit)]
     cancelled: list[JobId] = []
@@ -54,7 +54,7 @@ def prune(tx: Transaction, keep: Keep, limit: int, round_: Round) -> int:
     return len(cancelled) + len(old[:limit]) + len(beyond)
 
 
-def _beyond(tx: Transaction, keep: Keep, limit: int) -> list[int]:
+def _beyond(tx: SqliteTransaction, keep: Keep, limit: int) -> list[int]:
     """Return ended jobs of the states of which more are kept than the policy allows. The newest stay."""
     found: list[int] = []
     if keep.completed_max:
@@ -72,7 +72,7 @@ def _beyond(tx: Transaction, keep: Keep, limit: int) -> list[int]:
     return found
 
 
-def purge(tx: Transaction, states: Sequence[State], job_ids: Sequence[JobId] | None, limit: int) -> int:
+def purge(tx: SqliteTransaction, states: Sequence[State], job_ids: Sequence[JobId] | None, limit: int) -> int:
     """Forget ended jobs now: those named, or a batch of those in these states."""
     wanted = rows.json_list([state.value for state in states])
     if job_ids is None:
@@ -83,7 +83,7 @@ def purge(tx: Transaction, states: Sequence[State], job_ids: Sequence[JobId] | N
     return len(found)
 
 
-def _old_completed(tx: Transaction, before_at: int, limit: int, round_: Round) -> list[int]:
+def _old_completed(tx: SqliteTransaction, before_at: int, limit: int, round_: SqlitePruneRound) -> list[int]:
     """Look at a stretch of ended jobs, going round and round: no index is kept for the many that completed."""
     old: list[int] = []
     start, looked = round_.reached, 0
@@ -107,6 +107,6 @@ def _old_completed(tx: Transaction, before_at: int, limit: int, round_: Round) -
     return list(dict.fromkeys(old))
 
 
-def _forget(tx: Transaction, seqs: Sequence[int]) -> None:
+def _forget(tx: SqliteTransaction, seqs: Sequence[int]) -> None:
     for statement in ("outcome_delete", "attempts_delete", "job_delete"):
         tx.db.run_many(statement, [(seq,) for seq in seqs])

@@ -6,24 +6,24 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from headway.core.job import Attempt, Job, JobId, State
+from headway.core.job import Attempt, JobId, JobRecord, State
 from headway.core.policy.document import INTERACTIVE
 from headway.core.snapshot import ClassView, Snapshot
 from headway.stores.base import WAITING_COUNTED, JobQuery, LaneStats, Stats
 from headway.stores.sqlite import rows
-from headway.stores.sqlite.limits import Caps
-from headway.stores.sqlite.transaction import MINUTE, Transaction
+from headway.stores.sqlite.limits import SqliteLimitCheck
+from headway.stores.sqlite.transaction import MINUTE, SqliteTransaction
 from headway.stores.texts import is_writable
 
 NEWEST = 2**63 - 1  # Above every sequence number.
 
 
-def find_rows(tx: Transaction, job_ids: Sequence[JobId]) -> dict[JobId, rows.Row]:
+def find_rows(tx: SqliteTransaction, job_ids: Sequence[JobId]) -> dict[JobId, rows.Row]:
     """Give the rows of the jobs that exist."""
     return {row["job_id"]: row for row in tx.db.rows("get", rows.ids_list(job_ids), tx.namespace_id)}
 
 
-def get(tx: Transaction, job_ids: Sequence[JobId]) -> list[Job | None]:
+def get(tx: SqliteTransaction, job_ids: Sequence[JobId]) -> list[JobRecord | None]:
     """Give each job, or None."""
     found = find_rows(tx, job_ids)
     history = _history(tx, [row["seq"] for row in found.values()])
@@ -33,7 +33,7 @@ def get(tx: Transaction, job_ids: Sequence[JobId]) -> list[Job | None]:
     ]
 
 
-def find(tx: Transaction, query: JobQuery) -> list[Job]:
+def find(tx: SqliteTransaction, query: JobQuery) -> list[JobRecord]:
     """Find jobs, newest first: one statement for each state asked for, so that each walks its own index."""
     if not all(map(is_writable, (query.task, query.lane, query.tenant, query.worker_id))):
         return []
@@ -50,7 +50,7 @@ def find(tx: Transaction, query: JobQuery) -> list[Job]:
     return _read_jobs(tx, sorted(set(found), reverse=True)[: query.limit])
 
 
-def _find_ended(tx: Transaction, query: JobQuery, wanted: dict[str, Any]) -> list[Job]:
+def _find_ended(tx: SqliteTransaction, query: JobQuery, wanted: dict[str, Any]) -> list[JobRecord]:
     """Find jobs that ended badly, those that ended last first."""
     ended_at, ended_seq = query.ended_before or (NEWEST, NEWEST)
     wanted = wanted | {"ended_at": ended_at, "ended_seq": ended_seq}
@@ -61,17 +61,17 @@ def _find_ended(tx: Transaction, query: JobQuery, wanted: dict[str, Any]) -> lis
     return _read_jobs(tx, [seq for _, seq in sorted(found, reverse=True)[: query.limit]])
 
 
-def _read_jobs(tx: Transaction, seqs: list[int]) -> list[Job]:
+def _read_jobs(tx: SqliteTransaction, seqs: list[int]) -> list[JobRecord]:
     history = _history(tx, seqs)
     by_seq = {row["seq"]: row for row in tx.db.rows("get_by_seq", rows.json_list(seqs))}
     return [rows.job(by_seq[seq], history.get(seq, ()), tx.now_at) for seq in seqs]
 
 
-def snapshot(tx: Transaction) -> Snapshot:
+def snapshot(tx: SqliteTransaction) -> Snapshot:
     """Picture what waits."""
     found = tx.db.run("snapshot_classes", WAITING_COUNTED, tx.now_at, tx.namespace_id).fetchall()
-    laddered = bool(tx.book.ladder.rungs) or any(rung == INTERACTIVE for _, rung, *_ in found)
-    floor = Caps(tx).floor() if laddered else None
+    laddered = bool(tx.rule_index.ladder.rungs) or any(rung == INTERACTIVE for _, rung, *_ in found)
+    floor = SqliteLimitCheck(tx).floor() if laddered else None
     views = []
     for lane, rung, needs, persist, fair, line, oldest_at, head_key, parks, *park_keys in found:
         key = rows.class_key(lane, rung, needs, persist)
@@ -79,11 +79,15 @@ def snapshot(tx: Transaction) -> Snapshot:
         if not persist and waiting:
             oldest_at = tx.now_at
         head_key = min((found for found in (head_key, *park_keys) if found is not None), default=0)
-        views.append(ClassView(key, waiting, oldest_at, head_key, bool(fair), tx.book.blocks(lane, key.rung, floor)))
+        views.append(
+            ClassView(
+                key, waiting, oldest_at, head_key, bool(fair), tx.rule_index.blocked_reason(lane, key.rung, floor)
+            )
+        )
     return Snapshot(tx.now_at, tuple(views), tx.db.first("next_due", tx.namespace_id, tx.now_at), floor)
 
 
-def stats(tx: Transaction) -> Stats:
+def stats(tx: SqliteTransaction) -> Stats:
     """Count everything."""
     lanes = {
         lane: LaneStats(waiting=waiting, oldest_at=oldest_at, delayed=delayed, executing=executing)
@@ -100,7 +104,7 @@ def stats(tx: Transaction) -> Stats:
     return Stats(tx.now_at, lanes, workers, dict(totals), dict(recent), kept)
 
 
-def waiting_of(tx: Transaction, tenant: str) -> dict[str, LaneStats]:
+def waiting_of(tx: SqliteTransaction, tenant: str) -> dict[str, LaneStats]:
     """Count a tenant's jobs that wait."""
     if not is_writable(tenant):
         return {}
@@ -108,7 +112,7 @@ def waiting_of(tx: Transaction, tenant: str) -> dict[str, LaneStats]:
     return {lane: LaneStats(waiting=waiting, oldest_at=oldest_at) for lane, waiting, oldest_at in found}
 
 
-def _history(tx: Transaction, seqs: Sequence[int]) -> dict[int, list[Attempt]]:
+def _history(tx: SqliteTransaction, seqs: Sequence[int]) -> dict[int, list[Attempt]]:
     history: dict[int, list[Attempt]] = {}
     for row in tx.db.rows("history", rows.json_list(seqs)):
         history.setdefault(row["seq"], []).append(rows.attempt(row))

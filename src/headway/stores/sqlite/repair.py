@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 
 from headway.core.log_event import LogEvent
-from headway.stores.sqlite.connection import Connection
+from headway.stores.sqlite.connection import SqliteConnection
 
 log = logging.getLogger("headway.stores")
 
 UNREADABLE = "not UTF-8"  # In place of a job's rule for retries: no JSON, so the job ends as a dead letter.
 
 
-def repair_texts(connection: Connection) -> int:
+def repair_texts(connection: SqliteConnection) -> int:
     """Replace what is not UTF-8 in every text of the file by escapes. Return how many texts were replaced.
 
     It walks all tables, so it is done only after a read has failed. A job with such a text is marked as unreadable.
@@ -35,7 +35,7 @@ def repair_texts(connection: Connection) -> int:
     return repaired
 
 
-def _repair_column(connection: Connection, table: str, column: str) -> int:
+def _repair_column(connection: SqliteConnection, table: str, column: str) -> int:
     raw = connection.raw
     found = raw.execute(
         f'SELECT DISTINCT CAST("{column}" AS BLOB) FROM "{table}" WHERE typeof("{column}") = \'text\''  # noqa: S608

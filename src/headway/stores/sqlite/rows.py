@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 import msgspec
 
 from headway.core.errors import JobError
-from headway.core.job import Attempt, ClassKey, Job, JobId, RetryRule
+from headway.core.job import Attempt, ClassKey, JobId, JobRecord, RetryRule
 from headway.core.lease import Lease
 from headway.core.policy.document import Ladder
 from headway.core.policy.ladder import budget_of
-from headway.core.worker import Worker, WorkerState
+from headway.core.worker import WorkerInfo, WorkerState
 from headway.stores.texts import escape_error, escape_surrogates, is_writable
 from headway.stores.unreadable import DAMAGE, read_or, read_state, read_worker_state, unreadable_error, why_unreadable
 
@@ -68,7 +68,7 @@ def read_error(text: str | None) -> JobError | None:
     return None if text is None else read_or(unreadable_error(text), lambda: _error.decode(text))
 
 
-class Terms(NamedTuple):
+class RunFields(NamedTuple):
     """What a job says of its run, as far as that can be read."""
 
     task: str
@@ -79,16 +79,16 @@ class Terms(NamedTuple):
     unreadable: str | None = None  # Why not all of it could be read.
 
 
-def read_terms(task: Any, payload: Any, tenant: Any, trace_id: Any, retry: Any) -> Terms:
+def read_terms(task: Any, payload: Any, tenant: Any, trace_id: Any, retry: Any) -> RunFields:
     """Read what a job says of its run. A column may hold a value of any type, if another program wrote it."""
     try:
         rule = None if retry is None else _retry.decode(retry)
         if are_sound(task, payload, tenant, trace_id):
-            return Terms(task, payload, tenant, trace_id, rule)
+            return RunFields(task, payload, tenant, trace_id, rule)
         unreadable = why_unreadable(TypeError("a column holds a value of another type"))
     except DAMAGE as problem:
         rule, unreadable = None, why_unreadable(problem)
-    return Terms(as_text(task) or "", _as_bytes(payload), as_text(tenant), as_text(trace_id), rule, unreadable)
+    return RunFields(as_text(task) or "", _as_bytes(payload), as_text(tenant), as_text(trace_id), rule, unreadable)
 
 
 def are_sound(task: Any, payload: Any, tenant: Any, trace_id: Any) -> bool:
@@ -161,9 +161,9 @@ def attempt(row: Row) -> Attempt:
     )
 
 
-def job(row: Row, history: Iterable[Attempt], now_at: int) -> Job:
+def job(row: Row, history: Iterable[Attempt], now_at: int) -> JobRecord:
     terms = read_terms(row["task"], row["payload"], row["tenant"], row["trace_id"], row["retry"])
-    return Job(
+    return JobRecord(
         job_id=JobId(row["job_id"]),
         seq=row["seq"],
         task=terms.task,
@@ -206,9 +206,9 @@ def job(row: Row, history: Iterable[Attempt], now_at: int) -> Job:
     )
 
 
-def worker(row: Row, now_at: int) -> Worker:
+def worker(row: Row, now_at: int) -> WorkerInfo:
     state = read_worker_state(row["state"])
-    return Worker(
+    return WorkerInfo(
         worker_id=row["worker_id"],
         host=row["host"],
         pid=row["pid"],

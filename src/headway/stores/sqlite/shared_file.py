@@ -23,7 +23,7 @@ from headway.core.errors import (
 )
 from headway.stores.base import FORMAT, OLDEST_READER, OLDEST_WRITER
 from headway.stores.sqlite import connection as waist
-from headway.stores.sqlite.connection import Connection
+from headway.stores.sqlite.connection import SqliteConnection
 from headway.stores.sqlite.library_guard import STDLIB, claim
 from headway.stores.sqlite.statements import migrations, numbered, prefixed, queries
 
@@ -38,7 +38,7 @@ MIGRATE = "bring its tables to this release first"
 _NAMES = tuple(map(str, range(1, 100)))
 
 
-class GuestConnection(Connection):
+class SharedFileConnection(SqliteConnection):
     """A connection of ``sqlite3``'s that somebody else has made, in autocommit. Closing it is their affair."""
 
     taken = sqlite3.IntegrityError
@@ -72,7 +72,7 @@ class GuestConnection(Connection):
             self._close()
 
 
-class Guest:
+class SharedFile:
     """Headway's tables in a file that ``connect`` leads to; it gives a connection, and how to close it.
 
     ``advice``: what is to be done when the tables are missing or old. Nothing is made or migrated by opening.
@@ -92,7 +92,7 @@ class Guest:
         self._advice = advice
         self._claimed = False
 
-    def prepare(self) -> Connection:
+    def prepare(self) -> SqliteConnection:
         made = self.connect()
         try:
             made.raw.execute("PRAGMA journal_mode = WAL").fetchall()
@@ -102,13 +102,13 @@ class Guest:
             raise
         return made
 
-    def connect(self) -> Connection:
+    def connect(self) -> SqliteConnection:
         self.claim()
         raw, close = self._connect()
         for pragma in (f"busy_timeout = {waist.BUSY_MS}", "temp_store = MEMORY", "cache_size = -16384"):
             raw.execute(f"PRAGMA {pragma}").fetchall()
         plan_once(raw)
-        return GuestConnection(raw, close)
+        return SharedFileConnection(raw, close)
 
     def claim(self) -> None:
         """See that no other library has the file open, from now on for good: its owner may open it at any time."""
@@ -116,7 +116,7 @@ class Guest:
             claim(self.path, STDLIB)
             self._claimed = True
 
-    def checkpoint(self, connection: Connection) -> None:
+    def checkpoint(self, connection: SqliteConnection) -> None:
         """SQLite does that by itself, as for all that its owner keeps there."""
 
     def version(self) -> int | None:
@@ -138,7 +138,7 @@ class Guest:
                 path=str(self.path),
             )
 
-    def facts(self) -> dict[str, str]:
+    def describe(self) -> dict[str, str]:
         return {
             "store": f"sqlite, tables {PREFIX}* in {self.path}",
             "schema": str(migrations(PREFIX)[-1][0]),
@@ -175,7 +175,7 @@ def plan_once(raw: sqlite3.Connection) -> None:
         raw.setconfig(sqlite3.SQLITE_DBCONFIG_ENABLE_QPSG, True)  # type: ignore[attr-defined, unused-ignore]
 
 
-def migrate_guest(raw: sqlite3.Connection, path: Path) -> list[int]:
+def migrate_shared_file(raw: sqlite3.Connection, path: Path) -> list[int]:
     """Bring the tables in somebody's file to this release, in one transaction. Gives the numbers of the steps taken.
 
     The file is set to WAL, so that readers and the one writer do not wait for each other.

@@ -8,51 +8,51 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from headway.core.diagnostics import Standing, Survey
+from headway.core.diagnostics import JobDiagnostics, QueueDiagnostics
 from headway.core.errors import StoreBusy, StoreError
-from headway.core.job import ClassKey, Job, JobId, NewJob, State, Submitted
+from headway.core.job import ClassKey, JobId, JobRecord, NewJob, State, SubmitReply
 from headway.core.lease import Lease
 from headway.core.policy.clock import StoreClock
 from headway.core.policy.document import Keep
-from headway.core.policy.ladder import Amendment
+from headway.core.policy.ladder import Preemption
 from headway.core.snapshot import Snapshot
 from headway.core.worker import WorkerState
 from headway.stores.base import (
-    KEEPER,
+    LEASE_CHANNEL,
     POLICIES,
     RULES,
     TIMEOUT,
     Abilities,
-    Beat,
     Clock,
-    Copied,
+    CopySummary,
     Document,
-    Ear,
     Exchange,
-    Exchanged,
+    ExchangeReply,
+    Heartbeat,
+    HeartbeatReply,
     JobQuery,
     LaneStats,
-    Renewed,
     Stats,
     SubmitBlocking,
+    Subscription,
     submit_within,
 )
 from headway.stores.clock import SteadyClock
 from headway.stores.sqlite import backup, claim, diagnose, finish, heartbeat, prune, rows, submit
 from headway.stores.sqlite import query as reads
-from headway.stores.sqlite.connection import Connection, Driver
+from headway.stores.sqlite.connection import Driver, SqliteConnection
 from headway.stores.sqlite.database import Database
 from headway.stores.sqlite.limits import adopt_rules
-from headway.stores.sqlite.notifier import Bell
+from headway.stores.sqlite.notifier import PipeNotifier
 from headway.stores.sqlite.own_file import OwnFile
 from headway.stores.sqlite.statements import MIGRATIONS
-from headway.stores.sqlite.transaction import Hooks, Memory, Transaction
+from headway.stores.sqlite.transaction import Hooks, SqliteCache, SqliteTransaction
 from headway.stores.texts import check_jobs, check_text, check_worker, escape_surrogates, is_writable
 
 T = TypeVar("T")
 
 
-class Place(Protocol):
+class Executor(Protocol):
     """Where transactions are carried out: in threads of their own, or right where the caller is."""
 
     @property
@@ -64,11 +64,11 @@ class Place(Protocol):
 
     async def version(self) -> int | None: ...
 
-    def write(self, function: Callable[[Connection, Hooks], T], *, vital: bool = True) -> Awaitable[T]:
+    def write(self, function: Callable[[SqliteConnection, Hooks], T], *, vital: bool = True) -> Awaitable[T]:
         """Run a function inside a transaction that may write."""
         ...
 
-    def read(self, function: Callable[[Connection, Hooks], T]) -> Awaitable[T]:
+    def read(self, function: Callable[[SqliteConnection, Hooks], T]) -> Awaitable[T]:
         """Run a function that only reads, all at one moment."""
         ...
 
@@ -78,7 +78,7 @@ class SqliteStore:
 
     abilities = Abilities(durable=True, shared=True, any_loop=True)
 
-    def __init__(self, place: Place, namespace: str = "default", *, clock: Clock, timeout: float = TIMEOUT) -> None:
+    def __init__(self, place: Executor, namespace: str = "default", *, clock: Clock, timeout: float = TIMEOUT) -> None:
         self.path = place.driver.path
         self.namespace = namespace
         self._clock = clock
@@ -86,24 +86,24 @@ class SqliteStore:
         self._timeout = timeout
         self._timing = threading.Lock()  # One thread reads and another one writes.
         self._place = place
-        self._bell = Bell(self.path)
-        self._memory = Memory()
-        self._round = prune.Round()
+        self._notifier = PipeNotifier(self.path)
+        self._memory = SqliteCache()
+        self._round = prune.SqlitePruneRound()
         if isinstance(place, Database):
             self.submit_blocking: SubmitBlocking = lambda jobs: self._submit_waiting(place, jobs)
 
     async def open(self) -> None:
-        self._bell.check()
+        self._notifier.check()
         await self._place.open()
 
     async def close(self) -> None:
         await self._place.close()
 
-    async def copy_to(self, target: Path) -> Copied:
+    async def copy_to(self, target: Path) -> CopySummary:
         """Copy the store into a new file. Raises ``StoreError`` for tables in a file of another program."""
         return await asyncio.to_thread(backup.copy_out, self._own_file(), target)
 
-    async def restore_from(self, source: Path) -> Copied:
+    async def restore_from(self, source: Path) -> CopySummary:
         """Make the store from a copy. Raises ``StoreError`` if it exists."""
         return await asyncio.to_thread(backup.copy_in, self._own_file(), source)
 
@@ -112,7 +112,7 @@ class SqliteStore:
             raise StoreError(f"{self.path} belongs to another program; back up its whole file", path=str(self.path))
         return self._place.driver
 
-    async def submit(self, jobs: Sequence[NewJob]) -> list[Submitted]:
+    async def submit(self, jobs: Sequence[NewJob]) -> list[SubmitReply]:
         if not isinstance(self._place, Database):  # It is done right here, perhaps without a loop that could time it.
             return await self._place.write(self._submitting(jobs), vital=False)
         try:
@@ -121,7 +121,7 @@ class SqliteStore:
         except TimeoutError as problem:
             raise self._late() from problem
 
-    def _submit_waiting(self, place: Database, jobs: Sequence[NewJob]) -> list[Submitted]:
+    def _submit_waiting(self, place: Database, jobs: Sequence[NewJob]) -> list[SubmitReply]:
         try:
             within = submit_within(self._timeout, jobs)
             return place.write_waiting(self._submitting(jobs), vital=False, timeout=within)
@@ -135,29 +135,29 @@ class SqliteStore:
             path=str(self.path),
         )
 
-    async def exchange(self, request: Exchange) -> Exchanged:
+    async def exchange(self, request: Exchange) -> ExchangeReply:
         return await self._write(lambda tx: claim.exchange(tx, request), asker=request.worker_id)
 
-    async def renew(self, beat: Beat) -> Renewed:
+    async def renew(self, beat: Heartbeat) -> HeartbeatReply:
         check_worker(beat.worker)
         return await self._write(lambda tx: heartbeat.renew(tx, beat))
 
     async def leases(self, *, worker_id: str | None = None, limit: int = 1_000) -> list[Lease]:
         check_text(worker_id or "", "a worker's id")
 
-        def read(tx: Transaction) -> list[Lease]:
+        def read(tx: SqliteTransaction) -> list[Lease]:
             if worker_id is not None:
                 found = tx.db.rows("leases_of", worker_id, tx.namespace_id, limit)
             else:
                 found = tx.db.rows("leases_expired", tx.namespace_id, tx.now_at, limit)
-            return [rows.lease(row, tx.book.ladder) for row in found]
+            return [rows.lease(row, tx.rule_index.ladder) for row in found]
 
         return await self._read(read)
 
-    async def bury(self, worker_id: str, *, left: bool = False) -> None:
+    async def mark_dead(self, worker_id: str, *, left: bool = False) -> None:
         check_text(worker_id, "a worker's id")
 
-        def write(tx: Transaction) -> None:
+        def write(tx: SqliteTransaction) -> None:
             finish.set_worker_state(tx, worker_id, WorkerState.DEAD)
             if left:
                 tx.db.run("forget_worker", worker_id, tx.namespace_id)
@@ -167,8 +167,8 @@ class SqliteStore:
     async def drain(self, worker_id: str) -> bool:
         check_text(worker_id, "a worker's id")
 
-        def write(tx: Transaction) -> bool:
-            tx.ring(worker_id + KEEPER)
+        def write(tx: SqliteTransaction) -> bool:
+            tx.notify(worker_id + LEASE_CHANNEL)
             return finish.set_worker_state(tx, worker_id, WorkerState.DRAINING)
 
         return await self._write(write)
@@ -176,16 +176,16 @@ class SqliteStore:
     async def cancel(self, job_ids: Sequence[JobId], reason: str = "cancelled") -> list[State | None]:
         return await self._move(job_ids, lambda tx, row: finish.cancel(tx, row, escape_surrogates(reason)))
 
-    async def amend(self, amendments: Sequence[Amendment]) -> list[bool]:
-        return await self._write(lambda tx: heartbeat.amend(tx, amendments))
+    async def preempt(self, amendments: Sequence[Preemption]) -> list[bool]:
+        return await self._write(lambda tx: heartbeat.preempt(tx, amendments))
 
     async def retry(self, job_ids: Sequence[JobId]) -> list[State | None]:
         return await self._move(job_ids, finish.retry)
 
-    async def get(self, job_ids: Sequence[JobId]) -> list[Job | None]:
+    async def get(self, job_ids: Sequence[JobId]) -> list[JobRecord | None]:
         return await self._read(lambda tx: reads.get(tx, job_ids))
 
-    async def find(self, query: JobQuery) -> list[Job]:
+    async def find(self, query: JobQuery) -> list[JobRecord]:
         return await self._read(lambda tx: reads.find(tx, query))
 
     async def snapshot(self) -> Snapshot:
@@ -197,15 +197,15 @@ class SqliteStore:
     async def waiting_of(self, tenant: str) -> dict[str, LaneStats]:
         return await self._read(lambda tx: reads.waiting_of(tx, tenant))
 
-    async def survey(self) -> Survey:
-        return await self._read(diagnose.survey)
+    async def diagnose(self) -> QueueDiagnostics:
+        return await self._read(diagnose.diagnose)
 
-    async def standing(self, job_id: JobId) -> Standing | None:
-        return await self._read(lambda tx: diagnose.standing(tx, job_id))
+    async def diagnose_job(self, job_id: JobId) -> JobDiagnostics | None:
+        return await self._read(lambda tx: diagnose.diagnose_job(tx, job_id))
 
-    async def witness(self, reasons: Mapping[ClassKey, str]) -> None:
+    async def record_wait_reasons(self, reasons: Mapping[ClassKey, str]) -> None:
         if reasons:
-            await self._write(lambda tx: diagnose.witness(tx, reasons))
+            await self._write(lambda tx: diagnose.record_wait_reasons(tx, reasons))
 
     async def prune(self, keep: Keep, *, limit: int = 1_000) -> int:
         return await self._write(lambda tx: prune.prune(tx, keep, limit, self._round))
@@ -224,10 +224,10 @@ class SqliteStore:
         check_text(kind, "a document's kind")
         check_text(name, "a document's name")
 
-        def write(tx: Transaction) -> int | None:
+        def write(tx: SqliteTransaction) -> int | None:
             version = tx.db.first("document_version", tx.namespace_id, kind, name) or 0
             if kind == RULES:
-                _ = tx.book  # As they are before they change.
+                _ = tx.rule_index  # As they are before they change.
             if if_version is not None and if_version != version:
                 return None
             if body is None:
@@ -238,43 +238,43 @@ class SqliteStore:
                 adopt_rules(tx)
             if kind == POLICIES:
                 for row in tx.db.rows("workers", tx.namespace_id):
-                    tx.ring(row["worker_id"] + KEEPER)
+                    tx.notify(row["worker_id"] + LEASE_CHANNEL)
             return int(version) + 1
 
         return await self._write(write)
 
-    def listen(self, name: str) -> Ear:
-        return self._bell.listen(name)
+    def subscribe(self, name: str) -> Subscription:
+        return self._notifier.subscribe(name)
 
     async def schema(self) -> tuple[int | None, int]:
         return await self._place.version(), MIGRATIONS[-1][0]
 
-    async def facts(self) -> dict[str, str]:
-        return self._place.driver.facts()
+    async def describe(self) -> dict[str, str]:
+        return self._place.driver.describe()
 
     async def _move(
-        self, job_ids: Sequence[JobId], move: Callable[[Transaction, rows.Row], State]
+        self, job_ids: Sequence[JobId], move: Callable[[SqliteTransaction, rows.Row], State]
     ) -> list[State | None]:
         """Move each of the jobs that exist, once. Gives all their states afterwards."""
 
-        def write(tx: Transaction) -> list[State | None]:
+        def write(tx: SqliteTransaction) -> list[State | None]:
             states = {job_id: move(tx, row) for job_id, row in reads.find_rows(tx, job_ids).items()}
             tx.changed += job_ids
             return [states.get(job_id) for job_id in job_ids]
 
         return await self._write(write)
 
-    def _submitting(self, jobs: Sequence[NewJob]) -> Callable[[Connection, Hooks], list[Submitted]]:
+    def _submitting(self, jobs: Sequence[NewJob]) -> Callable[[SqliteConnection, Hooks], list[SubmitReply]]:
         check_jobs(jobs)
         return self._writing(lambda tx: submit.submit(tx, jobs))
 
-    def _write(self, function: Callable[[Transaction], T], *, asker: str | None = None) -> Awaitable[T]:
+    def _write(self, function: Callable[[SqliteTransaction], T], *, asker: str | None = None) -> Awaitable[T]:
         return self._place.write(self._writing(function, asker=asker))
 
     def _writing(
-        self, function: Callable[[Transaction], T], *, asker: str | None = None
-    ) -> Callable[[Connection, Hooks], T]:  # fmt: skip
-        def run(db: Connection, hooks: Hooks) -> T:
+        self, function: Callable[[SqliteTransaction], T], *, asker: str | None = None
+    ) -> Callable[[SqliteConnection, Hooks], T]:  # fmt: skip
+        def run(db: SqliteConnection, hooks: Hooks) -> T:
             tx, memory = self._transaction(db, hooks, writes=True)
             if not tx.namespace_id:
                 tx.namespace_id = memory.namespace_id = int(db.first("namespace_add", self.namespace))
@@ -285,18 +285,22 @@ class SqliteStore:
 
         return run
 
-    def _read(self, function: Callable[[Transaction], T]) -> Awaitable[T]:
+    def _read(self, function: Callable[[SqliteTransaction], T]) -> Awaitable[T]:
         return self._place.read(lambda db, hooks: function(self._transaction(db, hooks)[0]))
 
-    def _transaction(self, db: Connection, hooks: Hooks, *, writes: bool = False) -> tuple[Transaction, Memory]:
+    def _transaction(
+        self, db: SqliteConnection, hooks: Hooks, *, writes: bool = False
+    ) -> tuple[SqliteTransaction, SqliteCache]:
         memory = hooks.borrow(self._memory)
         if not memory.namespace_id:
             memory.namespace_id = db.first("namespace_find", self.namespace) or 0
         now_at, namespace_id = self._now(db, writes), memory.namespace_id
-        tx = Transaction(db, now_at=now_at, namespace_id=namespace_id, memory=memory, bell=self._bell, hooks=hooks)
+        tx = SqliteTransaction(
+            db, now_at=now_at, namespace_id=namespace_id, memory=memory, notifier=self._notifier, hooks=hooks
+        )
         return tx, memory
 
-    def _now(self, db: Connection, writes: bool) -> int:
+    def _now(self, db: SqliteConnection, writes: bool) -> int:
         """Return the store time. Once a second what all processes know of the clock is read, and written if it may."""
         raw_at = self._clock()
         with self._timing:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from headway.core.job import JobId, NewJob, Submitted
+from headway.core.job import JobId, NewJob, SubmitReply
 from headway.stores.base import check_same
 from headway.stores.sqlite import rows
 from headway.stores.sqlite.connection import KnownAlready
-from headway.stores.sqlite.ordering import Lines
-from headway.stores.sqlite.transaction import Transaction
+from headway.stores.sqlite.ordering import SqliteOrdering
+from headway.stores.sqlite.transaction import SqliteTransaction
 
 
-def submit(tx: Transaction, jobs: Sequence[NewJob]) -> list[Submitted]:
+def submit(tx: SqliteTransaction, jobs: Sequence[NewJob]) -> list[SubmitReply]:
     """Keep the jobs that are new; answer for all."""
     if all(job.persist and job.idempotency_key is None and job.unique_key is None for job in jobs):
         # Ids are made at random, so they are new unless a submit is repeated: then the file refuses them.
@@ -24,7 +24,7 @@ def submit(tx: Transaction, jobs: Sequence[NewJob]) -> list[Submitted]:
             tx.forget_changes()
         else:
             tx.changed += [job.job_id for job in jobs]
-            return [Submitted(job.job_id) for job in jobs]
+            return [SubmitReply(job.job_id) for job in jobs]
     answers, fresh = _check(tx, jobs)
     if fresh:
         _keep(tx, fresh)
@@ -32,13 +32,13 @@ def submit(tx: Transaction, jobs: Sequence[NewJob]) -> list[Submitted]:
     return answers
 
 
-def _keep(tx: Transaction, fresh: Sequence[NewJob]) -> None:
+def _keep(tx: SqliteTransaction, fresh: Sequence[NewJob]) -> None:
     """Write jobs that are new. Raises ``KnownAlready`` if one is not."""
     last = int(tx.db.first("next_sequence", len(fresh)))
     seq = first = last - len(fresh)
     now_at, namespace_id, known_class_id = tx.now_at, tx.namespace_id, tx.known_class_id
     job_rows: list[tuple[Any, ...]] = []
-    place = Lines(tx).place
+    place = SqliteOrdering(tx).place
     for job in fresh:
         seq += 1
         # Taken apart once: this is done for every job there is.
@@ -79,30 +79,30 @@ def _keep(tx: Transaction, fresh: Sequence[NewJob]) -> None:
     tx.count({"submitted": len(fresh)})
 
 
-def _check(tx: Transaction, jobs: Sequence[NewJob]) -> tuple[list[Submitted], list[NewJob]]:
+def _check(tx: SqliteTransaction, jobs: Sequence[NewJob]) -> tuple[list[SubmitReply], list[NewJob]]:
     """Answer for each job before anything is written, as if those before it were already kept."""
     found = tx.db.run("known_ids", rows.json_list([job.job_id for job in jobs]), tx.namespace_id)
     known: dict[str, tuple[str, bytes]] = {job_id: (task, payload) for job_id, task, payload in found}
     keys: dict[tuple[str, str], tuple[JobId, bytes]] = {}
     unique: dict[str, JobId] = {}
-    answers: list[Submitted] = []
+    answers: list[SubmitReply] = []
     fresh: list[NewJob] = []
     for index, job in enumerate(jobs):
         if (same := known.get(job.job_id)) is not None:
             check_same(same, (job.task, job.payload), job, index, "job id")
-            answers.append(Submitted(job.job_id))
+            answers.append(SubmitReply(job.job_id))
             continue
         if job.idempotency_key is not None:
             scope = (job.tenant or "", job.idempotency_key)
             first = keys.get(scope) or tx.db.run("known_key", tx.namespace_id, *scope, tx.now_at).fetchone()
             if first is not None:
                 check_same(first[1], job.digest, job, index, "idempotency key")
-                answers.append(Submitted(first[0], deduplicated=True))
+                answers.append(SubmitReply(first[0], deduplicated=True))
                 continue
         if job.unique_key is not None:
             holder = unique.get(job.unique_key) or tx.db.first("known_unique", tx.namespace_id, job.unique_key)
             if holder is not None:
-                answers.append(Submitted(holder, deduplicated=True))
+                answers.append(SubmitReply(holder, deduplicated=True))
                 continue
         if job.persist:
             known[job.job_id] = (job.task, job.payload)
@@ -110,6 +110,6 @@ def _check(tx: Transaction, jobs: Sequence[NewJob]) -> tuple[list[Submitted], li
             keys[job.tenant or "", job.idempotency_key] = (job.job_id, job.digest)
         if job.unique_key is not None:
             unique[job.unique_key] = job.job_id
-        answers.append(Submitted(job.job_id))
+        answers.append(SubmitReply(job.job_id))
         fresh.append(job)
     return answers, fresh

@@ -7,25 +7,25 @@ from functools import lru_cache, partial
 from typing import Protocol
 
 from headway.core.job import ClassKey, JobId
-from headway.core.policy.enforced import Rulebook
+from headway.core.policy.enforced import RuleIndex
 from headway.core.worker import serves
 from headway.stores.base import RULES
 from headway.stores.rule_codec import read_rulebook
 from headway.stores.sqlite import rows
-from headway.stores.sqlite.connection import Connection
-from headway.stores.sqlite.notifier import Bell
+from headway.stores.sqlite.connection import SqliteConnection
+from headway.stores.sqlite.notifier import PipeNotifier
 
 MINUTE = 60_000
 
 
-class Memory:
+class SqliteCache:
     """What a process remembers between transactions: the numbers of namespace and classes, the rules it read last."""
 
     def __init__(self) -> None:
         self.namespace_id = 0  # Until somebody writes in this namespace; a look at a wrong name leaves no trace.
         self.class_ids: dict[ClassKey, int] = {}
         self.rules_version = -1
-        self.book = Rulebook()
+        self.rule_index = RuleIndex()
 
     def forget_namespace(self) -> None:
         self.namespace_id = 0
@@ -33,18 +33,18 @@ class Memory:
     def forget_rules(self) -> None:
         self.rules_version = -1
 
-    def copy(self) -> Memory:
+    def copy(self) -> SqliteCache:
         """Give another one that knows the same, to learn what may yet be undone."""
-        made = Memory()
+        made = SqliteCache()
         made.namespace_id, made.class_ids = self.namespace_id, dict(self.class_ids)
-        made.rules_version, made.book = self.rules_version, self.book
+        made.rules_version, made.rule_index = self.rules_version, self.rule_index
         return made
 
-    def adopt(self, learned: Memory) -> None:
+    def adopt(self, learned: SqliteCache) -> None:
         """Remember what a copy has learned, now that it is durable."""
         self.namespace_id = learned.namespace_id
         self.class_ids.update(learned.class_ids)
-        self.book, self.rules_version = learned.book, learned.rules_version
+        self.rule_index, self.rules_version = learned.rule_index, learned.rules_version
 
 
 class Hooks(Protocol):
@@ -58,22 +58,22 @@ class Hooks(Protocol):
         """Undo something in memory if it is undone."""
         ...
 
-    def borrow(self, memory: Memory) -> Memory:
+    def borrow(self, memory: SqliteCache) -> SqliteCache:
         """Give the memory that it may write what it learns to."""
         ...
 
 
-class Transaction:
+class SqliteTransaction:
     """Gathers what a verb changed; ``settle`` wakes and tells whoever that concerns, after the commit."""
 
     def __init__(
         self,
-        db: Connection,
+        db: SqliteConnection,
         *,
         now_at: int,
         namespace_id: int,
-        memory: Memory,
-        bell: Bell,
+        memory: SqliteCache,
+        notifier: PipeNotifier,
         hooks: Hooks,
     ) -> None:
         self.db = db
@@ -83,29 +83,29 @@ class Transaction:
         self.changed: list[JobId] = []
         self._memory = memory
         self._class_ids = memory.class_ids
-        self._book: Rulebook | None = None
+        self._rule_index: RuleIndex | None = None
         self._parked: tuple[bool, bool] | None = None
         self._new_classes: list[ClassKey] = []
-        self._bell = bell
+        self._notifier = notifier
         self._hooks = hooks
 
     @property
-    def book(self) -> Rulebook:
+    def rule_index(self) -> RuleIndex:
         """The rules in force."""
-        if self._book is None:
+        if self._rule_index is None:
             version = self.db.first("rules_version", self.namespace_id) or 0
             if version != self._memory.rules_version:
                 parts = self.db.run("documents", self.namespace_id, RULES, None)
-                self._memory.book = read_rulebook(body for _, _, _, body in parts)
+                self._memory.rule_index = read_rulebook(body for _, _, _, body in parts)
                 self._memory.rules_version = version
                 self._hooks.after_rollback(self._memory.forget_rules)
-            self._book = self._memory.book
-        return self._book
+            self._rule_index = self._memory.rule_index
+        return self._rule_index
 
     def adopt_rules(self) -> None:
         """A part of the rules was written: read them anew."""
         self.db.run("rules_changed", self.namespace_id)
-        self._book = None
+        self._rule_index = None
 
     @property
     def parked(self) -> bool:
@@ -160,22 +160,22 @@ class Transaction:
         for what, count in counts.items():
             self.db.run("count", self.namespace_id, self.now_at // MINUTE, what, count)
 
-    def ring(self, name: str) -> None:
+    def notify(self, name: str) -> None:
         """Wake one ear once this is durable."""
-        self._hooks.after_commit(partial(self._bell.ring, name))
+        self._hooks.after_commit(partial(self._notifier.notify, name))
 
     def wake_all(self) -> None:
         """Wake every waiting worker: what they may claim has changed."""
         for worker_id, _, _ in self.db.run("workers_waiting", self.namespace_id, self.now_at).fetchall():
             self.db.run("worker_unwait", worker_id)
-            self.ring(worker_id)
+            self.notify(worker_id)
 
     def settle(self, *, but: str | None = None) -> None:
         """Wake waiting workers for what became eligible, except the one that asks, and tell watchers what changed."""
         if self.eligible:
             self._wake_workers(but)
         if self.changed:
-            self._hooks.after_commit(partial(self._bell.ring_watchers, self.changed))
+            self._hooks.after_commit(partial(self._notifier.ring_watchers, self.changed))
 
     def _wake_workers(self, but: str | None) -> None:
         """Wake a waiting worker for each job that became eligible, as far as one can serve it."""
@@ -190,7 +190,7 @@ class Transaction:
                     continue
                 if serves(key.needs, _names(offers)):
                     self.db.run("worker_unwait", worker_id)
-                    self.ring(worker_id)
+                    self.notify(worker_id)
                     del waiting[index]
                     break
             if not waiting:

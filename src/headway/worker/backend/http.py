@@ -18,19 +18,19 @@ from headway.core.job import JobId
 from headway.core.lease import Lease
 from headway.core.log_event import LogEvent
 from headway.core.policy.document import Policy, reserved_slots
-from headway.core.policy.ladder import Grant
+from headway.core.policy.ladder import RunBudget
 from headway.core.policy.retry import Released
-from headway.core.worker import TASK, Worker, WorkerState
-from headway.dispatch.job_source import Fed, Ran
+from headway.core.worker import TASK, WorkerInfo, WorkerState
+from headway.dispatch.job_source import ClaimResult, FinishedRun
 from headway.observability.job_output import Chunk
 from headway.observability.outage import Outage
 from headway.policy_store.catalogue import CronDocument
-from headway.policy_store.current import InForce
+from headway.policy_store.current import CurrentPolicy
 from headway.protocol import worker as messages
-from headway.protocol.http_client import PATIENCE, Caller
-from headway.protocol.worker import Heard, Polled, Registered, Result, lease_of, result_of
-from headway.stores.base import KEEPER, Beat, Ear, Progress, Renewed, Store
-from headway.worker.backend.base import Admission, Fate, Feed, Known, Pace
+from headway.protocol.http_client import PATIENCE, HttpClient
+from headway.protocol.worker import PollReply, RegisterReply, ResultReport, WorkerHeartbeatReply, lease_of, result_of
+from headway.stores.base import LEASE_CHANNEL, Heartbeat, HeartbeatReply, Progress, Store, Subscription
+from headway.worker.backend.base import AppManifest, EndingOf, JobSource, LeaseTimes, RegisteredWorker
 
 log = logging.getLogger("headway.worker")
 
@@ -44,7 +44,7 @@ BACKOFF_MIN, BACKOFF_MAX = 0.1, 2.0
 NOT_TAKEN = frozenset({400, 413, 422})  # Malformed, too large, not valid: the same again would fare no better.
 
 
-class HttpPost:
+class HttpBackend:
     """Talks to a server. It has no store, so it does no chores: the server's side does them.
 
     ``mark`` begins every payload and result of this Headway; it does not go over the wire.
@@ -52,10 +52,10 @@ class HttpPost:
 
     store: Store | None = None
 
-    def __init__(self, address: str, token: str | None, in_force: InForce, *, mark: bytes) -> None:
+    def __init__(self, address: str, token: str | None, in_force: CurrentPolicy, *, mark: bytes) -> None:
         self.in_force = in_force
         self.outage = Outage(log)
-        self._caller = Caller(address, token)
+        self._caller = HttpClient(address, token)
         self._mark = mark
         self._sequence = itertools.count(1)
         if not self._caller.address.is_private:
@@ -68,23 +68,23 @@ class HttpPost:
         await self._caller.close()
 
     async def register(
-        self, worker: Worker, pace: Pace, known: Callable[[Policy], Known], *, reserved: int | None
-    ) -> Admission:
+        self, worker: WorkerInfo, pace: LeaseTimes, known: Callable[[Policy], AppManifest], *, reserved: int | None
+    ) -> RegisteredWorker:
         try:
             told = known(self.in_force.policy)
         except HeadwayError:  # A lane, say, that only the server's policy has.
-            told = Known([], {}, [])
+            told = AppManifest([], {}, [])
         answer = await self._register(worker, pace, told, reserved)
         if told != (wanted := known(self.in_force.policy)):  # It hangs on the policy, which we know only now.
-            await self._ask(answer.worker_id, "drain", messages.Leaving(leave=True))
+            await self._ask(answer.worker_id, "drain", messages.DrainRequest(leave=True))
             answer = await self._register(worker, pace, wanted, reserved)
         kept = reserved_slots(self.in_force.policy, worker.slots, reserved)
         admitted = replace(worker, worker_id=answer.worker_id, reserved=kept)
-        pace = Pace(answer.heartbeat_seconds, answer.dead_after_seconds, answer.confirm_seconds, pace.grace)
-        return Admission(admitted, pace)
+        pace = LeaseTimes(answer.heartbeat_seconds, answer.dead_after_seconds, answer.confirm_seconds, pace.grace)
+        return RegisteredWorker(admitted, pace)
 
-    def feed(self, worker: Worker, pace: Pace, *, offset: float) -> Feed[Result]:
-        return HttpFeed(
+    def job_source(self, worker: WorkerInfo, pace: LeaseTimes, *, offset: float) -> JobSource[ResultReport]:
+        return HttpJobSource(
             self._caller,
             worker.worker_id,
             self.in_force,
@@ -93,23 +93,25 @@ class HttpPost:
             outage=self.outage,
         )
 
-    def listen(self, name: str) -> Ear:
-        return NewsEar(self._caller, name.removesuffix(KEEPER), self.in_force)
+    def subscribe(self, name: str) -> Subscription:
+        return HttpNotifications(self._caller, name.removesuffix(LEASE_CHANNEL), self.in_force)
 
-    async def renew(self, beat: Beat) -> Renewed:
-        held = [messages.Named(job_id, token.hex()) for job_id, token in beat.held]
-        said = messages.Heartbeat(
+    async def renew(self, beat: Heartbeat) -> HeartbeatReply:
+        held = [messages.LeaseRef(job_id, token.hex()) for job_id, token in beat.held]
+        said = messages.WorkerHeartbeat(
             current_load=len(held), tasks=held, seq=next(self._sequence), policy_version=self.in_force.version
         )
         try:
-            heard = await self._caller.ask(f"/internal/workers/{beat.worker.worker_id}/heartbeat", said, Heard)
+            heard = await self._caller.ask(
+                f"/internal/workers/{beat.worker.worker_id}/heartbeat", said, WorkerHeartbeatReply
+            )
         except WorkerUnknown:
-            return Renewed(0, WorkerState.DEAD, [job_id for job_id, _ in beat.held])
+            return HeartbeatReply(0, WorkerState.DEAD, [job_id for job_id, _ in beat.held])
         if heard.policy is not None:
             self.in_force.adopt(heard.policy_version, heard.policy)
         lost = set(heard.lost)
-        grants = [Grant(job_id, "", round(seconds * 1_000)) for job_id, seconds in heard.budgets.items()]
-        return Renewed(0, heard.state, heard.lost, [job for job in heard.cancel if job not in lost], grants)
+        grants = [RunBudget(job_id, "", round(seconds * 1_000)) for job_id, seconds in heard.budgets.items()]
+        return HeartbeatReply(0, heard.state, heard.lost, [job for job in heard.cancel if job not in lost], grants)
 
     async def check(self) -> None:
         await self._caller.get("/readyz")
@@ -124,19 +126,21 @@ class HttpPost:
 
     async def write_output(self, worker_id: str, lease: Lease, chunks: Sequence[Chunk]) -> None:
         with contextlib.suppress(WorkerUnknown):
-            await self._ask(worker_id, "output", messages.Written(lease.job_id, lease.token.hex(), list(chunks)))
+            await self._ask(worker_id, "output", messages.OutputUpdate(lease.job_id, lease.token.hex(), list(chunks)))
 
     async def give_back(
-        self, worker_id: str, held: Sequence[tuple[JobId, bytes]], fate: Fate, *, left: bool = False
+        self, worker_id: str, held: Sequence[tuple[JobId, bytes]], fate: EndingOf, *, left: bool = False
     ) -> None:
         results = [result_of(fate(job_id, None), job_id, token) for job_id, token in held]
         with contextlib.suppress(WorkerUnknown):  # Then the server has them already.
             for batch in _batches(results):
-                await self._ask(worker_id, "result", messages.Results(batch))
-            await self._ask(worker_id, "drain", messages.Leaving(leave=True))
+                await self._ask(worker_id, "result", messages.ResultReports(batch))
+            await self._ask(worker_id, "drain", messages.DrainRequest(leave=True))
 
-    async def _register(self, worker: Worker, pace: Pace, known: Known, reserved: int | None) -> Registered:
-        said = messages.Register(
+    async def _register(
+        self, worker: WorkerInfo, pace: LeaseTimes, known: AppManifest, reserved: int | None
+    ) -> RegisterReply:
+        said = messages.RegisterRequest(
             capabilities=[offer for offer in worker.offers if not offer.startswith(TASK)],
             capacity=worker.slots,
             name=worker.host,
@@ -150,7 +154,7 @@ class HttpPost:
             dead_after_seconds=pace.dead_after,
             grace_seconds=min(GRACE_MAX, pace.grace),
         )
-        answer = await self._caller.ask("/internal/workers/register", said, Registered)
+        answer = await self._caller.ask("/internal/workers/register", said, RegisterReply)
         if answer.not_published:
             names = [one.task_type for one in answer.not_published]
             log.warning(
@@ -171,7 +175,7 @@ class HttpPost:
         await self._caller.ask(f"/internal/workers/{worker_id}/{verb}", said, dict)
 
 
-class HttpFeed:
+class HttpJobSource:
     """Polls a server.
 
     While slots are free a *standing* poll waits at the server for jobs. What ends meanwhile is handed in by a poll
@@ -180,13 +184,13 @@ class HttpFeed:
     both bring has a slot, and the reserve holds, however the two meet at the server.
     """
 
-    calm = 0.0  # Nobody here asks: chores are the server's.
+    idle_since = 0.0  # Nobody here asks: chores are the server's.
 
     def __init__(
         self,
-        caller: Caller,
+        caller: HttpClient,
         worker_id: str,
-        in_force: InForce,
+        in_force: CurrentPolicy,
         *,
         confirm: float,
         mark: bytes,
@@ -203,34 +207,34 @@ class HttpFeed:
         self._about_to: asyncio.TimerHandle | None = None  # Send one.
         self._promised = (0, 0)  # To the standing poll: slots, and how many of them below the reserve.
         self._arrived: list[Lease] = []
-        self._request: messages.Poll | None = None  # Under way, or without a reply.
-        self._bell = Bell()
+        self._request: messages.PollRequest | None = None  # Under way, or without a reply.
+        self._notifier = LocalEvent()
         self._leaving = False
         self._state = WorkerState.ACTIVE
         self._errands: set[asyncio.Task[None]] = set()
 
-    def words(self, ran: Sequence[Ran]) -> list[Result]:
+    def reports_for(self, ran: Sequence[FinishedRun]) -> list[ResultReport]:
         return [result_of(ending, lease.job_id, lease.token, round(seconds, 6)) for lease, ending, seconds in ran]
 
     def offer_learned(self, learn: Callable[[str], bool]) -> None:
         """Ignore it: a server gives a worker jobs of the tasks that it registered with."""
 
-    def listen(self) -> Ear:
-        return self._bell
+    def subscribe(self) -> Subscription:
+        return self._notifier
 
     async def exchange(
         self,
-        finished: Sequence[Result],
+        finished: Sequence[ResultReport],
         progress: Sequence[Progress],
         *,
         free: int,
         free_below: int,
         woken: bool = False,
-    ) -> Fed:
+    ) -> ClaimResult:
         if self._state is WorkerState.DEAD:
             return self._unknown(finished)
         self._hold()
-        answer: tuple[Polled, list[Lease]] = (Polled(), [])
+        answer: tuple[PollReply, list[Lease]] = (PollReply(), [])
         if finished or progress or self._request is not None:
             try:
                 answer = await self._hand_in(finished, progress, free, free_below)
@@ -241,7 +245,7 @@ class HttpFeed:
         if not polled.more:
             self._stand(*self._left(free, free_below, leases))
         refused = [(one.task_id, "lost") for one in polled.refused]
-        return Fed(leases, refused, polled.more, self._state, polled.next_due_seconds)
+        return ClaimResult(leases, refused, polled.more, self._state, polled.next_due_seconds)
 
     def leave(self) -> None:
         """Tell the server, which then ends the standing poll; what that still brings is given back."""
@@ -260,21 +264,23 @@ class HttpFeed:
     # ------------------------------------------------------------------ handing in
 
     async def _hand_in(
-        self, finished: Sequence[Result], progress: Sequence[Progress], free: int, free_below: int
-    ) -> tuple[Polled, list[Lease]]:
+        self, finished: Sequence[ResultReport], progress: Sequence[Progress], free: int, free_below: int
+    ) -> tuple[PollReply, list[Lease]]:
         """Hand in, and claim what nobody else was asked for. After an error the same request is made again."""
         if self._request is None:
             batches = _batches(finished)
             for batch in batches[:-1]:
                 await self._results(batch)
             slots, below = self._unpromised(free, free_below)
-            self._request = messages.Poll(
+            self._request = messages.PollRequest(
                 available_capacity=slots,
                 below=below,
                 claim_id=uuid.uuid4().hex if slots else None,
                 takes_over=slots > 0 and self._standing is not None,
                 results=batches[-1] if batches else [],
-                progress=[messages.Said(one.job_id, one.token.hex(), one.fraction, one.note) for one in progress],
+                progress=[
+                    messages.ProgressUpdate(one.job_id, one.token.hex(), one.fraction, one.note) for one in progress
+                ],
             )
         request = self._request
         try:
@@ -286,7 +292,7 @@ class HttpFeed:
             for result in request.results:
                 await self._result_alone(result)
             self._request = None
-            return Polled(more=True), []
+            return PollReply(more=True), []
         self._request = None
         return answer
 
@@ -308,17 +314,17 @@ class HttpFeed:
         below = len(leases) if leave_free else sum(lease.lane not in reserve.lanes for lease in leases)
         return free - len(leases), free_below - below
 
-    async def _results(self, results: list[Result]) -> None:
-        await self._caller.ask(f"{self._path}/result", messages.Results(results), dict)
+    async def _results(self, results: list[ResultReport]) -> None:
+        await self._caller.ask(f"{self._path}/result", messages.ResultReports(results), dict)
 
-    async def _result_alone(self, result: Result) -> None:
+    async def _result_alone(self, result: ResultReport) -> None:
         """Hand in one result that may be what the server cannot take: then the work counts, and its result is lost."""
         try:
             await self._results([result])
         except ServerRefused as problem:
             log.error("job.result_refused", extra={"headway": {"job": result.task_id, "error": str(problem)}})  # noqa: TRY400
             if result.status == "completed":
-                without = Result(
+                without = ResultReport(
                     task_id=result.task_id,
                     status="completed",
                     fence=result.fence,
@@ -352,7 +358,7 @@ class HttpFeed:
     async def _wait_for_jobs(self, slots: int, below: int) -> None:
         """Woken by the server; bounded by how long a lease may go unnamed; rings when it has ended."""
         wait = min(JOBS_WAIT, self._confirm / 2)
-        request = messages.Poll(
+        request = messages.PollRequest(
             available_capacity=slots, below=below, claim_id=uuid.uuid4().hex, wait_seconds=round(wait, 3)
         )
         try:
@@ -367,9 +373,9 @@ class HttpFeed:
             self._state = WorkerState.DEAD
         finally:
             self._standing, self._promised = None, (0, 0)
-            self._bell.ring()
+            self._notifier.notify()
 
-    async def _until_answered(self, request: messages.Poll) -> tuple[float, list[Lease]]:
+    async def _until_answered(self, request: messages.PollRequest) -> tuple[float, list[Lease]]:
         """Ask until there is a reply. A claim that is repeated brings the same jobs."""
         delay = BACKOFF_MIN
         while True:
@@ -386,9 +392,9 @@ class HttpFeed:
             await asyncio.sleep(delay * random.uniform(0.7, 1.3))
             delay = min(delay * 2, BACKOFF_MAX)
 
-    async def _poll(self, request: messages.Poll) -> tuple[Polled, list[Lease]]:
+    async def _poll(self, request: messages.PollRequest) -> tuple[PollReply, list[Lease]]:
         path, patience = f"{self._path}/poll", request.wait_seconds + PATIENCE
-        polled = await self._caller.ask(path, request, Polled, patience=patience)
+        polled = await self._caller.ask(path, request, PollReply, patience=patience)
         if self._state is WorkerState.ACTIVE:
             self._state = polled.state
         try:
@@ -398,14 +404,14 @@ class HttpFeed:
 
     # ------------------------------------------------------------------ around it
 
-    def _unknown(self, finished: Sequence[Result]) -> Fed:
+    def _unknown(self, finished: Sequence[ResultReport]) -> ClaimResult:
         """The server took us for dead: nothing we say counts, and our parent will hear of it."""
         self._state, self._request = WorkerState.DEAD, None
-        return Fed((), [(one.task_id, "lost") for one in finished], False, self._state, None)
+        return ClaimResult((), [(one.task_id, "lost") for one in finished], False, self._state, None)
 
     async def _drain(self) -> None:
         with contextlib.suppress(HeadwayError):
-            await self._caller.ask(f"{self._path}/drain", messages.Leaving(), dict)
+            await self._caller.ask(f"{self._path}/drain", messages.DrainRequest(), dict)
 
     async def _give_back(self, leases: Sequence[Lease]) -> None:
         with contextlib.suppress(HeadwayError):  # Otherwise they go back when the worker leaves.
@@ -417,13 +423,13 @@ class HttpFeed:
         task.add_done_callback(self._errands.discard)
 
 
-class Bell:
+class LocalEvent:
     """An ear that is rung in this process."""
 
     def __init__(self) -> None:
         self._rung = asyncio.Event()
 
-    def ring(self) -> None:
+    def notify(self) -> None:
         self._rung.set()
 
     async def wait(self, timeout: float) -> Sequence[JobId] | None:
@@ -438,10 +444,10 @@ class Bell:
     def close(self) -> None: ...
 
 
-class NewsEar(Bell):
+class HttpNotifications(LocalEvent):
     """Rings when the server has news of a worker: somebody cancelled its jobs, drained it or changed the policy."""
 
-    def __init__(self, caller: Caller, worker_id: str, in_force: InForce) -> None:
+    def __init__(self, caller: HttpClient, worker_id: str, in_force: CurrentPolicy) -> None:
         super().__init__()
         self._caller = caller
         self._path = f"/internal/workers/{worker_id}/poll"
@@ -453,14 +459,14 @@ class NewsEar(Bell):
 
     async def _listen(self) -> None:
         """Woken by the server; ends when it does not know the worker any more."""
-        request = messages.Poll(available_capacity=0, wait_seconds=NEWS_WAIT)
+        request = messages.PollRequest(available_capacity=0, wait_seconds=NEWS_WAIT)
         known: tuple[Any, ...] = (set(), WorkerState.ACTIVE, self._in_force.version, {})
         delay = BACKOFF_MIN
         while True:
             try:
-                polled = await self._caller.ask(self._path, request, Polled, patience=NEWS_WAIT + PATIENCE)
+                polled = await self._caller.ask(self._path, request, PollReply, patience=NEWS_WAIT + PATIENCE)
             except WorkerUnknown:
-                self.ring()
+                self.notify()
                 return
             except StoreError:  # Whoever renews the leases will say so.
                 await asyncio.sleep(delay * random.uniform(0.7, 1.3))
@@ -470,7 +476,7 @@ class NewsEar(Bell):
             told = ({*polled.cancel, *polled.lost}, polled.state, polled.policy_version, polled.budgets)
             if told != known:
                 known = told
-                self.ring()
+                self.notify()
 
 
 def _without_tenants(crons: Sequence[CronDocument]) -> list[CronDocument]:
@@ -482,9 +488,9 @@ def _without_tenants(crons: Sequence[CronDocument]) -> list[CronDocument]:
     return [cron for cron in crons if cron.tenant is None]
 
 
-def _batches(results: Sequence[Result]) -> list[list[Result]]:
+def _batches(results: Sequence[ResultReport]) -> list[list[ResultReport]]:
     """Part results so that no body grows too large."""
-    batches: list[list[Result]] = []
+    batches: list[list[ResultReport]] = []
     size = BODY_MAX + 1
     for result in results:
         length = 500 if result.result is None else 500 + len(bytes(result.result))

@@ -16,7 +16,7 @@ from typing import Any
 from headway.client.codec import decode_result
 from headway.core.errors import JobError
 from headway.core.policy.retry import Crashed, Raised, Snoozed
-from headway.worker.active_job import Running
+from headway.worker.active_job import ActiveJob
 from headway.worker.executors import wire
 from headway.worker.outcomes import TaskFailed, to_ms
 from headway.worker.slot_table import Stop
@@ -34,13 +34,13 @@ class ProcessExecutor:
         self._log = log
         self._largest = largest
         self._idle: list[_Child] = []
-        self._busy: dict[Running, _Child] = {}
+        self._busy: dict[ActiveJob, _Child] = {}
 
     async def warm(self) -> None:
         """Have one process ready before the first job."""
         self._idle.append(await self._start())
 
-    async def call(self, job: Running) -> Any:
+    async def call(self, job: ActiveJob) -> Any:
         child = self._idle.pop() if self._idle else await self._start()
         if job.stop is not Stop.NO:
             self._idle.append(child)
@@ -48,7 +48,7 @@ class ProcessExecutor:
         self._busy[job] = child
         keep = False
         try:
-            ended = await child.run(wire.Run.of(job.lease, self._largest), job)
+            ended = await child.run(wire.RunJob.of(job.lease, self._largest), job)
             keep = child.alive and not child.stopping and not ended.spent
             return _outcome(ended)
         except _Died as death:
@@ -62,9 +62,9 @@ class ProcessExecutor:
 
     async def _start(self) -> _Child:
         level = logging.getLevelName(logging.getLogger("headway").getEffectiveLevel()).lower()
-        return await _Child.start(wire.Hello(self._app_path, os.getcwd(), self._log, level))
+        return await _Child.start(wire.LoadApp(self._app_path, os.getcwd(), self._log, level))
 
-    def stop(self, job: Running) -> None:
+    def stop(self, job: ActiveJob) -> None:
         job.context.cancelled = True
         child = self._busy.get(job)
         if child is None:
@@ -74,10 +74,10 @@ class ProcessExecutor:
         else:
             child.ask_to_stop()
 
-    def shrink(self, job: Running) -> None:
+    def shrink(self, job: ActiveJob) -> None:
         child = self._busy.get(job)
         if child is not None:
-            child.tell(wire.Shrunk(job.lease.limit_ms))
+            child.tell(wire.BudgetChange(job.lease.limit_ms))
 
     def kill_all(self) -> None:
         """Kill every busy process without waiting for its end. May be called from any thread."""
@@ -111,7 +111,7 @@ class _Child:
         self.stopping = False
 
     @classmethod
-    async def start(cls, hello: wire.Hello) -> _Child:
+    async def start(cls, hello: wire.LoadApp) -> _Child:
         ours, theirs = socket.socketpair()
         until, link = os.pipe()
         number = str(theirs.fileno())
@@ -133,7 +133,7 @@ class _Child:
         except BaseException:
             child.kill()
             raise
-        if isinstance(answer, wire.Broken):
+        if isinstance(answer, wire.LoadFailed):
             child.kill()
             raise TaskFailed(Crashed(f"the job's process could not load {hello.app}: {answer.message}"))
         return child
@@ -142,15 +142,15 @@ class _Child:
     def alive(self) -> bool:
         return self._process.poll() is None
 
-    async def run(self, job: wire.Run, running: Running) -> wire.Ended:
+    async def run(self, job: wire.RunJob, running: ActiveJob) -> wire.JobEnd:
         self._send(job)
         while True:
             message = await self._receive()
-            if isinstance(message, wire.Said):
+            if isinstance(message, wire.JobProgress):
                 running.context.progress(message.fraction, message.note)
-            elif isinstance(message, wire.Kept):
+            elif isinstance(message, wire.PartialResult):
                 running.context.partial(Encoded(message.result, message.result_error))
-            elif isinstance(message, wire.Ended):
+            elif isinstance(message, wire.JobEnd):
                 return message
 
     def ask_to_stop(self) -> None:
@@ -205,7 +205,7 @@ class _Child:
         return f"the job's process exited with code {code}"
 
 
-def _outcome(ended: wire.Ended) -> Any:
+def _outcome(ended: wire.JobEnd) -> Any:
     """Give the value a job returned in its process, or raise what it raised there."""
     if ended.cancelled:
         raise asyncio.CancelledError

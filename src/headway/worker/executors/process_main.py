@@ -80,23 +80,23 @@ def main() -> None:
     try:
         app = load_app(hello.app, hello.folder)
     except BaseException as problem:
-        channel.send(wire.Broken(f"{type(problem).__name__}: {problem}"))
+        channel.send(wire.LoadFailed(f"{type(problem).__name__}: {problem}"))
         return
     if app.runs_programs:
         hide_from_programs()
     configure_logs(hello.log, hello.log_level, job_facts=job_facts)
-    channel.send(wire.Ready())
+    channel.send(wire.AppLoaded())
     loop = asyncio.new_event_loop()
     while True:
         said = channel.receive()
-        if isinstance(said, wire.Run):  # Else it was for a job that has ended.
+        if isinstance(said, wire.RunJob):  # Else it was for a job that has ended.
             ended = _run(app, said, channel, loop)
             ended.spent = _end_programs()
             flush_logs()  # The runner may kill this process as soon as it knows of the end.
             channel.send(ended)
 
 
-def _run(app: Headway, run: wire.Run, channel: _Channel, loop: asyncio.AbstractEventLoop) -> wire.Ended:
+def _run(app: Headway, run: wire.RunJob, channel: _Channel, loop: asyncio.AbstractEventLoop) -> wire.JobEnd:
     task = app.tasks.get(run.task) or app.import_task(run.task)
     try:
         if task is None:
@@ -107,11 +107,11 @@ def _run(app: Headway, run: wire.Run, channel: _Channel, loop: asyncio.AbstractE
         finally:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
     except (_Interrupted, asyncio.CancelledError):
-        return wire.Ended(cancelled=True)
+        return wire.JobEnd(cancelled=True)
     except BaseException as error:
         return _ended(error, task)
     ending = returned(value, task, run.largest)
-    return wire.Ended(result=ending.result, result_error=ending.result_error)
+    return wire.JobEnd(result=ending.result, result_error=ending.result_error)
 
 
 def _end_programs() -> bool:
@@ -147,26 +147,26 @@ class _Context(Context):
 
     __slots__ = ("_channel", "_encode")
 
-    def __init__(self, run: wire.Run, channel: _Channel, encode: Callable[[Any], Returned]) -> None:
+    def __init__(self, run: wire.RunJob, channel: _Channel, encode: Callable[[Any], Returned]) -> None:
         super().__init__(
-            run.lease(), {}, lambda _, fraction, note: channel.send(wire.Said(fraction, note)), hear=self._look
+            run.lease(), {}, lambda _, fraction, note: channel.send(wire.JobProgress(fraction, note)), hear=self._look
         )
         self._channel, self._encode = channel, encode
 
     def partial(self, value: Any) -> None:
         kept = self._encode(value)
-        self._channel.send(wire.Kept(kept.result, kept.result_error))
+        self._channel.send(wire.PartialResult(kept.result, kept.result_error))
 
     def _look(self) -> None:
         for said in self._channel.pending():
-            if isinstance(said, wire.Shrunk):
+            if isinstance(said, wire.BudgetChange):
                 limit = said.limit_ms
                 self._lease = self._lease._replace(timeout_ms=limit)
                 if self._budget is not None:
                     self._budget.shrink(self._started + limit / 1_000)
 
 
-def _call(task: Any, run: wire.Run, channel: _Channel, loop: asyncio.AbstractEventLoop) -> Any:
+def _call(task: Any, run: wire.RunJob, channel: _Channel, loop: asyncio.AbstractEventLoop) -> Any:
     context = _Context(run, channel, lambda value: returned(value, task, run.largest))
     current.set(context)
     args, kwargs = task.signature.decode(run.payload)
@@ -182,13 +182,13 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
     raise _Interrupted
 
 
-def _ended(error: BaseException, task: Any) -> wire.Ended:
+def _ended(error: BaseException, task: Any) -> wire.JobEnd:
     match ending := raised(error, task):
         case Snoozed():
-            return wire.Ended(kind="snooze", seconds=ending.after_ms / 1_000, message=ending.reason)
+            return wire.JobEnd(kind="snooze", seconds=ending.after_ms / 1_000, message=ending.reason)
         case Raised():
             problem = ending.error
-            return wire.Ended(
+            return wire.JobEnd(
                 kind="raised" if ending.after_ms is None else "retry_after",
                 error=problem.type,
                 message=problem.message,

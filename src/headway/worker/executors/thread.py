@@ -9,9 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from headway.client.context import current
-from headway.client.invoke import bounce_to, invoke_plain
-from headway.client.task import bounce_never
-from headway.worker.active_job import Running
+from headway.client.invoke import invoke_plain, run_on_loop
+from headway.client.task import no_loop
+from headway.worker.active_job import ActiveJob
 
 Outcome = tuple[Any, BaseException | None]
 
@@ -22,7 +22,7 @@ class ThreadExecutor:
     def __init__(self, slots: int) -> None:
         self._pool = ThreadPoolExecutor(max_workers=slots, thread_name_prefix="headway-task")
 
-    async def call(self, job: Running) -> Any:
+    async def call(self, job: ActiveJob) -> Any:
         loop = asyncio.get_running_loop()
         variables = contextvars.copy_context()
         # The outcome comes back as a value: a future cannot carry StopIteration, nor a loop survive SystemExit.
@@ -34,23 +34,23 @@ class ThreadExecutor:
     def _begin(self, loop: asyncio.AbstractEventLoop, work: Callable[[], Outcome]) -> asyncio.Future[Outcome]:
         return loop.run_in_executor(self._pool, work)
 
-    def stop(self, job: Running) -> None:
+    def stop(self, job: ActiveJob) -> None:
         job.context.cancelled = True
 
-    def shrink(self, job: Running) -> None: ...  # The context knows.
+    def shrink(self, job: ActiveJob) -> None: ...  # The context knows.
 
     async def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _call(job: Running, loop: asyncio.AbstractEventLoop) -> Outcome:
+def _call(job: ActiveJob, loop: asyncio.AbstractEventLoop) -> Outcome:
     task = job.task
     current.set(job.context)
     try:
         args, kwargs = task.signature.decode(job.lease.payload)
         if task.options.context:
             args.insert(0, job.context)
-        bounce = bounce_to(loop) if task.signature.dependencies else bounce_never
+        bounce = run_on_loop(loop) if task.signature.dependencies else no_loop
         return invoke_plain(task.fn, args, kwargs, task.signature.dependencies, job.context, bounce), None
     except BaseException as error:
         return None, error

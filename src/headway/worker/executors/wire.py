@@ -13,7 +13,7 @@ from headway.core.lease import Lease
 HEADER = struct.Struct("!I")
 
 
-class Hello(msgspec.Struct, tag="hello"):
+class LoadApp(msgspec.Struct, tag="hello"):
     """The runner tells a new process which app to load."""
 
     app: str
@@ -22,11 +22,11 @@ class Hello(msgspec.Struct, tag="hello"):
     log_level: str = "info"
 
 
-class Ready(msgspec.Struct, tag="ready"):
+class AppLoaded(msgspec.Struct, tag="ready"):
     """The process has loaded the app."""
 
 
-class Run(msgspec.Struct, tag="run"):
+class RunJob(msgspec.Struct, tag="run"):
     """Run this job."""
 
     job_id: str
@@ -41,7 +41,7 @@ class Run(msgspec.Struct, tag="run"):
     largest: int
 
     @classmethod
-    def of(cls, lease: Lease, largest: int) -> Run:
+    def of(cls, lease: Lease, largest: int) -> RunJob:
         return cls(
             lease.job_id,
             lease.task,
@@ -62,27 +62,27 @@ class Run(msgspec.Struct, tag="run"):
         )  # fmt: skip
 
 
-class Said(msgspec.Struct, tag="progress"):
+class JobProgress(msgspec.Struct, tag="progress"):
     """The job has come so far."""
 
     fraction: float
     note: str | None
 
 
-class Kept(msgspec.Struct, tag="kept"):
+class PartialResult(msgspec.Struct, tag="kept"):
     """What the job has got so far, encoded."""
 
     result: bytes | None = None
     result_error: str | None = None
 
 
-class Shrunk(msgspec.Struct, tag="shrunk"):
+class BudgetChange(msgspec.Struct, tag="shrunk"):
     """The job may take no longer than this, from its start."""
 
     limit_ms: int
 
 
-class Ended(msgspec.Struct, tag="ended", kw_only=True):
+class JobEnd(msgspec.Struct, tag="ended", kw_only=True):
     """The job has ended: with a result, or with an error, or by steering."""
 
     result: bytes | None = None
@@ -97,13 +97,13 @@ class Ended(msgspec.Struct, tag="ended", kw_only=True):
     spent: bool = False  # The job had left programs behind, which were killed: let no other job run in this process.
 
 
-class Broken(msgspec.Struct, tag="broken"):
+class LoadFailed(msgspec.Struct, tag="broken"):
     """The process could not load the app."""
 
     message: str
 
 
-Message = Hello | Ready | Run | Said | Kept | Shrunk | Ended | Broken
+Message = LoadApp | AppLoaded | RunJob | JobProgress | PartialResult | BudgetChange | JobEnd | LoadFailed
 
 _encoder = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)

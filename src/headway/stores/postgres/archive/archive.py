@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import asyncpg  # type: ignore[import-untyped]
 
 from headway.core.errors import StoreBusy, StoreUnavailable
-from headway.core.job import Job, JobId
+from headway.core.job import JobId, JobRecord
 from headway.stores.base import JobQuery
 from headway.stores.postgres.archive import rows
 
@@ -38,7 +38,7 @@ class Archive:
         self._made = False  # The table: whoever only reads need not be allowed to make it.
         self._add, self._get, self._find = _load("add.sql"), _load("get.sql"), _load("find.sql")
 
-    async def add(self, jobs: Sequence[Job]) -> None:
+    async def add(self, jobs: Sequence[JobRecord]) -> None:
         """Keep ended jobs, all or none. Raises ``StoreUnavailable``."""
         # Whatever came twice in a batch would be refused; the latest word stands.
         latest = {job.job_id: job for job in jobs}
@@ -57,13 +57,13 @@ class Archive:
             self._made = False  # It may be another server that comes back.
             raise StoreUnavailable(f"{problem}; jobs wait to be archived") from problem
 
-    async def get(self, job_ids: Sequence[JobId]) -> list[Job | None]:
+    async def get(self, job_ids: Sequence[JobId]) -> list[JobRecord | None]:
         """Give each job, or None. Raises ``StoreUnavailable``."""
         found = await self._read(self._get, [rows.text(job_id) for job_id in job_ids])
         jobs = {job.job_id: job for job in found}
         return [jobs.get(job_id) for job_id in job_ids]
 
-    async def find(self, query: JobQuery) -> list[Job]:
+    async def find(self, query: JobQuery) -> list[JobRecord]:
         """Find ended jobs, newest first. Raises ``StoreUnavailable``."""
         return await self._read(
             self._find,
@@ -83,8 +83,8 @@ class Archive:
             with contextlib.suppress(Exception):
                 await self._idle.pop().close(timeout=2)
 
-    async def _read(self, statement: str, *values: Any) -> list[Job]:
-        async def read(connection: Any) -> list[Job]:
+    async def _read(self, statement: str, *values: Any) -> list[JobRecord]:
+        async def read(connection: Any) -> list[JobRecord]:
             try:
                 found = await connection.fetch(statement, self._namespace, *values, timeout=READ_WITHIN)
             except asyncpg.UndefinedTableError:  # Nothing was archived yet.

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from headway.core.errors import JobError
-from headway.core.job import Attempt, Job, JobId, RetryRule, State
+from headway.core.job import Attempt, JobId, JobRecord, RetryRule, State
 
 Row = Mapping[str, Any]
 
@@ -43,7 +43,7 @@ _log = msgspec.json.Decoder(list[_Try])
 _retry = msgspec.json.Decoder(dict[str, Any])
 
 
-def write_job(job: Job, mark: bytes) -> tuple[Any, ...]:
+def write_job(job: JobRecord, mark: bytes) -> tuple[Any, ...]:
     """Give a job's columns, in the order of ``add``. ``mark`` is what stands before the JSON in payload and result."""
     error = job.error
     return (
@@ -61,14 +61,14 @@ def write_job(job: Job, mark: bytes) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-def read_job(row: Row, mark: bytes) -> Job:
+def read_job(row: Row, mark: bytes) -> JobRecord:
     """Put a job together again. What holds only while a job waits or runs is not there."""
     error = None
     if row["error_type"] is not None:
         error = JobError(
             row["error_type"], row["error_message"] or "", row["error_traceback"] or "", row["error_retriable"] is True
         )
-    return Job(
+    return JobRecord(
         job_id=JobId(row["job_id"]),
         seq=row["seq"],
         task=row["task"],

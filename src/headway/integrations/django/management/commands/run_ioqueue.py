@@ -29,7 +29,7 @@ from headway.worker.parent import CannotStart, Parent
 
 if TYPE_CHECKING:
     from headway.stores.base import Store
-    from headway.worker.control import Up
+    from headway.worker.control import RunnerReady
 
 log = logging.getLogger("headway.worker")
 
@@ -81,7 +81,7 @@ class Command(BaseCommand):
             on_up=_log_up,
         )
         outcomes = Outcomes() if has_django_tasks() else None
-        parent.tallies.on_recorded = outcomes  # Of runners that died.
+        parent.recorder.on_recorded = outcomes  # Of runners that died.
         try:
             code = _run(parent.run())
         except CannotStart as problem:
@@ -96,7 +96,7 @@ class Command(BaseCommand):
             raise CommandError("the database was away for longer than the leases last", returncode=code)
 
 
-def _log_up(up: Up, _: Store) -> None:
+def _log_up(up: RunnerReady, _: Store) -> None:
     tasks = sum(offer.startswith("task:") for offer in up.offers)
     facts = {"worker": up.worker_id, "store": mask(up.store), "slots": up.slots, "tasks": tasks}
     log.info("worker.up", extra={"headway": facts})
