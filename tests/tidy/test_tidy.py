@@ -59,6 +59,8 @@ HOME_OF_DRIVER = {
     "celery": "integrations",
 }
 
+DJANGO_COMMANDS = SOURCE / "integrations" / "django" / "management" / "commands"  # Django asks for a class Command.
+
 # Written with one-letter classes so that this file does not match itself.
 LOCAL_ADDRESS = re.compile(rb"(extra-)?index[-]url|/simpl[e]/|/package[s]/[0-9a-f]{2}/")
 
@@ -357,3 +359,12 @@ def test_drivers_and_frameworks_are_imported_only_in_their_own_folder() -> None:
             if home and not file.is_relative_to(SOURCE / home):
                 wrong.append(f"{place(file, node)} imports {name}, which belongs in {home}/")
     assert wrong == []
+
+
+def test_one_class_name_stands_for_one_thing() -> None:
+    defined: dict[str, list[str]] = {}
+    for file in python_files(SOURCE):
+        for node in parsed(file).body:
+            if isinstance(node, ast.ClassDef) and file.parent != DJANGO_COMMANDS:
+                defined.setdefault(node.name, []).append(place(file, node))
+    assert {name: places for name, places in defined.items() if len(places) > 1} == {}
