@@ -222,6 +222,7 @@ def test_wrong_arguments_are_both_a_type_error_and_a_value_error(headway: Testbe
 
 
 def test_arguments_that_a_newer_task_does_not_take_fail_without_a_retry(headway: Testbed) -> None:
+    # J6
     @headway.app.task(name="work")
     def work(old: int) -> None: ...
 
@@ -288,7 +289,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
 def test_a_value_that_json_cannot_hold_is_refused_and_leaves_no_trace(
     headway: Testbed, make: Callable[[], Any], message: str
 ) -> None:
-    # R2.16
+    # J1, R2.16
     @headway.app.task
     def work(good: Any, bad: Any) -> None: ...
 
@@ -301,6 +302,7 @@ def test_a_value_that_json_cannot_hold_is_refused_and_leaves_no_trace(
 
 
 def test_a_socket_is_refused_whether_annotated_or_not(headway: Testbed) -> None:
+    # J1
     @headway.app.task
     def loose(bad: Any) -> None: ...
 
@@ -353,6 +355,7 @@ def test_a_batch_with_one_bad_call_is_never_sent(headway: Testbed) -> None:
 
 # R5.105
 def test_arguments_may_not_be_larger_than_the_setting_says() -> None:
+    # J2
     with Testbed(Headway("memory://", payload_max=1_000)) as bed:
 
         @bed.app.task

@@ -46,7 +46,7 @@ async def test_what_has_left_the_queue_makes_room(store: Store, monkeypatch: pyt
 async def test_a_tenant_that_fills_its_own_depth_stops_nobody_else(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # S-20
+    # J9, S-20
     monkeypatch.setattr(depth, "LOOK_EVERY", 1_000.0)
     policy = replace(BUILT_IN, max_depth=9, tenants=Tenants(max_depth=2, max_depths={"big": 3, "free": 0}))
     await submit(store, *jobs(1, "acme"), *jobs(1))

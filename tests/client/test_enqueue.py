@@ -191,6 +191,7 @@ def test_an_expired_job_is_cancelled_and_never_runs(headway: Testbed) -> None:
 def test_an_option_that_makes_no_sense_is_refused_by_name(
     headway: Testbed, options: dict[str, object], message: str
 ) -> None:
+    # T8
     @headway.app.task
     def work(number: int = 0) -> None: ...
 

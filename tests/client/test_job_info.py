@@ -64,6 +64,7 @@ async def test_info_is_read_on_a_loop_too(headway: Testbed) -> None:
 
 
 def test_a_moment_that_no_datetime_holds_is_the_last_of_them(headway: Testbed) -> None:
+    # T8
     @headway.app.task
     def noop() -> None: ...
 

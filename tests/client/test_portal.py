@@ -150,6 +150,7 @@ app.close()
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs fork")
 def test_an_app_works_in_both_processes_after_a_fork(tmp_path: Path) -> None:
+    # W13
     script = tmp_path / "forking.py"
     script.write_text(FORKING)
     done = subprocess.run(

@@ -357,6 +357,7 @@ class Unspeakable(Exception):
 def test_error_text_is_bounded_and_always_there(
     headway: Testbed, error: Exception, check: Callable[[str], bool]
 ) -> None:
+    # J7
     @headway.app.task(max_retries=0)
     async def work() -> None:
         raise error
@@ -400,6 +401,7 @@ def test_a_traceback_keeps_no_local_values(headway: Testbed) -> None:
     ids=["object", "set", "nan", "surrogate", "function", "large"],
 )
 def test_a_result_that_cannot_be_stored_does_not_run_the_task_again(headway: Testbed, value: Any, message: str) -> None:
+    # J7
     ran = []
 
     @headway.app.task

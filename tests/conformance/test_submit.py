@@ -105,6 +105,7 @@ async def test_text_comes_back_as_it_was(store: Store, text: str) -> None:
 
 
 async def test_the_same_submit_again_keeps_one_job_and_answers_alike(store: Store) -> None:
+    # J11
     jobs = [a_job(), a_job()]
     first = await store.submit(jobs)
     assert await store.submit(jobs) == first
@@ -129,6 +130,7 @@ async def test_the_same_id_twice_in_a_batch_makes_one_job(store: Store) -> None:
 
 
 async def test_a_known_id_with_another_payload_is_refused_and_names_the_index(store: Store) -> None:
+    # J11
     job = a_job()
     await submit(store, job)
     with pytest.raises(IdempotencyConflict) as caught:
@@ -206,7 +208,7 @@ async def test_a_refused_batch_leaves_nothing_behind(store: Store) -> None:
 
 
 async def test_many_submits_with_one_key_at_once_make_one_job(store: Store) -> None:
-    # R5.81
+    # J10, R5.81
     jobs = [a_job(idempotency_key="k") for _ in range(50)]
     answers = await asyncio.gather(*(store.submit([job]) for job in jobs))
     assert len({answer.job_id for [answer] in answers}) == 1

@@ -107,7 +107,7 @@ def test_limits_hold_over_two_workers_of_which_one_is_killed(yard: Yard) -> None
 
 
 def test_the_limit_is_used_again_in_full_once_the_dead_workers_jobs_are_recovered(yard: Yard) -> None:
-    # R3.80
+    # L9, R3.80
     jobs = [yard.submit("capped", number, number, 0.2) for number in range(30)]
     first, second = start_two(yard)
     _, died = kill_in_mid_job(yard, first)

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.timeout(90)
 
 
 def test_a_worker_killed_in_mid_job_loses_nothing(yard: Yard) -> None:
-    # W1, R1.40, R2.44, R5.74
+    # I7, W1, R1.40, R2.44, R5.74
     job = yard.submit("slow", 1.0)
     first = yard.start()
     wait_until(lambda: yard.marks("slow starts"))  # It is executing a moment before that.
@@ -34,7 +34,7 @@ def test_a_worker_killed_in_mid_job_loses_nothing(yard: Yard) -> None:
 
 
 def test_a_runner_that_dies_is_recovered_at_once_by_its_parent(yard: Yard) -> None:
-    # W2: the parent lives, so nobody waits for a lease to end.
+    # I7, W2: the parent lives, so nobody waits for a lease to end.
     job = yard.submit("slow", 0.5, timeout=30)
     worker = yard.start()
     yard.until(job, "executing")
@@ -73,7 +73,7 @@ def test_a_worker_that_starts_again_at_once_is_another_worker(yard: Yard) -> Non
 
 
 def test_the_late_result_of_a_frozen_worker_is_refused(yard: Yard) -> None:
-    # W3, R2.56, R5.57, R5.58
+    # T7, W3, R2.56, R5.57, R5.58
     job = yard.submit("slow", 1.5)
     frozen = yard.start()
     yard.until(job, "executing")

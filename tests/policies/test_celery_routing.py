@@ -30,7 +30,7 @@ def jobs(user: str, count: int = 1, *, task: str = "images.make") -> list[NewJob
 
 
 async def test_one_users_thousand_jobs_do_not_block_others(uncapped: Policy) -> None:
-    # R4.1, R4.39: the cap has no part in it.
+    # I8, L5, R4.1, R4.39: the cap has no part in it.
     pool = await Pool.open(uncapped, slots=4)
     await pool.submit(*jobs("bulk", 1_000))
     await pool.claim()

@@ -45,7 +45,7 @@ async def test_the_table_of_what_may_run(pool: Pool, steps: list[str], high: int
 
 
 async def test_a_high_job_starts_at_once_though_low_work_saturates_the_worker(pool: Pool) -> None:
-    # R1.8
+    # I8, R1.8
     await pool.submit(*(a_job(lane="low") for _ in range(50)))
     await pool.claim()
     [urgent] = await pool.submit(a_job(lane="high"))

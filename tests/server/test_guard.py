@@ -294,7 +294,7 @@ async def test_a_body_must_not_be_compressed(house: House, coding: str) -> None:
 
 @pytest.mark.parametrize("path, most", [("/submit", BODY_MAX), ("/api/v1/tasks/bulk", BULK_MAX), ("/parsed", BODY_MAX)])
 async def test_a_body_is_bounded_while_it_is_read(house: House, path: str, most: int) -> None:
-    # S-18
+    # J2, S-18
     declared = await house.ask("POST", path, [JSON, ("content-length", str(most + 1))])
     assert (declared.status, declared.code, declared.json["most"]) == (413, "too_large", most)
     assert declared.headers["connection"] == "close"
@@ -393,6 +393,7 @@ async def test_a_length_beyond_all_numbers_is_too_large(house: House) -> None:
     ],
 )
 def test_json_that_nests_too_deep_is_found_in_no_time(body: str, deep: bool) -> None:
+    # J3
     began = time.monotonic()
     assert too_deep(body.encode()) == deep
     assert time.monotonic() - began < 5

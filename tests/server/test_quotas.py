@@ -128,7 +128,7 @@ async def test_submits_beyond_the_rate_are_refused_and_others_go_on(app: Headway
 
 
 async def test_a_tenant_whose_depth_is_full_is_told_so_and_others_go_on(app: Headway, api: FastAPI) -> None:
-    # S-20
+    # L7, S-20
     async with (
         caller(app, api, "admin") as admin,
         caller(app, api, "submit", tenant="acme") as full,

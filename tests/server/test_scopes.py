@@ -103,7 +103,7 @@ async def app_store(app: Headway) -> Store:
 async def test_a_route_lets_in_who_holds_its_scope_and_nobody_else(
     app_store: Store, api: FastAPI, held: str | None, tasks: list[str] | None
 ) -> None:
-    # S-3, S-4, R5.106: a worker's token reaches a worker's routes alone, be it bound to tasks or not.
+    # I13, S-3, S-4, R5.106: a worker's token reaches a worker's routes alone, be it bound to tasks or not.
     await create_token(app_store, ["admin"], now_at=1)
     token = None if held is None else (await create_token(app_store, [held], tasks=tasks, now_at=1))[1]
     wrong: list[str] = []

@@ -259,6 +259,7 @@ def request_for(task_id: str, way: str) -> str:
 async def test_a_stream_whose_reader_does_not_read_ends(
     api: FastAPI, app: Headway, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
+    # L6
     monkeypatch.setattr(streams, "SEND_SECONDS", 0.2)
     request, requests = request_for(await large_result(app), way), Requests(api)
     async with served(api, small=True) as address:
@@ -272,6 +273,7 @@ async def test_a_stream_whose_reader_does_not_read_ends(
 async def test_a_connection_whose_reader_does_not_read_is_cut(
     api: FastAPI, app: Headway, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
+    # L6
     lost: list[SlowReaderGuard] = []
     lose = SlowReaderGuard.connection_lost
 

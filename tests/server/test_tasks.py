@@ -372,6 +372,7 @@ async def test_what_does_not_fit_is_refused_and_leaves_no_trace(
 
 
 async def test_a_full_queue_says_when_to_come_back(app: Headway, http: httpx.AsyncClient) -> None:
+    # L7
     policy = (await http.get("/api/v1/policy")).json()["policy"] | {"max_depth": 3}
     assert (await http.put("/api/v1/policy", json=policy)).status_code == 200
     assert (await http.post(f"{TASKS}/bulk", json=[{"task_type": "x"}] * 4)).status_code == 429

@@ -179,6 +179,7 @@ async def test_a_long_poll_ends_when_its_token_is_revoked(
 async def test_many_workers_wait_at_once_and_each_task_wakes_one(
     served: Served, client: httpx.AsyncClient, store: Store
 ) -> None:
+    # L3
     workers = [await register(client) for _ in range(20)]
     waiting = [asyncio.create_task(poll(client, worker_id, wait_seconds=30)) for worker_id in workers]
     for worker_id in workers:

@@ -130,6 +130,7 @@ async def test_a_redis_server_that_stands_still_holds_a_submit_up_to_the_limit(t
 
 
 async def test_a_postgres_server_that_falls_silent_holds_a_submit_up_to_the_limit() -> None:
+    # N2
     async with Proxy(postgres().port) as proxy:
         url = f"postgresql://postgres@{HOST}:{proxy.port}/postgres?timeout=1&schema=timeouts"
         direct = open_store(f"{postgres().url}?schema=timeouts", timeout=LONG)

@@ -218,6 +218,7 @@ def test_a_jobs_own_rule_wins(rule: RetryRule, waits: list[int]) -> None:
 
 
 def test_jitter_shortens_a_wait_by_its_part() -> None:
+    # L4
     rule = RetryRule("fixed", 1_000, 1_000, jitter=0.5)
     assert [backoff_ms(rule, 1, chance=chance) for chance in (0.0, 0.5, 1.0)] == [1_000, 750, 500]
     assert backoff_ms(RetryRule(), 1, chance=0.9) == 1_000

@@ -51,6 +51,7 @@ async def test_before_the_first_opening_there_is_nothing(url: str) -> None:
 async def test_an_older_schema_is_left_to_the_command_and_becomes_as_a_new_one(
     open_url: OpenStore, url: str, schema: str, outside: Outside, number: int
 ) -> None:
+    # P14
     connection = await connect(postgres().url)
     await migrate(connection, schema, "here", to=number)
     with pytest.raises(StoreError, match="run `headway migrate`"):

@@ -128,6 +128,7 @@ async def test_leases_are_counted_as_they_are(open_url: OpenStore, url: str, sch
 async def test_a_listener_that_was_cut_off_listens_again_and_looks_at_everything(
     open_url: OpenStore, url: str, outside: Outside
 ) -> None:
+    # P10
     store = await open_url(url, by_server=True)
     subscription, watcher = store.subscribe("w1"), store.subscribe(JOB_CHANNEL + "one")
     await register(store)
@@ -143,6 +144,7 @@ async def test_a_listener_that_was_cut_off_listens_again_and_looks_at_everything
 
 
 async def test_connections_that_were_cut_are_made_anew(open_url: OpenStore, url: str, outside: Outside) -> None:
+    # P2
     store = await open_url(url)
     job_id = await submit_one(store)
     await outside.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'headway'")
@@ -151,6 +153,7 @@ async def test_connections_that_were_cut_are_made_anew(open_url: OpenStore, url:
 
 
 async def test_behind_a_pooler_nothing_is_kept_in_a_session(open_url: OpenStore, url: str) -> None:
+    # P11
     direct = await open_url(url)
     store = await open_url(f"{url}&pgbouncer=1")
     job_id = await submit_one(store, a_job(tenant="acme"))
@@ -194,6 +197,7 @@ async def test_texts_that_postgresql_cannot_keep_do_not_stop_an_ending(open_url:
 
 @pytest.mark.slow
 async def test_a_server_that_stops_at_once_in_the_middle_of_work_loses_nothing(tmp_path: Path) -> None:
+    # P1
     server = Postgres(tmp_path / "server", durable=True)
     server.start()
     try:

@@ -118,6 +118,7 @@ def test_threads_share_it(server: Valkey, make_link: MakeLink) -> None:
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_a_fork_has_a_connection_of_its_own(server: Valkey, make_link: MakeLink) -> None:
+    # W13
     link = make_link(server.url)
     assert link.call("size", "s") == 0
     child = os.fork()

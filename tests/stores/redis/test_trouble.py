@@ -189,7 +189,7 @@ async def test_a_server_that_is_away_for_long_is_said_to_be(store: RedisStore, s
 
 @pytest.mark.usefixtures("hasty")
 async def test_a_frozen_server_is_given_up_and_found_again(store: RedisStore, server: Valkey) -> None:
-    # R11: whoever asks for less long than a connection may be silent does not keep a dead one alive.
+    # N2, R11: whoever asks for less long than a connection may be silent does not keep a dead one alive.
     job = a_job()
     server.freeze()
     with pytest.raises(TimeoutError):

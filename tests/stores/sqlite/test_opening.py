@@ -151,6 +151,7 @@ async def test_a_file_that_a_newer_headway_keeps_to_itself_is_refused(open_file:
 
 
 async def test_a_newer_file_that_still_admits_this_headway_is_opened(open_file: OpenFile, path: Path) -> None:
+    # P14
     await a_used_file(open_file, path, 1)
     raw = apsw.Connection(str(path))
     raw.execute("UPDATE format SET value = ? WHERE name = 'format'", (FORMAT + 1,))
@@ -213,6 +214,7 @@ def forbid_writing(folder: Path) -> None:
 async def test_a_file_or_folder_that_may_not_be_written_is_named(
     open_file: OpenFile, open_to_all: Path, what: str
 ) -> None:
+    # S5
     path = open_to_all / "headway.db"
     if what == "file":
         await a_used_file(open_file, path, 1)
@@ -306,6 +308,7 @@ async def test_whoever_comes_while_a_new_file_gets_its_log_waits(open_file: Open
 
 
 async def test_a_store_opened_before_a_fork_refuses_to_work_after_it(path: Path) -> None:
+    # W13
     code = dedent(
         """
         import asyncio, os, sys

@@ -127,6 +127,7 @@ async def test_missing_and_newer_tables_are_refused_with_what_to_do(path: Path, 
 async def test_two_connections_that_want_to_write_wait_for_each_other_and_not_for_ever(
     tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # S2
     monkeypatch.setattr(waist, "BUSY_MS", 200)
     store = open_guest(tmp_path, "default", clock)
     await store.open()

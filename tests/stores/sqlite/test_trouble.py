@@ -131,6 +131,7 @@ def _may_mount() -> bool:
 
 
 async def test_a_full_disk_refuses_submits_and_still_takes_results(tmp_path: Path) -> None:
+    # S3
     if not _may_mount():
         pytest.skip("this machine lets nobody mount a small disk")
     # In a mount namespace of its own, so that nothing is left behind however it ends.
@@ -163,6 +164,7 @@ asyncio.run(main())
 
 
 async def test_what_was_acknowledged_survives_the_death_of_its_process(open_file: OpenFile, path: Path) -> None:
+    # S6
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", SUBMITTER, str(path), stdout=subprocess.PIPE, limit=1 << 22
     )
