@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pkgutil
 import re
 import subprocess
 import sys
@@ -12,6 +13,8 @@ import pytest
 
 from headway.client.settings import ALIASES, Settings
 from headway.core import errors
+from headway.stores import base as stores_base
+from headway.worker.backend import base as backend_base
 
 ROOT = Path(__file__).parents[2]
 
@@ -124,3 +127,21 @@ def test_the_testing_example_is_true(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_reminders.py"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert "1 passed" in done.stdout, done.stdout + done.stderr
+
+
+def test_every_name_on_the_page_on_extending_exists() -> None:
+    page = (ROOT / "docs" / "how-to" / "extend-headway.md").read_text()
+    named = re.findall(r"`(headway\.[\w.]+)", page)
+    protocols = re.findall(r"^\| `([A-Z]\w+)` \|", page, re.MULTILINE)
+    assert named
+    assert protocols
+    for name in named:
+        pkgutil.resolve_name(name)
+    for name in protocols:
+        assert hasattr(stores_base, name) or hasattr(backend_base, name), name
+
+
+def test_the_example_of_an_own_store_works(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(python_blocks("docs/how-to/extend-headway.md")[0])
+    done = subprocess.run([sys.executable, "own.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.returncode) == ("localhost is there\n", 0), done.stderr
