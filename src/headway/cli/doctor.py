@@ -227,7 +227,7 @@ def _check_waiting(stats: Stats) -> Check:
 
 
 def _settings(settings: Settings, sources: dict[str, str]) -> dict[str, tuple[Any, str]]:
-    """Give every setting with where it came from, secrets masked."""
+    """Return every setting with where it came from, secrets masked."""
     shown: dict[str, tuple[Any, str]] = {}
     for field in fields(settings):
         value = getattr(settings, field.name)
@@ -242,7 +242,7 @@ def _settings(settings: Settings, sources: dict[str, str]) -> dict[str, tuple[An
 
 
 def _recovery(settings: Settings) -> dict[str, float]:
-    """Give how soon jobs are back in the queue, in seconds, by the settings here."""
+    """Return how soon jobs are back in the queue, in seconds, by the settings here."""
     return {
         "runner_crashed_seconds": 1.0,
         "host_lost_seconds": round(settings.dead_after + settings.heartbeat / REAPS_IN_HEARTBEAT * REAP_JITTER, 1),

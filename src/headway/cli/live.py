@@ -60,11 +60,11 @@ class LiveView:
         self._threads: list[threading.Thread] = []
 
     def show(self, stats: Stats, running: Sequence[JobRecord]) -> None:
-        """Say how things are; the next picture shows it."""
+        """Set the state that the next picture shows."""
         self._picture, self._trouble = (stats, running), None
 
     def trouble(self, problem: str) -> None:
-        """Say that the store does not answer."""
+        """Show that the store does not answer."""
         self._trouble = problem
 
     def write(self, line: str) -> None:

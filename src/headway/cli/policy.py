@@ -59,7 +59,7 @@ def check(
     json: JsonFlag = False,
     place: TargetOptions = HERE,
 ) -> int:
-    """Say what a policy file promises and what in it will surprise.
+    """Check a policy file: print what it promises and what in it will surprise.
 
     Prints for each lane the share of all slots that it is sure of while every
     lane has work, and the longest wait that follows for a job with ten minutes
@@ -287,7 +287,7 @@ def _print_change(before: PolicyVersion, after: PolicyVersion, checked: PolicyRe
 
 
 def _flat(data: Mapping[str, Any], outer: str = "") -> Iterator[tuple[str, str]]:
-    """Give each value with the path of its key."""
+    """Yield each value with the path of its key."""
     for key, value in data.items():
         path = key_path(outer, key)
         if isinstance(value, Mapping):

@@ -123,7 +123,7 @@ class RemoteStore:
         return found
 
     async def snapshot(self) -> Snapshot:
-        """Give the store's time; what waits is not asked for."""
+        """Return the store's time; what waits is not asked for."""
         return Snapshot((await self._ask(Greet(), Greeting)).now_at)
 
     async def stats(self) -> Stats:

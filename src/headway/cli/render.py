@@ -146,7 +146,7 @@ def age(at: int | None, now_at: int) -> str:
 
 
 def job_values(job: JobRecord) -> dict[str, Any]:
-    """Give all that is known of a job as JSON values."""
+    """Return all that is known of a job as JSON values."""
     return {
         "id": job.job_id,
         "task": job.task,
@@ -194,7 +194,7 @@ def _attempt_values(attempt: Attempt) -> dict[str, Any]:
 
 
 def error_values(error: JobError | None) -> dict[str, Any] | None:
-    """Give an error as JSON values."""
+    """Return an error as JSON values."""
     if error is None:
         return None
     return {
@@ -206,7 +206,7 @@ def error_values(error: JobError | None) -> dict[str, Any] | None:
 
 
 def worker_values(worker: WorkerInfo) -> dict[str, Any]:
-    """Give a worker as JSON values."""
+    """Return a worker as JSON values."""
     return {
         "id": worker.worker_id,
         "state": worker.state.value,
@@ -225,17 +225,17 @@ def worker_values(worker: WorkerInfo) -> dict[str, Any]:
 
 
 def capabilities_of(worker: WorkerInfo) -> list[str]:
-    """Give what a worker offers beside the tasks it knows."""
+    """Return what a worker offers beside the tasks it knows."""
     return [offer for offer in worker.offers if not offer.startswith("task:")]
 
 
 def tasks_of(worker: WorkerInfo) -> list[str]:
-    """Give the tasks a worker knows."""
+    """Return the tasks a worker knows."""
     return [offer.removeprefix("task:") for offer in worker.offers if offer.startswith("task:")]
 
 
 def stats_values(stats: Stats, policy: Policy | None = None) -> dict[str, Any]:
-    """Give the store's numbers as JSON values."""
+    """Return the store's numbers as JSON values."""
     return {
         "at": moment(stats.now_at),
         "lanes": {
@@ -257,12 +257,12 @@ def stats_values(stats: Stats, policy: Policy | None = None) -> dict[str, Any]:
 
 
 def event_values(event: Event) -> dict[str, Any]:
-    """Give an event as JSON values."""
+    """Return an event as JSON values."""
     return {"event": event.kind, "at": moment(event.at), "id": event.job_id, **event.data}
 
 
 def ordered_lanes(stats: Stats, policy: Policy | None = None) -> list[tuple[str, Any]]:
-    """Give every lane of the policy and of the store, the first to be served first."""
+    """Return every lane of the policy and of the store, the first to be served first."""
     from headway.stores.base import LaneStats
 
     levels = {name: lane.level for name, lane in (policy or BUILT_IN).lanes.items()}
@@ -299,14 +299,14 @@ def console(*, stderr: bool = False, most: int = WIDE) -> Console:
 
 
 def text(value: object, style: str = "", *, lines: bool = False) -> Text:
-    """Give untrusted text as a rich value: cleaned, never markup."""
+    """Return untrusted text as a rich value: cleaned, never markup."""
     from rich.text import Text
 
     return Text(clean(str(value), lines=lines), style=style)
 
 
 def status_text(status: str) -> Text:
-    """Give a status in its colour."""
+    """Return a status in its colour."""
     return text(status, STYLES.get(status, ""))
 
 

@@ -54,12 +54,12 @@ class HttpFlags:
     ssl_keyfile: Annotated[str | None, Parameter(help="The certificate's key.", metavar="FILE")] = None
 
     def settings(self) -> dict[str, Any]:
-        """Give what is a setting of an app."""
+        """Return what is a setting of an app."""
         given = {"host": self.host, "port": self.port}
         return {name: value for name, value in given.items() if value is not None}
 
     def tls(self) -> dict[str, str]:
-        """Give the options for TLS. Raises ``ConfigError`` if one of them is missing."""
+        """Return the options for TLS. Raises ``ConfigError`` if one of them is missing."""
         if (self.ssl_certfile is None) != (self.ssl_keyfile is None):
             raise ConfigError("--ssl-certfile and --ssl-keyfile go together")
         given = {"ssl_certfile": self.ssl_certfile, "ssl_keyfile": self.ssl_keyfile}

@@ -99,7 +99,7 @@ async def _follow(job_id: str, place: TargetOptions, *, json: bool) -> None:
 
 
 def describe(event: Event) -> str:
-    """Tell an event in a line."""
+    """Return an event as one line."""
     data = event.data
     # The store keeps how far a job has come, not when it said so: progress is told as it is seen.
     at = time.time_ns() // 1_000_000 if event.kind == "progress" else event.at
@@ -158,7 +158,7 @@ def _print(
 def _facts(
     job: JobRecord, diagnosis: JobDiagnostics | None, policy: Policy, estimate: Estimate | None
 ) -> dict[str, object]:
-    """Give what there is to say, leaving out what does not apply. A job in the history alone stands nowhere."""
+    """Return what there is to say, leaving out what does not apply. A job in the history alone stands nowhere."""
     now_at = job.seen_at
     effective = effective_lane(policy, job, now_at)
     first = None if diagnosis is None else next(iter(why(diagnosis, policy)), None)

@@ -91,7 +91,7 @@ class StoreOptions:
         return {"store": self.store, "namespace": self.namespace}
 
     def server(self) -> tuple[str, str | None] | None:
-        """Give the address of the server to go through and the token for it, or None for the store itself."""
+        """Return the address of the server to go through and the token for it, or None for the store itself."""
         return None
 
 
@@ -190,7 +190,7 @@ async def reading(place: StoreOptions, store: Store) -> AsyncGenerator[JobReader
 
 
 def history_of(place: StoreOptions, store: Store) -> str | None:
-    """Give where the jobs are kept that a store has forgotten, if it is one that forgets."""
+    """Return where the jobs are kept that a store has forgotten, if it is one that forgets."""
     return place.settings().history if place.server() is None and isinstance(store, ArchiveSource) else None
 
 
@@ -233,7 +233,7 @@ async def _whole_id(found_in: Store | JobReader, word: str, states: tuple[State,
 
 
 async def policy_of(store: Store) -> Policy:
-    """Give the policy in force: the store's, or the built-in one."""
+    """Return the policy in force: the store's, or the built-in one."""
     from headway.policy_store.versions import read_current
 
     current = await read_current(store)
@@ -267,7 +267,7 @@ def check_shared(store: Store, settings: Settings) -> None:
 
 
 def path_of(store: Store) -> Path | None:
-    """Give the file that a store is kept in, if it is a file."""
+    """Return the file that a store is kept in, if it is a file."""
     path = getattr(store, "path", None)
     return path if isinstance(path, Path) else None
 

@@ -60,7 +60,7 @@ class CallFlags:
     )
 
     def options(self) -> dict[str, Any]:
-        """Give what was asked for, as ``Task.using`` takes it."""
+        """Return what was asked for, as ``Task.using`` takes it."""
         given: dict[str, Any] = {
             "priority": self.priority,
             "delay": self.delay,

@@ -218,7 +218,7 @@ def _read_expires(text: str) -> int:
 
 
 def _values(one: Token, now_at: int) -> dict[str, Any]:
-    """Give a token as JSON values."""
+    """Return a token as JSON values."""
     return {
         "id": one.token_id,
         "status": one.status(now_at),

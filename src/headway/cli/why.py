@@ -25,7 +25,7 @@ def why(
     json: JsonFlag = False,
     place: TargetOptions = HERE,
 ) -> int:
-    """Tell why a job waits, with numbers; or what it had waited for, once it has started.
+    """Show why a job waits, with numbers; or what it had waited for, once it has started.
 
     All reasons are told in order of precedence: the first is the one that
     binds. When it is gone, the next one does.

@@ -100,7 +100,7 @@ class WorkerFlags:
     ] = None
 
     def overrides(self, **more: str | None) -> dict[str, Any]:
-        """Give what was set on the command line. Raises ``ConfigError`` for what cannot be read."""
+        """Return what was set on the command line. Raises ``ConfigError`` for what cannot be read."""
         given = {field.name: getattr(self, field.name) for field in fields(self)} | more
         given = {name: value for name, value in given.items() if value is not None}
         found = gather(given)
@@ -111,7 +111,7 @@ class WorkerFlags:
         return given
 
     def log_form(self) -> str | None:
-        """Tell how the lines of the parent look, by what can be known without the app."""
+        """Return how the log lines of the parent look, by what can be known without the app."""
         form: str | None = gather({"log": self.log}).get("log", (None, ""))[0]
         return form
 

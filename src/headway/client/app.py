@@ -310,7 +310,7 @@ class Headway:
         return function
 
     def on(self, signal: str) -> Callable[[F], F]:
-        """Hear of jobs in the worker: ``@app.on("start")`` gets the context, ``"finish"`` also the result,
+        """Call a function for jobs in the worker: ``@app.on("start")`` gets the context, ``"finish"`` also the result,
         ``"fail"`` also the error. Listeners may be async; what they raise is logged and changes nothing."""
         if signal not in SIGNALS:
             raise ConfigError(f"signals are {', '.join(SIGNALS)}, not {signal!r}")
@@ -393,7 +393,7 @@ class Headway:
         return self.portal.run(self.submit_call(call))
 
     def _is_ready(self, task: Task[Any, Any, Any]) -> bool:
-        """Tell whether a job of a task can be made without a look at the store first."""
+        """Return whether a job of a task can be made without a look at the store first."""
         known = not task.limits or task.name in self._declared
         looked = self.in_force.looked_within(FOLLOW_EVERY)
         return known and looked and not task.terms.problem and not self._bounds_depth
@@ -494,7 +494,7 @@ class Headway:
         return Job(self, job_id, kind=call.task.result_kind, deduplicated=deduplicated, persist=call.new.persist)
 
     def job(self, job_id: str) -> Job[Any]:
-        """Give a handle on a job; asks nothing of the store."""
+        """Return a handle on a job; asks nothing of the store."""
         return Job(self, job_id)
 
     async def ajobs(
@@ -562,7 +562,7 @@ class Headway:
         self.portal.run(self.aresume(lane=lane, task=task, tenant=tenant))
 
     async def apaused(self) -> PauseSet:
-        """Tell what is paused."""
+        """Return what is paused."""
         return await read_paused(await self.client.store())
 
     def paused(self) -> PauseSet:
@@ -574,7 +574,7 @@ class Headway:
         return None
 
     def find_task(self, name: str) -> Task[Any, Any, Any]:
-        """Give a task by its name. Raises ``UnknownTask``, suggesting the nearest."""
+        """Return a task by its name. Raises ``UnknownTask``, suggesting the nearest."""
         task = self.tasks.get(name)
         if task is None:
             known = ", ".join(sorted(self.tasks)) or "none"
@@ -625,7 +625,7 @@ def _check_release(settings: Settings) -> Settings:
 
 
 def one_connection(calls: Sequence[Call[Any]], connection: object | None) -> object | None:
-    """Give the caller's connection that a batch is submitted on. Raises ``ConfigError`` if there are several."""
+    """Return the caller's connection that a batch is submitted on. Raises ``ConfigError`` if there are several."""
     for call in calls:
         if not isinstance(call, Call):
             raise BadArguments(
@@ -674,7 +674,7 @@ def _module_name(function: Callable[..., Any]) -> str:
 
 
 def _same_function(one: Any, other: Any) -> bool:
-    """Tell whether a function is only declared again: a module imported twice, or reloaded."""
+    """Return whether a function is only declared again: a module imported twice, or reloaded."""
     return one is other or (_where(one) == _where(other) and one.__qualname__ == other.__qualname__)
 
 

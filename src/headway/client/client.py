@@ -54,15 +54,15 @@ class Client:
         self._abandoned: list[object] = []
 
     async def store(self) -> Store:
-        """Give the store of the running loop, opened."""
+        """Return the store of the running loop, opened."""
         return (await self._link()).store
 
     async def watcher(self) -> Watcher:
-        """Give what watches jobs on the running loop."""
+        """Return what watches jobs on the running loop."""
         return (await self._link()).watcher
 
     def opened(self, loop: asyncio.AbstractEventLoop) -> Store | None:
-        """Give the store of a loop, if it was opened already; for other threads than the loop's."""
+        """Return the store of a loop, if it was opened already; for other threads than the loop's."""
         link = self._links.get(loop) if self._pid == os.getpid() else None
         return None if link is None else self._check(link.store)
 
@@ -134,7 +134,7 @@ class Client:
         return state
 
     async def absent(self, job_id: JobId) -> HeadwayError:
-        """Say why a job cannot be moved that the store does not have: it is history, or there is none."""
+        """Return why a job cannot be moved that the store does not have: it is history, or there is none."""
         job = (await self.look([job_id]))[0]
         if job is None:
             return JobNotFound(f"no job {job_id} in the store", job_id=job_id)
@@ -156,7 +156,7 @@ class Client:
         return diagnosis
 
     async def estimate(self, job_id: JobId, policy: Policy) -> Estimate | None:
-        """Say when a job will start; None once it has begun or ended. Raises ``JobNotFound``."""
+        """Return when a job will start; None once it has begun or ended. Raises ``JobNotFound``."""
         link = await self._link()
         return await link.forecaster.estimate(link.store, await self.diagnose_job(job_id), policy)
 

@@ -286,7 +286,7 @@ def decode_result(payload: bytes | None, kind: Any = Any) -> Any:
 
 
 def result_type(function: Callable[..., Any]) -> Any:
-    """Give what a task's return annotation says, or Any if it says nothing that can be checked."""
+    """Return what a task's return annotation says, or Any if it says nothing that can be checked."""
     annotation = _signature(function).return_annotation
     if annotation in (inspect.Signature.empty, None, type(None)) or not _is_typed(annotation):
         return Any
@@ -294,7 +294,7 @@ def result_type(function: Callable[..., Any]) -> Any:
 
 
 def read_payload(payload: bytes) -> Any:
-    """Give a payload's arguments as plain JSON values, for people and operators."""
+    """Return a payload's arguments as plain JSON values, for people and operators."""
     return _plain_decoder.decode(payload_body(split_server(payload)[0]))
 
 
@@ -429,14 +429,14 @@ def _readable(annotation: Any) -> bool:
 
 
 def _is_foreign(annotation: Any) -> bool:
-    """Tell whether a class is one that neither JSON nor a model can restore."""
+    """Return whether a class is one that neither JSON nor a model can restore."""
     if not isinstance(annotation, type) or annotation is object:
         return annotation is object
     return not (_restorable(annotation) or annotation in _TYPED_CONTAINERS or hasattr(annotation, "__annotations__"))
 
 
 def _is_typed(annotation: Any) -> bool:
-    """Tell whether an annotation says enough for a decoder to check and restore a value whole."""
+    """Return whether an annotation says enough for a decoder to check and restore a value whole."""
     if annotation is Any:
         return False
     if isinstance(annotation, type) and get_origin(annotation) is None:
@@ -461,7 +461,7 @@ def _make_decoder(
 
 
 def _locate(problem: Exception) -> str:
-    """Say where a value is wrong in the words of its caller: ``argument 'account_id': expected int, got str``."""
+    """Return where a value is wrong in the words of its caller: ``argument 'account_id': expected int, got str``."""
     text, _, path = str(problem).partition(" - at `$.")
     text = text.replace("`", "")
     if not path:

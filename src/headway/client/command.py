@@ -67,7 +67,7 @@ class Command:
         object.__setattr__(self, "limits", limits)
 
     def check(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Give named arguments with their files read. Raises ``BadArguments``."""
+        """Return named arguments with their files read. Raises ``BadArguments``."""
         self.fill(values)
         return {name: self._files(value) if name == FILES else value for name, value in values.items()}
 
@@ -108,7 +108,7 @@ class Command:
         return files
 
     def function(self, largest: Callable[[], int]) -> Run:
-        """Give the function of the task; ``largest`` is the size of the largest result that is kept."""
+        """Return the function of the task; ``largest`` is the size of the largest result that is kept."""
         signature = self._signature()
 
         async def run(**values: Any) -> Output:

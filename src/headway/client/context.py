@@ -137,7 +137,7 @@ class Context:
         self.kept = value
 
     def progress(self, fraction: float, note: str | None = None) -> None:
-        """Say how far the job has come, 0 to 1. Never blocks; only the latest word is kept."""
+        """Report how far the job has come, 0 to 1. Never blocks; only the latest report is kept."""
         if self._report is not None:
             self._report(self._lease, min(1.0, max(0.0, float(fraction))), None if note is None else str(note)[:500])
 
@@ -163,7 +163,7 @@ class Context:
         await self._session().send(data)
 
     async def __aiter__(self) -> AsyncIterator[str | bytes]:
-        """Give what the session's client sends, until it is gone for good."""
+        """Yield what the session's client sends, until it is gone for good."""
         with contextlib.suppress(SessionClosed):
             while True:
                 yield await self.receive()
@@ -225,7 +225,7 @@ def job_facts() -> dict[str, Any]:
 
 
 def trace_of(lease: Lease) -> str:
-    """Give the trace id that people and logs see."""
+    """Return the trace id that people and logs see."""
     return shown_trace(lease.trace_id, lease.job_id)
 
 

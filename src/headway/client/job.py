@@ -49,7 +49,7 @@ class Job(Generic[R]):
         return await self._app.client.get(self.id)
 
     async def astatus(self) -> State:
-        """Tell where the job stands."""
+        """Return the state of the job."""
         return (await self.arecord()).state
 
     async def aresult(self, timeout: float | timedelta | None = None) -> R:
@@ -61,7 +61,7 @@ class Job(Generic[R]):
         return self._result_of(await self._app.client.ended(self.id, timeout))
 
     async def awhy(self) -> list[Reason]:
-        """Say why the job waits: all reasons, the binding one first; empty once it runs.
+        """Return why the job waits: all reasons, the binding one first; empty once it runs.
 
         Each has a stable ``code``, a ``text`` and the numbers behind it in ``describe``.
         """
@@ -71,7 +71,7 @@ class Job(Generic[R]):
         return why(diagnosis, self._app.policy)
 
     async def aestimate(self) -> Estimate | None:
-        """Say when the job will start: ``p50`` and ``p90`` in seconds from now; None once it has begun.
+        """Return when the job will start: ``p50`` and ``p90`` in seconds from now; None once it has begun.
 
         With too little known the seconds are None and ``basis`` is ``unknown``; so too for a job that is paused, or
         that no worker can run.
@@ -81,7 +81,7 @@ class Job(Generic[R]):
         return await self._app.client.estimate(self.id, self._app.policy)
 
     async def awaited(self) -> dict[str, float]:
-        """Say what the job, once it has started, had waited for: seconds by reason."""
+        """Return what the job, once it has started, had waited for: seconds by reason."""
         self._check_stored()
         diagnosis = await self._app.client.diagnose_job(self.id)
         return {reason: ms / 1_000 for reason, ms in diagnosis.waited_ms.items()}
@@ -114,7 +114,7 @@ class Job(Generic[R]):
         return await self._app.client.retry_one(self.id)
 
     async def aevents(self) -> AsyncIterator[Event]:
-        """Tell what happens to the job until it has ended."""
+        """Yield what happens to the job until it has ended."""
         self._check_stored()
         async for event in self._app.client.events(self.id):
             yield event

@@ -42,7 +42,7 @@ def load_app(path: str, folder: str | None = None) -> Headway:
 
 
 def policy_file(app: Headway) -> tuple[Policy, str] | None:
-    """Give the policy file that an app was started with, and its path."""
+    """Return the policy file that an app was started with, and its path."""
     path = app.settings.policy
     return None if app.file_policy is None or path is None else (app.file_policy, path)
 

@@ -53,12 +53,12 @@ class Retry:
         return cls(backoff=rule.backoff, base=rule.base_ms / 1_000, cap=rule.cap_ms / 1_000, jitter=rule.jitter)
 
     def rule(self) -> RetryRule:
-        """Give the part that a store keeps."""
+        """Return the part that a store keeps."""
         base_ms, cap_ms = (min(milliseconds(length, "Retry"), DELAY_MS_MAX) for length in (self.base, self.cap))
         return RetryRule(self.backoff, base_ms, cap_ms, self.jitter)
 
     def retriable(self, error: BaseException) -> bool:
-        """Tell whether an attempt that raised this may be repeated."""
+        """Return whether an attempt that raised this may be repeated."""
         return not isinstance(error, self.give_up_on) and (not self.on or isinstance(error, self.on))
 
 
@@ -124,7 +124,7 @@ class Limit:
         return ":".join([counter_name(task), "+".join(kinds), *of])
 
     def rule(self, task: str) -> LimitRule:
-        """Give the part that a store checks."""
+        """Return the part that a store checks."""
         count, period_ms = None, 0
         if self.rate is not None:
             try:

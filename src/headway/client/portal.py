@@ -77,7 +77,7 @@ class Portal:
             self._loop = self._thread = None
 
     def warn_on_loop(self) -> None:
-        """Say, once, if a loop runs here that a blocking verb will stop."""
+        """Warn, once, if a loop runs here that a blocking call will stop."""
         if self._warned:
             return
         try:
@@ -94,7 +94,7 @@ class Portal:
 
 
 def _depth_of_caller() -> int:
-    """Tell how far up the first frame is that is none of ours, as ``warnings.warn`` counts."""
+    """Return how far up the first frame is that is not ours, as ``warnings.warn`` counts."""
     depth, frame = 1, sys._getframe(1)
     while frame.f_back is not None and Path(frame.f_code.co_filename).is_relative_to(_PACKAGE):
         depth, frame = depth + 1, frame.f_back

@@ -19,7 +19,7 @@ _KINDS: dict[str, Any] = {"string": str, "integer": int, "number": float, "boole
 
 
 def task_from_catalogue(app: Headway, entry: TaskEntry) -> Task[Any, Any, Any]:
-    """Give a task as the catalogue describes it, so that a call to it is checked and built as anywhere else."""
+    """Return a task as the catalogue describes it, so that a call to it is checked and built as anywhere else."""
     properties, required = entry.parameters.get("properties", {}), entry.parameters.get("required", ())
 
     async def elsewhere(**_: Any) -> None:
@@ -54,7 +54,7 @@ def task_from_catalogue(app: Headway, entry: TaskEntry) -> Task[Any, Any, Any]:
 
 
 def untyped_task(app: Headway, name: str) -> Task[Any, Any, Any]:
-    """Give a task of which nothing but the name is known: it takes what it is given."""
+    """Return a task of which nothing but the name is known: it takes what it is given."""
 
     def elsewhere() -> None:
         raise AssertionError("a task known by its name alone runs in a worker")
@@ -83,7 +83,7 @@ class _UntypedSignature(Signature):
 
 
 def _kind(schema: dict[str, Any]) -> Any:
-    """Give the type of a parameter whose schema is a plain one; others are checked by the worker."""
+    """Return the type of a parameter whose schema is a plain one; others are checked by the worker."""
     match {key: value for key, value in schema.items() if key not in ("default", "title", "description")}:
         case {"type": str(kind), **others} if not others:
             return _KINDS.get(kind, Any)

@@ -51,7 +51,7 @@ class TaskSession:
         return self._size
 
     async def receive(self) -> str | bytes:
-        """Give the next message. Raises ``SessionClosed`` once there are none and the client is gone for good."""
+        """Return the next message. Raises ``SessionClosed`` once there are none and the client is gone for good."""
         while not self._inbox:
             self._raise_if_gone()
             self._arrived.clear()

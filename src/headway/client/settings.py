@@ -106,7 +106,7 @@ class Settings:
             read_probe_address(self.worker_http)
 
     def __repr__(self) -> str:
-        """Give all of them but passwords and tokens: what is printed ends up in logs."""
+        """Return all of them but passwords and tokens: what is printed ends up in logs."""
         shown = {name: getattr(self, name) for name in _NAMES}
         shown |= {name: mask(shown[name]) for name in _ADDRESSES if shown[name] is not None}
         shown["token"] = None if self.token is None else "***"
@@ -137,7 +137,7 @@ def gather(
     environment: Mapping[str, str] | None = None,
     folder: Path | None = None,
 ) -> dict[str, tuple[Any, str]]:
-    """Give each setting that is set anywhere with its value and where it came from."""
+    """Return each setting that is set anywhere with its value and where it came from."""
     environment = os.environ if environment is None else environment
     # Empty is not set: so Compose and systemd write a variable that has no value.
     environment = {variable: text for variable, text in environment.items() if text.strip()}

@@ -50,7 +50,7 @@ class Call(NamedTuple, Generic[R]):
     terms: _JobTemplate
 
     def job(self) -> NewJob:
-        """Give the job under the policy in force, should that be another one by now."""
+        """Return the job under the policy in force, should that be another one by now."""
         terms = self.task.terms
         if terms.problem is not None:
             raise ConfigError(terms.problem)
@@ -170,7 +170,7 @@ class Task(Generic[P, R, C]):
         connection: object | None = None,
         **unknown: Never,
     ) -> Task[P, R, C]:
-        """Give the same task with options for the calls made through it, over those of an earlier ``using``.
+        """Return the same task with options for the calls made through it, over those of an earlier ``using``.
 
         ``connection``: submit inside the transaction that this connection is in, to the store's own database.
         """
@@ -240,11 +240,11 @@ class Task(Generic[P, R, C]):
         return self.terms.template
 
     def show_arguments(self, payload: bytes) -> Any:
-        """Give a job's arguments as a log or a trace may show them."""
+        """Return a job's arguments as a log or a trace may show them."""
         return redact(read_payload(payload), (*self.app.settings.redact, *self.options.redact))
 
     def job(self, job_id: str) -> Job[R]:
-        """Give a handle on a job of this task; asks nothing of the store."""
+        """Return a handle on a job of this task; asks nothing of the store."""
         return Job(self.app, job_id, kind=self.result_kind)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> C:
@@ -490,7 +490,7 @@ def _check_on_stop(name: str, on_stop: str) -> None:
 
 
 def _retry_rule(name: str, options: TaskOptions, on_stop: str | None) -> RetryRule | None:
-    """Give the rule that goes with each job; None if there is nothing to say that the policy does not."""
+    """Return the rule that goes with each job; None if there is nothing to say that the policy does not."""
     chosen = on_stop or options.on_stop
     _check_on_stop(name, chosen)
     if options.retry is None:
@@ -509,7 +509,7 @@ def _check_parameters(task: Task[Any, Any, Any], what: str, names: Iterable[str]
 
 
 def _no_lane(task: str, name: str, policy: Policy) -> str | None:
-    """Say that the policy lacks a lane, if it does."""
+    """Return an error text if the policy lacks a lane, else None."""
     if name in policy.lanes:
         return None
     known = list(policy.lanes)
@@ -517,7 +517,7 @@ def _no_lane(task: str, name: str, policy: Policy) -> str | None:
 
 
 def _no_rung(task: str, name: str | None, policy: Policy) -> str | None:
-    """Say that the policy lacks a duration, if it does."""
+    """Return an error text if the policy lacks a duration, else None."""
     known = [*([rung.name for rung in policy.ladder.rungs] or RUNGS), ELASTIC]
     if name is None or name == INTERACTIVE or name in known:
         return None

@@ -36,7 +36,7 @@ class Watcher:
         self._upkeep: list[asyncio.Task[None]] = []
 
     async def looks(self, job_id: JobId) -> AsyncIterator[JobRecord | None]:
-        """Give the job now, and again each time it may have changed. Ends only when the caller stops."""
+        """Yield the job now, and again each time it may have changed. Ends only when the caller stops."""
         watched = self._watched.setdefault(job_id, _Watched())
         news = asyncio.Event()
         watched.watchers.add(news)
@@ -72,7 +72,7 @@ class Watcher:
         raise AssertionError("looks() never ends by itself")
 
     async def events(self, job_id: JobId) -> AsyncIterator[Event]:
-        """Tell what happens to a job, from its submission until it has ended."""
+        """Yield what happens to a job, from its submission until it has ended."""
         before: JobRecord | None = None
         told: tuple[int, ...] = ()  # How far the output was told.
         looks = self.looks(job_id)
@@ -185,7 +185,7 @@ class _Watched:
 
 
 def _mark(job: JobRecord | None) -> tuple[object, ...]:
-    """Give what changes whenever anything happens to a job."""
+    """Return what changes whenever anything happens to a job."""
     if job is None:
         return ()
     return (

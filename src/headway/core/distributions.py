@@ -20,7 +20,7 @@ Sketch = Mapping[int, float]  # How many jobs took how long, by bucket. Two are 
 
 
 def bucket(seconds: float) -> int:
-    """Give the bucket of a sketch that a length falls into."""
+    """Return the bucket of a sketch that a length falls into."""
     return floor(log2(seconds if seconds > SHORTEST else SHORTEST) * A_DOUBLING)
 
 
@@ -81,11 +81,11 @@ class Lengths:
         self.phases = _phases(buckets, self.mean)
 
     def at(self, part: float) -> float:
-        """Give the seconds that this part of them does not exceed."""
+        """Return the seconds that this part of them does not exceed."""
         return self._at(part * self.count)
 
     def left(self, elapsed: float, points: int) -> list[float]:
-        """Give the seconds that a job which has run so long goes on for: so many values, all equally likely."""
+        """Return for how many seconds a job that has run this long goes on: ``points`` values, all equally likely."""
         at = bisect_right(self._ends, elapsed) - 1
         gone = self._below[at]
         if at + 1 < len(self._ends):
@@ -159,7 +159,7 @@ def _stages(mean: float, square: float) -> int:
 
 
 def up_to(seconds: float) -> Lengths:
-    """Give the lengths of jobs of which only the longest is known: any shorter one is as likely."""
+    """Return the lengths of jobs of which only the longest is known: any shorter one is as likely."""
     return Lengths({bucket(seconds * part): ENOUGH for part in (0.125, 0.375, 0.625, 0.875)})
 
 
@@ -209,7 +209,7 @@ class LaneArrivals:
         return sum([coming.within(seconds) for _, coming in self.bursts])
 
     def burst_variance(self, seconds: float) -> float:
-        """Give the variance of that."""
+        """Return the variance of that."""
         return sum([coming.size * coming.size * coming.times * seconds for _, coming in self.bursts])
 
     def of_others(self, tenant: str, seconds: float, most: float) -> tuple[float, float]:
@@ -236,7 +236,7 @@ class LaneArrivals:
 
 
 def _half(mean: float, batch: float) -> float:
-    """Give what half of all cases do not exceed where jobs come in batches: less than the mean, the larger they are.
+    """Return what half of all cases do not exceed where jobs come in batches: less than the mean, the larger they are.
 
     It is the median of a gamma distribution, nearly, by Wilson and Hilferty.
     """
@@ -266,7 +266,7 @@ class Model:
         self._comers: dict[str, LaneArrivals] = {}
 
     def lane(self, lane: str) -> Lengths | None:
-        """Give how long the jobs of a lane take, whatever their task; None if too little is known."""
+        """Return how long the jobs of a lane take, whatever their task; None if too little is known."""
         if lane not in self._lanes:
             self._lanes[lane] = _enough(self._mixed(lane))
         return self._lanes[lane]
@@ -281,7 +281,7 @@ class Model:
         return usual if changed is seen else _enough(changed.sketch)
 
     def task(self, task: str, lane: str) -> Lengths | None:
-        """Give how long the jobs of a task take; of one that is hardly known, as long as others of the lane."""
+        """Return how long the jobs of a task take; of one that is hardly known, as long as others of the lane."""
         if task not in self._tasks:
             self._tasks[task] = _enough(
                 merge(tasks[task] for tasks in self.learned.lengths.values() if task in tasks)
@@ -300,7 +300,7 @@ class Model:
         )  # fmt: skip
 
     def comers(self, lane: str) -> LaneArrivals:
-        """Give how jobs come to a lane."""
+        """Return how jobs come to a lane."""
         if lane not in self._comers:
             self._comers[lane] = LaneArrivals(self.learned.arrivals.get(lane, {}))
         return self._comers[lane]

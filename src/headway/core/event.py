@@ -25,7 +25,7 @@ class Event:
 
 
 def events_between(before: JobRecord | None, after: JobRecord, now_at: int) -> Iterator[Event]:
-    """Tell what happened to a job between two looks at it, oldest first.
+    """Yield what happened to a job between two looks at it, oldest first.
 
     A store keeps a job's failed attempts, so nothing but intermediate progress is missed
     however rarely the watcher looks; and no store writes an event that nobody reads. Progress is dated
@@ -79,12 +79,12 @@ def told_together(events: Iterable[Event], output: Sequence[Event], told: tuple[
 
 
 def _rung(job: JobRecord) -> tuple[int, str] | None:
-    """Give the rung that a job is assigned, and in which run of it; None if it has none."""
+    """Return the rung that a job is assigned, and in which run of it; None if it has none."""
     return None if job.assigned is None else (job.epoch, job.assigned)
 
 
 def _end(job: JobRecord) -> tuple[int | None, int]:
-    """Tell one ending from another: a job that was retried may end again."""
+    """Return what tells one ending from another: a job that was retried may end again."""
     return job.finished_at, job.epoch
 
 

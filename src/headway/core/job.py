@@ -25,7 +25,7 @@ class State(StrEnum):
 
     @property
     def ended(self) -> bool:
-        """Tell whether only an operator's retry can move the job again."""
+        """Return whether only an operator's retry can move the job again."""
         return self not in _LIVE
 
 

@@ -103,6 +103,6 @@ def late_report_status(report: Report, state: State) -> ReportStatus:
 
 
 def moved_class(key: ClassKey, report: Report) -> ClassKey:
-    """Give the class in which a job waits that a report sends back."""
+    """Return the class in which a job waits that a report sends back."""
     needs = tuple(sorted({*key.needs, *report.needs})) if report.needs else key.needs
     return key._replace(needs=needs, rung=report.rung or key.rung)

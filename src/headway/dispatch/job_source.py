@@ -187,7 +187,7 @@ class StoreJobSource:
         return answer._replace(leases=good, more=True)
 
     def _handed(self) -> ClaimResult | None:
-        """Give what the store has sent along with its ring."""
+        """Return what the store has sent along with its ring."""
         answer = None
         if self._hands_over is not None and self._request is None:
             answer = self._hands_over.handed(self._worker_id, self._confirm_ms)
@@ -206,7 +206,7 @@ class StoreJobSource:
                 self._clocks.charge(self._in_force.policy, lease.class_key, expected)
 
     async def _rests(self, lanes: tuple[str, ...] | None) -> bool:
-        """Tell whether there is still nothing to do, as the store said when it was last asked; then it need not be."""
+        """Return whether the store's last answer, that there is nothing to do, still holds, so it need not be asked."""
         if (
             not (self._waits and self._idle_since and self._waits_for == lanes)
             or self._request is not None
@@ -243,7 +243,7 @@ class StoreJobSource:
         self._loop.call_soon(self._loop.call_soon, self._recorder.began, time.monotonic())
 
     def _idle_reserve(self, asked: Plan | None, leases: Sequence[Lease]) -> int:
-        """Give how many slots stand idle for lanes of the reserve while jobs of others wait that could run here."""
+        """Return how many slots stand idle for lanes of the reserve while jobs of others wait that could run here."""
         if asked is None or asked.free <= len(leases):
             return 0
         lanes = self._in_force.policy.reserve.lanes
@@ -294,7 +294,7 @@ class StoreJobSource:
         self._recorder.note(runs)
 
     def _age_max(self, free_below: int) -> float:
-        """Give how old the picture may be before a plan is made from a new one."""
+        """Return how old the picture may be before a plan is made from a new one."""
         if self._dry or free_below <= 0:  # Whoever may get nothing must have looked before it may sleep.
             return 0.0
         return SNAPSHOT_AGE if len(self._snapshot.classes) > 1 else SNAPSHOT_AGE_ALONE

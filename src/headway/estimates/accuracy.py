@@ -83,7 +83,7 @@ class EstimateAccuracy:
 
 
 def is_scored(p90: float, waited: float) -> bool:
-    """Tell whether an estimate counts: one of a job that was said to start now, and did, says nothing."""
+    """Return whether an estimate counts: one of a job that was said to start now, and did, says nothing."""
     return p90 >= NOW or waited >= NOW
 
 
@@ -144,7 +144,7 @@ def _median(row: Row | None) -> float | None:
 
 
 def _started_at(job: JobRecord, since_at: int) -> int | None:
-    """Give when a job first started after some moment."""
+    """Return when a job first started after some moment."""
     starts = [attempt.started_at for attempt in job.history if attempt.started_at >= since_at]
     if job.started_at is not None and job.started_at >= since_at:
         starts.append(job.started_at)

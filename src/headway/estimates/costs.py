@@ -33,7 +33,7 @@ class TaskCosts:
         self.noted = False  # Whether any job has ended since the last publication.
 
     def expected(self, task: str) -> float:
-        """Give the seconds that a job of this task is expected to take; 1 until something is known."""
+        """Return the seconds that a job of this task is expected to take; 1 until something is known."""
         return self._known_us.get(task, SECOND_US) / SECOND_US
 
     def ended(self, runs: Sequence[tuple[Lease, float]]) -> None:
@@ -58,7 +58,7 @@ class TaskCosts:
             del self._tenants[next(iter(self._tenants))]
 
     async def publish(self, store: Store) -> None:
-        """Tell the store what was learned and is worth telling, and learn what others told it."""
+        """Write what was learned and is worth sharing to the store, and read what other processes wrote."""
         self.noted = False
         known = await read_costs(store)
         tasks = {task: noted for task, noted in self._tasks.items() if worth_telling(known.get(task), noted)}
@@ -74,14 +74,14 @@ class TaskCosts:
 
 
 def worth_telling(old_us: int | None, noted: tuple[int, float]) -> bool:
-    """Tell whether what was noted moves an expected cost so far that others should know."""
+    """Return whether what was noted moves an expected cost so far that others should know."""
     return old_us is None or abs(_moved(old_us, noted) - old_us) >= WORTH_TELLING * old_us
 
 
 def learn(
     known_us: Mapping[str, int], tasks: Noted, tenants: Mapping[tuple[str, str], tuple[int, float]]
 ) -> dict[str, int]:
-    """Give the costs that follow from what was known and what was noted since."""
+    """Return the costs that follow from what was known and what was noted since."""
     costs = dict(known_us)
     for task, noted in tasks.items():
         costs[task] = _moved(costs.get(task), noted)
@@ -98,7 +98,7 @@ def learn(
 
 
 def _moved(old_us: int | None, noted: tuple[int, float]) -> int:
-    """Give the decayed mean: what is known counts for as many jobs as are remembered."""
+    """Return the decayed mean: what is known counts for as many jobs as are remembered."""
     count, total = noted
     new_us = total / count * SECOND_US
     if old_us is not None:

@@ -24,7 +24,7 @@ class Forecaster:
         return await self._forecast(store, await store.diagnose(), policy)
 
     async def estimate(self, store: Store, diagnosis: JobDiagnostics, policy: Policy) -> Estimate | None:
-        """Say when a job will start; None once it has begun or ended."""
+        """Return when a job will start; None once it has begun or ended."""
         if diagnosis.job.state is not State.QUEUED:
             return None
         forecast = await self._forecast(store, diagnosis.queue, policy)

@@ -62,7 +62,7 @@ class TenantHistory(msgspec.Struct, array_like=True):
             self.at = at
 
     def coming(self, now_at: int, since_at: int) -> Arrivals:
-        """Say how its jobs come."""
+        """Return how its jobs arrive."""
         part = math.exp(min(0.0, (self.at - now_at) / HOUR_MS))
         seen = max(float(WINDOW_MS), HOUR_MS * (1 - math.exp(min(0.0, (since_at - now_at) / HOUR_MS)))) / 1_000
         jobs, windows, bursts = self.jobs * part, self.windows * part, max(1e-9, self.bursts * part)
@@ -158,7 +158,7 @@ class DurationHistory:
         return came
 
     async def publish(self, store: Store) -> None:
-        """Tell what was learned, unless that was done a moment ago."""
+        """Write what was learned to the store, unless that was done a moment ago."""
         now = self._monotonic()
         if not self._lengths or now - self._told < self._patience:
             return
@@ -241,7 +241,7 @@ class HistoryReader:
         self._known = Model()
 
     async def known(self, store: Store, now_at: int) -> Model:
-        """Give what is known, up to a few seconds ago."""
+        """Return what is known, up to a few seconds ago."""
         now = self._monotonic()
         if now - self._looked > LOOK_EVERY:
             self._looked = now  # Before the store is asked: one look is enough for all who come meanwhile.

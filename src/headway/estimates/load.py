@@ -17,7 +17,7 @@ DEFAULT_SLOTS = 5  # The slots of a worker by default.
 
 
 async def recent_load(store: Store, policy: Policy) -> OfferedLoad | None:
-    """Give the slot-seconds a second of the jobs that completed last, by lane, rung and limit of a policy.
+    """Return the slot-seconds a second of the jobs that completed last, by lane, rung and limit of a policy.
 
     None if too few have completed, or all at once, to say anything.
     """
@@ -33,7 +33,7 @@ async def check_here(store: Store, policy: Policy) -> PolicyReport:
 
 
 def load_of(jobs: list[JobRecord], policy: Policy) -> OfferedLoad | None:
-    """Give the load of these jobs, as if they came again and again."""
+    """Return the load of these jobs, as if they came again and again."""
     ran = [(job, job.started_at, job.finished_at) for job in jobs if job.started_at and job.finished_at]
     if len(ran) < 2:
         return None

@@ -69,7 +69,7 @@ def _escape(text: str, *, quoted: bool = False) -> str:
 
 
 def store_families(stats: Stats, policy: Policy) -> Iterator[MetricFamily]:
-    """Give what one look at the store shows."""
+    """Yield what one look at the store shows."""
     lanes = _lanes(stats, policy)
     by_lane: list[tuple[Labels, LaneStats]] = [((("priority", name),), lane) for name, lane in lanes.items()]
     waiting = [(labels, lane.waiting) for labels, lane in by_lane]
@@ -102,7 +102,7 @@ def store_families(stats: Stats, policy: Policy) -> Iterator[MetricFamily]:
 
 
 def _lanes(stats: Stats, policy: Policy) -> dict[str, LaneStats]:
-    """Give the lanes of the policy, and what lies in others as one more."""
+    """Return the lanes of the policy, and what lies in others as one more."""
     lanes = {name: stats.lanes.get(name, LaneStats()) for name in policy.lanes}
     rest = [lane for name, lane in stats.lanes.items() if name not in lanes and any(lane)]
     if rest:
@@ -186,7 +186,7 @@ def _workers(stats: Stats, lanes: Mapping[str, LaneStats], policy: Policy) -> It
 
 
 def idle_reserve(live: Sequence[WorkerInfo], lanes: Mapping[str, LaneStats], policy: Policy) -> int:
-    """Give how many slots are idle only because they are reserved."""
+    """Return how many slots are idle only because they are reserved."""
     reserve = policy.reserve
     if not any(lane.waiting for name, lane in lanes.items() if name not in reserve.lanes):
         return 0
@@ -266,7 +266,7 @@ _REASONS: dict[str, tuple[str, ...]] = {
 
 
 def _estimates(tally: MetricsDocument, lanes: Sequence[str]) -> Iterator[MetricFamily]:
-    """Give how estimates turned out."""
+    """Yield how estimates turned out."""
     scored, held = _by_lane(tally, recorder.SCORED, lanes), _by_lane(tally, recorder.WITHIN_ESTIMATE, lanes)
     yield _counters(
         "headway_estimates_scored",
@@ -305,7 +305,7 @@ def _two(text: str) -> tuple[str, str]:
 
 
 def _tallied(name: str, text: str, tally: MetricsDocument, what: str, lanes: Sequence[str]) -> MetricFamily:
-    """Give counters by reason, and by lane if they are retries; known ones from 0 on, so that none is missed."""
+    """Return counters by reason, and by lane if they are retries; known ones from 0 on, so that none is missed."""
     by_lane = what == recorder.RETRIES
     reasons = _REASONS[what]
     counts: dict[Labels, float] = {

@@ -271,7 +271,7 @@ class MetricsRecorder:
     # ------------------------------------------------------------------ publishing
 
     def counted(self) -> MetricsDocument:
-        """Give all that was counted so far."""
+        """Return all that was counted so far."""
         self.idle(self._idle_slots)
         rows = {f"{QUEUE_WAIT}|{lane}": row for lane, row in self._waits.items()}
         for (state, lane), (spans, runs) in self._ends.items():

@@ -14,7 +14,7 @@ SECRETS = (
 
 
 def redact(value: Any, words: Sequence[str]) -> Any:
-    """Give plain JSON values with those hidden whose name holds one of the words, however deep they lie."""
+    """Return plain JSON values with those hidden whose name holds one of the words, however deep they lie."""
     if isinstance(value, dict):
         return {key: HIDDEN if is_secret(key, words) else redact(inner, words) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
@@ -23,7 +23,7 @@ def redact(value: Any, words: Sequence[str]) -> Any:
 
 
 def is_secret(name: object, words: Sequence[str]) -> bool:
-    """Tell whether a name holds one of the words."""
+    """Return whether a name holds one of the words."""
     if not isinstance(name, str):
         return False
     padded = f"_{''.join('_' if letter in '-. ' else letter for letter in name.lower())}_"

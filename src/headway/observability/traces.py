@@ -39,12 +39,12 @@ def parse_traceparent(text: str | None) -> tuple[int, int, int] | None:
 
 
 def taken_trace(header: str | None) -> str | None:
-    """Give what a job keeps of a ``traceparent`` that came with a request; None for one that cannot be read."""
+    """Return what a job keeps of a ``traceparent`` that came with a request; None for one that cannot be read."""
     return header[:55] if header is not None and parse_traceparent(header) is not None else None
 
 
 def shown_trace(trace_id: str | None, job_id: str) -> str:
-    """Give the trace id that people and logs see: 32 digits of a traceparent, a trace id as it was given, or one made
+    """Return the trace id that people and logs see: 32 digits of a traceparent, a trace id as it was given, or one made
     of the job's id, so that none need be stored.
     """
     if trace_id is None:
@@ -56,7 +56,7 @@ def shown_trace(trace_id: str | None, job_id: str) -> str:
 
 
 def active() -> bool:
-    """Tell whether this process traces: OpenTelemetry is in use, and somebody has set up a provider."""
+    """Return whether this process traces: OpenTelemetry is in use, and a provider is set up."""
     return "opentelemetry.trace" in sys.modules and _tracer() is not None
 
 
@@ -141,7 +141,7 @@ class SubmitSpan:
 
 
 def _parent(given: str | None) -> Context | None:
-    """Give the context that came with a job, unless the current span is of the same trace and so nearer to it."""
+    """Return the context that came with a job, unless the current span is of the same trace and so nearer to it."""
     from opentelemetry import trace
 
     parts = parse_traceparent(given)
@@ -150,7 +150,7 @@ def _parent(given: str | None) -> Context | None:
 
 
 def _may_carry(trace_id: str | None, trace: str) -> bool:
-    """Tell whether a job's trace id may give way to a span's: there is none, or it is of the same trace."""
+    """Return whether a job's trace id may give way to a span's: there is none, or it is of the same trace."""
     return trace_id is None or shown_trace(trace_id, "") == trace
 
 
@@ -222,7 +222,7 @@ def around_runs(
 
 
 def _context_of(carried: str | None) -> Context | None:
-    """Give the context that a traceparent stands for; None, for the current one, if there is none."""
+    """Return the context that a traceparent stands for; None, for the current one, if there is none."""
     parts = parse_traceparent(carried)
     if parts is None:
         return None

@@ -31,7 +31,7 @@ class CurrentPolicy:
         self._unreadable = 0
 
     def looked_within(self, seconds: float) -> bool:
-        """Tell whether the store was asked so lately."""
+        """Return whether the store was asked so lately."""
         return time.monotonic() - self._looked < seconds
 
     async def follow(self, store: Store, *, every: float = LOOK_EVERY) -> bool:

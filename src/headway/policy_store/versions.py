@@ -115,7 +115,7 @@ async def history(store: Store) -> list[PolicyVersion]:
 
 
 async def current_version(store: Store) -> int:
-    """Tell which version is in force; 0 if none was ever applied."""
+    """Return which version is in force; 0 if none was ever applied."""
     return (await _look(store))[0].version
 
 

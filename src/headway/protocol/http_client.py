@@ -37,7 +37,7 @@ class ServerAddress(NamedTuple):
 
     @property
     def is_private(self) -> bool:
-        """Tell whether nobody on the way can read along."""
+        """Return whether no machine on the way can read along."""
         return self.tls or self.host in LOOPBACK
 
     def __str__(self) -> str:

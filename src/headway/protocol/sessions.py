@@ -142,5 +142,5 @@ def proof_of(job_id: str, token: bytes, who: str = WORKER) -> str:
 
 
 def is_proof(proof: str, job_id: str, token: bytes, who: str = WORKER) -> bool:
-    """Tell whether this proves that somebody knows the token."""
+    """Return whether this proves that the sender knows the token."""
     return hmac.compare_digest(proof.encode("utf-8", "replace"), proof_of(job_id, token, who).encode())

@@ -26,7 +26,7 @@ def check_bind(host: str | socket.socket, has_tokens: bool, *, what: str = "the 
 
 
 def reaches_only_here(host: str | socket.socket) -> bool:
-    """Tell whether only this machine can reach an address. Other names than localhost are not looked up: a look-up
+    """Return whether only this machine can reach an address. Other names than localhost are not looked up: a look-up
     may say something else tomorrow.
     """
     if not isinstance(host, str):

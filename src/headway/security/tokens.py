@@ -64,7 +64,7 @@ class Token:
     rate: str | None = None  # How often it may submit; None: as the server's settings say.
 
     def status(self, now_at: int) -> Status:
-        """Tell whether it opens anything now."""
+        """Return whether it opens anything now."""
         if self.revoked_at is not None:
             return "revoked"
         return "expired" if self.expires_at is not None and self.expires_at <= now_at else "active"
@@ -153,7 +153,7 @@ async def list_tokens(store: Store) -> list[Token]:
 
 
 async def any_tokens(store: Store) -> bool:
-    """Tell whether a token was ever made here. One that is revoked counts: losing the last one opens nothing."""
+    """Return whether a token was ever made here. One that is revoked counts: losing the last one opens nothing."""
     return bool(await store.read(TOKENS))
 
 
@@ -193,7 +193,7 @@ async def forget_token(store: Store, token_id: str, *, now_at: int, who: str = L
 
 
 def check_scopes(scopes: Iterable[str]) -> tuple[str, ...]:
-    """Give the scopes in their order, each once. Raises ``ConfigError`` for one that is none, or for none at all."""
+    """Return the scopes in their order, each once. Raises ``ConfigError`` for an unknown scope, or for none at all."""
     wanted = set(scopes)
     for name in sorted(wanted - set(SCOPES)):
         raise ConfigError(f"no scope {name!r}{did_you_mean(name, SCOPES)} (scopes: {', '.join(SCOPES)})")
@@ -222,7 +222,7 @@ def covers(patterns: Iterable[str], task: str) -> bool:
 
 
 def id_of(presented: str) -> str:
-    """Give the id in a token's text, or nothing if it is not written like one."""
+    """Return the id in a token's text, or nothing if it is not written like one."""
     parts = presented[:PRESENTED_MAX].split("_", 2)
     return parts[1] if len(parts) == 3 and parts[0] == "hw" and _ID.fullmatch(parts[1]) else ""
 
@@ -272,11 +272,11 @@ class Tokens:
         return self.may_open and not self._known
 
     async def store(self) -> Store:
-        """Give the store that they are kept in."""
+        """Return the store that they are kept in."""
         return await self._opener()
 
     def fresh(self) -> bool:
-        """Tell whether the store was asked a moment ago, so that there is nothing to wait for."""
+        """Return whether the store was asked a moment ago, so that there is nothing to wait for."""
         return time.monotonic() - self._tried < self.every
 
     async def follow(self) -> None:
@@ -304,7 +304,7 @@ class Tokens:
             await self.follow()
 
     def check(self, presented: str) -> TokenGrant | None:
-        """Give what a token allows, or None, be it unknown, wrong, expired or revoked: it takes the same steps.
+        """Return what a token allows, or None, be it unknown, wrong, expired or revoked: it takes the same steps.
 
         Raises ``StoreUnavailable`` if the store has not answered for so long that nobody can tell.
         """
@@ -316,7 +316,7 @@ class Tokens:
         return self.grant(token_id) if same else None
 
     def grant(self, token_id: str) -> TokenGrant | None:
-        """Give what a token allows that was checked before, or None if it has expired or was revoked since."""
+        """Return what a token allows that was checked before, or None if it has expired or was revoked since."""
         kept = self._kept(token_id)
         if kept is None or kept.revoked_at is not None:
             return None
@@ -415,7 +415,7 @@ def _token(token_id: str, kept: _TokenRecord, last_used_at: int | None = None) -
 
 
 def _told(token: Token) -> dict[str, object]:
-    """Give what the audit says of a token."""
+    """Return what the audit says of a token."""
     return {
         "scopes": token.scopes,
         "tenant": token.tenant,

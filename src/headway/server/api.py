@@ -94,7 +94,7 @@ def _allowed_methods(path: str) -> set[str]:
 
 
 def client_of(app: Headway) -> Callable[[], Any]:
-    """Give a dependency for FastAPI: ``queue: Annotated[Headway, Depends(client_of(app))]``, opened on its loop."""
+    """Return a dependency for FastAPI: ``queue: Annotated[Headway, Depends(client_of(app))]``, opened on its loop."""
 
     async def client() -> Headway:
         await app.client.store()

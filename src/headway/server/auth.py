@@ -58,7 +58,7 @@ class Principal:
     rate: str | None = None  # How often its token may submit, if the token says so.
 
     def may(self, scope: Scope) -> bool:
-        """Tell whether a scope is among theirs."""
+        """Return whether a scope is among theirs."""
         return scope is Scope.PUBLIC or scope in self.scopes or Scope.ADMIN in self.scopes
 
     @property
@@ -134,7 +134,7 @@ class FailureLimiter:
 
 @functools.lru_cache(maxsize=1_000)
 def _network(address: str) -> str:
-    """Give what failures are counted by: of IPv6 the network, as any host has billions of addresses in it."""
+    """Return what failures are counted by: of IPv6 the network, as any host has billions of addresses in it."""
     try:
         parsed = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
@@ -157,7 +157,7 @@ class AuthState:
 
 
 async def authorise(connection: HTTPConnection, scope: Scope) -> Principal:
-    """Tell who asks, if they may do what needs this scope. Raises ``Problem``."""
+    """Return the caller, if it has this scope. Raises ``Problem``."""
     if scope is Scope.PUBLIC:
         return ANYBODY
     door: AuthState = connection.app.state.door
@@ -168,7 +168,7 @@ async def authorise(connection: HTTPConnection, scope: Scope) -> Principal:
 
 
 async def authenticate(scope: AsgiScope, door: AuthState) -> Principal:
-    """Tell who asks. Raises ``Problem``: unauthenticated, too_many_attempts, malformed; and ``StoreError``.
+    """Return the caller. Raises ``Problem``: unauthenticated, too_many_attempts, malformed; and ``StoreError``.
 
     A failure is told only after one more look at the store, be the token unknown or wrong.
     """
@@ -204,7 +204,7 @@ def unauthenticated(*, presented: bool = False) -> Problem:
 
 
 def tenant_for(caller: Principal, wanted: str | None) -> str | None:
-    """Give the tenant that a caller acts for: the token's own, else the one they name. Raises ``Problem``."""
+    """Return the tenant that a caller acts for: the token's own, else the one they name. Raises ``Problem``."""
     if caller.tenant is None:
         return wanted
     if wanted is not None and wanted != caller.tenant:
@@ -279,7 +279,7 @@ def _caller(grant: TokenGrant) -> Principal:
 
 
 def _subject(scope: AsgiScope) -> str | None:
-    """Give what a ticket must be for to open this path, or None if tickets open nothing here."""
+    """Return what a ticket must be for to open this path, or None if tickets open nothing here."""
     path: str = scope["path"]
     if scope["type"] == "http" and scope["method"] != "GET":
         return None
@@ -290,7 +290,7 @@ def _subject(scope: AsgiScope) -> str | None:
 
 
 def _presented(scope: AsgiScope) -> str | None:
-    """Give the token in the header or, of a WebSocket, in the subprotocols: browsers cannot set its headers."""
+    """Return the token in the header or, of a WebSocket, in the subprotocols: browsers cannot set its headers."""
     found: str | None = None
     for name, value in scope["headers"]:
         if name == b"authorization":

@@ -110,7 +110,7 @@ def _resolved(schema: dict[str, Any], shape: dict[str, Any]) -> dict[str, Any]:
 
 
 def _sketch(schema: dict[str, Any], shape: dict[str, Any]) -> str:
-    """Give an example of a body, or the names of what it may hold."""
+    """Return an example of a body, or the names of what it may hold."""
     found = _resolved(schema, shape)
     examples = found.get("examples") or shape.get("examples")
     if examples:

@@ -35,7 +35,7 @@ class StreamItem(NamedTuple):
 async def follow(
     service: Service, job_id: JobId, after: tuple[int, ...] = (), until: asyncio.Future[None] | None = None
 ) -> AsyncGenerator[StreamItem]:
-    """Tell a job's story until it has ended, or the service stops, or ``until`` is done.
+    """Yield the events of a job until it has ended, or the service stops, or ``until`` is done.
 
     What does not come after ``after`` was told before. Nothing is kept for a reader who is slow: each look tells what
     is new since the last thing that was read.
@@ -84,7 +84,7 @@ async def follow(
 
 
 async def _told(service: Service, event: Event, job: JobRecord) -> Event:
-    """Say of a duration how long it is; and of a start, which one the job was given."""
+    """Return a start or a downgrade with the rung's name and length, and other events unchanged."""
     if event.kind == "downgraded":
         duration = event.data["duration"]
     elif event.kind == "started" and event.place[0] == job.epoch:
@@ -119,7 +119,7 @@ async def _estimate(service: Service, job_id: JobId) -> Estimate | None:
 
 
 def _patience(service: Service, found: Estimate | None) -> float:
-    """Give the seconds until the next look: the nearer its start, the sooner."""
+    """Return the seconds until the next look: the nearer its start, the sooner."""
     wait = 0.0 if found is None or found.p50 is None else min(PLACE_SELDOM, PLACE_PART * found.p50)
     return max(PLACE_EVERY, wait, service.streams / PLACES_A_SECOND)
 

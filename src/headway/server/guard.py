@@ -305,7 +305,7 @@ class _BoundedBody:
         return message
 
     def _raise_if_late(self) -> None:
-        """Tell our own cancel from one that came from elsewhere."""
+        """Raise if this cancel is our own and not one from elsewhere."""
         if self.problem is not None and self.reader is not None and self.reader.uncancel() == 0:
             raise self.problem from None
 
@@ -391,7 +391,7 @@ def _is_forwarding(name: bytes) -> bool:
 
 
 def too_deep(body: bytes, most: int = DEPTH_MAX) -> bool:
-    """Tell whether JSON nests deeper than that, before a parser follows it down. Linear, whatever it is given."""
+    """Return whether JSON nests deeper than that, before a parser follows it down. Linear, whatever it is given."""
     if body.count(b"[") + body.count(b"{") <= most:
         return False
     steps = array("b", _STRING.sub(b"", body).translate(_STEPS, _NO_BRACKETS))
@@ -435,7 +435,7 @@ def _is_here(address: str) -> bool:
 
 @functools.lru_cache(maxsize=1_000)
 def _host_name(host: bytes) -> str:
-    """Give the name in a Host header, without the port; nothing if it is not written like one."""
+    """Return the name in a Host header, without the port; nothing if it is not written like one."""
     text = host.decode("latin-1").lower()
     name, colon, port = text.rpartition(":") if not text.endswith("]") else (text, "", "")
     if not colon:

@@ -35,7 +35,7 @@ class Instances:
         return mark + secrets.token_hex(MARK // 2)
 
     async def name_of(self, trace_id: str | None) -> str | None:
-        """Tell in whose name a trace was begun; None, if not by such a process."""
+        """Return in whose name a trace was begun; None, if not by such a process."""
         mark = (trace_id or "")[:MARK]
         if len(mark) < MARK:
             return None

@@ -15,7 +15,7 @@ from headway.stores.base import Store
 
 
 async def render(store: Store, policy: Policy, accept: str = "") -> tuple[bytes, str]:
-    """Give the whole store in numbers and their content type: OpenMetrics if ``accept`` names it, else plain text.
+    """Return the whole store in numbers and their content type: OpenMetrics if ``accept`` names it, else plain text.
 
     Whichever process is asked, the answer is the same; nothing is kept between two of them.
     """

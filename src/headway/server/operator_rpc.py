@@ -123,7 +123,7 @@ _PATHS = {
 
 
 def path_of(question: Question) -> str:
-    """Give the path that a question is posted to."""
+    """Return the path that a question is posted to."""
     return _PATHS[type(question)]
 
 

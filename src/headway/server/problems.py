@@ -115,7 +115,7 @@ def body(problem: Problem) -> bytes:
 
 
 def problem_of(error: HeadwayError) -> Problem:
-    """Tell a caller what Headway could not do."""
+    """Return the problem that tells a caller what Headway could not do."""
     code = error.code if error.code in STATUSES else "internal"
     facts: dict[str, Any] = {}
     if isinstance(error, PolicyError):
@@ -180,7 +180,7 @@ def _path(request: Request) -> str:
 
 
 def invalid(errors: Sequence[Any]) -> Problem:
-    """Say what does not fit, field by field; never repeating the values, which may be secret or huge."""
+    """Return what does not fit, field by field; never repeating the values, which may be secret or huge."""
     if any(str(error.get("type", "")).startswith("json_invalid") for error in errors):
         return Problem("malformed", "the body is not JSON")
     found = [

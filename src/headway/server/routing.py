@@ -177,7 +177,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def caller_of(request: Request) -> Principal:
-    """Tell who asks."""
+    """Return the caller."""
     caller: Principal = request.state.caller
     return caller
 

@@ -66,17 +66,17 @@ def retries(job: JobRecord) -> int:
 
 
 def trace_id(job: JobRecord) -> str:
-    """Give a task's trace id: its own, or one made of its id."""
+    """Return a task's trace id: its own, or one made of its id."""
     return shown_trace(job.trace_id, job.job_id)
 
 
 def reason_values(reasons: Sequence[Reason]) -> list[dict[str, Any]]:
-    """Give reasons with their numbers."""
+    """Return reasons with their numbers."""
     return [{**reason.facts, "code": reason.code, "text": reason.text} for reason in reasons]
 
 
 def estimate_values(estimate: Estimate | None, position: int | None = None) -> dict[str, Any] | None:
-    """Say when a task that waits will begin. ``position``: its own, if the estimate is shared with others."""
+    """Return when a task that waits will begin. ``position``: its own, if the estimate is shared with others."""
     if estimate is None:
         return None
     place = estimate.position if position is None else position
@@ -84,7 +84,7 @@ def estimate_values(estimate: Estimate | None, position: int | None = None) -> d
 
 
 def ending_values(job: JobRecord) -> dict[str, Any]:
-    """Say how a job ended."""
+    """Return how a job ended."""
     return {
         "status": job.state.value,
         "result": _result(job),

@@ -68,14 +68,14 @@ class Service:
         return self.app.client
 
     async def store(self) -> Store:
-        """Give the store, opened on the running loop."""
+        """Return the store, opened on the running loop."""
         return await self.app.client.store()
 
     async def _snapshot(self) -> object:
         return await (await self.store()).snapshot()
 
     async def gateway(self) -> WorkerGateway:
-        """Give what serves the workers that come over HTTP."""
+        """Return what serves the workers that come over HTTP."""
         if self._gateway is None:
             store = await self.store()
             if self._gateway is None:
@@ -84,7 +84,7 @@ class Service:
         return self._gateway
 
     async def policy(self) -> Policy:
-        """Give the policy in force."""
+        """Return the policy in force."""
         await self.app.follow_policy()
         return self.app.policy
 
@@ -150,7 +150,7 @@ class Service:
         await self.app.aclose()
 
     async def forecast(self) -> Forecast:
-        """Give a look ahead that is a second old at most: one for all who ask meanwhile."""
+        """Return a look ahead that is a second old at most: one for all who ask meanwhile."""
         return await self._forecasts.recent(FORECAST_AGE)
 
     async def _look_ahead(self) -> Forecast:
@@ -163,6 +163,6 @@ class Service:
 
 
 def service_of(connection: HTTPConnection) -> Service:
-    """Give the service that a request is for."""
+    """Return the service that a request is for."""
     service: Service = connection.app.state.service
     return service

@@ -36,13 +36,13 @@ class Coalescer(Generic[T]):
         self._seen: tuple[float, T] | None = None  # The last picture, and when it was asked for.
 
     async def fresh(self) -> T:
-        """Give a picture no older than this call."""
+        """Return a picture no older than this call."""
         if self._next is None:
             self._next = asyncio.create_task(self._after(self._under_way))
         return await asyncio.shield(self._next)
 
     async def recent(self, seconds: float) -> T:
-        """Give a picture no older than so many seconds."""
+        """Return a picture no older than this many seconds."""
         if self._seen is not None and time.monotonic() - self._seen[0] < seconds:
             return self._seen[1]
         return await self.fresh()

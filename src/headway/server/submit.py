@@ -137,7 +137,7 @@ async def _kept(service: Service, calls: Sequence[Call[Any]], answers: Sequence[
 
 
 def _spread(places: QueuePositions, key: ClassKey, waiting: int, indexes: Sequence[int]) -> list[int]:
-    """Give the places of the last jobs of a class: of the first and the last as they are, in between evenly."""
+    """Return the places of the last jobs of a class: of the first and the last as they are, in between evenly."""
     count = len(indexes)
     first, last = places.of(key, max(0, waiting - count)), places.of(key, max(0, waiting - 1))
     steps = max(1, count - 1)
@@ -169,7 +169,7 @@ async def _one_kept(service: Service, call: Call[Any], answer: SubmitReply) -> S
 
 
 def _foresee(forecast: Forecast, call: Call[Any], ahead: int) -> Estimate:
-    """Say when a new job will start that is last of its class."""
+    """Return when a new job will start that is last of its class."""
     new = call.new
     if new.limits or forecast.rule_index.may_limit(new.task, new.tenant):  # Where it stands there is not known yet.
         return Estimate()
@@ -178,7 +178,7 @@ def _foresee(forecast: Forecast, call: Call[Any], ahead: int) -> Estimate:
 
 
 def _foresee_last(forecast: Forecast, calls: Sequence[Call[Any]], first: int) -> list[Estimate]:
-    """Say when the last jobs of a class will start. Neighbours on the same terms share what is said."""
+    """Return when the last jobs of a class will start. Neighbours on the same terms share what is said."""
     found: list[Estimate] = []
     terms, until, made = None, first, Estimate()
     for ahead, call in enumerate(calls, first):
@@ -189,7 +189,7 @@ def _foresee_last(forecast: Forecast, calls: Sequence[Call[Any]], first: int) ->
 
 
 def estimate_from(diagnosis: JobDiagnostics, forecast: Forecast, policy: Policy) -> Estimate | None:
-    """Say when a job will start, by a look ahead that others share; its place is as it is now. None once it began."""
+    """Return when a job will start, by a shared look ahead; its place is as it is now. None once it began."""
     place = position(diagnosis, policy)
     if place is None:
         return None
@@ -219,7 +219,7 @@ async def _known(service: Service, answers: Sequence[SubmitReply]) -> dict[str, 
 
 
 async def describe_waiting(service: Service, job: JobRecord) -> tuple[Estimate | None, list[Reason]]:
-    """Say where a job stands: its place, when it will start and why it waits; nothing once it has begun."""
+    """Return where a job stands: its place, when it will start and why it waits; nothing once it has begun."""
     if job.state is not State.QUEUED:
         return None, []
     diagnosis = await (await service.store()).diagnose_job(job.job_id)

@@ -29,7 +29,7 @@ class TaskCache:
         self._named: OrderedDict[str, Task[Any, Any, Any]] = OrderedDict()
 
     async def find(self, name: str) -> Task[Any, Any, Any]:
-        """Give the task of this name: the app's own, the catalogue's, else one that takes what it is given."""
+        """Return the task of this name: the app's own, the catalogue's, else one that takes what it is given."""
         own = self._app.tasks.get(name)
         if own is not None:
             return own
@@ -45,7 +45,7 @@ class TaskCache:
         return task
 
     async def entries(self) -> list[TaskEntry]:
-        """Give the catalogue."""
+        """Return the catalogue."""
         await self._look()
         return sorted(self._entries.values(), key=lambda entry: entry.name)
 
@@ -71,7 +71,7 @@ class TaskOptionCache:
         self._made: OrderedDict[tuple[Any, ...], tuple[Task[Any, Any, Any], Task[Any, Any, Any]]] = OrderedDict()
 
     def of(self, task: Task[Any, Any, Any], new: NewTask) -> Task[Any, Any, Any]:
-        """Give the task with what a body asks for, but for what is each job's own."""
+        """Return the task with what a body asks for, but for what is each job's own."""
         needs = None if new.required_capabilities is None else tuple(new.required_capabilities)
         key = (task.name, new.priority, new.timeout_seconds, new.max_retries, new.duration, new.on_stop, needs)
         known = self._made.get(key)

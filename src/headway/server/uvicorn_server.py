@@ -46,14 +46,14 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def address_of(listener: socket.socket, *, tls: bool = False) -> str:
-    """Give the address to tell people."""
+    """Return the address to tell people."""
     host, port = listener.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
     return f"{'https' if tls else 'http'}://{shown}:{port}"
 
 
 def announce(address: str) -> None:
-    """Say where the interface is."""
+    """Print where the interface is."""
     log.info("server.up", extra={"headway": {"address": address, "docs": f"{address}/docs"}})
 
 

@@ -354,7 +354,7 @@ class ArchiveSource(Protocol):
     """A store that holds ended jobs until somebody has taken them to an archive."""
 
     async def unarchived(self, limit: int) -> list[JobRecord]:
-        """Give the oldest ended jobs that no archive has yet. From the first call on, none is forgotten before."""
+        """Return the oldest ended jobs that no archive has yet. From the first call on, none is forgotten before."""
         ...
 
     async def archived(self, jobs: Sequence[JobRecord]) -> None:
@@ -372,7 +372,7 @@ class DirectHandoff(Protocol):
     """A store that leases jobs to workers that wait, and sends them along with the ring."""
 
     def handed(self, worker_id: str, younger_ms: int) -> ExchangeReply | None:
-        """Give, once, what has come for a worker since its last exchange.
+        """Return, once, what has come for a worker since its last exchange.
 
         None also if a lease might be older than that: then the next exchange gives it, if it still stands.
         """
@@ -384,7 +384,7 @@ class CheapIdleCheck(Protocol):
     """A store that can tell at next to no cost that there is nothing to do."""
 
     async def quiet(self, classes: int) -> bool:
-        """Tell whether no job waits or will, if there are as many classes as the caller knows. False: look."""
+        """Return whether no job waits or will, if there are as many classes as the caller knows. False: look."""
         ...
 
 

@@ -102,7 +102,7 @@ class DrainingRunner(Runner):
         return self.endless is not None or (self.raise_errors and bool(self.errors))
 
     def moves_on(self, next_due: float | None) -> bool:
-        """Tell whether a delayed job was made due."""
+        """Return whether a delayed job was made due."""
         return next_due is not None and not self.halted and self._move_on(round(next_due * 1_000))
 
     def _ending(self, job: ActiveJob, error: BaseException) -> Ending | None:
@@ -157,7 +157,7 @@ class _DrainingClaimer(Claimer[Report]):
 
 
 class _TestBackend(StoreBackend):
-    """Gives the bench its own feed, which keeps all reports."""
+    """Uses a job source of its own, which keeps all reports."""
 
     def __init__(self, *args: Any, kept: list[Report], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

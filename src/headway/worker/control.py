@@ -126,7 +126,7 @@ class Channel:
             self._writer.write(_encoder.encode(message) + b"\n")
 
     async def hear(self) -> Any:
-        """Give the next message, or None once the other end is gone."""
+        """Return the next message, or None once the other end is gone."""
         try:
             line = await self._reader.readline()
         except ConnectionError:

@@ -21,7 +21,7 @@ class RunnerHealth(NamedTuple):
 
 
 def not_ready(health: RunnerHealth | None) -> str | None:
-    """Say why a runner could not run a job now."""
+    """Return why a runner could not run a job now."""
     if health is None:
         return "a runner is not up"
     if time.monotonic() - health.renewer.renewed > health.dead_after:
@@ -30,7 +30,7 @@ def not_ready(health: RunnerHealth | None) -> str | None:
 
 
 def worker_families(runners: Sequence[RunnerHealth | None]) -> list[MetricFamily]:
-    """Give the numbers of this worker alone, runner by runner."""
+    """Return the numbers of this worker alone, runner by runner."""
     now = time.monotonic()
     up: list[tuple[Labels, RunnerHealth]] = [
         ((("runner", str(number)),), health) for number, health in enumerate(runners) if health is not None

@@ -69,7 +69,7 @@ class TaskBatcher:
 
 
 def _touched(before: Context) -> bool:
-    """Tell whether a job has set any context variable. Costs next to nothing if not."""
+    """Return whether a job has set any context variable. Costs next to nothing if not."""
     try:
         return copy_context() != before
     except Exception:  # Values that cannot be compared.

@@ -58,7 +58,7 @@ def returned(value: Any, task: Task[Any, Any, Any], largest: int) -> Returned:
 
 
 def raised(error: BaseException, task: Task[Any, Any, Any] | None) -> Ending:
-    """Tell what an exception means for the job."""
+    """Return what an exception means for the job."""
     match error:
         case TaskFailed():
             return error.ending

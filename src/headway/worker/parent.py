@@ -161,7 +161,7 @@ class Parent:
                 runner.kill()
 
     async def backend(self, up: RunnerReady) -> Backend:
-        """Give the parent's own post, opened when the first runner has told where."""
+        """Return the parent's own post, opened when the first runner has told where."""
         async with self._opening:
             if self._backend is None:
                 backend = self._make_post(up)
@@ -232,7 +232,7 @@ class Parent:
                 runner.tell_policy()
 
     def governed(self) -> PolicyChanged:
-        """Tell which policy is in force; what it says only to who cannot look it up."""
+        """Return the policy in force for a runner, with its text if the runner cannot read it from a store."""
         remote = self._backend is not None and self._backend.store is None
         return PolicyChanged(self.in_force.version, policy_data(self.in_force.policy) if remote else None)
 
@@ -357,7 +357,7 @@ class RunnerProcess:
     # ------------------------------------------------------------------ while it lives
 
     def tell_policy(self) -> None:
-        """Tell the runner which version of the policy is in force."""
+        """Send the runner the version of the policy in force."""
         if self._channel is not None:
             self._channel.say(self._parent.governed())
 
@@ -524,7 +524,7 @@ class RunnerProcess:
 
 
 def _overdue(job: BusySlot, limit_ms: int | None) -> Ending:
-    """Tell what becomes of a job whose runner had to be killed for it."""
+    """Return what becomes of a job whose runner had to be killed for it."""
     if job.stop is Stop.CANCEL:
         return Stopped("cancelled while executing; it would not stop and was killed")
     if job.stop is Stop.DRAIN:

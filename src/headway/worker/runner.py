@@ -216,7 +216,7 @@ class Runner:
         )
 
     def _known(self, policy: Policy) -> AppManifest:
-        """Tell what the app's tasks are under a policy."""
+        """Return what the app's tasks are under a policy."""
         app = self._app
         if app.policy is not policy:  # A server's: the app goes by it until it asks its own store.
             app.in_force.policy = policy
@@ -228,7 +228,7 @@ class Runner:
         return AppManifest([_entry(task) for task in tasks], {task.name: task.limits for task in tasks}, _crons(app))
 
     def governed(self, version: int, policy: dict[str, Any] | None = None) -> None:
-        """Hear from the parent which version of the policy is in force; from a server's also what it says."""
+        """Note the version of the policy in force that the parent sends; a server's parent also sends its text."""
         self._governed_version = version
         if policy is not None:
             self._backend.told(version, policy)
@@ -294,7 +294,7 @@ class Runner:
         return list(self._jobs)
 
     def stop_jobs(self, job_ids: list[str], why: Stop) -> None:
-        """Tell running jobs to stop: somebody cancelled them, or their lease is lost."""
+        """Stop running jobs: they were cancelled, or their lease is lost."""
         for job_id in job_ids:
             job = self._jobs.get(job_id)
             if job is not None:
@@ -340,7 +340,7 @@ class Runner:
     # ------------------------------------------------------------------ one job
 
     def _start(self, leases: Sequence[Lease], reserved: frozenset[str]) -> None:
-        """Give leased jobs their slots and let them run. ``reserved``: the lanes of the reserve."""
+        """Start leased jobs in their slots. ``reserved``: the lanes of the reserve."""
         claimer, batcher = self._claimer, self._batcher
         if claimer is None or batcher is None:
             return

@@ -127,7 +127,7 @@ async def _hear(socket: Any, closed: type[Exception], conversation: TaskSession)
 
 
 def _library() -> tuple[Any, type[Exception], tuple[type[Exception], ...]]:
-    """Give how to connect, what is raised once a connection is closed, and what if it cannot be made."""
+    """Return how to connect, what is raised once a connection is closed, and what if it cannot be made."""
     try:
         client = importlib.import_module("websockets.asyncio.client")
         errors = importlib.import_module("websockets.exceptions")

@@ -81,7 +81,7 @@ def read_argv(argv: Sequence[str], chosen: Collection[str]) -> tuple[Argument, .
 
 
 def fixed(argument: Argument) -> str:
-    """Give the text of an argument that has no parameters."""
+    """Return the text of an argument that has no parameters."""
     return "".join(part.text for part in argument.parts)
 
 

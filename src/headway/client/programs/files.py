@@ -72,7 +72,7 @@ def read_files(given: object) -> dict[str, File]:
 
 
 def name_problem(name: object) -> str | None:
-    """Say what is wrong with a file's name, if anything is.
+    """Return what is wrong with a file's name, if anything is.
 
     A name may have folders in it, as in ``data/points.csv``, but nothing leads out of the working folder. No part
     begins with a dot, since the folder is also the program's home and such files there change what programs do.

@@ -220,7 +220,7 @@ class _SupervisorProcess:
         return self.said[1].decode(errors="replace")
 
     async def folder(self) -> str:
-        """Give the folder that it made for the program."""
+        """Return the folder that it made for the program."""
         _, _, path = (await self._line()).partition(" ")
         self._folder = path
         return path
@@ -329,7 +329,7 @@ class _SupervisorProcess:
 
 
 def search_path(env: Mapping[str, str]) -> str:
-    """Give the PATH of a program: its own or the worker's, without places that depend on where it runs."""
+    """Return the PATH of a program: its own or the worker's, without places that depend on where it runs."""
     path = env.get("PATH") or os.environ.get("PATH") or os.defpath
     return os.pathsep.join(place for place in path.split(os.pathsep) if place.startswith("/"))
 
@@ -359,7 +359,7 @@ def _write(folder: str, files: Mapping[str, bytes]) -> None:
 
 
 def _was(code: int, name: str) -> bool:
-    """Tell whether a program was ended by a signal, or says as shells do that one of its own was."""
+    """Return whether a program was ended by a signal, or says as shells do that one of its own was."""
     number = signal.Signals[name].value
     return code in (-number, 128 + number)
 

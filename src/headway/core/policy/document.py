@@ -63,7 +63,7 @@ class Rung:
     percent: float | None = None
 
     def most(self, slots: int) -> int | None:
-        """Give the limit with so many live slots; None for no limit. It never falls to nothing."""
+        """Return the limit with this number of live slots; None for no limit. It never falls to 0."""
         if self.percent is not None:
             return max(1, int(slots * self.percent / 100 + 1e-9))
         return self.limit
@@ -85,7 +85,7 @@ class Ladder:
         return next((rung for rung in self.rungs if rung.name == name), None)
 
     def longer(self, name: str | None) -> Rung | None:
-        """Give the next longer rung, or None if this is the longest, or none of them."""
+        """Return the next longer rung, or None if this is the longest, or none of them."""
         names = [rung.name for rung in self.rungs]
         return self.rungs[names.index(name) + 1] if name in names[:-1] else None
 
@@ -199,7 +199,7 @@ BUILT_IN = Policy()
 
 
 def reserved_slots(policy: Policy, slots: int, asked: int | None) -> int:
-    """Give how many slots a worker reserves: what it was told, or what the policy says; never all of them."""
+    """Return how many slots a worker reserves: what it was told, or what the policy says; never all of them."""
     if policy.reserve.scope == "pool":
         return 0
     return max(0, min(policy.reserve.slots if asked is None else asked, slots - 1))

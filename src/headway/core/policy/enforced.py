@@ -39,7 +39,7 @@ class PauseSet:
 
 
 def pausing(lane: str | None, task: str | None, tenant: str | None) -> Callable[[PauseSet], PauseSet]:
-    """Give the change that pauses these, or everything if none is named."""
+    """Return the change that pauses these, or everything if none is named."""
     if lane is None and task is None and tenant is None:
         return lambda paused: replace(paused, everything=True)
     return lambda paused: replace(
@@ -51,7 +51,7 @@ def pausing(lane: str | None, task: str | None, tenant: str | None) -> Callable[
 
 
 def resuming(lane: str | None, task: str | None, tenant: str | None) -> Callable[[PauseSet], PauseSet]:
-    """Give the change that resumes these, or everything that was paused in any way if none is named."""
+    """Return the change that resumes these, or everything that was paused in any way if none is named."""
     if lane is None and task is None and tenant is None:
         return lambda _: PauseSet()
     return lambda paused: replace(
@@ -80,7 +80,7 @@ class EnforcedRules:
 
 
 def rules_of(policy: Policy) -> EnforcedRules:
-    """Give the part of a policy that a store must know."""
+    """Return the part of a policy that a store must know."""
     return EnforcedRules(
         limits=dict(policy.limits),
         rungs=policy.ladder.rungs,
@@ -108,7 +108,7 @@ def join(parts: Iterable[EnforcedRules]) -> EnforcedRules:
 
 
 def lets_start(old: EnforcedRules, new: EnforcedRules) -> bool:
-    """Tell whether new rules may let a job start that the old ones held back: costs and weights never do."""
+    """Return whether new rules may let a job start that the old ones held back: costs and weights never do."""
     return any(getattr(old, name) != getattr(new, name) for name in ("limits", "rungs", "pool_reserve", "paused"))
 
 
@@ -152,7 +152,7 @@ class RuleIndex:
         self.has_no_limits = not (rules.limits or rules.paused.tasks or rules.paused.tenants)
 
     def keys(self, task: str, tenant: str | None, bound: Iterable[str] = ()) -> list[tuple[str, LimitRule]]:
-        """Give the counters that a job needs room in, with their rules: pauses first, then caps, then rates.
+        """Return the counters that a job needs room in, with their rules: pauses first, then caps, then rates.
 
         ``bound`` are those that hang on its arguments, known since its submission; the others follow from
         its task and tenant, so that a limit set today holds for what was submitted yesterday.
@@ -175,7 +175,7 @@ class RuleIndex:
         return found + limited
 
     def may_limit(self, task: str, tenant: str | None) -> bool:
-        """Tell whether a job with no bound keys may be held back by any rule of this book."""
+        """Return whether a job with no bound keys may be held back by any rule of this book."""
         paused = self.rules.paused
         return bool(self._of_task(task)) or task in paused.tasks or tenant in paused.tenants
 
@@ -193,28 +193,28 @@ class RuleIndex:
         return known
 
     def lane_paused(self, lane: str) -> bool:
-        """Tell whether a whole lane is paused."""
+        """Return whether a whole lane is paused."""
         paused = self.rules.paused
         return paused.everything or lane in paused.lanes
 
     def blocked_reason(self, lane: str, rung: str | None, floor: RunningJobs | None) -> str | None:
-        """Say why no job of a lane and rung can start now, whatever a worker does."""
+        """Return why no job of a lane and rung can start now, whatever a worker does."""
         if self.lane_paused(lane):
             return "paused"
         return None if fit_rung(self.ladder, floor, rung)[0] else "ladder"
 
     def step_us(self, task: str, tenant: str) -> int:
-        """Give how far apart two jobs of this task and tenant are in virtual time: expected cost by weight."""
+        """Return how far apart two jobs of this task and tenant are in virtual time: expected cost by weight."""
         rules = self.rules
         cost_us = rules.costs_us.get(limit_key(task, tenant)) or rules.costs_us.get(task, SECOND_US)
         return max(1, int(cost_us / rules.weights.get(tenant, rules.default_weight)))
 
 
 def task_rule(policy: Policy, task: str) -> TaskRule:
-    """Give what a policy sets for a task."""
+    """Return what a policy sets for a task."""
     return policy.tasks.get(task, _UNSAID)
 
 
 def applies(rule: LimitRule, task: str) -> bool:
-    """Tell whether a limit is about a task."""
+    """Return whether a limit is about a task."""
     return not rule.tasks or any(fnmatchcase(task, pattern) for pattern in rule.tasks)

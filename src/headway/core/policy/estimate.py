@@ -55,14 +55,14 @@ class Spot(NamedTuple):
 
 
 def estimate(diagnosis: JobDiagnostics, policy: Policy, known: Model) -> Estimate | None:
-    """Say when a job will start; None once it has begun or ended."""
+    """Return when a job will start; None once it has begun or ended."""
     if diagnosis.job.state is not State.QUEUED:
         return None
     return Forecast(diagnosis.queue, policy, known).of(spot_of(diagnosis))
 
 
 def spot_of(diagnosis: JobDiagnostics, queue: QueueDiagnostics | None = None) -> Spot:
-    """Give where a job stands. ``diagnose``: one that has counted longer lines than the standing's own."""
+    """Return where a job stands. ``diagnose``: one that has counted longer lines than the standing's own."""
     job, queue = diagnosis.job, queue or diagnosis.queue
     key = ClassKey(job.lane, job.needs, job.rung)
     ahead, own = diagnosis.ahead, diagnosis.ahead_own if diagnosis.fair else None
@@ -97,7 +97,7 @@ class Forecast:
             self._views.setdefault(view.key.lane, []).append(view)
 
     def near(self, spot: Spot) -> Estimate:
-        """Say nearly the same as ``of``, at once if somebody near has asked: places are rounded to a twentieth."""
+        """Return nearly the same as ``of``, at once if a near place was asked for: it rounds places to a twentieth."""
         spot = spot._replace(ahead=_rounded(spot.ahead), own=None if spot.own is None else _rounded(spot.own))
         made = self._made.get(spot)
         if made is None:
@@ -107,7 +107,7 @@ class Forecast:
         return made
 
     def of(self, spot: Spot) -> Estimate:
-        """Say when the job at a spot will start, and how many before it."""
+        """Return when the job at a spot will start, and how many before it."""
         key = spot.key
         delayed = spot.due_at is not None and spot.due_at > self.queue.now_at
         waiting = waiting_in(self.queue.snapshot, key)
@@ -168,7 +168,7 @@ class Forecast:
     # ------------------------------------------------------------------ caps of its own
 
     def _held(self, spot: Spot) -> Iterable[tuple[float, float] | None]:
-        """Give when each limit lets it start; None for one of which nothing is known."""
+        """Yield when each limit lets it start; None for one of which nothing is known."""
         now_at = self.queue.now_at
         for view in spot.limits:
             if view.key.startswith(PAUSE):
@@ -248,7 +248,7 @@ class _Solve:
         return times[high - 1] + (times[high] - times[high - 1]) * -less / (more - less)
 
     def _excess(self, at: int, deviations: float) -> float:
-        """Tell how many starts too many, or too few, there were by a step, with so much bad luck."""
+        """Return how many starts too many, or too few, there were by a step, with this much bad luck."""
         flow, count, variance = self._flow, self._before + FIRST, self._flow.doubt[at]
         if self._comers is not None:
             more, doubt = self._comers.of_others(self._tenant, self._run.times[at], self._own)
@@ -268,7 +268,7 @@ def _at(times: Sequence[float], values: Sequence[float], moment: float) -> float
 
 
 def is_paused(spot: Spot, paused: PauseSet) -> bool:
-    """Tell whether somebody holds such jobs back."""
+    """Return whether a pause holds such jobs back."""
     return (
         paused.everything
         or spot.key.lane in paused.lanes
@@ -278,7 +278,7 @@ def is_paused(spot: Spot, paused: PauseSet) -> bool:
 
 
 def _in_turn(points: Sequence[float], lengths: Lengths, turn: int) -> tuple[float, float]:
-    """Say when rooms that come free at these moments have let so many in, and one more."""
+    """Return when rooms that come free at these moments have let this many in, and one more."""
     rooms = len(points) / POINTS
     if not points:
         return 0.0, 0.0
@@ -293,7 +293,7 @@ def _in_turn(points: Sequence[float], lengths: Lengths, turn: int) -> tuple[floa
 
 
 def materially_differs(old: Estimate | None, new: Estimate) -> bool:
-    """Tell whether a new estimate is worth telling to whoever was told the old one."""
+    """Return whether a new estimate differs enough to be sent to a client that has the old one."""
     if old is None or (old.position, old.basis) != (new.position, new.basis):
         return True
     return any(_moved(was, now) for was, now in ((old.p50, new.p50), (old.p90, new.p90)))
@@ -306,7 +306,7 @@ def _moved(was: float | None, now: float | None) -> bool:
 
 
 def next_place(count: int) -> int:
-    """Give the next place of which ``Forecast.near`` may say something else."""
+    """Return the next place of which ``Forecast.near`` may say something else."""
     step = _step(count)
     return count // step * step + step
 

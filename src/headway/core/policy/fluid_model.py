@@ -144,7 +144,7 @@ class FluidRun:
             self.flows[name] = flow
 
     def _part(self, key: ClassKey, live: Sequence[WorkerInfo]) -> float:
-        """Give the part of a class that falls to these workers, where others serve it too."""
+        """Return the part of a class that falls to these workers, where others serve it too."""
         if not key.needs:  # Whoever could run any of it does not know all its tasks, perhaps.
             return 1.0
         return min(
@@ -292,7 +292,7 @@ class FluidRun:
         ]
 
     def _age_ms(self, flow: LaneFlow, now: float) -> int:
-        """Give how long the oldest job of a lane has waited by then, if they came one by one."""
+        """Return how long the oldest job of a lane has waited by then, if they came one by one."""
         if flow.waiting < LAST:
             return 0
         if flow.served < flow.had:
@@ -314,7 +314,7 @@ class FluidRun:
 
 
 def declared(policy: Policy, keys: Iterable[ClassKey]) -> Lengths | None:
-    """Give how long jobs of these classes may take by the ladder; None unless all are on it.
+    """Return how long jobs of these classes may take by the ladder; None unless all are on it.
 
     An elastic job may take as long as the longest. Sessions do not count: they make way for jobs.
     """
@@ -363,7 +363,7 @@ def _shares(
 
 
 def _passing(due: float, stages: int) -> tuple[list[float], list[float]]:
-    """Give how likely none, one, two stages are passed where so many are due on average.
+    """Return how likely none, one, two stages are passed where this many are due on average.
 
     And how long somebody is in there meanwhile who has one, two, three of them left, counted in stages.
     """
@@ -379,7 +379,7 @@ def _passing(due: float, stages: int) -> tuple[list[float], list[float]]:
 
 
 def _late(lengths: Lengths) -> float:
-    """Give by how many seconds starts in one slot are late, beside its mean pace: half a job if all take as long."""
+    """Return by how many seconds starts in one slot are late, beside its mean pace: half a job if all take as long."""
     return 0.5 * max(0.0, lengths.mean - lengths.variance / lengths.mean) if lengths.mean else 0.0
 
 
@@ -392,7 +392,7 @@ def _kept(policy: Policy, able: Sequence[WorkerInfo], slots: int) -> int:
 
 
 def _overflow(load: float, rooms: int) -> float:
-    """Give the part of what comes that finds all rooms taken: Erlang's formula."""
+    """Return the part of what comes that finds all rooms taken: Erlang's formula."""
     blocked = 1.0
     for room in range(1, min(rooms, 100) + 1):
         blocked = load * blocked / (room + load * blocked)

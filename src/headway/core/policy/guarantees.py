@@ -53,7 +53,7 @@ class Pool:
 
 
 def guarantees_of(policy: Policy, pool: Pool) -> Iterator[Guarantee]:
-    """Give each lane's guarantee, the first lane to be served first."""
+    """Yield each lane's guarantee, the first lane to be served first."""
     sure = _sure_slots(policy, pool)
     for name, lane in sorted(policy.lanes.items(), key=lambda item: (item[1].level, item[0])):
         slots, after_ms = sure.get(name, (0.0, None))
@@ -63,14 +63,14 @@ def guarantees_of(policy: Policy, pool: Pool) -> Iterator[Guarantee]:
 
 
 def best_level(policy: Policy, lanes: Mapping[str, Lane]) -> int:
-    """Give the level that is served before all others."""
+    """Return the level that is served before all others."""
     if policy.promotion == "absolute":  # There a lane may rise even past the natives of the best level.
         return min(max(0, lane.level - len(lane.promote_after_ms)) for lane in lanes.values())
     return min(lane.level for lane in lanes.values())
 
 
 def _sure_slots(policy: Policy, pool: Pool) -> dict[str, tuple[float, int | None]]:
-    """Give the slots that each lane is sure of, and from which age on. Lanes that can starve are left out.
+    """Return the slots that each lane is sure of, and from which age on. Lanes that can starve are left out.
 
     All lanes that can come to compete at the best level share the slots by weight, as start-time fair queueing has it.
     The reserve gives its lanes more where their share is smaller than it.
@@ -97,7 +97,7 @@ def _sure_slots(policy: Policy, pool: Pool) -> dict[str, tuple[float, int | None
 
 
 def _competing(policy: Policy, lanes: Mapping[str, Lane]) -> dict[str, int]:
-    """Give the lanes that are served at the best level, or rise to it, each with the age at which it has."""
+    """Return the lanes that are served at the best level, or rise to it, each with the age at which it has."""
     best = best_level(policy, lanes)
     rises = {name: lane.level - best for name, lane in lanes.items()}
     return {

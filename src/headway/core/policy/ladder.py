@@ -69,7 +69,7 @@ class LadderDecision:
 
 
 def full_limit(ladder: Ladder, counts: Sequence[int], slots: int, rung: int) -> int | None:
-    """Give the longest rung up to this one whose limit is reached, or None if a job of this rung fits."""
+    """Return the longest rung up to this one whose limit is reached, or None if a job of this rung fits."""
     above = sum(counts[rung + 1 :])
     full: int | None = None
     for index in range(rung, -1, -1):
@@ -81,7 +81,7 @@ def full_limit(ladder: Ladder, counts: Sequence[int], slots: int, rung: int) -> 
 
 
 def room(ladder: Ladder, counts: Sequence[int], slots: int, rung: int) -> int | None:
-    """Give how many more jobs of a rung may start; None if no limit says so."""
+    """Return how many more jobs of a rung may start; None if no limit says so."""
     above = sum(counts[rung + 1 :])
     left: int | None = None
     for index in range(rung, -1, -1):
@@ -93,7 +93,7 @@ def room(ladder: Ladder, counts: Sequence[int], slots: int, rung: int) -> int | 
 
 
 def longest(ladder: Ladder, counts: Sequence[int], slots: int) -> int | None:
-    """Give the longest rung that fits without breaking a limit, or None if not even the shortest does."""
+    """Return the longest rung that fits without breaking a limit, or None if not even the shortest does."""
     for index in range(len(ladder.rungs) - 1, -1, -1):
         if full_limit(ladder, counts, slots, index) is None:
             return index
@@ -101,19 +101,19 @@ def longest(ladder: Ladder, counts: Sequence[int], slots: int) -> int | None:
 
 
 def rung_index(ladder: Ladder, name: str | None) -> int | None:
-    """Give the place of a job's rung on the ladder; an elastic job queues as the shortest. None: it is not on it."""
+    """Return the place of a job's rung on the ladder; an elastic job queues as the shortest. None: it is not on it."""
     if name == ELASTIC and ladder.rungs:
         return 0
     return next((index for index, rung in enumerate(ladder.rungs) if rung.name == name), None)
 
 
 def counts_on(ladder: Ladder, name: str | None) -> bool:
-    """Tell whether a job that asked for this duration holds a place on the ladder while it runs."""
+    """Return whether a job that asked for this duration holds a place on the ladder while it runs."""
     return bool(ladder.rungs) and (name == INTERACTIVE or rung_index(ladder, name) is not None)
 
 
 def fit_rung(ladder: Ladder, floor: RunningJobs | None, name: str | None) -> tuple[bool, str | None]:
-    """Tell whether the ladder lets a job of this rung start, and which rung it is then assigned."""
+    """Return whether the ladder lets a job of this rung start, and which rung it is then assigned."""
     if name == INTERACTIVE:
         fits = floor is None or not ladder.rungs or full_limit(ladder, floor.counts, floor.slots, 0) is None
         return fits, None
@@ -127,7 +127,7 @@ def fit_rung(ladder: Ladder, floor: RunningJobs | None, name: str | None) -> tup
 
 
 def budget_of(ladder: Ladder, name: str | None) -> int | None:
-    """Give how long a job may run on the rung it was assigned; None for as long as its timeout lets it."""
+    """Return how long a job may run on the rung it was assigned; None for as long as its timeout lets it."""
     if name == HALTED:
         return 0
     rung = None if name is None else ladder.find(name)
@@ -163,7 +163,7 @@ def add_start(ladder: Ladder, floor: RunningJobs, assigned: str | None) -> Runni
 
 
 def grants(ladder: Ladder, running: Iterable[tuple[JobId, str | None, str | None]]) -> list[RunBudget]:
-    """Say how long jobs may run, of those (job, rung asked for, rung assigned) that can be lowered or halted."""
+    """Return how long jobs may run, of those (job, rung asked for, rung assigned) that can be lowered or halted."""
     found: list[RunBudget] = []
     for job_id, rung, assigned in running:
         if assigned is not None and rung in (ELASTIC, INTERACTIVE):
@@ -174,7 +174,7 @@ def grants(ladder: Ladder, running: Iterable[tuple[JobId, str | None, str | None
 
 
 def amended(ladder: Ladder, rung: str | None, assigned: str | None, wanted: str | None) -> str | None:
-    """Give what a running job is assigned after an amendment, or None if that changes nothing.
+    """Return what a running job is assigned after an amendment, or None if that changes nothing.
 
     Only an elastic job is lowered, and never raised; only a session is halted, and once.
     """

@@ -30,12 +30,12 @@ class ShareClocks:
         self._classes: dict[str, Shares[ClassKey]] = {}
 
     def lane(self, name: str, lane: Lane, most: int) -> Sharer[str]:
-        """Give where a lane stands that could use so many turns."""
+        """Return the lane's position in the fair-share order, for up to ``most`` turns."""
         step = self._lanes.usual(name) / lane.weight
         return Sharer(name, self._lanes.tag(name, step), step, most)
 
     def class_(self, key: ClassKey, most: int) -> Sharer[ClassKey]:
-        """Give where a class stands among those of its lane."""
+        """Return where a class stands among those of its lane."""
         shares = self._shares(key.lane)
         step = shares.usual(key)
         return Sharer(key, shares.tag(key, step), step, most)
@@ -75,7 +75,7 @@ def plan(
     policy: Policy,
     clocks: ShareClocks | None = None,
 ) -> Plan:
-    """Say what a worker with so many free slots should claim, in order.
+    """Return what a worker with this number of free slots should claim, in order.
 
     Rule 1: a class whose needs the worker lacks is never named, so it blocks nobody.
     Rule 2: lanes outside the reserve share ``free_below``; the store stops there, as at every limit.
@@ -114,14 +114,14 @@ def make_room(
 
 
 def service_order(snapshot: Snapshot, offers: frozenset[str], policy: Policy) -> list[list[LaneView]]:
-    """Give the lanes in the order in which a plan would serve them; those that compete are in one group."""
+    """Return the lanes in the order in which a plan would serve them; those that compete are in one group."""
     return list(_groups(_lines(snapshot, offers, policy), policy))
 
 
 def competitions(
     snapshot: Snapshot, offers: frozenset[str], policy: Policy
 ) -> list[tuple[list[LaneView], list[LaneView]]]:  # fmt: skip
-    """Give who competes at each level, the best first: the natives of it, and those who have risen to it.
+    """Return the lanes that compete at each level, the best first: the natives of it, and lanes that have risen to it.
 
     Whoever has risen competes at every level from there on down, and at each only as long as a native does.
     Where promotion is absolute, those who have risen come before the natives.
@@ -142,12 +142,12 @@ def competitions(
 
 
 def lane_of(policy: Policy, name: str) -> Lane:
-    """Give a lane; one that the policy no longer has is served last, never forgotten."""
+    """Return a lane; one that the policy no longer has is served last, never forgotten."""
     return policy.lanes.get(name, _FORGOTTEN)
 
 
 def risen_level(lane: Lane, waited_ms: int) -> int:
-    """Give the level a lane has risen to, or a job would have: one up at each threshold passed."""
+    """Return the level a lane has risen to, or a job would have: one up at each threshold passed."""
     return max(0, lane.level - bisect_right(lane.promote_after_ms, waited_ms))
 
 
@@ -192,7 +192,7 @@ def _by_place(view: ClassView) -> tuple[int, tuple[str, ...], str, bool]:
 
 
 def _groups(lines: Sequence[LaneView], policy: Policy) -> Iterator[list[LaneView]]:
-    """Give the lanes in the order of service; those in one group compete, the natives of its level first."""
+    """Yield the lanes in the order of service; those in one group compete, the natives of its level first."""
     rest = sorted((line for line in lines if line.waiting), key=lambda line: (line.lane.level, line.name))
     while rest:
         group = _competing(rest, policy)
@@ -201,7 +201,7 @@ def _groups(lines: Sequence[LaneView], policy: Policy) -> Iterator[list[LaneView
 
 
 def _competing(claimable: Sequence[LaneView], policy: Policy) -> list[LaneView]:
-    """Give the lanes whose turn it is: those of the best level with work, and those that have risen to it."""
+    """Return the lanes whose turn it is: those of the best level with work, and those that have risen to it."""
     absolute = policy.promotion == "absolute"
     served = min(line.level if absolute else line.lane.level for line in claimable)
     return [line for line in claimable if line.level <= served]

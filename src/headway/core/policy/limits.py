@@ -24,5 +24,5 @@ def clamp_rate(rule: LimitRule | None, reached_us: int, now_us: int) -> int | No
 
 
 def conforms_at(conforms_us: int) -> int:
-    """Give the millisecond in which a start conforms: stores tell time by these, and so are stretches measured."""
+    """Return the millisecond in which a start conforms: stores tell time by these, and so are stretches measured."""
     return conforms_us // 1_000

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 
 def order_key(clock: int, last: int | None, step_us: int) -> int:
-    """Give the place of a tenant's next job.
+    """Return the place of a tenant's next job.
 
     ``clock``: the highest key ever taken from the class; ``last``: the highest key of the tenant's jobs that wait or
     run there. A tenant that has none starts at the clock, so nobody stores up credit, nor keeps a debt.

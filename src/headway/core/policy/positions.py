@@ -25,7 +25,7 @@ def position(diagnosis: JobDiagnostics, policy: Policy) -> int | None:
 
 
 def waiting_in(snapshot: Snapshot, key: ClassKey) -> int:
-    """Tell how many jobs of a class wait."""
+    """Return how many jobs of a class wait."""
     return sum(view.waiting for view in snapshot.classes if view.key == key)
 
 

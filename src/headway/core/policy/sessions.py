@@ -98,7 +98,7 @@ class _RunningByWorker:
         return max(0, free)
 
     def _is_below(self, lane: str) -> bool:
-        """Tell whether a job of this lane counts against the slots outside the reserve."""
+        """Return whether a job of this lane counts against the slots outside the reserve."""
         return self._reserve.rule == "leave_free" or lane not in self._reserve.lanes
 
 

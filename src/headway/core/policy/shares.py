@@ -34,11 +34,11 @@ class Shares(Generic[N]):
         self._usual: dict[N, float] = {}  # By sharer: the seconds of its last turns, newer ones counting more.
 
     def usual(self, name: N) -> float:
-        """Give the seconds that a turn of a sharer is likely to take; 1 until it had one."""
+        """Return the seconds that a turn of a sharer is likely to take; 1 until it had one."""
         return self._usual.get(name, 1.0)
 
     def tag(self, name: N, step: float) -> float:
-        """Give where a sharer stands. One that was away comes back at the clock: it has stored nothing up."""
+        """Return where a sharer stands. One that was away comes back at the clock: it has stored nothing up."""
         self._clock = self._reached
         return self._start(name, step)
 
@@ -62,7 +62,7 @@ class Shares(Generic[N]):
 
 
 def share_out(turns: int, sharers: Sequence[Sharer[N]]) -> dict[N, int]:
-    """Say how many of the next turns each sharer gets, the smallest tag first. No loop over turns.
+    """Return how many of the next turns each sharer gets, the smallest tag first. No loop over turns.
 
     All turns that begin below one water line are given, as in a vessel with steps, and the few that are left then
     one by one; whoever cannot use its part leaves it.
@@ -91,7 +91,7 @@ def share_out(turns: int, sharers: Sequence[Sharer[N]]) -> dict[N, int]:
 
 
 def _water_line(turns: int, sharers: Sequence[Sharer[N]]) -> float:
-    """Give the height at which no more than so many turns begin below it: each begun counts as a whole one."""
+    """Return the height below which no more than this many turns begin: each begun counts as a whole one."""
     speed = level = 0.0
     line = 0.0
     floors = sorted((sharer.tag - sharer.step, sharer.step) for sharer in sharers)

@@ -26,11 +26,11 @@ class SlotReleases:
         self._unknown = sum(map(_variance, lefts)) / whole if whole > 0 else 0.0
 
     def due(self, now: float) -> float:
-        """Give how many of these slots have come free by then."""
+        """Return how many of these slots have come free by then."""
         return bisect_right(self._points, now) / len(self._points) * self._rooms if self._points else 0.0
 
     def doubt(self, now: float, mean: float) -> float:
-        """Give the variance of how many jobs of this length those slots could have started by then."""
+        """Return the variance of how many jobs of this length those slots could have started by then."""
         if not self._points:
             return 0.0
         count, at = len(self._points), bisect_right(self._points, now)

@@ -30,7 +30,7 @@ class TableReader:
             problems.append(PolicyProblem(key, f"expected a table, found {found(data)}"))
 
     def path(self, key: str) -> str:
-        """Give the whole path of a key."""
+        """Return the whole path of a key."""
         return key_path(self.key, key)
 
     def error(self, key: str, text: str, at: int | None = None) -> None:
@@ -43,7 +43,7 @@ class TableReader:
         self._problems.append(PolicyProblem(self.key, text))
 
     def has(self, key: str) -> bool:
-        """Tell whether a key is given."""
+        """Return whether a key is given."""
         return key in self._data
 
     def need(self, key: str, what: str) -> None:
@@ -140,7 +140,7 @@ class TableReader:
         return tuple(read)
 
     def raw(self, key: str) -> Any:
-        """Give a value as it is, or None."""
+        """Return a value as it is, or None."""
         value = self._get(key)
         return None if value is _ABSENT else value
 
@@ -158,7 +158,7 @@ class TableReader:
             yield name, outer.table(name)
 
     def names(self) -> Iterator[str]:
-        """Give the keys of a table in which they are names that the user chose."""
+        """Yield the keys of a table in which they are names that the user chose."""
         for name in self._data:
             if is_name(name):
                 yield name
@@ -199,11 +199,11 @@ class TableReader:
 
 
 def key_path(outer: str, *keys: str) -> str:
-    """Give the path of a key inside a table, quoted as TOML would have it."""
+    """Return the path of a key inside a table, quoted as TOML would have it."""
     written = (key if _BARE.fullmatch(key) else json.dumps(key, ensure_ascii=False) for key in keys)
     return ".".join([*([outer] if outer else []), *written])
 
 
 def is_name(value: object) -> TypeGuard[str]:
-    """Tell whether a value can be a name: a text that is not empty, not endless, and can be shown."""
+    """Return whether a value can be a name: a text that is not empty, not endless, and can be shown."""
     return isinstance(value, str) and 0 < len(value) <= NAME_MAX and value.isprintable()

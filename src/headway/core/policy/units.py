@@ -81,7 +81,7 @@ def write_rate(count: int, period_ms: int) -> str:
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Tell whether a value is a number of a size to reckon with; true and false are none."""
+    """Return whether a value is a number of a size to reckon with; true and false are not."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and -_LARGE < value < _LARGE
 
 

@@ -32,7 +32,7 @@ def append_sample(last: WaitInterval | None, key: ClassKey, reason: str, now_at:
 
 
 def waited_ms(job: JobRecord, stretches: Sequence[WaitInterval]) -> dict[str, int]:
-    """Say how long a job that has started had waited, by reason.
+    """Return how long a job that has started had waited, by reason.
 
     Between two samples, and from the last one on, what was seen last still holds; in gaps there was no worker.
     """
@@ -59,7 +59,7 @@ def waited_ms(job: JobRecord, stretches: Sequence[WaitInterval]) -> dict[str, in
 
 
 def park_reason(key: str, *, is_rate: bool) -> str:
-    """Say in a word what jobs in a park wait for."""
+    """Return in a word what jobs in a park wait for."""
     return "paused" if key.startswith(PAUSE) else "rate" if is_rate else "limit"
 
 

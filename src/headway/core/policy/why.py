@@ -51,7 +51,7 @@ class Reason:
 
 
 def why(diagnosis: JobDiagnostics, policy: Policy) -> list[Reason]:
-    """Say why a job waits; nothing once it runs, or if the next look of a worker will start it."""
+    """Return why a job waits; nothing once it runs, or if the next look of a worker will start it."""
     job = diagnosis.job
     if job.state is not State.QUEUED:
         return []
@@ -67,7 +67,7 @@ def why(diagnosis: JobDiagnostics, policy: Policy) -> list[Reason]:
 
 
 def class_reasons(queue: QueueDiagnostics, policy: Policy) -> dict[ClassKey, str]:
-    """Say in a word what each class with waiting jobs waits for: the sample behind ``waits``."""
+    """Return in a word what each class with waiting jobs waits for: the sample behind ``waits``."""
     found: dict[ClassKey, str] = {}
     for view in queue.snapshot.classes:
         if view.waiting:
@@ -215,7 +215,7 @@ def _without_slot_in(
 
 
 def _room_below(worker: WorkerInfo, queue: QueueDiagnostics, policy: Policy) -> bool:
-    """Tell whether a worker may start a job of a lane outside the reserve."""
+    """Return whether a worker may start a job of a lane outside the reserve."""
     reserve = policy.reserve
     pool = reserve.scope == "pool"
     mine = [job for job in queue.executing if pool or job.worker_id == worker.worker_id]
@@ -254,7 +254,7 @@ def _behind(diagnosis: JobDiagnostics, able: Sequence[WorkerInfo], policy: Polic
 def _company(
     lane: str, snapshot: Snapshot, able: Sequence[WorkerInfo], policy: Policy
 ) -> tuple[list[LaneView], list[LaneView]]:  # fmt: skip
-    """Give the lanes with work that are served before this one, and those that share its turn."""
+    """Return the lanes with work that are served before this one, and those that share its turn."""
     offers = frozenset(offer for worker in able for offer in worker.offers)
     before: list[LaneView] = []
     for group in service_order(snapshot, offers, policy):

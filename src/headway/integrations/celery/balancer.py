@@ -116,7 +116,7 @@ class Balancer:
     # ------------------------------------------------------------------ choosing and looking
 
     def select_best_queue(self, *, reserve: int = 0) -> str:
-        """Give the least loaded queue that a worker reads; ties go to the lowest number.
+        """Return the least loaded queue that a worker reads; ties go to the lowest number.
 
         ``reserve`` counts so many tasks there in the same step, for tasks that are sent to it within a minute.
         """
@@ -125,13 +125,13 @@ class Balancer:
         return self.ledger.reserve(reserve, queues=self.rules.queues, measure=self.rules.load, lease_ms=HAND_WAIT_MS)
 
     def get_all_queue_loads(self) -> dict[str, tuple[int, int]]:
-        """Give what waits and what runs in each queue, all at one moment."""
+        """Return what waits and what runs in each queue, all at one moment."""
         names = self.rules.names
         found = {load.queue: (load.pending, load.running) for load in self.ledger.loads(names)}
         return {queue: load for queue, load in found.items() if queue in names or any(load)}
 
     def get_queue_load(self, queue_name: str) -> tuple[int, int]:
-        """Give what waits and what runs in one queue."""
+        """Return what waits and what runs in one queue."""
         return self.get_all_queue_loads().get(self._ours(queue_name), (0, 0))
 
     def increment_pending(self, queue_name: str, count: int = 1) -> int:
@@ -166,11 +166,11 @@ class Balancer:
         log.warning(LogEvent("celery.reset", **who, queue=queue_name or "all", forgotten=forgotten))
 
     def queue_of_user(self, user_id: object) -> str:
-        """Give the one queue that a user hashes to; nobody has the first."""
+        """Return the one queue that a user hashes to; no user has the first."""
         return f"{self.rules.prefix}{queue_of(user_id, queues=self.rules.queues)}"
 
     def unread_queues(self) -> list[str]:
-        """Give the queues that no live worker reads; none, if no worker is known at all."""
+        """Return the queues that no live worker reads; none, if no worker is known at all."""
         return [load.queue for load in self.ledger.loads(self.rules.names) if load.read is False]
 
     # ------------------------------------------------------------------ reconciling
@@ -187,7 +187,7 @@ class Balancer:
 
 
 def balancer_of(app: Celery) -> Balancer:
-    """Give an app's. Raises ``ConfigError`` if it has none."""
+    """Return an app's. Raises ``ConfigError`` if it has none."""
     found = vars(app).get(ATTRIBUTE)
     if not isinstance(found, Balancer):
         raise ConfigError(f"the Celery app {app.main!r} has no queues of ours: call install(app) first")

@@ -28,11 +28,11 @@ class BrokerPush:
         self._key_prefix = key_prefix
 
     def quiet(self) -> bool:
-        """Tell whether nobody listens to what is published: they would hear the wrong queue's name."""
+        """Return whether no listener follows what is published: it would see the wrong queue's name."""
         return not signals.before_task_publish.receivers and not signals.after_task_publish.receivers
 
     def way(self, producer: Any, message: Any) -> ListPush | None:
-        """Give the way of a message, if it may be short."""
+        """Return the way of a message, if it may be short."""
         if message.sent_event or not self.quiet():
             return None
         try:

@@ -29,7 +29,7 @@ def install(
     reconcile: float = 30.0,
     strict: bool = False,
 ) -> Balancer:
-    """Give an app load-based queues: declare them, route to them, and keep a ledger of what waits and runs in each.
+    """Add load-based queues to an app: declare them, route to them, and keep a ledger of what waits and runs in each.
 
     Call it where the app is made, after its routes and queues are set, in producers and workers alike.
 
@@ -90,7 +90,7 @@ def enqueue_bulk(tasks: Iterable[Any], *, bulk: Bulk | None = None) -> Any:
 
 
 def select_best_queue(*, reserve: int = 0) -> str:
-    """Give the least loaded queue that a worker reads; ties go to the lowest number.
+    """Return the least loaded queue that a worker reads; ties go to the lowest number.
 
     ``reserve`` counts so many tasks there in the same step, for tasks that are sent to it within a minute.
     """
@@ -98,12 +98,12 @@ def select_best_queue(*, reserve: int = 0) -> str:
 
 
 def get_all_queue_loads() -> dict[str, tuple[int, int]]:
-    """Give what waits and what runs in each queue, all at one moment."""
+    """Return what waits and what runs in each queue, all at one moment."""
     return _here().get_all_queue_loads()
 
 
 def get_queue_load(queue_name: str) -> tuple[int, int]:
-    """Give what waits and what runs in one queue."""
+    """Return what waits and what runs in one queue."""
     return _here().get_queue_load(queue_name)
 
 

@@ -76,7 +76,7 @@ def lease_of(member: str, node: str) -> str:
 
 
 def member_in(lease: str) -> str:
-    """Give the member that a lease is for."""
+    """Return the member that a lease is for."""
     return lease.partition("@")[0]
 
 
@@ -109,7 +109,7 @@ class Ledger:
     # ------------------------------------------------------------------ tasks
 
     def choose(self, *, queues: int, measure: Measure, among: Sequence[int] = ()) -> str:
-        """Give the least loaded queue that is read; ties go to the lowest number."""
+        """Return the least loaded queue that is read; ties go to the lowest number."""
         return _text(self._link.call("choose", self._key, measure, queues, self.prefix, _numbers(among)))
 
     def reserve(self, count: int, *, queues: int, measure: Measure, lease_ms: int) -> str:
@@ -256,7 +256,7 @@ class Ledger:
         return sum(int(self._link.ask("LLEN", key)) for key in keys)
 
     def known(self, members: Sequence[str]) -> list[bool]:
-        """Tell which members wait."""
+        """Return which members wait."""
         found: list[bool] = []
         for first in range(0, len(members), PAGE):
             found += map(bool, self._link.call("known", self._key, *members[first : first + PAGE]))

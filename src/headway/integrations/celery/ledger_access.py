@@ -30,7 +30,7 @@ def open_balancer(path: str) -> Balancer:
 
 
 def open_ledger(url: str, prefix: str) -> Ledger:
-    """Give the ledger at an address, as Headway writes it. Raises ``ConfigError``."""
+    """Return the ledger at an address, as Headway writes it. Raises ``ConfigError``."""
     place = read_redis_address(url)
     if place.cluster:
         raise ConfigError("a ledger is on one server, or behind Sentinels, not in a cluster")

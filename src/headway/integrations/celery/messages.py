@@ -38,13 +38,13 @@ def read_message(message: Any) -> Envelope:
 
 
 def read_request(request: Any) -> tuple[str, str]:
-    """Give the member of a request in a worker, and the queue it came from ('' if that is not known)."""
+    """Return the member of a request in a worker, and the queue it came from ('' if that is not known)."""
     delivery = getattr(request, "delivery_info", None) or {}
     return member_of(request.id, getattr(request, "retries", 0)), str(delivery.get("routing_key") or "")
 
 
 def read_delivered(message: Any) -> str | None:
-    """Give the member of a message that a worker could not make a request of."""
+    """Return the member of a message that a worker could not make a request of."""
     headers = message.headers or {}
     if "id" in headers:
         return member_of(headers["id"], headers.get("retries"))

@@ -56,11 +56,11 @@ class BalancerOptions:
         return [f"{self.prefix}{index}" for index in range(self.queues)]
 
     def is_ours(self, queue: str | None) -> bool:
-        """Tell whether a queue is one of the family, also one beyond today's number."""
+        """Return whether a queue is one of the family, also one beyond today's number."""
         return queue is not None and queue.startswith(self.prefix) and queue[len(self.prefix) :].isdecimal()
 
     def width(self, *, user: bool) -> int:
-        """Give how many queues one user's tasks, or one bulk's, are spread over."""
+        """Return how many queues one user's tasks, or one bulk's, are spread over."""
         if not user and self.bulk != "shard":
             return 1 if self.bulk == "together" else self.queues
         if self.route == "hash":

@@ -23,7 +23,7 @@ NOBODY = TaskSender()
 
 
 class TaskSenders:
-    """Tells whose tasks are."""
+    """Finds the sender of each task."""
 
     def __init__(self, app: Celery, rules: BalancerOptions) -> None:
         self._app = app
@@ -45,7 +45,7 @@ class TaskSenders:
         return NOBODY
 
     def queues_of(self, source: TaskSender) -> tuple[int, ...]:
-        """Give the numbers of the queues that a source's tasks may go to; () means all."""
+        """Return the numbers of the queues that a source's tasks may go to; () means all."""
         if not source.text:
             return ()
         width = self._rules.width(user=bool(source.user))

@@ -21,7 +21,7 @@ RETRIES = 10  # How many of a task that died at once are looked for.
 
 
 class WorkerSignals:
-    """Tells the ledger when tasks begin and end. Lives in every process of a worker."""
+    """Records in the ledger when tasks begin and end. Lives in every process of a worker."""
 
     def __init__(self, app: Celery, rules: BalancerOptions, ledger: Ledger) -> None:
         self._app = app
@@ -43,11 +43,11 @@ class WorkerSignals:
         signals.worker_process_shutdown.connect(self._process_ends, weak=False)
 
     def connected(self) -> bool:
-        """Tell whether Celery still knows us: some test helpers throw all receivers away."""
+        """Return whether Celery still knows us: some test helpers throw all receivers away."""
         return any(receiver == self._began for _, receiver in signals.task_prerun.receivers or ())
 
     def name_node(self, hostname: str) -> None:
-        """Give this worker its name. Children that are forked later have the same one."""
+        """Name this worker. Children that are forked later have the same one."""
         self.node = f"{hostname}#{os.getpid()}-{token_hex(4)}"
 
     # ------------------------------------------------------------------ in the process that runs the task

@@ -25,7 +25,7 @@ _PASSED_ON = ("sslmode", "sslcert", "sslkey", "sslrootcert", "sslcrl", "passfile
 
 
 def store_address() -> str:
-    """Give the address of the store. Raises ``ImproperlyConfigured`` if the database cannot hold one."""
+    """Return the address of the store. Raises ``ImproperlyConfigured`` if the database cannot hold one."""
     options, _ = read_options()
     connection = connections[database()]
     if connection.vendor == "sqlite":

@@ -151,7 +151,7 @@ class IOJobAdmin(_ReadOnly, admin.ModelAdmin):
 
     @admin.display(description="status", ordering="status")
     def status_shown(self, job: Any) -> Any:
-        """Tell the endings that IOQueue calls ``error`` apart."""
+        """Return the status, with the endings that IOQueue calls ``error`` apart."""
         return job.status if job.status != "error" else f"error ({job.state.replace('_', ' ')})"
 
     @admin.display(description="queued at", ordering="queued_at")

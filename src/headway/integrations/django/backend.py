@@ -164,11 +164,11 @@ class HeadwayBackend(_backends.BaseTaskBackend):
         return self._queues.get(name, name)
 
     def lane(self, priority: int) -> str:
-        """Give the lane of a priority."""
+        """Return the lane of a priority."""
         return next((lane for least, lane in self._lanes if priority >= least), self._lanes[-1][1])
 
     def headway_task(self, task: Any) -> Task[Any, Any, Any]:
-        """Give the task by which Headway knows a Django task: it has the same name, and runs it."""
+        """Return the task by which Headway knows a Django task: it has the same name, and runs it."""
         name, terms = task.module_path, (self.alias, self._max_retries, self._timeout)
         known = queue().tasks.get(name)
         if known is not None and not is_of_django_tasks(known):

@@ -137,7 +137,7 @@ def _check_sqlite(alias: str) -> list[CheckMessage]:
 
 
 def _begins_as_writer(alias: str) -> bool:
-    """Tell whether transactions take the right to write at once; before Django 5.1 there is no choice to ask for."""
+    """Return whether transactions take the right to write at once; before Django 5.1 there is no choice to ask for."""
     if RELEASE < (5, 1):
         return True
     mode = (connections[alias].settings_dict.get("OPTIONS") or {}).get("transaction_mode")

@@ -18,7 +18,7 @@ LONGEST = 200
 
 @sync_and_async_middleware
 def trace_middleware(get_response: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Give each request a trace id, and its jobs the same: ``traceparent``, else ``X-Request-ID``, else a new one.
+    """Set a trace id for each request and its jobs: ``traceparent``, else ``X-Request-ID``, else a new one.
 
     Add ``"headway.integrations.django.middleware.trace_middleware"`` to ``MIDDLEWARE``.
     """
@@ -45,7 +45,7 @@ def trace_middleware(get_response: Callable[[Any], Any]) -> Callable[[Any], Any]
 
 
 def trace_of(request: Any) -> str:
-    """Give what a request is known by; odd or overlong texts from outside are not taken."""
+    """Return what a request is known by; odd or overlong texts from outside are not taken."""
     for header in ("traceparent", "X-Request-ID"):
         text = request.headers.get(header, "")
         if text and len(text) <= LONGEST and text.isascii() and text.isprintable():

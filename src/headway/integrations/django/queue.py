@@ -146,7 +146,7 @@ class Queue(Headway):
         return unknown_tasks(self._in_use(lambda: self.portal.run(queue())))
 
     def why(self, job_id: str) -> list[str]:
-        """Say why a job waits, the binding reason first; nothing of one that others cannot see yet."""
+        """Return why a job waits, the binding reason first; nothing for a job whose transaction is still open."""
         try:
             return [reason.text for reason in self._in_use(self.job(job_id).why)]
         except JobNotFound:
@@ -239,7 +239,7 @@ def goes_by_callers_connection() -> bool:
 
 
 def worker_settings(options: Options) -> dict[str, Any]:
-    """Say in Headway's words what a project's settings ask of a worker."""
+    """Return a project's settings as the settings of a worker."""
     return {
         "namespace": options.namespace,
         "transient_store": options.transient_store,
@@ -262,7 +262,7 @@ _queue: Queue | None = None
 
 
 def queue() -> Queue:
-    """Give the queue of this project, made when first asked for: like Django's connections, there is one a process."""
+    """Return the queue of this project, made at the first call: like Django's connections, there is one a process."""
     global _queue
     with _lock:
         if _queue is None:

@@ -62,7 +62,7 @@ class IoTask(Generic[P, R]):
         return self.task(*args, **kwargs)
 
     def using(self, **options: Any) -> IoTask[P, R]:
-        """Give the same task with options for the calls made through it: ``delay``, ``run_after``, ``priority`` …"""
+        """Return the same task with options for the calls made through it: ``delay``, ``run_after``, ``priority`` …"""
         if "connection" in options:
             raise ConfigError(f"task {self.name}: Django's connection is used anyway; leave connection= away")
         return IoTask(self.task.using(**options))

@@ -32,12 +32,12 @@ MIGRATE = "run manage.py migrate"
 
 
 def is_sqlite(alias: str | None = None) -> bool:
-    """Tell whether jobs are kept in SQLite."""
+    """Return whether jobs are kept in SQLite."""
     return bool(connections[alias or database()].vendor == "sqlite")
 
 
 def sqlite_address(alias: str) -> str:
-    """Give the address by which a worker's processes find the file. Raises ``ImproperlyConfigured`` if it is none."""
+    """Return the address by which a worker finds the file. Raises ``ImproperlyConfigured`` if there is no file."""
     if is_in_memory(alias):
         raise ImproperlyConfigured(f"the database {alias!r} is in memory, where a worker cannot see it; give it a file")
     return f"{SCHEME}{alias}"
@@ -78,7 +78,7 @@ def claim_files() -> None:
 
 
 def path_of(alias: str) -> Path:
-    """Give the file of a database; of one in memory something that is none."""
+    """Return the file of a database; for one in memory something that is no file."""
     return Path(str(connections[alias].settings_dict["NAME"]))
 
 

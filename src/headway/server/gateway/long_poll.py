@@ -223,7 +223,7 @@ class LongPoll:
             raise
 
     async def _claimed_before(self, given: bytes | None) -> Sequence[Lease]:
-        """Give what is left of a claim that is repeated, by the worker's wish or since the store gave no answer."""
+        """Return what is left of a claim that is repeated, by the worker's wish or since the store gave no answer."""
         session = self._session
         claim_id = given or session.pending
         # A seat that has seen another claim since knows that this one is new.
@@ -278,7 +278,7 @@ class LongPoll:
         await self._session.look(within=LOOK_IDLE if idle else LOOK_EVERY)
 
     def _has_news(self) -> bool:
-        """Tell whether there is something the worker was not told. What it has not done yet makes polls short."""
+        """Return whether there is something the worker was not told. What it has not done yet makes polls short."""
         pending, drains = self._session.cancels(), self._state is not WorkerState.ACTIVE
         if pending or drains:
             self._until = min(self._until, time.monotonic() + PATIENCE)

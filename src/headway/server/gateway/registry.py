@@ -66,7 +66,7 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
         return reserved_slots(policy, self.slots, 0 if self.reserved is None and unaware else self.reserved)
 
     def worker(self, policy: Policy) -> WorkerInfo:
-        """Give the worker as stores know it, with what it reserves under this policy."""
+        """Return the worker as stores know it, with what it reserves under this policy."""
         return WorkerInfo(
             worker_id=self.worker_id,
             host=self.host,
@@ -159,7 +159,7 @@ class WorkerRegistry:
                 return
 
     async def forget_stops(self, now_at: int) -> None:
-        """Tell nobody any longer of what was ended a while ago."""
+        """Forget the stops of jobs that were ended a while ago."""
         for document in await self._store.read(STOPS):
             stops = _read_stops.decode(document.body)
             kept = {job_id: ended_at for job_id, ended_at in stops.items() if ended_at + STOP_MS > now_at}

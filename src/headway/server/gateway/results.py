@@ -84,7 +84,7 @@ class ResultBatch:
                 self.progress.append(Progress(step.job_id, lease.seq, lease.token, step.fraction, step.note))
 
     async def conclude(self, refused: Sequence[tuple[str, str]]) -> list[AppliedOutcome]:
-        """Tell what became of each, in the order in which they were handed in."""
+        """Return what became of each, in the order in which they were handed in."""
         answers = {job_id: ReportStatus(answer) for job_id, answer in refused}
         states = dict(self._known)
         asked: list[JobId] = []
@@ -102,7 +102,7 @@ class ResultBatch:
         return [AppliedOutcome(one.job_id, states[one.job_id]) for one in self._ended]
 
     def _is_held_as(self, report: Report) -> bool:
-        """Tell whether a report is about what the worker holds, not about an older lease of the same job."""
+        """Return whether a report is about what the worker holds, not about an older lease of the same job."""
         lease = self._session.leases.get(report.job_id)
         return lease is None or lease.token == report.token
 
@@ -149,14 +149,14 @@ class ResultBatch:
 
 
 def _stands(wanted: State, stands: State, *, taken: bool) -> State | None:
-    """Give where a job stands that was to end one way. None: it stands otherwise, so something else was said before."""
+    """Return the state of a job that was to end one way. None: an earlier report has ended it another way."""
     if taken:  # What it is about by now, if it went back, is another matter.
         return stands if stands.ended else wanted
     return stands if _fits(wanted, stands) else None
 
 
 def _fits(wanted: State, stands: State) -> bool:
-    """Tell whether a job that was to end one way stands as it would then. One that went back may be cancelled since."""
+    """Return whether a job has the state that it was to end in. One that went back may be cancelled since."""
     return wanted is stands or (wanted is State.QUEUED and stands is State.CANCELLED)
 
 

@@ -314,7 +314,7 @@ class WorkerGateway:
             self._learned = time.monotonic()
 
     def knows(self, task: str) -> bool:
-        """Tell whether a worker that came over HTTP has named this task."""
+        """Return whether a worker that came over HTTP has named this task."""
         return task in self.registry.tasks
 
     def stop(self) -> None:

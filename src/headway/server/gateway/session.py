@@ -79,7 +79,7 @@ class WorkerSession:
         self._hearing: list[asyncio.Task[None]] = []
 
     def job_source(self, capabilities: frozenset[str] | None = None) -> StoreJobSource:
-        """Give the feed for what a poll offers; less than was registered, perhaps."""
+        """Return the feed for what a poll offers; less than was registered, perhaps."""
         offers = frozenset(self.registration.offers)
         if capabilities is not None:
             offers = capabilities.union(self.registration.task_offers)
@@ -162,7 +162,7 @@ class WorkerSession:
         return sorted(self.stopped - self.leases.keys() - self._dismissed)
 
     def budgets(self) -> dict[JobId, float]:
-        """Say how many seconds from its start each job on the ladder may take."""
+        """Return how many seconds from its start each job on the ladder may take."""
         held = self.leases.values()
         return {lease.job_id: lease.limit_ms / 1_000 for lease in held if lease.budget_ms is not None}
 

@@ -322,7 +322,7 @@ async def vouched(leases: Sequence[Lease], addresses: AddressSigner) -> tuple[li
 
 
 def unreadable(lease: Lease) -> ReportedOutcome:
-    """Say of a task that it cannot be handed out."""
+    """Return the failure of a task whose arguments cannot be read."""
     error = JobError("PayloadError", "its arguments cannot be read by this server", retriable=False)
     return ReportedOutcome(lease.job_id, Raised(error), lease.token)
 

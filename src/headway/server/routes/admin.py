@@ -72,7 +72,7 @@ async def drain_worker(
 
 @routes.get("/pauses", scope=Scope.READ, answers={200: Pauses}, takes_input=False, whole=True, summary="What is paused")
 async def list_pauses(request: Request) -> Response:
-    """Tell what must not start until it is resumed."""
+    """Return what must not start until it is resumed."""
     return reply(paused_values(await service_of(request).app.apaused()))
 
 

@@ -98,7 +98,7 @@ async def schedule_by_get(request: Request, priority: Annotated[Lane, Query()] =
     summary="A task's record",
 )
 async def get_record(request: Request, task_id: TaskId) -> Response:
-    """Give a task's record with the fields of old; an unknown id is 404."""
+    """Return a task's record with the fields of old; an unknown id is 404."""
     service = service_of(request)
     job = await find(service, caller_of(request), task_id)
     return reply(_record(job, await service.instances.name_of(job.trace_id)))

@@ -19,7 +19,7 @@ routes = Routes("health")
     "/healthz", scope=Scope.PUBLIC, answers={200: HealthReply}, takes_input=False, summary="Is the process alive"
 )
 async def get_health() -> Response:
-    """Say that the process answers, whatever the store does."""
+    """Answer whether the process is alive, whatever the store does."""
     return reply({"status": "ok"})
 
 
@@ -32,7 +32,7 @@ async def get_health() -> Response:
     summary="Can it serve",
 )
 async def get_readiness(request: Request) -> Response:
-    """Say whether the store answers and the server is not about to leave."""
+    """Answer whether the store answers and the server is not about to leave."""
     service = service_of(request)
     if service.stopping.done():
         raise Problem("stopping", "the server is about to leave")
@@ -50,7 +50,7 @@ async def get_readiness(request: Request) -> Response:
     summary="Metrics",
 )
 async def get_metrics(request: Request) -> Response:
-    """Give the metrics of the whole store, the same from any of its servers."""
+    """Return the metrics of the whole store, the same from any of its servers."""
     from headway.server.metrics import render
 
     service = service_of(request)

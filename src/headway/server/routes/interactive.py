@@ -150,5 +150,5 @@ async def _deny(websocket: WebSocket, code: int, reason: str) -> None:
 
 
 def _header(secret: str) -> str:
-    """Give a secret as a header can hold it."""
+    """Return a secret as a header can hold it."""
     return "".join(letter for letter in secret[:NAME_MAX] if letter.isascii() and (letter.isalnum() or letter in "-_"))

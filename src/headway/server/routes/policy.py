@@ -32,7 +32,7 @@ routes = Routes("policy", "/api/v1")
     summary="The policy in force",
 )
 async def get_policy(request: Request) -> Response:
-    """Give the policy in force with its version, whole: what was left out is filled in."""
+    """Return the policy in force with its version, whole: what was left out is filled in."""
     store = await service_of(request).store()
     return reply(_values(await read_current(store) or await read_applied(store, 0)))
 

@@ -65,7 +65,7 @@ async def get_events(
     last_event_id: Annotated[str | None, Header(max_length=100, description="Where an earlier stream ended.")] = None,
     ticket: Annotated[str | None, Query(max_length=100, description="In place of a token, for browsers.")] = None,
 ) -> Response:
-    """Tell what happens to a task until it has ended. A client that comes back with Last-Event-ID misses nothing."""
+    """Stream what happens to a task until it has ended. A client that comes back with Last-Event-ID misses nothing."""
     service, caller = service_of(request), caller_of(request)
     job = await find(service, caller, task_id)
     if knows_end(job, read_place(last_event_id)):
@@ -116,7 +116,7 @@ def _event_text(told: StreamItem) -> bytes:
 
 @sockets.websocket("/tasks/{task_id}/stream")
 async def stream(websocket: WebSocket, task_id: str, after: str | None = None, abandon: bool = False) -> None:
-    """Tell a task's story as messages of a `type`: queue, started, duration, progress, retried, result; then close.
+    """Stream a task's events as messages of a `type`: queue, started, duration, progress, retried, result; then close.
 
     ``abandon``: nobody else wants the result, so the task is cancelled when its reader goes away.
     """
@@ -158,7 +158,7 @@ async def _tell(websocket: WebSocket, told: AsyncGenerator[StreamItem]) -> None:
 
 
 async def _while_connected(websocket: WebSocket, telling: Coroutine[Any, Any, None]) -> bool:
-    """Tell as long as somebody is there; what they say is not listened to. False if they went before the end."""
+    """Send while the client is connected; what it sends is ignored. False if it left before the end."""
 
     async def until_gone() -> None:
         while (await websocket.receive())["type"] != "websocket.disconnect":

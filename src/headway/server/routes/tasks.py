@@ -152,7 +152,7 @@ async def list_tasks(
     summary="Look at a task",
 )
 async def get_task(request: Request, task_id: TaskId) -> Response:
-    """Give all that is known of a task; while it waits also its place, an estimate and why."""
+    """Return all that is known of a task; while it waits also its place, an estimate and why."""
     service = service_of(request)
     job = await find(service, caller_of(request), task_id)
     estimate, reasons = await describe_waiting(service, job)
@@ -216,7 +216,7 @@ async def retry_task(request: Request, task_id: TaskId) -> Response:
     summary="Why a task waits",
 )
 async def get_why(request: Request, task_id: TaskId) -> Response:
-    """Give all reasons why a task waits, the binding one first."""
+    """Return all reasons why a task waits, the binding one first."""
     service = service_of(request)
     job = await find(service, caller_of(request), task_id)
     _, reasons = await describe_waiting(service, job)
@@ -232,7 +232,7 @@ async def get_why(request: Request, task_id: TaskId) -> Response:
     summary="When a task will begin",
 )
 async def get_estimate(request: Request, task_id: TaskId) -> Response:
-    """Say when a task that waits is expected to begin. One that has begun has no estimate: 409."""
+    """Return when a task that waits is expected to begin. One that has begun has no estimate: 409."""
     service = service_of(request)
     job = await find(service, caller_of(request), task_id)
     estimate, _ = await describe_waiting(service, job)

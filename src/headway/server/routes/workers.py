@@ -232,7 +232,7 @@ async def heartbeat(request: Request, worker_id: WorkerId, body: HeartbeatBody) 
     summary="Give a worker no more tasks",
 )
 async def drain(request: Request, worker_id: WorkerId, body: DrainBody | None = None) -> Response:
-    """Give the worker no more tasks; it finishes what it has. With `leave` that goes back, and the worker is gone."""
+    """Stop handing tasks to the worker; it finishes those it has. With `leave` they go back, and the worker is gone."""
     gateway = await service_of(request).gateway()
     token_id = caller_of(request).token_id
     if body is not None and body.leave:

@@ -84,14 +84,14 @@ class SessionBroker:
         return session
 
     def find(self, job_id: str, secret: str, tenant: str | None) -> InteractiveSession | None:
-        """Give the session to come back to, if this is its secret and the caller may."""
+        """Return the session to come back to, if this is its secret and the caller may."""
         session = self._open.get(JobId(job_id))
         if session is None or not session.may_resume(secret) or tenant not in (None, session.tenant):
             return None
         return session
 
     async def where(self, job: JobRecord) -> tuple[str, dict[str, str]] | None:
-        """Tell which other process has a session, and how to prove there that a client may be handed over to it."""
+        """Return which other process has a session, and how to prove there that a client may be handed over to it."""
         signed = split_server(job.payload)[1] if job.rung == INTERACTIVE else None
         token = None if signed is None else await self._token(job.job_id)
         if token is None or signed is None:
@@ -204,7 +204,7 @@ class SessionBroker:
             await refuse_socket(websocket, Problem("not_found", "no session waits for this worker"))
 
     async def _knows(self, job_id: JobId, proof: str, who: str) -> bool:
-        """Tell whether somebody knows the token of the lease that the job is under now, by the store's word."""
+        """Return whether the caller knows the token of the lease that the job is under now, by the store's word."""
         token = await self._token(job_id) if proof else None
         return token is not None and is_proof(proof, job_id, token, who)
 

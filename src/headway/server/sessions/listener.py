@@ -31,7 +31,7 @@ class SessionListener:
         self._address = ""
 
     async def address(self) -> str:
-        """Give the address for workers."""
+        """Return the address for workers."""
         if self._advertised is not None:
             return self._advertised.rstrip("/")
         if self._serving is None or self._serving.done():

@@ -243,7 +243,7 @@ class InteractiveSession:
     # ------------------------------------------------------------------ the client
 
     def may_resume(self, secret: str) -> bool:
-        """Tell whether this is the secret that the client was given last."""
+        """Return whether this is the secret that the client was given last."""
         return bool(self._resume) and hmac.compare_digest(secret.encode("utf-8", "replace"), self._resume.encode())
 
     async def attach_client(self, socket: WebSocket, *ends: asyncio.Future[None]) -> None:
@@ -299,7 +299,7 @@ class InteractiveSession:
         return mine
 
     async def _tell(self, socket: WebSocket) -> None:
-        """Tell the client that it is connected, then all that the task says, and at last how it ended."""
+        """Send to the client that it is connected, then all messages of the task, and at last how it ended."""
         with contextlib.suppress(WebSocketDisconnect, RuntimeError):
             started = {"type": "started", "task_id": self.job_id, "resume": self._resume}
             await socket.send_text(encode(started).decode())

@@ -24,7 +24,7 @@ class ClassQueue:
     _ages: list[QueuePlace] = field(default_factory=list)  # Of a fair line: since when each job in it has waited.
 
     def last(self, tenant: str) -> int | None:
-        """Give the highest key of a tenant's jobs that wait or run here."""
+        """Return the highest key of a tenant's jobs that wait or run here."""
         tail = self._tails.get(tenant)
         return tail[-1] if tail else None
 
@@ -71,7 +71,7 @@ class ClassQueue:
             self.opens[park] = open_at
 
     def first(self, now_at: int) -> tuple[str, QueuePlace] | None:
-        """Give the job that is next: of the line, or of a park that is open."""
+        """Return the job that is next: of the line, or of a park that is open."""
         found = [(places[0], park) for park, places in self.parks.items() if self.opens.get(park, now_at + 1) <= now_at]
         if self.front:
             found.append((self.front[0], ""))

@@ -616,7 +616,7 @@ class MemoryStore:
             self._waiting.setdefault(worker.worker_id, request.wait_lanes)
 
     def _outdated(self, plan: Plan | None) -> bool:
-        """Tell whether a plan was made before some class came up."""
+        """Return whether a plan was made before some class came up."""
         return plan is not None and plan.known is not None and plan.known < len(self._lines) + len(self._transient)
 
     def _claim(
@@ -728,7 +728,7 @@ class MemoryStore:
         return self._rule_index.keys(record.new.task, record.new.tenant, record.new.limits)
 
     def _full_key(self, record: StoredJob, now_at: int) -> tuple[str, int | None] | None:
-        """Give the first key a job needs that has no room, and when it will have, if that is known."""
+        """Return the first key a job needs that has no room, and when it will have, if that is known."""
         for key, rule in self._keys(record):
             if rule.concurrency is not None and len(self._holds.get(key, ())) >= rule.concurrency:
                 return key, None
@@ -766,7 +766,7 @@ class MemoryStore:
         record.assigned = None
 
     def _with_room(self, record: StoredJob) -> list[ClassKey]:
-        """Give the classes that may have room on the ladder, or in the pool, now that this job has left it."""
+        """Return the classes that may have room on the ladder, or in the pool, now that this job has left it."""
         reserve = self._rule_index.rules.pool_reserve
         freed = counts_on(self._rule_index.ladder, record.class_key.rung)
         return [

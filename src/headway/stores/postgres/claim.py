@@ -219,7 +219,7 @@ class _ClassClaim:
         self._tx.changed.append(found["job_id"])
 
     async def _waiting(self, count: int) -> AsyncIterator[tuple[str, Row]]:
-        """Give the jobs of a class in order, each with the park it waits in: the line merged with the parks that are
+        """Yield the jobs of a class in order, each with the park it waits in: the line merged with the parks that are
         open. Each must be dealt with before the next is asked for.
         """
         tx = self._tx

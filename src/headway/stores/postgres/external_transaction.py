@@ -56,7 +56,7 @@ class _Statement:
         return _percent(self._statement)
 
     def _for(self, connection: Any) -> str:
-        """Give the statement as the driver below SQLAlchemy wants it."""
+        """Return the statement as the driver below SQLAlchemy wants it."""
         dialect = connection.dialect
         if dialect.name != "postgresql":
             raise ConfigError(f"connection= leads to {dialect.name}, and the jobs are kept in PostgreSQL")
@@ -103,7 +103,7 @@ def _percent(statement: str) -> str:
 
 
 def _is(value: object, module: str, *names: str) -> bool:
-    """Tell whether a value is of one of a driver's classes; a driver that was never imported made nothing."""
+    """Return whether a value is of one of a driver's classes; a driver that was never imported made nothing."""
     loaded = sys.modules.get(module)
     kinds = tuple(kind for name in names if isinstance(kind := getattr(loaded, name, None), type))
     return isinstance(value, kinds)

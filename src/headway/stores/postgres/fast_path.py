@@ -31,7 +31,7 @@ class FullScanSchedule:
         self._cost = 0.0
 
     def next(self) -> int:
-        """Say whether the next claim looks there."""
+        """Return whether the next claim looks there."""
         since = time.monotonic() - self._last
         if since < LOOK_SHARE * self._cost:
             return NEVER
@@ -43,7 +43,7 @@ class FullScanSchedule:
 
 
 def is_eligible(request: Exchange) -> bool:
-    """Tell whether all reports of an exchange are plain endings, each of another job."""
+    """Return whether all reports of an exchange are plain endings, each of another job."""
     reports = request.finished
     return all(report.state is not State.QUEUED and not report.expired_only for report in reports) and (
         len({report.seq for report in reports}) == len(reports)
@@ -144,14 +144,14 @@ def _refused(row: Row, reports: Sequence[Report], given: Sequence[Report]) -> li
 
 
 def _able(plan: Plan, memory: PostgresCache) -> list[Take]:
-    """Give the takes of a plan that may bring something: their lanes are not paused, their classes exist."""
+    """Return the takes of a plan that may bring something: their lanes are not paused, their classes exist."""
     return [
         take for take in plan.takes if take.key in memory.class_ids and not memory.rule_index.lane_paused(take.key.lane)
     ]
 
 
 def _reports(reports: Sequence[Report]) -> list[list[object] | None]:
-    """Give the columns of reports. Those in which nobody says anything are left out."""
+    """Return the columns of reports. Empty columns are left out."""
     if not reports:
         return [None] * 11
     (ids, seqs, tokens, states, results, problems, errors, reasons, attempts, crashes, timeouts, *_) = zip(
@@ -174,7 +174,7 @@ def _progress(request: Exchange) -> list[list[object] | None]:
 
 
 def _short(values: Sequence[object]) -> list[object]:
-    """Give a column; of one that says the same for every report, its first value."""
+    """Return a column; of one that says the same for every report, its first value."""
     return list(values[:1]) if values.count(values[0]) == len(values) else list(values)
 
 

@@ -153,7 +153,7 @@ async def set_worker_state(tx: PostgresTransaction, worker_id: str, state: Worke
 
 
 def _answer_late(report: Report, last: Row | None) -> ReportStatus:
-    """Tell a report that was taken before from one whose lease is gone."""
+    """Return the status of a report without a lease: accepted before, or stale."""
     if last is None or last["token"] != report.token:
         return ReportStatus.STALE
     return late_report_status(report, read_state(last["state"]))

@@ -30,7 +30,7 @@ class PostgresLimitCheck:
     # ------------------------------------------------------------------ limits
 
     async def full_key(self, keys: Keys) -> tuple[str, int | None] | None:
-        """Give the first of these keys that has no room, and when it will have, if that is known."""
+        """Return the first of these keys that has no room, and when it will have, if that is known."""
         now_us = self._tx.now_at * 1_000
         for key, rule in keys:
             if rule.concurrency is not None and (await self._in_use())[key] >= rule.concurrency:
@@ -152,7 +152,7 @@ async def give_back(tx: PostgresTransaction, held: str) -> None:
 
 
 async def classes_with_room(tx: PostgresTransaction) -> list[int]:
-    """Give the classes that may have room on the ladder, or in the pool, now that a job has left it."""
+    """Return the classes that may have room on the ladder, or in the pool, now that a job has left it."""
     rules = tx.rule_index.rules
     if not rules.rungs and rules.pool_reserve is None:
         return []

@@ -28,7 +28,7 @@ class Requeue(NamedTuple):
 
 
 class PostgresOrdering:
-    """Gives places in classes. Remembers, within one transaction, what it has read of them."""
+    """Assigns order keys in classes. Remembers, within one transaction, what it has read of them."""
 
     def __init__(self, tx: PostgresTransaction) -> None:
         self._tx = tx
@@ -68,7 +68,7 @@ class PostgresOrdering:
         return key
 
     async def _clock(self, class_id: int) -> int | None:
-        """Give the clock of a class, or None if nobody shares it."""
+        """Return the clock of a class, or None if its tenants do not share it."""
         if class_id not in self._clocks:
             row = await self._tx.db.row("class_state", class_id)
             self._clocks[class_id] = row["clock"] if row["fair"] else None

@@ -28,7 +28,7 @@ class PostgresPruneRound:
     trimmed: int = 0  # No completed job with a number up to this one is left beyond the bound on how many are kept.
 
     def days_are_due(self) -> bool:
-        """Tell whether it is time to make tables for the days to come."""
+        """Return whether it is time to make tables for the days to come."""
         if self.turned and time.monotonic() - self.turned < DAYS_EVERY:
             return False
         self.turned = time.monotonic()

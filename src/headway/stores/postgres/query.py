@@ -18,13 +18,13 @@ NEWEST = 2**63 - 1  # Above every sequence number.
 
 
 async def find_rows(tx: PostgresTransaction, job_ids: Sequence[JobId]) -> dict[JobId, Row]:
-    """Give the rows of the jobs that exist."""
+    """Return the rows of the jobs that exist."""
     found = await tx.db.run("get", rows.ids_list(job_ids), tx.namespace_id)
     return {row["job_id"]: row for row in found}
 
 
 async def get(tx: PostgresTransaction, job_ids: Sequence[JobId]) -> list[JobRecord | None]:
-    """Give each job, or None."""
+    """Return each job, or None."""
     found = await find_rows(tx, job_ids)
     history = await _history(tx, [row["seq"] for row in found.values()])
     return [

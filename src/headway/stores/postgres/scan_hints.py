@@ -23,7 +23,7 @@ class ScanHints:
         self._cost = 0.0
 
     def known(self) -> tuple[list[int], list[int], list[int]]:
-        """Give classes, where they begin, and after which rewind; none if the next look is a whole one."""
+        """Return classes, where they begin, and after which rewind; none if the next look is a whole one."""
         if self._cost < SLOW or time.monotonic() - self._last >= SHARE * self._cost:
             return [], [], []
         places = self._known.values()

@@ -39,12 +39,12 @@ _PARAMETER = re.compile(r"(?<![:\w]):([A-Za-z_]\w*)")
 
 @lru_cache(maxsize=64)
 def queries(schema: str) -> dict[str, str]:
-    """Give every statement, with its parameters numbered in the order of its header."""
+    """Return every statement, with its parameters numbered in the order of its header."""
     return {name: fill(_numbered(statement), schema) for name, statement in load_queries(PACKAGE).items()}
 
 
 def functions(schema: str) -> list[str]:
-    """Give the statements that make the functions."""
+    """Return the statements that make the functions."""
     folder = files(PACKAGE) / "functions"
     return [fill((folder / f"{name}.sql").read_text(), schema) for name in FUNCTIONS]
 
@@ -62,7 +62,7 @@ def channel(schema: str, namespace: str) -> str:
 
 
 def lock_number(schema: str, what: str) -> int:
-    """Give the number of one of a schema's advisory locks."""
+    """Return the number of one of a schema's advisory locks."""
     return int.from_bytes(blake2b(f"{schema}\0{what}".encode(), digest_size=4).digest(), "big", signed=True)
 
 

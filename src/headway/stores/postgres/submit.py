@@ -49,7 +49,7 @@ class SubmitBatch:
         ]  # fmt: skip
 
     def classes(self, row: Mapping[str, Any]) -> dict[ClassKey, int]:
-        """Give the numbers of the classes that its jobs went into."""
+        """Return the numbers of the classes that its jobs went into."""
         found = zip(self._keys, row["classes"] or (), strict=False)
         return {key: class_id for key, class_id in found if class_id is not None}
 
@@ -79,7 +79,7 @@ class PlainSubmit:
 
 
 def as_plain(jobs: Sequence[NewJob], class_ids: Mapping[ClassKey, int]) -> PlainSubmit | None:
-    """Give the short way for a batch of jobs, if there is one: all of them plain, all their classes known."""
+    """Return the short way for a batch of jobs, if there is one: all of them plain, all their classes known."""
     if len(jobs) == 1:
         return _one(jobs, class_ids)
     (ids, tasks, payloads, _, lanes, retries, timeouts, needs, rungs, tenants, retry, delays, dues, expiries, keys, _,

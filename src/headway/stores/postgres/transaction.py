@@ -52,11 +52,11 @@ class StatementRunner:
         return found
 
     async def row(self, name: str, *values: Any) -> Row:
-        """Give the first row, or None."""
+        """Return the first row, or None."""
         return await self.raw.fetchrow(self._queries[name], *values)
 
     async def first(self, name: str, *values: Any) -> Any:
-        """Give the first column of the first row, or None."""
+        """Return the first column of the first row, or None."""
         return await self.raw.fetchval(self._queries[name], *values)
 
 
@@ -83,7 +83,7 @@ class PostgresTransaction:
         return self.memory.rule_index
 
     async def class_id(self, key: ClassKey) -> int:
-        """Give the number of a class; one that is new becomes known."""
+        """Return the number of a class; one that is new becomes known."""
         known = self.memory.class_ids.get(key)
         if known is None:
             needs = sorted(key.needs)
@@ -93,7 +93,7 @@ class PostgresTransaction:
         return known
 
     async def classes(self) -> dict[int, ClassKey]:
-        """Give all classes by their numbers, those of other processes too."""
+        """Return all classes by their numbers, those of other processes too."""
         found = {
             row["class_id"]: rows.class_key(row["lane"], row["rung"], row["needs"], row["persist"])
             for row in await self.db.run("classes", self.namespace_id)
@@ -134,5 +134,5 @@ async def read_rules(db: StatementRunner, memory: PostgresCache) -> None:
 
 
 def binding(rule_index: RuleIndex) -> bool:
-    """Tell whether rules hold jobs back by what others do, so that claims must follow one another."""
+    """Return whether rules hold jobs back by what others do, so that claims must follow one another."""
     return not rule_index.has_no_limits or bool(rule_index.rules.rungs) or rule_index.rules.pool_reserve is not None

@@ -65,11 +65,11 @@ class BlockingClient:
         self._lingerer: threading.Thread | None = None
 
     def call(self, function: str, key: str, *args: Word) -> Any:
-        """Give a function's answer. Raises ``StoreUnavailable`` after seconds of trying, ``StoreError`` at once."""
+        """Return a function's answer. Raises ``StoreUnavailable`` after seconds of trying, ``StoreError`` at once."""
         return self.ask("FCALL", f"{self._library.name}_{function}", 1, key, *args)
 
     def ask(self, *words: Word) -> Any:
-        """Give a command's answer; it must be safe to repeat."""
+        """Return a command's answer; it must be safe to repeat."""
         command = pack(words)
         until, delay = time.monotonic() + PATIENCE, BACKOFF
         self._after_fork()

@@ -44,7 +44,7 @@ class Discovery(Protocol):
     replaceable: bool  # Whether another server may take its place.
 
     async def find(self) -> Endpoint:
-        """Give its address. Raises ``OSError``."""
+        """Return its address. Raises ``OSError``."""
         ...
 
     def moved(self, address: Endpoint) -> None:
@@ -52,7 +52,7 @@ class Discovery(Protocol):
         ...
 
     def keys(self, key: str) -> Words:
-        """Give what a call of a function declares: how many keys, and which."""
+        """Return what a call of a function declares: how many keys, and which."""
         ...
 
     def refused(self, address: Endpoint) -> None:
@@ -209,7 +209,7 @@ class RedisClient:
         return await self.ask(*self.words_of(function, key, *args))
 
     def words_of(self, function: str, key: str, *args: bytes | str | int) -> Words:
-        """Give the command that calls a function of the library."""
+        """Return the command that calls a function of the library."""
         return ("FCALL", f"{library().name}_{function}", *self._guide.keys(key), *args)
 
     async def ask(self, *words: bytes | str | int, then: Sequence[Words] = (), once: bool = False) -> Any:
@@ -260,7 +260,7 @@ class RedisClient:
         return await connection.send(*words)
 
     async def connect(self) -> RedisConnection:
-        """Give the connection; make one if there is none. Callers that come meanwhile wait for the same one."""
+        """Return the connection; make one if there is none. Callers that come meanwhile wait for the same one."""
         await self._be_steady()
         if self._connection is not None and self._connection.open_:
             return self._connection

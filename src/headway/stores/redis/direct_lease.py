@@ -46,7 +46,7 @@ class ParkedClaims:
         return worker_id in self._open
 
     def claim(self, request: Exchange) -> ParkedClaim:
-        """Give the claim that an exchange makes: the one its worker has left open, or a new one."""
+        """Return the claim that an exchange makes: the one its worker has left open, or a new one."""
         worker_id = request.worker_id or ""
         claim = self._open.get(worker_id)
         if claim is None:

@@ -276,7 +276,7 @@ class RedisStore:
         return HeartbeatReply(now_at, WorkerState(state.decode()), gone, stop, granted)
 
     async def _release(self, overdue: Sequence[bytes]) -> None:
-        """Give back leases that nobody names: under their tokens, in case they were reported meanwhile."""
+        """Release leases that no worker names: under their tokens, in case they were reported meanwhile."""
         reports = []
         for at in range(0, len(overdue), 3):
             name, record, held = overdue[at : at + 3]
@@ -479,7 +479,7 @@ class RedisStore:
                 return written or None
 
     async def _is_written(self, kind: str, name: str, body: bytes | None, over: int) -> bool:
-        """Tell whether a document is as we wrote it over a version, if nobody told us that we had."""
+        """Return whether a document is as we wrote it over a version, if the reply to the write was lost."""
         found = await self.read(kind, name)
         return (not found) if body is None else found == [Document(kind, name, over + 1, body)]
 
@@ -591,7 +591,7 @@ class RedisStore:
         return await self._link.call(function, self._meta, self._now(), *args)
 
     def _now(self) -> str | int:
-        """Give the moment to go by: none, unless we were given a clock. The server has its own."""
+        """Return the moment to go by: none, unless we were given a clock. The server has its own."""
         return "" if self._clock is None else self._clock()
 
 

@@ -64,7 +64,7 @@ class OptionalStore:
 
     @property
     def away(self) -> str | None:
-        """Say what is wrong, or None while it answers."""
+        """Return what is wrong, or None while it answers."""
         return self._problem
 
     async def open(self) -> None:

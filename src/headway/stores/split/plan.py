@@ -26,7 +26,7 @@ class SplitPlan(NamedTuple):
 
 
 def leading(takes: Sequence[Take]) -> tuple[Take, ...]:
-    """Give the transient takes that come before any durable one."""
+    """Return the transient takes that come before any durable one."""
     ends = next((at for at, take in enumerate(takes) if take.key.persist), len(takes))
     return tuple(takes[:ends])
 
@@ -58,18 +58,18 @@ class RemainingSlots(NamedTuple):
     below: int
 
     def less(self, plan: Plan, leases: Sequence[Lease]) -> RemainingSlots:
-        """Give what is left after these claims."""
+        """Return what is left after these claims."""
         outside = {take.key for take in plan.takes if take.below_reserve}
         below = len(leases) if plan.leave_free else sum(lease.class_key in outside for lease in leases)
         return RemainingSlots(max(0, self.free - len(leases)), max(0, self.below - below))
 
     def of(self, plan: Plan, takes: Sequence[Take], known: int | None = None) -> Plan:
-        """Give the part of a plan that these takes are."""
+        """Return the part of a plan that these takes are."""
         return plan._replace(takes=tuple(takes), free=self.free, free_below=self.below, known=known)
 
 
 def transient_views(snapshot: Snapshot) -> dict[ClassKey, ClassView]:
-    """Give the transient classes of a store; its moments are counted from when the picture was taken."""
+    """Return the transient classes of a store; its moments are counted from when the picture was taken."""
     return {
         view.key: view._replace(oldest_at=None if view.oldest_at is None else view.oldest_at - snapshot.now_at)
         for view in snapshot.classes

@@ -248,7 +248,7 @@ class SplitStore:
     # ------------------------------------------------------------------ what waits
 
     def _holds(self, key: ClassKey) -> bool:
-        """Tell whether jobs of a class that could start wait in the transient store."""
+        """Return whether jobs of a class that could start wait in the transient store."""
         view = self._views.get(key)
         if self._aside.away or view is None or not view.waiting or view.blocked is not None:
             return False
@@ -262,7 +262,7 @@ class SplitStore:
         self._views = gone | transient_views(snapshot)
 
     def _is_idle(self) -> bool:
-        """Tell whether nothing waited in the transient store a moment ago."""
+        """Return whether nothing waited in the transient store a moment ago."""
         return time.monotonic() - self._looked < FRESH and not any(view.waiting for view in self._views.values())
 
     def _join(self, snapshot: Snapshot) -> Snapshot:
@@ -273,7 +273,7 @@ class SplitStore:
         return join_views(snapshot, views)
 
     def _durable_known(self, plan: Plan) -> int | None:
-        """Give how many classes of the durable store a plan was made from: at most so many, if more came up since."""
+        """Return how many classes of the durable store a plan was made from: at most, if more came up since."""
         elsewhere = len(self._views.keys() - self._strays)
         return None if plan.known is None else max(0, plan.known - elsewhere)
 
@@ -298,7 +298,7 @@ class SplitStore:
             await asyncio.wait({self._renewing}, timeout=PROMPT)
 
     def _is_unmet(self, worker_id: str) -> bool:
-        """Tell whether the transient store may have forgotten a worker, or let its deadline pass, while it was away."""
+        """Return whether the transient store, while away, may have forgotten a worker or let its deadline pass."""
         if self._returns != self._aside.returns:
             self._returns, self._met = self._aside.returns, set()
         return self._returns > 0 and worker_id not in self._met
@@ -411,7 +411,7 @@ class SplitStore:
         return touched
 
     async def _told_all(self, store: Store) -> None:
-        """Tell the transient store, which was away, what it has missed."""
+        """Send the transient store, which was away, what it has missed."""
         await _teach(store, await self._durable.read(RULES))
 
     # ------------------------------------------------------------------ durable jobs
@@ -436,7 +436,7 @@ class SplitStore:
 
 
 def _passing(finished: Sequence[Report]) -> Sequence[Report]:
-    """Give the reports of transient jobs, which are only counted."""
+    """Return the reports of transient jobs, which are only counted."""
     return [report for report in finished if not report.token]
 
 

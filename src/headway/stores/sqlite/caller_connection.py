@@ -18,7 +18,7 @@ class CallerConnection(Protocol):
     """Whoever has the connection."""
 
     def connection(self) -> sqlite3.Connection:
-        """Give the connection of this thread, in autocommit or in the caller's transaction."""
+        """Return the connection of this thread, in autocommit or in the caller's transaction."""
         ...
 
     def after_commit(self, action: Callable[[], None]) -> None:

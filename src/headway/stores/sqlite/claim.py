@@ -50,7 +50,7 @@ def exchange(tx: SqliteTransaction, request: Exchange) -> ExchangeReply:
 
 
 def _outdated(tx: SqliteTransaction, plan: Plan | None) -> bool:
-    """Tell whether a plan was made before some class came up."""
+    """Return whether a plan was made before some class came up."""
     return plan is not None and plan.known is not None and plan.known < tx.db.first("classes_count", tx.namespace_id)
 
 
@@ -184,7 +184,7 @@ def _take(
 
 
 def _waiting(tx: SqliteTransaction, class_id: int, count: int) -> Iterator[tuple[str, tuple[Any, ...]]]:
-    """Give the jobs of a class in order, each with the park it waits in: the line merged with the parks that are open.
+    """Yield the jobs of a class in order, each with the park it waits in: the line merged with the parks that are open.
 
     Each must be dealt with before the next is asked for. Those taken from the line may be removed from it together.
     """

@@ -35,13 +35,13 @@ class SqliteConnection(ABC):
         self.raw.executemany(self._statements[name], rows)
 
     def first(self, name: str, *values: Any) -> Any:
-        """Give the first column of the first row, or None."""
+        """Return the first column of the first row, or None."""
         row = self.raw.execute(self._statements[name], values).fetchone()
         return None if row is None else row[0]
 
     @abstractmethod
     def rows(self, name: str, *values: Any) -> list[dict[str, Any]]:
-        """Give all rows as dictionaries; for verbs that are not hot."""
+        """Return all rows as dictionaries; for verbs that are not hot."""
 
     @abstractmethod
     def named(self, name: str, values: dict[str, Any]) -> list[tuple[Any, ...]]:
@@ -76,7 +76,7 @@ class Driver(Protocol):
         ...
 
     def connect(self) -> SqliteConnection:
-        """Give another connection. Blocks."""
+        """Return another connection. Blocks."""
         ...
 
     def checkpoint(self, connection: SqliteConnection) -> None:

@@ -49,7 +49,7 @@ def has_room(path: Path) -> bool:
 
 
 def drop_ballast(path: Path) -> bool:
-    """Give the room up. False: there was none."""
+    """Remove the ballast. False: there was none."""
     try:
         ballast_of(path).unlink()
     except OSError:

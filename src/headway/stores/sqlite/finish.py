@@ -107,7 +107,7 @@ def retry(tx: SqliteTransaction, row: rows.Row) -> State:
 
 
 def _answer_late(tx: SqliteTransaction, report: Report) -> ReportStatus:
-    """Tell a report that was taken before from one whose lease is gone."""
+    """Return the status of a report without a lease: accepted before, or stale."""
     last = tx.db.run("last_token", report.seq).fetchone()
     return (
         late_report_status(report, read_state(last[1]))

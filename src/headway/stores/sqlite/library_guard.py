@@ -21,7 +21,7 @@ _held: Counter[tuple[str, str]] = Counter()
 
 
 def claim(path: Path, library: str) -> None:
-    """Say that a library is about to open a file. Raises ``StoreError`` if another one has it open."""
+    """Record that a library is about to open a file. Raises ``StoreError`` if another one has it open."""
     other = STDLIB if library == APSW else APSW
     real = os.path.realpath(path)
     with _lock:
@@ -36,6 +36,6 @@ def claim(path: Path, library: str) -> None:
 
 
 def release(path: Path, library: str) -> None:
-    """Say that a connection was closed."""
+    """Record that a connection was closed."""
     with _lock:
         _held[os.path.realpath(path), library] -= 1

@@ -64,7 +64,7 @@ class PipeNotifier:
         _write(self._folder / quote(name, safe=""), _EVERYTHING)
 
     def ring_watchers(self, job_ids: Iterable[JobId]) -> None:
-        """Tell every watcher which jobs have changed. Costs one look at the folder's time when nobody watches."""
+        """Send every watcher the jobs that have changed. Costs one look at the folder's time without watchers."""
         watchers = self._find_watchers()
         if not watchers:
             return

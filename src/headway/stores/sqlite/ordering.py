@@ -10,7 +10,7 @@ from headway.stores.sqlite.transaction import SqliteTransaction
 
 
 class SqliteOrdering:
-    """Gives places in classes. Remembers, within one transaction, what it has read of them."""
+    """Assigns order keys in classes. Remembers, within one transaction, what it has read of them."""
 
     def __init__(self, tx: SqliteTransaction) -> None:
         self._tx = tx
@@ -19,7 +19,7 @@ class SqliteOrdering:
         self._plain: dict[int, tuple[int, int]] = {}  # By class: the first and last place given where nobody shares.
 
     def place(self, class_id: int, number: int, task: str, tenant: str | None, *, front: bool = False) -> int:
-        """Give the order key of a job that becomes eligible.
+        """Return the order key of a job that becomes eligible.
 
         ``number``: its place where nobody shares; ``front``: before all that wait.
         """
@@ -51,7 +51,7 @@ class SqliteOrdering:
         self._tx.eligible.append(class_id)
 
     def clock(self, class_id: int) -> int | None:
-        """Give the clock of a class, or None if nobody shares it."""
+        """Return the clock of a class, or None if its tenants do not share it."""
         if class_id not in self._clocks:
             fair, clock = self._tx.db.run("class_state", class_id).fetchone()
             self._clocks[class_id] = clock if fair else None

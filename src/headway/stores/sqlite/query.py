@@ -19,12 +19,12 @@ NEWEST = 2**63 - 1  # Above every sequence number.
 
 
 def find_rows(tx: SqliteTransaction, job_ids: Sequence[JobId]) -> dict[JobId, rows.Row]:
-    """Give the rows of the jobs that exist."""
+    """Return the rows of the jobs that exist."""
     return {row["job_id"]: row for row in tx.db.rows("get", rows.ids_list(job_ids), tx.namespace_id)}
 
 
 def get(tx: SqliteTransaction, job_ids: Sequence[JobId]) -> list[JobRecord | None]:
-    """Give each job, or None."""
+    """Return each job, or None."""
     found = find_rows(tx, job_ids)
     history = _history(tx, [row["seq"] for row in found.values()])
     return [

@@ -23,13 +23,13 @@ _INDEX = re.compile(r"\b(CREATE (?:UNIQUE )?INDEX |INDEXED BY )(\w+)")
 
 @lru_cache(maxsize=8)
 def queries(prefix: str) -> dict[str, str]:
-    """Give every statement, for tables whose names begin so."""
+    """Return every statement, for tables whose names begin so."""
     return {name: prefixed(text, prefix) for name, text in QUERIES.items()}
 
 
 @lru_cache(maxsize=8)
 def numbered(prefix: str) -> dict[str, str]:
-    """Give the same with numbers for parameters, in the order in which a statement first names them.
+    """Return the same with numbers for parameters, in the order in which a statement first names them.
 
     Python's own module takes values in their order only for parameters that have no name.
     """
@@ -37,7 +37,7 @@ def numbered(prefix: str) -> dict[str, str]:
 
 
 def migrations(prefix: str) -> list[tuple[int, str]]:
-    """Give the steps from nothing to this release, for tables and indexes whose names begin so."""
+    """Return the steps from nothing to this release, for tables and indexes whose names begin so."""
     return [(number, prefixed(text, prefix)) for number, text in MIGRATIONS]
 
 

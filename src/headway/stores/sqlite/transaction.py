@@ -34,7 +34,7 @@ class SqliteCache:
         self.rules_version = -1
 
     def copy(self) -> SqliteCache:
-        """Give another one that knows the same, to learn what may yet be undone."""
+        """Return another one that knows the same, to learn what may yet be undone."""
         made = SqliteCache()
         made.namespace_id, made.class_ids = self.namespace_id, dict(self.class_ids)
         made.rules_version, made.rule_index = self.rules_version, self.rule_index
@@ -59,7 +59,7 @@ class Hooks(Protocol):
         ...
 
     def borrow(self, memory: SqliteCache) -> SqliteCache:
-        """Give the memory that it may write what it learns to."""
+        """Return the memory that it may write what it learns to."""
         ...
 
 
@@ -127,7 +127,7 @@ class SqliteTransaction:
         return self._parked
 
     def known_class_id(self, key: tuple[str, tuple[str, ...], str | None, bool]) -> int | None:
-        """Give the number of a class if this process knows it; a tuple is equal to the ClassKey of the same values."""
+        """Return the number of a class if this process knows it; a tuple equals the ClassKey of the same values."""
         return self._class_ids.get(key)  # type: ignore[call-overload, no-any-return]
 
     def forget_changes(self) -> None:
@@ -138,7 +138,7 @@ class SqliteTransaction:
             self._class_ids.pop(self._new_classes.pop(), None)
 
     def class_id(self, key: ClassKey) -> int:
-        """Give the number of a class; one that is new becomes known."""
+        """Return the number of a class; one that is new becomes known."""
         known = self._class_ids.get(key)
         if known is None:
             needs = rows.json_list(sorted(key.needs))
@@ -152,7 +152,7 @@ class SqliteTransaction:
         return known
 
     def classes(self) -> dict[int, ClassKey]:
-        """Give all classes by their numbers, those of other processes too."""
+        """Return all classes by their numbers, those of other processes too."""
         return {row[0]: rows.class_key(*row[1:]) for row in self.db.run("classes", self.namespace_id)}
 
     def count(self, counts: Mapping[str, int]) -> None:

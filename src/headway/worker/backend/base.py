@@ -119,7 +119,7 @@ class Backend(Protocol):
         ...
 
     def job_source(self, worker: WorkerInfo, pace: LeaseTimes, *, offset: float) -> JobSource[Any]:
-        """Give what hands a registered worker its jobs."""
+        """Return what hands a registered worker its jobs."""
         ...
 
     def subscribe(self, name: str) -> Subscription:
@@ -139,7 +139,7 @@ class Backend(Protocol):
         ...
 
     def told(self, version: int, policy: dict[str, Any]) -> None:
-        """Hear from somebody else which policy is in force."""
+        """Note the policy in force that another process reports."""
         ...
 
     async def learn(self, *, idle: bool) -> bool:

@@ -248,7 +248,7 @@ class HttpJobSource:
         return ClaimResult(leases, refused, polled.more, self._state, polled.next_due_seconds)
 
     def leave(self) -> None:
-        """Tell the server, which then ends the standing poll; what that still brings is given back."""
+        """Drain at the server, which then ends the standing poll. Jobs that the poll still brings are returned."""
         if not self._leaving:
             self._leaving = True
             self._hold()
@@ -297,7 +297,7 @@ class HttpJobSource:
         return answer
 
     def _unpromised(self, free: int, free_below: int) -> tuple[int, int]:
-        """Give the slots to ask for beside the standing poll, and how many of them below the reserve."""
+        """Return the slots to ask for beside the standing poll, and how many of them below the reserve."""
         promised, promised_below = self._promised
         if promised_below > 0 or self._leaving:
             return 0, 0
@@ -308,7 +308,7 @@ class HttpJobSource:
         return slots, max(0, min(slots, left_below))
 
     def _left(self, free: int, free_below: int, leases: Sequence[Lease]) -> tuple[int, int]:
-        """Give what is left of the free slots once these jobs have begun."""
+        """Return what is left of the free slots once these jobs have begun."""
         reserve = self._in_force.policy.reserve
         leave_free = reserve.rule == "leave_free"
         below = len(leases) if leave_free else sum(lease.lane not in reserve.lanes for lease in leases)

@@ -163,7 +163,7 @@ class _Child:
         asyncio.get_running_loop().call_later(STOP_GRACE, self.kill)
 
     def tell(self, message: wire.Message) -> None:
-        """Say something to the job that runs."""
+        """Send a message to the job that runs."""
         self._send(message)
 
     def kill(self) -> None:
@@ -206,7 +206,7 @@ class _Child:
 
 
 def _outcome(ended: wire.JobEnd) -> Any:
-    """Give the value a job returned in its process, or raise what it raised there."""
+    """Return the value a job returned in its process, or raise what it raised there."""
     if ended.cancelled:
         raise asyncio.CancelledError
     error = JobError(ended.error, ended.message, ended.traceback, ended.retriable)

@@ -48,7 +48,7 @@ class _Channel:
         return wire.unpack(self._read(length))
 
     def pending(self) -> Iterator[Any]:
-        """Give what has been said meanwhile; waits for nothing."""
+        """Yield what has been said meanwhile; waits for nothing."""
         while select.select([self._connection], [], [], 0)[0]:
             yield self.receive()
 

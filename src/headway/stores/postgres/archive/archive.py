@@ -58,7 +58,7 @@ class Archive:
             raise StoreUnavailable(f"{problem}; jobs wait to be archived") from problem
 
     async def get(self, job_ids: Sequence[JobId]) -> list[JobRecord | None]:
-        """Give each job, or None. Raises ``StoreUnavailable``."""
+        """Return each job, or None. Raises ``StoreUnavailable``."""
         found = await self._read(self._get, [rows.text(job_id) for job_id in job_ids])
         jobs = {job.job_id: job for job in found}
         return [jobs.get(job_id) for job_id in job_ids]

@@ -44,7 +44,7 @@ _retry = msgspec.json.Decoder(dict[str, Any])
 
 
 def write_job(job: JobRecord, mark: bytes) -> tuple[Any, ...]:
-    """Give a job's columns, in the order of ``add``. ``mark`` is what stands before the JSON in payload and result."""
+    """Return a job's columns, in the order of ``add``. ``mark`` stands before the JSON in payload and result."""
     error = job.error
     return (
         job.job_id, job.seq, text(job.task), job.state.value, text(job.lane), text(job.rung), _list(job.needs),
