@@ -6,22 +6,21 @@ import base64
 from collections.abc import Collection, Iterable
 from typing import Any
 
-import msgspec
 from starlette.responses import Response
 
 from headway.core.job import JobRecord
 from headway.core.policy.document import Policy
 from headway.server.problems import Problem
+from headway.server.replies import encode
 from headway.server.serializers import task_values
 from headway.server.service import Service
 from headway.stores.base import JobQuery, next_page
 from headway.stores.paging import find_in_steps
 
+PAGE, PAGE_MAX = 50, 500  # Items of a list: by default, and at most.
 PAGE_BYTES = 4 << 20  # An answer ends with the item that reaches this; one item alone may be larger.
 LISTED_MAX = 1 << 10  # Bytes of parameters or of a result that a list shows without being asked to.
 LARGE = ("parameters", "result")  # What a list leaves out where it is larger.
-
-encode = msgspec.json.Encoder().encode
 
 
 class Page:

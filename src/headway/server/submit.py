@@ -23,6 +23,12 @@ from headway.server.schemas.rest import NO_CONTROLS, NewTask
 from headway.server.service import Service
 from headway.stores.paging import get_in_steps, without_values
 
+# The codes of the problems that a submit may raise.
+SUBMIT_PROBLEMS = (
+    "idempotency_conflict", "bad_arguments", "payload", "payload_too_large", "config", "tenant_mismatch",
+    "queue_full", "not_stored", "store_full",
+)  # fmt: skip
+
 
 class SubmitResult(NamedTuple):
     """A task that the store has: its id, where it stands, and its place while it waits.

@@ -18,9 +18,9 @@ from headway.policy_store.rule_documents import change_paused
 from headway.security.audit import AuditPosition, walk_audit
 from headway.security.audited_store import audited, paused_values
 from headway.server.auth import Scope
-from headway.server.pages import Page, bad_cursor, encode, named_page, read_name, write_name
+from headway.server.pages import Page, bad_cursor, named_page, read_name, write_name
 from headway.server.problems import Problem
-from headway.server.routes.tasks import reply
+from headway.server.replies import encode, reply
 from headway.server.routing import Routes, caller_of
 from headway.server.schemas.rest import AuditPage, CatalogueReply, Pause, Pauses, WorkerDrained, WorkerList
 from headway.server.serializers import TASK_NEED

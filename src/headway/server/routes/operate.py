@@ -24,7 +24,7 @@ from headway.server.operator_rpc import (
     perform,
 )
 from headway.server.problems import Problem
-from headway.server.routes.tasks import reply
+from headway.server.replies import reply
 from headway.server.routing import Routes, caller_of
 from headway.server.service import service_of
 

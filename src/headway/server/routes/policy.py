@@ -13,7 +13,7 @@ from headway.estimates.load import check_here
 from headway.policy_store.versions import PolicyVersion, apply_policy, read_applied, read_current
 from headway.security.audited_store import audited
 from headway.server.auth import Scope
-from headway.server.routes.tasks import reply
+from headway.server.replies import reply
 from headway.server.routing import Routes, caller_of
 from headway.server.schemas.rest import PolicyChecked, PolicyReply
 from headway.server.service import service_of

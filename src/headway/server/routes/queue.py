@@ -11,9 +11,10 @@ from starlette.responses import Response
 from headway.core.job import JobId, State
 from headway.core.worker import WorkerState
 from headway.server.auth import Principal, Scope, tenant_for
-from headway.server.pages import read_end_cursor, task_page
+from headway.server.pages import PAGE, PAGE_MAX, read_end_cursor, task_page
 from headway.server.problems import Problem
-from headway.server.routes.tasks import PAGE, PAGE_MAX, Include, TaskId, find, read_include, reply
+from headway.server.replies import reply
+from headway.server.routes.task_lookup import Include, TaskId, find, read_include
 from headway.server.routing import Routes, caller_of
 from headway.server.schemas.rest import BULK_MAX, Name, QueueStats, Replay, Replayed, TaskPage, TaskState
 from headway.server.service import Service, service_of

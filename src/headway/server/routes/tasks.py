@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import Body, Path, Query, Request
+from fastapi import Body, Query, Request
 from starlette.datastructures import Headers
 from starlette.responses import Response
 
-from headway.core.errors import JobNotFound
-from headway.core.job import JobId, JobRecord, State
+from headway.core.job import JobId, State
 from headway.core.timestamps import write_moment
-from headway.server.auth import Principal, Scope, tenant_for
-from headway.server.pages import encode, read_cursor, task_page
+from headway.server.auth import Scope, tenant_for
+from headway.server.pages import PAGE, PAGE_MAX, read_cursor, task_page
 from headway.server.problems import Problem
+from headway.server.replies import reply
+from headway.server.routes.task_lookup import Include, TaskId, find, read_include
 from headway.server.routing import Routes, caller_of
 from headway.server.schemas.rest import (
     BULK_MAX,
@@ -31,28 +32,14 @@ from headway.server.schemas.rest import (
     Why,
 )
 from headway.server.serializers import estimate_values, reason_values, task_values
-from headway.server.service import Service, service_of
-from headway.server.submit import SubmitResult, describe_waiting, make_call, make_calls, submit
+from headway.server.service import service_of
+from headway.server.submit import SUBMIT_PROBLEMS, SubmitResult, describe_waiting, make_call, make_calls, submit
 from headway.stores.base import JobQuery
 from headway.stores.paging import passed_over
 
-PAGE, PAGE_MAX = 50, 500
-AGE_MAX = 100 * 365 * 86_400
+AGE_MAX = 100 * 365 * 86_400  # Seconds.
 
 routes = Routes("tasks", "/api/v1")
-
-TaskId = Annotated[str, Path(min_length=1, max_length=64, pattern=r"^[0-9A-Za-z_-]+$", description="The task's id.")]
-Include = Annotated[
-    str | None,
-    Query(
-        pattern=r"^(parameters|result)(,(parameters|result))*$",
-        description="`parameters`, `result` or both with a comma: show them whatever their size.",
-    ),
-]
-SUBMIT_PROBLEMS = (
-    "idempotency_conflict", "bad_arguments", "payload", "payload_too_large", "config", "tenant_mismatch",
-    "queue_full", "not_stored", "store_full",
-)  # fmt: skip
 
 
 @routes.post(
@@ -242,31 +229,10 @@ async def get_estimate(request: Request, task_id: TaskId) -> Response:
     return reply(values)
 
 
-# ---------------------------------------------------------------------- what several routes need
-
-
-async def find(service: Service, caller: Principal, task_id: str) -> JobRecord:
-    """Read a task that the caller may see; another tenant's looks like none."""
-    job = (await service.client.look([JobId(task_id)]))[0]
-    if job is None or (caller.tenant is not None and job.tenant != caller.tenant):
-        raise JobNotFound(f"no task {task_id}; it may have been removed since it ended", job_id=task_id)
-    return job
-
-
 def operator_of(request: Request) -> str | None:
     """Name the operator who asks; None if the caller is a client of its own tasks, whom the audit does not follow."""
     caller = caller_of(request)
     return caller.who if caller.operates else None
-
-
-def read_include(include: str | None) -> list[str]:
-    """Read which large fields a list shall show."""
-    return [] if include is None else include.split(",")
-
-
-def reply(values: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    """Answer with JSON."""
-    return Response(encode(values), status, headers, "application/json")
 
 
 def read_header(headers: Headers, name: str) -> str | None:

@@ -30,7 +30,7 @@ from headway.server.gateway.translate import (
     vouched,
 )
 from headway.server.problems import Problem
-from headway.server.routes.tasks import reply
+from headway.server.replies import reply
 from headway.server.routing import Routes, caller_of
 from headway.server.schemas.worker import (
     Acknowledged,

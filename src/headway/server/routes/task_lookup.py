@@ -1,0 +1,34 @@
+"""How routes name a task, read it and choose what a list shows of it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Path, Query
+
+from headway.core.errors import JobNotFound
+from headway.core.job import JobId, JobRecord
+from headway.server.auth import Principal
+from headway.server.service import Service
+
+TaskId = Annotated[str, Path(min_length=1, max_length=64, pattern=r"^[0-9A-Za-z_-]+$", description="The task's id.")]
+Include = Annotated[
+    str | None,
+    Query(
+        pattern=r"^(parameters|result)(,(parameters|result))*$",
+        description="`parameters`, `result` or both with a comma: show them whatever their size.",
+    ),
+]
+
+
+async def find(service: Service, caller: Principal, task_id: str) -> JobRecord:
+    """Read a task that the caller may see. Raises ``JobNotFound``, also for a task of another tenant."""
+    job = (await service.client.look([JobId(task_id)]))[0]
+    if job is None or (caller.tenant is not None and job.tenant != caller.tenant):
+        raise JobNotFound(f"no task {task_id}; it may have been removed since it ended", job_id=task_id)
+    return job
+
+
+def read_include(include: str | None) -> list[str]:
+    """Return the large fields that a list shall show."""
+    return [] if include is None else include.split(",")
