@@ -42,7 +42,7 @@ def known(store: Store, *, may_open: bool = True, every: float = 0) -> Tokens:
 
 
 async def checked(tokens: Tokens, text: str) -> TokenGrant | None:
-    await tokens.follow()
+    await tokens.refresh()
     return tokens.check(text)
 
 
@@ -118,7 +118,7 @@ async def test_a_revoked_token_keeps_the_server_closed_until_it_is_forgotten(sto
     assert await checked(tokens, text) is None
     assert (tokens.open, await any_tokens(store)) == (False, True)
     await forget_token(store, token.token_id, now_at=3)
-    await tokens.follow()
+    await tokens.refresh()
     assert (tokens.open, await any_tokens(store)) == (True, False)
     assert await list_tokens(store) == []
 
@@ -174,7 +174,7 @@ async def test_unknown_and_wrong_are_the_same(store: Store, monkeypatch: pytest.
     # S-1, S-5: each is compared once, in constant time, whatever is wrong with it.
     token, text = await create_token(store, ["read"], now_at=1)
     tokens = known(store)
-    await tokens.follow()
+    await tokens.refresh()
     compared: list[tuple[int, int]] = []
 
     def compare(one: str, other: str) -> bool:
@@ -202,11 +202,11 @@ async def test_unknown_and_wrong_are_the_same(store: Store, monkeypatch: pytest.
 async def test_a_server_is_open_while_no_token_was_ever_made(store: Store) -> None:
     tokens, closed = known(store), known(store, may_open=False)
     assert (tokens.open, tokens.guarded) == (False, True)  # Nobody knows yet.
-    await tokens.follow()
-    await closed.follow()
+    await tokens.refresh()
+    await closed.refresh()
     assert (tokens.open, closed.open, closed.guarded) == (True, False, False)
     await create_token(store, ["read"], now_at=1)
-    await tokens.follow()
+    await tokens.refresh()
     assert (tokens.open, tokens.guarded) == (False, False)
 
 
@@ -224,7 +224,7 @@ async def test_a_token_expires_by_the_clock_of_the_store(store: Store, clock: Ma
 
 async def test_the_store_is_looked_at_once_in_a_while_and_only_when_asked(store: Store) -> None:
     tokens = known(store, every=3_600)
-    await asyncio.gather(*(tokens.follow() for _ in range(20)))
+    await asyncio.gather(*(tokens.refresh() for _ in range(20)))
     _, text = await create_token(store, ["read"], now_at=1)
     assert await checked(tokens, text) is None
     tokens.every = 0
@@ -233,7 +233,7 @@ async def test_the_store_is_looked_at_once_in_a_while_and_only_when_asked(store:
 
 async def test_a_look_that_is_waited_for_finds_what_was_made_just_before(store: Store) -> None:
     tokens = known(store, every=0.05)
-    await tokens.follow()
+    await tokens.refresh()
     token, text = await create_token(store, ["read"], now_at=1)
     await tokens.follow_anew()
     assert tokens.check(text) is not None
@@ -256,7 +256,7 @@ async def test_whoever_waits_for_the_end_of_a_token_is_told(store: Store) -> Non
 
 async def test_whoever_waits_for_the_end_of_openness_is_told(store: Store) -> None:
     tokens = known(store, every=0.02)
-    await tokens.follow()
+    await tokens.refresh()
     waiting = asyncio.create_task(tokens.ended(None))
     await tokens.follow_anew()
     assert not waiting.done()
@@ -301,7 +301,7 @@ async def test_while_the_store_is_away_what_was_seen_last_counts_for_a_while(mon
     tokens = known(store)
     store.down = True
     with pytest.raises(StoreUnavailable):
-        await tokens.follow()
+        await tokens.refresh()
     assert not tokens.open
     store.down = False
     _, text = await create_token(store, ["read"], now_at=1)

@@ -104,7 +104,7 @@ async def furnish(app: Headway) -> Place:
         revoked = await make_token(place, "revoked", ["admin"])
         await revoke_token(store, revoked.split("_")[1], now_at=2)
         api.state.service.tokens.every = 0.01
-        await api.state.service.tokens.follow()
+        await api.state.service.tokens.refresh()
         # This process makes itself a name by it.
         await http.post("/task", json={"task_type": "first", "idempotency_key": "known"})
         await http.delete(f"{TASKS}/{(await http.get(TASKS)).json()['items'][0]['task_id']}")

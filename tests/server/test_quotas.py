@@ -232,7 +232,7 @@ async def test_workers_of_one_token_are_bounded_and_those_that_left_make_room(ap
 
 
 async def test_workers_that_register_at_once_are_counted(store: Store) -> None:
-    gateway = WorkerGateway(store, CurrentPolicy(settled=True))
+    gateway = WorkerGateway(store, CurrentPolicy(fixed=True))
     answers = await asyncio.gather(
         *(gateway.register(NewWorker(), token_id="a", most=3) for _ in range(10)), return_exceptions=True
     )
@@ -253,7 +253,7 @@ async def test_no_worker_counts_for_longer_than_minutes_without_a_heartbeat(
 
 async def test_revoking_a_token_ends_its_workers_and_gives_their_jobs_back(store: Store) -> None:
     # S-2, S-20
-    gateway = WorkerGateway(store, CurrentPolicy(settled=True))
+    gateway = WorkerGateway(store, CurrentPolicy(fixed=True))
 
     async def opened() -> Store:
         return store
@@ -297,7 +297,7 @@ async def test_a_server_ends_the_workers_of_a_revoked_token_by_itself(app: Headw
 
 
 async def test_a_worker_left_over_from_an_open_server_ends_with_the_first_token(store: Store) -> None:
-    gateway = WorkerGateway(store, CurrentPolicy(settled=True))
+    gateway = WorkerGateway(store, CurrentPolicy(fixed=True))
 
     async def opened() -> Store:
         return store

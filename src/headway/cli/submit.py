@@ -136,7 +136,7 @@ async def _submit(
     async with task.app as app:
         file = path_of(app.make_store())
         if file is not None and not file.exists():
-            app.in_force.settled = True  # A store that is yet to be made has no policy of its own.
+            app.in_force.fixed = True  # A store that is yet to be made has no policy of its own.
         call = task.using(**options).call_named(values.fit(properties))
         if wait and not call.new.persist:
             raise NotStored(f"task {name} is transient: its jobs keep no result to wait for")

@@ -351,7 +351,7 @@ class Headway:
 
     async def follow_policy(self) -> None:
         """Learn of the store's policy, unless that was done a moment ago."""
-        await self.in_force.follow(await self.client.store(), every=FOLLOW_EVERY)
+        await self.in_force.refresh(await self.client.store(), every=FOLLOW_EVERY)
 
     async def _prepare(self, calls: Sequence[Call[Any]]) -> list[NewJob]:
         """Make jobs of calls under the policy in force, and see that the limits their tasks declare are known."""
@@ -362,7 +362,7 @@ class Headway:
                 await declare_limits(await self.client.store(), task.name, task.limits)
                 self._declared.add(task.name)
         if any(task.terms.problem for task in tasks):
-            await self.in_force.follow(await self.client.store(), every=0)  # It may have been put right just now.
+            await self.in_force.refresh(await self.client.store(), every=0)  # It may have been put right just now.
         jobs = [call.job() for call in calls]
         if self._bounds_depth:
             await self._depth.admit(await self.client.store(), jobs, self.policy)

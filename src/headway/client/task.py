@@ -311,7 +311,7 @@ class _JobTemplate:
 
     @classmethod
     def of(cls, task: Task[Any, Any, Any], call: CallOptions) -> _JobTemplate:
-        options, policy, settled = task.options, task.app.policy, task.app.in_force.settled
+        options, policy, settled = task.options, task.app.policy, task.app.in_force.fixed
         said = task_rule(policy, task.name)  # Over the decorator, under the call.
         lane_name = call.priority or said.priority or options.priority or policy.default_lane
         rung = _first(call.duration, said.duration, options.duration)

@@ -1,4 +1,4 @@
-"""The policy in force, as this process knows it: the store's, once it has one."""
+"""The current policy of a store, cached in this process."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from headway.stores.base import Store
 
 log = logging.getLogger("headway.policy")
 
-LOOK_EVERY = 1.25  # Seconds between looks at the store,
-LOOK_SELDOM = 30.0  # and of those whom it tells.
+LOOK_EVERY = 1.25  # Seconds between reads of the store.
+LOOK_SELDOM = 30.0  # Seconds between reads where the store notifies the process of changes.
 
 
 class CurrentPolicy:
-    """Holds the policy and follows the store's. ``settled``: there is no other that it could be replaced by."""
+    """Caches the current policy of a store. A ``fixed`` one is never replaced."""
 
-    def __init__(self, policy: Policy = BUILT_IN, *, settled: bool = False) -> None:
+    def __init__(self, policy: Policy = BUILT_IN, *, fixed: bool = False) -> None:
         self.policy = policy
         self.version = 0
-        self.settled = settled
+        self.fixed = fixed
         self._looked = -math.inf
         self._unreadable = 0
 
@@ -34,10 +34,10 @@ class CurrentPolicy:
         """Return whether the store was asked so lately."""
         return time.monotonic() - self._looked < seconds
 
-    async def follow(self, store: Store, *, every: float = LOOK_EVERY) -> bool:
-        """Look at the store unless that was done a moment ago. Gives whether the policy has changed.
+    async def refresh(self, store: Store, *, every: float = LOOK_EVERY) -> bool:
+        """Read the store unless this was done within ``every`` seconds. Return whether the policy has changed.
 
-        One that cannot be read changes nothing: the last that could stays in force here.
+        A policy that cannot be read changes nothing: the process keeps the version before.
         """
         if self.looked_within(every):
             return False
@@ -55,8 +55,8 @@ class CurrentPolicy:
         self._put(current.version, current.policy)
         return True
 
-    def adopt(self, version: int, data: dict[str, Any]) -> None:
-        """Go by a policy that somebody has sent. One that cannot be read changes nothing."""
+    def set(self, version: int, data: dict[str, Any]) -> None:
+        """Use a policy that the server or parent sent. A policy that cannot be read changes nothing."""
         if version in (self.version, self._unreadable):
             return
         try:

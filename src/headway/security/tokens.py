@@ -279,7 +279,7 @@ class Tokens:
         """Return whether the store was asked a moment ago, so that there is nothing to wait for."""
         return time.monotonic() - self._tried < self.every
 
-    async def follow(self) -> None:
+    async def refresh(self) -> None:
         """Look at the store, unless that was done a moment ago. Raises ``StoreError`` if it was never seen.
 
         While it does not answer, what was seen last counts for a while.
@@ -301,7 +301,7 @@ class Tokens:
         asked = self._tried
         while self._tried == asked:
             await asyncio.sleep(max(0.0, asked + self.every - time.monotonic()))
-            await self.follow()
+            await self.refresh()
 
     def check(self, presented: str) -> TokenGrant | None:
         """Return what a token allows, or None, be it unknown, wrong, expired or revoked: it takes the same steps.

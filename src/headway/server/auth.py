@@ -173,7 +173,7 @@ async def authenticate(scope: AsgiScope, door: AuthState) -> Principal:
     A failure is told only after one more look at the store, be the token unknown or wrong.
     """
     tokens, limiter = door.tokens, door.limiter
-    await tokens.follow()
+    await tokens.refresh()
     query = _query(scope)
     if _has_token(query):
         raise Problem(

@@ -153,9 +153,9 @@ class Guard:
         if not self._tokens.fresh() and not path.endswith(HEALTH):
             with contextlib.suppress(StoreError, TimeoutError):  # A route that must know who asks refuses by itself.
                 if path.endswith(READY):
-                    await within(READY_SECONDS, self._tokens.follow())
+                    await within(READY_SECONDS, self._tokens.refresh())
                 else:
-                    await self._tokens.follow()
+                    await self._tokens.refresh()
         guarded = _GuardedResponse(send, self._relaxed.get(path, self._added))
         try:
             body = self._admit(scope, path)

@@ -85,7 +85,7 @@ async def _keep(service: Service) -> None:
 
     async def follow() -> None:
         """Learn of the policy, also while polls wait; should whoever applied it have died, put its rules in force."""
-        if await in_force.follow(store, every=0):
+        if await in_force.refresh(store, every=0):
             await write_rules(store, in_force.policy)
 
     async def look() -> float | None:

@@ -85,7 +85,7 @@ class Testbed:
             raise ConfigError("this test bed is in use already")
         self._before, self.app.client = self.app.client, self._client
         # The bed's own store has no policy until a test applies one, so what the app knows now is what holds.
-        self._in_force, self.app.in_force = self.app.in_force, CurrentPolicy(self.app.policy, settled=True)
+        self._in_force, self.app.in_force = self.app.in_force, CurrentPolicy(self.app.policy, fixed=True)
         return self
 
     def __exit__(

@@ -167,7 +167,7 @@ class Parent:
                 backend = self._make_post(up)
                 await backend.open()
                 self._backend = backend
-                await backend.follow()
+                await backend.refresh_policy()
                 self._told_version = self.in_force.version
                 if up.worker_http is not None:
                     self._probes = ProbeServer(
@@ -201,7 +201,7 @@ class Parent:
             store = self._open_store(up.store, up.namespace, transient=up.transient_store)
             return StoreBackend(store, self.in_force, recorder=self.recorder)
         if up.policy is not None:
-            self.in_force.adopt(up.policy_version, up.policy)
+            self.in_force.set(up.policy_version, up.policy)
         return HttpBackend(up.server, up.token, self.in_force, mark=PAYLOAD_VERSION)
 
     def _start_chores(self, up: RunnerReady, store: Store, outage: Outage) -> None:
@@ -225,7 +225,7 @@ class Parent:
 
     async def _follow_policy(self, backend: Backend) -> None:
         """Look for all the runners, and tell them."""
-        await backend.follow()
+        await backend.refresh_policy()
         if self._told_version != self.in_force.version:
             self._told_version = self.in_force.version
             for runner in self._runners:

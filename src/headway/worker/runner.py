@@ -241,7 +241,7 @@ class Runner:
     async def _follow_policy(self) -> None:
         if self._has_parent and self._governed_version == self._followed:
             return
-        await self._backend.follow()
+        await self._backend.refresh_policy()
         if self._followed != self._backend.in_force.version:
             self._reserve()
             if self._claimer is not None:

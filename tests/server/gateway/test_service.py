@@ -78,7 +78,7 @@ def policy() -> Policy:
 
 @pytest.fixture
 async def gateway(store: Store, policy: Policy) -> AsyncIterator[WorkerGateway]:
-    gateway = WorkerGateway(store, CurrentPolicy(policy, settled=True))
+    gateway = WorkerGateway(store, CurrentPolicy(policy, fixed=True))
     yield gateway
     await gateway.close()
 
@@ -98,7 +98,7 @@ def sit(gateway: WorkerGateway) -> Sit:
 async def other_desk(store: Store, open_namespace: OpenStore, policy: Policy) -> AsyncIterator[WorkerGateway]:
     """The desk of another server process; of a memory store there is only one."""
     shared = await open_namespace("default") if store.abilities.shared else store
-    gateway = WorkerGateway(shared, CurrentPolicy(policy, settled=True))
+    gateway = WorkerGateway(shared, CurrentPolicy(policy, fixed=True))
     yield gateway
     await gateway.close()
 
@@ -404,7 +404,7 @@ class Deaf(MemoryStore):
 async def test_a_reply_that_the_store_lost_is_given_by_the_next_poll(clock: ManualClock, claim_id: str | None) -> None:
     # W10, H6: whether or not the worker can tell that its poll is a repeat.
     store = Deaf(clock=clock)
-    gateway = WorkerGateway(store, CurrentPolicy(NO_RESERVE, settled=True))
+    gateway = WorkerGateway(store, CurrentPolicy(NO_RESERVE, fixed=True))
     ids = await submit(store, a_job(), a_job())
     worker = Worker(gateway, await gateway.register(NewWorker(slots=2)), None)
     store.lose = True

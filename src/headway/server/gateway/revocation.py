@@ -27,7 +27,7 @@ class RevocationEnforcer:
         known = self._gateway.registry.token_of
         if not known:
             return None
-        await self._tokens.follow()
+        await self._tokens.refresh()
         for worker_id, token_id in list(known.items()):
             if worker_id not in self._ended and not self._tokens.allows(token_id):
                 released = await self._gateway.dismiss(worker_id, "token_ended")

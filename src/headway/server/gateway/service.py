@@ -123,7 +123,7 @@ class WorkerGateway:
             raise TooMany(f"this token has {most:,} workers (token_workers); let some of them leave first")
 
     async def _register(self, new: NewWorker, token_id: str | None, bound: tuple[str, ...] | None) -> Registration:
-        await self.in_force.follow(self.store)
+        await self.in_force.refresh(self.store)
         now_at = (await self.store.exchange(Exchange(None))).now_at
         registration = Registration(
             worker_id=str(uuid4()),
@@ -210,7 +210,7 @@ class WorkerGateway:
         unharmed, unless the poll can be repeated. Raises ``WorkerUnknown`` for one that is dead, ``TooMany``.
         """
         session = await self._session(worker_id, token_id)
-        await self.in_force.follow(self.store)
+        await self.in_force.refresh(self.store)
         if len(session.polls) >= POLLS_MAX:
             raise TooMany(f"{len(session.polls)} polls of this worker are under way")
         with session.polling(claims=ask.free > 0, takes_over=ask.takes_over, waits=ask.wait > 0) as poll:
@@ -277,7 +277,7 @@ class WorkerGateway:
         ``number`` grows with each heartbeat: one that was overtaken renews nothing. Raises ``WorkerUnknown``.
         """
         session = await self._session(worker_id, token_id)
-        await self.in_force.follow(self.store)
+        await self.in_force.refresh(self.store)
         policy = self.in_force.policy
         if number is not None and not await self.registry.is_latest(worker_id, number):
             await session.look(within=LOOK_EVERY)

@@ -65,7 +65,7 @@ async def put_policy(
     now_at = (await service.pictures.fresh()).now_at
     kept = audited(store, caller_of(request).who)
     applied = await apply_policy(kept, read, now_at=now_at, note=note or "over HTTP")
-    await service.app.in_force.follow(store, every=0)
+    await service.app.in_force.refresh(store, every=0)
     return reply(_values(applied) | {"warnings": warnings})
 
 

@@ -134,7 +134,7 @@ class Backend(Protocol):
         """Ask for something small, to see whether the store answers. Raises ``StoreError``."""
         ...
 
-    async def follow(self) -> None:
+    async def refresh_policy(self) -> None:
         """Look whether another policy is in force now."""
         ...
 
@@ -193,7 +193,7 @@ class StoreBackend:
         store = self._store
         if self._file is not None:  # One that is new comes into force first.
             await apply_file(store, *self._file, now_at=(await store.snapshot()).now_at)
-        await self.in_force.follow(store, every=0)
+        await self.in_force.refresh(store, every=0)
         policy = self.in_force.policy
         worker = replace(worker, reserved=reserved_slots(policy, worker.slots, reserved))
         beat = Heartbeat(worker, int(pace.dead_after * 1_000), int(pace.confirm * 1_000), register=True)
@@ -227,8 +227,8 @@ class StoreBackend:
     async def check(self) -> None:
         await self._store.snapshot()
 
-    async def follow(self) -> None:
-        if await self.in_force.follow(self._store, every=0):
+    async def refresh_policy(self) -> None:
+        if await self.in_force.refresh(self._store, every=0):
             await write_rules(self._store, self.in_force.policy)  # Should whoever applied it have died in between.
 
     def told(self, version: int, policy: dict[str, Any]) -> None: ...

@@ -108,7 +108,7 @@ class HttpBackend:
         except WorkerUnknown:
             return HeartbeatReply(0, WorkerState.DEAD, [job_id for job_id, _ in beat.held])
         if heard.policy is not None:
-            self.in_force.adopt(heard.policy_version, heard.policy)
+            self.in_force.set(heard.policy_version, heard.policy)
         lost = set(heard.lost)
         grants = [RunBudget(job_id, "", round(seconds * 1_000)) for job_id, seconds in heard.budgets.items()]
         return HeartbeatReply(0, heard.state, heard.lost, [job for job in heard.cancel if job not in lost], grants)
@@ -116,10 +116,10 @@ class HttpBackend:
     async def check(self) -> None:
         await self._caller.get("/readyz")
 
-    async def follow(self) -> None: ...  # It comes with the answers to heartbeats.
+    async def refresh_policy(self) -> None: ...  # It comes with the answers to heartbeats.
 
     def told(self, version: int, policy: dict[str, Any]) -> None:
-        self.in_force.adopt(version, policy)
+        self.in_force.set(version, policy)
 
     async def learn(self, *, idle: bool) -> bool:
         return False  # The server is told with each result.
@@ -168,7 +168,7 @@ class HttpBackend:
                 )
             )
         if answer.policy is not None:
-            self.in_force.adopt(answer.policy_version, answer.policy)
+            self.in_force.set(answer.policy_version, answer.policy)
         return answer
 
     async def _ask(self, worker_id: str, verb: str, said: Any) -> None:
