@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 OPENING = re.compile(r"\s*(Give|Tell|Say|Hear)s?\b")
 BANNED = re.compile(
-    r"\b((?i:whoever|somebody|nobody|those\s+who|so\s+many|so\s+long|hangs\s+on)|is\s+none|of\s+its(?=[.,;:!?)]|\s*$))\b"
+    r"\b((?i:whoever|somebody|nobody|those\s+who|so\s+many|so\s+long|hangs\s+on)|(?<!there\s)is\s+none|of\s+its(?=[.,;:!?)]|\s*$))\b"
 )
 
 

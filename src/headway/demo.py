@@ -46,7 +46,7 @@ def cpu(seconds: float = 1) -> int:
 
 @app.task(name="demo.progress", context=True)
 async def progress(context: Context, steps: int = 10, seconds: float = 1) -> int:
-    """Take so many steps in so many seconds, and say after each how far it has come."""
+    """Take this many steps in this many seconds, and report progress after each."""
     for step in range(1, steps + 1):
         await asyncio.sleep(seconds / steps)
         context.progress(step / steps, f"step {step} of {steps}")

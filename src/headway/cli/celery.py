@@ -106,7 +106,7 @@ def check(app: Annotated[str, Parameter(name="APP", help="The Celery app, as `ce
     report = balancer.reconcile()
     print(f"drift {report.drift}, dropped {report.dropped}, adopted {report.adopted}")
     for queue in report.stranded:
-        print(f"nobody reads {render.clean(queue)}, where tasks wait")
+        print(f"no worker reads {render.clean(queue)}, where tasks wait")
     balancer.ledger.close()
     return 1 if any(report) else 0
 

@@ -1,6 +1,6 @@
 """The live view of ``headway up``: log lines scroll, and below them stands how things are.
 
-It runs in a thread of its own. A terminal that is stopped (Ctrl-S) blocks whoever writes to it, and that must
+It runs in a thread of its own. A terminal that is stopped (Ctrl-S) blocks the thread that writes to it, and that must
 never be the loop that renews leases.
 """
 
@@ -36,7 +36,7 @@ from headway.worker.control import RunnerReady
 
 REFRESH = 0.25  # Seconds between two pictures.
 KEPT = 2_000  # Lines that wait for the next picture; older ones are counted and dropped.
-PRINTED = 40  # Lines printed between two pictures at most, since nobody reads faster.
+PRINTED = 40  # Lines printed between two pictures at most, since no operator reads faster.
 
 
 class LiveView:
@@ -120,7 +120,7 @@ class LiveView:
     # ------------------------------------------------------------------ the two threads
 
     def _read(self, descriptor: int) -> None:
-        """Woken by a line; ends when nobody holds the other end of the pipe."""
+        """Woken by a line; ends when no process holds the other end of the pipe."""
         with os.fdopen(descriptor, encoding="utf-8", errors="backslashreplace") as lines:
             for line in lines:
                 self.write(line.rstrip("\n"))

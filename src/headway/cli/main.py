@@ -177,7 +177,7 @@ def main(words: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # Whoever read our output has heard enough; the interpreter must not stumble over it again at its end.
+        # The reader of our output has closed it. The interpreter must not fail over it again at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     return code if isinstance(code, int) else 0

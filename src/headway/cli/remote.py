@@ -166,7 +166,7 @@ class RemoteStore:
 
 
 class _NoSubscription:
-    """An ear that hears nothing: whoever watches looks each second anyway."""
+    """A subscription that reports nothing: watchers look each second anyway."""
 
     async def wait(self, timeout: float) -> Sequence[JobId] | None:
         await asyncio.sleep(timeout)

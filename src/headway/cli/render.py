@@ -66,7 +66,7 @@ def _escape(letter: str) -> str:
 
 
 def cut(text: str, most: int) -> str:
-    """Shorten text to so many characters."""
+    """Shorten text to this many characters."""
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 

@@ -140,7 +140,7 @@ async def _serve_here(serving: ServeConfig, listener: socket.socket) -> int:
 
 
 async def _supervise(serving: ServeConfig, count: int) -> int:
-    """Keep so many processes serving; ends when told to, after them."""
+    """Keep this many processes serving. Stops when told to, after they have stopped."""
     from headway.runtime.signals import Signals
 
     signals = Signals()

@@ -120,7 +120,7 @@ class TargetOptions(StoreOptions):
 
 
 PART_LEAST = 4  # Characters of an id that a command looks for.
-PART_SURE = 8  # So many random characters fit two of the newest jobs by chance once in a million times.
+PART_SURE = 8  # Characters; this many random ones fit two of the newest jobs once in a million times.
 WHOLE = 36  # Characters of an id.
 COMPARED = 5_000  # The newest jobs, which a part of an id is compared with.
 PAGE = 500

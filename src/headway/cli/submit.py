@@ -34,13 +34,13 @@ class CallFlags:
 
     priority: Annotated[str | None, Parameter(help="The lane: high, medium or low.", metavar="LANE")] = None
     delay: Annotated[
-        float | None, Parameter(help="Run no earlier than so many seconds from now.", metavar="SECONDS")
+        float | None, Parameter(help="Run no earlier than this many seconds from now.", metavar="SECONDS")
     ] = None
     run_after: Annotated[
         str | None, Parameter(help="Run no earlier than this moment: 2030-01-31T08:00:00Z.", metavar="ISO")
     ] = None
     expires: Annotated[
-        float | None, Parameter(help="Cancel the job if it has not begun in so many seconds.", metavar="SECONDS")
+        float | None, Parameter(help="Cancel the job if it has not started after this many seconds.", metavar="SECONDS")
     ] = None
     idempotency_key: Annotated[
         str | None, Parameter(help="A second submit with this key gives the same job.", metavar="KEY")

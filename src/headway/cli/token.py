@@ -67,7 +67,7 @@ def create(
 ) -> int:
     """Make a token and print it, this once: the store keeps only its digest.
 
-    As soon as one exists, the service lets nobody in without. `admin` includes
+    As soon as one exists, the service refuses requests without. `admin` includes
     all other scopes. A worker needs `worker`; with `--tasks` it is bound to
     these tasks and may publish them, without it publishes nothing.
     """

@@ -105,7 +105,7 @@ def up(
 
 
 class EmbeddedServer:
-    """The HTTP interface of ``headway up``, on the loop of the worker's parent: it runs nobody's code but ours."""
+    """The HTTP interface of ``headway up``, on the loop of the worker's parent: it runs no code of tasks."""
 
     def __init__(self, http: HttpFlags) -> None:
         from headway.server.uvicorn_server import address_of, bind
@@ -160,7 +160,7 @@ class EmbeddedServer:
 
 
 async def _with_door(working: Coroutine[Any, Any, int], door: EmbeddedServer | None) -> int:
-    """Work until told to stop; then let go of those who still listen. Without its interface nothing goes on."""
+    """Run until told to stop; then close the connections that still listen. Without its interface nothing goes on."""
     if door is None:
         return await working
     work = asyncio.create_task(working)

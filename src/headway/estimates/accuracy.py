@@ -24,7 +24,7 @@ PATIENCE = 10.0  # How many times p90, and an hour: then an estimate counts as m
 
 
 class PendingEstimate(NamedTuple):
-    """What somebody was told of a job, and when by the store's clock."""
+    """An estimate that a client was given, and when by the store's clock."""
 
     lane: str
     p50: float
@@ -43,12 +43,12 @@ class EstimateAccuracy:
         self._sampled = 0.0
 
     def give(self, job_id: JobId, lane: str, estimate: Estimate, now_at: int) -> None:
-        """Somebody is told this. The first estimate of a job is kept, if it is one that is sampled."""
+        """Note an estimate that a client is given. The first one of a job is kept, if that job is sampled."""
         self._given[estimate.basis, lane] += 1
         self._sample(job_id, lane, estimate, now_at)
 
     def give_many(self, job_ids: Sequence[JobId], lane: str, estimates: Sequence[Estimate], now_at: int) -> None:
-        """Somebody is told all this at once; any of it may be the one that is kept."""
+        """Note estimates that a client is given at once. Any of them may be kept."""
         for basis, count in Counter(estimate.basis for estimate in estimates).items():
             self._given[basis, lane] += count
         at = randrange(len(job_ids))

@@ -37,12 +37,12 @@ class TaskCosts:
         return self._known_us.get(task, SECOND_US) / SECOND_US
 
     def ended(self, runs: Sequence[tuple[Lease, float]]) -> None:
-        """Jobs have run for so many seconds."""
+        """Note for how many seconds jobs have run."""
         self.note((lease.task, lease.tenant, seconds) for lease, seconds in runs)
         self._lessons.note(runs)
 
     def note(self, runs: Iterable[tuple[str, str | None, float]]) -> None:
-        """Jobs of a task, of a tenant perhaps, have run for so many seconds."""
+        """Note for how many seconds jobs of a task, and perhaps of a tenant, have run."""
         tasks = self._tasks
         for task, tenant, seconds in runs:
             self.noted = True

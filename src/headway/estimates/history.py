@@ -18,7 +18,7 @@ LEARNED = "learned"  # The kind of these documents; their names are lanes.
 TELL_EVERY = 30.0  # Seconds between publications of one process,
 TELL_FIRST = 5.0  # and while little is known yet: fewer jobs of a lane than this.
 LITTLE = 200.0
-LOOK_EVERY = 10.0  # Seconds between looks of those who estimate.
+LOOK_EVERY = 10.0  # Seconds between reads by processes that estimate.
 TASK_JOBS = 500.0  # Jobs that the sketch of a task stands for at most,
 LANE_JOBS = 2_000.0  # and the mix of a lane.
 TASKS_MAX, TENANTS_MAX = 200, 100  # Those that come most often are kept.
@@ -26,7 +26,7 @@ HOUR_MS = 3_600_000.0  # What came longer ago than this counts for little.
 WINDOW_MS = 60_000  # Jobs of a tenant that come in windows of this length next to each other came together.
 SECOND_MS = 1_000
 STEADY = 0.5  # The part of windows in which a steady tenant brings something;
-BURST = 10.0  # others bring bursts, if they bring so many at a time.
+BURST = 10.0  # others bring bursts, if they bring this many at a time.
 NOTED_MAX = 10_000  # Tenants noted between two publications.
 TRIES = 5
 
@@ -100,7 +100,7 @@ class ArrivalWindow(msgspec.Struct):
 
 
 class LaneHistory(msgspec.Struct, omit_defaults=True):
-    """All that is known of a lane. ``since_at``: when somebody began to look."""
+    """All that is known of a lane. ``since_at``: when the first process began to look."""
 
     tasks: dict[str, TaskHistory] = msgspec.field(default_factory=dict)
     tenants: dict[str, TenantHistory] = msgspec.field(default_factory=dict)
@@ -123,7 +123,7 @@ class DurationHistory:
         self._patience = TELL_FIRST
 
     def note(self, runs: Iterable[tuple[Lease, float]]) -> None:
-        """Jobs have run for so many seconds."""
+        """Note for how many seconds jobs have run."""
         same: tuple[str, str, str | None] | None = None
         lengths: dict[int, int] = {}
         came: ArrivalWindow | None = None
@@ -233,7 +233,7 @@ def _learned(lanes: Mapping[str, LaneHistory], now_at: int) -> ModelData:
 
 
 class HistoryReader:
-    """What was learned, as one process knows it: read at most once in a while, however often somebody asks."""
+    """What was learned, as one process knows it: read at most once in a while, however often callers ask."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic

@@ -22,7 +22,7 @@ IDLE = 5.0  # and otherwise: sessions may begin without a ladder too.
 class Preemptor:
     """Decides for all workers, whether any has a slot free or none. No leader: to amend twice changes nothing.
 
-    ``sessions``: whether there may be any. Those of others are seen to by whoever runs them.
+    ``sessions``: whether there may be any. Another process's sessions are that process's own concern.
     """
 
     def __init__(self, store: Store, in_force: CurrentPolicy, *, sessions: bool = True) -> None:

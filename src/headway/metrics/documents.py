@@ -1,4 +1,4 @@
-"""The documents in which processes keep what they have counted, summed by whoever asks.
+"""The documents in which processes keep what they have counted. Readers sum them.
 
 Every process has one of its own with all it has counted so far, so writing it twice changes nothing. When the process
 leaves, or has written nothing for long, its document is folded into a retired one: counters never fall.
@@ -121,7 +121,7 @@ async def compact(store: Store, names: Sequence[str]) -> None:
                 retired.folded = {known: at for known, at in retired.folded.items() if known in documents}
                 retired.folded[name] = mine.version
                 if await store.write(METRICS, RETIRED, encode(retired), if_version=version) is None:
-                    continue  # Somebody else folds: look again.
+                    continue  # Another process folds: look again.
             await store.write(METRICS, name, None, if_version=mine.version)
             break
 

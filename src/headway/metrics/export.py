@@ -1,7 +1,7 @@
 """The numbers that Headway shows to a monitoring system: the whole store's, the same from whichever process is asked.
 
 What a store counts is read from it at that moment; what only processes know is summed from their tallies. So several
-servers and workers may be asked at once: whoever gathers their answers takes one of them (``max``), never the sum.
+servers and workers may be asked at once: a collector of their answers takes one of them (``max``), never the sum.
 """
 
 from __future__ import annotations

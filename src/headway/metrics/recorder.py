@@ -127,7 +127,7 @@ class MetricsRecorder:
         _instant(self._starts, time.monotonic() - claimed)
 
     def note(self, runs: Iterable[tuple[Lease, float]]) -> None:
-        """Jobs have run for so many seconds. They count once it is known what the store says to their reports."""
+        """Note for how many seconds jobs have run. They count once the store has answered their reports."""
         noted = self.noted
         for run in runs:
             noted[run[0].job_id] = run
@@ -183,7 +183,7 @@ class MetricsRecorder:
                 self.ended(lease, by_id[job_id], seconds)
 
     def ended(self, lease: Lease, report: Report, seconds: float) -> None:
-        """A job has run for so long, and the store has taken its report.
+        """Count a job whose report the store has taken.
 
         A server says so, and ``claimed``, on behalf of the workers that come to it.
         """
@@ -216,11 +216,11 @@ class MetricsRecorder:
         row[1] += run_ms
 
     def exchanged(self, seconds: float, jobs: int) -> None:
-        """A round trip has brought so many jobs."""
+        """Count the jobs that one round trip has brought."""
         _instant(self._exchanges["jobs" if jobs else "none"], seconds)
 
     def idle(self, slots: int, now: float | None = None) -> None:
-        """From now on so many reserved slots are idle while jobs wait that may not have them."""
+        """Note how many reserved slots are idle from now on while jobs wait that may not have them."""
         if slots or self._idle_slots:
             now = time.monotonic() if now is None else now
             if self._idle_slots:
@@ -228,7 +228,7 @@ class MetricsRecorder:
             self._idle_slots, self._idle_since = slots, now
 
     def foreseen(self, basis: str, lane: str, by: int) -> None:
-        """So many estimates were given."""
+        """Count estimates that were given."""
         self._count(ESTIMATES_GIVEN, f"{basis}|{lane}", by)
 
     def scored(self, lane: str, *, within_p50: bool, within_p90: bool, error: float | None) -> None:
@@ -323,7 +323,7 @@ class MetricsRecorder:
             await compact(store, [self._document])
 
     def _forget_lost(self) -> None:
-        """Jobs whose lease was lost are reported by nobody: what has been noted for two publications goes."""
+        """Forget what was noted two publications ago: no worker reports jobs whose lease was lost."""
         for job_id in self._overdue:
             self.noted.pop(job_id, None)
         self._overdue = list(self.noted)
@@ -333,7 +333,7 @@ class MetricsRecorder:
         return self._name if not self._life else f"{self._name}.{self._life}"
 
     async def _catch_up(self, store: Store) -> None:
-        """The document is not as we left it: a reply of ours was lost, or somebody took us for gone and folded it."""
+        """The document is not as we left it: a reply was lost, or another process took us for gone and folded it."""
         found = await store.read(METRICS, self._document)
         if found and not read_document(found[0].body).closed:
             self._version, self._published = found[0].version, found[0].body

@@ -1,7 +1,7 @@
 """Traces by OpenTelemetry's messaging conventions, in processes that trace; no cost in those that do not.
 
 A job carries the W3C ``traceparent`` of the span that sent it in its trace id; to people and in logs that is its 32
-digits. Headway never imports OpenTelemetry by itself: whoever wants traces has set up a provider before.
+digits. Headway never imports OpenTelemetry by itself: an app that wants traces has set up a provider before.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer
 
 _TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
-_LOOK_EVERY = 1.0  # Seconds between looks whether somebody has set up a provider.
+_LOOK_EVERY = 1.0  # Seconds between looks whether the app has set up a provider.
 _ARGUMENTS_MAX = 2_000  # Letters of arguments on a span, where those are wanted.
 
 _looked = 0.0
@@ -31,7 +31,7 @@ _provider: object = None
 
 
 def parse_traceparent(text: str | None) -> tuple[int, int, int] | None:
-    """Read a traceparent: trace id, span id and flags. None if it is none, as the standard wants it ignored then."""
+    """Read a traceparent: trace id, span id and flags. None if it is malformed: the standard wants it ignored."""
     found = _TRACEPARENT.fullmatch(text) if text and len(text) >= 55 else None
     if found is None or (found[4] and text and text.startswith("00")):
         return None
@@ -90,7 +90,7 @@ def forget() -> None:
 class SubmitSpan:
     """A submit: inside, ``jobs`` carry the context of its span, if this process traces.
 
-    One span for all of them. A trace id that somebody chose for a job stays its own.
+    One span for all of them. A trace id that a client chose for a job stays its own.
     """
 
     def __init__(self, jobs: Sequence[NewJob]) -> None:
@@ -201,7 +201,7 @@ def around_runs(
             attributes["headway.arguments"] = json.dumps(arguments(run), default=str)[:_ARGUMENTS_MAX]
         with tracer.start_as_current_span(
             f"process {run.task}",
-            context=_context_of(run.traceparent) or Context(),  # Never of whoever happened to start the worker.
+            context=_context_of(run.traceparent) or Context(),  # Never that of the process that started the worker.
             kind=SpanKind.CONSUMER,
             attributes=attributes,
             record_exception=False,
@@ -234,7 +234,7 @@ def _context_of(carried: str | None) -> Context | None:
 
 
 def _mark_failed(span: Span, error: BaseException) -> None:
-    """Set an error's status. Its message may hold what nobody should read: it stays with the job."""
+    """Set an error's status. Its message may hold secrets, so it stays with the job."""
     from opentelemetry.trace import Status, StatusCode
 
     kind = type(error)

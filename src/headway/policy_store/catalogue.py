@@ -103,6 +103,6 @@ async def read_crons(store: Store) -> list[tuple[CronDocument, int]]:
 
 
 async def mark_ticked(store: Store, cron: CronDocument, version: int, ticked_at: int) -> bool:
-    """Note that a cron's ticks up to a moment were dealt with. False if somebody else was faster."""
+    """Note that a cron's ticks up to a moment were dealt with. False if another process was faster."""
     body = _encode(msgspec.structs.replace(cron, ticked_at=ticked_at))
     return await store.write(CRONS, cron.task, body, if_version=version) is not None

@@ -57,7 +57,7 @@ async def _read(store: Store, name: str) -> tuple[EnforcedRules, int]:
 
 
 async def _write(store: Store, name: str, change: Callable[[EnforcedRules], EnforcedRules]) -> EnforcedRules:
-    """Write one part, unless it says so already; again if somebody else was faster."""
+    """Write one part, unless it says so already; again if another process was faster."""
     while True:
         old, version = await _read(store, name)
         new = change(old)

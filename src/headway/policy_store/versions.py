@@ -20,7 +20,7 @@ from headway.policy_store.rule_documents import write_rules
 from headway.stores.base import POLICIES, Store
 
 CURRENT = "current"
-TRIES = 20  # Appliers that meet take turns; nobody meets so many.
+TRIES = 20  # Attempts; processes that apply at once take turns, and this many never do.
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,7 @@ async def roll_back(store: Store, *, to: int | None = None, now_at: int) -> Poli
 
 
 def check_kept(name: str, body: bytes) -> None:
-    """Refuse a document of this kind that nobody could read. Raises ``PolicyError``."""
+    """Refuse a document of this kind that no process could read. Raises ``PolicyError``."""
     if name != CURRENT:
         applied = _applied(body)
         if name != _name(applied.version):
@@ -197,7 +197,7 @@ async def _point(store: Store, version: int) -> None:
 
 
 async def _settle(store: Store) -> None:
-    """Let the store follow the current policy. Whoever applied one looks again, so that the last one governs."""
+    """Let the store follow the current policy. A process that applied one looks again, so that the last one governs."""
     for _ in range(TRIES):
         current = await read_current(store)
         if current is None:

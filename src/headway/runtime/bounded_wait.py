@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 async def within(seconds: float, call: Coroutine[Any, Any, T]) -> T:
-    """Return what a call returns, or raise ``TimeoutError`` after so many seconds.
+    """Return what a call returns, or raise ``TimeoutError`` after this many seconds.
 
     ``asyncio.timeout`` waits until the cancelled call has ended, and a driver may take its time for that. Here the call
     is cancelled and left to itself.

@@ -1,6 +1,6 @@
 """Named points at which tests make a process die or stumble: ``HEADWAY_FAILPOINT=exchange.after:kill:3:once``.
 
-The third part says at which passage. The fourth names a file that the first to strike makes: whoever finds
+The third part says at which passage. The fourth names a file that the first to strike makes: a process that finds
 it there passes unharmed, so a process that is started again lives. Unset, a point costs one comparison.
 """
 

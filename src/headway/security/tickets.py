@@ -13,7 +13,7 @@ from headway.stores.base import Store
 
 TICKETS = "ticket"
 TICKET_MS = 60 * SECOND
-PRUNED_ONCE_IN = 16  # Tickets made between two looks at those that nobody used, on average.
+PRUNED_ONCE_IN = 16  # Tickets made between two looks at unused ones, on average.
 PRUNED_MAX = 1_000
 
 _WRITTEN = re.compile(r"hwt_[A-Za-z0-9_-]{43}")
@@ -25,7 +25,7 @@ class StreamTicket(msgspec.Struct, frozen=True, kw_only=True):
     token_id: str | None
     subject: str
     expires_at: int
-    used: str | None = None  # Random, so that whoever wrote it can tell that it was them.
+    used: str | None = None  # Random, so that a server can tell that it was the one that wrote it.
 
 
 _encode = msgspec.json.Encoder().encode

@@ -233,7 +233,7 @@ def id_of(presented: str) -> str:
 class Tokens:
     """The store's tokens as a process knows them. Made or revoked ones count within two seconds.
 
-    ``may_open``: whether everything is allowed as long as no token was ever made. Only for servers that nobody else
+    ``may_open``: whether everything is allowed until the first token is made. Only for servers that no other machine
     can reach.
     """
 
@@ -306,7 +306,7 @@ class Tokens:
     def check(self, presented: str) -> TokenGrant | None:
         """Return what a token allows, or None, be it unknown, wrong, expired or revoked: it takes the same steps.
 
-        Raises ``StoreUnavailable`` if the store has not answered for so long that nobody can tell.
+        Raises ``StoreUnavailable`` if the store has not answered for too long to know.
         """
         if time.monotonic() - self._looked > max(STALE_AFTER, 2 * self.every):
             raise StoreUnavailable("the store does not answer, so no token can be checked")
@@ -347,7 +347,7 @@ class Tokens:
     async def ended(self, token_id: str | None) -> None:
         """Wait until a token no longer allows anything; for None, until the server is no longer open.
 
-        Whoever holds a stream open waits for this beside it.
+        A route that holds a stream open waits for this beside it.
         """
         while self.grant(token_id) is not None if token_id is not None else self.open:
             await self.follow_anew()

@@ -15,7 +15,7 @@ class ManualClock:
         return self.now_at
 
     def advance(self, seconds: float = 0, *, ms: int = 0) -> None:
-        """Move on by so many seconds and milliseconds together. Raises ``ValueError`` if that would go back."""
+        """Advance by these seconds and milliseconds together. Raises ``ValueError`` if that would go back."""
         step_ms = round(seconds * 1_000) + ms
         if step_ms < 0:
             raise ValueError(f"a clock does not go back, and this would be {step_ms} ms")

@@ -167,7 +167,7 @@ class Testbed:
     ) -> list[Enqueued]:
         """Assert that a job of this task was enqueued with these arguments, among others; give those that match.
 
-        ``count`` asks for exactly so many; without it one is enough. Arguments left to their defaults match those.
+        ``count`` asks for exactly this many; without it one is enough. Arguments left to their defaults match those.
         """
         __tracebackhide__ = True  # pytest shows the line of the test instead.
         for name in arguments:

@@ -168,7 +168,7 @@ class _TestBackend(StoreBackend):
 
 
 class _TestJobSource(StoreJobSource):
-    """A feed that looks at the store before each plan, so that the order never hangs on the age of a snapshot.
+    """A feed that looks at the store before each plan, so that the order never depends on the age of a snapshot.
 
     It has every capability that waiting jobs ask for, but not tasks that the app does not have.
     """

@@ -118,7 +118,7 @@ class Balancer:
     def select_best_queue(self, *, reserve: int = 0) -> str:
         """Return the least loaded queue that a worker reads; ties go to the lowest number.
 
-        ``reserve`` counts so many tasks there in the same step, for tasks that are sent to it within a minute.
+        ``reserve`` counts this many tasks there in the same step, for tasks that are sent to it within a minute.
         """
         if not reserve:
             return self.ledger.choose(queues=self.rules.queues, measure=self.rules.load)
@@ -146,7 +146,7 @@ class Balancer:
         return self.ledger.by_hand(self._ours(queue_name), waiting=-count)[0]
 
     def increment_running(self, queue_name: str, count: int = 1, *, seconds: float = HAND_RUN_MS / 1_000) -> int:
-        """Count work that is not a task of Celery's, for so many seconds at most; gives what runs then."""
+        """Count work that is not a task of Celery's, for at most ``seconds``. Return what runs then."""
         return self.ledger.by_hand(self._ours(queue_name), running=count, lease_ms=int(seconds * 1_000))[1]
 
     def decrement_running(self, queue_name: str, count: int = 1) -> int:

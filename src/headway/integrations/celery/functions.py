@@ -92,7 +92,7 @@ def enqueue_bulk(tasks: Iterable[Any], *, bulk: Bulk | None = None) -> Any:
 def select_best_queue(*, reserve: int = 0) -> str:
     """Return the least loaded queue that a worker reads; ties go to the lowest number.
 
-    ``reserve`` counts so many tasks there in the same step, for tasks that are sent to it within a minute.
+    ``reserve`` counts this many tasks there in the same step, for tasks that are sent to it within a minute.
     """
     return _here().select_best_queue(reserve=reserve)
 
@@ -118,7 +118,7 @@ def decrement_pending(queue_name: str, count: int = 1) -> int:
 
 
 def increment_running(queue_name: str, count: int = 1, *, seconds: float = 3_600.0) -> int:
-    """Count work that is not a task of Celery's, for so many seconds at most."""
+    """Count work that is not a task of Celery's, for at most ``seconds``."""
     return _here().increment_running(queue_name, count, seconds=seconds)
 
 

@@ -38,7 +38,7 @@ class CountedMessage(NamedTuple):
 
 
 class TaskRun(NamedTuple):
-    """A run of a task. Queue ('' if it is not one of ours), name and user are for a task that nobody counted."""
+    """A run of a task. Queue ('' if it is not one of ours), name and user are for a task that no sender counted."""
 
     lease: str
     queue: str = ""
@@ -113,7 +113,7 @@ class Ledger:
         return _text(self._link.call("choose", self._key, measure, queues, self.prefix, _numbers(among)))
 
     def reserve(self, count: int, *, queues: int, measure: Measure, lease_ms: int) -> str:
-        """The same, and count so many tasks there by hand in the same step."""
+        """The same, and count this many tasks there by hand in the same step."""
         return _text(self._link.call("choose", self._key, measure, queues, self.prefix, "", count, lease_ms))
 
     def count(
@@ -263,7 +263,7 @@ class Ledger:
         return found
 
     def adopt(self, found: Iterable[tuple[str, str, str]]) -> int:
-        """Let tasks wait that the broker has and nobody counted: member, queue, task name."""
+        """Count tasks as waiting that the broker has and no sender counted: member, queue, task name."""
         words = [word for member, queue, name in found for word in (member, queue, _tidy(name), "")]
         return int(self._link.call("adopt", self._key, *words)) if words else 0
 

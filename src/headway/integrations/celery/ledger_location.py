@@ -26,7 +26,7 @@ class LedgerLocation(NamedTuple):
 
 
 def find_ledger(app: Celery, store: str | None = None) -> LedgerLocation:
-    """Find the ledger's server. Raises ``ConfigError`` if the broker is none and no other is named.
+    """Find the ledger's server. Raises ``ConfigError`` if the broker is no Redis and no other server is named.
 
     ``store`` is an address as Headway writes it. Otherwise Celery's ``broker_url``, ``broker_use_ssl`` and
     ``broker_transport_options`` say where, in Celery's notation, with passwords, TLS, sockets and Sentinels.

@@ -20,11 +20,11 @@ _COUNTERS = {
     "revoked": "Tasks that were revoked or expired before they began.",
     "refused": "Tasks that the broker refused.",
     "discarded": "Tasks that no worker knew.",
-    "unannounced": "Runs of tasks that nobody had counted.",
+    "unannounced": "Runs of tasks that no sender had counted.",
     "lost": "Runs that ended with a worker that died.",
     "dropped": "Tasks that were counted and not in the broker.",
     "adopted": "Tasks that were in the broker and not counted.",
-    "reset": "Times that somebody reset the counters.",
+    "reset": "Times that an operator reset the counters.",
 }
 
 

@@ -15,7 +15,7 @@ Measure = Literal["count", "work"]
 By = str | Callable[[str, Sequence[Any], Mapping[str, Any]], object]
 
 QUEUES_MAX = 1_000
-SHARDS = 5  # Who comes with many tasks gets one part in so many of the queues.
+SHARDS = 5  # Parts; a sender of many tasks gets one part in this many of the queues.
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,7 +24,7 @@ log = logging.getLogger("headway.celery")
 
 
 class BrokerScan(NamedTuple):
-    """What one look brought: members that no message is there for, with their queue; messages that nobody counted."""
+    """What one look found: members without a message, with their queue, and messages that no sender counted."""
 
     missing: Mapping[str, str]
     unknown: Mapping[str, tuple[str, str]]  # Member to queue and task name.
@@ -36,7 +36,7 @@ class ReconcileReport(NamedTuple):
     drift: int
     dropped: int
     adopted: int
-    stranded: tuple[str, ...]  # Queues where tasks wait and which nobody reads.
+    stranded: tuple[str, ...]  # Queues where tasks wait and which no worker reads.
 
 
 class BrokerScanner(Protocol):
@@ -64,7 +64,7 @@ class Reconciler:
         """Compare and repair. Raises ``StoreError``."""
         loads = self._ledger.loads(self._rules.names)
         drift = self._ledger.check()
-        if drift:  # Somebody wrote into our keys.
+        if drift:  # Another program wrote into our keys.
             log.error(LogEvent("celery.drift", corrected=drift))
             self._ledger.reset([load.queue for load in loads])
         found = self._lookout.look(loads)

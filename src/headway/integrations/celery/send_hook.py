@@ -21,7 +21,7 @@ log = logging.getLogger("headway.celery")
 
 
 class Router:
-    """Takes tasks that nobody has sent elsewhere. Stands behind the app's own routes."""
+    """Takes tasks that no route has sent elsewhere. Stands behind the app's own routes."""
 
     def __init__(self, rules: BalancerOptions) -> None:
         self._stand_in = make_queue(rules.names[0], "to_be_chosen")

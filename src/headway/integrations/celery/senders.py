@@ -31,7 +31,7 @@ class TaskSenders:
         self._places: dict[str, int | None] = {}
 
     def of(self, name: str, envelope: Envelope) -> TaskSender:
-        """A user, if one is named; else the task it was sent from, or its group; else nobody."""
+        """A user, if one is named; else the task it was sent from, or its group; else no sender."""
         if self._rules.by is not None:
             user = self._value(self._rules.by, name, envelope)
             if user is None:

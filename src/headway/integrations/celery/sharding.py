@@ -8,7 +8,7 @@ from hashlib import blake2b
 
 @lru_cache(maxsize=4_096)
 def shard_of(source: str, *, queues: int, width: int) -> tuple[int, ...]:
-    """Return the numbers of ``width`` out of so many queues, ascending.
+    """Return the numbers of ``width`` of all queues, ascending.
 
     The queues with the highest hash of source and number win, so that another number of queues moves as few users as
     can be, and a narrower shard lies inside a wider one.
@@ -20,7 +20,7 @@ def shard_of(source: str, *, queues: int, width: int) -> tuple[int, ...]:
 
 
 def queue_of(user: object, *, queues: int) -> int:
-    """Return the number of the one queue that a user hashes to; nobody has queue 0."""
+    """Return the number of the one queue that a user hashes to; no user has queue 0."""
     if user is None or user == "":
         return 0
     return shard_of(str(user), queues=queues, width=1)[0]

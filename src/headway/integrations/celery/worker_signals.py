@@ -112,10 +112,10 @@ class WorkerSignals:
             self._ledger.uncount_soon([member], "discarded")
 
     def _failed(self, sender: Any = None, task_id: str = "", exception: Any = None, **_: Any) -> None:
-        """Perhaps its process died, and nobody else says so; if it died at once, not even that it began."""
+        """Perhaps its process died, and no other signal reports that; if at once, not even its start was reported."""
         if getattr(sender, "app", None) is not self._app:
             return
         if isinstance(exception, (WorkerLostError, TimeLimitExceeded)):
-            retries = range(min(RETRIES, sender.max_retries or RETRIES) + 1)  # Nobody says which one it was.
+            retries = range(min(RETRIES, sender.max_retries or RETRIES) + 1)  # No signal says which one it was.
             self._ledger.uncount_soon([member_of(task_id, number) for number in retries], "lost")
         self.ended_oddly()

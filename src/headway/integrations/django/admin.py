@@ -27,7 +27,7 @@ _DATA = ("arguments", "result_shown", "dedupe_key")
 
 
 class _ReadOnly:
-    """Whoever may view may view; adding, changing and deleting is not for anybody."""
+    """Users with the view permission may view. No user may add, change or delete."""
 
     def has_add_permission(self, request: Any, obj: Any = None) -> bool:
         return False

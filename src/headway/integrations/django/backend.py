@@ -82,7 +82,7 @@ class HeadwayBackend(_backends.BaseTaskBackend):
         self._timeout = self.options.get("timeout", TIMEOUT)
 
     def enqueue(self, task: Any, args: Any, kwargs: Any) -> Any:
-        """Submit a job. Raises what Django Tasks raises for a task that is none and values that JSON cannot hold."""
+        """Submit a job. Raises what Django Tasks raises for an invalid task and for values that JSON cannot hold."""
         self.validate_task(task)
         result = self._result(task, "", args=args, kwargs=kwargs, enqueued_at=None)
         asked = {"queue": task.queue_name, "priority": task.priority, "backend": self.alias}

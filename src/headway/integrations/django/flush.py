@@ -47,7 +47,7 @@ def flush_jobs(alias: str) -> None:
 
 
 def let_time_pass(alias: str, ms: int) -> None:
-    """Move all that waits for a moment so many milliseconds into the past, instead of moving the clock for all."""
+    """Move all that waits for a moment this many milliseconds into the past, instead of moving the clock for all."""
     tables = table_prefix(connections[alias])
     with _transaction(alias), connections[alias].cursor() as cursor:
         namespace = _namespace(cursor, tables)

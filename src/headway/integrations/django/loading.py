@@ -51,7 +51,7 @@ def adopt_django_tasks() -> list[str]:
 
 def declared_django_tasks() -> Iterator[tuple[Any, HeadwayBackend]]:
     """Find the tasks that Django Tasks declared in modules imported so far; it keeps no list of them."""
-    if f"{FRAMEWORK}.base" not in sys.modules:  # Nobody has declared any.
+    if f"{FRAMEWORK}.base" not in sys.modules:  # No module has declared any.
         return
     from headway.integrations.django.backend import HeadwayBackend, framework
 

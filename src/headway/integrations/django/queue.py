@@ -115,7 +115,7 @@ class Queue(Headway):
         if trace is not None and call.new.trace_id is None:
             call = call._replace(task=call.task.using(trace_id=trace))
         if not call.new.persist:
-            # It is best effort: whoever has committed already is not told that it did not work, the log is.
+            # It is best effort: after the commit the caller gets no error, and the log does.
             transaction.on_commit(lambda: self._send_now(call), using=alias, robust=True)
             return None
         connection.validate_no_broken_transaction()
@@ -198,7 +198,7 @@ class Queue(Headway):
         return jobs
 
     def _make_callers_store(self) -> Store:
-        """Make the store of whoever submits and asks; in SQLite there is one for all threads."""
+        """Make the store for submits and queries. In SQLite there is one for all threads."""
         if is_sqlite():
             return with_transient(self._joined_store(), self.settings.transient_store)
         if in_transaction_of_a_test():

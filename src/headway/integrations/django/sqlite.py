@@ -92,7 +92,7 @@ class ThreadConnection:
         return self._wrapper().connection
 
     def after_commit(self, action: Callable[[], None]) -> None:
-        # In a transaction that somebody runs by hand there is no such moment: workers find the jobs when they look.
+        # A transaction that is run by hand has no such moment: workers find the jobs when they look.
         wrapper = self._wrapper()
 
         def act_if_committed() -> None:

@@ -54,7 +54,7 @@ local function known(keys, args)
   return found
 end
 
--- adopt: let tasks wait that were found in the broker and that nobody had counted.
+-- adopt: let tasks wait that were found in the broker and that no sender had counted.
 -- args     of each: member, queue, name, user
 -- returns  how many did not wait before
 local function adopt(keys, args)

@@ -93,7 +93,7 @@ end
 --          name, user, its queue if that is fixed ('' to choose; counts made by hand there are used up first), numbers
 --          of the queues to choose among ('' for all)
 -- returns  the queue of each
--- holds    nobody counts between a choice and its count
+-- holds    no other sender counts between a choice and its count
 local function count(keys, args)
   begin(keys)
   local to, chosen = givers(args), {}

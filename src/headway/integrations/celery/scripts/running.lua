@@ -39,7 +39,7 @@ local function finish(lease, learned, again)
   return true
 end
 
--- A task ran and has ended, and nobody said so in between. Gives whether it is one of ours.
+-- A task ran and has ended, and no worker reported it in between. Returns whether it is one of ours.
 local function ran(lease, queue, name, learned, again)
   local member, node = match(lease, '^(.-)@(.*)$')
   if call('HEXISTS', P .. ':lease:' .. node, member) == 1 then return finish(lease, learned, again) end
