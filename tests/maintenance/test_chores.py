@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from datetime import UTC, datetime
 
 import msgspec
 import pytest
 
+from headway.core.job import ClassKey
 from headway.core.snapshot import Snapshot
 from headway.maintenance.clock_jumps import ClockJumpDetector
 from headway.maintenance.cron import CronSubmitter
 from headway.maintenance.pruner import Pruner
 from headway.maintenance.reaper import Reaper
+from headway.maintenance.standard import standard_chores
 from headway.maintenance.wait_sampling import WaitSampler
+from headway.metrics.recorder import MetricsRecorder
 from headway.policy_store.catalogue import CronDocument, publish_crons, read_crons
 from headway.policy_store.current import CurrentPolicy
 from headway.stores.base import JobQuery, Store
@@ -220,3 +224,38 @@ async def test_a_reaper_reads_the_stores_clock_seldom_while_nothing_is_overdue()
         await reaper()
         mine += 5
     assert store.looked == 2
+
+
+async def test_a_server_without_workers_leaves_sampling_and_preemption_to_others() -> None:
+    class SampledStore(MemoryStore):
+        samples = 0
+
+        async def record_wait_reasons(self, reasons: Mapping[ClassKey, str]) -> None:
+            self.samples += 1
+
+    store, serving = SampledStore(clock=ManualClock()), [False]
+    await store.submit([a_job(needs=("gpu",))])
+    chores = standard_chores(
+        store,
+        CurrentPolicy(),
+        MetricsRecorder(),
+        heartbeat=3.0,
+        dead_after=10.0,
+        knows_task=lambda _: True,
+        has_workers=lambda: serving[0],
+    )
+    assert [(chore.name, chore.interval) for chore in chores] == [
+        ("reaper", 1.0),
+        ("pruner", 6.0),
+        ("cron", 5.0),
+        ("wait_sampling", 1.0),
+        ("preemption", 0.4),
+        ("metrics", 5.0),
+        ("metrics_compaction", 120.0),
+    ]
+    sampling = next(chore for chore in chores if chore.name == "wait_sampling")
+    await sampling.run()
+    assert store.samples == 0
+    serving[0] = True
+    await sampling.run()
+    assert store.samples == 1

@@ -412,7 +412,7 @@ async def test_a_chore_that_fails_is_tried_again_and_stops_no_other(
     app: Headway, api: FastAPI, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("headway.maintenance.loop.FAILED_AGAIN", 0.01)
-    monkeypatch.setattr("headway.server.maintenance.LEARN_EVERY", 0.01)
+    monkeypatch.setattr("headway.server.gateway.chores.DURATIONS_EVERY", 0.01)
     failed, learned = asyncio.Event(), asyncio.Event()
 
     class Failing:
@@ -429,7 +429,7 @@ async def test_a_chore_that_fails_is_tried_again_and_stops_no_other(
         if failed.is_set():
             learned.set()
 
-    monkeypatch.setattr("headway.server.maintenance.TimeoutEnforcer", Failing)
+    monkeypatch.setattr("headway.server.gateway.chores.TimeoutEnforcer", Failing)
     monkeypatch.setattr(await api.state.service.gateway(), "learn", learn)
     async with run_maintenance(api.state.service), asyncio.timeout(SOON):
         await learned.wait()

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from headway.stores.postgres.archive.archive import Archive
 
 BATCH = 500
-EVERY = 2.0  # Seconds between looks.
 
 
 def make_archiver(store: Store, url: str) -> Archiver:

@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
+from typing import NamedTuple
 
 from headway.core.errors import StoreError, StoreUnavailable
 from headway.core.log_event import LogEvent
@@ -14,42 +15,65 @@ from headway.observability.outage import Outage
 
 log = logging.getLogger("headway.worker")
 
-FAILED_AGAIN = 10.0  # Seconds after which a chore is tried again that failed for no reason we know.
+FAILED_AGAIN = 10.0  # Seconds before a retry after an unexpected error; each such error logs a traceback.
+
+ChoreFunction = Callable[[], Awaitable[float | None]]
+
+
+class Chore(NamedTuple):
+    """Bounded work that a process repeats. ``run`` returns the seconds until it wants to run again, or None.
+
+    ``name`` appears in logs. ``interval`` is in seconds and applies when ``run`` returns None. A chore with
+    ``own_outage`` uses another database than the store, so its failures are not an outage of the store.
+    """
+
+    name: str
+    interval: float
+    run: ChoreFunction
+    own_outage: bool = False
+
+
+async def run_chores(chores: Iterable[Chore], outage: Outage) -> None:
+    """Run chores side by side until cancelled."""
+    async with asyncio.TaskGroup() as group:
+        for chore in chores:
+            own = None if chore.own_outage else outage
+            group.create_task(every(chore.interval, chore.run, name=chore.name, outage=own))
 
 
 async def every(
     interval: float,
-    chore: Callable[[], Awaitable[float | None]],
+    chore: ChoreFunction,
     *,
     name: str,
     outage: Outage | None = None,
     news: asyncio.Event | None = None,
 ) -> None:
-    """Do a chore at a jittered interval, or after as many seconds as it asks for, or at once when there is news.
+    """Repeat a chore at a jittered interval, after the seconds that it returned, or at once when ``news`` is set.
 
-    An outage of the store only delays it. So does every other error: a chore that stopped would be missed too late.
+    No error ends the loop, because a chore that has stopped goes unnoticed until its work is missed.
     """
     outage = outage or Outage(log)
-    failed = ""
+    last_error = ""
     while True:
-        asked = None
+        delay = None
         try:
-            asked = await chore()
+            delay = await chore()
         except StoreUnavailable as problem:
             outage.failed(name, problem)
         except StoreError as problem:
-            if failed != str(problem):  # The same again is worth no line.
+            if last_error != str(problem):
                 log.warning(LogEvent("maintenance.failed", chore=name, error=str(problem)))
-            failed = str(problem)
+            last_error = str(problem)
         except Exception as problem:
             event = LogEvent("maintenance.failed", chore=name, retry_in=FAILED_AGAIN, error=str(problem))
             log.exception(event)
-            asked = FAILED_AGAIN
+            delay = FAILED_AGAIN
         else:
-            failed = ""
+            last_error = ""
             if outage.failing:
                 outage.succeeded(name)
-        left = interval * random.uniform(0.7, 1.3) if asked is None else max(0.01, asked)
+        left = interval * random.uniform(0.7, 1.3) if delay is None else max(0.01, delay)
         if news is None:
             await asyncio.sleep(left)
             continue

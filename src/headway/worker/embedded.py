@@ -23,18 +23,10 @@ from headway.core.log_event import LogEvent
 from headway.core.policy.ladder import RunBudget
 from headway.core.policy.retry import Released
 from headway.core.worker import WorkerState
-from headway.maintenance.archiver import EVERY as ARCHIVE_EVERY
 from headway.maintenance.archiver import make_archiver
-from headway.maintenance.clock_jumps import ClockJumpDetector
-from headway.maintenance.cron import CronSubmitter
-from headway.maintenance.loop import every
-from headway.maintenance.preemption import EVERY as ROOM_EVERY
-from headway.maintenance.preemption import Preemptor
-from headway.maintenance.pruner import Pruner
-from headway.maintenance.reaper import Reaper
-from headway.maintenance.wait_sampling import WaitSampler
-from headway.metrics.documents import STALE, MetricsCompactor
-from headway.metrics.recorder import PUBLISH_EVERY, MetricsRecorder
+from headway.maintenance.loop import run_chores
+from headway.maintenance.standard import standard_chores
+from headway.metrics.recorder import MetricsRecorder
 from headway.observability.outage import Outage
 from headway.runtime.os_support import new_worker_id
 from headway.stores.base import Store
@@ -198,7 +190,6 @@ class Worker:
         own = self._app.make_store() if store.abilities.shared else store
         if own is not store:
             await own.open()
-        outage = Outage(log)
         recorder = MetricsRecorder()  # The runner's are of another thread.
         renewer = LeaseRenewer(
             own,
@@ -211,38 +202,27 @@ class Worker:
             recorder=recorder,
             since=runner.registered,
         )
-        in_force = self._app.in_force
-        jumps = ClockJumpDetector(settings.dead_after)
-        reaper = Reaper(own, in_force, settings.dead_after, recorder=recorder, jumps=jumps)
-        upkeep = [
-            asyncio.create_task(renewer.run()),
-            asyncio.create_task(every(settings.heartbeat / 3, reaper, name="reaper", outage=outage)),
-            asyncio.create_task(
-                every(1.0, WaitSampler(own, in_force, slot_table.idle_since), name="witness", outage=outage)
-            ),
-            asyncio.create_task(
-                every(ROOM_EVERY, Preemptor(own, in_force, sessions=runner.has_sessions), name="steward", outage=outage)
-            ),
-            asyncio.create_task(
-                every(2 * settings.heartbeat, Pruner(own, in_force, jumps), name="pruner", outage=outage)
-            ),
-            asyncio.create_task(
-                every(5.0, CronSubmitter(own, self._app.tasks.__contains__), name="ticker", outage=outage)
-            ),
-            asyncio.create_task(every(PUBLISH_EVERY, lambda: recorder.publish(own), name="counters", outage=outage)),
-            asyncio.create_task(every(STALE / 5, MetricsCompactor(own), name="retirer", outage=outage)),
-        ]
-        archiving = None if settings.history is None else make_archiver(own, settings.history)
-        if archiving is not None:
-            upkeep.append(asyncio.create_task(every(ARCHIVE_EVERY, archiving, name="archivist")))
+        archiver = None if settings.history is None else make_archiver(own, settings.history)
+        chores = standard_chores(
+            own,
+            self._app.in_force,
+            recorder,
+            heartbeat=settings.heartbeat,
+            dead_after=settings.dead_after,
+            knows_task=self._app.tasks.__contains__,
+            idle_since=slot_table.idle_since,
+            sessions=runner.has_sessions,
+            archiver=archiver,
+        )
+        upkeep = [asyncio.create_task(renewer.run()), asyncio.create_task(run_chores(chores, Outage(log)))]
         try:
             await asyncio.get_running_loop().run_in_executor(None, stop.wait)
         finally:
             for task in upkeep:
                 task.cancel()
             await asyncio.gather(*upkeep, return_exceptions=True)
-            if archiving is not None:
-                await archiving.close()
+            if archiver is not None:
+                await archiver.close()
             with contextlib.suppress(StoreError):
                 await recorder.retire(own)
             if own is not store:

@@ -13,7 +13,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,19 +25,11 @@ from headway.core.policy.ladder import RunBudget
 from headway.core.policy.reader import policy_data
 from headway.core.policy.retry import Crashed, Ending, Released, Stopped, TimedOut
 from headway.core.worker import WorkerInfo, WorkerState
-from headway.maintenance.archiver import EVERY as ARCHIVE_EVERY
 from headway.maintenance.archiver import make_archiver
-from headway.maintenance.clock_jumps import ClockJumpDetector
-from headway.maintenance.cron import CronSubmitter
-from headway.maintenance.loop import every
-from headway.maintenance.preemption import EVERY as ROOM_EVERY
-from headway.maintenance.preemption import Preemptor
-from headway.maintenance.pruner import Pruner
-from headway.maintenance.reaper import Reaper
-from headway.maintenance.wait_sampling import WaitSampler
-from headway.metrics.documents import STALE, MetricsCompactor
+from headway.maintenance.loop import every, run_chores
+from headway.maintenance.standard import standard_chores
 from headway.metrics.export import collect, write_text
-from headway.metrics.recorder import PUBLISH_EVERY, MetricsRecorder
+from headway.metrics.recorder import MetricsRecorder
 from headway.observability.outage import Outage
 from headway.observability.store_check import StoreCheck
 from headway.policy_store.current import LOOK_SELDOM, CurrentPolicy
@@ -205,23 +197,18 @@ class Parent:
         return HttpBackend(up.server, up.token, self.in_force, mark=PAYLOAD_VERSION)
 
     def _start_chores(self, up: RunnerReady, store: Store, outage: Outage) -> None:
-        jumps = ClockJumpDetector(up.dead_after)
-        reaper = Reaper(store, self.in_force, up.dead_after, recorder=self.recorder, jumps=jumps)
-        chores: list[tuple[str, float, Callable[[], Awaitable[float | None]]]] = [
-            ("reaper", up.heartbeat / 3, reaper),
-            ("witness", 1.0, WaitSampler(store, self.in_force, self._idle_since)),
-            ("steward", ROOM_EVERY, Preemptor(store, self.in_force, sessions=up.sessions)),
-            ("pruner", 2 * up.heartbeat, Pruner(store, self.in_force, jumps)),
-            ("ticker", 5.0, CronSubmitter(store, lambda task: f"task:{task}" in self.offers)),
-            ("counters", PUBLISH_EVERY, lambda: self.recorder.publish(store)),
-            ("retirer", STALE / 5, MetricsCompactor(store)),
-        ]
-        self._chores += [
-            asyncio.create_task(every(interval, chore, name=name, outage=outage)) for name, interval, chore in chores
-        ]
-        if up.history is not None:
-            archiving = every(ARCHIVE_EVERY, make_archiver(store, up.history), name="archivist")
-            self._chores.append(asyncio.create_task(archiving))
+        chores = standard_chores(
+            store,
+            self.in_force,
+            self.recorder,
+            heartbeat=up.heartbeat,
+            dead_after=up.dead_after,
+            knows_task=lambda task: f"task:{task}" in self.offers,
+            idle_since=self._idle_since,
+            sessions=up.sessions,
+            archiver=None if up.history is None else make_archiver(store, up.history),
+        )
+        self._chores.append(asyncio.create_task(run_chores(chores, outage)))
 
     async def _follow_policy(self, backend: Backend) -> None:
         """Look for all the runners, and tell them."""

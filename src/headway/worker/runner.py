@@ -164,7 +164,7 @@ class Runner:
                 asyncio.create_task(
                     every(LOOK_SELDOM, self._follow_policy, name="policy", outage=outage, news=self._governed)
                 ),
-                asyncio.create_task(every(LEARN_EVERY, self._learn, name="learning", outage=outage)),
+                asyncio.create_task(every(LEARN_EVERY, self._learn, name="durations", outage=outage)),
             ]
             try:
                 await ready()

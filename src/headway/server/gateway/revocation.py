@@ -9,8 +9,6 @@ from headway.server.gateway.service import WorkerGateway
 
 log = logging.getLogger("headway.server")
 
-EVERY = 1.0  # Seconds between looks; tokens are read as often, registrations of other servers a little more seldom.
-
 
 class RevocationEnforcer:
     """Ends workers whose token was revoked or has expired, so that they hold no jobs and count as no capacity.

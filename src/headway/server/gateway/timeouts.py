@@ -17,7 +17,6 @@ from headway.stores.base import Store
 
 log = logging.getLogger("headway.server")
 
-EVERY = 2.5  # Seconds between looks; so long, at most, does a job run on beyond its timeout and the worker's grace.
 FORGET_MS = 60_000  # How long a dead worker's registration is kept, so that its last word may be repeated.
 
 
