@@ -17,7 +17,6 @@ from headway.core.job import JobId, State
 from headway.maintenance.archiver import Archiver
 from headway.security.tokens import create_token
 from headway.server.api import headway_api
-from headway.stores.base import ArchiveSource
 from headway.stores.open import open_archive
 from headway.worker.embedded import Worker
 from tests.conftest import ADDRESSES, postgres
@@ -46,9 +45,10 @@ async def app(store_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 async def archive(app: Headway) -> None:
     """Do what workers do every two seconds."""
     store = await app.client.store()
-    assert isinstance(store, ArchiveSource)
+    source = store.abilities.archive_source
+    assert source is not None
     found = open_archive(postgres().url, store.namespace)
-    await Archiver(store, found)()
+    await Archiver(source, found)()
     await found.close()
 
 

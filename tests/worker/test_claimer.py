@@ -24,6 +24,8 @@ SLOTS = 80
 class Deaf:
     """An ear that hears nothing."""
 
+    call = None
+
     async def wait(self, timeout: float) -> Sequence[JobId] | None:
         await asyncio.sleep(timeout)
         return None

@@ -14,7 +14,7 @@ from headway.core.errors import ConfigError
 from headway.core.policy.document import BUILT_IN
 from headway.core.policy.retry import Released
 from headway.maintenance.recovery import end_worker
-from headway.stores.base import CopiesItself, Store
+from headway.stores.base import BackupStore, Store
 from headway.stores.open import mask, open_store
 
 ADVICE = {
@@ -71,10 +71,10 @@ async def _end_workers(url: str, namespace: str) -> int:
         await store.close()
 
 
-def _copying(settings: Settings, *, create: bool) -> CopiesItself:
-    store = make_store(settings, create=create)
-    if not isinstance(store, CopiesItself):
+def _copying(settings: Settings, *, create: bool) -> BackupStore:
+    backup = make_store(settings, create=create).abilities.backup
+    if backup is None:
         scheme = settings.store.partition(":")[0].partition("+")[0]
         kind = next((kind for kind in ADVICE if scheme.startswith(kind)), "redis")
         raise ConfigError(f"{mask(settings.store)} is not an SQLite store: {ADVICE[kind]}")
-    return store
+    return backup

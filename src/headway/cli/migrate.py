@@ -8,7 +8,7 @@ from cyclopts import Parameter
 
 from headway.cli import render
 from headway.cli.store_access import STORE_HERE, StoreOptions, make_store, path_of, run
-from headway.stores.base import Migrates, Store
+from headway.stores.base import Store
 
 
 def migrate(
@@ -27,15 +27,15 @@ def migrate(
     before, newest = run(store.schema())
     name = render.clean(str(path_of(store) or "the store"))
     if before == newest:
-        if isinstance(store, Migrates) and not dry_run:
-            run(store.migrate())  # The functions may be of an older release.
+        if (migrate := store.abilities.migrate) is not None and not dry_run:
+            run(migrate())  # The functions may be of an older release.
         print(f"{name}: schema {before}, nothing to do")
         return 0
     was = "no store yet" if before is None else f"schema {before}"
     if dry_run:
         print(f"{name}: {was}; would become schema {newest}")
         return 0
-    run(store.migrate() if isinstance(store, Migrates) else _open(store))
+    run(_open(store) if (migrate := store.abilities.migrate) is None else migrate())
     print(f"{name}: {was}, now schema {newest}")
     return 0
 

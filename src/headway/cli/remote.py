@@ -168,6 +168,8 @@ class RemoteStore:
 class _NoSubscription:
     """A subscription that reports nothing: watchers look each second anyway."""
 
+    call = None
+
     async def wait(self, timeout: float) -> Sequence[JobId] | None:
         await asyncio.sleep(timeout)
         return None

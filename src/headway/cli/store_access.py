@@ -23,7 +23,7 @@ from headway.core.errors import ConfigError, HeadwayError, NotAStore
 from headway.core.job import JobId, State
 from headway.core.policy.document import BUILT_IN, Policy
 from headway.security.audited_store import audited
-from headway.stores.base import ArchiveSource, JobQuery, Store
+from headway.stores.base import JobQuery, Store
 from headway.stores.open import mask, open_store
 
 if TYPE_CHECKING:
@@ -191,7 +191,7 @@ async def reading(place: StoreOptions, store: Store) -> AsyncGenerator[JobReader
 
 def history_of(place: StoreOptions, store: Store) -> str | None:
     """Return where the jobs are kept that a store has forgotten, if it is one that forgets."""
-    return place.settings().history if place.server() is None and isinstance(store, ArchiveSource) else None
+    return place.settings().history if place.server() is None and store.abilities.archive_source else None
 
 
 async def whole_ids(found_in: Store | JobReader, words: Sequence[str], states: tuple[State, ...] = ()) -> list[JobId]:
@@ -268,8 +268,7 @@ def check_shared(store: Store, settings: Settings) -> None:
 
 def path_of(store: Store) -> Path | None:
     """Return the file that a store is kept in, if it is a file."""
-    path = getattr(store, "path", None)
-    return path if isinstance(path, Path) else None
+    return store.abilities.path
 
 
 @functools.lru_cache(maxsize=1)

@@ -39,7 +39,7 @@ from headway.policy_store.rule_documents import change_paused, declare_limits, r
 from headway.policy_store.versions import load_policy
 from headway.security.audit import PYTHON
 from headway.security.audited_store import audited
-from headway.stores.base import JobQuery, PrepareBlocking, Stats, Store, SubmitBlocking
+from headway.stores.base import JobQuery, Stats, Store
 from headway.stores.open import open_store
 
 P = ParamSpec("P")
@@ -381,8 +381,7 @@ class Headway:
     def submit_call_blocking(self, call: Call[R]) -> Job[R]:
         """Submit one call from a thread: the short way, where the store has one and nothing must be looked up first."""
         store = self.client.opened(self.portal.loop())
-        # Not ``isinstance``: of a protocol that would cost a tenth of the whole call.
-        submit: SubmitBlocking | None = getattr(store, "submit_blocking", None)
+        submit = None if store is None else store.abilities.submit_blocking
         if submit is not None and self._is_ready(call.task) and not traces.active():
             self.portal.warn_on_loop()
             jobs = [call.job()]
@@ -466,16 +465,16 @@ class Headway:
     def _submit_blocking(self, calls: Sequence[Call[Any]], connection: object) -> list[SubmitReply]:
         """Submit on a caller's connection, in the caller's thread: only what must be looked up is done elsewhere."""
         store = self.client.opened(self.portal.loop())
-        prepare: PrepareBlocking | None = getattr(store, "prepare_submit_blocking", None)
+        external = None if store is None else store.abilities.external_submit
 
         def keep(jobs: Sequence[NewJob]) -> list[SubmitReply]:
             while True:
-                submission = prepare(jobs) if prepare is not None else None
+                submission = external.prepare_submit_blocking(jobs) if external is not None else None
                 submission = submission or self.portal.run(self.client.prepare_submit(jobs))
                 if (answers := submission.run(connection)) is not None:
                     return answers
 
-        return self._submit_by(calls, keep, ready=prepare is not None)
+        return self._submit_by(calls, keep, ready=external is not None)
 
     def _submit_by(
         self, calls: Sequence[Call[Any]], keep: Callable[[Sequence[NewJob]], list[SubmitReply]], *, ready: bool = True

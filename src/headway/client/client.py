@@ -25,7 +25,7 @@ from headway.core.policy.estimate import Estimate
 from headway.estimates.forecaster import Forecaster
 from headway.observability.traces import shown_trace
 from headway.security.audited_store import audited
-from headway.stores.base import JobQuery, PreparedSubmit, Stats, Store, SubmitsWithin
+from headway.stores.base import JobQuery, PreparedSubmit, Stats, Store
 from headway.stores.paging import get_in_steps
 
 log = logging.getLogger("headway.jobs")
@@ -72,10 +72,10 @@ class Client:
 
     async def prepare_submit(self, jobs: Sequence[NewJob]) -> PreparedSubmit:
         """Prepare a submit for a caller's own connection. Raises ``ConfigError`` where the store cannot do that."""
-        store = await self.store()
-        if not isinstance(store, SubmitsWithin):
+        external = (await self.store()).abilities.external_submit
+        if external is None:
             raise ConfigError("connection= needs a store in PostgreSQL: others cannot join a transaction of yours")
-        return await store.prepare_submit(jobs)
+        return await external.prepare_submit(jobs)
 
     async def get(self, job_id: JobId) -> JobRecord:
         """Read a job. Raises ``JobNotFound``."""

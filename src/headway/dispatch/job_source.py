@@ -21,7 +21,7 @@ from headway.maintenance.recovery import end_leases
 from headway.metrics.recorder import MetricsRecorder
 from headway.policy_store.current import CurrentPolicy
 from headway.runtime.failpoints import reach
-from headway.stores.base import CheapIdleCheck, DirectHandoff, Exchange, ExchangeReply, Progress, Store, Subscription
+from headway.stores.base import Exchange, ExchangeReply, Progress, Store, Subscription
 
 SNAPSHOT_AGE = 0.02  # Seconds after which a snapshot is asked for again,
 SNAPSHOT_AGE_ALONE = 0.2  # and if there is only one class: then there is nothing to choose from.
@@ -72,7 +72,7 @@ class StoreJobSource:
         self._recorder = recorder or MetricsRecorder()
         self._clocks = ShareClocks(offset)
         self._worker_id = worker_id
-        self._hands_over = store if confirm > 0 and isinstance(store, DirectHandoff) else None
+        self._take_handed = store.abilities.handed if confirm > 0 else None
         self._confirm_ms = int(confirm * 1_000)
         self._offers = frozenset(offers)
         self._learn_task: Callable[[str], bool] | None = None
@@ -135,7 +135,7 @@ class StoreJobSource:
                 wait=wait and free > 0,
                 want_snapshot=free > 0 and not woken and time.monotonic() - self._seen > self._age_max(free_below),
                 wait_lanes=lanes,
-                handover=self._hands_over is not None and wait and free > 0,
+                handover=self._take_handed is not None and wait and free > 0,
             )
         request = self._request
         self._waits = False
@@ -189,8 +189,8 @@ class StoreJobSource:
     def _handed(self) -> ClaimResult | None:
         """Return what the store has sent along with its ring."""
         answer = None
-        if self._hands_over is not None and self._request is None:
-            answer = self._hands_over.handed(self._worker_id, self._confirm_ms)
+        if self._take_handed is not None and self._request is None:
+            answer = self._take_handed(self._worker_id, self._confirm_ms)
         if answer is None or any(lease.unreadable for lease in answer.leases):  # The next exchange gives it again.
             return None
         self._waits, self._dry = False, True
@@ -212,8 +212,8 @@ class StoreJobSource:
             or self._request is not None
             or self._snapshot.next_due_at is not None
             or time.monotonic() - self._asked > ASK_EVERY
-            or not isinstance(self._store, CheapIdleCheck)
-            or not await self._store.quiet(len(self._snapshot.classes))
+            or (quiet := self._store.abilities.quiet) is None
+            or not await quiet(len(self._snapshot.classes))
         ):
             return False
         self._idle_since = time.monotonic()

@@ -16,9 +16,10 @@ BATCH = 500
 
 def make_archiver(store: Store, url: str) -> Archiver:
     """Make the chore that archives what ends in a store. Raises ``ConfigError`` if the store keeps all of it itself."""
-    if not isinstance(store, ArchiveSource):
+    source = store.abilities.archive_source
+    if source is None:
         raise ConfigError("history is for jobs on Redis; this store keeps ended jobs itself, as long as keep says")
-    return Archiver(store, open_archive(url, store.namespace))
+    return Archiver(source, open_archive(url, store.namespace))
 
 
 class Archiver:
@@ -27,17 +28,17 @@ class Archiver:
     A batch is marked only after the archive has it, and may be added twice: nothing is lost whenever this dies.
     """
 
-    def __init__(self, store: ArchiveSource, archive: Archive) -> None:
-        self._store = store
+    def __init__(self, source: ArchiveSource, archive: Archive) -> None:
+        self._source = source
         self._archive = archive
         self.archived = 0
 
     async def __call__(self) -> float | None:
-        jobs = await self._store.unarchived(BATCH)
+        jobs = await self._source.unarchived(BATCH)
         if not jobs:
             return None
         await self._archive.add(jobs)
-        await self._store.archived(jobs)
+        await self._source.archived(jobs)
         self.archived += len(jobs)
         return 0.01 if len(jobs) == BATCH else None
 

@@ -1,15 +1,16 @@
-"""What a store is: about a dozen batch verbs, each atomic, each safe to repeat after a lost reply.
+"""The contract of a store: batch verbs, each atomic, each safe to repeat after a lost reply.
 
 A store keeps jobs, leases, workers and documents. It decides nothing: it executes plans and reports that
-core made, under conditions it checks itself (tokens, states, totals), and it reads one clock, its own.
+core made, under conditions it checks itself (tokens, states, totals). It reads one clock, its own.
+What only some stores can do is declared in ``Abilities``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol
 
 from headway.core.diagnostics import JobDiagnostics, QueueDiagnostics
 from headway.core.errors import IdempotencyConflict
@@ -57,7 +58,7 @@ class Exchange(NamedTuple):
     one that yielded any gives the same leases; an older one must never be used again.
     ``wait`` registers the worker as waiting if it gets nothing, for jobs of ``wait_lanes`` or of any lane:
     a worker with only reserved slots free need not be woken for others.
-    ``handover``: while the worker waits, a store that ``DirectHandoff`` may lease to it by this plan what is submitted.
+    ``handover``: while the worker waits, a store with ``Abilities.handed`` may lease submitted jobs to it by this plan.
     """
 
     worker_id: str | None
@@ -161,16 +162,6 @@ class Document:
     body: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Abilities:
-    """What a store can and cannot do, so that no caller asks for its class."""
-
-    durable: bool
-    shared: bool  # Other processes may open it.
-    any_loop: bool  # One instance serves several event loops.
-    remote: bool = False  # A server does its work: we have the processor to ourselves meanwhile.
-
-
 class Subscription(Protocol):
     """A place where wake-ups arrive."""
 
@@ -181,16 +172,12 @@ class Subscription(Protocol):
         """
         ...
 
-    def close(self) -> None: ...
-
-
-@runtime_checkable
-class CallbackSubscription(Protocol):
-    """An ear at which nobody need wait."""
-
-    def call(self, heard: Callable[[], None]) -> None:
-        """From now on call this at every wake-up, on the loop that runs now."""
+    @property
+    def call(self) -> Callable[[Callable[[], None]], None] | None:
+        """Call a function at every wake-up from now on, on the running loop. None: this subscription only waits."""
         ...
+
+    def close(self) -> None: ...
 
 
 class Store(Protocol):
@@ -335,56 +322,27 @@ class PreparedSubmit(Protocol):
         ...
 
 
-@runtime_checkable
-class SubmitsWithin(Protocol):
-    """A store that can submit inside a caller's own transaction."""
+class ExternalSubmitter(Protocol):
+    """Submits inside a transaction of the caller. If the caller rolls back, the jobs never existed."""
 
     async def prepare_submit(self, jobs: Sequence[NewJob]) -> PreparedSubmit:
-        """Prepare to keep all the jobs or none, with the caller's transaction: rolled back means never there."""
+        """Prepare a submit of all the jobs or none."""
+        ...
+
+    def prepare_submit_blocking(self, jobs: Sequence[NewJob]) -> PreparedSubmit | None:
+        """Prepare a submit in any thread without waiting. None: only ``prepare_submit`` can do this one."""
         ...
 
 
-# What such a store may also have, called ``prepare_submit_blocking``: it prepares in any thread and waits for nothing.
-# None: something has to be looked up first, so ``prepare_submit`` is to be asked.
-PrepareBlocking = Callable[[Sequence[NewJob]], PreparedSubmit | None]
-
-
-@runtime_checkable
 class ArchiveSource(Protocol):
-    """A store that holds ended jobs until somebody has taken them to an archive."""
+    """Holds ended jobs until an archiver has taken them."""
 
     async def unarchived(self, limit: int) -> list[JobRecord]:
-        """Return the oldest ended jobs that no archive has yet. From the first call on, none is forgotten before."""
+        """Return the oldest ended jobs that no archive has. After the first call the store holds ended jobs for it."""
         ...
 
     async def archived(self, jobs: Sequence[JobRecord]) -> None:
-        """These are safe in an archive."""
-        ...
-
-
-# What a store with a short way for threads that have no event loop calls ``submit_blocking``: it submits as ``submit``
-# does. None: that did not work out, the same jobs are to be submitted the long way.
-SubmitBlocking = Callable[[Sequence[NewJob]], list[SubmitReply] | None]
-
-
-@runtime_checkable
-class DirectHandoff(Protocol):
-    """A store that leases jobs to workers that wait, and sends them along with the ring."""
-
-    def handed(self, worker_id: str, younger_ms: int) -> ExchangeReply | None:
-        """Return, once, what has come for a worker since its last exchange.
-
-        None also if a lease might be older than that: then the next exchange gives it, if it still stands.
-        """
-        ...
-
-
-@runtime_checkable
-class CheapIdleCheck(Protocol):
-    """A store that can tell at next to no cost that there is nothing to do."""
-
-    async def quiet(self, classes: int) -> bool:
-        """Return whether no job waits or will, if there are as many classes as the caller knows. False: look."""
+        """Record that an archive has these jobs."""
         ...
 
 
@@ -395,26 +353,44 @@ class CopySummary(NamedTuple):
     namespaces: tuple[str, ...]
 
 
-@runtime_checkable
-class CopiesItself(Protocol):
-    """A store that can be copied whole into a file, and made from one. Neither needs it to be open."""
+class BackupStore(Protocol):
+    """Copies a whole store into a file, and makes a store from one. Neither needs the store to be open."""
 
     async def copy_to(self, target: Path) -> CopySummary:
-        """Copy the store as it is at one moment into a new file, while others use it."""
+        """Copy the store as it is at one moment into a new file, while other processes use it."""
         ...
 
     async def restore_from(self, source: Path) -> CopySummary:
-        """Make the store from a copy. Raises ``StoreError`` if it exists. Its workers and leases are as they were."""
+        """Make the store from a copy, with its workers and leases. Raises ``StoreError`` if the store exists."""
         ...
 
 
-@runtime_checkable
-class Migrates(Protocol):
-    """A store whose schema changes only when somebody asks for it, not when it is opened."""
+@dataclass(frozen=True, slots=True)
+class Abilities:
+    """What a store can do, so that no caller asks for its class: facts, then the verbs that only some stores have.
 
-    async def migrate(self) -> list[int]:
-        """Bring the schema to this Headway's version. Gives the numbers of the steps taken."""
-        ...
+    A verb is None where the store does not have it.
+    """
+
+    durable: bool
+    shared: bool  # Other processes may open it.
+    any_loop: bool  # One instance serves several event loops.
+    remote: bool = False  # A server does the work, so this process has the processor meanwhile.
+    path: Path | None = None  # The file of a store in a file.
+
+    # Submit from a thread without an event loop. The answer None means: submit the same jobs by ``Store.submit``.
+    submit_blocking: Callable[[Sequence[NewJob]], list[SubmitReply] | None] | None = None
+    external_submit: ExternalSubmitter | None = None
+    archive_source: ArchiveSource | None = None
+    backup: BackupStore | None = None
+    # Bring the schema to this Headway's version and return the numbers of the steps taken. A store without this verb
+    # changes its schema when it is opened.
+    migrate: Callable[[], Coroutine[Any, Any, list[int]]] | None = None
+    # Return, once, what the store has leased to a waiting worker since its last exchange, unless a lease may be older
+    # than so many milliseconds: then the next exchange returns it, if it still stands.
+    handed: Callable[[str, int], ExchangeReply | None] | None = None
+    # Return whether no job waits or will, given the number of classes that the caller knows. Costs next to nothing.
+    quiet: Callable[[int], Awaitable[bool]] | None = None
 
 
 def counted_as(report: Report) -> str:

@@ -14,7 +14,7 @@ from headway.core.errors import StoreError
 from headway.core.lease import Lease
 from headway.dispatch.job_source import ClaimResult, FinishedRun
 from headway.observability.outage import Outage
-from headway.stores.base import CallbackSubscription, Progress, Subscription
+from headway.stores.base import Progress, Subscription
 from headway.worker.backend.base import JobSource, ReportT
 
 log = logging.getLogger("headway.worker")
@@ -271,8 +271,8 @@ class Claimer(Generic[ReportT]):
 
     def subscribe(self) -> asyncio.Task[None] | None:
         """Be woken by the store when something this worker can serve was submitted; with a task, if that takes one."""
-        if isinstance(self._subscription, CallbackSubscription):
-            self._subscription.call(self._wake)
+        if (call := self._subscription.call) is not None:
+            call(self._wake)
             return None
         return asyncio.create_task(self._hear())
 

@@ -9,7 +9,7 @@ import pytest
 
 from headway.core.job import PAYLOAD_VERSION
 from headway.maintenance.archiver import Archiver
-from headway.stores.base import ArchiveSource, Store
+from headway.stores.base import Store
 from headway.stores.postgres.archive.archive import Archive
 from tests.conftest import postgres
 
@@ -26,7 +26,8 @@ async def archive() -> AsyncIterator[Archive]:
 
 @pytest.fixture
 async def chore(store: Store, archive: Archive) -> Archiver:
-    assert isinstance(store, ArchiveSource)
-    made = Archiver(store, archive)
+    source = store.abilities.archive_source
+    assert source is not None
+    made = Archiver(source, archive)
     await made()  # From now on what ends is held for it.
     return made

@@ -33,6 +33,12 @@ async def rows() -> list[Any]:
         await connection.close()
 
 
+def archive_source(store: Store) -> ArchiveSource:
+    source = store.abilities.archive_source
+    assert source is not None
+    return source
+
+
 async def ended(store: Store, ending: Any = Returned(b"42"), **options: Any) -> JobId:  # noqa: B008  (frozen)
     job_id = await submit_one(store, a_job(**options))
     await end(store, await claim_one(store), ending)
@@ -65,78 +71,76 @@ async def test_nothing_is_forgotten_before_it_is_archived(store: Store, chore: A
 
 
 async def test_a_batch_whose_mark_was_lost_is_archived_again_and_counts_once(store: Store, archive: Archive) -> None:
-    assert isinstance(store, ArchiveSource)
-    await store.unarchived(10)
+    source = archive_source(store)
+    await source.unarchived(10)
     await register(store)
     job_id = await ended(store)
-    await archive.add(await store.unarchived(10))  # Then the archiver dies.
-    await Archiver(store, archive)()
+    await archive.add(await source.unarchived(10))  # Then the archiver dies.
+    await Archiver(source, archive)()
     assert [row["job_id"] for row in await rows()] == [job_id]
-    assert await store.unarchived(10) == []
+    assert await source.unarchived(10) == []
 
 
 async def test_a_job_that_ends_anew_meanwhile_is_archived_anew(
     store: Store, archive: Archive, clock: ManualClock
 ) -> None:
-    assert isinstance(store, ArchiveSource)
-    await store.unarchived(10)
+    source = archive_source(store)
+    await source.unarchived(10)
     await register(store)
     job_id = await ended(store, Raised(BOOM), max_retries=0)
-    taken = await store.unarchived(10)
+    taken = await source.unarchived(10)
     await archive.add(taken)
     clock.advance(seconds=1)
     assert await store.retry([job_id]) == [State.QUEUED]
     await end(store, await claim_one(store), Returned(b"1"))
-    await store.archived(taken)  # About the ending before.
-    await Archiver(store, archive)()
+    await source.archived(taken)  # About the ending before.
+    await Archiver(source, archive)()
     assert [(row["job_id"], row["state"]) for row in await rows()] == [(job_id, "completed")]
 
 
 async def test_an_archiver_that_comes_late_replaces_no_later_ending(
     store: Store, archive: Archive, clock: ManualClock
 ) -> None:
-    assert isinstance(store, ArchiveSource)
-    await store.unarchived(10)
+    source = archive_source(store)
+    await source.unarchived(10)
     await register(store)
     job_id = await ended(store, Raised(BOOM), max_retries=0)
-    late = await store.unarchived(10)
+    late = await source.unarchived(10)
     clock.advance(seconds=1)
     await store.retry([job_id])
     await end(store, await claim_one(store), Returned(b"1"))
-    await Archiver(store, archive)()
+    await Archiver(source, archive)()
     await archive.add(late)
     assert [(row["job_id"], row["state"]) for row in await rows()] == [(job_id, "completed")]
 
 
 async def test_while_the_archive_is_away_jobs_wait_for_it(store: Store, chore: Archiver) -> None:
-    assert isinstance(store, ArchiveSource)
+    source = archive_source(store)
     await register(store)
     job_id = await ended(store)
     with pytest.raises(StoreUnavailable, match="wait to be archived"):
-        await Archiver(store, Archive("postgresql://postgres@127.0.0.1:1/none", "default"))()
+        await Archiver(source, Archive("postgresql://postgres@127.0.0.1:1/none", "default"))()
     await chore()
     assert [row["job_id"] for row in await rows()] == [job_id]
 
 
 async def test_where_nobody_archives_nothing_is_held(store: Store) -> None:
-    assert isinstance(store, ArchiveSource)
+    source = archive_source(store)
     await register(store)
     await ended(store)
     assert await store.prune(NOTHING_KEPT) == 1
-    assert await store.unarchived(10) == []
+    assert await source.unarchived(10) == []
 
 
 async def test_namespaces_are_archived_apart(open_namespace: OpenStore, archive: Archive) -> None:
     one, other = await open_namespace("default"), await open_namespace("other")
-    assert isinstance(one, ArchiveSource)
-    assert isinstance(other, ArchiveSource)
     for store in (one, other):
-        await store.unarchived(10)
+        await archive_source(store).unarchived(10)
         await register(store)
         await ended(store, job_id="00000000-0000-0000-0000-000000000001")
-    await Archiver(one, archive)()
+    await Archiver(archive_source(one), archive)()
     assert [row["namespace"] for row in await rows()] == ["default"]
-    assert len(await other.unarchived(10)) == 1
+    assert len(await archive_source(other).unarchived(10)) == 1
 
 
 def test_a_history_is_for_redis_and_in_postgresql(store_name: str) -> None:

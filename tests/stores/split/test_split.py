@@ -21,12 +21,9 @@ from headway.policy_store.current import CurrentPolicy
 from headway.stores.base import (
     LEASE_CHANNEL,
     RULES,
-    ArchiveSource,
     Exchange,
     ExchangeReply,
-    Migrates,
     Store,
-    SubmitsWithin,
 )
 from headway.stores.open import open_store
 from headway.stores.rule_codec import rules_body
@@ -566,10 +563,10 @@ async def test_nothing_is_handed_over_in_a_pair(store: Store, durable: Frail, tr
 def test_a_pair_offers_what_its_durable_store_does(address: str, offers: set[str]) -> None:
     for store in (open_store(address), open_store(address, transient="redis://elsewhere")):
         found = {
-            "archival": isinstance(store, ArchiveSource),
-            "within": isinstance(store, SubmitsWithin),
-            "migrates": isinstance(store, Migrates),
-            "short way": getattr(store, "submit_blocking", None) is not None,
+            "archival": store.abilities.archive_source is not None,
+            "within": store.abilities.external_submit is not None,
+            "migrates": store.abilities.migrate is not None,
+            "short way": store.abilities.submit_blocking is not None,
         }
         assert {name for name, has in found.items() if has} == offers
 

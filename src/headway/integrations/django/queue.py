@@ -37,7 +37,7 @@ from headway.integrations.django.sqlite import (
     with_transient,
 )
 from headway.integrations.django.views import WITH_VIEWS
-from headway.stores.base import Migrates, Stats, Store
+from headway.stores.base import Stats, Store
 from headway.stores.open import open_store
 from headway.stores.sqlite.store import SqliteStore
 
@@ -171,10 +171,10 @@ class Queue(Headway):
         if is_sqlite():
             self._joined = None  # What it remembers may be of a file that was there before.
             return migrate(database())
-        store = self.make_store()
-        if not isinstance(store, Migrates):
+        migrate_store = self.make_store().abilities.migrate
+        if migrate_store is None:
             raise NotAStore("the store cannot be migrated")
-        return self.portal.run(store.migrate())
+        return self.portal.run(migrate_store())
 
     def _send_now(self, call: Call[Any]) -> None:
         if goes_by_callers_connection():

@@ -75,8 +75,6 @@ class PostgresStore:
     ``borrowed``: every verb runs on that connection, which is the caller's, instead of on connections of its own.
     """
 
-    abilities = Abilities(durable=True, shared=True, any_loop=False, remote=True)
-
     def __init__(
         self,
         address: PostgresAddress,
@@ -87,6 +85,9 @@ class PostgresStore:
     ) -> None:
         self.address = address
         self.namespace = namespace
+        self.abilities = Abilities(
+            durable=True, shared=True, any_loop=False, remote=True, external_submit=self, migrate=self.migrate
+        )
         self._clock = clock
         self._schema = address.schema
         self._connections: Connections | BorrowedConnection = borrowed or Connections(address)

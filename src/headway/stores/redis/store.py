@@ -75,8 +75,6 @@ _LEASE_FLAGS, _TERMS = LEASE["flags"], bytes([LeaseFlag.TERMS])
 class RedisStore:
     """Jobs on a server that many machines share. How durable they are is the server's to say: see ``describe``."""
 
-    abilities = Abilities(durable=True, shared=True, any_loop=False, remote=True)
-
     def __init__(
         self,
         guide: Discovery,
@@ -92,6 +90,16 @@ class RedisStore:
         timeout: float = TIMEOUT,
     ) -> None:
         self.namespace = namespace
+        self.abilities = Abilities(
+            durable=True,
+            shared=True,
+            any_loop=False,
+            remote=True,
+            submit_blocking=self.submit_blocking,
+            archive_source=self,
+            handed=self.handed,
+            quiet=self.quiet,
+        )
         self._shown = shown
         self._transport = transport
         self._prefix = f"{{{prefix}:{namespace}}}:"

@@ -7,6 +7,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from headway.core.diagnostics import JobDiagnostics, QueueDiagnostics
@@ -21,7 +22,6 @@ from headway.stores.base import (
     JOB_CHANNEL,
     LEASE_CHANNEL,
     RULES,
-    Abilities,
     Document,
     Exchange,
     ExchangeReply,
@@ -31,7 +31,6 @@ from headway.stores.base import (
     LaneStats,
     Stats,
     Store,
-    SubmitBlocking,
     Subscription,
 )
 from headway.stores.split.optional import OptionalStore, WaitAllowance
@@ -47,18 +46,6 @@ from headway.stores.split.plan import (
 from headway.stores.split.subscription import SplitSubscription
 from headway.stores.texts import check_jobs
 
-# What a store may offer beyond the verbs of ``Store``. All of it concerns durable jobs alone, so it is offered here
-# exactly if the durable store does.
-OFFERED = (
-    "path",
-    "prepare_submit",
-    "prepare_submit_blocking",
-    "unarchived",
-    "archived",
-    "migrate",
-    "copy_to",
-    "restore_from",
-)
 FRESH = 0.02  # Seconds for which a look at an empty transient store is good enough for those who are busy.
 PROMPT = 0.25  # Seconds that a renewal waits for the transient store.
 BARREN = 1.0  # Seconds for which a class that was said to hold jobs, and gave none, holds nobody up.
@@ -91,17 +78,17 @@ class SplitStore:
     def __init__(self, durable: Store, make_transient: Callable[[], Store]) -> None:
         self._durable = durable
         self._aside = OptionalStore(make_transient, self._told_all)
-        own, other = durable.abilities, self._aside.abilities
-        self.abilities = Abilities(
-            own.durable, own.shared and other.shared, own.any_loop and other.any_loop, own.remote
-        )  # fmt: skip
+        own, other, short = durable.abilities, self._aside.abilities, durable.abilities.submit_blocking
+        # The verbs that only some stores have concern durable jobs. Two of them would have to know both stores.
+        self.abilities = replace(
+            own,
+            shared=own.shared and other.shared,
+            any_loop=own.any_loop and other.any_loop,
+            submit_blocking=short and (lambda jobs: short(jobs) if all(job.persist for job in jobs) else None),
+            handed=None,
+            quiet=None,
+        )
         self.namespace = durable.namespace
-        for name in OFFERED:
-            if hasattr(durable, name):
-                setattr(self, name, getattr(durable, name))
-        short: SubmitBlocking | None = getattr(durable, "submit_blocking", None)
-        if short is not None:
-            self.submit_blocking: SubmitBlocking = lambda jobs: short(jobs) if all(j.persist for j in jobs) else None
         self._views: dict[ClassKey, ClassView] = {}  # The classes of the transient store, as last seen.
         self._looked = -FRESH  # When that was, on the monotonic clock.
         self._waiting: set[str] = set()  # The workers that wait there, as far as we know.

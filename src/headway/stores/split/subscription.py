@@ -15,6 +15,8 @@ ABSENT = 1.0  # Seconds between looks for a second ear that is not there yet.
 class SplitSubscription:
     """Waits at both ears at once. The second one may come later: until then it is looked for now and then."""
 
+    call = None
+
     def __init__(self, first: Subscription, find_second: Callable[[], Subscription | None]) -> None:
         self._subscriptions: list[Subscription] = [first]
         self._find_second = find_second

@@ -94,6 +94,8 @@ class PipeNotifier:
 class PipeSubscription:
     """The reading end of a named pipe, made when listening begins and removed when it ends."""
 
+    call = None
+
     def __init__(self, path: Path) -> None:
         self._path = path
         # A pipe that is found without a reader is taken for a dead one's and removed, so it has one before it is found.

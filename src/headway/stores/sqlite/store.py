@@ -33,7 +33,6 @@ from headway.stores.base import (
     JobQuery,
     LaneStats,
     Stats,
-    SubmitBlocking,
     Subscription,
     submit_within,
 )
@@ -76,11 +75,17 @@ class Executor(Protocol):
 class SqliteStore:
     """Jobs in a file: durable through power loss by default, shared by any number of processes of one machine."""
 
-    abilities = Abilities(durable=True, shared=True, any_loop=True)
-
     def __init__(self, place: Executor, namespace: str = "default", *, clock: Clock, timeout: float = TIMEOUT) -> None:
         self.path = place.driver.path
         self.namespace = namespace
+        self.abilities = Abilities(
+            durable=True,
+            shared=True,
+            any_loop=True,
+            path=self.path,
+            submit_blocking=self.submit_blocking,
+            backup=self,
+        )
         self._clock = clock
         self._steady = SteadyClock()
         self._timeout = timeout
@@ -89,8 +94,6 @@ class SqliteStore:
         self._notifier = PipeNotifier(self.path)
         self._memory = SqliteCache()
         self._round = prune.SqlitePruneRound()
-        if isinstance(place, Database):
-            self.submit_blocking: SubmitBlocking = lambda jobs: self._submit_waiting(place, jobs)
 
     async def open(self) -> None:
         self._notifier.check()
@@ -121,10 +124,13 @@ class SqliteStore:
         except TimeoutError as problem:
             raise self._late() from problem
 
-    def _submit_waiting(self, place: Database, jobs: Sequence[NewJob]) -> list[SubmitReply]:
+    def submit_blocking(self, jobs: Sequence[NewJob]) -> list[SubmitReply] | None:
+        """Submit from a thread without an event loop."""
+        if not isinstance(self._place, Database):
+            return None
         try:
             within = submit_within(self._timeout, jobs)
-            return place.write_waiting(self._submitting(jobs), vital=False, timeout=within)
+            return self._place.write_waiting(self._submitting(jobs), vital=False, timeout=within)
         except TimeoutError as problem:
             raise self._late() from problem
 

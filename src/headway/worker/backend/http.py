@@ -426,6 +426,8 @@ class HttpJobSource:
 class LocalEvent:
     """An ear that is rung in this process."""
 
+    call = None
+
     def __init__(self) -> None:
         self._rung = asyncio.Event()
 
