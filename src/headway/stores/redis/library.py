@@ -12,8 +12,8 @@ from headway.stores.base import FORMAT
 from headway.stores.redis.layout import expand
 
 _PARTS = (
-    "common", "lines", "caps", "inbox", "ending", "claiming", "exchange", "submit", "reading", "keeping", "documents",
-    "pruning", "register",
+    "common", "ordering", "blocked_queue", "limits", "deferred_submit", "finish", "claim", "snapshot", "exchange",
+    "submit", "query", "diagnose", "heartbeat", "documents", "prune", "register",
 )  # fmt: skip
 
 

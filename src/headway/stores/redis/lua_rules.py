@@ -13,7 +13,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def compile_rules(rules: EnforcedRules) -> bytes:
-    """Write rules for ``caps.lua``."""
+    """Write rules for ``limits.lua``."""
     reserve = rules.pool_reserve
     return _encode(
         {

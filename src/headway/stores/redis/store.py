@@ -164,7 +164,8 @@ class RedisStore:
         if self._inbox.open and (posted := codec.pack_posted(packed)) is not None:
             others = self._inbox.post(address, posted, self._now())
             if others:
-                self._ask_short(address, "take_in")  # If that fails, whoever waits will look by itself in a moment.
+                # Should this fail, the idle worker claims by itself a moment later.
+                self._ask_short(address, "apply_deferred")
             return None if others is None else _read_submitted(jobs, 0)
         replies = self._ask_short(address, "submit", *packed)
         if replies is None:
@@ -305,7 +306,7 @@ class RedisStore:
 
     async def mark_dead(self, worker_id: str, *, left: bool = False) -> None:
         check_text(worker_id, "a worker's id")
-        await self._call("bury", worker_id, int(left))
+        await self._call("mark_dead", worker_id, int(left))
 
     async def drain(self, worker_id: str) -> bool:
         check_text(worker_id, "a worker's id")
@@ -318,7 +319,7 @@ class RedisStore:
 
     async def preempt(self, amendments: Sequence[Preemption]) -> list[bool]:
         words = [word for job_id, rung in amendments for word in (_typed(job_id), rung or "")]
-        return [bool(done) for done in await self._call("amend", *words)] if words else []
+        return [bool(done) for done in await self._call("preempt", *words)] if words else []
 
     async def retry(self, job_ids: Sequence[JobId]) -> list[State | None]:
         return _states(await self._call("retry", *map(_typed, job_ids))) if job_ids else []
@@ -409,11 +410,11 @@ class RedisStore:
         return lanes
 
     async def diagnose(self) -> QueueDiagnostics:
-        now_at, seen = await self._call("survey")
+        now_at, seen = await self._call("diagnose")
         return _read_survey(now_at, seen)[0]
 
     async def diagnose_job(self, job_id: JobId) -> JobDiagnostics | None:
-        now_at, pieces, *rest = await self._call("standing", _typed(job_id), AHEAD_COUNTED, STRETCHES_READ)
+        now_at, pieces, *rest = await self._call("diagnose_job", _typed(job_id), AHEAD_COUNTED, STRETCHES_READ)
         if pieces is None:
             return None
         seen, fair, ahead, own, limits, stretches = rest
@@ -432,7 +433,7 @@ class RedisStore:
     async def record_wait_reasons(self, reasons: Mapping[ClassKey, str]) -> None:
         if reasons:
             words = [word for key, reason in reasons.items() for word in (codec.class_text(key), reason)]
-            await self._call("witness", WAIT_SAMPLE_INTERVAL_MS, GAP_MS, *words)
+            await self._call("record_wait_reasons", WAIT_SAMPLE_INTERVAL_MS, GAP_MS, *words)
 
     # ------------------------------------------------------------------ retention
 

@@ -1,52 +1,59 @@
--- common: what every function begins with, and how records are laid out.
+-- common: the start of every function, the keys of a namespace, and helpers.
 --
--- KEYS[1] of every function is P..'meta', P being '{prefix:namespace}:', so that all keys share one slot of a cluster.
--- ARGV[1] is what a clock of a test says in milliseconds, or '' for the server's clock.
+-- KEYS[1] of every function is P..'meta'. P is '{prefix:namespace}:', so that all keys share one slot of a cluster.
+-- ARGV[1] is the time in milliseconds from the clock of a test, or '' for the clock of the server.
 --
--- A job is known by its *member*: its sequence number plus BASE, in decimal. All have 16 digits, so they sort as text
--- in the order of their numbers, which breaks ties in sorted sets, and small sets of them are kept as sorted integers.
--- Order keys are kept plus BASE too, so in a line nobody shares a fresh job's member is also its score.
+-- A job is known by its *member*: its sequence number plus BASE, in decimal. All members have 16 digits, so they sort
+-- as text in the order of their numbers. This breaks ties in sorted sets, and Redis keeps small sets of them as sorted
+-- integers. Order keys are stored plus BASE too. In a class without tenants, the member of a new job is also its score.
 --
--- meta      hash  seq, rules, book, witnessed, turn, bottom
--- in        stream  jobs that were posted: see inbox.lua
--- ids       hash  job id -> member
--- job       hash  member -> record: what never changes about a job
--- lease     hash  member -> lease: a job that executes
--- again     hash  member -> back: a queued job that has a past, or was delayed
--- out       hash  member -> ending
--- tries     hash  member -> entries: attempts that did not complete
--- cancel, progress  hash  member -> moment / blob, of executing jobs
--- classes   hash  text -> number, with an f behind it if it is fair;  names  hash  number -> text
--- clock     hash  number -> clock, of fair classes alone
--- w:C       zset  the line of class C by order key          a:C  zset  the same by age, if fair
--- live:C    zset  if fair: tenant, order key and member of all that wait or run, in the order of text
--- tr:C      list  transient jobs
--- due       zset  delayed jobs by moment                    late:C  set  those of a class
--- parked    hash  member -> moment and park                 p:C:X   zset  jobs of C in park X by order key
--- parks:C   hash  park -> S (shut), T (opens at a moment), or O and its first member (open)
--- open:C    zset  first member and park, by order key       timed  zset  C:X by the moment it opens
--- q:X       set   classes with a park X                     h:X  set  leases that count against limit X
--- rates     hash  limit -> how far ahead its starts were given away, in microseconds
--- unique    hash  key -> member;  idem  hash  scope -> until, digest, id;  idem_until  zset;  expiry  zset
--- workers   set   ids;  worker:W  hash, with lanes while it waits for jobs of these, and open, its claim, if a job may
---                 be handed over to it;  l:W  set  leases;  wait  zset  workers by turn
--- fin       list  completed jobs in the order they ended    bad:S, old:S  zset  other endings by number / by moment
--- doc:K     hash  name -> version and body
--- m:M       hash  totals of a minute;  minutes  set  those;  tally  hash  all before
--- archive   string  exists while somebody archives;  arch  zset  ended jobs to be archived, by the moment they ended
--- stretch:C list  what a class waited for;  watched  string  exists while somebody watches
-local fmt, sub, byte, floor, concat, band, pack  -- set by the first call: a library is loaded without Lua's own
+-- layout.py has the byte layouts of the records. In the following, C is the number of a class and X the key of a limit.
+--
+-- meta      hash    seq, rules, book, witnessed, turn, bottom, ahead, reached, format
+-- in        stream  deferred submits: see deferred_submit.lua
+-- ids       hash    job id -> member
+-- job       hash    member -> job: what never changes
+-- lease     hash    member -> lease, of a job that executes
+-- again     hash    member -> requeue, of a queued job that ran before or was delayed
+-- out       hash    member -> outcome
+-- tries     hash    member -> attempts that did not complete
+-- cancel    hash    member -> moment of the request, of an executing job
+-- progress  hash    member -> blob, of an executing job
+-- classes   hash    text -> number, followed by an f if tenants share the class;  names  hash  number -> text
+-- clock     hash    number -> virtual time, of a class that tenants share
+-- w:C       zset    queued jobs by order key;  a:C  zset  the same by age, if tenants share the class
+-- live:C    zset    shares: jobs that wait or run, by tenant and order key, if tenants share the class
+-- tr:C      list    transient jobs
+-- due       zset    delayed jobs by moment;  late:C  set  those of a class
+-- parked    hash    member -> blocked;  p:C:X  zset  jobs blocked by a limit, by order key
+-- parks:C   hash    limit -> S (closed), T (opens at a moment), or O and the first member (open)
+-- open:C    zset    blocked_head of each open limit by order key;  timed  zset  C:X by the moment it opens
+-- q:X       set     classes with jobs that the limit blocks;  h:X  set  leases that the limit counts
+-- rates     hash    limit -> the moment up to which starts are used up, in microseconds
+-- unique    hash    unique key -> member
+-- idem      hash    idempotency scope -> idempotency;  idem_until  zset  scopes by the moment they expire
+-- expiry    zset    members by the moment they expire
+-- workers   set     ids;  l:W  set  leases of a worker;  wait  zset  idle workers by turn
+-- worker:W  hash    a worker; lanes while it is idle, and open, its claim, if the server may lease a job to it directly
+-- fin       list    completed: the jobs that completed, in order
+-- bad:S     zset    jobs with another outcome by number;  old:S  zset  the same by moment
+-- doc:K     hash    name -> version and body
+-- m:M       hash    totals of a minute;  minutes  set  those minutes;  tally  hash  totals of all minutes before
+-- archive   string  exists while an archiver runs;  arch  zset  jobs to be archived by the moment they ended
+-- stretch:C list    wait_intervals of a class
+-- watched   string  exists while a client watches jobs
+local fmt, sub, byte, floor, concat, band, pack  -- set by the first call: none is there when the library is loaded
 local BASE, NONE, ZERO = 1e15, '\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0', '000000000000000'
-local PASSED, PUMPED, COUNTED = 100, 200, 1000
+local SKIPPED_MAX, DUE_BATCH_MAX, WAITING_COUNT_MAX = 100, 200, 1000
 local STATES = {C = 'completed', F = 'failed', X = 'cancelled', D = 'dead_letter', Q = 'queued', E = 'executing'}
 local call, P, now, now15
-local tx = {  -- what a call has read and gathered
+local tx = {  -- what the current call has read and changed
   adds = {}, order = {}, clock = {}, last = {}, eligible = {}, counts = {}, changed = {}, names = {}, room = {},
   reached = {}, record = {},
 }
 
--- clocks: of each namespace the store time, by the rule of core/policy/clock.py, as this server last knew it. What is
--- stored is read again when a second has passed or the clock has gone back: another server may have led meanwhile.
+-- The store time of each namespace, by the rule of core/policy/clock.py. The stored part is read again when a second
+-- has passed or the clock has gone back, because another server may have been the master in between.
 local clocks, ahead = {}, 0
 local STEP, GAP, SLEW = 1000, 60000, 20
 
@@ -55,7 +62,7 @@ local function raw_ms()
   return t[1] * 1000 + floor(t[2] / 1000)
 end
 
-local function step_clock(clock, raw)  -- gives the store time, how far it is ahead, and the moment that was reached
+local function step_clock(clock, raw)  -- return the store time, how far it is ahead, and the moment that was reached
   local at = raw + clock.ahead
   local passed = at - clock.reached
   if passed >= 0 and passed <= STEP then return at, clock.ahead, clock.reached end
@@ -76,7 +83,7 @@ local function read_clock(raw)
     local before = {ahead = tonumber(stored[1] or 0), reached = math.max(tonumber(stored[2] or 0), clock.reached or 0)}
     clock.raw, clock.last, clock.ahead, clock.reached = raw, step_clock(before, raw)
     if clock.ahead ~= before.ahead or clock.reached ~= tonumber(stored[2] or 0) then
-      -- A server that takes no writes now tells the time all the same.
+      -- A server that refuses writes can still tell the time.
       redis.pcall('HSET', P .. 'meta', 'ahead', fmt('%d', clock.ahead), 'reached', fmt('%d', clock.reached))
     end
   else
@@ -86,21 +93,21 @@ local function read_clock(raw)
   return clock.last
 end
 
-local take_in  -- what was posted; see inbox.lua
+local apply_deferred  -- in deferred_submit.lua
 
-local function begin(keys, args, inbox_later)
+local function begin(keys, args, without_deferred)
   if not call then
     fmt, sub, byte, floor, concat = string.format, string.sub, string.byte, math.floor, table.concat
     band, pack, call = bit.band, struct.pack, redis.call
   end
   P = sub(keys[1], 1, -5)
-  now = read_clock(args[1] == '' and raw_ms() or tonumber(args[1]))  -- tests have a clock of their own
+  now = read_clock(args[1] == '' and raw_ms() or tonumber(args[1]))
   now15 = fmt('%015d', now)
-  for name, kept in pairs(tx) do  -- a table that the last call left empty serves again: garbage is what costs most
-    if type(kept) ~= 'table' or name == 'book' or name == 'floor' then tx[name] = nil
+  for name, kept in pairs(tx) do  -- a table that the last call left empty is used again: garbage costs the most
+    if type(kept) ~= 'table' or name == 'rule_index' or name == 'running_jobs' then tx[name] = nil
     elseif next(kept) ~= nil then tx[name] = {} end
   end
-  if not inbox_later and call('EXISTS', P .. 'in') == 1 then take_in() end
+  if not without_deferred and call('EXISTS', P .. 'in') == 1 then apply_deferred() end
 end
 
 local function num(n) return fmt('%d', n) end
@@ -109,7 +116,7 @@ local function member_of(seq) return fmt('%d', BASE + seq) end
 
 local function i4(text, at)
   local a, b, c, d = byte(text, at, at + 3)
-  if not d then return 0 end  -- the text was cut
+  if not d then return 0 end  -- the record is cut
   return ((a * 256 + b) * 256 + c) * 256 + d
 end
 
@@ -124,16 +131,16 @@ local function push(list, a, b)
   if b ~= nil then list[#list + 1] = b end
 end
 
-local MOST = 4000  -- arguments that a command is given at once
+local ARGUMENTS_MAX = 4000  -- of one command: Lua's stack has room for about 8,000
 
-local function each(list, act)  -- call act with slices
-  for i = 1, #list, MOST do act(unpack(list, i, math.min(i + MOST - 1, #list))) end
+local function each(list, act)  -- call act with slices of the list
+  for i = 1, #list, ARGUMENTS_MAX do act(unpack(list, i, math.min(i + ARGUMENTS_MAX - 1, #list))) end
 end
 
-local function bulk(command, key, list)  -- one command for all, if there are any
+local function bulk(command, key, list)  -- one command for the whole list, unless it is empty
   local n = #list
   if n == 0 then return end
-  if n <= MOST then
+  if n <= ARGUMENTS_MAX then
     call(command, key, unpack(list))
   else
     each(list, function(...) call(command, key, ...) end)
@@ -142,7 +149,7 @@ end
 
 local function text(value) return pack('>I2', #value) .. value end
 
-local function text_at(packed, at)  -- a text behind its length, and the place after it
+local function text_at(packed, at)  -- return the text behind its length, and the place after it
   local after = at + 2 + i2(packed, at)
   return sub(packed, at + 2, after - 1), after
 end
@@ -153,7 +160,7 @@ local function texts(packed)
   return found
 end
 
-local function before(a, b)  -- by bytes, whatever the server's locale says
+local function before(a, b)  -- by bytes; Lua's own comparison depends on the locale of the server
   local n = math.min(#a, #b)
   for i = 1, n do
     local x, y = byte(a, i), byte(b, i)
@@ -162,7 +169,7 @@ local function before(a, b)  -- by bytes, whatever the server's locale says
   return #a < #b
 end
 
--- Most of the time nothing is delayed, parked, retried, archived, cancelled or in progress; one look shows it.
+-- Most of the time no job is delayed, blocked, requeued, archived, cancelled or in progress. One command shows it.
 local RARE = {'again', 'archive', 'cancel', 'due', 'parked', 'progress', 'timed'}
 
 local function quiet()
@@ -174,7 +181,7 @@ local function quiet()
   return tx.quiet
 end
 
-local function stir() tx.quiet = false end  -- something of the kind was written
+local function not_quiet() tx.quiet = false end  -- the call itself has written one of these keys
 
 local function count(what, n)
   if n ~= 0 then tx.counts[what] = (tx.counts[what] or 0) + n end
@@ -206,7 +213,7 @@ end
 
 function record.flags(rec) return $job.flags(rec or '') or 0 end
 
-function record.since(rec)  -- when it was submitted, as 15 digits
+function record.since(rec)  -- the moment it was submitted, as 15 digits
   local since = $job.submitted(rec or '')
   return #since == #ZERO and string.find(since, '^%d+$') and since or now15
 end
@@ -215,7 +222,7 @@ function record.extras(rec)
   local flags, found = record.flags(rec), {}
   if flags == 0 then return found end
   local at = after_id(rec) + 4  -- behind the length of the tail
-  if flags == $job.TENANT then  -- the usual one, and there are many
+  if flags == $job.TENANT then  -- the most frequent case, without closures
     found.tenant = text_at(rec, at)
     return found
   end
@@ -248,14 +255,14 @@ end
 
 local lease = {}
 
-function lease.rest(held)  -- what stands behind the fields
+function lease.rest(held)  -- the part after the fields
   local flags, at, found = $lease.flags(held) or 0, $lease.size + 1, {}
   found.worker, at = text_at(held, at)
   if band(flags, $lease.FAIR) ~= 0 then found.tenant, at = text_at(held, at) end
   if band(flags, $lease.TERMS) ~= 0 then
     found.assigned, at = text_at(held, at)
-    found.parked_for, at = text_at(held, at)
-    found.parked_ms, at = text_at(held, at)
+    found.blocked_for, at = text_at(held, at)
+    found.blocked_ms, at = text_at(held, at)
     found.held = texts(sub(held, at))
   end
   return found
@@ -263,24 +270,24 @@ end
 
 function lease.with_terms(held, rest)  -- the same lease with another rung or other limits
   local tail = text(rest.worker) .. (rest.tenant and text(rest.tenant) or '')
-  tail = tail .. text(rest.assigned or '') .. text(rest.parked_for or '') .. text(rest.parked_ms or '')
+  tail = tail .. text(rest.assigned or '') .. text(rest.blocked_for or '') .. text(rest.blocked_ms or '')
   for _, key in ipairs(rest.held or {}) do tail = tail .. text(key) end
   return $lease[..flags](held) .. $lease{flags = bit.bor($lease.flags(held), $lease.TERMS)} .. tail
 end
 
--- Classes.  text: lane, rung ('' for none), 1 if persistent, needs; behind one another with a NUL between.
+-- Classes. The text is lane, rung ('' for none), 1 if persistent, and needs, separated by NUL.
 local class = {}
 
 function class.known(name)  -- the number of a class, or nil
   local known = call('HGET', P .. 'classes', name)
   if not known then return nil end
-  if byte(known, -1) == 102 then return tonumber(sub(known, 1, -2)) end
+  if sub(known, -1) == 'f' then return tonumber(sub(known, 1, -2)) end
   local number = tonumber(known)
-  tx.clock[number] = tx.clock[number] or false  -- nobody shares it, so it has no clock to look for
+  tx.clock[number] = tx.clock[number] or false  -- no tenants share it, so it has no clock
   return number
 end
 
-function class.number(name)  -- a new one becomes known
+function class.number(name)  -- the same; a new class gets a number
   local number = class.known(name)
   if not number then
     number = call('HLEN', P .. 'classes') + 1
@@ -311,19 +318,19 @@ function class.parts(number, text_)
   return found
 end
 
-function class.all()  -- numbers of all classes that have been made
+function class.all()  -- the highest number of a class
   return call('HLEN', P .. 'classes')
 end
 
--- Telling: workers that wait, whoever watches jobs, totals.
-local function ring(name) call('PUBLISH', P .. 'ear:' .. name, '') end
+-- Notifications of idle workers and of clients that watch jobs, and totals.
+local function notify(name) call('PUBLISH', P .. 'ear:' .. name, '') end
 
 local function watched()
   if tx.watched == nil then tx.watched = call('EXISTS', P .. 'watched') == 1 end
   return tx.watched
 end
 
-local function tell(ids)
+local function notify_watchers(ids)
   if #ids > 0 then call('PUBLISH', P .. 'watch', concat(ids, '\n')) end
 end
 
@@ -340,19 +347,19 @@ local function split(joined)
   return found
 end
 
-local function no_wait(worker)
+local function clear_idle(worker)
   call('ZREM', P .. 'wait', worker)
   call('HDEL', P .. 'worker:' .. worker, 'lanes', 'open')
 end
 
-local hand_over  -- a job that was submitted alone, to a worker that waits with an open claim; gives whether it was
+local lease_directly  -- in exchange.lua
 
-local function wake(but)  -- a waiting worker for each job that became eligible, as far as one can serve it
+local function wake(but)  -- one idle worker that can serve it for each job that became eligible
   local waiting = call('ZRANGE', P .. 'wait', 0, -1)
   if #waiting == 0 then return end
-  local facts, nobody = {}, {}
+  local facts, unserved = {}, {}
   for _, number in ipairs(tx.eligible) do
-    if not nobody[number] then
+    if not unserved[number] then
       local key, found = class.parts(number), false
       for i, id in ipairs(waiting) do
         if id and id ~= but then
@@ -366,9 +373,9 @@ local function wake(but)  -- a waiting worker for each job that became eligible,
             facts[id] = fact
           end
           if fact.live and (not fact.lanes or fact.lanes[key.lane]) and serves(key.needs, fact.offers) then
-            if not (tx.alone and fact.open and hand_over(id, fact, number)) then
-              no_wait(id)
-              ring(id)
+            if not (tx.alone and fact.open and lease_directly(id, fact, number)) then
+              clear_idle(id)
+              notify(id)
             end
             waiting[i] = false
             found = true
@@ -376,7 +383,7 @@ local function wake(but)  -- a waiting worker for each job that became eligible,
           end
         end
       end
-      if not found then nobody[number] = true end
+      if not found then unserved[number] = true end
     end
   end
 end
@@ -385,24 +392,24 @@ local function wake_all()
   for _, id in ipairs(call('ZRANGE', P .. 'wait', 0, -1)) do
     local ends = call('HGET', P .. 'worker:' .. id, 'ends')
     if ends and tonumber(ends) > now then
-      no_wait(id)
-      ring(id)
+      clear_idle(id)
+      notify(id)
     end
   end
 end
 
-local function add_up(minute, what, n)  -- to a total of a minute
+local function add_to_minute(minute, what, n)
   if call('HINCRBY', P .. 'm:' .. minute, what, num(n)) == n then call('SADD', P .. 'minutes', minute) end
 end
 
-local function settle(but)  -- the last step of whatever changed something
+local function settle(but)  -- the last step of a function that changes jobs: notify and add to the totals
   if #tx.eligible + #tx.changed > 0 then
-    if tx.others == nil then tx.others = call('EXISTS', P .. 'wait', P .. 'watched') > 0 end
-    if tx.others then
+    if tx.listeners == nil then tx.listeners = call('EXISTS', P .. 'wait', P .. 'watched') > 0 end
+    if tx.listeners then
       if #tx.eligible > 0 then wake(but) end
-      if #tx.changed > 0 and watched() then tell(tx.changed) end
+      if #tx.changed > 0 and watched() then notify_watchers(tx.changed) end
     end
   end
   local minute = num(floor(now / 60000))
-  for what, n in pairs(tx.counts) do add_up(minute, what, n) end
+  for what, n in pairs(tx.counts) do add_to_minute(minute, what, n) end
 end

@@ -1,4 +1,4 @@
--- documents: small named values with a version; and what follows when the rules among them change.
+-- documents: small named values with a version, and the effects of a change of the rules.
 
 local function version_of(stored) return stored and tonumber(string.match(stored, '^%d+')) or 0 end
 
@@ -17,7 +17,7 @@ local function read(keys, args)
   return found
 end
 
-local function clamp_rates(rules)  -- bring what was given away under other rules in line with these
+local function clamp_rates(rules)  -- no rate has used up more starts than its new rule allows
   local rates = call('HGETALL', P .. 'rates')
   for i = 1, #rates, 2 do
     local rule = rules.limits[string.match(rates[i], '^[^=]*')]
@@ -30,9 +30,9 @@ local function clamp_rates(rules)  -- bring what was given away under other rule
   end
 end
 
-local function adopt()  -- count leases anew, and let all that was put aside try again
-  tx.book = nil
-  local rules, held = book.now(), call('HGETALL', P .. 'lease')
+local function adopt()  -- count all leases again, and open all blocked queues
+  tx.rule_index = nil
+  local rules, held = rule_index.now(), call('HGETALL', P .. 'lease')
   clamp_rates(rules)
   for i = 1, #held, 2 do
     for _, key in ipairs(lease.rest(held[i + 1]).held or {}) do call('SREM', P .. 'h:' .. key, held[i]) end
@@ -41,16 +41,16 @@ local function adopt()  -- count leases anew, and let all that was put aside try
   for i = 1, #held, 2 do
     local member, was, rec = held[i], held[i + 1], record.of(held[i])
     local extras, rest = record.extras(rec), lease.rest(was)
-    rest.held = caps.hold(member, book.keys(record.task(rec), extras.tenant, extras.limits))
+    rest.held = limits.hold(member, rule_index.keys(record.task(rec), extras.tenant, extras.limits))
     call('HSET', P .. 'lease', member, lease.with_terms(was, rest))
   end
   for number = 1, class.all() do
-    for _, park in ipairs(call('HKEYS', P .. 'parks:' .. num(number))) do parks.open(number, park) end
+    for _, blocking in ipairs(call('HKEYS', P .. 'parks:' .. num(number))) do blocked_queue.open(number, blocking) end
   end
   wake_all()
 end
 
--- write: a document, or remove it. Of a policy every worker's keeper is told.
+-- write: write or remove a document. A policy is announced to every worker.
 -- args     kind, name, body, 1 to write or 0 to remove, version it must have ('' for any), and of a part of the rules:
 --          the version of all rules it was compiled for, the rules as a whole (JSON), 1 if they may let more start,
 --          their new version: a random text, so that servers never take other rules for those they remember
@@ -67,7 +67,7 @@ local function write(keys, args)
     call('HDEL', key, name)
   end
   if args[2] == 'policy' then
-    for _, id in ipairs(call('SMEMBERS', P .. 'workers')) do ring(id .. '.keeper') end
+    for _, id in ipairs(call('SMEMBERS', P .. 'workers')) do notify(id .. '.keeper') end
   end
   if args[7] then
     call('HSET', P .. 'meta', 'book', args[8])
@@ -85,27 +85,4 @@ local function rules_now(keys, args)
   table.sort(names, before)
   for _, name in ipairs(names) do push(found, name, call('HGET', P .. 'doc:rules', name)) end
   return found
-end
-
--- witness: note what each class waits for now, if it is our turn.
--- args     ms between turns, longest gap in ms, then class and reason of each
-local function witness(keys, args)
-  begin(keys, args)
-  local last = tonumber(call('HGET', P .. 'meta', 'witnessed') or nil)
-  if last and last > now - tonumber(args[2]) then return 0 end
-  call('HSET', P .. 'meta', 'witnessed', num(now))
-  for i = 4, #args, 2 do
-    local key = P .. 'stretch:' .. num(class.number(args[i]))
-    local entry = call('LINDEX', key, -1)
-    local until_at = entry and tonumber($wait_interval.ended(entry))
-    if not entry or until_at + tonumber(args[3]) < now then
-      call('RPUSH', key, $wait_interval{started = now15, ended = now15, reason = args[i + 1]})
-    elseif $wait_interval.reason(entry) == args[i + 1] then
-      call('LSET', key, -1, $wait_interval[..ended](entry) .. $wait_interval{ended = now15, reason = args[i + 1]})
-    else
-      local started = $wait_interval.ended(entry)
-      call('RPUSH', key, $wait_interval{started = started, ended = now15, reason = args[i + 1]})
-    end
-  end
-  return 1
 end

@@ -1,4 +1,4 @@
--- exchange: end leases, note progress, make due jobs eligible, claim by the plan, picture what waits: one step.
+-- exchange: apply reports and progress, make due jobs eligible, claim by the plan and take a snapshot, in one step.
 -- args     worker ('' for none), claim id, whether a snapshot is wanted, whether to wait (2: and leave the claim open),
 --          for which lanes (* for any), whether there is a plan, how many classes it knew (-1: any number), its totals
 --          free and free_below, leave_free, number of reports, reports, number of progress notes, member, token and
@@ -6,12 +6,10 @@
 -- returns  now, state of the worker, more, refused (index, answer ...), of the leases: their records, their members in
 --          one text, those that are not fresh (index, lease ...) and their classes (text, how many in a row, ...);
 --          snapshot or false
--- holds    never more leases than the plan's totals, the worker's slots or any cap in force allow
-local snapshot
-
-local function note_waiting(worker, waits, lanes, before_)  -- one that looks again while it waits keeps its turn
+-- holds    never more leases than the totals of the plan, the slots of the worker or any limit in force allow
+local function note_idle(worker, waits, lanes, before_)  -- a worker that claims again while it is idle keeps its turn
   if before_ and (not waits or before_ ~= lanes) then
-    no_wait(worker)
+    clear_idle(worker)
     before_ = false
   end
   if waits and not before_ then
@@ -20,7 +18,7 @@ local function note_waiting(worker, waits, lanes, before_)  -- one that looks ag
   end
 end
 
-local function leases_again(worker, token, out, runs)  -- the same claim again: the same leases, where still held
+local function leases_again(worker, token, out, runs)  -- a repeated claim gets the same leases, if still held
   local members = call('SMEMBERS', P .. 'l:' .. worker)
   table.sort(members)
   for _, member in ipairs(members) do
@@ -35,16 +33,16 @@ end
 local function claim_by(plan, takes, row, worker, token, out, runs)
   if row.claim == token then
     leases_again(worker, token, out, runs)
-    if out.n > 0 or not row.opens then return false end  -- what was handed over may be gone before it was heard of
+    if out.n > 0 or not row.opens then return false end  -- a direct lease may have ended before the worker got it
   end
   local free = math.min(plan.free, row.slots - call('SCARD', P .. 'l:' .. worker))
-  local below, more = math.min(plan.below, caps.pool_room()), false
+  local below, more = math.min(plan.below, limits.pool_room()), false
   local claimed = 0
   for _, take in ipairs(takes) do
     local want = math.min(take.most, free)
     if take.below then want = math.min(want, below) end
     local number = want > 0 and class.known(take.name)
-    if number and not book.shuts(class.parts(number, take.name).lane) then
+    if number and not rule_index.lane_paused(class.parts(number, take.name).lane) then
       take.number = number
       local got, unseen = claim.take(take, want, worker, token, out)
       more = more or unseen
@@ -60,12 +58,13 @@ local function claim_by(plan, takes, row, worker, token, out, runs)
   return more
 end
 
--- Only to a worker that executes nothing, so that no job of its own keeps it from hearing of it, and that is connected.
-function hand_over(worker, fact, number)
+-- Lease a job that was submitted alone to an idle worker, and send the lease with the wake-up. The worker must execute
+-- no job, which could delay it, and must be connected. Return whether it was leased.
+function lease_directly(worker, fact, number)
   if call('ZCARD', P .. 'w:' .. num(number)) ~= 1 or call('SCARD', P .. 'l:' .. worker) > 0 then return false end
-  local ear = P .. 'ear:' .. worker
-  local heard = redis.pcall('PUBSUB', 'NUMSUB', ear)
-  if heard.err or heard[2] == 0 then return false end
+  local channel = P .. 'ear:' .. worker
+  local listeners = redis.pcall('PUBSUB', 'NUMSUB', channel)
+  if listeners.err or listeners[2] == 0 then return false end
   local token, plan, takes = unpack(cmsgpack.unpack(fact.open))
   local name = class.parts(number).name
   for _, take in ipairs(takes) do
@@ -73,9 +72,9 @@ function hand_over(worker, fact, number)
       local out, runs = {n = 0, members = {}, records = {}, held = {}}, {}
       claim_by(plan, {take}, {slots = tonumber(fact.slots)}, worker, token, out, runs)
       if out.n == 0 then return false end
-      no_wait(worker)
+      clear_idle(worker)
       local head = $direct_lease{now = now15, claim = token, member = out.members[1]}
-      call('PUBLISH', ear, head .. text(name) .. text(out.held[2] or '') .. out.records[1])
+      call('PUBLISH', channel, head .. text(name) .. text(out.held[2] or '') .. out.records[1])
       return true
     end
   end
@@ -89,27 +88,28 @@ local function exchange(keys, args)
   local plan = args[7] == '1' and {
     known = tonumber(args[8]), free = tonumber(args[9]), below = tonumber(args[10]), leave_free = args[11] == '1',
   }
-  local at, refused = ending.finish(args, 13, tonumber(args[12]))
+  local at, refused = finish.apply(args, 13, tonumber(args[12]))
   local notes = tonumber(args[at])
   at = at + 1
   for _ = 1, notes do
     local held = call('HGET', P .. 'lease', args[at])
     if held and $lease.token(held) == args[at + 1] then
       call('HSET', P .. 'progress', args[at], args[at + 2])
-      stir()
+      not_quiet()
       push(tx.changed, record.id(record.of(args[at])))
     end
     at = at + 3
   end
-  parks.pump()
-  claim.pump()
+  blocked_queue.open_due()
+  claim.start_due()
   local out, runs, more, state = {n = 0, members = {}, records = {}, held = {}}, {}, false, 'dead'
   local outdated = plan and plan.known >= 0 and plan.known < class.all()
   if worker ~= '' then
     local takes, row = {}, call('HMGET', P .. 'worker:' .. worker, 'state', 'ends', 'slots', 'claim', 'lanes')
     state = row[1] or 'dead'
-    if state == 'active' and tonumber(row[2]) <= now then ring(worker .. '.keeper') end  -- the clock has stepped: renew
-    if row[1] and plan and not outdated and tonumber(row[2]) > now then
+    local expired = row[1] and tonumber(row[2]) <= now
+    if state == 'active' and expired then notify(worker .. '.keeper') end  -- the clock has stepped: renew
+    if row[1] and plan and not outdated and not expired then
       if state == 'active' then
         for _ = 1, tonumber(args[at]) do
           push(takes, {
@@ -122,7 +122,7 @@ local function exchange(keys, args)
         more = claim_by(plan, takes, claimer, worker, token, out, runs)
       end
       waits = waits and state == 'active' and out.n == 0 and not more
-      note_waiting(worker, waits, lanes, row[5])
+      note_idle(worker, waits, lanes, row[5])
       if waits and opens then call('HSET', P .. 'worker:' .. worker, 'open', cmsgpack.pack({token, plan, takes})) end
     end
   end
@@ -130,7 +130,7 @@ local function exchange(keys, args)
     for i = 1, out.n do push(tx.changed, record.id(out.records[i])) end
   end
   settle(worker)
-  tx.floor = nil
+  tx.running_jobs = nil
   return {
     now, state, more and 1 or 0, refused, out.records, concat(out.members), out.held, runs,
     (wants or outdated) and snapshot() or false,

@@ -1,27 +1,27 @@
--- register: the functions, by the name of the library with their own behind it. All but submit run on a full server,
--- since what they write frees room in the end.
+-- register: the functions, each under the name of the library and its own. All except submit also run on a full server,
+-- because they free memory in the end.
 local function register(name, callback)
   redis.register_function{function_name = '@LIBRARY@_' .. name, callback = callback, flags = {'allow-oom'}}
 end
 redis.register_function('@LIBRARY@_submit', submit)
-register('take_in', take_in_now)
+register('apply_deferred', apply_deferred_now)
 register('exchange', exchange)
 register('renew', renew)
 register('leases', leases)
-register('bury', bury_worker)
+register('mark_dead', mark_worker_dead)
 register('drain', drain)
 register('cancel', cancel)
 register('retry', retry)
-register('amend', amend)
+register('preempt', preempt)
 register('get', get)
 register('find', find)
 register('find_ended', find_ended)
-register('snapshot', look)
+register('snapshot', snapshot_now)
 register('stats', stats)
 register('waiting_of', waiting_of)
-register('survey', survey_now)
-register('standing', standing)
-register('witness', witness)
+register('diagnose', diagnose_now)
+register('diagnose_job', diagnose_job)
+register('record_wait_reasons', record_wait_reasons)
 register('prune', prune)
 register('purge', purge)
 register('unarchived', unarchived)

@@ -1,12 +1,12 @@
--- submit: keep all the jobs, or none.
+-- submit: store all jobs, or none.
 -- args     number of classes, their texts, the number of each job's class in that list (2 bytes a job), then a record a
 --          job, from its flags on
 -- returns  a number if all are kept under their own ids, or were before: 1 if a worker waits or a client watches, else
 --          0; or a list
 --            dup, then index and id of each job that another stands in for
 --            conflict, index, what
--- holds    a job's id, unique key and idempotency key lead to it in the same step that lets it wait
-local function submit_one(name, rec)  -- the usual case of a single job; gives false if it is another
+-- holds    a job can be found by its id, unique key and idempotency key as soon as it can be claimed
+local function submit_one(name, rec)  -- the usual case of a single new job; return false in any other
   local id, number = record.new_id(rec), class.known(name)
   if not number or tx.clock[number] ~= false then return false end
   local member = member_of(call('HINCRBY', P .. 'meta', 'seq', 1))
@@ -23,10 +23,10 @@ end
 
 local function submit(keys, args)
   begin(keys, args, true)
-  tx.others = call('EXISTS', P .. 'wait', P .. 'watched', P .. 'in') > 0
-  if tx.others and call('EXISTS', P .. 'in') == 1 then take_in() end
+  tx.listeners = call('EXISTS', P .. 'wait', P .. 'watched', P .. 'in') > 0
+  if tx.listeners and call('EXISTS', P .. 'in') == 1 then apply_deferred() end
   if #args == 5 and args[2] == '1' and $new_job.flags(args[5]) == 0 and submit_one(args[3], args[5]) then
-    return tx.others and 1 or 0
+    return tx.listeners and 1 or 0
   end
   local kinds, names, first = tonumber(args[2]), {}, nil
   for i = 1, kinds do names[i] = args[2 + i] end
@@ -112,8 +112,8 @@ local function submit(keys, args)
     for k, i in ipairs(fresh) do
       local member, extras = members[k], extras_of[i]
       local number = numbers[i2(kind_of, 2 * i - 1)][1]
-      if not extras and not lines.clock(number) then
-        lines.append(number, member)
+      if not extras and not ordering.clock(number) then
+        ordering.append(number, member)
       elseif $new_job.flags(args[first + i]) >= $job.TRANSIENT then
         call('RPUSH', P .. 'tr:' .. num(number), $transient{member = member, job = wholes[k]})
         push(tx.eligible, number)
@@ -130,18 +130,18 @@ local function submit(keys, args)
           if extras.expires_ms then call('ZADD', P .. 'expiry', num(now + extras.expires_ms), member) end
         end
         if due > now then
-          lines.delay(number, member, due)
+          ordering.delay(number, member, due)
         else
           local tenant, step = extras and extras.tenant, 0
-          if tenant or lines.clock(number) then step = book.step(record.task(wholes[k]), tenant or '') end
-          lines.put(number, member, member, tenant, now15, step)
+          if tenant or ordering.clock(number) then step = rule_index.step(record.task(wholes[k]), tenant or '') end
+          ordering.put(number, member, member, tenant, now15, step)
         end
       end
     end
-    lines.flush()  -- only now may they be found where jobs wait
+    ordering.flush()  -- last, so that a job can be claimed only when it is complete
     count('submitted', #fresh)
     tx.changed, tx.alone = answered, #fresh == 1
   end
   settle()
-  return #answer > 1 and answer or tx.others and 1 or 0
+  return #answer > 1 and answer or tx.listeners and 1 or 0
 end

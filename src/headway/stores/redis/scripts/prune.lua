@@ -1,4 +1,4 @@
--- pruning: bounded batches of what need not be kept.
+-- prune: delete what need not be kept, in bounded batches.
 
 local function prune_completed(before_at, most)  -- the oldest entries of the list of completed jobs
   local old = {}
@@ -31,19 +31,19 @@ local function prune_workers(kept_ms)
   for _, id in ipairs(call('SMEMBERS', P .. 'workers')) do
     local row = call('HMGET', P .. 'worker:' .. id, 'state', 'ends')
     local ends = tonumber(row[2] or 0)
-    if row[1] ~= 'dead' and ends <= now then bury(id) end
+    if row[1] ~= 'dead' and ends <= now then mark_dead(id) end
     if ends + kept_ms <= now then forget_worker(id) end
   end
 end
 
--- What is to be archived is not forgotten before. Gives the moment up to which endings may go.
+-- Return the moment up to which outcomes may be deleted: none that waits for the archiver.
 local function archived_until(moment)
   if call('EXISTS', P .. 'archive') == 0 then return moment end
   local first = call('ZRANGE', P .. 'arch', 0, 0, 'WITHSCORES')
   return first[2] and math.min(moment, tonumber(first[2]) - 1) or moment
 end
 
--- The oldest endings of the states of which more are kept than args say, from the ninth on.
+-- Return the oldest jobs of the states that hold more than their maximum, which begin with the ninth argument.
 local function prune_beyond(args, most)
   local over, until_at = {}, archived_until(now)
   local completed = call('HLEN', P .. 'out')
@@ -64,7 +64,7 @@ local function prune_beyond(args, most)
   return over
 end
 
--- prune: cancel a batch of expired jobs, forget a batch of old ones and all that is stale.
+-- prune: cancel a batch of expired jobs, delete a batch of old ones and all stale entries.
 -- args     how many at most, how long to keep completed, failed, cancelled and dead-lettered jobs, workers and
 --          stretches (ms); how many completed, failed, cancelled and dead-lettered jobs to keep (0: no bound)
 -- returns  how many jobs it touched
@@ -75,11 +75,11 @@ local function prune(keys, args)
   for _, member in ipairs(expired) do
     local whole = pieces(member)
     if whole and whole[3] == 'Q' then
-      ending.cancel_queued(member, whole[2], 'expired')
+      finish.cancel_queued(member, whole[2], 'expired')
       push(tx.changed, record.id(whole[2]))
       touched = touched + 1
     end
-    call('ZREM', P .. 'expiry', member)  -- one that executes is entered again if it comes back
+    call('ZREM', P .. 'expiry', member)  -- put_back adds an executing job again
   end
   local old = prune_completed(archived_until(now - tonumber(args[3])), most)
   for i, letter in ipairs({'F', 'X', 'D'}) do
@@ -89,9 +89,9 @@ local function prune(keys, args)
       for _, member in ipairs(some) do push(old, member) end
     end
   end
-  ending.forget(old)
+  finish.forget(old)
   local beyond = prune_beyond(args, most - #old)
-  ending.forget(beyond)
+  finish.forget(beyond)
   touched = touched + #beyond
   local scopes = call('ZRANGE', P .. 'idem_until', '-inf', num(now), 'BYSCORE', 'LIMIT', 0, most)
   for _, scope in ipairs(scopes) do
@@ -108,7 +108,7 @@ local function prune(keys, args)
       entry = call('LINDEX', key, 0)
     end
   end
-  for _, minute in ipairs(call('SMEMBERS', P .. 'minutes')) do  -- old minutes are folded together
+  for _, minute in ipairs(call('SMEMBERS', P .. 'minutes')) do  -- add old minutes to one total
     if tonumber(minute) < floor(now / 60000) - 1440 then
       local counts = call('HGETALL', P .. 'm:' .. minute)
       for i = 1, #counts, 2 do call('HINCRBY', P .. 'tally', counts[i], counts[i + 1]) end
@@ -122,7 +122,7 @@ local function prune(keys, args)
   end
   local bottom = tonumber(call('HGET', P .. 'meta', 'bottom') or 1)
   local top = tonumber(call('HGET', P .. 'meta', 'seq') or 0)
-  for _ = 1, 5000 do  -- below it no number leads to a job
+  for _ = 1, 5000 do  -- no job has a lower number
     if bottom > top or call('HEXISTS', P .. 'job', member_of(bottom)) == 1 then break end
     bottom = bottom + 1
   end
@@ -131,8 +131,8 @@ local function prune(keys, args)
   return touched + #old
 end
 
--- unarchived: begin or go on to archive; gives the oldest ended jobs that are to be.
--- args     for how long ended jobs wait for an archiver that does not come back (ms), how many at most
+-- unarchived: start or continue to archive. Return the oldest ended jobs that are not archived.
+-- args     for how long ended jobs wait for an archiver that is away (ms), how many at most
 -- returns  now, pieces of each
 local function unarchived(keys, args)
   begin(keys, args)
@@ -145,8 +145,8 @@ local function unarchived(keys, args)
   return found
 end
 
--- archived: these are safe elsewhere.
--- args     member and moment it ended, of each: one that has ended anew since stays
+-- archived: the archive has these jobs.
+-- args     member and moment of the outcome of each; a job that has ended again since then stays
 local function archived(keys, args)
   begin(keys, args)
   for i = 2, #args, 2 do
@@ -156,7 +156,7 @@ local function archived(keys, args)
   return 1
 end
 
--- purge: forget ended jobs now.
+-- purge: delete ended jobs now.
 -- args     states as letters, how many at most, 1 if ids follow, ids
 -- returns  how many
 local function purge(keys, args)
@@ -178,6 +178,6 @@ local function purge(keys, args)
       for _, member in ipairs(prune_completed(now, most - #gone)) do push(gone, member) end
     end
   end
-  ending.forget(gone)
+  finish.forget(gone)
   return #gone
 end

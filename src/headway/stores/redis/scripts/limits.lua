@@ -1,14 +1,14 @@
--- caps: limits, rates, the ladder and the pool's reserve, checked in the step that claims.
+-- limits: concurrency limits, rates, the ladder and the reserve of the pool, checked in the step that claims.
 --
--- The rules in force are in meta as JSON, compiled by the client that wrote them last: see ``book.py``. A server reads
--- them once a version.
-local books = {}
-local book = {}
+-- meta has the rules in force as JSON. The client that wrote them last compiled them: see ``lua_rules.py``. A server
+-- decodes each version once.
+local rule_indexes = {}
+local rule_index = {}
 
-function book.now()
-  if tx.book then return tx.book end
+function rule_index.now()
+  if tx.rule_index then return tx.rule_index end
   local version = call('HGET', P .. 'meta', 'rules') or '0'
-  local known = books[P]
+  local known = rule_indexes[P]
   if not known or known.version ~= version then
     local body = call('HGET', P .. 'meta', 'book')
     known = body and cjson.decode(body) or cjson.decode('{}')
@@ -17,15 +17,15 @@ function book.now()
       known.limits or {}, known.rungs or {}, known.costs or {}, known.weights or {}
     known.lanes, known.tasks, known.tenants = known.lanes or {}, known.tasks or {}, known.tenants or {}
     known.learned = next(known.costs) ~= nil
-    known.binds = next(known.limits) ~= nil or next(known.tasks) ~= nil or next(known.tenants) ~= nil
-    books[P] = known
+    known.may_limit = next(known.limits) ~= nil or next(known.tasks) ~= nil or next(known.tenants) ~= nil
+    rule_indexes[P] = known
   end
-  tx.book = known
+  tx.rule_index = known
   return known
 end
 
-function book.shuts(lane)
-  local rules = book.now()
+function rule_index.lane_paused(lane)
+  local rules = rule_index.now()
   return rules.everything or rules.lanes[lane]
 end
 
@@ -51,8 +51,8 @@ local function in_order(one, other)
   return before(one.key, other.key)
 end
 
-function book.keys(task, tenant, bound)  -- the counters a job needs room in: pauses first, then caps, then rates
-  local rules, found, limited = book.now(), {}, {}
+function rule_index.keys(task, tenant, bound)  -- the limits that count a job: pauses, then concurrency, then rates
+  local rules, found, limited = rule_index.now(), {}, {}
   if rules.tasks[task] then push(found, {key = '=paused:task:' .. task, rule = {most = 0}}) end
   if tenant and rules.tenants[tenant] then push(found, {key = '=paused:tenant:' .. tenant, rule = {most = 0}}) end
   for _, entry in ipairs(limits_of(rules, task)) do
@@ -68,8 +68,8 @@ function book.keys(task, tenant, bound)  -- the counters a job needs room in: pa
   return found
 end
 
-function book.step(task, tenant)  -- how far apart two jobs of a task and tenant are in virtual time
-  local rules = book.now()
+function rule_index.step(task, tenant)  -- the virtual time between two jobs of a task and tenant
+  local rules = rule_index.now()
   local cost = 1000000
   if rules.learned then
     cost = rules.costs[string.gsub(task, '=', '%%3D') .. '=' .. tenant] or rules.costs[task] or cost
@@ -77,7 +77,7 @@ function book.step(task, tenant)  -- how far apart two jobs of a task and tenant
   return math.max(1, floor(cost / (rules.weights[tenant] or rules.default_weight or 1)))
 end
 
-local caps = {}
+local limits = {}
 
 local function used(key)
   local n = tx.room[key]
@@ -97,23 +97,23 @@ local function reached(key)
   return math.max(at, now * 1000)
 end
 
-function caps.conforms(key, rule)  -- the millisecond from which the next start conforms to a rate
+function limits.next_start_at(key, rule)  -- the millisecond from which a rate allows the next start
   return floor((reached(key) - (rule.burst - 1) * rule.interval) / 1000)
 end
 
-function caps.full(keys)  -- the first key without room, and when it will have, if that is known
+function limits.first_full(keys)  -- the first key without room, and the moment it has room, if that is known
   for _, entry in ipairs(keys) do
     local rule = entry.rule
     if rule.most and used(entry.key) >= rule.most then return entry.key, nil end
     if rule.interval then
-      local at = caps.conforms(entry.key, rule)
+      local at = limits.next_start_at(entry.key, rule)
       if at > now then return entry.key, at end
     end
   end
   return nil
 end
 
-function caps.hold(member, keys)  -- count a lease; gives the keys it holds
+function limits.hold(member, keys)  -- count a lease; return the keys that count it
   local held = {}
   for _, entry in ipairs(keys) do
     if entry.rule.most then
@@ -126,7 +126,7 @@ function caps.hold(member, keys)  -- count a lease; gives the keys it holds
   return held
 end
 
-function caps.start(keys)  -- take a start from each rate
+function limits.count_start(keys)  -- use up one start of each rate
   for _, entry in ipairs(keys) do
     if entry.rule.interval then
       local at = reached(entry.key) + entry.rule.interval
@@ -136,11 +136,11 @@ function caps.start(keys)  -- take a start from each rate
   end
 end
 
-function caps.give_back(member, held)
+function limits.release(member, held)
   for _, key in ipairs(held) do
     call('SREM', P .. 'h:' .. key, member)
     tx.room[key] = nil
-    parks.release(key)
+    blocked_queue.release(key)
   end
 end
 
@@ -153,31 +153,32 @@ local function live_slots()
   return slots
 end
 
--- What runs: read from the leases when first asked, and kept up with the claims of this call.
-function caps.floor()
-  if not tx.floor then
-    local floor_ = {slots = live_slots(), running = 0, counts = {}, elastic = {}, sessions = {}, lanes = {}}
-    local held, shortest = call('HGETALL', P .. 'lease'), book.now().rungs[1]
+-- The jobs that run: read from the leases at the first use, then kept up to date with the claims of this call.
+function limits.running_jobs()
+  if not tx.running_jobs then
+    local running_jobs = {slots = live_slots(), running = 0, counts = {}, elastic = {}, sessions = {}, lanes = {}}
+    local held, shortest = call('HGETALL', P .. 'lease'), rule_index.now().rungs[1]
     for i = 1, #held, 2 do
       local held_as = held[i + 1]
+      local started = tonumber($lease.started(held_as))
       local key, assigned = class.parts($lease.class(held_as)), lease.rest(held_as).assigned
-      floor_.running = floor_.running + 1
-      floor_.lanes[key.lane] = (floor_.lanes[key.lane] or 0) + 1
-      if key.rung == 'interactive' then  -- counts at the shortest rung
-        if shortest then floor_.counts[shortest.name] = (floor_.counts[shortest.name] or 0) + 1 end
-        push(floor_.sessions, {member = held[i], rung = assigned or '', started = tonumber($lease.started(held_as))})
+      running_jobs.running = running_jobs.running + 1
+      running_jobs.lanes[key.lane] = (running_jobs.lanes[key.lane] or 0) + 1
+      if key.rung == 'interactive' then
+        if shortest then running_jobs.counts[shortest.name] = (running_jobs.counts[shortest.name] or 0) + 1 end
+        push(running_jobs.sessions, {member = held[i], rung = assigned or '', started = started})
       elseif assigned and assigned ~= '' then
-        floor_.counts[assigned] = (floor_.counts[assigned] or 0) + 1
+        running_jobs.counts[assigned] = (running_jobs.counts[assigned] or 0) + 1
         if key.rung == 'default' then
-          push(floor_.elastic, {member = held[i], rung = assigned, started = tonumber($lease.started(held_as))})
+          push(running_jobs.elastic, {member = held[i], rung = assigned, started = started})
         end
       end
     end
-    table.sort(floor_.elastic, function(a, b) return a.member < b.member end)
-    table.sort(floor_.sessions, function(a, b) return a.member < b.member end)
-    tx.floor = floor_
+    table.sort(running_jobs.elastic, function(a, b) return a.member < b.member end)
+    table.sort(running_jobs.sessions, function(a, b) return a.member < b.member end)
+    tx.running_jobs = running_jobs
   end
-  return tx.floor
+  return tx.running_jobs
 end
 
 local function rung_index(rules, name)
@@ -201,52 +202,54 @@ local function has_room(rules, counts, slots, index)
   return true
 end
 
-function caps.on_ladder(rung)  -- whether a job that asked for this duration holds a place there while it runs
-  local rules = book.now()
+function limits.on_ladder(rung)  -- whether a job that asked for this duration takes a place on the ladder
+  local rules = rule_index.now()
   return rules.rungs[1] ~= nil and (rung == 'interactive' or rung_index(rules, rung) ~= nil)
 end
 
-function caps.assign(assigned)  -- count a start; a session is given no rung and counts at the shortest
-  local floor_ = caps.floor()
-  if assigned == '' then assigned = book.now().rungs[1].name end
-  floor_.counts[assigned] = (floor_.counts[assigned] or 0) + 1
+function limits.count_rung(assigned)  -- count a start; a session has no rung and counts at the shortest
+  local running_jobs = limits.running_jobs()
+  if assigned == '' then assigned = rule_index.now().rungs[1].name end
+  running_jobs.counts[assigned] = (running_jobs.counts[assigned] or 0) + 1
 end
 
-function caps.amended(rung, assigned, wanted)  -- what a running job is given by an amendment ('' to halt it), or nil
-  local rules = book.now()
+-- Return the rung that a preemption gives a running job, or nil if it changes nothing. wanted: '' to halt the job.
+function limits.preempted_to(rung, assigned, wanted)
+  local rules = rule_index.now()
   if wanted == '' then return rung == 'interactive' and assigned ~= 'halted' and 'halted' or nil end
   if rung ~= 'default' or assigned == '' then return nil end
   local from, to = rung_index(rules, assigned), rung_index(rules, wanted)
   return to and (not from or to < from) and wanted or nil
 end
 
-function caps.fit(rung)  -- whether the ladder lets a job start, and which rung it is then assigned
-  local rules = book.now()
+function limits.fit(rung)  -- whether the ladder lets a job start, and the rung it is assigned then
+  local rules = rule_index.now()
   if rung == 'interactive' then
-    return not rules.rungs[1] or has_room(rules, caps.floor().counts, caps.floor().slots, 1), ''
+    return not rules.rungs[1] or has_room(rules, limits.running_jobs().counts, limits.running_jobs().slots, 1), ''
   end
   local index = rung_index(rules, rung)
   if not index then return true, '' end
-  local floor_ = caps.floor()
-  if rung ~= 'default' then return has_room(rules, floor_.counts, floor_.slots, index), rung end
+  local running_jobs = limits.running_jobs()
+  if rung ~= 'default' then return has_room(rules, running_jobs.counts, running_jobs.slots, index), rung end
   for i = #rules.rungs, 1, -1 do
-    if has_room(rules, floor_.counts, floor_.slots, i) then return true, rules.rungs[i].name end
+    if has_room(rules, running_jobs.counts, running_jobs.slots, i) then return true, rules.rungs[i].name end
   end
   return false, ''
 end
 
-function caps.pool_room()  -- how many more jobs of lanes outside the reserve may run, if slots are reserved in the pool
-  local reserve = book.now().reserve
+function limits.pool_room()  -- how many more jobs outside the reserved lanes may run in the pool
+  local reserve = rule_index.now().reserve
   if not reserve then return math.huge end
-  local floor_, counted = caps.floor(), 0
-  for lane, n in pairs(floor_.lanes) do
+  local running_jobs, counted = limits.running_jobs(), 0
+  for lane, n in pairs(running_jobs.lanes) do
     if reserve.leave_free or not reserve.lanes[lane] then counted = counted + n end
   end
-  return math.max(0, floor_.slots - reserve.slots - counted)
+  return math.max(0, running_jobs.slots - reserve.slots - counted)
 end
 
-function caps.with_room(freed_rung)  -- the classes that may have room now that jobs have left the ladder, or the pool
-  local rules = book.now()
+-- Let classes try again that may have room, after jobs have left the pool, or the ladder.
+function limits.wake_classes_with_room(freed_rung)
+  local rules = rule_index.now()
   if not rules.reserve and not rules.rungs[1] then return end
   local found = {}
   for number = 1, class.all() do

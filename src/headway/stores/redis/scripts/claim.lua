@@ -1,14 +1,14 @@
--- claiming: leases by a plan, every cap checked. Records are read and leases written before a job leaves its line.
+-- claim: lease jobs by a plan, within all limits. Leases are written before jobs leave their queue.
 local claim = {}
 
-function claim.give(out, member, rec, held)  -- into what an exchange answers; a fresh lease follows from the rest
+function claim.give(out, member, rec, held)  -- add to the reply; the client derives a lease without a past by itself
   local n = out.n + 1
   out.n, out.members[n], out.records[n] = n, member, rec
   if held then push(out.held, num(n - 1), held) end
 end
 
-local function transient(number, want, into)  -- from the list, but for tasks that are paused
-  local key, taken, tasks = P .. 'tr:' .. num(number), 0, book.now().tasks
+local function transient(number, want, into)  -- from the list, except for paused tasks
+  local key, taken, tasks = P .. 'tr:' .. num(number), 0, rule_index.now().tasks
   local paused = next(tasks) ~= nil
   local entries = call('LRANGE', key, 0, paused and -1 or want - 1)
   for _, entry in ipairs(entries) do
@@ -23,137 +23,139 @@ local function transient(number, want, into)  -- from the list, but for tasks th
   return taken
 end
 
-local function park_reason(park)
-  if sub(park, 1, 8) == '=paused:' then return 'paused' end
-  local rule = book.now().limits[string.match(park, '^[^=]*')]
+local function block_reason(blocking)
+  if sub(blocking, 1, 8) == '=paused:' then return 'paused' end
+  local rule = rule_index.now().limits[string.match(blocking, '^[^=]*')]
   return rule and not rule.most and 'rate' or 'limit'
 end
 
--- Lease up to want jobs of a class into out. Cancel expired ones on the way, and put aside those that have no room in a
--- limit. Return how many were leased, and whether it stopped because it had passed over too many.
+-- Lease up to want jobs of a class into out. Cancel expired jobs on the way, and move jobs without room in a limit to
+-- its blocked queue. Return how many were leased, and whether it stopped because it had skipped too many.
 function claim.take(take, want, worker, token, out)
   local number, name = take.number, num(take.number)
   local key = class.parts(number)
   if not key.persist then return transient(number, want, out), false end
-  local rules, line = book.now(), P .. 'w:' .. num(number)
-  local clock, has_parks, climbs = lines.clock(number), parks.any(number), caps.on_ladder(key.rung)
+  local rules, queue = rule_index.now(), P .. 'w:' .. num(number)
+  local clock, any_blocked, climbs = ordering.clock(number), blocked_queue.any(number), limits.on_ladder(key.rung)
   local fresh = $lease{token = token, epoch = 1, attempts = 1, crashes = 0, started = now15}
   local packed_class, no_timeout, asker = $lease{class = number}, $lease{timeout = 0}, text(worker)
   local usual = $lease{timeout = bytes no_timeout, flags = 0} .. asker
-  local front, scores, recs, backs, at, base = {}, {}, {}, {}, 0, 0
+  local front, scores, recs, requeues, at, base = {}, {}, {}, {}, 0, 0
   local leases, mine, aged, again, got, passed, more, highest = {}, {}, {}, {}, 0, 0, false, clock
   while got < want do
-    if at == #front then  -- the next stretch of the line
+    if at == #front then  -- read the next part of the queue
       base = base + at
       at = 0
       if clock then
-        local found = call('ZRANGE', line, base, base + want - got - 1, 'WITHSCORES')
+        local found = call('ZRANGE', queue, base, base + want - got - 1, 'WITHSCORES')
         front, scores = {}, {}
         for i = 1, #found, 2 do push(front, found[i]); push(scores, found[i + 1]) end
       else
-        front = call('ZRANGE', line, base, base + want - got - 1)
+        front = call('ZRANGE', queue, base, base + want - got - 1)
         scores = front
       end
       if #front > 0 then
         recs = call('HMGET', P .. 'job', unpack(front))
-        backs = not quiet() and call('EXISTS', P .. 'again') == 1 and call('HMGET', P .. 'again', unpack(front)) or {}
+        local any = not quiet() and call('EXISTS', P .. 'again') == 1
+        requeues = any and call('HMGET', P .. 'again', unpack(front)) or {}
       end
     end
-    local member, order, rec, back, park, since = front[at + 1], scores[at + 1], recs[at + 1], backs[at + 1], nil, nil
-    if back and not clock then order = $requeue.order_key(back) end
-    if has_parks then
+    local member, order, rec, requeue = front[at + 1], scores[at + 1], recs[at + 1], requeues[at + 1]
+    local blocking, since = nil, nil  -- the limit that blocked the job so far, and its entry
+    if requeue and not clock then order = $requeue.order_key(requeue) end
+    if any_blocked then
       local open = call('ZRANGE', P .. 'open:' .. name, 0, 0, 'WITHSCORES')
       if open[1] then
         local other = $blocked_head.member(open[1])
         local a, b = tonumber(open[2]), member and tonumber(order)
         if not member or a < b or (a == b and other < member) then
-          member, order, park = other, open[2], $blocked_head.limit(open[1])
-          rec, back = call('HGET', P .. 'job', member), call('HGET', P .. 'again', member)
+          member, order, blocking = other, open[2], $blocked_head.limit(open[1])
+          rec, requeue = call('HGET', P .. 'job', member), call('HGET', P .. 'again', member)
           since = call('HGET', P .. 'parked', member)
         end
       end
     end
     if not member then break end
-    if not rec then  -- no record, no lease: it is dropped from its line
-      if park then parks.leave(number, member, park) else at = at + 1 end
+    if not rec then  -- without a record there is no lease; the job leaves the queue
+      if blocking then blocked_queue.remove(number, member, blocking) else at = at + 1 end
     else
-      local eligible = back and $requeue.eligible(back) or record.since(rec)
+      local eligible = requeue and $requeue.eligible(requeue) or record.since(rec)
       if take.until_at and tonumber(eligible) > take.until_at then break end
-      if passed == PASSED then
+      if passed == SKIPPED_MAX then
         more = true
         break
       end
       local flags, extras, full, full_at, assigned, keys = record.flags(rec), nil, nil, nil, '', nil
       if flags ~= 0 then extras = record.extras(rec) end
-      local expires = not back or band($requeue.flags(back), $requeue.NEVER_EXPIRES) == 0
+      local expires = not requeue or band($requeue.flags(requeue), $requeue.NEVER_EXPIRES) == 0
       if expires and extras and extras.expires_ms
         and tonumber(record.since(rec)) + extras.expires_ms <= now then
-        ending.cancel_queued(member, rec, 'expired')
-        if not park then base = base - 1; at = at + 1 end
+        finish.cancel_queued(member, rec, 'expired')
+        if not blocking then base = base - 1; at = at + 1 end
         push(tx.changed, record.id(rec))
         passed = passed + 1
       else
         local fits = true
-        if climbs then fits, assigned = caps.fit(key.rung) end
+        if climbs then fits, assigned = limits.fit(key.rung) end
         if not fits then break end
-        if rules.binds or (extras and extras.limits) then
-          keys = book.keys(record.task(rec), extras and extras.tenant, extras and extras.limits)
-          full, full_at = caps.full(keys)
+        if rules.may_limit or (extras and extras.limits) then
+          keys = rule_index.keys(record.task(rec), extras and extras.tenant, extras and extras.limits)
+          full, full_at = limits.first_full(keys)
         end
         if full then
-          if park == full then
-            parks.shut(number, park, full_at)
+          if blocking == full then
+            blocked_queue.close(number, blocking, full_at)
           else
-            local waited = park and $blocked.since(since) or now15
-            if park then
-              parks.leave(number, member, park)
+            local waited = blocking and $blocked.since(since) or now15
+            if blocking then
+              blocked_queue.remove(number, member, blocking)
             else
               at = at + 1
               if clock then call('ZREM', P .. 'a:' .. name, member) end
             end
-            parks.enter(number, member, order, full, waited, full_at)
-            has_parks = true
+            blocked_queue.add(number, member, order, full, waited, full_at)
+            any_blocked = true
           end
           passed = passed + 1
         else
           local bits, tail, head = extras and extras.unique and $lease.UNIQUE or 0, asker, fresh
-          if back then
-            local attempts = math.min($requeue.attempts(back) + 1, 65535)  -- no more than two bytes hold
+          if requeue then
+            local attempts = math.min($requeue.attempts(requeue) + 1, 65535)  -- no more than two bytes hold
             head = $lease{
-              token = token, epoch = $requeue.epoch(back) + 1, attempts = attempts, crashes = $requeue.crashes(back),
-              started = now15}
+              token = token, epoch = $requeue.epoch(requeue) + 1, attempts = attempts,
+              crashes = $requeue.crashes(requeue), started = now15}
             if not expires then bits = bits + $lease.NEVER_EXPIRES end
             push(again, member)
           end
           if clock then
             bits, tail = bits + $lease.FAIR, tail .. text(extras and extras.tenant or '')
           end
-          local held = keys and caps.hold(member, keys)
-          if keys then caps.start(keys) end
-          if park or assigned ~= '' or (held and #held > 0) then
+          local held = keys and limits.hold(member, keys)
+          if keys then limits.count_start(keys) end
+          if blocking or assigned ~= '' or (held and #held > 0) then
             bits = bits + $lease.TERMS
-            local waited = park and num(now - tonumber($blocked.since(since))) or ''
-            tail = tail .. text(assigned) .. text(park and park_reason(park) or '') .. text(waited)
+            local waited = blocking and num(now - tonumber($blocked.since(since))) or ''
+            tail = tail .. text(assigned) .. text(blocking and block_reason(blocking) or '') .. text(waited)
             for _, limit in ipairs(held or {}) do tail = tail .. text(limit) end
           end
           local held_as
-          if bits == 0 and not back then
+          if bits == 0 and not requeue then
             held_as = head .. $lease{eligible = eligible, class = bytes packed_class, order_key = order} .. usual
           else
-            local timeout = back and $requeue[timeout](back) or no_timeout
+            local timeout = requeue and $requeue[timeout](requeue) or no_timeout
             held_as = head .. $lease{
               eligible = eligible, class = bytes packed_class, order_key = order, timeout = bytes timeout, flags = bits}
               .. tail
           end
           local n = #mine + 1
           mine[n], leases[2 * n - 1], leases[2 * n] = member, member, held_as
-          claim.give(out, member, rec, (back or bits >= $lease.TERMS) and held_as)
+          claim.give(out, member, rec, (requeue or bits >= $lease.TERMS) and held_as)
           got = got + 1
           if clock and tonumber(order) > highest then highest = tonumber(order) end
-          if climbs then caps.assign(assigned) end
-          if park then
+          if climbs then limits.count_rung(assigned) end
+          if blocking then
             call('HSET', P .. 'lease', member, held_as)
-            parks.leave(number, member, park)
+            blocked_queue.remove(number, member, blocking)
             call('HDEL', P .. 'parked', member)
           else
             at = at + 1
@@ -171,12 +173,12 @@ function claim.take(take, want, worker, token, out)
     tx.clock[number] = highest
   end
   bulk('ZREM', P .. 'a:' .. name, aged)
-  -- Last, so that no job leaves its line before its lease is written.
-  if base + at > 0 then call('ZREMRANGEBYRANK', line, 0, base + at - 1) end
+  -- Last, so that no job leaves its queue before its lease is written.
+  if base + at > 0 then call('ZREMRANGEBYRANK', queue, 0, base + at - 1) end
   return got, more
 end
 
-local function class_of(member, rec)  -- the class of a delayed job, also if its record does not tell
+local function class_of(member, rec)  -- the class of a delayed job, even if its record is damaged
   local number = record.class(rec)
   if call('SISMEMBER', P .. 'late:' .. num(number), member) == 1 then return number end
   for other = 1, class.all() do
@@ -186,28 +188,28 @@ local function class_of(member, rec)  -- the class of a delayed job, also if its
 end
 
 -- Make a bounded batch of due jobs eligible.
-function claim.pump()
+function claim.start_due()
   if quiet() then return end
-  local due = call('ZRANGE', P .. 'due', '-inf', num(now), 'BYSCORE', 'LIMIT', 0, PUMPED)
+  local due = call('ZRANGE', P .. 'due', '-inf', num(now), 'BYSCORE', 'LIMIT', 0, DUE_BATCH_MAX)
   for _, member in ipairs(due) do
-    local rec, back = record.of(member), call('HGET', P .. 'again', member)
+    local rec, requeue = record.of(member), call('HGET', P .. 'again', member)
     if rec then
-      local number = back and $requeue.class(back) or class_of(member, rec)
+      local number = requeue and $requeue.class(requeue) or class_of(member, rec)
       local extras, seq = record.extras(rec), call('HINCRBY', P .. 'meta', 'seq', 1)
-      local step = book.step(record.task(rec), extras.tenant or '')
-      local key = lines.put(number, member, member_of(seq), extras.tenant, now15, step)
-      if back then
-        back = $requeue[..eligible](back)
-          .. $requeue{eligible = now15, due = ZERO, class = number, order_key = key} .. $requeue[timeout..](back)
+      local step = rule_index.step(record.task(rec), extras.tenant or '')
+      local key = ordering.put(number, member, member_of(seq), extras.tenant, now15, step)
+      if requeue then
+        requeue = $requeue[..eligible](requeue)
+          .. $requeue{eligible = now15, due = ZERO, class = number, order_key = key} .. $requeue[timeout..](requeue)
       else
-        back = $requeue{
+        requeue = $requeue{
           token = NONE, epoch = 0, attempts = 0, crashes = 0, eligible = now15, due = ZERO, class = number,
           order_key = key, timeout = 0, flags = 0}
       end
-      call('HSET', P .. 'again', member, back)
+      call('HSET', P .. 'again', member, requeue)
       call('SREM', P .. 'late:' .. num(number), member)
     end
   end
-  lines.flush()
+  ordering.flush()
   if #due > 0 then call('ZREM', P .. 'due', unpack(due)) end
 end

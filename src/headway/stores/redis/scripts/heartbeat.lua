@@ -1,6 +1,6 @@
--- keeping: workers and their leases.
+-- heartbeat: workers and their leases.
 
--- renew: move a worker's deadline; say what it has lost and what it must stop.
+-- renew: move the deadline of a worker. Return the leases it has lost and the jobs it must stop.
 -- args     worker, lease ms, confirm ms, whether to register, blob, slots, offers, then id and token of each lease it
 --          holds
 -- returns  now, state, lost ids, ids to cancel, leases it does not name and that are overdue (member, record, lease,
@@ -17,14 +17,14 @@ local function renew(keys, args)
   if not register and (not state or state == 'dead') then return {now, 'dead', {}, {}, {}, {}} end
   if register then
     state = 'active'
-    no_wait(worker)
+    clear_idle(worker)
     call('HSET', row, 'started', num(now))
     call('SADD', P .. 'workers', worker)
   end
   call('HSET', row, 'blob', args[6], 'slots', args[7], 'offers', args[8], 'state', state, 'beat', num(now),
     'ends', num(now + lease_ms))
-  local rules = book.now()
-  if register and (rules.rungs[1] or rules.reserve) then wake_all() end  -- more slots are more room
+  local rules = rule_index.now()
+  if register and (rules.rungs[1] or rules.reserve) then wake_all() end  -- more slots make more room
   local lost, cancel, named, overdue, given = {}, {}, {}, {}, {}
   for i, member in ipairs(members_of(ids)) do
     local held = member and call('HGET', P .. 'lease', member)
@@ -53,7 +53,7 @@ local function renew(keys, args)
   return {now, state, lost, cancel, overdue, given}
 end
 
--- leases: those of a worker, or ('') of workers that let their deadline pass.
+-- leases: the leases of a worker, or ('') of all workers past their deadline.
 -- args     worker, how many at most
 -- returns  now, then member, record, lease, class, cancelled or not, of each
 local function leases(keys, args)
@@ -84,26 +84,26 @@ local function leases(keys, args)
   return found
 end
 
--- bury: a worker gets nothing more and must register anew.  args  worker, 1 if it has left: then forget it.
-local function bury_worker(keys, args)
+-- mark_dead: a worker gets no more jobs and must register again.  args  worker, 1 if it has left: then forget it.
+local function mark_worker_dead(keys, args)
   begin(keys, args)
-  bury(args[2])
+  mark_dead(args[2])
   if args[3] == '1' then forget_worker(args[2]) end
   return 1
 end
 
--- drain: ask a worker to take nothing more.  args  worker.  returns  1, or 0 if no live worker has this id.
+-- drain: ask a worker to claim no more.  args  worker.  returns  1, or 0 if no live worker has this id.
 local function drain(keys, args)
   begin(keys, args)
   local state = call('HGET', P .. 'worker:' .. args[2], 'state')
   if not state or state == 'dead' then return 0 end
   call('HSET', P .. 'worker:' .. args[2], 'state', 'draining')
-  no_wait(args[2])
-  ring(args[2] .. '.keeper')
+  clear_idle(args[2])
+  notify(args[2] .. '.keeper')
   return 1
 end
 
-local function move(ids, act)  -- change jobs; gives the state of each afterwards, '' if there is no such job
+local function move(ids, act)  -- change jobs; return the state of each afterwards, '' if there is no such job
   local states = {}
   for i, member in ipairs(members_of(ids)) do
     local whole = member and pieces(member)
@@ -114,45 +114,45 @@ local function move(ids, act)  -- change jobs; gives the state of each afterward
   return states
 end
 
--- cancel: queued jobs at once; executing ones are asked to stop.
+-- cancel: end queued jobs, and ask executing ones to stop.
 -- args     reason, ids
 -- returns  the state of each afterwards, '' if there is none
 local function cancel(keys, args)
   begin(keys, args)
   return move({unpack(args, 3)}, function(member, whole)
     if whole[3] == 'Q' then
-      ending.cancel_queued(member, whole[2], args[2])
+      finish.cancel_queued(member, whole[2], args[2])
       return 'X'
     elseif whole[3] == 'E' and whole[8] == '' then
       call('HSET', P .. 'cancel', member, now15)
-      ring(lease.rest(whole[4]).worker .. '.keeper')
+      notify(lease.rest(whole[4]).worker .. '.keeper')
     end
   end)
 end
 
--- amend: lower running elastic jobs, and halt sessions.
+-- preempt: move running elastic jobs to a shorter rung, and halt sessions.
 -- args     job and rung ('' to halt) of each
--- returns  1 for each that changed anything, else 0
-local function amend(keys, args)
+-- returns  1 for each that changed, else 0
+local function preempt(keys, args)
   begin(keys, args)
   local ids, changed, lowered = {}, {}, false
   for i = 2, #args, 2 do push(ids, args[i]) end
   for i, member in ipairs(members_of(ids)) do
     local held, wanted = member and call('HGET', P .. 'lease', member), args[2 * i + 1]
     local rest = held and lease.rest(held)
-    local given = held and caps.amended(class.parts($lease.class(held)).rung, rest.assigned or '', wanted)
+    local given = held and limits.preempted_to(class.parts($lease.class(held)).rung, rest.assigned or '', wanted)
     changed[i] = given and 1 or 0
     if given then
       rest.assigned = given
       call('HSET', P .. 'lease', member, lease.with_terms(held, rest))
       count('lowered.' .. given, 1)
-      ring(rest.worker .. '.keeper')
+      notify(rest.worker .. '.keeper')
       push(tx.changed, ids[i])
       lowered = lowered or wanted ~= ''
     end
   end
-  tx.floor = nil
-  if lowered then caps.with_room(true) end
+  tx.running_jobs = nil
+  if lowered then limits.wake_classes_with_room(true) end
   settle()
   return changed
 end
@@ -166,7 +166,7 @@ local function retry(keys, args)
     local unique = record.extras(whole[2]).unique
     local free = not unique or call('HEXISTS', P .. 'unique', unique) == 0
     if free and string.find('FXD', whole[3], 1, true) then
-      ending.queue_again(member, whole[2], whole[4])
+      finish.retry(member, whole[2], whole[4])
       return 'Q'
     end
   end)

@@ -1,23 +1,23 @@
--- ending: every way a job leaves a state.
-local ending = {}
+-- finish: every way a job leaves a state.
+local finish = {}
 
-function ending.before(out)  -- the lease or requeue that a job had when it ended, or ''
+function finish.before(out)  -- the lease or requeue that a job had when it ended, or ''
   return sub(out, $outcome.size + 1, $outcome.size + $outcome.length(out))
 end
 
-function ending.archive(members)  -- somebody wants these before they are forgotten
+function finish.mark_for_archive(members)  -- so that prune keeps them until the archiver has read them
   if #members == 0 or quiet() or call('EXISTS', P .. 'archive') == 0 then return end
   local entries = {}
   for _, member in ipairs(members) do push(entries, now15, member) end
   bulk('ZADD', P .. 'arch', entries)
 end
 
-local function keep(member, rec, state, out)  -- note how a job ended
+local function keep(member, rec, state, out)  -- write how a job ended
   call('HSET', P .. 'out', member, out)
   if state ~= 'C' then
     call('ZADD', P .. 'bad:' .. state, num(tonumber(member) - BASE), member)
     call('ZADD', P .. 'old:' .. state, now15, member)
-    ending.archive({member})
+    finish.mark_for_archive({member})
   end
   if record.flags(rec) ~= 0 then
     local extras = record.extras(rec)
@@ -26,29 +26,29 @@ local function keep(member, rec, state, out)  -- note how a job ended
   count(STATES[state], 1)
 end
 
-function ending.cancel_queued(member, rec, reason)
-  local number, key, delayed, back = leave_queue(member, rec)
-  if not delayed then lines.forget(number, record.extras(rec).tenant, key, member) end
-  local what = back or ''
-  local kind = back and 'Q' or delayed and '~' or '-'
+function finish.cancel_queued(member, rec, reason)
+  local number, key, delayed, requeue = leave_queue(member, rec)
+  if not delayed then ordering.forget(number, record.extras(rec).tenant, key, member) end
+  local what = requeue or ''
+  local kind = requeue and 'Q' or delayed and '~' or '-'
   keep(member, rec, 'X', $outcome{state = 'X', finished = now15, kind = kind, length = #what} .. what .. reason)
   call('HDEL', P .. 'again', member)
 end
 
-function ending.queue_again(member, rec, out)  -- an operator's retry
-  local what = ending.before(out)
+function finish.retry(member, rec, out)  -- queue an ended job again, as an operator asked
+  local what = finish.before(out)
   local number, epoch = record.class(rec), 0
   if #what > 0 then
-    epoch, number = $lease.epoch(what), $lease.class(what)  -- both are where a requeue has them
+    epoch, number = $lease.epoch(what), $lease.class(what)  -- at the same place in a requeue
   end
   local extras, seq = record.extras(rec), call('HINCRBY', P .. 'meta', 'seq', 1)
-  local step = book.step(record.task(rec), extras.tenant or '')
-  local key = lines.put(number, member, member_of(seq), extras.tenant, now15, step)
-  stir()
+  local step = rule_index.step(record.task(rec), extras.tenant or '')
+  local key = ordering.put(number, member, member_of(seq), extras.tenant, now15, step)
+  not_quiet()
   call('HSET', P .. 'again', member, $requeue{
     token = NONE, epoch = epoch, attempts = 0, crashes = 0, eligible = now15, due = ZERO, class = number,
     order_key = key, timeout = 0, flags = $requeue.NEVER_EXPIRES})
-  lines.flush()
+  ordering.flush()
   call('ZREM', P .. 'expiry', member)
   if extras.unique then call('HSET', P .. 'unique', extras.unique, member) end
   call('ZREM', P .. 'bad:' .. $outcome.state(out), member)
@@ -57,7 +57,7 @@ function ending.queue_again(member, rec, out)  -- an operator's retry
   call('HDEL', P .. 'out', member)
 end
 
-function ending.forget(members)  -- nothing is left of these
+function finish.forget(members)  -- delete all records of ended jobs
   local ids = {}
   each(members, function(...)
     for _, rec in ipairs(call('HMGET', P .. 'job', ...)) do
@@ -71,22 +71,22 @@ function ending.forget(members)  -- nothing is left of these
   bulk('HDEL', P .. 'ids', ids)
 end
 
-local function bury(worker)
+local function mark_dead(worker)
   if call('EXISTS', P .. 'worker:' .. worker) == 1 then call('HSET', P .. 'worker:' .. worker, 'state', 'dead') end
-  no_wait(worker)
+  clear_idle(worker)
 end
 
-local function forget_worker(worker)  -- one that holds nothing
+local function forget_worker(worker)  -- unless it holds leases
   if call('EXISTS', P .. 'l:' .. worker) == 0 then
     call('SREM', P .. 'workers', worker)
     call('DEL', P .. 'worker:' .. worker)
   end
 end
 
-local function confirm_expired(worker)  -- a worker past its deadline may not speak again without registering
+local function confirm_expired(worker)  -- past its deadline; it must register again before it can go on
   local row = call('HMGET', P .. 'worker:' .. worker, 'ends', 'state')
   if row[1] and tonumber(row[1]) > now and row[2] ~= 'dead' then return false end
-  bury(worker)
+  mark_dead(worker)
   return true
 end
 
@@ -94,20 +94,20 @@ local function answer_late(member, token, state)
   local out = call('HGET', P .. 'out', member)
   local last, standing
   if out then
-    last, standing = $lease.token(ending.before(out)), $outcome.state(out)
-    if last == '' then last = NONE end  -- it never ran
+    last, standing = $lease.token(finish.before(out)), $outcome.state(out)
+    if last == '' then last = NONE end  -- the job never ran
   elseif call('HEXISTS', P .. 'lease', member) == 1 then
     return 'lost'
   else
-    local back = call('HGET', P .. 'again', member)
-    if not back and call('HEXISTS', P .. 'job', member) == 0 then return 'lost' end
-    last, standing = back and $requeue.token(back) or NONE, 'Q'
+    local requeue = call('HGET', P .. 'again', member)
+    if not requeue and call('HEXISTS', P .. 'job', member) == 0 then return 'lost' end
+    last, standing = requeue and $requeue.token(requeue) or NONE, 'Q'
   end
   if last ~= token then return 'lost' end
   return (state == standing or state == 'Q') and 'same' or 'lost'
 end
 
-local function requeue(report, member, held)  -- put a job back whose lease has ended
+local function put_back(report, member, held)  -- queue a job again whose lease has ended
   local number, rec = $lease.class(held), record.of(member)
   if report.needs ~= '' or report.rung ~= '' then
     local key = class.parts(number)
@@ -121,27 +121,27 @@ local function requeue(report, member, held)  -- put a job back whose lease has 
   local extras, eligible, due, key = record.extras(rec), 0, 0, NONE
   if report.delay > 0 then
     due = now + report.delay
-    lines.delay(number, member, due)
+    ordering.delay(number, member, due)
   else
     eligible = report.front and tonumber($lease.eligible(held)) or now
     local place = report.front and member or member_of(call('HINCRBY', P .. 'meta', 'seq', 1))
-    local step = book.step(record.task(rec), extras.tenant or '')
-    key = lines.put(number, member, place, extras.tenant, fmt('%015d', eligible), step, report.front)
-    lines.flush()
+    local step = rule_index.step(record.task(rec), extras.tenant or '')
+    key = ordering.put(number, member, place, extras.tenant, fmt('%015d', eligible), step, report.front)
+    ordering.flush()
   end
-  stir()
+  not_quiet()
   local expires = band($lease.flags(held), $lease.NEVER_EXPIRES) == 0
   call('HSET', P .. 'again', member, $requeue{
     token = $lease.token(held), epoch = $lease.epoch(held), attempts = report.attempts, crashes = report.crashes,
     eligible = fmt('%015d', eligible), due = fmt('%015d', due), class = number, order_key = key,
-    timeout = report.timeout, flags = expires and 0 or $requeue.NEVER_EXPIRES, blob = report.back})
+    timeout = report.timeout, flags = expires and 0 or $requeue.NEVER_EXPIRES, blob = report.requeue_blob})
   if extras.expires_ms and expires then
     call('ZADD', P .. 'expiry', num(tonumber($job.submitted(rec)) + extras.expires_ms), member)
   end
 end
 
--- A report is a member and its token with a state and a body behind it, or with R: then more arguments follow, as
--- ``read_report`` names them; what is heeded stands for it if somebody has asked for the job to be cancelled.
+-- A report is a member, then token, state and body in one text. If the state is R, more arguments follow as named here.
+-- The heeded ones replace state and body if a client has asked to cancel the job.
 local function read_report(args, at)
   local said = args[at + 1]
   local report = {member = args[at], token = $report.token(said), state = $report.state(said)}
@@ -150,23 +150,23 @@ local function read_report(args, at)
     return report
   end
   report.state, report.body, report.attempt = args[at + 2], args[at + 3], args[at + 4]
-  report.heeded, report.heeded_attempt, report.back = args[at + 5], args[at + 6], args[at + 7]
+  report.heeded, report.heeded_attempt, report.requeue_blob = args[at + 5], args[at + 6], args[at + 7]
   report.needs, report.front, report.expired = args[at + 8], args[at + 9] == '1', args[at + 10] == '1'
   report.delay, report.attempts = tonumber(args[at + 11]), tonumber(args[at + 12])
   report.crashes, report.timeout, report.rung = tonumber(args[at + 13]), tonumber(args[at + 14]), args[at + 15]
   return report
 end
 
--- A round of reports. What many of them share is gathered and written with one command for all.
-local round = {}
+-- A batch of reports. Writes that reports have in common are gathered and sent as one command.
+local batch = {}
 
-function round.begin()
+function batch.begin()
   return {
     answers = {}, late = {}, outs = {}, ended = {}, done = {}, completed = {}, workers = {}, lived = {},
   }
 end
 
-function round.leave(r, worker, member)  -- a lease ends
+function batch.leave(r, worker, member)  -- end a lease
   r.done[member] = true
   push(r.ended, member)
   local mine = r.workers[worker]
@@ -177,25 +177,25 @@ function round.leave(r, worker, member)  -- a lease ends
   push(mine, member)
 end
 
-function round.unlive(r)  -- what has ended no longer counts for its tenant
+function batch.flush_shares(r)  -- ended jobs no longer count for their tenants
   for number, gone in pairs(r.lived) do
     bulk('ZREM', P .. 'live:' .. num(number), gone)
   end
   r.lived = {}
 end
 
-function round.forget(r, state, member, found, tenant)
+function batch.forget(r, state, member, found, tenant)
   local number, key = $lease.class(found), $lease.order_key(found)
   if state == 'Q' then
-    lines.forget(number, tenant, key, member)
+    ordering.forget(number, tenant, key, member)
     return
   end
   r.lived[number] = r.lived[number] or {}
-  push(r.lived[number], lines.live(tenant, key, member))
+  push(r.lived[number], ordering.share(tenant, key, member))
   if tx.last[number] then tx.last[number][tenant] = nil end
 end
 
-function round.take(r, k, report, found)  -- carry out any report
+function batch.take(r, k, report, found)  -- apply one report of any kind
   local member = report.member
   if report.token == NONE and call('HEXISTS', P .. 'job', member) == 0 then
     count('transient_' .. STATES[report.state], 1)
@@ -211,52 +211,54 @@ function round.take(r, k, report, found)  -- carry out any report
     return
   end
   local state, body, attempt = report.state, report.body, report.attempt
-  local asked, told = false, false
-  if not r.plain then asked, told = call('HGET', P .. 'cancel', member), call('HGET', P .. 'progress', member) end
-  if asked and state == 'Q' then state, body, attempt = 'X', report.heeded, report.heeded_attempt end
-  round.leave(r, rest.worker, member)
+  local cancel_asked, progress = false, false
+  if not r.plain then
+    cancel_asked, progress = call('HGET', P .. 'cancel', member), call('HGET', P .. 'progress', member)
+  end
+  if cancel_asked and state == 'Q' then state, body, attempt = 'X', report.heeded, report.heeded_attempt end
+  batch.leave(r, rest.worker, member)
   if attempt and attempt ~= '' then
     local entry = $attempt{
       epoch = $lease.epoch(found), number = $lease.attempts(found), started = $lease.started(found), finished = now15}
     entry = entry .. text(rest.worker) .. attempt
     call('HSET', P .. 'tries', member, (call('HGET', P .. 'tries', member) or '') .. pack('>I4', #entry) .. entry)
   end
-  if rest.held then caps.give_back(member, rest.held) end
-  if rest.tenant then round.forget(r, state, member, found, rest.tenant) end
+  if rest.held then limits.release(member, rest.held) end
+  if rest.tenant then batch.forget(r, state, member, found, rest.tenant) end
   if state == 'Q' then
     count(attempt and attempt ~= '' and 'retried' or report.front and 'released' or 'snoozed', 1)  -- as counted_as
-    round.unlive(r)
-    requeue(report, member, found)
+    batch.flush_shares(r)
+    put_back(report, member, found)
   else
-    local noted = asked or told
+    local noted = cancel_asked or progress
     local out = $outcome{state = state, finished = now15, kind = (noted and 'P' or 'E'), length = #found} .. found
-    if noted then out = out .. $notes{cancel_asked = (asked or ZERO)} .. text(told or '') end
+    if noted then out = out .. $notes{cancel_asked = (cancel_asked or ZERO)} .. text(progress or '') end
     keep(member, record.of(member), state, out .. body)
     if state == 'C' then push(r.completed, member) end
   end
-  if asked then call('HDEL', P .. 'cancel', member) end
-  if told then call('HDEL', P .. 'progress', member) end
+  if cancel_asked then call('HDEL', P .. 'cancel', member) end
+  if progress then call('HDEL', P .. 'progress', member) end
 end
 
-function round.settle(r)
+function batch.settle(r)
   bulk('HSET', P .. 'out', r.outs)
-  round.unlive(r)
+  batch.flush_shares(r)
   bulk('HDEL', P .. 'lease', r.ended)
   for worker, mine in pairs(r.workers) do
     bulk('SREM', P .. 'l:' .. worker, mine)
   end
   if #r.completed > 0 then
     call('RPUSH', P .. 'fin', $completed{finished = now15, members = concat(r.completed)})
-    ending.archive(r.completed)
+    finish.mark_for_archive(r.completed)
   end
-  if #r.ended > 0 then caps.with_room(book.now().rungs[1] ~= nil) end
-  for _, entry in ipairs(r.late) do  -- only now, since a report may come twice
+  if #r.ended > 0 then limits.wake_classes_with_room(rule_index.now().rungs[1] ~= nil) end
+  for _, entry in ipairs(r.late) do  -- last, since a batch may hold a report twice
     r.answers[entry[1]] = answer_late(entry[2].member, entry[2].token, entry[2].state)
   end
 end
 
--- Carry out reports under the tokens of their leases. Gives where the next argument is, and those not newly taken.
-function ending.finish(args, at, n)
+-- Apply reports under the tokens of their leases. Return the next argument, and the reports that were refused.
+function finish.apply(args, at, n)
   if n == 0 then return at, {} end
   local members, starts, states, held = {}, {}, {}, {}
   for k = 1, n do
@@ -267,7 +269,7 @@ function ending.finish(args, at, n)
   each(members, function(...)
     for _, found in ipairs(call('HMGET', P .. 'lease', ...)) do push(held, found) end
   end)
-  local r, sizes = round.begin(), {}
+  local r, sizes = batch.begin(), {}
   local outs, completed, done = r.outs, r.completed, r.done
   local plain, usual = quiet() or call('EXISTS', P .. 'cancel', P .. 'progress') == 0, 0
   r.plain = plain
@@ -284,7 +286,7 @@ function ending.finish(args, at, n)
       usual = usual + 1
       outs[2 * usual - 1], outs[2 * usual] = member, sizes[size] .. found .. $report.body(said)
       completed[#completed + 1] = member
-      round.leave(r, worker, member)
+      batch.leave(r, worker, member)
       if flags == $lease.FAIR then
         local number = $lease.class(found)
         local lived = r.lived[number]
@@ -296,11 +298,11 @@ function ending.finish(args, at, n)
         if tx.last[number] then tx.last[number] = nil end
       end
     else
-      round.take(r, k, read_report(args, starts[k]), found)
+      batch.take(r, k, read_report(args, starts[k]), found)
     end
   end
   count('completed', usual)
-  round.settle(r)
+  batch.settle(r)
   local refused = {}
   for k = 1, n do
     if r.answers[k] then push(refused, num(k - 1), r.answers[k]) end

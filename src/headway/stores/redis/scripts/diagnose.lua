@@ -1,0 +1,116 @@
+-- diagnose: all that decides when jobs start, for `why` and estimates.
+
+-- Return the snapshot, workers (blob, state, started, beat, deadline, leases), what executes (member, job, lease,
+-- class) and the parts of the rules.
+local function diagnose()
+  local executing, held, parts = {}, call('HGETALL', P .. 'lease'), {}
+  for i = 1, #held, 2 do
+    local member, held_as = held[i], held[i + 1]
+    local rec = call('HGET', P .. 'job', member) or ''
+    push(executing, {member, rec, held_as, class.parts($lease.class(held_as)).name})
+  end
+  table.sort(executing, function(a, b) return a[1] < b[1] end)
+  local names = call('HKEYS', P .. 'doc:rules')
+  table.sort(names, before)
+  for _, name in ipairs(names) do push(parts, call('HGET', P .. 'doc:rules', name)) end
+  return {snapshot(), workers_now(), executing, parts}
+end
+
+local function diagnose_now(keys, args)
+  begin(keys, args)
+  return {now, diagnose()}
+end
+
+-- diagnose_job: one job, and the same.
+-- args     id, how many jobs ahead to count, how many wait intervals to return
+-- returns  now, pieces or false, diagnosis, whether tenants share its class, jobs ahead, those of its tenant, limits
+--          (key, used or '', next start or '', ...), wait intervals of its class
+local function diagnose_job(keys, args)
+  begin(keys, args)
+  local member = call('HGET', P .. 'ids', args[2])
+  if not member then return {now, false} end
+  local whole = pieces(member)
+  local seen, most = diagnose(), tonumber(args[3])
+  local rec, number = whole[2], class.number(whole[10])
+  local name, fair = num(number), ordering.clock(number) and 1 or 0
+  if whole[3] ~= 'Q' or whole[6] ~= '' then
+    return {now, whole, seen, fair, 0, 0, {}, call('LRANGE', P .. 'stretch:' .. name, -tonumber(args[4]), -1)}
+  end
+  local limit = whole[7] ~= '' and $blocked.limit(whole[7])
+  local place = limit and P .. 'p:' .. name .. ':' .. limit or P .. 'w:' .. name
+  local ahead, own, extras = call('ZRANK', place, member) or 0, 0, record.extras(rec)
+  if fair == 1 then
+    local from = text(extras.tenant or '')
+    local key, at = call('ZSCORE', place, member), '[' .. from
+    local stop = '(' .. from .. $share{order_key = key, member = member}
+    while own < most do
+      local some = call('ZRANGE', P .. 'live:' .. name, at, stop, 'BYLEX', 'LIMIT', 0, 200)
+      for _, entry in ipairs(some) do
+        if call('ZSCORE', place, $share.member(sub(entry, #from + 1))) then own = own + 1 end
+      end
+      if #some < 200 then break end
+      at = '(' .. some[#some]
+    end
+  end
+  local limit_views = {}
+  for _, entry in ipairs(rule_index.keys(record.task(rec), extras.tenant, extras.limits)) do
+    local rule = entry.rule
+    push(limit_views, entry.key)
+    push(limit_views, rule.most and num(call('SCARD', P .. 'h:' .. entry.key)) or '')
+    push(limit_views, rule.interval and num(limits.next_start_at(entry.key, rule)) or '')
+  end
+  return {now, whole, seen, fair, math.min(ahead, most), math.min(own, most), limit_views, {}}
+end
+
+-- waiting_of: queued jobs of a tenant.
+-- args     tenant
+-- returns  now, then for each class with such jobs: its text, how many, since when the first waits
+local function waiting_of(keys, args)
+  begin(keys, args)
+  local tenant, from, found, running, runs = args[2], text(args[2]), {now}, {}, {}
+  local held = call('HGETALL', P .. 'lease')
+  for i = 1, #held, 2 do
+    if lease.rest(held[i + 1]).tenant == tenant then
+      local number = $lease.class(held[i + 1])
+      running[held[i]], runs[number] = true, (runs[number] or 0) + 1
+    end
+  end
+  for number = 1, class.all() do
+    local live, busy = P .. 'live:' .. num(number), runs[number] or 0
+    local waiting = ordering.clock(number) and call('ZLEXCOUNT', live, '[' .. from, '(' .. from .. ':') - busy or 0
+    if waiting > 0 then
+      for _, entry in ipairs(call('ZRANGE', live, '[' .. from, '(' .. from .. ':', 'BYLEX', 'LIMIT', 0, busy + 1)) do
+        local member = $share.member(sub(entry, #from + 1))
+        if not running[member] then
+          push(found, class.parts(number).name, num(waiting))
+          push(found, eligible_of(member))
+          break
+        end
+      end
+    end
+  end
+  return found
+end
+
+-- record_wait_reasons: add to the wait intervals of each class, unless another worker has just done so.
+-- args     ms between two samples, longest gap in ms, then class and reason of each
+local function record_wait_reasons(keys, args)
+  begin(keys, args)
+  local last = tonumber(call('HGET', P .. 'meta', 'witnessed') or nil)
+  if last and last > now - tonumber(args[2]) then return 0 end
+  call('HSET', P .. 'meta', 'witnessed', num(now))
+  for i = 4, #args, 2 do
+    local key = P .. 'stretch:' .. num(class.number(args[i]))
+    local entry = call('LINDEX', key, -1)
+    local until_at = entry and tonumber($wait_interval.ended(entry))
+    if not entry or until_at + tonumber(args[3]) < now then
+      call('RPUSH', key, $wait_interval{started = now15, ended = now15, reason = args[i + 1]})
+    elseif $wait_interval.reason(entry) == args[i + 1] then
+      call('LSET', key, -1, $wait_interval[..ended](entry) .. $wait_interval{ended = now15, reason = args[i + 1]})
+    else
+      local started = $wait_interval.ended(entry)
+      call('RPUSH', key, $wait_interval{started = started, ended = now15, reason = args[i + 1]})
+    end
+  end
+  return 1
+end
