@@ -7,7 +7,7 @@ import random
 import pytest
 
 from headway.core.distributions import (
-    ENOUGH,
+    JOBS_MIN,
     Arrivals,
     LaneArrivals,
     Lengths,
@@ -81,7 +81,7 @@ def test_a_length_of_which_only_the_longest_is_known_lies_anywhere_below() -> No
 
 
 def test_nothing_is_said_of_what_was_seen_too_seldom() -> None:
-    few, enough = {0: ENOUGH - 1}, {0: ENOUGH}
+    few, enough = {0: JOBS_MIN - 1}, {0: JOBS_MIN}
     known = Model(ModelData({"low": {"rare": few, "report": enough}}))
     assert known.task("report", "low") is not None
     assert known.task("rare", "low") is known.lane("low")

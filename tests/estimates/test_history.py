@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headway.core.distributions import ENOUGH, Arrivals, Lengths, Model
+from headway.core.distributions import JOBS_MIN, Arrivals, Lengths, Model
 from headway.core.job import JobId
 from headway.core.lease import Lease
 from headway.estimates.costs import TaskCosts
@@ -79,7 +79,7 @@ async def test_lengths_are_known_by_task_and_by_lane(store: MemoryStore) -> None
 
 async def test_what_several_workers_saw_is_added_up(store: MemoryStore) -> None:
     first, second = DurationHistory(Beats()), DurationHistory(Beats())
-    for _ in range(int(ENOUGH) - 1):
+    for _ in range(int(JOBS_MIN) - 1):
         first.note([(a_lease(), 2.0)])
     assert (await told(store, first)).task("t", "medium") is None
     second.note([(a_lease(), 2.0)])
@@ -201,9 +201,9 @@ async def test_many_tenants_that_come_seldom_are_a_rate_together(store: MemorySt
     lessons = DurationHistory(Beats())
     for number in range(50):
         lessons.note([(a_lease(tenant=f"n{number}", after_s=60 * number), 1.0)])
-    comers = (await told(store, lessons, 3_600)).comers("medium")
-    assert not comers.bursts
-    assert comers.rate > 0
+    arrivals = (await told(store, lessons, 3_600)).arrivals("medium")
+    assert not arrivals.bursts
+    assert arrivals.rate > 0
 
 
 async def test_transient_jobs_have_lengths_and_nothing_else(store: MemoryStore) -> None:

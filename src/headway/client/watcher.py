@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from itertools import islice
 
 from headway.core.errors import HeadwayError, JobNotFound
-from headway.core.event import Event, events_between, told_together
+from headway.core.event import Event, events_between, merge_output
 from headway.core.job import JobId, JobRecord
 from headway.observability.job_output import output_events
 from headway.stores.base import JOB_CHANNEL, Store, Subscription
@@ -82,7 +82,7 @@ class Watcher:
                     raise JobNotFound(f"no job {job_id} in the store; it may have been pruned", job_id=job_id)
                 events = events_between(before, job, time.time_ns() // 1_000_000)
                 output = await output_events(self._store, job, told)
-                for event in told_together(events, output, told):
+                for event in merge_output(events, output, told):
                     yield event
                 if output:
                     told = output[-1].place

@@ -1,16 +1,16 @@
 """Cron expressions, and the moments at which they tick in a time zone.
 
 An expression has five fields (minute, hour, day, month, weekday), or six with seconds first. When a zone moves its
-clocks, local time skips or repeats itself; these rules say what happens then, and the tests name them:
+clocks, local time skips or repeats itself. These rules define what happens then, and the tests name them:
 
 1. An hour field that begins with `*` makes a cron *flowing*; any other hour field makes it *fixed*.
-2. Fixed, and the local time is skipped: it ticks once, at the first moment after the gap, however long the gap is.
-   Several skipped times of one gap become one tick, and so does a time that falls on the end of the gap anyway.
-3. Fixed, and the local time occurs twice: it ticks at the first occurrence and not at the second.
-4. Flowing: it ticks at each moment whose local time matches. Both passes of a repeated hour tick, since they are
-   different moments; nothing is made up for a skipped hour. So `*/5 * * * *` goes on every five minutes of real time.
-5. If day and weekday are both restricted, a date that matches either will do. A field that begins with `*` or `?` is
-   not restricted; its date has to match both (which only matters for steps, such as `*/2`).
+2. A fixed cron whose local time is skipped ticks once, at the first moment after the gap, however long the gap is.
+   Several skipped times of one gap become one tick, together with a time that falls on the end of the gap.
+3. A fixed cron whose local time occurs twice ticks at the first occurrence only.
+4. A flowing cron ticks at each moment whose local time matches. Both passes of a repeated hour tick, since they are
+   different moments, and a skipped hour is not made up for. So `*/5 * * * *` ticks every five minutes of real time.
+5. If day and weekday are both restricted, a date that matches either one matches. A field that begins with `*` or `?`
+   is not restricted, and a date must then match both fields (which only matters for steps, such as `*/2`).
 
 Rules 2 and 3 are one definition: a fixed cron ticks when the local clock first reads the wanted time or a later one.
 """
@@ -28,9 +28,9 @@ from zoneinfo import ZoneInfo, available_timezones
 
 @dataclass(frozen=True, slots=True)
 class Cron:
-    """A cron expression in a time zone.
+    """A cron expression in a time zone. Two crons are equal if expression and zone are spelled the same.
 
-    Two crons are equal if they are written alike in the same zone. Raises `ValueError` as `parse_cron` does.
+    Raises `ValueError` as `parse_cron` does.
     """
 
     expression: str
@@ -45,7 +45,7 @@ class Cron:
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """What the fields of an expression allow, each in rising order; weekdays count from Sunday, which is 0."""
+    """The values that each field of an expression allows, in rising order. Weekdays count from Sunday, which is 0."""
 
     seconds: tuple[int, ...]
     minutes: tuple[int, ...]
@@ -60,16 +60,16 @@ class Pattern:
 def parse_cron(expression: str, tz: str = "UTC") -> Cron:
     """Return the cron that an expression describes.
 
-    Raises `ValueError` with a message that names the field, what was expected there and the text found instead.
+    Raises `ValueError` with a message that names the field, what the field allows and the text that it got.
     """
     return Cron(expression, tz)
 
 
 def next_tick(cron: Cron, after_at: int) -> int | None:
-    """Return the first tick strictly after a moment, or None if there is none within 41 years of it.
+    """Return the first tick strictly after a moment, or None if the cron does not tick within 41 years.
 
-    Every date that exists comes back within that time (a Sunday 29 February may take 40 years), so None means never,
-    as for 30 February. Ticks are whole seconds, from year 2 up to and including year 9998.
+    Every date that exists recurs within that time (a Sunday 29 February may take 40 years), so None means never, as
+    for 30 February. Ticks are whole seconds, from year 2 up to and including year 9998.
     """
     after = max(after_at // 1000, _FIRST_SECOND)
     if after > _LAST_SECOND:
@@ -79,23 +79,23 @@ def next_tick(cron: Cron, after_at: int) -> int | None:
 
 
 def ticks_between(cron: Cron, after_at: int, until_at: int, *, limit: int) -> list[int]:
-    """Return the last `limit` ticks after one moment and up to and including another, in rising order.
+    """Return the last `limit` ticks after `after_at` and up to and including `until_at`, in rising order.
 
-    The cost grows with the limit, hardly with the length of time, so a cron that was down for a year is cheap.
+    The cost grows with the limit and hardly with the length of time, so catching up after a year is cheap.
     """
-    kept: list[int] = []
-    while len(kept) < limit:
-        room = limit - len(kept)
+    ticks: list[int] = []
+    while len(ticks) < limit:
+        room = limit - len(ticks)
         if len(found := _earliest_ticks(cron, after_at, until_at, room + 1)) <= room:
-            return found + kept
-        # There are too many, so halve the time: either its later half is too much alone, or all of it is kept.
+            return found + ticks
+        # Too many ticks, so halve the time. Take the later half if it fits, else look for the ticks inside it only.
         middle_at = (after_at + until_at) // 2
         if len(found := _earliest_ticks(cron, middle_at, until_at, room + 1)) <= room:
-            kept = found + kept
+            ticks = found + ticks
             until_at = middle_at
         else:
             after_at = middle_at
-    return kept
+    return ticks
 
 
 def _earliest_ticks(cron: Cron, after_at: int, until_at: int, count: int) -> list[int]:
@@ -106,18 +106,17 @@ def _earliest_ticks(cron: Cron, after_at: int, until_at: int, count: int) -> lis
     return ticks
 
 
-# Below, a moment is in seconds since 1970 UTC, and `local` is what a local clock reads, counted as if it were UTC.
+# Below, a moment is in seconds since 1970 UTC. `local` is the reading of a local clock in seconds, as if it were UTC.
 
 _DAY = 86_400
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _EPOCH_ORDINAL = date(1970, 1, 1).toordinal()
-_YEARS_SEARCHED = 41
+_YEARS_SEARCHED = 41  # The rarest date, a Sunday 29 February, recurs within 40 years.
 _LAST_YEAR = 9998
 _FIRST_SECOND = (date(2, 1, 1).toordinal() - _EPOCH_ORDINAL) * _DAY
 _LAST_SECOND = (date(_LAST_YEAR, 12, 31).toordinal() - _EPOCH_ORDINAL) * _DAY
 
-# No zone has ever moved its clocks by more than this at once, nor there and back within it.
-_WINDOW = 2 * _DAY
+_WINDOW = 2 * _DAY  # Seconds. No zone has ever moved its clocks by more than this, nor there and back within it.
 
 
 def _next_fixed(cron: Cron, after: int) -> int | None:
@@ -126,12 +125,12 @@ def _next_fixed(cron: Cron, after: int) -> int | None:
 
 
 def _furthest_reading(zone: ZoneInfo, moment: int) -> int:
-    """Return the latest local time that has been read up to a moment."""
+    """Return the latest local time that the clock has read up to a moment."""
     here = _clock(zone, moment)
     offset = _offset(here)
     if here.fold == 0:
         return moment + offset
-    # This is a second pass, so the clock had gone further before it was moved back. Rule 3.
+    # Rule 3: this is the second pass of a repeated hour, so the clock read a later time before it was moved back.
     offset_before = _offset(here.replace(fold=0))
     change = _find_change(zone, moment - (offset_before - offset), moment)
     return change - 1 + offset_before
@@ -143,13 +142,13 @@ def _first_moment(zone: ZoneInfo, local: int) -> int:
     offset_before = _offset(reading)
     offset_after = _offset(reading.replace(fold=1))
     if offset_before < offset_after:
-        # The time is skipped, and its moment is the end of the gap. Rule 2.
+        # Rule 2: the time is skipped, and its moment is the end of the gap.
         return _find_change(zone, local - offset_after, local - offset_before)
     return local - offset_before
 
 
 def _next_flowing(cron: Cron, after: int) -> int | None:
-    """Return the first moment after another whose local time matches. Rule 4."""
+    """Return the first moment after `after` whose local time matches, by rule 4."""
     moment = after + 1
     while True:
         offset = _offset(_clock(cron.zone, moment))
@@ -163,7 +162,7 @@ def _next_flowing(cron: Cron, after: int) -> int | None:
         elif horizon == candidate:
             return candidate
         else:
-            # Whatever the clocks do meanwhile, they cannot read a matching time sooner than a window before it.
+            # However the zone moves its clocks meanwhile, they read no matching time earlier than a window before it.
             moment = max(horizon, candidate - _WINDOW)
 
 
@@ -180,18 +179,18 @@ def _find_change(zone: ZoneInfo, low: int, high: int) -> int:
 
 
 def _clock(zone: ZoneInfo, moment: int) -> datetime:
-    # `fromtimestamp` would refuse moments before 1970 on Windows.
+    # `fromtimestamp` refuses moments before 1970 on Windows.
     return (_EPOCH + timedelta(seconds=moment)).astimezone(zone)
 
 
 def _offset(reading: datetime) -> int:
-    # The type allows for a reading without a zone, which there is none of here.
+    # Every reading here has a zone, but the type allows one without.
     offset = reading.utcoffset() or timedelta()
     return offset.days * _DAY + offset.seconds
 
 
 def _first_match(pattern: Pattern, local: int) -> int | None:
-    """Return the first matching local time that is not before another, whether or not a clock ever reads it."""
+    """Return the first matching local time from `local` on, whether or not a clock ever reads it."""
     day, second = divmod(local, _DAY)
     found_day = _first_day(pattern, day)
     if found_day == day:
@@ -223,7 +222,7 @@ def _at_least(values: tuple[int, ...], floor: int) -> int | None:
 
 
 def _first_day(pattern: Pattern, day: int) -> int | None:
-    """Return the first matching date that is not before another, both as days since 1970."""
+    """Return the first matching date from `day` on, both as days since 1970."""
     start = date.fromordinal(day + _EPOCH_ORDINAL)
     for year in range(start.year, min(start.year + _YEARS_SEARCHED, _LAST_YEAR) + 1):
         for month in pattern.months:
@@ -249,7 +248,7 @@ def _first_day_of_month(pattern: Pattern, year: int, month: int, earliest: int) 
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """One field of an expression: its bounds, and the names that may stand for its values from the first on."""
+    """One field of an expression: its bounds, and the names of its values in order from the first."""
 
     name: str
     first: int
@@ -281,11 +280,11 @@ def _read_expression(expression: str) -> Pattern:
     texts = expression.split()
     if len(texts) == 1 and texts[0].startswith("@"):
         if texts[0].lower() not in _ALIASES:
-            raise ValueError(f"cron {expression!r}: alias must be one of {', '.join(_ALIASES)}, not {texts[0]!r}")
+            raise ValueError(f"cron {expression!r}: alias must be one of {', '.join(_ALIASES)}, got {texts[0]!r}")
         texts = _ALIASES[texts[0].lower()].split()
     if len(texts) not in (5, 6):
         wanted = "5 fields (minute hour day month weekday), or 6 with seconds first"
-        raise ValueError(f"cron {expression!r}: expected {wanted}, found {len(texts)}")
+        raise ValueError(f"cron {expression!r}: expected {wanted}, got {len(texts)}")
     second, minute, hour, day, month, weekday = texts if len(texts) == 6 else ["0", *texts]
     try:
         return Pattern(
@@ -306,9 +305,9 @@ def _read_field(spec: _Field, text: str) -> tuple[int, ...]:
     values: set[int] = set()
     for item in text.split(","):
         if not item:
-            raise ValueError(f"{spec.name} must have a value on each side of a comma, not {text!r}")
+            raise ValueError(f"{spec.name} must have a value on each side of a comma, got {text!r}")
         values.update(_read_item(spec, item))
-    # Sunday may be written 7, so that a range can end with it.
+    # Sunday may be written as 7, so that a range can end with it.
     return tuple(sorted({spec.first if value > spec.last else value for value in values}))
 
 
@@ -324,16 +323,16 @@ def _read_item(spec: _Field, item: str) -> list[int]:
     high = _read_value(spec, high_text, item)
     if low > high:
         better = _rising(spec, low_text, high_text, step)
-        raise ValueError(f"{spec.name} range must rise, not {item!r}: write {better!r}")
+        raise ValueError(f"{spec.name} range must rise, got {item!r}; write {better!r}")
     return list(range(low, high + 1, step))
 
 
 def _read_step(spec: _Field, text: str, item: str) -> int:
-    # A longer step would match once and look as if it reached into the next hour or day.
+    # A longer step would match only once, though it looks as if it reached into the next hour or day.
     longest = spec.last - spec.first + 1
     step = _read_digits(text)
     if step is None or not 1 <= step <= longest:
-        raise ValueError(f"{spec.name} step must be 1 to {longest}, not {text!r} in {item!r}")
+        raise ValueError(f"{spec.name} step must be 1 to {longest}, got {text!r} in {item!r}")
     return step
 
 
@@ -345,17 +344,17 @@ def _read_value(spec: _Field, text: str, item: str) -> int:
     if value is None or not spec.first <= value <= greatest:
         names = f" or {spec.names[0]} to {spec.names[-1]}" if spec.names else ""
         place = "" if text == item else f" in {item!r}"
-        raise ValueError(f"{spec.name} must be {spec.first} to {greatest}{names}, not {text!r}{place}")
+        raise ValueError(f"{spec.name} must be {spec.first} to {greatest}{names}, got {text!r}{place}")
     return value
 
 
 def _read_digits(text: str) -> int | None:
-    # `int` alone takes signs, underscores and the digits of every script, and objects to thousands of them.
+    # `int` alone accepts signs, underscores and the digits of every script, and raises for thousands of digits.
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 4 else None
 
 
 def _rising(spec: _Field, low_text: str, high_text: str, step: int) -> str:
-    """Return how to write a range that was meant to go round the end of its field."""
+    """Return the correct spelling of a range that wraps round the end of its field, such as `FRI-MON`."""
     low, high = _read_value(spec, low_text, low_text), _read_value(spec, high_text, high_text)
     if step > 1:
         round_the_end = [*range(low, spec.last + 1), *range(spec.first, high + 1)]
@@ -371,14 +370,14 @@ def _read_zone(tz: str) -> ZoneInfo:
     try:
         return ZoneInfo(tz)
     except (KeyError, ValueError, OSError):
-        # Folders, absolute paths and unreadable names each raise something else; none of them is a zone.
-        raise ValueError(f"time zone must be a name from the IANA database, not {tz!r}{_near_zones(tz)}") from None
+        # Folders, absolute paths and unreadable names each raise a different error.
+        raise ValueError(f"time zone must be a name from the IANA database, got {tz!r}{_near_zones(tz)}") from None
 
 
 def _near_zones(tz: str) -> str:
     spellings = _zone_spellings()
     if not spellings:
-        return "; no zones are installed here: install the package tzdata"
+        return "; this machine has no time zone database: install the package tzdata"
     wanted = tz.lower().replace(" ", "_")
     near = dict.fromkeys(spellings[spelling] for spelling in get_close_matches(wanted, spellings, n=5))
     return f"; did you mean {' or '.join(list(near)[:3])}?" if near else ""
@@ -386,6 +385,6 @@ def _near_zones(tz: str) -> str:
 
 @cache
 def _zone_spellings() -> dict[str, str]:
-    """Return every zone by its name and by its city, in lower case. Reading the database takes some 30 ms."""
+    """Return every zone by name and by city, in lower case. Reading the database takes about 30 ms."""
     known = sorted(available_timezones())
     return {name.rpartition("/")[2].lower(): name for name in known} | {name.lower(): name for name in known}

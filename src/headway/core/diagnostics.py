@@ -1,4 +1,4 @@
-"""Where a job stands: all that is needed to say why it waits."""
+"""The state of the queue and of one job in it: the input of ``why`` and of estimates."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from headway.core.policy.enforced import EnforcedRules
 from headway.core.snapshot import Snapshot
 from headway.core.worker import WorkerInfo
 
-AHEAD_COUNTED = 10_000  # Jobs ahead are counted exactly up to here,
-LANES_COUNTED = 1_000  # and those of whole classes in a picture.
+AHEAD_COUNTED = 10_000  # Jobs. A store counts the jobs ahead of one exactly up to here, which takes a few ms,
+LANES_COUNTED = 1_000  # and the waiting jobs of each class in a snapshot up to here.
 
 
 class RunningJob(NamedTuple):
-    """A job that runs, as far as others that wait are concerned."""
+    """A running job: its worker, its start, and the limit counters that it holds."""
 
     task: str
     lane: str
@@ -26,7 +26,7 @@ class RunningJob(NamedTuple):
 
 
 class QueueDiagnostics(NamedTuple):
-    """What waits, what runs and who could run it, at one moment."""
+    """The waiting classes, the running jobs, the workers and the enforced rules at one moment."""
 
     snapshot: Snapshot
     workers: tuple[WorkerInfo, ...]
@@ -39,7 +39,7 @@ class QueueDiagnostics(NamedTuple):
 
 
 class LimitView(NamedTuple):
-    """One limit that a job needs room in: how many jobs count against it, and from when another may start."""
+    """One limit that applies to a job: how many jobs count against it, and when its rate allows the next start."""
 
     key: str
     rule: LimitRule
@@ -48,7 +48,7 @@ class LimitView(NamedTuple):
 
 
 class JobDiagnostics(NamedTuple):
-    """One job in the middle of all that. ``ahead`` are those of its class that go first, ``ahead_own`` its tenant's."""
+    """One job in the queue. ``ahead`` counts the jobs of its class before it, ``ahead_own`` those of its tenant."""
 
     job: JobRecord
     queue: QueueDiagnostics
@@ -56,4 +56,4 @@ class JobDiagnostics(NamedTuple):
     ahead: int = 0
     ahead_own: int = 0
     limits: tuple[LimitView, ...] = ()
-    waited_ms: Mapping[str, int] = {}  # Of a job that has started: how long it waited, by reason.
+    waited_ms: Mapping[str, int] = {}  # Once the job has started: milliseconds that it waited, by reason.

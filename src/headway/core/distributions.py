@@ -1,4 +1,4 @@
-"""What was learned from jobs that ran: how long they take, and how often they come."""
+"""Learned distributions: how long jobs run, and how often they arrive."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import exp, floor, log, log2, sqrt
 from typing import NamedTuple
 
-A_DOUBLING = 4  # Buckets from one length to twice that: a length is known to within a tenth.
-ENOUGH = 10.0  # Jobs of which a length must be known before anything is said of it.
-MANY = 200.0  # Jobs from which on a sketch is trusted as it is. With fewer, longer jobs may not have been seen yet.
-UNSEEN = (2.0, 4.0)  # Such jobs are taken to last so many times as long as the longest one seen.
-LOOKED_AT = (0.5, 0.75, 0.9)  # Which of the jobs that run are compared with what was learned: those at these parts.
-LASTING = 0.002  # The part of all jobs below which none is known to have taken as long as one that still runs.
-STAGES_MAX = 3  # Stages of a phase.
-SHORTEST = 1e-6  # Seconds; what is shorter counts as this.
+BUCKETS_PER_DOUBLING = 4  # From one run time to twice that. A run time is then known to within a tenth.
+JOBS_MIN = 10.0  # Finished jobs before a sketch is used at all: fewer say too little.
+JOBS_TRUSTED = 200.0  # Finished jobs from which a sketch is used as it is. With fewer, longer jobs may be unseen.
+UNSEEN_FACTORS = (2.0, 4.0)  # Run times of unseen jobs, as multiples of the longest job seen.
+COMPARED_QUANTILES = (0.5, 0.75, 0.9)  # The quantiles of running jobs that are compared with the sketch.
+TAIL_MIN = 0.002  # Part of all jobs. Below it the sketch knows nothing about jobs that run this long.
+STAGES_MAX = 3  # Stages of a phase: more describe alike jobs better but cost time in every step of a forecast.
+SHORTEST = 1e-6  # Seconds. Shorter run times count as this, since a logarithm needs a positive number.
 
-Sketch = Mapping[int, float]  # How many jobs took how long, by bucket. Two are merged by adding them up.
+Sketch = Mapping[int, float]  # The number of jobs by bucket of run time. Two sketches are merged by adding them up.
 
 
 def bucket(seconds: float) -> int:
-    """Return the bucket of a sketch that a length falls into."""
-    return floor(log2(seconds if seconds > SHORTEST else SHORTEST) * A_DOUBLING)
+    """Return the bucket of a run time."""
+    return floor(log2(seconds if seconds > SHORTEST else SHORTEST) * BUCKETS_PER_DOUBLING)
 
 
 def merge(sketches: Iterable[Sketch]) -> dict[int, float]:
-    """Add sketches up."""
+    """Return the sum of sketches."""
     whole: dict[int, float] = {}
     for sketch in sketches:
         for at, count in sketch.items():
@@ -34,18 +34,18 @@ def merge(sketches: Iterable[Sketch]) -> dict[int, float]:
 
 
 def decay(sketch: Sketch, most: float) -> dict[int, float]:
-    """Let the past fade: a sketch stands for so many jobs at most."""
+    """Return a sketch scaled down to at most ``most`` jobs, so that new jobs outweigh old ones."""
     count = sum(sketch.values())
     if count <= most:
         return dict(sketch)
     part = most / count
-    return {at: kept for at, weight in sketch.items() if (kept := weight * part) > most * 1e-4}
+    return {at: scaled for at, weight in sketch.items() if (scaled := weight * part) > most * 1e-4}
 
 
 class Phase(NamedTuple):
-    """Some of the jobs of a kind: the part of all that they are, and their mean length in seconds.
+    """A part of the jobs of a lane, with their mean run time in seconds.
 
-    The more alike they are, the more ``stages`` they go through, one after the other, each of any length.
+    An Erlang distribution: the more alike the run times are, the more ``stages`` follow one another.
     """
 
     part: float
@@ -54,16 +54,17 @@ class Phase(NamedTuple):
 
 
 class Lengths:
-    """A sketch, made quick to ask: how long do such jobs take, and how much longer those that run already?"""
+    """The distribution of run times that a sketch describes, indexed for fast queries."""
 
     def __init__(self, sketch: Sketch) -> None:
         self.sketch = sketch
         buckets = [
-            (2.0 ** (at / A_DOUBLING), 2.0 ** ((at + 1) / A_DOUBLING), count) for at, count in sorted(sketch.items())
+            (2.0 ** (at / BUCKETS_PER_DOUBLING), 2.0 ** ((at + 1) / BUCKETS_PER_DOUBLING), count)
+            for at, count in sorted(sketch.items())
         ]
         self.count = sum(count for _, _, count in buckets)
         self._ends = [0.0]
-        self._below = [0.0]  # How many are no longer than that.
+        self._below = [0.0]  # How many jobs run no longer than the end at the same index.
         first = second = below = 0.0
         for begins, ends, count in buckets:
             if begins > self._ends[-1]:
@@ -77,28 +78,28 @@ class Lengths:
             self._below.append(below)
         self.mean = first / self.count if self.count else 0.0
         self.variance = max(0.0, second / self.count - self.mean * self.mean) if self.count else 0.0
-        # Where short and long jobs are mixed, the short ones let others start long before the mean says so.
+        # Where short and long jobs are mixed, the short ones free slots long before the mean run time has passed.
         self.phases = _phases(buckets, self.mean)
 
     def at(self, part: float) -> float:
-        """Return the seconds that this part of them does not exceed."""
+        """Return a quantile in seconds: this part of the jobs runs no longer."""
         return self._at(part * self.count)
 
     def left(self, elapsed: float, points: int) -> list[float]:
-        """Return for how many seconds a job that has run this long goes on: ``points`` values, all equally likely."""
+        """Return equally likely values of the seconds that a job goes on running after ``elapsed`` seconds."""
         at = bisect_right(self._ends, elapsed) - 1
         gone = self._below[at]
         if at + 1 < len(self._ends):
             width = self._ends[at + 1] - self._ends[at]
             gone += (self._below[at + 1] - gone) * (elapsed - self._ends[at]) / width
         rest = self.count - gone
-        if rest <= LASTING * self.count:  # None took that long. What has lasted goes on for a good part of that.
+        if rest <= TAIL_MIN * self.count:  # No job took that long, so assume a remaining time of half the elapsed one.
             return [-elapsed / 2 * log(1 - (point + 0.5) / points) for point in range(points)]
         return [max(0.0, self._at(gone + rest * (point + 0.5) / points) - elapsed) for point in range(points)]
 
     def longer(self, elapsed: float) -> float:
-        """Return the part of such jobs, of those that run at any moment, that have run for longer than this."""
-        rest = 0.0  # The seconds that all of them last beyond that moment, added up.
+        """Return the part of the jobs running at any moment that have run for longer than ``elapsed`` seconds."""
+        rest = 0.0  # Seconds that all jobs together run beyond ``elapsed``.
         for at in range(1, len(self._ends)):
             begins, ends = max(elapsed, self._ends[at - 1]), self._ends[at]
             if begins < ends:
@@ -110,12 +111,12 @@ class Lengths:
         return rest / (self.count * self.mean) if self.count and self.mean else 0.0
 
     def seen_with(self, running: Sequence[float]) -> Lengths:
-        """Return these lengths as they are in view of jobs that run now, for so many seconds each.
+        """Return this distribution adjusted to the jobs that run now. ``running``: seconds elapsed of each.
 
-        If more of them have run for long than these lengths explain, jobs of another kind have come. They then make up
-        the part of all jobs that goes with the slots they fill, and are taken to last half as long again.
+        If more of them have run for long than this distribution explains, jobs of a new kind have arrived. Their
+        part of all jobs then follows from the slots they fill, and they are assumed to run half as long again.
         """
-        for part in LOOKED_AT:
+        for part in COMPARED_QUANTILES:
             if self.count and running:
                 bound = sorted(running)[int(part * len(running))]
                 long = [elapsed for elapsed in running if elapsed >= bound]
@@ -125,7 +126,7 @@ class Lengths:
         return self
 
     def _joined_by(self, long: Sequence[float], slots: float) -> Lengths:
-        """Mix these lengths with those of jobs that have run for so long and fill this part of the slots."""
+        """Return this distribution mixed with jobs that have run ``long`` seconds and fill ``slots``, a part of all."""
         mean = 1.5 * sum(long) / len(long)
         of_new, of_known = slots / mean, (1 - slots) / self.mean
         part = of_new / (of_new + of_known)
@@ -140,7 +141,7 @@ class Lengths:
 
 
 def _phases(buckets: Iterable[tuple[float, float, float]], mean: float) -> tuple[Phase, ...]:
-    """Split jobs into those shorter than the mean and those longer."""
+    """Split jobs into those that run shorter and those that run longer than the mean."""
     sums = [[0.0, 0.0, 0.0], [0.0, 0.0, 0.0]]
     for begins, ends, count in buckets:
         middle = (begins + ends) / 2
@@ -159,14 +160,14 @@ def _stages(mean: float, square: float) -> int:
 
 
 def up_to(seconds: float) -> Lengths:
-    """Return the lengths of jobs of which only the longest is known: any shorter one is as likely."""
-    return Lengths({bucket(seconds * part): ENOUGH for part in (0.125, 0.375, 0.625, 0.875)})
+    """Return the distribution of jobs of which only the maximum is known: every run time up to it is equally likely."""
+    return Lengths({bucket(seconds * part): JOBS_MIN for part in (0.125, 0.375, 0.625, 0.875)})
 
 
 class Arrivals(NamedTuple):
-    """How the jobs of one tenant come to one lane: so many at a time, so many times a second.
+    """The arrivals of one tenant in one lane: ``size`` jobs at a time, ``times`` a second.
 
-    ``steady`` tells those that come again and again from those that come in rare, large bursts.
+    ``steady`` is false for rare, large bursts.
     """
 
     size: float
@@ -178,56 +179,56 @@ class Arrivals(NamedTuple):
         return self.size * self.times
 
     def within(self, seconds: float) -> float:
-        """Count those that come in so many seconds, in half of all cases: of rare bursts none at first."""
+        """Return the median number of arrivals in some seconds. For rare bursts it is 0 at first."""
         if self.steady:
             return self.rate * seconds
         times = self.times * seconds + 0.4
         whole = floor(times)
-        return self.size * (whole + max(0.0, (times - whole - 0.7) / 0.3))  # Without a jump at any moment.
+        return self.size * (whole + max(0.0, (times - whole - 0.7) / 0.3))  # Continuous: forecasts invert it.
 
 
 class LaneArrivals:
-    """All that comes to a lane, quick to sum up to a bound for each tenant."""
+    """The arrivals of all tenants in a lane, indexed for sums with a bound for each tenant."""
 
     def __init__(self, by_tenant: Mapping[str, Arrivals]) -> None:
-        self._of = by_tenant
+        self._by_tenant = by_tenant
         self._rates = sorted(coming.rate for coming in by_tenant.values() if coming.steady)
         self._sums = [0.0]
         for rate in self._rates:
             self._sums.append(self._sums[-1] + rate)
-        self.rate = self._sums[-1]  # Jobs a second, without bursts,
+        self.rate = self._sums[-1]  # Jobs a second, without bursts.
         self._together = sum(coming.rate * coming.size for coming in by_tenant.values() if coming.steady)
-        self.batch = self._together / self.rate if self.rate > 0 else 1.0  # and how many come with any one of them.
+        self.batch = self._together / self.rate if self.rate > 0 else 1.0  # Mean batch that a job arrives in.
         self.bursts = [(tenant, coming) for tenant, coming in by_tenant.items() if not coming.steady]
 
     def within(self, seconds: float) -> float:
-        """Count those that come in so many seconds, in half of all cases, without bursts."""
-        return _half(self.rate * seconds, self.batch)
+        """Return the median number of arrivals in some seconds, without bursts."""
+        return _median(self.rate * seconds, self.batch)
 
     def burst(self, seconds: float) -> float:
-        """Count those that bursts bring in so many seconds."""
+        """Return the median number of arrivals from bursts in some seconds."""
         return sum([coming.within(seconds) for _, coming in self.bursts])
 
     def burst_variance(self, seconds: float) -> float:
-        """Return the variance of that."""
+        """Return the variance of the arrivals from bursts in some seconds."""
         return sum([coming.size * coming.size * coming.times * seconds for _, coming in self.bursts])
 
     def of_others(self, tenant: str, seconds: float, most: float) -> tuple[float, float]:
-        """Count the jobs that all but one tenant bring in so many seconds, each at most so many; and the variance."""
+        """Return median and variance of the arrivals of all tenants but one, counting at most ``most`` for each."""
         if seconds <= 0 or most <= 0:
             return 0.0, 0.0
         few = bisect_right(self._rates, most / seconds)
         count = seconds * self._sums[few] + most * (len(self._rates) - few)
-        own = self._of.get(tenant)
+        own = self._by_tenant.get(tenant)
         whole = self.batch
         if own is not None and own.steady:
             count -= min(most, own.rate * seconds)
             rest = self.rate - own.rate
             whole = (self._together - own.rate * own.size) / rest if rest > 1e-9 * self.rate else 1.0
-        # Of a larger batch no more than that goes first; some are smaller than others.
+        # At most ``most`` jobs of a larger batch count, and batches differ in size.
         batch = min(whole, most)
         count *= 1.0 - (1.0 - 1.0 / whole) * exp(-2.0 * most / whole)
-        count, variance = _half(count, batch), count * batch
+        count, variance = _median(count, batch), count * batch
         for other, coming in self.bursts:
             if other != tenant:
                 count += min(most, coming.within(seconds))
@@ -235,20 +236,20 @@ class LaneArrivals:
         return count, variance
 
 
-def _half(mean: float, batch: float) -> float:
-    """Return what half of all cases do not exceed where jobs come in batches: less than the mean, the larger they are.
+def _median(mean: float, batch: float) -> float:
+    """Return the median number of arrivals with this mean, in batches. Larger batches lower it.
 
-    It is the median of a gamma distribution, nearly, by Wilson and Hilferty.
+    This is the median of a gamma distribution in the approximation of Wilson and Hilferty.
     """
     part = 1.0 - batch / (9.0 * mean) if mean > 0 else 0.0
     return mean * part * part * part if part > 0 else 0.0
 
 
 class ModelData(NamedTuple):
-    """All that was learned. Lanes and tasks of which nothing is known are absent.
+    """Everything learned. Lanes and tasks without finished jobs are absent.
 
-    ``lengths``: by lane and task, sketches. ``shares``: by lane and task, how often it comes beside the others there;
-    without one, as often as its sketch has jobs. ``arrivals``: by lane and tenant ('' for none), how jobs come.
+    ``lengths``: sketches by lane and task. ``shares``: by lane and task, how often the task arrives beside the others;
+    without a share, the count of its sketch stands in. ``arrivals``: by lane and tenant ('' for none).
     """
 
     lengths: Mapping[str, Mapping[str, Sketch]] = {}
@@ -257,39 +258,39 @@ class ModelData(NamedTuple):
 
 
 class Model:
-    """What was learned, made quick to ask. It changes nothing and remembers only what follows from it."""
+    """Learned data, indexed for fast queries. It caches distributions and never changes the data."""
 
     def __init__(self, learned: ModelData = ModelData()) -> None:  # noqa: B008  (it is frozen)
         self.learned = learned
         self._lanes: dict[str, Lengths | None] = {}
         self._tasks: dict[str, Lengths | None] = {}
-        self._comers: dict[str, LaneArrivals] = {}
+        self._arrivals: dict[str, LaneArrivals] = {}
 
     def lane(self, lane: str) -> Lengths | None:
-        """Return how long the jobs of a lane take, whatever their task; None if too little is known."""
+        """Return the run times of a lane over all tasks, or None if too few of its jobs have finished."""
         if lane not in self._lanes:
-            self._lanes[lane] = _enough(self._mixed(lane))
+            self._lanes[lane] = _known_lengths(self._mixed(lane))
         return self._lanes[lane]
 
     def lane_with(self, lane: str, running: Sequence[float]) -> Lengths | None:
-        """Return how long the jobs of a lane take in view of those that run now, for so many seconds each."""
+        """Return the run times of a lane adjusted to the jobs that run now. ``running``: seconds elapsed of each."""
         usual = self.lane(lane)
         if usual is None or not running:
             return usual
         seen = Lengths(self._mixed(lane))
         changed = seen.seen_with(running)
-        return usual if changed is seen else _enough(changed.sketch)
+        return usual if changed is seen else _known_lengths(changed.sketch)
 
     def task(self, task: str, lane: str) -> Lengths | None:
-        """Return how long the jobs of a task take; of one that is hardly known, as long as others of the lane."""
+        """Return the run times of a task, or those of its lane if too few of its jobs have finished."""
         if task not in self._tasks:
-            self._tasks[task] = _enough(
+            self._tasks[task] = _known_lengths(
                 merge(tasks[task] for tasks in self.learned.lengths.values() if task in tasks)
             )  # fmt: skip
         return self._tasks[task] or self.lane(lane)
 
     def _mixed(self, lane: str) -> Sketch:
-        """Mix the tasks of a lane as they come."""
+        """Return the sketches of a lane's tasks, added up in proportion to their arrivals."""
         sketches, shares = self.learned.lengths.get(lane, {}), self.learned.shares.get(lane, {})
         counts = {task: sum(sketch.values()) for task, sketch in sketches.items()}
         weights = {task: shares.get(task, count) / count for task, count in counts.items() if count}
@@ -299,27 +300,28 @@ class Model:
             {at: count * weights[task] * scale for at, count in sketches[task].items()} for task in weights
         )  # fmt: skip
 
-    def comers(self, lane: str) -> LaneArrivals:
-        """Return how jobs come to a lane."""
-        if lane not in self._comers:
-            self._comers[lane] = LaneArrivals(self.learned.arrivals.get(lane, {}))
-        return self._comers[lane]
+    def arrivals(self, lane: str) -> LaneArrivals:
+        """Return the arrivals in a lane."""
+        if lane not in self._arrivals:
+            self._arrivals[lane] = LaneArrivals(self.learned.arrivals.get(lane, {}))
+        return self._arrivals[lane]
 
 
-def _enough(sketch: Sketch) -> Lengths | None:
-    return Lengths(_widened(sketch)) if sum(sketch.values()) >= ENOUGH else None
+def _known_lengths(sketch: Sketch) -> Lengths | None:
+    return Lengths(_widened(sketch)) if sum(sketch.values()) >= JOBS_MIN else None
 
 
 def _widened(sketch: Sketch) -> Sketch:
-    """Add what few jobs have not shown yet: one job that lasts longer than any of them, the less the more there are."""
+    """Return a sketch with at most one longer job added, for run times that few jobs have not shown yet."""
     count = sum(sketch.values())
-    if count >= MANY:
+    if count >= JOBS_TRUSTED:
         return sketch
     longest = max(at for at, some in sketch.items() if some)
-    weight = (1.0 - count / MANY) / len(UNSEEN)
-    return merge([sketch, *({longest + round(log2(times) * A_DOUBLING): weight} for times in UNSEEN)])
+    weight = (1.0 - count / JOBS_TRUSTED) / len(UNSEEN_FACTORS)
+    longer = ({longest + round(log2(factor) * BUCKETS_PER_DOUBLING): weight} for factor in UNSEEN_FACTORS)
+    return merge([sketch, *longer])
 
 
 def doubt(count: float) -> float:
-    """Return the part by which a mean length may be off that so few jobs have shown; 0 for many."""
-    return max(0.0, 1.0 / sqrt(max(1.0, count)) - 1.0 / sqrt(MANY))
+    """Return the relative error of a mean run time learned from ``count`` jobs; 0 for many jobs."""
+    return max(0.0, 1.0 / sqrt(max(1.0, count)) - 1.0 / sqrt(JOBS_TRUSTED))

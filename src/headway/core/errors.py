@@ -4,28 +4,28 @@
     ├── ConfigError (ValueError)        a setting, option or file is wrong
     │   ├── UnknownOption               ... its name is not known
     │   ├── BadCron                     ... a cron expression cannot be read
-    │   └── PolicyError                 ... a policy cannot be used; it lists all that is wrong
+    │   └── PolicyError                 ... a policy cannot be used; it lists every problem
     ├── PayloadError (ValueError)       an argument or result cannot be stored
     │   ├── PayloadTooLarge
     │   └── BadArguments (TypeError)    the arguments do not fit the task's signature
-    ├── UnknownTask (LookupError)       no task of that name is registered here
+    ├── UnknownTask (LookupError)       this app has no task of that name
     ├── JobNotFound (LookupError)
     ├── JobFailed, JobCancelled         how a job ended, raised by result()
-    ├── CommandFailed                   the program of a command did not do its work
-    ├── NotStored                       a transient job keeps no state
-    ├── ResultTimeout (TimeoutError)    result() waited long enough
+    ├── CommandFailed                   the program of a command failed
+    ├── NotStored                       the store keeps no state of a transient job
+    ├── ResultTimeout (TimeoutError)    result() reached its timeout
     ├── IdempotencyConflict             the key was used with another payload
-    ├── QueueFull                       as many jobs wait as the policy allows
+    ├── QueueFull                       the policy allows no more waiting jobs
     ├── IllegalMove                     the job's state does not allow it
     ├── LeaseLost                       the lease has ended; the report changes nothing
-    ├── WorkerUnknown                   the store does not know this worker, or took it for dead
-    ├── TooMany                         more at once than a server keeps up with
-    ├── SessionClosed (EOFError)        nobody is at the other end of a session any more
+    ├── WorkerUnknown                   the store does not know this worker, or has declared it dead
+    ├── TooMany                         more at once than the server allows
+    ├── SessionClosed (EOFError)        the other end of a session has disconnected
     └── StoreError
-        ├── StoreUnavailable            may pass; the call can be repeated
+        ├── StoreUnavailable            temporary; the call can be repeated
         │   ├── StoreBusy               locked by another process for too long
-        │   └── ServerUnavailable       the server in front of it does not answer, or not now
-        ├── ServerRefused               the server in front of it refused, with a code of its own
+        │   └── ServerUnavailable       the Headway server does not answer, or not now
+        ├── ServerRefused               the Headway server refused, with a code of its own
         ├── StoreFull                   no room left
         ├── NotAStore                   the file or server holds something else
         ├── StoreTooNew                 written by a newer Headway
@@ -45,7 +45,7 @@ from typing import Any, NamedTuple
 class HeadwayError(Exception):
     """Headway could not do what was asked."""
 
-    code = "error"  # Stable: HTTP answers, logs and users match on it.
+    code = "error"  # Stable: HTTP replies, logs and users match on it.
 
     def __init__(self, message: str | None = None, **facts: object) -> None:
         super().__init__(message or type(self).__doc__)
@@ -71,7 +71,7 @@ class BadCron(ConfigError):
 
 
 class PolicyProblem(NamedTuple):
-    """One thing that is wrong in a policy: the path of its key (empty for the whole), what was expected and found."""
+    """One problem in a policy: the path of its key (empty for the whole), and what was expected and found."""
 
     key: str
     text: str
@@ -81,7 +81,7 @@ class PolicyProblem(NamedTuple):
 
 
 class PolicyError(ConfigError):
-    """A policy cannot be used. ``problems`` are all that was found; the message gives each a line."""
+    """A policy cannot be used. ``problems`` lists every problem; the message has a line for each."""
 
     code = "policy"
 
@@ -115,14 +115,14 @@ class UnknownTask(HeadwayError, LookupError):
 
 
 class JobNotFound(HeadwayError, LookupError):
-    """The store has no job of this id; it may have been pruned."""
+    """The store has no job with this id; it may have been pruned."""
 
     code = "job_not_found"
 
 
 @dataclass(frozen=True, slots=True)
 class JobError:
-    """What went wrong in an attempt, kept as text: the type's name, the message, the traceback."""
+    """The error of an attempt as text: the name of its type, its message and its traceback."""
 
     type: str
     message: str
@@ -133,7 +133,8 @@ class JobError:
 class JobFailed(HeadwayError):
     """The job ended without a result.
 
-    ``partial`` is what its last attempt had handed to ``Context.partial``, or the ``Output`` of a program; else None.
+    ``partial`` is the value that its last attempt passed to ``Context.partial``, or the ``Output`` of a program, or
+    None.
     """
 
     code = "job_failed"
@@ -153,10 +154,10 @@ class JobCancelled(HeadwayError):
 
 
 class CommandFailed(HeadwayError):
-    """The program of a command did not do its work.
+    """The program of a command failed.
 
-    ``exit_code`` is negative for a signal, and None if the program never ran. Not ``retriable``: it would end in the
-    same way again.
+    ``exit_code`` is negative for a signal, and None if the program never ran. ``retriable`` is false if another
+    attempt would fail in the same way.
     """
 
     code = "command_failed"
@@ -179,13 +180,13 @@ class CommandFailed(HeadwayError):
 
 
 class NotStored(HeadwayError):
-    """A transient job keeps neither state nor result."""
+    """The store keeps neither state nor result of a transient job."""
 
     code = "not_stored"
 
 
 class ResultTimeout(HeadwayError, TimeoutError):
-    """The job did not end in time."""
+    """The job did not finish before the timeout."""
 
     code = "result_timeout"
 
@@ -197,7 +198,7 @@ class IdempotencyConflict(HeadwayError):
 
 
 class QueueFull(HeadwayError):
-    """As many jobs wait as the policy allows; try again later."""
+    """The queue is full: the policy allows no more waiting jobs. Try again later."""
 
     code = "queue_full"
 
@@ -215,19 +216,19 @@ class LeaseLost(HeadwayError):
 
 
 class WorkerUnknown(HeadwayError):
-    """The store does not know this worker, or took it for dead: it must register anew."""
+    """The store does not know this worker, or has declared it dead. The worker must register again."""
 
     code = "worker_unknown"
 
 
 class TooMany(HeadwayError):
-    """There are more of these at once than a server keeps up with; later again."""
+    """The server allows no more of these at once. Try again later."""
 
     code = "too_many"
 
 
 class SessionClosed(HeadwayError, EOFError):
-    """Nobody is at the other end of this session any more."""
+    """The other end of this session has disconnected."""
 
     code = "session_closed"
 
@@ -251,13 +252,13 @@ class StoreBusy(StoreUnavailable):
 
 
 class ServerUnavailable(StoreUnavailable):
-    """The server does not answer, or cannot do it now; the call may be repeated."""
+    """The server does not answer, or cannot serve the call now; the call may be repeated."""
 
     code = "server_unavailable"
 
 
 class ServerRefused(StoreError):
-    """The server refused what was asked. The code is the one it gave."""
+    """The server refused the request. ``code`` is the server's own."""
 
     code = "server_refused"
 
@@ -292,17 +293,17 @@ class StoreCorrupt(StoreError):
 
 
 class WorkerDied(HeadwayError):
-    """The process that ran a job died; jobs name it as their error, and it is never raised."""
+    """The process that ran a job died. Jobs record it as their error; Headway never raises it."""
 
     code = "worker_died"
 
 
 class Steer(Exception):
-    """How a task tells Headway what should become of this job."""
+    """Base of the exceptions that a task raises to decide what happens to its job."""
 
 
 class RetryAfter(Steer):
-    """Fail this attempt and run the next one after so many seconds."""
+    """Fail this attempt and run the next one after ``seconds``."""
 
     def __init__(self, seconds: float | timedelta, reason: str | None = None) -> None:
         super().__init__(reason or f"retry after {seconds} s")
@@ -310,7 +311,7 @@ class RetryAfter(Steer):
 
 
 class Snooze(Steer):
-    """Run again after so many seconds; no attempt is used."""
+    """Run again after ``seconds``; no attempt is used."""
 
     def __init__(self, seconds: float | timedelta, reason: str | None = None) -> None:
         super().__init__(reason or f"snoozed for {seconds} s")
@@ -318,10 +319,10 @@ class Snooze(Steer):
 
 
 class RateLimited(Steer):
-    """An outside service asked to come back later; no attempt is used."""
+    """Run again after the pause that an outside service asked for; no attempt is used."""
 
     def __init__(self, after: float | timedelta, reason: str | None = None) -> None:
-        super().__init__(reason or f"rate limited, again after {after} s")
+        super().__init__(reason or f"rate limited, retry after {after} s")
         self.seconds = after
 
 

@@ -1,4 +1,4 @@
-"""Facts for those who watch a job."""
+"""The events of a job, derived from two reads of its record."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from typing import Any
 
 from headway.core.job import JobRecord, State
 
-_QUEUED, _STARTED, _PROGRESS, _RETRIED, _FINISHED = range(5)  # The order of what happens in one epoch.
+_QUEUED, _STARTED, _PROGRESS, _RETRIED, _FINISHED = range(5)  # The order of events within one epoch.
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One thing that happened to a job: queued, started, downgraded, progress, output, retried or finished."""
+    """One event of a job: queued, started, downgraded, progress, output, retried or finished.
+
+    ``place`` orders the events of a job, and is the same in whichever process derives them.
+    """
 
     kind: str
     at: int
     job_id: str
     data: dict[str, Any] = field(default_factory=dict)
-    place: tuple[int, ...] = field(
-        default=(), compare=False
-    )  # Where it belongs in the job's story: compares, and is the same whoever tells it.
+    place: tuple[int, ...] = field(default=(), compare=False)
 
 
 def events_between(before: JobRecord | None, after: JobRecord, now_at: int) -> Iterator[Event]:
-    """Yield what happened to a job between two looks at it, oldest first.
+    """Yield the events of a job between two reads of its record, oldest first.
 
-    A store keeps a job's failed attempts, so nothing but intermediate progress is missed
-    however rarely the watcher looks; and no store writes an event that nobody reads. Progress is dated
-    ``now_at``, when it was seen.
+    A store keeps the failed attempts of a job, so a watcher that reads rarely misses only intermediate progress, and
+    the store writes no events. Progress is dated ``now_at``, when the watcher read it.
     """
     if before is None:
         yield Event("queued", after.submitted_at, after.job_id, {"lane": after.lane, "task": after.task}, (0, _QUEUED))
@@ -40,7 +40,7 @@ def events_between(before: JobRecord | None, after: JobRecord, now_at: int) -> I
             begun = {"attempt": attempt.number, "worker": attempt.worker_id}
             yield Event("started", attempt.started_at, after.job_id, begun, (attempt.epoch, _STARTED))
             announced = attempt.epoch
-        # A job that ended in the queue has no start: then its last attempt was not the end of it.
+        # A job that ended in the queue has no start, so its last attempt was followed by a retry.
         if not (after.state.ended and after.started_at is not None and attempt.epoch == after.epoch):
             data = {"attempt": attempt.number, "reason": attempt.reason}
             if attempt.error:
@@ -51,40 +51,40 @@ def events_between(before: JobRecord | None, after: JobRecord, now_at: int) -> I
         yield Event("started", after.started_at, after.job_id, begun, (after.epoch, _STARTED))
     if before is not None and after.assigned is not None and _rung(before) not in (None, _rung(after)):
         lowered = {"duration": after.assigned, "from": before.assigned}
-        reached = int((after.progress or 0.0) * 1_000)  # It may come at any point of the progress.
+        reached = int((after.progress or 0.0) * 1_000)  # A job may be downgraded at any progress.
         yield Event("downgraded", now_at, after.job_id, lowered, (after.epoch, _PROGRESS, reached, now_at))
     if after.progress is not None and (
         before is None or (before.progress, before.note) != (after.progress, after.note)
     ):
-        come = {"fraction": after.progress, "note": after.note}
-        yield Event("progress", now_at, after.job_id, come, (after.epoch, _PROGRESS, int(after.progress * 1_000)))
+        data = {"fraction": after.progress, "note": after.note}
+        yield Event("progress", now_at, after.job_id, data, (after.epoch, _PROGRESS, int(after.progress * 1_000)))
     if after.state.ended and (before is None or _end(before) != _end(after)):
         ended_at = after.finished_at or 0
         yield Event("finished", ended_at, after.job_id, _ending(after), (after.epoch, _FINISHED, ended_at))
 
 
 def output_place(epoch: int, at: int) -> tuple[int, ...]:
-    """Return where a piece of a program's output belongs in the job's story."""
+    """Return the place of a piece of a program's output among the events of its job."""
     return (epoch, _PROGRESS, 0, at)
 
 
-def told_together(events: Iterable[Event], output: Sequence[Event], told: tuple[int, ...]) -> list[Event]:
-    """Return events and output in the order of the job's story. ``told``: the place of the last output told before.
+def merge_output(events: Iterable[Event], output: Sequence[Event], last_place: tuple[int, ...]) -> list[Event]:
+    """Return events and output in order. ``last_place`` is the place of the last output sent before.
 
-    Progress that says no more than the last line of the output is left out.
+    Progress of 0 beside output is left out: its note only repeats the last line of the output.
     """
-    has_output = output or told[1:3] == (_PROGRESS, 0)
-    kept = [one for one in events if not (has_output and one.kind == "progress" and one.data["fraction"] == 0)]
-    return sorted([*kept, *output], key=lambda event: event.place)
+    has_output = output or last_place[1:3] == (_PROGRESS, 0)
+    shown = [one for one in events if not (has_output and one.kind == "progress" and one.data["fraction"] == 0)]
+    return sorted([*shown, *output], key=lambda event: event.place)
 
 
 def _rung(job: JobRecord) -> tuple[int, str] | None:
-    """Return the rung that a job is assigned, and in which run of it; None if it has none."""
+    """Return epoch and assigned rung of a job, or None if it has no rung."""
     return None if job.assigned is None else (job.epoch, job.assigned)
 
 
 def _end(job: JobRecord) -> tuple[int | None, int]:
-    """Return what tells one ending from another: a job that was retried may end again."""
+    """Return the identity of an ending: a job that was retried may end again."""
     return job.finished_at, job.epoch
 
 

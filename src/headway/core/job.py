@@ -14,7 +14,7 @@ JobId = NewType("JobId", str)
 
 
 class State(StrEnum):
-    """Where a job stands."""
+    """The state of a job."""
 
     QUEUED = "queued"
     EXECUTING = "executing"
@@ -45,25 +45,25 @@ MOVES: Mapping[State, frozenset[State]] = {
 def check_move(before: State, after: State) -> None:
     """Raise ``IllegalMove`` unless a job may go from one state to the other."""
     if after not in MOVES[before]:
-        raise IllegalMove(f"a job that is {before.value} cannot become {after.value}", before=before, after=after)
+        raise IllegalMove(f"a job in state {before.value} cannot become {after.value}", before=before, after=after)
 
 
 class RetryRule(NamedTuple):
-    """What becomes of an attempt that failed: how long the job waits for the next one, and what a stop makes of it.
+    """How long a job waits after a failed attempt, and what happens when its rung's length stops it.
 
-    ``on_stop``: a job stopped by its rung's length has failed, tries again on a longer rung (``retry_longer``), or
-    has completed with what there was (``partial``).
+    ``on_stop``: a stopped job fails, is retried on a longer rung (``retry_longer``), or completes with its partial
+    result (``partial``).
     """
 
-    backoff: str = "exponential"  # exponential | linear | fixed; or policy, for the waits that the policy says.
+    backoff: str = "exponential"  # exponential | linear | fixed | policy (the policy's own rule).
     base_ms: int = 1_000
     cap_ms: int = 60_000
-    jitter: float = 0.0  # The part of the wait that is random, 0 to 1.
+    jitter: float = 0.0  # The random part of the wait, 0 to 1.
     on_stop: str = "fail"  # fail | retry_longer | partial
 
 
 class ClassKey(NamedTuple):
-    """The jobs of one lane, rung and needs: one sorted line. Transient jobs have lines of their own."""
+    """A class: the jobs of one lane, rung and needs, in one sorted queue. Transient jobs have classes of their own."""
 
     lane: str
     needs: tuple[str, ...] = ()
@@ -72,11 +72,10 @@ class ClassKey(NamedTuple):
 
 
 class NewJob(NamedTuple):
-    """A job as its submitter hands it to a store.
+    """A job as a client submits it to a store.
 
-    ``due_at`` is a moment by any clock the caller trusts; ``delay_ms`` and ``expires_ms``
-    count from the store's own clock at submission. ``digest`` stands for task and arguments
-    when an idempotency key is seen again.
+    ``due_at`` is a moment by any clock the client trusts. ``delay_ms`` and ``expires_ms`` count from the store's own
+    clock at submission. ``digest`` identifies task and arguments when an idempotency key is used again.
     """
 
     job_id: JobId
@@ -98,7 +97,7 @@ class NewJob(NamedTuple):
     unique_key: str | None = None
     trace_id: str | None = None
     persist: bool = True
-    limits: tuple[str, ...] = ()  # The counters that hang on its arguments: ``name=value``.
+    limits: tuple[str, ...] = ()  # The limit counters chosen by its arguments: ``name=value``.
 
     @property
     def class_key(self) -> ClassKey:
@@ -107,7 +106,7 @@ class NewJob(NamedTuple):
 
 
 class SubmitReply(NamedTuple):
-    """What became of one submitted job: its own id, or the id of the job that stands in for it."""
+    """The id of one submitted job, or of the existing job that a key made the store return instead."""
 
     job_id: JobId
     deduplicated: bool = False
@@ -128,7 +127,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRecord:
-    """Everything a store knows of a job."""
+    """Everything that a store keeps about a job."""
 
     job_id: JobId
     seq: int
@@ -146,8 +145,8 @@ class JobRecord:
     crashes: int
     epoch: int
     submitted_at: int
-    due_at: int | None  # Set while it is delayed.
-    eligible_at: int | None  # When it last began to wait for a slot.
+    due_at: int | None  # Set while the job is delayed.
+    eligible_at: int | None  # When the job last began to wait for a slot.
     started_at: int | None
     finished_at: int | None
     expires_at: int | None
@@ -164,8 +163,8 @@ class JobRecord:
     trace_id: str | None
     history: tuple[Attempt, ...]
     limits: tuple[str, ...] = ()
-    parked: str | None = None  # While it waits for room in one of its limits, or for a pause to end: which.
-    parked_for: str | None = None  # Once it has started: what it had been put aside for (limit, rate, paused),
-    parked_ms: int = 0  # and for how long.
+    parked: str | None = None  # The limit counter or pause that the job waits for in a blocked queue.
+    parked_for: str | None = None  # Once it has started: why it waited in a blocked queue (limit, rate, paused),
+    parked_ms: int = 0  # and for how many milliseconds.
     assigned: str | None = None  # While it runs: the rung it was assigned.
-    seen_at: int = 0  # When this was read, by the store's clock.
+    seen_at: int = 0  # When this record was read, by the store's clock.

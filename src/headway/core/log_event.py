@@ -1,4 +1,4 @@
-"""What a log line says: the code of an event, and its facts."""
+"""The message of a log line: the code of an event, and its facts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 class LogEvent(str):
     """The message of a log line. ``docs/reference/logs.md`` lists every code.
 
-    Headway's formatters write the code and the facts as members of their own. Any other formatter writes the text:
+    Headway's formatters write the code and each fact as a field. Other formatters write the text
     ``store.unavailable retry_in=0.1 error=connection refused``. Facts that are None are left out.
     """
 
@@ -19,6 +19,6 @@ class LogEvent(str):
 
     def __new__(cls, code: str, /, **facts: Any) -> LogEvent:
         facts = {name: value for name, value in facts.items() if value is not None}
-        made = super().__new__(cls, " ".join([code, *(f"{name}={value}" for name, value in facts.items())]))
-        made.code, made.facts = code, facts
-        return made
+        event = super().__new__(cls, " ".join([code, *(f"{name}={value}" for name, value in facts.items())]))
+        event.code, event.facts = code, facts
+        return event

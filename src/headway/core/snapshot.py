@@ -1,4 +1,4 @@
-"""The read-only picture that policies judge, and the plan they answer with."""
+"""The snapshot that policies read, and the plan that they return."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from headway.core.policy.ladder import RunningJobs
 
 
 class ClassView(NamedTuple):
-    """One class as a snapshot shows it.
+    """One class in a snapshot.
 
-    ``waiting`` is how many jobs nothing of their own holds back, exact up to a store's bound and a lower bound beyond
-    (jobs that waited for a limit which now has room count once for each such limit).
-    ``oldest_at`` is since when the longest-waiting of them has waited, ``head_key`` the first one's order key;
-    ``blocked`` says why none can start now whatever a worker does.
+    ``waiting`` counts the jobs that no limit of their own holds back. It is exact up to a store's bound and a lower
+    bound beyond. Jobs in a blocked queue whose limit has room again count once for each such limit.
+    ``oldest_at`` is when the oldest of them began to wait, ``head_key`` the order key of the first one, ``blocked`` the
+    reason why no job of the class can start on any worker.
     """
 
     key: ClassKey
@@ -26,19 +26,18 @@ class ClassView(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """What waits and what runs, at one moment of the store's clock."""
+    """The waiting classes and the running jobs at one moment of the store's clock."""
 
     now_at: int
     classes: tuple[ClassView, ...] = ()
-    next_due_at: int | None = None  # When the next delayed job falls due, or a rate lets the next one start.
-    floor: RunningJobs | None = None  # What runs on the ladder, if the policy has one.
+    next_due_at: int | None = None  # When the next delayed job becomes due, or a rate allows the next start.
+    floor: RunningJobs | None = None  # The running jobs by rung, if the policy has a ladder.
 
 
 class Take(NamedTuple):
-    """Claim at most so many jobs from the front of a class.
+    """Claim at most ``most`` jobs from the front of a class.
 
-    ``over`` is the lane whose turn it would be, had this one not been promoted; ``until_at`` leaves alone
-    what began to wait later.
+    ``over`` is the lane that this promoted lane goes before. ``until_at`` excludes jobs that began to wait later.
     """
 
     key: ClassKey
@@ -49,10 +48,10 @@ class Take(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """An ordered list of takes with two totals. Takes are upper bounds; the store checks every cap itself."""
+    """An ordered list of takes with two totals. Takes are upper bounds; the store checks every limit itself."""
 
     takes: tuple[Take, ...] = ()
     free: int = 0
-    free_below: int = 0  # How many of them may come from lanes below the reserve.
-    leave_free: bool = False  # Whatever is claimed comes off that, not only what those lanes take.
-    known: int | None = None  # How many classes it was made from. If there are more by now, nothing is claimed by it.
+    free_below: int = 0  # How many of the free slots lanes below the reserve may fill.
+    leave_free: bool = False  # Every claim counts against ``free_below``, not only those of lanes below the reserve.
+    known: int | None = None  # How many classes the plan was made from. A store with more classes claims nothing by it.

@@ -1,17 +1,17 @@
-"""A worker as the store knows it."""
+"""A worker as a store records it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
 
-PROTOCOL = 1  # What a worker says to a store or server; raised when its meaning changes.
-TASK = "task:"  # What stands before a task's name in offers and needs.
-ANY_TASK = "task:*"  # The offer of a worker that names no tasks: it takes whatever its capabilities allow.
+PROTOCOL = 1  # Version of the messages from a worker to a store or server. Raise it when their meaning changes.
+TASK = "task:"  # The prefix of a task's name in offers and needs.
+ANY_TASK = "task:*"  # The offer of a worker that names no tasks: it runs every task that its capabilities allow.
 
 
 class WorkerState(StrEnum):
-    """Whether a worker takes jobs, finishes what it has, or is gone."""
+    """Whether a worker claims jobs, only finishes those it has, or is gone."""
 
     ACTIVE = "active"
     DRAINING = "draining"
@@ -20,14 +20,14 @@ class WorkerState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerInfo:
-    """One runner: what it offers, how much room it has, and how long its leases last."""
+    """One worker: its offers, its slots, and when its leases end."""
 
     worker_id: str
     host: str
     pid: int
     slots: int
     reserved: int
-    offers: tuple[str, ...]  # Capabilities, and task:NAME for each task it knows, or ANY_TASK.
+    offers: tuple[str, ...]  # Capabilities, and task:NAME for each task that the worker knows, or ANY_TASK.
     version: str
     protocol: int = PROTOCOL
     state: WorkerState = WorkerState.ACTIVE

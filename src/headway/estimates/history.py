@@ -10,7 +10,7 @@ from operator import itemgetter
 
 import msgspec
 
-from headway.core.distributions import A_DOUBLING, SHORTEST, Arrivals, Model, ModelData, bucket, decay, merge
+from headway.core.distributions import BUCKETS_PER_DOUBLING, SHORTEST, Arrivals, Model, ModelData, bucket, decay, merge
 from headway.core.lease import Lease
 from headway.stores.base import Store
 
@@ -133,7 +133,7 @@ class DurationHistory:
                 same = (lane, task, tenant)
                 lengths = self._lengths.get((lane, task)) or self._lengths.setdefault((lane, task), {})
                 came = self._came.get((lane, tenant))
-            at = floor(log2(seconds) * A_DOUBLING) if seconds > SHORTEST else bucket(seconds)
+            at = floor(log2(seconds) * BUCKETS_PER_DOUBLING) if seconds > SHORTEST else bucket(seconds)
             lengths[at] = lengths[at] + 1 if at in lengths else 1
             if not eligible_at:  # A transient job.
                 continue

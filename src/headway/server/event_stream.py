@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from headway.core.errors import JobNotFound
-from headway.core.event import Event, events_between, told_together
+from headway.core.event import Event, events_between, merge_output
 from headway.core.job import JobId, JobRecord, State
 from headway.core.policy.estimate import Estimate, materially_differs
 from headway.observability.job_output import output_events
@@ -61,7 +61,7 @@ async def follow(
                         raise JobNotFound(f"no task {job_id}; it may have been removed since it ended", job_id=job_id)
                     output = await output_events(await service.store(), job, heard)
                     events = events_between(before, job, time.time_ns() // 1_000_000)
-                    for event in told_together(events, output, heard):
+                    for event in merge_output(events, output, heard):
                         if before is not None or event.place > after:
                             yield StreamItem(await _told(service, event, job), job)
                     if output:

@@ -142,8 +142,8 @@ class Forecast:
 
     def _waiting(self, run: FluidRun, flow: LaneFlow, spot: Spot) -> tuple[float, float]:
         before = 0.0 if spot.parked is not None else self._in_lane(spot)
-        comers = None if spot.own is None or spot.parked is not None else self._known.comers(spot.key.lane)
-        solve = _Solve(run, flow, before, comers, spot.tenant or "", spot.own or 0)
+        arrivals = None if spot.own is None or spot.parked is not None else self._known.arrivals(spot.key.lane)
+        solve = _Solve(run, flow, before, arrivals, spot.tenant or "", spot.own or 0)
         return solve.when(HALF), solve.when(MOST)
 
     def _delayed(self, run: FluidRun, flow: LaneFlow, spot: Spot) -> tuple[float, float]:
@@ -221,12 +221,12 @@ class _Solve:
     """Finds the moment at which a lane has started a job with so many before it, and those that overtake it."""
 
     def __init__(
-        self, run: FluidRun, flow: LaneFlow, before: float, comers: LaneArrivals | None, tenant: str, own: int
+        self, run: FluidRun, flow: LaneFlow, before: float, arrivals: LaneArrivals | None, tenant: str, own: int
     ) -> None:
         self._run = run
         self._flow = flow
         self._before = before
-        self._comers = comers if own else None
+        self._arrivals = arrivals if own else None
         self._tenant = tenant
         self._own = own
 
@@ -250,8 +250,8 @@ class _Solve:
     def _excess(self, at: int, deviations: float) -> float:
         """Return how many starts too many, or too few, there were by a step, with this much bad luck."""
         flow, count, variance = self._flow, self._before + FIRST, self._flow.doubt[at]
-        if self._comers is not None:
-            more, doubt = self._comers.of_others(self._tenant, self._run.times[at], self._own)
+        if self._arrivals is not None:
+            more, doubt = self._arrivals.of_others(self._tenant, self._run.times[at], self._own)
             count += more
             variance += doubt
         rough = (ROUGH + flow.rough) * flow.curve[at]

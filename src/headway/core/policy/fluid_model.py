@@ -32,8 +32,29 @@ class LaneFlow:
     """A lane in the run: its jobs that wait, that come, that run, and that could have started by each moment."""
 
     __slots__ = (
-        "apart", "came", "comers", "curve", "doubt", "filled", "had", "lane", "lengths", "mean", "name", "oldest_ms",
-        "overflow", "pace", "phases", "queue", "rate", "reach", "rough", "running", "served", "spread", "waiting",
+        "apart",
+        "arrivals",
+        "came",
+        "curve",
+        "doubt",
+        "filled",
+        "had",
+        "lane",
+        "lengths",
+        "mean",
+        "name",
+        "oldest_ms",
+        "overflow",
+        "pace",
+        "phases",
+        "queue",
+        "rate",
+        "reach",
+        "rough",
+        "running",
+        "served",
+        "spread",
+        "waiting",
         "weight",
     )  # fmt: skip
 
@@ -44,8 +65,8 @@ class LaneFlow:
         self.lengths = lengths
         self.mean = lengths.mean
         self.phases = lengths.phases
-        self.comers = known.comers(name)
-        self.rate = self.comers.rate
+        self.arrivals = known.arrivals(name)
+        self.rate = self.arrivals.rate
         self.rough = 0.0  # The part by which its mean length may be off because few jobs have shown it.
         self.overflow = 1.0  # The part of what comes that finds no room in the reserve.
         self.apart = False  # Whether the reserve is its own.
@@ -206,14 +227,14 @@ class FluidRun:
                 late = LATE * (1.0 - 1.0 / stages) * (1.0 - exp(-2.0 * length / mean)) if stages > 1 else 0.0
                 old += part * mean * mean / stages * busy[-1] * (1.0 - late)
             flow.pace = old / (young * flow.mean)
-            comers = flow.comers
-            comes, doubt = comers.within(now) - comers.within(before), flow.rate * comers.batch * length
+            arrivals = flow.arrivals
+            comes, doubt = arrivals.within(now) - arrivals.within(before), flow.rate * arrivals.batch * length
             if flow.apart and flow.waiting < _NONE:
                 comes *= flow.overflow
                 doubt *= flow.overflow
-            if comers.bursts:
-                comes += comers.burst(now) - comers.burst(before)
-                doubt += comers.burst_variance(length)
+            if arrivals.bursts:
+                comes += arrivals.burst(now) - arrivals.burst(before)
+                doubt += arrivals.burst_variance(length)
             flow.came += doubt * flow.mean * flow.mean
             flow.waiting += comes
         freed = self._apart.due(now) - self._apart.due(before)
