@@ -132,8 +132,8 @@ def test_what_needs_a_store_cannot_be_asked_of_a_transient_job(headway: Testbed,
         (lambda: Retry(cap="1 min"), "cap must be a number of seconds"),  # type: ignore[arg-type]
         (lambda: Retry(jitter=1.5), "jitter is between 0 and 1"),
         (lambda: Retry(jitter=float("nan")), "jitter is between 0 and 1"),
-        (lambda: Retry(on=(5,)), "on is a tuple of exceptions, and 5 is none"),  # type: ignore[arg-type]
-        (lambda: Retry(give_up_on=("ValueError",)), "give_up_on is a tuple of exceptions"),  # type: ignore[arg-type]
+        (lambda: Retry(on=(5,)), "on must be a tuple of exception classes, got 5"),  # type: ignore[arg-type]
+        (lambda: Retry(give_up_on=("ValueError",)), "give_up_on must be a tuple of exception classes"),  # type: ignore[arg-type]
         (lambda: Depends(5), "Depends needs a function, not 5"),
     ],
 )

@@ -55,7 +55,7 @@ def test_it_runs_once_whatever_its_lane_says() -> None:
 async def test_a_task_that_is_no_session_is_told_so() -> None:
     context = Context(inline_lease("report"))
     for call in (context.receive, lambda: context.send("x"), context.resized):
-        with pytest.raises(ConfigError, match="task report has nobody to talk to"):
+        with pytest.raises(ConfigError, match="task report has no client to talk to"):
             await call()
     with pytest.raises(ConfigError):
         _ = context.size

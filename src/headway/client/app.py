@@ -112,7 +112,7 @@ class Headway:
 
     def _configure(self) -> None:
         self.settings: Settings = _check_release(load_settings(self.given))
-        # None: nobody said how many, so the policy does.
+        # None: the app does not say how many, so the policy does.
         self.reserved_asked = self.settings.reserved if "reserved" in gather(self.given) else None
         path = self.settings.policy
         self.file_policy: Policy | None = None if path is None else load_policy(Path(path))

@@ -95,7 +95,7 @@ class Client:
             async with asyncio.timeout(None if timeout is None else seconds(timeout, "timeout")):
                 return await link.watcher.ended(job_id)
         except TimeoutError:
-            (job,) = await self.look([job_id])  # Whoever waits for no time at all is told as well if it has ended.
+            (job,) = await self.look([job_id])  # A caller that waits for no time at all still learns if it has ended.
             if job is not None and job.state.ended:
                 return job
             raise ResultTimeout(f"job {job_id} has not ended within {timeout} s; it goes on", job_id=job_id) from None
@@ -211,7 +211,7 @@ class Client:
             if opening is not None:
                 self._shared_opening = None
                 opening.set_exception(problem)
-                opening.exception()  # Seen, should nobody else have waited.
+                opening.exception()  # Seen, should no other caller have waited.
             raise
         if opening is not None:
             self._shared = store

@@ -88,7 +88,7 @@ class Signature:
         self.defaults = {p.name: p.default for p in own if p.default is not p.empty and _storable(p.default)}
         self._all_required = len(self._required) == len(own)
         simple = not self._odd and not self._positional_only and self._required <= set(self._positional)
-        self._usual = len(self._positional) if simple else -1  # So many arguments, all by place, are never wrong.
+        self._usual = len(self._positional) if simple else -1  # This many arguments, all by place, are never wrong.
         annotations = {p.name: _annotation(p) for p in own}
         self._walked = frozenset(name for name, kind in annotations.items() if not _is_typed(kind))
         self._typed = len(self._walked) < len(annotations)

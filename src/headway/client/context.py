@@ -27,7 +27,7 @@ class Budget:
 
     def __init__(self, length: float, started: float, hear: Callable[[], None] | None = None) -> None:
         self._ends = started + length
-        self._hear = hear  # Looks for news that has come in meanwhile, where nobody else does.
+        self._hear = hear  # Looks for news that has come in meanwhile, where no other task does.
         self._shrunk = False
 
     @property
@@ -184,7 +184,7 @@ class Context:
     def _session(self) -> TaskSession:
         if self._conversation is None:
             raise ConfigError(
-                f"task {self.task} has nobody to talk to: only a job that a session was opened for has, "
+                f"task {self.task} has no client to talk to: only a job that a session was opened for has one, "
                 'of a task made with duration="interactive"'
             )
         return self._conversation

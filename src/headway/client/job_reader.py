@@ -38,7 +38,7 @@ class JobReader:
         """Read jobs.
 
         While the history is away, what the store has is given. If that is nothing at all, ``StoreUnavailable`` is
-        raised: nobody could say that there are no such jobs.
+        raised: without it, an empty list would be wrong.
         """
         jobs = await self._store.get(job_ids)
         missing = [job_id for job_id, job in zip(job_ids, jobs, strict=True) if job is None]

@@ -67,7 +67,7 @@ def _exceptions(what: str, kinds: Any) -> tuple[type[BaseException], ...]:
     found = (kinds,) if isinstance(kinds, type) else tuple(kinds)
     for kind in found:
         if not (isinstance(kind, type) and issubclass(kind, BaseException)):
-            raise ConfigError(f"Retry: {what} is a tuple of exceptions, and {kind!r} is none")
+            raise ConfigError(f"Retry: {what} must be a tuple of exception classes, got {kind!r}")
     return found
 
 
@@ -82,7 +82,7 @@ class Unique:
 class Limit:
     """A cap on how many jobs of a task run at once, or on how often they start; it is never exceeded.
 
-    ``rate``: "100/min", "5/s" …: evenly apart, so never more in any such stretch; with ``burst`` so many may start
+    ``rate``: "100/min", "5/s" …: evenly apart, so never more in any such stretch; with ``burst`` this many may start
     at once, and a stretch may hold that many more, less one.
     ``by``: a parameter, or ``"tenant"``: the limit holds for each of its values by itself.
     ``scope``: by a parameter, values of different tenants are counted apart (``"tenant"``) or together (``"global"``).

@@ -67,7 +67,7 @@ class _UntypedSignature(Signature):
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         if args:
-            raise BadArguments(f"task {self._name}: nobody has registered it yet, so give its arguments by name")
+            raise BadArguments(f"task {self._name}: no worker has registered it yet, so give its arguments by name")
         return self.check_named(kwargs)
 
     def check_named(self, values: Mapping[str, Any]) -> dict[str, Any]:

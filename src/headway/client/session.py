@@ -80,7 +80,7 @@ class TaskSession:
                     self.hang_up()
                     self._raise_if_gone()
 
-    # ------------------------------------------------------------------ for whoever holds the line
+    # ------------------------------------------------------------------ for the transport
 
     def hear(self, message: str | bytes | Resize | Credit) -> None:
         """Take what came in."""

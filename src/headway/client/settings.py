@@ -125,7 +125,7 @@ def load_settings(
 ) -> Settings:
     """Gather the settings from all their places.
 
-    Raises ``UnknownOption`` for a name in ``given`` or in the file that is none, suggesting the nearest, and
+    Raises ``UnknownOption`` for an unknown name in ``given`` or in the file, suggesting the nearest, and
     ``ConfigError`` for a value that cannot be used, naming where it came from.
     An unknown HEADWAY_* variable only warns: the environment is not ours alone.
     """

@@ -33,7 +33,7 @@ C = TypeVar("C")
 
 EXECUTORS = ("auto", "async", "thread", "process")
 ON_STOP = ("fail", "retry_longer", "partial")
-RUNGS = ("fast", "medium", "slow")  # The durations of a policy without a ladder: they bind nobody there.
+RUNGS = ("fast", "medium", "slow")  # The durations of a policy without a ladder: they bind no job there.
 KEY_MAX = 100  # Letters of a value that a limit is counted by; a longer one is known by its digest.
 YEAR_9999_MS = 253_402_300_799_000
 RETRIES_MAX = 1_000_000
@@ -205,7 +205,7 @@ class Task(Generic[P, R, C]):
     def session(
         self, values: dict[str, Any], *, server: str, expires: Seconds, tenant: str | None, trace_id: str | None
     ) -> Call[R]:
-        """Describe the job of a session by named arguments. Whoever calls has admitted it, and is at ``server``."""
+        """Describe the job of a session by named arguments. The caller has admitted it, and is at ``server``."""
         same: Task[P, R, C] = object.__new__(type(self))
         same.__dict__.update(self.__dict__)
         same._asked = CallOptions(session=server, expires=expires, tenant=tenant, trace_id=trace_id)
@@ -307,7 +307,7 @@ class _JobTemplate:
     unique: Unique | None
     largest: int
     server: str | None  # Of a session: where its worker finds the client.
-    rest: tuple[Any, ...] | None  # All but id, task and payload, if that hangs on nothing else.
+    rest: tuple[Any, ...] | None  # All but id, task and payload, if that depends on nothing else.
 
     @classmethod
     def of(cls, task: Task[Any, Any, Any], call: CallOptions) -> _JobTemplate:
@@ -321,7 +321,7 @@ class _JobTemplate:
         lane = policy.lanes.get(lane_name) or policy.lanes[policy.default_lane]
         max_retries = _first(call.max_retries, said.max_retries, options.max_retries, lane.max_retries)
         if rung == INTERACTIVE:
-            max_retries = 0  # Nobody would be there for a second attempt.
+            max_retries = 0  # The client would be gone for a second attempt.
         timeout_ms = _first(
             _length_ms(task.name, "timeout", call.timeout),
             said.timeout_ms,
@@ -407,7 +407,7 @@ class _JobTemplate:
         )
 
     def plain_job(self, payload: bytes) -> NewJob:
-        """As ``new_job`` does, in a third of the time, for a job of which nothing but these hangs on the call."""
+        """As ``new_job`` does, in a third of the time, for a job of which only these depend on the call."""
         return _as_job((new_job_id(), self.template.task, payload, *(self.rest or ())))
 
     def _bound_key(self, name: str, by: str, shared: bool, values: dict[str, Any], tenant: str | None) -> str:
@@ -476,7 +476,7 @@ def check_interactive(name: str, function: Callable[..., Any], options: TaskOpti
         "needs context=True: the client is met there": not options.context,
         "cannot go with persist=False": not options.persist,
         "runs once, so max_retries can only be 0": options.max_retries not in (None, 0) or options.retry is not None,
-        "is a session for whoever opens it, so it cannot be unique": options.unique is not None,
+        "is a session for the client that opens it, so it cannot be unique": options.unique is not None,
         "cannot be stopped by a rung, so on_stop means nothing": options.on_stop != "fail",
     }
     for why, is_so in wrong.items():

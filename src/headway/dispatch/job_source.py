@@ -106,10 +106,10 @@ class StoreJobSource:
         """Hand in what has ended and claim for the free slots.
 
         ``woken``: the store has called, so there is something: it is claimed first and looked at afterwards.
-        ``wait``: whoever gets nothing is woken for what comes next.
+        ``wait``: a worker that gets nothing is woken for what comes next.
 
         After an error the same call, claim and all, is made again first: a reply may have been lost
-        after its effect, and repeating it gives the same leases. Whoever gives a ``claim_id`` sees to that itself.
+        after its effect, and repeating it gives the same leases. A caller with a ``claim_id`` sees to that.
         """
         policy = self._in_force.policy
         lanes = None if free_below > 0 else tuple(sorted(policy.reserve.lanes))
@@ -149,7 +149,7 @@ class StoreJobSource:
         self._waits_for, self._asked = request.wait_lanes, time.monotonic()
         if answer.snapshot is not None and answer.snapshot.floor is not None:
             fed = await self._make_room(answer.snapshot, fed)
-        if claim_id is None:  # Of others' slots and jobs nobody here knows what becomes of them.
+        if claim_id is None:  # This process does not know what becomes of other workers' slots and jobs.
             self._recorder.idle(self._idle_reserve(request.plan, answer.leases))
             if answer.leases:
                 self._time_start()
@@ -200,7 +200,7 @@ class StoreJobSource:
         return ClaimResult(answer.leases, (), False, WorkerState.ACTIVE, None)
 
     def _charge(self, leases: Sequence[Lease]) -> None:
-        if len(self._snapshot.classes) > 1:  # Otherwise nobody shares anything.
+        if len(self._snapshot.classes) > 1:  # Otherwise nothing is shared.
             for lease in leases:
                 expected = self._durations.expected(lease.task)
                 self._clocks.charge(self._in_force.policy, lease.class_key, expected)
@@ -231,7 +231,7 @@ class StoreJobSource:
         recorder.exchanged(time.monotonic() - asked, len(answer.leases))
         if request.finished:
             recorder.reported(request.finished, answer.refused)
-        if answer.leases:  # Those of a claim that somebody makes again are counted already.
+        if answer.leases:  # Those of a repeated claim are counted already.
             fresh = [lease for lease in answer.leases if lease.started_at == answer.now_at] if may_repeat else None
             recorder.claimed(answer.leases if fresh is None else fresh)
         return answer
@@ -262,12 +262,12 @@ class StoreJobSource:
         """Lower and halt what holds back jobs that could run here. What it frees is asked for at once."""
         wanted = make_room(seen, offers=self._offers, policy=self._in_force.policy, chance=random.random())
         lowered: Sequence[bool] = ()
-        with contextlib.suppress(StoreError):  # What was claimed must not be lost for it; somebody will do it later.
+        with contextlib.suppress(StoreError):  # What was claimed must not be lost for it; a later call will do it.
             lowered = await self._store.preempt(wanted) if wanted else ()
         return fed._replace(more=True) if any(lowered) else fed
 
     async def withdraw(self) -> None:
-        """Wait no longer: whoever submits something now wakes another worker."""
+        """Wait no longer: a submit from now on wakes another worker."""
         await self._store.exchange(Exchange(self._worker_id, os.urandom(TOKEN_BYTES), plan=Plan()))
 
     def reports_for(self, ran: Sequence[FinishedRun]) -> list[Report]:
@@ -295,7 +295,7 @@ class StoreJobSource:
 
     def _age_max(self, free_below: int) -> float:
         """Return how old the picture may be before a plan is made from a new one."""
-        if self._dry or free_below <= 0:  # Whoever may get nothing must have looked before it may sleep.
+        if self._dry or free_below <= 0:  # A worker that may get nothing must have looked before it may sleep.
             return 0.0
         return SNAPSHOT_AGE if len(self._snapshot.classes) > 1 else SNAPSHOT_AGE_ALONE
 

@@ -253,7 +253,7 @@ def _bounded(size: int) -> int:
 
 
 def _refusal(answer: _HttpReply, address: ServerAddress) -> HeadwayError:
-    """Make an error of an answer that is none: the server's own, as far as it says more than a number."""
+    """Build an error from an answer that is not JSON: the server's own text, if it says more than a number."""
     problem: dict[str, Any] = {}
     if "json" in answer.kind:
         with contextlib.suppress(msgspec.MsgspecError):

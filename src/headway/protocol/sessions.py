@@ -1,6 +1,6 @@
 """What a session's two ends agree on: how a worker proves that it holds the job, and the words on the line.
 
-Bytes go as they are, in binary messages; all else is JSON in text messages, with a ``type``. Whoever sends data needs
+Bytes go as they are, in binary messages; all else is JSON in text messages, with a ``type``. The sender of data needs
 credit for it: both ends read all the time, so that neither is taken for dead, and still neither keeps more than that.
 """
 
@@ -19,7 +19,7 @@ from headway.stores.base import Store
 PATH = "/internal/sessions/"
 PROOF = "X-Headway-Proof"
 RESUME = "X-Headway-Resume"
-WORKER, SERVER = "worker", "server"  # Who may dial: whoever runs the job, and another process that serves its store.
+WORKER, SERVER = "worker", "server"  # Who may dial: the worker of the job, and another server of its store.
 MESSAGE_MAX = 64 << 10  # Bytes of one message, either way.
 PIECE = 32 << 10  # Bytes of data that we put into one of them,
 LETTERS = 8 << 10  # and letters of text: six bytes each at worst.
@@ -53,7 +53,7 @@ class Close(msgspec.Struct, tag_field="type", tag="close", frozen=True):
 
 
 class Credit(msgspec.Struct, tag_field="type", tag="credit", frozen=True):
-    """So many bytes more may be sent."""
+    """This many more bytes may be sent."""
 
     bytes: int
 

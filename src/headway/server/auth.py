@@ -87,7 +87,7 @@ EVERYTHING = Principal(frozenset(Scope) - {Scope.PUBLIC}, open=True)
 class FailureLimiter:
     """Counts failed attempts by address and by token id, in a memory that does not grow.
 
-    A token that is right passes all the same: nobody can lock another out, and 256 bits are not guessed.
+    A right token passes all the same: no client can lock another out, and 256 bits are not guessed.
     """
 
     def __init__(
@@ -189,7 +189,7 @@ async def authenticate(scope: AsgiScope, door: AuthState) -> Principal:
     if tokens.open:
         return EVERYTHING
     if tokens.may_open and not tokens.seen:  # The guard has just asked in vain. A token may not be what is missing.
-        raise StoreUnavailable("the store does not answer, so nobody can tell whether a token is needed")
+        raise StoreUnavailable("the store does not answer, so the server cannot tell whether a token is needed")
     raise unauthenticated()
 
 

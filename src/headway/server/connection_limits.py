@@ -20,7 +20,7 @@ READ_SECONDS = 30.0
 
 
 class SlowReaderGuard(asyncio.Protocol):
-    """Cuts a connection whose other side reads nothing for so long of what waits for it; a slow one takes its time."""
+    """Cuts a connection whose other side reads nothing for this long. A slow reader takes its time."""
 
     read_seconds = READ_SECONDS
     loop: asyncio.AbstractEventLoop

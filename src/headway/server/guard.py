@@ -1,7 +1,7 @@
 """What every request must pass before anything reads it, and the headers that every answer carries.
 
 One plain ASGI layer: it costs a few microseconds. What it refuses in a server without tokens keeps web pages and other
-machines from using it: such a server trusts whoever can reach it, so nobody but people of this machine may.
+machines from using it: such a server trusts every client that reaches it, so only clients of this machine may.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ class Guard:
             if guarded.started:
                 raise
             if body is None or body.problem is None:
-                # Whoever stands before us would answer without our headers. It still hears of it, and logs it.
+                # The ASGI server would answer without our headers. It still gets the error, and logs it.
                 await _refuse(scope, receive, guarded.send, _internal())
                 raise
         if body is not None and body.problem is not None and not guarded.started:
@@ -221,7 +221,7 @@ class Guard:
     def _check_open(self, scope: AsgiScope, headers: _Headers, forwarded: bool) -> None:
         """Check what keeps a server without tokens to this machine."""
         host = headers.get(b"host", b"")
-        # Nothing long is remembered: whoever sends names would fill our memory with them.
+        # Nothing long is remembered: a client that sends names would fill our memory with them.
         if len(host) > NAME_MAX or _host_name(host) not in self._hosts:
             raise Problem("wrong_host", "without tokens this server answers only to names of this machine")
         if forwarded:

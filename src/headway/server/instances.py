@@ -1,4 +1,4 @@
-"""The names of the processes that take tasks in: whoever reads a task learns which of them did."""
+"""The names of the processes that accept tasks, so that a reader of a task learns which one did."""
 
 from __future__ import annotations
 

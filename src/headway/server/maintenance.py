@@ -97,7 +97,7 @@ async def _keep(service: Service) -> None:
 
 
 async def _open(service: Service, outage: Outage) -> WorkerGateway:
-    """Open the store, however long that takes: a server that cannot reach it says so to whoever asks."""
+    """Open the store, however long that takes: a server that cannot reach it says so to its clients."""
     while True:
         try:
             gateway = await service.gateway()

@@ -36,7 +36,7 @@ class Bucket:
         return cls(count, count * 1_000 / period_ms, count, now)
 
     def take(self, number: int, now: float) -> float:
-        """Take so many out. Returns 0.0, or after how many seconds they can be taken, and takes none."""
+        """Take this many out. Return 0.0, or after how many seconds they can be taken, and take none."""
         self.level = min(self.capacity, self.level + (now - self.filled) * self.per_second)
         self.filled = now
         wanted = min(number, self.capacity)
@@ -60,7 +60,7 @@ class Quotas:
         self._tickets: dict[str, deque[float]] = {}  # By token: when those of its tickets expire that are unused.
 
     def submit(self, caller: Principal, number: int = 1) -> None:
-        """Count so many submits, or refuse all of them. Raises ``Problem``."""
+        """Count this many submits, or refuse all of them. Raises ``Problem``."""
         rate = caller.rate or self._settings().token_rate
         if caller.token_id is None or rate == UNLIMITED:
             return

@@ -96,7 +96,7 @@ class Service:
         return self._stopping
 
     def stop(self) -> None:
-        """Let streams and long polls end; their clients come back, to whoever is there then."""
+        """Let streams and long polls end; their clients come back, to this server or another."""
         if not self.stopping.done():
             self.stopping.set_result(None)
 

@@ -27,7 +27,7 @@ class QueueView(NamedTuple):
 
 
 class Coalescer(Generic[T]):
-    """Shares looks: whoever asks gets one that began after they asked, and nobody looks twice at a time."""
+    """Coalesces concurrent reads: callers share one read that started after each of them asked."""
 
     def __init__(self, look: Callable[[], Awaitable[T]]) -> None:
         self._look = look

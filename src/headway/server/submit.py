@@ -124,7 +124,7 @@ async def _kept(service: Service, calls: Sequence[Call[Any]], answers: Sequence[
     placed: dict[int, SubmitResult] = {}
     for key, indexes in classes.items():
         view = picture.views.get(key)
-        # Where tenants share, each job has a place of its own; nobody is told a wrong one.
+        # Where tenants share, each job has a place of its own, and no client gets a wrong one.
         if view is None or not view.fair:
             waiting = 0 if view is None else view.waiting
             places = _spread(picture.places, key, waiting, indexes)
@@ -163,7 +163,7 @@ async def _one_kept(service: Service, call: Call[Any], answer: SubmitReply) -> S
     if view is not None and view.fair:
         diagnosis = await (await service.store()).diagnose_job(answer.job_id)
         found = None if diagnosis is None else estimate_from(diagnosis, forecast, service.app.policy)
-        if found is None:  # Somebody was quick: it has begun.
+        if found is None:  # A worker was quick: it has started.
             return SubmitResult(answer.job_id, State.QUEUED, 0, Estimate(0.0, 0.0, 0, "learned"))
         service.scores.give(answer.job_id, key.lane, found, picture.now_at)
         return SubmitResult(answer.job_id, State.QUEUED, found.position, found)

@@ -17,7 +17,7 @@ _Waiting = tuple[Call[Any], asyncio.Future[SubmitReply]]
 
 
 class SubmitBatcher:
-    """Submits one call after the other as if each came alone; nobody waits for another to come."""
+    """Submits one call after the other as if each came alone; no caller waits for another to come."""
 
     def __init__(self, app: Headway) -> None:
         self._app = app
@@ -46,12 +46,12 @@ class SubmitBatcher:
             return True
         try:
             answers = await self._app.submit_calls([call for call, _ in batch])
-        except StoreError as problem:  # Nobody's fault. One after the other, each would wait for the store again.
+        except StoreError as problem:  # No caller's fault. One after the other, each would wait for the store again.
             for _, waiting in batch:
                 if not waiting.done():
                     waiting.set_exception(problem)
             return True
-        except Exception:  # Also a mistake of ours: whoever else is in the batch must get an answer.
+        except Exception:  # Also for a bug of ours: the other callers in the batch must get an answer.
             return False
         for (_, waiting), answer in zip(batch, answers, strict=True):
             if not waiting.done():

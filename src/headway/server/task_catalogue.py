@@ -19,7 +19,7 @@ NAMED_MAX = 1_000  # Names without a task that are remembered.
 
 
 class TaskCache:
-    """Finds a task by name. The catalogue is read at most once in a while, however often somebody asks."""
+    """Finds a task by name. The catalogue is read at most once in a while, however often callers ask."""
 
     def __init__(self, app: Headway) -> None:
         self._app = app

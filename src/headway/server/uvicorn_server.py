@@ -34,7 +34,7 @@ def bind(host: str, port: int) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
-        listener.listen(BACKLOG)  # Whoever comes before the first process serves waits, and is not turned away.
+        listener.listen(BACKLOG)  # A client that comes before the first process serves waits, and is not turned away.
     except (OSError, OverflowError) as problem:
         listener.close()
         raise ConfigError(
@@ -63,7 +63,7 @@ async def check_auth(store: Store, settings: Settings) -> None:
 
 
 class UvicornServer(uvicorn.Server):
-    """Serves on the running loop. Signals are left to whoever runs that."""
+    """Serves on the running loop. Signals are left to the owner of that loop."""
 
     def __init__(self, api: FastAPI, listener: socket.socket, **options: Any) -> None:
         super().__init__(

@@ -98,7 +98,7 @@ class Heartbeat(NamedTuple):
 
 
 class HeartbeatReply(NamedTuple):
-    """The answer to a heartbeat: which leases are gone, which jobs somebody wants stopped.
+    """The answer to a heartbeat: which leases are gone, which jobs an operator or client wants stopped.
 
     ``grants`` tell how long those of its jobs may run that can be lowered or halted: all of them, changed or not, and
     also those that it has not named yet.
@@ -166,7 +166,7 @@ class Subscription(Protocol):
     """A place where wake-ups arrive."""
 
     async def wait(self, timeout: float) -> Sequence[JobId] | None:
-        """Wait for a wake-up, at most so many seconds. Gives the jobs it names, or None if none came.
+        """Wait for a wake-up, at most this many seconds. Return the jobs it names, or None if none came.
 
         An empty answer means "something changed": look at everything.
         """
@@ -239,7 +239,7 @@ class Store(Protocol):
         """Lower running elastic jobs to a shorter rung and halt sessions. Tells which of it changed anything.
 
         What a lowered job no longer holds on the ladder is free at once; its slot, and that of a halted session,
-        only when it has ended. Whoever keeps its lease is told.
+        only when it has ended. The worker that holds its lease is told.
         """
         ...
 
@@ -274,7 +274,7 @@ class Store(Protocol):
         ...
 
     async def record_wait_reasons(self, reasons: Mapping[ClassKey, str]) -> None:
-        """Note what each class with waiting jobs waits for now. Nothing, if somebody else did so a moment ago."""
+        """Note what each class with waiting jobs waits for now. Nothing, if another process did so a moment ago."""
         ...
 
     async def prune(self, keep: Keep, *, limit: int = 1_000) -> int:
@@ -435,6 +435,6 @@ def check_same(known: object, given: object, job: NewJob, index: int, what: str)
         )
 
 
-LEASE_CHANNEL = ".keeper"  # The ear of whoever keeps a worker's leases: it is told of cancels,
+LEASE_CHANNEL = ".keeper"  # The channel of a worker's lease renewal: it gets cancels,
 POLICIES = "policy"  # and when a document of this kind is written, which concerns every worker.
 JOB_CHANNEL = "watch."  # Ears told of every job that changes.

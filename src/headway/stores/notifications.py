@@ -1,4 +1,4 @@
-"""Wake-ups inside one process: what an ear is when nobody else can knock."""
+"""Wake-ups inside one process: subscriptions that no other process can wake."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _HEARD_MAX = 10_000  # Beyond it an ear stops listing and says "look at everythi
 
 
 class LocalSubscription:
-    """Gathers the jobs named by wake-ups until somebody waits for them. Safe to ring from any thread."""
+    """Gathers the jobs named by wake-ups until a caller waits for them. Safe to ring from any thread."""
 
     def __init__(self, forget: Callable[[LocalSubscription], None]) -> None:
         self._lock = threading.Lock()
@@ -76,5 +76,5 @@ def _call_on(loop: asyncio.AbstractEventLoop, function: Callable[[], None]) -> N
     if asyncio._get_running_loop() is loop:  # Rung on the loop itself: to go round by its pipe would cost a turn.
         function()
         return
-    with contextlib.suppress(RuntimeError):  # The loop was closed while its ear was still open; nobody waits there.
+    with contextlib.suppress(RuntimeError):  # The loop was closed while its subscription was open; no task waits there.
         loop.call_soon_threadsafe(function)

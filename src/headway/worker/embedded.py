@@ -1,4 +1,4 @@
-"""A worker inside somebody else's process: for scripts, tests and small services.
+"""A worker inside another program's process: for scripts, tests and small services.
 
 It has no parent. A job that blocks the loop, ignores its cancellation or crashes the process cannot be
 killed on its own; ``headway worker`` can do that.
@@ -107,7 +107,7 @@ class Worker:
             await self._task
 
     def begin_anew(self) -> None:
-        """End this life and begin another; called by whoever keeps the leases."""
+        """End this registration and begin another; called by the lease renewal."""
         self._reborn = True
 
     @property

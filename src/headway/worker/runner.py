@@ -117,7 +117,7 @@ class Runner:
         self._state: dict[str, Any] = {}
         self._middlewares = app.middlewares
         self._loop: asyncio.AbstractEventLoop
-        self._logged = False  # Somebody wants to know of each job.
+        self._logged = False  # A listener wants to know of each job.
         self._simple = False  # Nothing stands around a job: no middleware, no listener.
         self._claimer: Claimer[Any] | None = None
         self._batcher: TaskBatcher | None = None
@@ -263,7 +263,7 @@ class Runner:
     async def drain(self, grace: float) -> None:
         """Take nothing more, give running jobs the grace, send the rest back unharmed, then end ``run``.
 
-        What will not stop (a thread, or code that swallows its cancellation) is left to whoever ends the process.
+        What will not stop (a thread, or code that swallows its cancellation) is left to the parent.
         """
         self._leaving = True
         self._left.set()

@@ -140,7 +140,7 @@ async def _open(backend: Backend, channel: Channel) -> bool:
 
 
 async def _listen(channel: Channel, runner: Runner, go: asyncio.Event) -> None:
-    """Do what the parent says; when it is gone, so are we: nobody keeps our leases any more."""
+    """Do what the parent says; when it is gone, so are we: no process renews our leases any more."""
     draining: asyncio.Task[None] | None = None
     while True:
         match await channel.hear():

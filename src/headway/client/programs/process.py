@@ -281,7 +281,7 @@ class _SupervisorProcess:
         await self._heard()
 
     def _clear(self) -> None:
-        """Do what the guard would have done: somebody has killed it, or it could not start."""
+        """Do what the supervisor would have done: it was killed, or could not start."""
         if self._pid is not None and not self._ended:
             with contextlib.suppress(OSError):
                 os.killpg(self._pid, signal.SIGKILL)

@@ -15,7 +15,7 @@ would take longer than all the rest.
 The words on the socket, each a line but for the second:
 
     guard:  folder PATH
-    worker: 10 digits, then so many bytes: cpu, memory, output, stdin, program, how many arguments there are, the
+    worker: 10 digits, then that many bytes: cpu, memory, output, stdin, program, how many arguments there are, the
             arguments, the environment; NUL between them, nothing for what is not set
     guard:  began PID                           or: unstartable ERRNO
     worker: any byte stops the program: SIGTERM to its group, SIGKILL after a grace
@@ -178,7 +178,7 @@ class _ProgramWatch:
         """Signal the program's group. Tell whether there is anybody in it."""
         try:
             os.killpg(self._pid, number)
-        except OSError:  # Nobody; on some systems, nobody but dead ones.
+        except OSError:  # No process; on some systems, only dead ones.
             return False
         return True
 
@@ -323,7 +323,7 @@ def _open(path: bytes) -> None:
 def _say(link: int, line: bytes) -> None:
     try:
         os.write(link, line + b"\n")
-    except OSError:  # Nobody listens any more.
+    except OSError:  # The listener is gone.
         pass
 
 

@@ -151,7 +151,7 @@ class _Terminal:
                 return os.read(self._master, CHUNK)
             except BlockingIOError:
                 await self._ready(self._loop.add_reader, self._loop.remove_reader)
-            except OSError:  # EIO: so Linux says that nobody is at the other side.
+            except OSError:  # EIO: Linux reports so that no process is at the other side.
                 return b""
 
     async def write(self, data: bytes) -> None:

@@ -46,7 +46,7 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)
     nothing = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
-        os.dup2(nothing, descriptor)  # Whoever reads the terminal sees its end when the last of the others is gone.
+        os.dup2(nothing, descriptor)  # The reader of the terminal sees its end when the last of the others is gone.
     code = None
     while code is None:
         readable, _, _ = select.select([link, wake], [], [])
@@ -84,7 +84,7 @@ def become(wanted: dict) -> None:  # type: ignore[type-arg]
 
 
 def reap(program: int) -> int | None:
-    """Bury whoever has ended. Gives the program's exit code, if it is among them."""
+    """Reap processes that have ended. Return the program's exit code, if it is among them."""
     code = None
     with contextlib.suppress(ChildProcessError):
         while True:
@@ -121,7 +121,7 @@ def tell(pids: list[int], number: int) -> None:
 
 
 def descendants(program: int) -> list[int]:
-    """Find every process that comes from us. Where nobody can tell, those of the program's own group."""
+    """Find every process that comes from us. Where the system cannot tell, those of the program's own group."""
     if sys.platform != "linux":
         try:
             os.killpg(program, 0)

@@ -28,7 +28,7 @@ def _none() -> Mapping[str, Any]:
 class Lane:
     """A priority level with its rules. Level 0 is served first.
 
-    ``promote_after_ms``: once its oldest waiting job has waited so long the lane rises a level, at each of them.
+    ``promote_after_ms``: the ages of its oldest waiting job at which the lane rises a level.
     """
 
     level: int
@@ -42,8 +42,8 @@ class Lane:
 class Reserve:
     """Slots that only some lanes may fill.
 
-    ``scope``: so many in each ``worker``, or in the whole ``pool`` of live workers.
-    ``rule``: ``cap`` lets the other lanes hold all slots but these, whoever holds the rest; ``leave_free`` lets them
+    ``scope``: this many in each ``worker``, or in the whole ``pool`` of live workers.
+    ``rule``: ``cap`` lets the other lanes hold all slots but these, wherever these run; ``leave_free`` lets them
     start only while more than these are free.
     """
 

@@ -14,7 +14,7 @@ from headway.core.policy.document import TENANT, Ladder, LimitRule, Policy, Rese
 from headway.core.policy.ladder import RunningJobs, fit_rung
 
 SECOND_US = 1_000_000
-PAUSE = "=paused:"  # Begins the keys under which jobs wait that somebody has paused; no limit's key begins so.
+PAUSE = "=paused:"  # Begins the keys under which paused jobs wait; no limit's key begins so.
 _SHUT = LimitRule(concurrency=0)
 _UNSAID = TaskRule()
 
@@ -68,7 +68,7 @@ def _with(known: tuple[str, ...], name: str | None) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class EnforcedRules:
-    """What a store checks. Kept in parts, each written by whoever knows it; ``join`` makes one of them."""
+    """What a store checks. Kept in parts, each written by the process that knows it; ``join`` makes one of them."""
 
     limits: Mapping[str, LimitRule] = field(default_factory=dict)
     rungs: tuple[Rung, ...] = ()

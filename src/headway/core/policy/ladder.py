@@ -287,7 +287,7 @@ class _State:
         return True
 
     def wanted(self, rungs: Sequence[int]) -> int:
-        """Count those that could start if they had slots: a longer limit holds them back whoever is lowered."""
+        """Count those that could start if they had slots: a longer limit holds them back whichever job is lowered."""
         counts = list(self.counts)
         for job in self._elastic:
             counts[job.rung] -= 1

@@ -41,7 +41,7 @@ class ShareClocks:
         return Sharer(key, shares.tag(key, step), step, most)
 
     def charge(self, policy: Policy, key: ClassKey, seconds: float) -> None:
-        """Note a claim that is expected to take so long."""
+        """Note a claim with its expected length."""
         self._lanes.charge(key.lane, seconds, lane_of(policy, key.lane).weight)
         self._shares(key.lane).charge(key, seconds)
 
@@ -77,10 +77,10 @@ def plan(
 ) -> Plan:
     """Return what a worker with this number of free slots should claim, in order.
 
-    Rule 1: a class whose needs the worker lacks is never named, so it blocks nobody.
+    Rule 1: a class whose needs the worker lacks is never named, so it blocks no job.
     Rule 2: lanes outside the reserve share ``free_below``; the store stops there, as at every limit.
     Rule 3: the best level comes first. A lane whose oldest job has waited past its thresholds has risen, and joins
-            the level being served: those who meet there share it by weight, in expected seconds.
+            the level being served: lanes that meet there share it by weight, in expected seconds.
     Rule 4: the classes of a lane go by sequence; where tenants share, they take turns by expected seconds.
     Classes that looked empty are named too: the snapshot may be old, and levels must hold all the same.
     """
@@ -99,8 +99,8 @@ def make_room(
 ) -> tuple[Preemption, ...]:
     """Name the running jobs that are to make room where the ladder, or want of a slot, holds back jobs served here.
 
-    The ladder's cycle is run over what waits on it, in the order of service; ``chance`` in [0, 1) chooses among those
-    who could make room if the policy says so.
+    The ladder's cycle is run over what waits on it, in the order of service; ``chance`` in [0, 1) chooses among the
+    jobs that could make room if the policy says so.
     """
     floor, ladder = snapshot.floor, policy.ladder
     if floor is None or len(floor.counts) != len(ladder.rungs):
@@ -123,8 +123,8 @@ def competitions(
 ) -> list[tuple[list[LaneView], list[LaneView]]]:  # fmt: skip
     """Return the lanes that compete at each level, the best first: the natives of it, and lanes that have risen to it.
 
-    Whoever has risen competes at every level from there on down, and at each only as long as a native does.
-    Where promotion is absolute, those who have risen come before the natives.
+    A lane that has risen competes at every level from there on down, and at each only as long as a native does.
+    Where promotion is absolute, lanes that have risen come before the natives.
     """
     lines = _lines(snapshot, offers, policy)
     rest = sorted((line for line in lines if line.waiting), key=lambda line: (line.lane.level, line.name))

@@ -1,4 +1,4 @@
-"""What a policy promises, and what in it will surprise: for those who are about to apply it."""
+"""What a policy promises, and what in it will surprise: for operators who are about to apply it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class PolicyReport:
 
 
 def check_policy(policy: Policy, *, slots: int, workers: int = 1, load: OfferedLoad | None = None) -> PolicyReport:
-    """Check a policy for so many workers with so many slots each, and for the load that is known."""
+    """Check a policy for this many workers with this many slots each, and for the load that is known."""
     pool = Pool(policy, slots, workers)
     guarantees = tuple(guarantees_of(policy, pool))
     findings = [
@@ -101,7 +101,7 @@ def _check_reserve(policy: Policy, pool: Pool) -> Iterator[Finding]:
     if not reserve.slots or not pool.inside:
         return
     if not pool.outside:
-        yield Finding("reserve_unused", "reserve.lanes", "every lane is in the reserve, so it keeps nobody out")
+        yield Finding("reserve_unused", "reserve.lanes", "every lane is in the reserve, so it keeps no lane out")
         return
     if reserve.scope == "worker" and reserve.slots >= pool.slots:
         text = f"a worker never reserves all its slots: {pool.slots - 1} of {pool.slots} will be kept"

@@ -11,6 +11,6 @@ def order_key(clock: int, last: int | None, step_us: int) -> int:
     """Return the place of a tenant's next job.
 
     ``clock``: the highest key ever taken from the class; ``last``: the highest key of the tenant's jobs that wait or
-    run there. A tenant that has none starts at the clock, so nobody stores up credit, nor keeps a debt.
+    run there. A tenant that has none starts at the clock, so no tenant stores up credit, nor keeps a debt.
     """
     return clock if last is None else max(clock, last + step_us)

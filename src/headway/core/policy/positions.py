@@ -30,7 +30,7 @@ def waiting_in(snapshot: Snapshot, key: ClassKey) -> int:
 
 
 class QueuePositions:
-    """The places of one picture: how many jobs would start before one with so many of its class ahead of it.
+    """The places of one picture: how many jobs would start before one with a given number of its class ahead.
 
     Rule 1: what is served before its lane starts before it, all of it.
     Rule 2: of the other classes of its lane the same part goes first as of its own.

@@ -10,7 +10,7 @@ Rule 4: a job asked to stop never goes back to the queue: where it would, it is 
 Rule 5: a transient job never goes back either; its end is counted and that is all.
 Rule 6: a job stopped by the length of its rung becomes what its submitter chose: failed, queued again for a longer
         rung (the ladder bounds how often, so no attempt is used), or completed with what it had got so far.
-Rule 7: a session never goes back to the queue, where nobody would be at its other end: what failed has failed,
+Rule 7: a session never goes back to the queue, where its client would be gone: what failed has failed,
         and what would go back unharmed is cancelled.
 Rule 8: a job whose record cannot be read never runs: whatever ends its lease makes it a dead letter.
 """
@@ -71,7 +71,7 @@ class TimedOut:
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """The attempt was stopped because somebody cancelled the job."""
+    """The attempt was stopped because the job was cancelled."""
 
     reason: str = _CANCELLED
 
@@ -181,7 +181,7 @@ def heed_cancel(report: Report) -> Report:
 
 
 def backoff_ms(rule: RetryRule, attempts: int, *, chance: float = 0.0) -> int:
-    """Return how long a job waits after so many attempts: 1, 2, 4, 8 … s up to the cap, for the default rule."""
+    """Return how long a job waits after this many attempts: 1, 2, 4, 8 … s up to the cap, for the default rule."""
     match rule.backoff:
         case "exponential":
             wait_ms = rule.base_ms * 2 ** min(attempts - 1, 40)

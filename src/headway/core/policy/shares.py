@@ -1,6 +1,6 @@
-"""Sharing by weight: the clocks of those who share, and how many turns each gets. Start-time fair queueing.
+"""Sharing by weight: the clocks of the sharers, and how many turns each gets. Start-time fair queueing.
 
-Whoever shares out keeps the clocks: each worker for its own claims. No clock of the machine is read here.
+Each worker keeps the clocks for its own claims. No clock of the machine is read here.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def share_out(turns: int, sharers: Sequence[Sharer[N]]) -> dict[N, int]:
     """Return how many of the next turns each sharer gets, the smallest tag first. No loop over turns.
 
     All turns that begin below one water line are given, as in a vessel with steps, and the few that are left then
-    one by one; whoever cannot use its part leaves it.
+    one by one; a sharer that cannot use its part leaves it.
     """
     given = {sharer.name: 0 for sharer in sharers}
     able = [sharer for sharer in sharers if sharer.most > 0]

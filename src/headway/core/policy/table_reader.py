@@ -19,7 +19,7 @@ _ABSENT: Any = object()
 
 
 class TableReader:
-    """One table. Every method reads one key; ``close`` then notes the keys that nobody asked for."""
+    """One table. Every method reads one key; ``close`` then notes the keys that no reader asked for."""
 
     def __init__(self, data: object, key: str, problems: list[PolicyProblem]) -> None:
         self.key = key
@@ -52,7 +52,7 @@ class TableReader:
             self.error(key, f"expected {what}, found nothing")
 
     def close(self) -> None:
-        """Note every key that is none, with the nearest that is."""
+        """Note every unknown key, with the nearest known one."""
         for key in self._data:
             if key not in self._asked:
                 known = f" (known are {', '.join(self._asked)})"

@@ -209,7 +209,7 @@ def _without_slot_in(
         yield Reason("slots_full", f"all {slots} slots are busy{_soon(frees)}", used)
     elif lane not in policy.reserve.lanes and not any(_room_below(worker, queue, policy) for worker in able):
         reserved = policy.reserve.slots if policy.reserve.scope == "pool" else sum(w.reserved for w in able)
-        kept = " and ".join(sorted(policy.reserve.lanes)) or "nobody"
+        kept = " and ".join(sorted(policy.reserve.lanes)) or "no lane"
         facts: dict[str, Any] = {"free": slots - len(busy), "reserved": reserved, "for": sorted(policy.reserve.lanes)}
         yield Reason("reserved", f"{_number(slots - len(busy), 'free slot')} kept for {kept}", facts)
 

@@ -39,7 +39,7 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
     tasks: tuple[str, ...] | None
     lease_ms: int
     confirm_ms: int
-    grace_ms: int  # Beyond its timeout a job is left alone for so long: the worker's own report wins.
+    grace_ms: int  # Milliseconds that a job is left alone beyond its timeout: the worker's own report wins.
     registered_at: int
     bound: tuple[str, ...] | None = None  # Patterns of the tasks that its token is for; None: any.
     plain: bool = False  # It named no tasks.

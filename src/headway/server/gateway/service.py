@@ -237,7 +237,7 @@ class WorkerGateway:
         session = await self._session(worker_id, token_id)
         handed = ResultBatch(self.store, session, self.in_force.policy)
         await handed.prepare(ended)
-        # On nobody's behalf: the worker may wait in a poll, and what goes back may be for itself.
+        # On no worker's behalf: the worker may wait in a poll, and what goes back may be for itself.
         refused = (await self.store.exchange(Exchange(None, finished=handed.reports))).refused
         self.recorder.reported(handed.reports, refused)
         return await handed.conclude(refused)

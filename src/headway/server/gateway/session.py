@@ -42,7 +42,7 @@ class DeliveredNews:
 
 
 class WorkerSession:
-    """Holds a worker's feed, the leases it was last seen with, and its ears while somebody polls."""
+    """Holds a worker's feed, the leases it was last seen with, and its subscriptions while the worker polls."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class WorkerSession:
         self.newest: PendingPoll | None = None  # The poll that claims; those before it only wait.
         self.pending: bytes | None = None  # The claim whose answer the store did not give.
         self.spent: bytes | None = None  # The last one that brought anything.
-        self.fresh = True  # Nobody has polled here yet.
+        self.fresh = True  # The worker has not polled here yet.
         self.batch = CLAIMED_FIRST  # Jobs that the next exchange asks for at most; falls where jobs are large.
         self.woken = False  # By the store, since the last exchange.
         self.used = time.monotonic()
@@ -75,7 +75,7 @@ class WorkerSession:
         self._news = True  # Something was said of its leases since they were looked at.
         self._dismissed: set[JobId] = set()
         self._looking = asyncio.Lock()
-        self._meanwhile: list[tuple[JobId, Lease | None]] = []  # Handed out, or in, while somebody looked.
+        self._meanwhile: list[tuple[JobId, Lease | None]] = []  # Handed out, or in, during a look at the store.
         self._hearing: list[asyncio.Task[None]] = []
 
     def job_source(self, capabilities: frozenset[str] | None = None) -> StoreJobSource:
@@ -128,7 +128,7 @@ class WorkerSession:
                     del self.transient[next(iter(self.transient))]
 
     def let_go(self, job_ids: Iterable[JobId]) -> None:
-        """Note what has ended; whoever polls may have room for more."""
+        """Note what has ended; the worker that polls may have room for more."""
         for job_id in job_ids:
             self._note(job_id, None)
             self.transient.pop(job_id, None)
@@ -219,7 +219,7 @@ class WorkerSession:
             loop.create_task(self._hear(jobs, self._wake)),
             loop.create_task(self._hear(news, self._heard)),
         ]
-        self._news = True  # What was said while nobody listened.
+        self._news = True  # What was said while no poll was open.
 
     async def _hear(self, subscription: Subscription, act: Callable[[], None]) -> None:
         """Woken by the store; ends when cancelled."""
@@ -236,5 +236,5 @@ class WorkerSession:
         self.woken = True
 
     def _heard(self) -> None:
-        """Somebody cancels a job of its, or asks it to leave."""
+        """A client cancels a job of this worker, or an operator drains it."""
         self._news = True

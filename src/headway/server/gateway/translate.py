@@ -105,7 +105,7 @@ def _converted(value: Any, kind: Any, what: str) -> Any:
 
 
 def _check_entry(entry: TaskEntry, app: Headway) -> None:
-    """Refuse what would trouble whoever reads the catalogue: names and numbers beyond all bounds."""
+    """Refuse what would trouble readers of the catalogue: names and numbers beyond all bounds."""
     texts = [entry.name, entry.lane, entry.executor, *entry.needs, entry.fair_by or "-", entry.duration or "-"]
     if entry.name == ANY or any(not text or len(text) > TEXT_MAX or "\0" in text for text in texts):
         raise Problem("invalid", f"tasks: a name has 1 to {TEXT_MAX} letters, none of them NUL, and is not {ANY!r}")

@@ -118,7 +118,7 @@ def _event_text(told: StreamItem) -> bytes:
 async def stream(websocket: WebSocket, task_id: str, after: str | None = None, abandon: bool = False) -> None:
     """Stream a task's events as messages of a `type`: queue, started, duration, progress, retried, result; then close.
 
-    ``abandon``: nobody else wants the result, so the task is cancelled when its reader goes away.
+    ``abandon``: no other client wants the result, so the task is cancelled when its reader goes away.
     """
     service = service_of(websocket)
     try:

@@ -83,7 +83,7 @@ class RegisterBody(Body):
     )
     heartbeat_seconds: Pace | None = Field(None, description="How often it will send a heartbeat.")
     dead_after_seconds: Pace | None = Field(
-        None, description="Without one for so long it counts as dead; at least two heartbeats."
+        None, description="Without one for this long it counts as dead; at least two heartbeats."
     )
     grace_seconds: Annotated[float, Field(ge=0, le=3_600, allow_inf_nan=False)] = Field(
         5.0, description="How long beyond a task's timeout its own report is waited for, before the server ends it."
@@ -104,7 +104,7 @@ class RegisterReplyBody(BaseModel):
     poll_interval_ms: int = Field(description="How often to poll, if not by long polls.", examples=[1000])
     heartbeat_seconds: float
     dead_after_seconds: float
-    confirm_seconds: float = Field(description="A task that no heartbeat names goes back after so long.")
+    confirm_seconds: float = Field(description="A task that no heartbeat names goes back after this long.")
     payload_max: int = Field(description="Bytes of the largest result that is kept.")
     policy_version: int
     policy: dict[str, Any] | None = Field(description="The policy in force, if `tasks` were given.")
@@ -173,7 +173,7 @@ class OutputChunk(Body):
 
 
 class OutputBody(Body):
-    """The latest output of a running task, for those who follow its events. It replaces what was sent before."""
+    """The latest output of a running task, for clients that follow its events. It replaces what was sent before."""
 
     task_id: TaskRef
     fence: Fence | None = None

@@ -150,7 +150,7 @@ class SessionBroker:
         return session
 
     async def _give_up(self, session: InteractiveSession) -> None:
-        """The job must not wait: whoever would be there is told no."""
+        """The job must not wait, so its client is told no."""
         self._open.pop(session.job_id, None)
         await session.end()
 
@@ -193,7 +193,7 @@ class SessionBroker:
     # ------------------------------------------------------------------ workers
 
     async def dial(self, websocket: WebSocket) -> None:
-        """Let in the worker that holds the job of a session, once. Nobody else learns whether there is such a one."""
+        """Let in the worker that holds the job of a session, once. No other client learns whether there is one."""
         job_id = JobId(websocket.path_params["job_id"])
         session = self._open.get(job_id)
         proof = websocket.headers.get(PROOF, "")

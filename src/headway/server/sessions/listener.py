@@ -21,7 +21,7 @@ HOST = "127.0.0.1"
 
 
 class SessionListener:
-    """Listens for workers of this machine, once somebody has asked where."""
+    """Listens for workers of this machine, once the address was asked for."""
 
     def __init__(self, api: ASGIApp, advertised: str | None) -> None:
         self._api = api
@@ -53,7 +53,7 @@ class SessionListener:
 
 
 class _Quiet(uvicorn.Server):
-    """Leaves signals to whoever runs the loop."""
+    """Leaves signals to the owner of the loop."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -23,7 +23,7 @@ async def reach(address: str, headers: Mapping[str, str]) -> ClientConnection | 
             additional_headers=headers,
             compression=None,
             proxy=None,
-            max_size=None,  # A result may be large; whoever sends it has bounds of its own.
+            max_size=None,  # A result may be large; its sender has bounds of its own.
             max_queue=4,
             open_timeout=DIAL_SECONDS,
             close_timeout=DIAL_SECONDS,

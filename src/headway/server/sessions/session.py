@@ -81,11 +81,11 @@ class InteractiveSession:
         self._owed = 0  # Credit that the worker has not been given back yet.
         self._room = INPUT_MAX  # What the worker takes.
         self._has_room = asyncio.Event()
-        self._news = asyncio.Event()  # For whoever tells the client.
+        self._news = asyncio.Event()  # For the task that writes to the client.
         self._final: asyncio.Future[SessionEnd] = asyncio.get_running_loop().create_future()
         self._connection: _ClientConnection | None = None
-        self._alone = asyncio.Event()  # Nobody is there,
-        self._back = asyncio.Event()  # or somebody is.
+        self._alone = asyncio.Event()  # No client is connected,
+        self._back = asyncio.Event()  # or one is.
         self._told = asyncio.Event()  # The client knows how it ended.
 
     # ------------------------------------------------------------------ from begin to end
@@ -136,7 +136,7 @@ class InteractiveSession:
                     await worker.close(ENDED, "the session is over")
 
     async def _until_left(self) -> None:
-        """Wait until nobody has been there for as long as the grace."""
+        """Wait until no client has been connected for as long as the grace."""
         while True:
             await self._alone.wait()
             try:
@@ -282,7 +282,7 @@ class InteractiveSession:
                 self.leave()
 
     def leave(self) -> None:
-        """Nobody is there, from now until somebody comes back."""
+        """Note that no client is connected, until one comes back."""
         self._connection = None
         self._back.clear()
         self._alone.set()
@@ -308,7 +308,7 @@ class InteractiveSession:
                 while self._outbox:
                     message, size = self._outbox[0]
                     await _send(socket, message)
-                    self._outbox.popleft()  # Not before: what was not sent is sent again to whoever comes back.
+                    self._outbox.popleft()  # Not before: what was not sent is sent again to a client that comes back.
                     await self._give_credit(size)
                 if self._final.done():
                     await self._tell_final(socket, self._final.result())

@@ -12,7 +12,7 @@ QueuePlace = tuple[int, int]  # An order key and a sequence number.
 class ClassQueue:
     """The jobs of one class, sorted. ``parks`` has the rest by the key each waits for; '' is the line itself.
 
-    A park is open from the moment in ``opens`` on; without one it is shut until somebody gives its key back.
+    A park is open from the moment in ``opens`` on; without one it is shut until a job gives its key back.
     """
 
     front: list[QueuePlace] = field(default_factory=list)

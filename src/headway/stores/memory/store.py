@@ -558,7 +558,7 @@ class MemoryStore:
         return self._lines.setdefault(key, ClassQueue())
 
     def _make_ready(self, record: StoredJob, eligible_at: int, *, number: int, front: bool = False) -> None:
-        """Let a job wait. ``number``: its place where nobody shares; ``front``: before all that wait."""
+        """Let a job wait. ``number``: its place where tenants do not share; ``front``: before all that wait."""
         line = self._line(record.class_key)
         if record.new.tenant is not None and not line.fair:
             self._make_fair(record.class_key, line, number)

@@ -84,7 +84,7 @@ async def connect(url: str, *, pgbouncer: bool = False, within: float = CONNECT_
 
 
 class Connections:
-    """At most so many connections. The one given back last is taken first, so that an idle store keeps few busy."""
+    """At most this many connections. The one given back last is taken first, so that an idle store keeps few busy."""
 
     def __init__(self, address: PostgresAddress) -> None:
         self._address = address

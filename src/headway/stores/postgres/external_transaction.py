@@ -26,7 +26,7 @@ class _Statement:
         raise NotImplementedError
 
     def run(self, connection: Any) -> list[SubmitReply] | None:
-        """Execute it on a connection that blocks. Raises ``ConfigError`` for an object that is none."""
+        """Execute it on a connection that blocks. Raises ``ConfigError`` for another object."""
         if _is(connection, "psycopg", "Connection"):
             with connection.cursor(row_factory=sys.modules["psycopg.rows"].dict_row) as cursor:
                 return self._read(cursor.execute(self._percent(), self._values).fetchone())
@@ -38,7 +38,7 @@ class _Statement:
         raise self._unfit(connection, "aenqueue", _waits(connection))
 
     async def arun(self, connection: Any) -> list[SubmitReply] | None:
-        """Execute it on a connection that is awaited. Raises ``ConfigError`` for an object that is none."""
+        """Execute it on a connection that is awaited. Raises ``ConfigError`` for another object."""
         if _is(connection, "asyncpg", "Connection") or _is(connection, "asyncpg.pool", "PoolConnectionProxy"):
             return self._read(await connection.fetchrow(self._statement, *self._values))
         if _is(connection, "psycopg", "AsyncConnection"):

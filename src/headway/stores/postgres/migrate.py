@@ -61,7 +61,7 @@ async def prepare(connection: Connection, schema: str, shown: str) -> None:
 
 
 async def migrate(connection: Connection, schema: str, shown: str, *, to: int | None = None) -> list[int]:
-    """Bring a schema to the newest version, in one transaction; whoever comes at the same time waits.
+    """Bring a schema to the newest version, in one transaction; a process that comes at the same time waits.
 
     Gives the numbers of the steps taken.
     """

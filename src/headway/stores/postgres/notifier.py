@@ -1,7 +1,8 @@
 """Wake-ups: one connection that listens, and the ears it rings.
 
-A notification that is sent while nobody listens is gone, and a dead connection looks like a silent one. So the listener
-sends itself a word now and then; if that does not come back it connects anew and has every ear look at everything.
+A notification that is sent while no process listens is gone, and a dead connection looks like a silent one. So the
+listener sends itself a word now and then. If that does not come back, it connects anew, and every subscription looks at
+everything.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ Watch = Callable[[list[str], bool], Awaitable[object]]
 
 
 class PostgresNotifier:
-    """Rings the ears of one store. ``watch`` notes in the store who watches, or that somebody no longer does."""
+    """Wakes the subscriptions of one store. ``watch`` notes in the store which process watches, or no longer does."""
 
     def __init__(self, url: str | None, channel: str, watch: Watch) -> None:
         self._url = url
@@ -44,11 +45,11 @@ class PostgresNotifier:
         self._connection: Connection | None = None
         self._echo: asyncio.Future[None] | None = None
         self._word = ""
-        self._changed = asyncio.Event()  # Somebody came or went.
+        self._changed = asyncio.Event()  # A subscription came or went.
         self._settled = asyncio.Event()
         self._settled.set()
         self._watching: set[str] = set()  # Noted in the store.
-        self._late = False  # Whether something may have been sent that nobody heard.
+        self._late = False  # Whether a notification may have been missed.
 
     def subscribe(self, name: str) -> LocalSubscription:
         def leave(subscription: LocalSubscription) -> None:
@@ -70,7 +71,7 @@ class PostgresNotifier:
         return subscription
 
     async def settled(self) -> None:
-        """Wait until those who came are heard of. A server that is away holds nobody up for long."""
+        """Wait until new subscriptions are listened for. A server that is away holds no caller up for long."""
         if not self._settled.is_set():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(FIRST_WITHIN):
@@ -118,7 +119,7 @@ class PostgresNotifier:
             raise
         self._connection = connection
         if self._late:
-            self._ring_all()  # What was sent while nobody listened is gone.
+            self._ring_all()  # What was sent meanwhile is gone.
         self._late = True
         self._settled.set()
         while True:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 
 SLOW = 0.005  # Seconds; what takes less is done each time.
-SHARE = 20  # Whole looks take at most one part in so many of the time.
+SHARE = 20  # Full scans take at most one part in this many of the time.
 
 
 class ScanHints:

@@ -34,7 +34,7 @@ _OPTIONS = {
 
 
 class RedisAddress(NamedTuple):
-    """Where a server is, or those who know it, and how we are let in."""
+    """Where a server is, or its sentinels, and how we are let in."""
 
     addresses: Sequence[Endpoint]
     login: Login

@@ -24,7 +24,7 @@ from headway.stores.redis.sockets import MORE, new_reader, plug_in, read_reply
 PATIENCE = 5.0  # Seconds that a call is repeated before it is given up.
 BACKOFF = 0.05
 OLDEST_SERVER = 7
-PAUSE = 1.0  # Seconds until a connection that failed is tried again by those who only tell.
+PAUSE = 1.0  # Seconds until a connection that failed is tried again by calls that only notify.
 TOLD_MAX = 10_000  # Unanswered commands that are kept for a server that is away; then the oldest are given up.
 LINGER = 0.02  # Seconds that something may wait for company that is not urgent,
 LATE_MAX = 100  # and how much company.
@@ -171,7 +171,7 @@ class BlockingClient:
         self.ask("PING")
 
     def close(self) -> None:
-        """Leave the server. Whoever calls again connects again."""
+        """Leave the server. A later call connects again."""
         self._after_fork()
         with self._lock:
             self._tell(*self._take_late())

@@ -297,7 +297,7 @@ class RedisClient:
     def _connected(self, task: asyncio.Task[RedisConnection]) -> None:
         self._connecting = None
         if not task.cancelled():
-            task.exception()  # Seen: whoever waited for it was told.
+            task.exception()  # Seen: its waiters were told.
 
     async def _connect(self) -> RedisConnection:
         self._guide.join(self)

@@ -231,7 +231,7 @@ def _known_name(raw: bytes) -> str:
 
 @lru_cache(maxsize=1_024)
 def _known_terms(raw: bytes, body: int) -> tuple[int, int, RetryRule | None, str]:
-    """Read a body of so many bytes, and the name behind it."""
+    """Read a body of this many bytes, and the name behind it."""
     return (*_known_body(raw[:body]), _known_name(raw[body + 2 :]))
 
 

@@ -170,7 +170,7 @@ class RedisConnection(asyncio.Protocol):
                         self._hear(reply[1], reply[2])
                     continue
                 future = waiting.popleft()
-                if future.done():  # Whoever asked has gone; the command was carried out all the same.
+                if future.done():  # The caller has gone; the command was carried out all the same.
                     continue
                 if isinstance(reply, hiredis.ReplyError):
                     future.set_exception(reply)

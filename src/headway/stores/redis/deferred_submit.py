@@ -1,4 +1,4 @@
-"""Where a thread leaves plain jobs while nobody waits for any; whatever function is called next takes them in."""
+"""Where a thread leaves plain jobs while no worker waits for any; the next function call takes them in."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LENGTH_MAX = 200  # Jobs in it after which the next one goes by a call, which ta
 class DeferredSubmits:
     """To post a job costs the server half as much as a call.
 
-    ``open``: nobody waits for jobs or watches them, as the server said last. Whoever does would not notice a post.
+    ``open``: no worker waits for jobs and no client watches them, as the server said last: they would miss a post.
     """
 
     def __init__(self, prefix: str, shortcut: ThreadClient) -> None:
@@ -24,7 +24,7 @@ class DeferredSubmits:
     def post(self, address: Endpoint, posted: bytes, now: str | int) -> bool | None:
         """Leave a job, at a moment or by the server's clock. None: it is not known whether it is there.
 
-        True: somebody waits after all, so a call has to follow.
+        True: a worker waits after all, so a call has to follow.
         """
         command = pack(("XADD", self.key, "*" if now == "" else f"{now}-*", "", posted))
         self.open = False  # Should no reply come, or a refusal, the next job goes by a call.

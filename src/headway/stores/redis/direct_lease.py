@@ -1,7 +1,7 @@
 """Claims that brought a worker nothing and are still open: the server answers one with the next job that comes alone.
 
-The lease comes with the ring, so nobody has to ask for it. Should the message be lost, or be late, the next exchange
-repeats the open claim, and a claim that is repeated gives the same leases.
+The lease comes with the wake-up, so the worker need not ask for it. Should the message be lost, or be late, the next
+exchange repeats the open claim, and a claim that is repeated gives the same leases.
 """
 
 from __future__ import annotations

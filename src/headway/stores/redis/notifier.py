@@ -77,7 +77,7 @@ class RedisNotifier:
         self._was_joined = True
 
     def lost(self) -> None:
-        """The connection is gone: whoever only listens needs another one."""
+        """The connection is gone: subscriptions need another one."""
         self._connection = None
         if self._subscriptions:
             self._start(self._join_again())
@@ -99,7 +99,7 @@ class RedisNotifier:
     def _subscribe(self, channel: bytes) -> None:
         if self._connection is not None:
             self._connection.send("SUBSCRIBE", channel).add_done_callback(_complain)
-        elif self._was_joined and len(self._subscriptions) == 1:  # Nobody waited for another connection until now.
+        elif self._was_joined and len(self._subscriptions) == 1:  # No other one waited until now.
             self._start(self._join_again())
 
     async def _keep_watching(self) -> None:

@@ -66,7 +66,7 @@ from headway.stores.transport import Transport, warn_once
 DEAD_WORKERS_KEPT_MS = 3_600_000
 STRETCHES_KEPT_MS = 24 * 3_600_000
 STRETCHES_READ = 2_000
-ARCHIVER_MISSED_MS = 7 * 24 * 3_600_000  # So long ended jobs are held for an archiver that is away.
+ARCHIVER_MISSED_MS = 7 * 24 * 3_600_000  # Milliseconds that ended jobs are held for an archiver that is away.
 PAGE = 200  # Jobs that a look for jobs reads at once,
 PAGE_BYTES = 4_000_000  # and bytes after which it takes a breath.
 _LEASE_FLAGS, _TERMS = LEASE["flags"], bytes([LeaseFlag.TERMS])
@@ -111,7 +111,7 @@ class RedisStore:
         self._timeout = timeout + (replicas_ms / 1_000 if replicas else 0.0)  # Replicas have their own time.
         self._link = RedisClient(guide, login, self._notifier.hear, self._notifier.joined, timeout)
         self._link.lost = self._notifier.lost
-        # Whoever waits for replicas holds up all that is sent behind it, so it does so on a connection of its own.
+        # A wait for replicas holds up all that is sent behind it, so it has a connection of its own.
         self._slow_link = (
             RedisClient(guide, login, self._notifier.hear, lambda _: None, timeout) if replicas else self._link
         )
@@ -125,7 +125,7 @@ class RedisStore:
         try:
             known = await self._check()
             await self._link.ask("PUBLISH", f"{self._prefix}open", "")  # If we may not, no function can end well.
-            await self._call("rules")  # Loads the functions, if nobody has.
+            await self._call("rules")  # Loads the functions, if no process has.
             if known is None:  # A full server would take no word, and still serves what it has.
                 await self._link.ask("HSETNX", self._meta, "format", FORMAT)
         except BaseException:
@@ -203,7 +203,7 @@ class RedisStore:
         if self._clock is not None:
             request = request._replace(handover=False)
         if request.plan is None and self._open_claims.any_of(request.worker_id):
-            request = request._replace(plan=Plan())  # Whoever claims nothing more must not be handed anything.
+            request = request._replace(plan=Plan())  # A worker that claims nothing more must not be handed anything.
         claim, asked = self._open_claims.claim(request), time.monotonic()
         reply = await self._exchange(request, claim.claim_id)
         answer = await self._read_exchanged(request, claim.claim_id, reply)
@@ -605,7 +605,7 @@ class RedisStore:
 
 
 def _typed(job_id: JobId) -> bytes:
-    """Write an id that somebody may have typed."""
+    """Write an id that an operator may have typed."""
     return job_id.encode(errors="surrogatepass")
 
 

@@ -35,7 +35,7 @@ class ThreadClient:
     def ask(self, address: Endpoint, commands: bytes, replies: int = 1) -> list[Any] | None:
         """Return the replies to packed commands, or None if one did not come; then nothing is known of any.
 
-        Raises ``StoreUnavailable`` if the server is silent for so long that the caller must not wait any more.
+        Raises ``StoreUnavailable`` if the server is silent for longer than the caller may wait.
         """
         here = self._here
         try:

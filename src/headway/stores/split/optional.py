@@ -1,4 +1,4 @@
-"""A store that may be away: whoever asks it then gets no answer at once, and goes on."""
+"""A store that may be away: a caller then gets no answer at once, and goes on."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class WaitAllowance:
 class OptionalStore:
     """The store of transient jobs, without which everything else goes on.
 
-    While it is away nobody waits for it: one task of ours looks for it until it is back, and first of all tells it
+    While it is away no caller waits for it: one task looks for it until it is back, and first of all tells it
     what it has missed (``returned``). A store that could not be opened is made anew.
     """
 
@@ -98,7 +98,7 @@ class OptionalStore:
             return None
 
     async def insist(self, call: Callable[[Store], Awaitable[T]]) -> T:
-        """Ask it something that nobody else can do. Raises ``StoreUnavailable`` while it is away."""
+        """Ask it something that no other store can do. Raises ``StoreUnavailable`` while it is away."""
         if self._problem is not None:
             self._look_for_it()
             raise _missing(self._problem)

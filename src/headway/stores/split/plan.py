@@ -34,7 +34,7 @@ def leading(takes: Sequence[Take]) -> tuple[Take, ...]:
 def split_plan(takes: Sequence[Take], holds: Callable[[ClassKey], bool], strays: Collection[ClassKey]) -> SplitPlan:
     """Part a plan's takes.
 
-    ``holds``: whether the transient store has jobs of a class; those of which it has none stand in nobody's way.
+    ``holds``: whether the transient store has jobs of a class; classes without jobs block no others.
     ``strays``: the transient classes of the durable store, whose jobs came before there was another one, or as part
     of a transaction. They are taken there, once the transient store has none of the same class.
     """

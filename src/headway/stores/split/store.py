@@ -48,7 +48,7 @@ from headway.stores.texts import check_jobs
 
 FRESH = 0.02  # Seconds for which a look at an empty transient store is good enough for those who are busy.
 PROMPT = 0.25  # Seconds that a renewal waits for the transient store.
-BARREN = 1.0  # Seconds for which a class that was said to hold jobs, and gave none, holds nobody up.
+BARREN = 1.0  # Seconds for which a class that was said to hold jobs, and gave none, is passed over.
 
 
 class PartialClaim(NamedTuple):
@@ -94,7 +94,7 @@ class SplitStore:
         self._waiting: set[str] = set()  # The workers that wait there, as far as we know.
         self._classes = 0  # How many it had altogether.
         self._strays: frozenset[ClassKey] = frozenset()  # Transient classes of the durable store.
-        self._barren: dict[ClassKey, float] = {}  # By class: until when it holds nobody up.
+        self._barren: dict[ClassKey, float] = {}  # By class: until when it is passed over.
         self._begun: dict[str, PartialClaim] = {}  # By worker.
         self._met: set[str] = set()  # The workers that the transient store knows since it last came back.
         self._returns = 0
@@ -306,7 +306,7 @@ class SplitStore:
         return True
 
     async def _withdraw(self, worker_id: str) -> None:
-        """Wait at the durable store no longer. If that fails, one wake-up may go astray: somebody polls."""
+        """Wait at the durable store no longer. If that fails, one wake-up may go astray: a worker polls."""
         with contextlib.suppress(StoreError):
             await self._durable.exchange(Exchange(worker_id, os.urandom(TOKEN_BYTES), plan=Plan()))
 

@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class CallerConnection(Protocol):
-    """Whoever has the connection."""
+    """The owner of the connection."""
 
     def connection(self) -> sqlite3.Connection:
         """Return the connection of this thread, in autocommit or in the caller's transaction."""

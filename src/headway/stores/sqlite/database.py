@@ -188,7 +188,7 @@ class Database:
         except Exception as problem:
             for undo in self._undo:
                 undo()
-            # One at a time, so that each fails by its own fault alone; a lock is nobody's, and waiting is over.
+            # One at a time, so that each fails by its own fault alone; a lock is no call's fault, and waiting is over.
             if len(group) > 1 and not isinstance(problem, StoreBusy):
                 for call in group:
                     self._write_group(connection, [call])
@@ -284,7 +284,7 @@ def _settle(calls: list[_Call]) -> None:
         else:
             _deliver([call])
     for loop, mine in by_loop.items():
-        with contextlib.suppress(RuntimeError):  # The loop was closed; nobody waits any more.
+        with contextlib.suppress(RuntimeError):  # The loop was closed; no task waits any more.
             loop.call_soon_threadsafe(_deliver, mine)
 
 

@@ -1,7 +1,7 @@
 """Wake-ups between processes that share a file: a named pipe for each ear, in a folder beside it.
 
 A named pipe has no limit on the length of its path, as a Unix socket has; a write of at most 4 KiB arrives whole;
-and opening one that nobody reads fails at once, so a dead ear is noticed and removed by whoever rings it.
+and opening one that no process reads fails at once, so the process that rings it notices and removes a dead one.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class PipeSubscription:
             self._descriptor = -1
 
     def _leave_loop(self) -> None:
-        """Let the loop forget the pipe. Before it is closed: whoever gets its number next would inherit the entry."""
+        """Let the loop forget the pipe. Before it is closed: the next file with its number would inherit the entry."""
         loop, self._waiting = self._waiting, None
         if loop is not None:
             with contextlib.suppress(RuntimeError):  # The loop itself is closed.

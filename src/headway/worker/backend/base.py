@@ -1,4 +1,4 @@
-"""All that a worker says to whoever hands out its jobs, and hears from there: a store, or a server in front of one."""
+"""What a worker exchanges with the source of its jobs: a store, or a server in front of one."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class JobSource(Protocol[ReportT]):
 
 
 class AppManifest(NamedTuple):
-    """The tasks of an app, for those who have not imported it."""
+    """The tasks of an app, for processes that have not imported it."""
 
     tasks: list[TaskEntry]
     limits: Mapping[str, Mapping[str, LimitRule]]  # By task, and by the limit's name.
@@ -123,7 +123,7 @@ class Backend(Protocol):
         ...
 
     def subscribe(self, name: str) -> Subscription:
-        """Open the ear of whoever keeps a worker's leases: the worker's id with KEEPER behind it."""
+        """Open the subscription of a worker's lease renewal: the worker's id with LEASE_CHANNEL behind it."""
         ...
 
     async def renew(self, beat: Heartbeat) -> HeartbeatReply:
@@ -229,7 +229,7 @@ class StoreBackend:
 
     async def refresh_policy(self) -> None:
         if await self.in_force.refresh(self._store, every=0):
-            await write_rules(self._store, self.in_force.policy)  # Should whoever applied it have died in between.
+            await write_rules(self._store, self.in_force.policy)  # Should its applier have died in between.
 
     def told(self, version: int, policy: dict[str, Any]) -> None: ...
 

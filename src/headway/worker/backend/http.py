@@ -75,7 +75,7 @@ class HttpBackend:
         except HeadwayError:  # A lane, say, that only the server's policy has.
             told = AppManifest([], {}, [])
         answer = await self._register(worker, pace, told, reserved)
-        if told != (wanted := known(self.in_force.policy)):  # It hangs on the policy, which we know only now.
+        if told != (wanted := known(self.in_force.policy)):  # It depends on the policy, which we know only now.
             await self._ask(answer.worker_id, "drain", messages.DrainRequest(leave=True))
             answer = await self._register(worker, pace, wanted, reserved)
         kept = reserved_slots(self.in_force.policy, worker.slots, reserved)
@@ -184,7 +184,7 @@ class HttpJobSource:
     both bring has a slot, and the reserve holds, however the two meet at the server.
     """
 
-    idle_since = 0.0  # Nobody here asks: chores are the server's.
+    idle_since = 0.0  # This worker does not ask: chores are the server's.
 
     def __init__(
         self,
@@ -266,7 +266,7 @@ class HttpJobSource:
     async def _hand_in(
         self, finished: Sequence[ResultReport], progress: Sequence[Progress], free: int, free_below: int
     ) -> tuple[PollReply, list[Lease]]:
-        """Hand in, and claim what nobody else was asked for. After an error the same request is made again."""
+        """Report, and claim what no other request asks for. After an error the same request is made again."""
         if self._request is None:
             batches = _batches(finished)
             for batch in batches[:-1]:
@@ -447,7 +447,7 @@ class LocalEvent:
 
 
 class HttpNotifications(LocalEvent):
-    """Rings when the server has news of a worker: somebody cancelled its jobs, drained it or changed the policy."""
+    """Wakes when the server has news of a worker: cancelled jobs, a drain, or another policy."""
 
     def __init__(self, caller: HttpClient, worker_id: str, in_force: CurrentPolicy) -> None:
         super().__init__()
@@ -470,7 +470,7 @@ class HttpNotifications(LocalEvent):
             except WorkerUnknown:
                 self.notify()
                 return
-            except StoreError:  # Whoever renews the leases will say so.
+            except StoreError:  # The lease renewal will report it.
                 await asyncio.sleep(delay * random.uniform(0.7, 1.3))
                 delay = min(delay * 2, BACKOFF_MAX)
                 continue

@@ -35,7 +35,7 @@ class Archive:
         self._mark = mark  # What stands before the JSON in payloads and results.
         self._idle: list[Any] = []  # asyncpg.Connections, which have no types.
         self._room = asyncio.Semaphore(CONNECTIONS)
-        self._made = False  # The table: whoever only reads need not be allowed to make it.
+        self._made = False  # The table: a reader need not be allowed to make it.
         self._add, self._get, self._find = _load("add.sql"), _load("get.sql"), _load("find.sql")
 
     async def add(self, jobs: Sequence[JobRecord]) -> None:

@@ -1,6 +1,6 @@
 -- begin: begin a transaction on a namespace: with others, or alone where what is checked spans jobs of several workers.
 -- gives   the moment, the version of the rules, and whether any job waits for a limit of its own
--- holds   nobody holds the namespace alone while another is in it
+-- holds   no process holds the namespace alone while another is in it
 CREATE OR REPLACE FUNCTION {schema}.begin_{version}(ns int, at bigint, alone boolean, OUT now_at bigint,
                                                     OUT rules bigint, OUT parked boolean)
 LANGUAGE plpgsql AS $$

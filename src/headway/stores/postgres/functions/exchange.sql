@@ -328,7 +328,7 @@ BEGIN
           CONTINUE;
         END IF;
         EXIT WHEN tries = 2 OR NOT waits OR (me.waiting IS NOT NULL AND me.wait_lanes IS NOT DISTINCT FROM lanes);
-        -- Whoever submits from now on sees that this worker waits; what was submitted before, it sees now.
+        -- A submit from now on sees that this worker waits; what was submitted before, the worker sees now.
         PERFORM pg_advisory_xact_lock({gate}, ns);
         tries := 2;
       END LOOP;

@@ -1,5 +1,5 @@
 -- notify_jobs: tell every watcher which jobs have changed, if there is one.
--- holds   nothing is sent while nobody watches: a transaction that notifies keeps others from committing beside it
+-- holds   nothing is sent without watchers: a transaction that notifies keeps others from committing beside it
 CREATE OR REPLACE FUNCTION {schema}.notify_jobs_{version}(ns int, job_ids text[]) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
   message text;

@@ -2,7 +2,7 @@
 -- jobs are all forgotten.
 -- plan    jobs are forgotten by their numbers, upwards: if any of a day is left, its last one is
 -- holds   one session at a time does this; if a table is in use for longer than a moment, it is left for the next time.
---         It runs with the rights of whoever migrated the schema, since a worker's role may not make tables. It names
+--         It runs with the rights of the migrating role, since a worker's role may not make tables. It names
 --         every object with its schema and touches only tables of days
 CREATE OR REPLACE FUNCTION {schema}.partitions_maintain_{version}(at bigint) RETURNS void LANGUAGE plpgsql
 SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$

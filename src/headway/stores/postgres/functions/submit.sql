@@ -2,7 +2,7 @@
 -- gives   the numbers of the groups' classes, and a status: ok; stale if other rules are in force than those the steps
 --         were made by; or conflict, with the index of the job and which of its keys stands for another one; and for
 --         duplicates the jobs that stand in for them
--- holds   a job id, an idempotency key or a unique key stands for one job, whoever submits at the same time;
+-- holds   a job id, an idempotency key or a unique key stands for one job, whichever clients submit at the same time;
 --         inside a caller's transaction (own) every worker is woken, since who begins to wait before its commit is not
 --         seen
 CREATE OR REPLACE FUNCTION {schema}.submit_{version}(
@@ -25,7 +25,7 @@ DECLARE
   g_last bigint[];      -- The highest key given in a group so far.
   g_loaded boolean[];
   g_first bigint[];     -- The first and
-  g_plain bigint[];     -- the last number given in a group that nobody shares.
+  g_plain bigint[];     -- the last number given in a group that tenants do not share.
   shared boolean;
   fresh int := size;
   eligible int[];
@@ -129,7 +129,7 @@ BEGIN
                 DO UPDATE SET until_at = excluded.until_at, job_id = excluded.job_id, digest = excluded.digest
                  WHERE k.until_at <= now_at;
             IF NOT FOUND THEN
-              RAISE unique_violation;  -- Somebody else was quicker.
+              RAISE unique_violation;  -- Another client was quicker.
             END IF;
           END IF;
         END LOOP;

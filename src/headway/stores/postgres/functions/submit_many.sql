@@ -1,4 +1,4 @@
--- submit_many: the same for a batch. What all jobs have in common is given once, and its column is none.
+-- submit_many: the same for a batch. A value that all jobs have in common is given once, and its column is NULL.
 -- gives   false, with nothing done, if one of the jobs is known or tenants share one of the classes
 -- holds   as submit_one; numbers are given in the order of the batch
 -- takes   ids as lines of one text: of an array, the driver would ask for each of them whether it is an array itself

@@ -1,7 +1,7 @@
 -- submit_within: keep one plain job of a class that is known in a caller's transaction, and wake every worker once it
 -- is committed.
 -- gives   false, with nothing done, if the job is known or tenants share its class: that goes the long way
--- holds   nobody waits for the caller: no gate is held, and the row of the tally is its session's own
+-- holds   no other session waits for the caller: no gate is held, and the row of the tally is its session's own
 -- cost    a function, since drivers that put the values into the text have every statement planned anew
 CREATE OR REPLACE FUNCTION {schema}.submit_within_{version}(
   ns int, at bigint, class int, id text, task text, payload bytea, timeout bigint, most int, retry text, trace text,

@@ -1,5 +1,5 @@
 -- wake: wake a waiting worker for each job that became eligible, as far as one can serve it; never the one that asks.
--- holds   at most one worker a job, the one that has waited longest; nothing is sent while nobody waits
+-- holds   at most one worker a job, the one that has waited longest; nothing is sent while no worker waits
 CREATE OR REPLACE FUNCTION {schema}.wake_{version}(ns int, at bigint, classes int[], but text) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE

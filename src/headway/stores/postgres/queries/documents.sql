@@ -12,7 +12,7 @@ SELECT version FROM {schema}.document WHERE namespace_id = :namespace_id AND kin
    FOR NO KEY UPDATE;
 
 -- name: document_write
--- Write a document, unless somebody else did so since its version was read.
+-- Write a document, unless another process did so since its version was read.
 -- params  namespace_id, kind, name, version, body
 INSERT INTO {schema}.document AS d (namespace_id, kind, name, version, body)
 VALUES (:namespace_id, :kind, :name, :version, :body)

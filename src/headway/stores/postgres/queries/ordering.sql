@@ -6,7 +6,7 @@
 UPDATE {schema}.class SET clock = :order_key WHERE class_id = :class_id AND clock < :order_key;
 
 -- name: class_rewind
--- A job was put before those that were taken already: whoever claims looks from the beginning.
+-- A job was put before those that were taken already: claims look from the beginning.
 -- params  class_id
 UPDATE {schema}.class SET rewound = rewound + 1 WHERE class_id = :class_id;
 

@@ -88,7 +88,7 @@ DELETE FROM {schema}.worker w WHERE w.state = 'dead' AND w.lease_ends_at <= :bef
    AND NOT EXISTS (SELECT FROM {schema}.lease l WHERE l.worker_id = w.worker_id);
 
 -- name: prune_workers_bury
--- Mark the workers dead that let their deadline pass. Whoever is busy with one sees to it as well.
+-- Mark the workers dead that let their deadline pass. A process that is busy with one sees to it as well.
 -- params  now_at
 UPDATE {schema}.worker SET state = 'dead', waiting = NULL WHERE worker_id IN (
   SELECT w.worker_id FROM {schema}.worker w WHERE w.state <> 'dead' AND w.lease_ends_at <= :now_at

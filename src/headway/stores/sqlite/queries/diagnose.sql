@@ -35,7 +35,7 @@ INSERT OR REPLACE INTO stretch (class_id, from_at, until_at, reason) VALUES (:cl
 SELECT from_at, until_at, reason FROM stretch WHERE class_id = :class_id AND from_at <= :until_at ORDER BY from_at DESC;
 
 -- name: witness_turn
--- Take the turn to sample what classes wait for, if nobody did a moment ago.
+-- Take the turn to sample what classes wait for, if no process did a moment ago.
 -- params  now_at, namespace_id, before_at
 UPDATE namespace SET witnessed_at = :now_at WHERE namespace_id = :namespace_id AND witnessed_at <= :before_at
 RETURNING 1;
