@@ -16,8 +16,9 @@ from headway.estimates.accuracy import (
     EstimateAccuracy,
     summaries,
 )
-from headway.metrics.export import tally_families, write_text
+from headway.metrics.export import tally_families
 from headway.metrics.recorder import MetricsRecorder
+from headway.metrics.text_format import write_text
 from headway.stores.memory import MemoryStore
 from headway.testing.clock import ManualClock
 from tests.conformance.builders import a_job, claim, register, submit

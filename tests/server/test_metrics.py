@@ -26,10 +26,10 @@ from headway.core.policy.retry import Raised, Returned, judge
 from headway.core.snapshot import Plan, Take
 from headway.core.worker import WorkerState
 from headway.metrics.documents import METRICS, MetricsDocument, Row, encode
-from headway.metrics.export import collect, idle_reserve, write_text
+from headway.metrics.export import collect, idle_reserve, render
 from headway.metrics.recorder import MetricsRecorder
+from headway.metrics.text_format import OPENMETRICS, PLAIN, content_type_for, write_text
 from headway.policy_store.catalogue import TaskEntry, publish_tasks
-from headway.server.metrics import render
 from headway.stores.base import Exchange, LaneStats, Store
 from headway.stores.memory import MemoryStore
 from headway.testing.clock import ManualClock
@@ -47,8 +47,6 @@ from tests.conformance.builders import (
 )
 from tests.conftest import ADDRESSES
 from tests.faults.conftest import wait_until
-
-OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 
 # R5.84 to R5.94: the names and labels of the contract.
 CONTRACT = {
@@ -116,6 +114,22 @@ async def test_both_formats_can_be_read_and_say_the_same(store: Store) -> None:
     plain = read(body.decode())
     assert {_spelled(sample): sample.value for sample in found} == plain
     assert read(write_text(await collect(store, BUILT_IN))) == plain  # What a worker writes without the library.
+
+
+@pytest.mark.parametrize(
+    "accept, content_type",
+    [
+        ("", PLAIN),
+        ("*/*", PLAIN),
+        ("text/plain;version=0.0.4", PLAIN),
+        ("application/openmetrics-text;version=0.0.1;q=0.5,text/plain;version=0.0.4", PLAIN),
+        ("application/openmetrics-text", OPENMETRICS),
+        ("text/plain;version=0.0.4;q=0.3, application/openmetrics-text; version=1.0.0", OPENMETRICS),
+        ("application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,text/plain;q=0.4", OPENMETRICS),
+    ],
+)
+def test_openmetrics_is_written_only_on_request(accept: str, content_type: str) -> None:
+    assert content_type_for(accept) == content_type
 
 
 async def test_the_service_shows_them(http: httpx.AsyncClient, app: Headway) -> None:
@@ -271,7 +285,7 @@ async def hopeless() -> None:
 RENDER = """
 import asyncio, sys
 from headway.core.policy.document import BUILT_IN
-from headway.server.metrics import render
+from headway.metrics.export import render
 from headway.stores.open import open_store
 
 async def main():

@@ -16,10 +16,10 @@ from headway.core.lease import Lease
 from headway.core.policy.document import BUILT_IN
 from headway.core.policy.retry import Raised, Returned
 from headway.maintenance.reaper import Reaper
+from headway.metrics.export import render
 from headway.metrics.recorder import MetricsRecorder
 from headway.policy_store.current import CurrentPolicy
 from headway.server.api import headway_api
-from headway.server.metrics import render
 from headway.stores.base import Heartbeat, Store
 from headway.stores.memory import MemoryStore
 from headway.testing.clock import ManualClock

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("headway.server")
 
 RESTART_PAUSE = 1.0  # Seconds before a process that died is started again.
-NEEDED = ("fastapi", "uvicorn", "websockets", "prometheus_client")
+NEEDED = ("fastapi", "uvicorn", "websockets")
 
 
 @Parameter(name="*")

@@ -7,39 +7,19 @@ servers and workers may be asked at once: a collector of their answers takes one
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 from headway.core.job import State
 from headway.core.policy.document import HALTED, Policy
 from headway.core.worker import WorkerInfo, WorkerState
 from headway.metrics import recorder
 from headway.metrics.documents import OTHER, TASK_RUNS, MetricsDocument, Row, read_documents
+from headway.metrics.text_format import Labels, MetricFamily, Sample, content_type_for, counters, gauges, write_text
 from headway.policy_store.catalogue import TASKS
 from headway.stores.base import LaneStats, Stats, Store
 
-TEXT = "text/plain; version=0.0.4; charset=utf-8"
 PROMOTED = "promoted."
 LOWERED = "lowered."
 ENDED = tuple(state.value for state in State if state.ended)
-
-Labels = tuple[tuple[str, str], ...]
-
-
-class Sample(NamedTuple):
-    """One number. ``suffix`` follows the name of its family: _total, or _bucket, _count and _sum of a histogram."""
-
-    suffix: str
-    labels: Labels
-    value: float
-
-
-class MetricFamily(NamedTuple):
-    """All samples of one name. A counter's name here is without its _total."""
-
-    name: str
-    kind: str  # gauge | counter | histogram | summary
-    help: str
-    samples: Sequence[Sample]
 
 
 async def collect(store: Store, policy: Policy) -> list[MetricFamily]:
@@ -48,21 +28,10 @@ async def collect(store: Store, policy: Policy) -> list[MetricFamily]:
     return [*store_families(await store.stats(), policy), *tally_families(await read_documents(store), policy, tasks)]
 
 
-def write_text(families: Iterable[MetricFamily]) -> str:
-    """Write families in Prometheus' text format."""
-    lines: list[str] = []
-    for family in families:
-        name = f"{family.name}_total" if family.kind == "counter" else family.name
-        lines += [f"# HELP {name} {_escape(family.help)}", f"# TYPE {name} {family.kind}"]
-        for suffix, labels, value in family.samples:
-            text = ",".join(f'{label}="{_escape(given, quoted=True)}"' for label, given in labels)
-            lines.append(f"{family.name}{suffix}{{{text}}} {value!r}" if text else f"{family.name}{suffix} {value!r}")
-    return "\n".join(lines) + "\n"
-
-
-def _escape(text: str, *, quoted: bool = False) -> str:
-    text = text.replace("\\", r"\\").replace("\n", r"\n")
-    return text.replace('"', r"\"") if quoted else text
+async def render(store: Store, policy: Policy, accept: str = "") -> tuple[bytes, str]:
+    """Read the metrics of the store. Return them with their content type, which ``accept`` chooses."""
+    content_type = content_type_for(accept)
+    return write_text(await collect(store, policy), content_type).encode(), content_type
 
 
 # ---------------------------------------------------------------------- what the store counts
@@ -81,11 +50,11 @@ def store_families(stats: Stats, policy: Policy) -> Iterator[MetricFamily]:
         "How long the longest-waiting task of a lane has waited; parked ones left out.",
         [(at, 0 if e.oldest_at is None else max(0, stats.now_at - e.oldest_at) / 1_000) for at, e in by_lane],
     )
-    yield _counters("tasks_promoted", "Claims decided by a promotion.", _promotions(stats.totals, policy))
+    yield counters("tasks_promoted", "Claims decided by a promotion.", _promotions(stats.totals, policy))
     lowered = _downgrades(stats.totals, policy)
-    yield _counters("headway_tasks_downgraded", "Running tasks that were lowered to a duration.", lowered)
+    yield counters("headway_tasks_downgraded", "Running tasks that were lowered to a duration.", lowered)
     halted = [((), stats.totals.get(f"{LOWERED}{HALTED}", 0))]
-    yield _counters("headway_sessions_halted", "Interactive sessions ended to make room.", halted)
+    yield counters("headway_sessions_halted", "Interactive sessions ended to make room.", halted)
     yield gauges(
         "task_state_total",
         "Tasks by status now; of completed ones, all there ever were, since they are kept for a while only.",
@@ -147,7 +116,7 @@ def _states(stats: Stats, lanes: Mapping[str, LaneStats]) -> dict[str, int]:
 def _flow(totals: Mapping[str, int]) -> Iterator[MetricFamily]:
     yield _counter("headway_tasks_submitted", "Tasks submitted.", totals.get("submitted", 0))
     yield _counter("headway_tasks_claimed", "Tasks claimed, each attempt by itself.", totals.get("claimed", 0))
-    yield _counters(
+    yield counters(
         "headway_tasks_finished",
         "Tasks ended, by how; transient ones too.",
         [((("status", end),), totals.get(end, 0) + totals.get(f"transient_{end}", 0)) for end in ENDED],
@@ -268,7 +237,7 @@ _REASONS: dict[str, tuple[str, ...]] = {
 def _estimates(tally: MetricsDocument, lanes: Sequence[str]) -> Iterator[MetricFamily]:
     """Yield how estimates turned out."""
     scored, held = _by_lane(tally, recorder.SCORED, lanes), _by_lane(tally, recorder.WITHIN_ESTIMATE, lanes)
-    yield _counters(
+    yield counters(
         "headway_estimates_scored",
         "Estimates that were compared with what happened.",
         [((("priority", lane),), scored.get(("", lane), 0)) for lane in lanes],
@@ -284,7 +253,7 @@ def _estimates(tally: MetricsDocument, lanes: Sequence[str]) -> Iterator[MetricF
         ((("basis", basis), ("priority", lane)), count)
         for (basis, lane), count in _by_lane(tally, recorder.ESTIMATES_GIVEN, lanes).items()
     ]
-    yield _counters("headway_estimates", "Estimates that were given, by what they rest on.", given)
+    yield counters("headway_estimates", "Estimates that were given, by what they rest on.", given)
 
 
 def _by_lane(tally: MetricsDocument, what: str, lanes: Sequence[str]) -> dict[tuple[str, str], float]:
@@ -321,7 +290,7 @@ def _tallied(name: str, text: str, tally: MetricsDocument, what: str, lanes: Seq
             if by_lane:
                 labels = (("priority", lane if lane in lanes else OTHER), *labels)
             counts[labels] = counts.get(labels, 0) + count
-    return _counters(name, text, list(counts.items()))
+    return counters(name, text, list(counts.items()))
 
 
 def _histograms(
@@ -383,14 +352,5 @@ def _gauge(name: str, text: str, value: float) -> MetricFamily:
     return gauges(name, text, [((), value)])
 
 
-def gauges(name: str, text: str, values: Sequence[tuple[Labels, float]]) -> MetricFamily:
-    """Make a family of gauges."""
-    return MetricFamily(name, "gauge", text, [Sample("", labels, float(value)) for labels, value in values])
-
-
 def _counter(name: str, text: str, value: float) -> MetricFamily:
-    return _counters(name, text, [((), value)])
-
-
-def _counters(name: str, text: str, values: Sequence[tuple[Labels, float]]) -> MetricFamily:
-    return MetricFamily(name, "counter", text, [Sample("_total", labels, float(value)) for labels, value in values])
+    return counters(name, text, [((), value)])

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from headway.metrics.export import Labels, MetricFamily, gauges
+from headway.metrics.text_format import Labels, MetricFamily, gauges
 from headway.worker.lease_renewer import LeaseRenewer
 from headway.worker.slot_table import SlotTable
 

@@ -28,8 +28,9 @@ from headway.core.worker import WorkerInfo, WorkerState
 from headway.maintenance.archiver import make_archiver
 from headway.maintenance.loop import every, run_chores
 from headway.maintenance.standard import standard_chores
-from headway.metrics.export import collect, write_text
+from headway.metrics.export import collect
 from headway.metrics.recorder import MetricsRecorder
+from headway.metrics.text_format import write_text
 from headway.observability.outage import Outage
 from headway.observability.store_check import StoreCheck
 from headway.policy_store.current import LOOK_SELDOM, CurrentPolicy

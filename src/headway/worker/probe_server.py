@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from headway.client.settings import LOOPBACK, read_probe_address
 from headway.core.errors import ConfigError
 from headway.core.log_event import LogEvent
-from headway.metrics.export import TEXT
+from headway.metrics.text_format import PLAIN
 
 log = logging.getLogger("headway.worker")
 
@@ -87,7 +87,7 @@ class ProbeServer:
 
     async def _measured(self) -> tuple[str, str, str]:
         try:
-            return "200 OK", await self._metrics(), TEXT
+            return "200 OK", await self._metrics(), PLAIN
         except Exception as problem:  # The store is gone; a monitoring system should see that, not an old number.
             log.warning(LogEvent("metrics.failed", error=str(problem)))
             return "503 Service Unavailable", "the metrics could not be gathered\n", "text/plain; charset=utf-8"

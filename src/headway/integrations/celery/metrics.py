@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 
-from headway.integrations.celery.ledger import Ledger
+from headway.integrations.celery.ledger import Ledger, QueueLoad
+from headway.metrics.text_format import MetricFamily, Sample, write_text
 
-_GAUGES = {
-    "pending": "Tasks that wait in a queue.",
-    "running": "Tasks that run from a queue.",
-    "work_seconds": "Seconds of work that a queue is expected to have waiting or running.",
-    "oldest_seconds": "For how long a queue's oldest task has waited.",
-    "read": "Whether a live worker reads a queue.",
+_GAUGES: dict[str, tuple[str, Callable[[QueueLoad], float]]] = {
+    "pending": ("Tasks that wait in a queue.", lambda load: load.pending),
+    "running": ("Tasks that run from a queue.", lambda load: load.running),
+    "work_seconds": (
+        "Seconds of work that a queue is expected to have waiting or running.",
+        lambda load: load.work_ms / 1_000,
+    ),
+    "oldest_seconds": (
+        "For how long a queue's oldest task has waited.",
+        lambda load: (load.oldest_ms or 0) / 1_000,
+    ),
+    "read": ("Whether a live worker reads a queue.", lambda load: int(load.read is not False)),
 }
 _COUNTERS = {
     "counted": "Tasks that were sent.",
@@ -31,37 +38,28 @@ _COUNTERS = {
 def metrics_text(ledger: Ledger, queues: Sequence[str] = ()) -> str:
     """Read all figures and write them as text. Raises ``StoreError``."""
     loads, figures = ledger.loads(queues), ledger.figures()
-    lines: list[str] = []
-    for name, help_text in _GAUGES.items():
-        lines += _head(f"headway_celery_{name}", "gauge", help_text)
-        for load in loads:
-            value = {
-                "pending": load.pending,
-                "running": load.running,
-                "work_seconds": load.work_ms / 1_000,
-                "oldest_seconds": (load.oldest_ms or 0) / 1_000,
-                "read": int(load.read is not False),
-            }[name]
-            lines.append(f'headway_celery_{name}{{queue="{_escape(load.queue)}"}} {value:g}')
-    for name, help_text in _COUNTERS.items():
-        lines += _head(f"headway_celery_{name}_total", "counter", help_text)
-        lines.append(f"headway_celery_{name}_total {figures.tally.get(name, 0)}")
-    for name, value, help_text in (
-        (
-            "drift",
-            ledger.check(),
-            "Numbers of the ledger that do not agree with each other; anything but 0 is an error.",
-        ),
-        ("workers", len(figures.nodes), "Workers that live."),
-        ("errors", ledger.errors, "What this process could not count since it began."),
-    ):
-        lines += [*_head(f"headway_celery_{name}", "gauge", help_text), f"headway_celery_{name} {value}"]
-    return "\n".join(lines) + "\n"
+    families = [
+        _family(name, "gauge", text, [Sample("", (("queue", load.queue),), read(load)) for load in loads])
+        for name, (text, read) in _GAUGES.items()
+    ]
+    families += [
+        _family(name, "counter", text, [Sample("_total", (), figures.tally.get(name, 0))])
+        for name, text in _COUNTERS.items()
+    ]
+    families += [
+        _family(name, "gauge", text, [Sample("", (), value)])
+        for name, text, value in (
+            (
+                "drift",
+                "Numbers of the ledger that do not agree with each other; anything but 0 is an error.",
+                ledger.check(),
+            ),
+            ("workers", "Workers that live.", len(figures.nodes)),
+            ("errors", "What this process could not count since it began.", ledger.errors),
+        )
+    ]
+    return write_text(families)
 
 
-def _head(name: str, kind: str, help_text: str) -> Iterable[str]:
-    return f"# HELP {name} {help_text}", f"# TYPE {name} {kind}"
-
-
-def _escape(text: str) -> str:
-    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+def _family(name: str, kind: str, text: str, samples: Sequence[Sample]) -> MetricFamily:
+    return MetricFamily(f"headway_celery_{name}", kind, text, samples)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fastapi import Request
 from starlette.responses import Response
 
+from headway.metrics.export import render
 from headway.server.auth import Scope
 from headway.server.problems import Problem
 from headway.server.replies import reply
@@ -51,8 +52,6 @@ async def get_readiness(request: Request) -> Response:
 )
 async def get_metrics(request: Request) -> Response:
     """Return the metrics of the whole store, the same from any of its servers."""
-    from headway.server.metrics import render
-
     service = service_of(request)
     body, media = await render(await service.store(), await service.policy(), request.headers.get("accept", ""))
     return Response(body, headers={"Content-Type": media})
