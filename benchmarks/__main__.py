@@ -104,7 +104,7 @@ def _names(known: tuple[str, ...]) -> Callable[[str], tuple[str, ...]]:
 
 
 def _wanted(name: str, asked: list[str]) -> bool:
-    """Tell whether a peer was asked for, by its whole name or by that without the store or variant."""
+    """Return whether a peer was asked for, by its whole name or by that without the store or variant."""
     return "all" in asked or name in asked or name.partition(" ")[0] in asked
 
 

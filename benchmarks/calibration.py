@@ -60,7 +60,7 @@ class Scored(NamedTuple):
 
 
 async def watch(port: int, job_id: str, task: str, scores: list[Scored], unknown: list[str]) -> None:
-    """Hear when a job will begin, and see when it does."""
+    """Ask when a job will start, and see when it does."""
     told: tuple[float, float, float] | None = None
     async with connect(f"ws://127.0.0.1:{port}/api/v1/tasks/{job_id}/stream", max_queue=4) as socket:
         async for message in socket:

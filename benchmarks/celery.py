@@ -54,7 +54,7 @@ def make(kind: str, broker: str) -> Celery:
 
 
 def sender(kind: str, app: Celery) -> Callable[[int], Any]:
-    """Give what sends one task. Plain Celery with 20 queues takes them in turn."""
+    """Return what sends one task. Plain Celery with 20 queues takes them in turn."""
     task = app.tasks["benchmark.nothing"]
     if kind == "plain, 20 queues":
         return lambda number: task.apply_async((number,), queue=QUEUES[number % len(QUEUES)])

@@ -1,4 +1,4 @@
-"""What a routing rule does for whoever shares the queues with a bulk: a small simulation, the same on every machine.
+"""What a routing rule does for users who share the queues with a bulk: a small simulation, the same on every machine.
 
 Workers read all queues in turn and take one task at a time, as Celery's do on Redis with ``--prefetch-multiplier 1``.
 Run it with ``python -m benchmarks.celery_routing``; docs/explain/celery-routing.md shows what it prints.

@@ -31,7 +31,7 @@ def measure_depth(run: Run) -> None:
                     if name == "deep":
                         found = timed(stand, upto=waiting, seconds=2 if run.quick else 4)
                         run.keep(contender, "deep_drain", found["per_second"])
-            # Nobody submitted during that last one, so it compares with a plain drain made right after it.
+            # Nothing was submitted during that last one, so it compares with a plain drain made right after it.
             run.keep(contender, "usual_drain", drain(run, contender, workers=1)["per_second"])
 
 

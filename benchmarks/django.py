@@ -55,7 +55,7 @@ class Ground:
         return done.stdout
 
     def ended(self, since_at: int, *, own: bool) -> tuple[int, int, int]:
-        """Give how many jobs have ended since a moment, and when the first and the last did, in milliseconds."""
+        """Return how many jobs have ended since a moment, and when the first and the last did, in milliseconds."""
         table = self._own if own else self._table
         asked = f"SELECT count(*), min(finished_at), max(finished_at) FROM {table} WHERE finished_at >= {since_at}"  # noqa: S608
         with contextlib.closing(self._connect(own)) as connection:
@@ -113,7 +113,7 @@ def measure(ground: Ground, *, jobs: int, calls: int, turns: int) -> Figures:
 def _drained(ground: Ground, command: list[str], *, own: bool, jobs: int) -> float:
     """Let a worker end all jobs. Gives how many it ended in a second."""
     since_at = time.time_ns() // 1_000_000
-    with tempfile.TemporaryFile() as said:  # Not a pipe: a worker would wait for somebody to read it.
+    with tempfile.TemporaryFile() as said:  # Not a pipe: a worker would wait for a reader.
         worker = subprocess.Popen([*command, "--log-level", "error"], env=ground.environment, stdout=said, stderr=said)
         try:
             until = time.monotonic() + PATIENCE

@@ -58,7 +58,7 @@ def drain(run: Run, contender: Contender, *, workers: int, slots: int | None = N
 
 
 def timed(stand: Stand, *, upto: int, seconds: float) -> Figures:
-    """Watch the workers until so many jobs are done in all, or for so long."""
+    """Watch the workers until this many jobs are done in all, or for this long."""
     first, began = stand.done(), time.perf_counter()
     if first >= upto:
         raise RuntimeError("all jobs had run before the measurement began")

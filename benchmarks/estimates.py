@@ -21,7 +21,7 @@ SLOTS = 8
 
 
 async def fill(server: Serving, waiting: int) -> list[str]:
-    """Let so many jobs wait. Gives their ids, in order."""
+    """Let this many jobs wait. Return their ids, in order."""
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     task = {"task_type": "demo.sleep", "parameters": {"seconds": LENGTH}}
     body = json.dumps([task] * 500).encode()

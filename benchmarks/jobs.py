@@ -65,7 +65,7 @@ def _count(began: int = 0) -> None:
 
 
 def _open() -> Any:
-    """Give this process's own numbers, in a file that the benchmark reads."""
+    """Write this process's own numbers into a file that the benchmark reads."""
     global _numbers
     with _lock:
         if _numbers is None:

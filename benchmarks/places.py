@@ -23,7 +23,7 @@ class RedisPlace:
         self.version = f"Valkey {self._info('valkey_version')}{', AOF everysec' if aof else ', no persistence'}"
 
     def fresh(self, *, alone: bool = True) -> str:
-        """Give the address, cleared unless others are at work on it: each uses names of its own."""
+        """Return the address, cleared unless others are at work on it: each uses names of its own."""
         if alone:
             self.server.ask("FLUSHALL", "SYNC")
         return f"{self.server.url}/0"

@@ -29,7 +29,7 @@ _numbers = count(1)
 
 
 def plan_cost(classes: int, *, fair: bool = False, free: int = 5) -> float:
-    """Give the microseconds that a plan over so many classes takes, all with waiting jobs and overdue lanes."""
+    """Return the microseconds that a plan over this many classes takes, all with waiting jobs and overdue lanes."""
     views = tuple(
         ClassView(ClassKey(LANES[n % 3], () if n < 3 else (f"need-{n}",)), 10, NOW_AT - 1_300_000, n, fair)
         for n in range(classes)
@@ -52,7 +52,7 @@ async def store_cost(
     limits: Callable[[int], tuple[str, ...]] = lambda _: (),
     measured: int = 10_000,
 ) -> Figures:
-    """Give the CPU microseconds a job that submit, and claim with finish, cost behind so many waiting jobs."""
+    """Return the CPU microseconds a job that submit, and claim with finish, cost behind this many waiting jobs."""
     store = make_store(path, "default", clock=lambda: time.time_ns() // 1_000_000, synchronous="OFF")
     await store.open()
     if rules is not None:

@@ -99,7 +99,7 @@ def _failures(rows: dict[str, Row]) -> Iterator[str]:
 
 
 def _ours(rows: dict[str, Row]) -> Iterator[str]:
-    """Give what only Headway was measured for."""
+    """Return what only Headway was measured for."""
     titles = {
         "5 slots/s": "five",
         "2,000 at once/s": "together",

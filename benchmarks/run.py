@@ -59,7 +59,7 @@ class Run:
         self.say(f"{part}: {contender.name} failed: {reason[:300]}")
 
     def opened(self, contenders: list[Contender], part: str) -> contextlib.AbstractContextManager[list[Stand]]:
-        """Give a stand for each, leaving out those that fail."""
+        """Return a stand for each, leaving out those that fail."""
         made = [self.stand(contender, alone=number == 0) for number, contender in enumerate(contenders)]
         return stands(made, lambda stand, problem: self.fail(stand.contender, part, problem))
 
@@ -68,7 +68,7 @@ class Run:
         row[name] = best(row[name], value) if name in row else value
 
     def out_of_the_running(self, contender: Contender, figure: str, *, less: bool = False) -> bool:
-        """Tell whether another round could not matter: a peer that is three times worse than the best on its store."""
+        """Return whether another round could not matter: a peer three times worse than the best on its store."""
         peers = [row for row in self.rows.values() if row["store"] == contender.store and not row["ours"]]
         found = [row[figure] for row in peers if figure in row]
         mine = self.rows[contender.name].get(figure)

@@ -56,12 +56,12 @@ class Serving:
         )
 
     def cpu(self) -> float:
-        """Give the CPU seconds it has used."""
+        """Return the CPU seconds it has used."""
         fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / TICKS
 
     def memory(self) -> float:
-        """Give its own memory in MiB."""
+        """Return its own memory in MiB."""
         text = Path(f"/proc/{self._process.pid}/smaps_rollup").read_text()
         return int(text.partition("Pss:")[2].split()[0]) / 1_024
 

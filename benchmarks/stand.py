@@ -112,7 +112,7 @@ class Stand:
         return sum(done for done, _, _ in self._numbers().values())
 
     def all_at_work(self) -> bool:
-        """Tell whether each worker has run a job."""
+        """Return whether each worker has run a job."""
         counted = set(self._numbers())
         return all(counted & set(tree(pid)) for pid in self.pids)
 
@@ -128,7 +128,7 @@ class Stand:
         return [nanoseconds / 1e6 for nanoseconds in late]
 
     def wait(self, what: Callable[[], bool], patience: float, *, every: float = 0.01) -> bool:
-        """Wait until something is so, at most so long. Raises ``Failed`` if a worker has ended."""
+        """Wait until a condition holds, at most this long. Raises ``Failed`` if a worker has ended."""
         deadline = time.monotonic() + patience
         while not what():
             for number, worker in enumerate(self._workers):

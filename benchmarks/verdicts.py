@@ -88,7 +88,7 @@ def best_peer(peers: Rows, figure: str, best: Callable[..., str] = max) -> str |
 
 
 def _times(target: str, ours: dict[str, Any], figure: str, peers: Rows, times: float) -> Verdict:
-    """At least so many times the fastest peer."""
+    """At least this many times the fastest peer."""
     best = best_peer(peers, figure)
     asked = f"{times:g} × {best or 'the best peer'}"
     if best is None or figure not in ours:

@@ -11,18 +11,23 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+SOURCE = ROOT / "src" / "headway"
+
+STRINGS_ARE_DATA = tuple(ROOT / room for room in ("tests", "benchmarks", "examples", "scripts"))
 
 OPENING = re.compile(r"\s*(Give|Tell|Say|Hear)s?\b")
 BANNED = re.compile(
-    r"\b((?i:whoever|somebody|nobody|those\s+who|so\s+many|so\s+long|hangs\s+on)|(?<!there\s)is\s+none|of\s+its(?=[.,;:!?)]|\s*$))\b"
+    r"\b((?i:whoever|somebody|nobody|those\s+who|so\s+many|so\s+long|hangs\s+on)"
+    r"|(?<![Tt]here\s)is\s+none|of\s+its(?=[.,;:!?)]|\s*$))\b"
 )
+WORTH_PARSING = re.compile(r'(?i)"(give|tell|say|hear)|whoever|body|those\s|so\s+(many|long)|hangs|is\s+none|of\s+its')
 
 
 def files() -> list[Path]:
     """Return every file whose prose is checked."""
-    source = ROOT / "src" / "headway"
-    code = [file for suffix in ("py", "sql", "lua") for file in source.rglob(f"*.{suffix}")]
+    code = [file for suffix in ("py", "sql", "lua") for file in SOURCE.rglob(f"*.{suffix}")]
     code = [file for file in code if file.parent.name != "migrations"]  # A released migration never changes.
+    code += [file for room in STRINGS_ARE_DATA for file in room.rglob("*.py")]
     return sorted([*code, *(ROOT / "docs").rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"])
 
 
@@ -37,10 +42,14 @@ def found(file: Path) -> Iterator[tuple[int, str]]:
 
 def passages(file: Path) -> Iterator[tuple[int, str, bool]]:
     """Yield line, text and whether it is a docstring: strings and comments of Python, the whole of other files."""
+    source = file.read_text(encoding="utf-8")
     if file.suffix != ".py":
-        yield 1, file.read_text(encoding="utf-8"), False
+        yield 1, source, False
         return
-    tree = ast.parse(file.read_bytes())
+    if not WORTH_PARSING.search(source):
+        return
+    tree = ast.parse(source)
+    strings = not any(file.is_relative_to(room) for room in STRINGS_ARE_DATA)
     docstrings = {
         id(node.body[0].value)
         for node in ast.walk(tree)
@@ -49,7 +58,7 @@ def passages(file: Path) -> Iterator[tuple[int, str, bool]]:
         and isinstance(node.body[0], ast.Expr)
     }
     for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and (strings or id(node) in docstrings):
             yield node.lineno, node.value, id(node) in docstrings
     with file.open("rb") as lines:
         for token in tokenize.tokenize(lines.readline):

@@ -1,4 +1,4 @@
-"""A Redis store to which plain jobs are posted wherever that is possible, not only while nobody waits."""
+"""A Redis store to which plain jobs are posted wherever that is possible, not only while no worker waits."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from headway.core.job import NewJob, SubmitReply
 from headway.stores.base import Store
 from headway.stores.redis.store import RedisStore
 
-_ids: set[tuple[str, str]] = set()  # Only what nobody can know is posted, as clients make sure of.
+_ids: set[tuple[str, str]] = set()  # Only unknown ids are posted, as clients make sure of.
 
 
 def posting(store: Store) -> Store:
-    """Give a store that is as it was, but for that."""
+    """Return a store that is as it was, but for that."""
     assert isinstance(store, RedisStore)
     submit = store.submit
 

@@ -23,17 +23,17 @@ from typing import Any
 
 PATIENCE = 30.0
 HOST = "127.0.0.1"
-PORTS = range(16_384, 32_768)  # Below those that systems give to whoever connects.
+PORTS = range(16_384, 32_768)  # Below those that systems give to clients.
 
 
 def free_port() -> int:
-    """Give a port that is this process's for as long as it lives, whether or not a server runs on it just now."""
+    """Return a port that is this process's for as long as it lives, whether or not a server runs on it just now."""
     return next(_ports())
 
 
 @functools.cache
 def _ports() -> Iterator[int]:
-    """Go through the ports from anywhere. One byte of a file stands for each: whoever has locked it has the port."""
+    """Go through the ports from anywhere. One byte of a file stands for each: its locker has the port."""
     first = random.randrange(len(PORTS))
     with (Path(tempfile.gettempdir()) / f"headway-ports-{os.getuid()}").open("wb") as locks:
         for port in (*PORTS[first:], *PORTS[:first]):
@@ -41,7 +41,7 @@ def _ports() -> Iterator[int]:
                 fcntl.lockf(locks, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
                 with socket.socket() as probe:
                     probe.bind((HOST, port))
-            except OSError:  # Somebody has it.
+            except OSError:  # Another process has it.
                 continue
             yield port
 
@@ -197,7 +197,7 @@ class ValkeyCluster:
         return int(self.nodes[0].ask("CLUSTER", "KEYSLOT", key)[1:])
 
     def holder(self, slot: int) -> Valkey:
-        """Give the node that takes a slot for its own."""
+        """Return the node that takes a slot for its own."""
         [found] = [node for node in self.nodes if node.running and slot in self.slots_of(node)]
         return found
 
@@ -453,7 +453,7 @@ def _postgres_bin(name: str) -> Path:
 
 
 def _unprivileged() -> dict[str, Any]:
-    """PostgreSQL refuses to run as root; then servers run as nobody."""
+    """PostgreSQL refuses to run as root; then servers run as another user."""
     if os.geteuid() != 0:
         return {}
     nobody = pwd.getpwnam("nobody")

@@ -21,7 +21,7 @@ TEXT = "x" * 100
 
 
 def measure(count: int, turns: int) -> dict[str, float]:
-    """Give microseconds of one call, the median of some turns, taken by turns so that noise meets all alike."""
+    """Return microseconds of one call, the median of some turns, taken by turns so that noise meets all alike."""
     ways: dict[str, Callable[[int], object]] = {
         "submit": lambda number: tasks.noop(number, TEXT),
         "create": lambda number: Order.objects.create(

@@ -41,7 +41,7 @@ async def _naps() -> float:
 
 
 def bare_python() -> dict[str, float]:
-    """Give tasks made and awaited a second, switches between tasks, and naps of tasks that do no more, on uvloop."""
+    """Return tasks made and awaited a second, switches between tasks, and naps of tasks that do no more, on uvloop."""
     import uvloop
 
     return {

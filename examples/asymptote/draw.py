@@ -9,7 +9,7 @@ and says where the pen is. One command a line; ``#`` begins a comment.
     turn 144              degrees, to the left
     circle 20             around the pen
     repeat 5 ... end      also inside one another; `forever ... end` never ends
-    wait 2                do nothing for so many seconds
+    wait 2                do nothing for this many seconds
 """
 
 from __future__ import annotations

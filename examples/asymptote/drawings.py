@@ -33,7 +33,7 @@ talker = next(program for program in programs if program.prompt)
 
 @queue.task(name="shell", duration="interactive", context=True, priority="normal", timeout=600)
 async def shell(ctx: Context) -> int:
-    """Let somebody talk to a program, in a folder that goes with it. Drawings that wait come first."""
+    """Let a client talk to a program, in a folder that goes with it. Drawings that wait come first."""
     with TemporaryDirectory(prefix="headway-shell-") as folder:
         quiet = {"TERM": "dumb", "HOME": folder}  # The page shows plain text.
         return await run_in_terminal(ctx, talker.prompt, env=quiet, cwd=folder, cpu=60, memory=2 << 30)

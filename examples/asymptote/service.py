@@ -33,7 +33,7 @@ PAGE_HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-cache",
 }
-# What somebody's program has written is shown as an image or saved, and never becomes a page of this site.
+# What a user's program has written is shown as an image or saved, and never becomes a page of this site.
 DRAWING_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; sandbox",
     "X-Content-Type-Options": "nosniff",
@@ -55,7 +55,7 @@ async def list_programs() -> dict[str, Any]:
 
 @app.get("/drawings/{job_id}/{name}")
 async def get_drawing(job_id: str, name: str, queue: Annotated[Headway, Depends(client_of(queue))]) -> Response:
-    """Give what a job has drawn, for as long as its result is kept."""
+    """Return what a job has drawn, for as long as its result is kept."""
     job = queue.job(job_id)
     try:
         result = await job.aresult() if await job.astatus() == State.COMPLETED else {"files": {}}
@@ -70,7 +70,7 @@ async def get_drawing(job_id: str, name: str, queue: Annotated[Headway, Depends(
 @app.get("/{name}")
 @app.get("/")
 async def get_page(name: str = "index.html") -> Response:
-    """Give the page and its parts."""
+    """Return the page and its parts."""
     if name not in PARTS:
         raise HTTPException(404, "no such page")
     return FileResponse(PAGE / name, media_type=PARTS[name], headers=PAGE_HEADERS)

@@ -28,7 +28,7 @@ def main() -> None:
         try:
             subprocess.run(manage("migrate", "-v", "0"), env=environment, check=True)
             who = "as whom you made with manage.py createsuperuser"
-            if not os.environ.get("PGHOST"):  # Nobody but us has this file, and it ends with us.
+            if not os.environ.get("PGHOST"):  # Only this process has the file, and it ends with us.
                 who = "admin, admin"
                 name = ("--username", "admin", "--email", "admin@example.org")
                 subprocess.run(manage("createsuperuser", "--noinput", *name), env=environment, check=True)

@@ -38,7 +38,7 @@ class Ran(NamedTuple):
 
 
 class Cli:
-    """The command line in a folder of its own, untouched by the settings of whoever runs the tests."""
+    """The command line in a folder of its own, untouched by the settings of the developer who runs the tests."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -106,7 +106,7 @@ class Started:
             )
 
     def events(self) -> list[dict[str, Any]]:
-        """Give the log lines written so far."""
+        """Return the log lines written so far."""
         lines = self._log.read_text().splitlines()
         return [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
 
@@ -140,7 +140,7 @@ def _take_terminal() -> None:
 
 
 class Terminal:
-    """A command on a terminal of its own, with somebody who reads and presses keys."""
+    """A command on a terminal of its own, with a user who reads and presses keys."""
 
     def __init__(self, cli: Cli, *words: str) -> None:
         self._ours, theirs = pty.openpty()

@@ -19,7 +19,7 @@ def cli(tmp_path: Path) -> Cli:
 
 @pytest.fixture(autouse=True)
 def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep the settings of whoever runs the tests out of calls in this process."""
+    """Keep the settings of the developer who runs the tests out of calls in this process."""
     for name in [name for name in os.environ if name.startswith("HEADWAY_")]:
         monkeypatch.delenv(name)
 

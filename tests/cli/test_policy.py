@@ -33,7 +33,7 @@ def stored(cli: Cli) -> Cli:
 
 
 def lines(text: str) -> list[str]:
-    """Give the lines of a table, however wide its columns are."""
+    """Return the lines of a table, however wide its columns are."""
     return [" ".join(line.split()) for line in text.splitlines()]
 
 

@@ -31,7 +31,7 @@ def now_ms() -> int:
 
 
 class World:
-    """The store of a folder, and what somebody does in it while no command runs."""
+    """The store of a folder, and what other clients do in it while no command runs."""
 
     def __init__(self, cli: Cli) -> None:
         self.cli = cli

@@ -572,7 +572,7 @@ async def test_the_async_verbs_tell_the_same(headway: Testbed) -> None:
     headway.clock.advance(seconds=65)
     await headway.adrain()
     assert await job.awhy() == []
-    assert await job.awaited() == {}  # It did not wait for a slot: it was only due now that somebody looked.
+    assert await job.awaited() == {}  # It did not wait for a slot: it was only due when the worker looked.
 
 
 @pytest.mark.parametrize(
@@ -657,7 +657,7 @@ async def start_and_stop(url: str) -> tuple[list[tuple[int, int]], int]:
 @pytest.mark.usefixtures("policy_file")
 async def test_a_policy_file_comes_into_force_when_a_worker_starts(url: str) -> None:
     app = Headway(url)
-    assert app.policy.crash_limit == 5  # Known at once, and applied by nobody yet.
+    assert app.policy.crash_limit == 5  # Known at once, and applied by no process yet.
     async with app:
         assert await current_version(await app.client.store()) == 0
     assert await start_and_stop(url) == ([(1, 5)], 5)

@@ -210,7 +210,7 @@ class Client:
         for _ in range(steps):
             with contextlib.suppress(ReplyLost):
                 await self._rng.choice(usual)()
-        while self._held:  # Whoever goes, goes in order, but for those who do not.
+        while self._held:  # Most workers leave in order.
             with contextlib.suppress(ReplyLost):
                 if self._rng.random() < 0.3:
                     break
@@ -231,7 +231,7 @@ class Client:
         choice, some = self._rng.choice, self._rng.random
         job_id = a_random_id(self._rng)
         kind = self._rng.randrange(12)
-        if kind < 4:  # The jobs of one line that nothing holds back and nobody shares.
+        if kind < 4:  # The jobs of one line that nothing holds back and tenants do not share.
             return a_job(job_id, task="plain", needs=("plain",))
         if kind == 4:
             return a_job(job_id, task="plain", lane="high", persist=False)
@@ -298,7 +298,7 @@ class Client:
             await self._start_over(answer.worker_state)
 
     async def _start_over(self, state: WorkerState) -> None:
-        """The dead register anew; those who were asked to leave do so once their hands are empty."""
+        """The dead register anew; workers that were asked to leave do so once they hold no job."""
         if state is WorkerState.DRAINING and self._held:
             return
         if state is WorkerState.DEAD and self._rng.random() < 0.5:
@@ -386,7 +386,7 @@ class Client:
 
     async def _reap(self) -> None:
         found = await overdue(self._store)
-        if found:  # Those who are late may come back before they are given up.
+        if found:  # Late workers may come back before they are given up.
             await asyncio.sleep(self._rng.choice((0, 0.005, 0.03)))
         await reap(self._store, found, POLICY)
 
@@ -501,7 +501,7 @@ def join_from_afar(orders: Orders, name: str) -> list[Entry]:
 
 
 def worker_slots(entries: Sequence[Entry]) -> dict[str, int]:
-    """Give how many slots each worker has said it has."""
+    """Return how many slots each worker has registered."""
     found: dict[str, int] = {}
     for entry in entries:
         if entry.verb == "renew":

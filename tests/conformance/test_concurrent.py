@@ -228,7 +228,7 @@ def _moved(where: Where, report: Report) -> Where:
 
 
 def find_order(calls: Sequence[Call], expires: bool) -> bool:
-    """Tell whether the calls could have come one at a time. Searches depth first; a dead end is entered once.
+    """Return whether the calls could have come one at a time. Searches depth first; a dead end is entered once.
 
     Of itself a job may only expire, and go once it was cancelled.
     """
@@ -307,7 +307,7 @@ class Record:
         self.claims = [held._replace(until=self._ended(held)) for held in self.claims]
 
     def submitted(self) -> dict[JobId, tuple[int, int]]:
-        """Give from when until when each job was submitted that was acknowledged."""
+        """Return from when until when each job was submitted that was acknowledged."""
         found: dict[JobId, tuple[int, int]] = {}
         for entry in self.entries:
             if entry.verb == "submit" and entry.returned is not None:
@@ -424,7 +424,7 @@ class Record:
                 yield job_id, worker_id, entry.invoked
 
     def _ended(self, held: Held) -> int:
-        """Give the first moment at which a lease may have ended."""
+        """Return the first moment at which a lease may have ended."""
         lease = held.lease
         moments = self._ends[lease.job_id, lease.token].copy()
         for entry in self.entries:
@@ -498,7 +498,7 @@ def check_epochs(record: Record) -> None:
 
 
 def check_grants(record: Record) -> None:
-    """A claim gives no more than was asked for, to nobody who cannot run it."""
+    """A claim returns no more than was asked for, and only to a worker that can run it."""
     sent: Counter[JobId] = Counter()
     given: Counter[JobId] = Counter()
     for entry in record.entries:
@@ -533,7 +533,7 @@ def _leases(answer: ExchangeReply) -> set[tuple[JobId, int]]:
 
 
 def check_reaping(record: Record) -> None:
-    """No lease is taken from a worker that has renewed in time, unless somebody buried it."""
+    """No lease is taken from a worker that has renewed in time, unless another process marked it dead."""
     beats: dict[str, list[Entry]] = defaultdict(list)
     for entry in record.entries:
         if entry.verb == "renew":
@@ -657,7 +657,7 @@ def check_keys(record: Record) -> None:
 
 
 def _may_end(record: Record, job_id: JobId, after: int) -> int:
-    """Give the first moment from which a job may have ended."""
+    """Return the first moment from which a job may have ended."""
     new = record.jobs[job_id]
     if new.expires_ms is not None:
         return 0
@@ -782,7 +782,7 @@ def _moved_on(job: JobRecord) -> bool:
 
 
 async def check_drained(store: Store, record: Record, scene: Scene) -> None:
-    """Nothing is left behind: no lease, no key of a limit that somebody holds, no unique key without its job."""
+    """Nothing is left behind: no lease, no key of a limit that a job holds, no unique key without its job."""
     jobs = await check_at_rest(store)
     assert all(job.state.ended for job in jobs.values())
     queue = await store.diagnose()
@@ -934,7 +934,7 @@ async def test_a_job_queued_again_while_old_ones_are_removed_stays_or_goes_as_a_
 async def play_scene(
     store_name: str, folder: Path, scene: Scene, seeds: Iterable[int], *, clients: int, steps: int, apart: int = 0
 ) -> None:
-    """Play histories of one scene, each in a namespace of its own, with so many processes beside this one."""
+    """Play histories of one scene, each in a namespace of its own, with this many processes beside this one."""
     address = ADDRESSES[store_name](folder)
     if not open_any(address).abilities.shared:
         apart = 0  # It lives in one process.

@@ -246,7 +246,7 @@ async def test_what_was_seen_last_holds_for_a_moment(store: Store, clock: Manual
 
 
 async def test_a_gap_between_samples_is_time_without_a_worker(store: Store, clock: ManualClock) -> None:
-    # Workers take the samples: where there are none, there was nobody to run the job either.
+    # Workers take the samples: where there are none, no worker was there to run the job either.
     job_id = await submit_one(store)
     await witness(store, clock, "slots_full", seconds=2)
     clock.advance(seconds=60)
@@ -422,7 +422,7 @@ async def test_a_promotion_that_brings_nothing_is_not_counted(store: Store, cloc
     await submit(store, *(a_job(lane="high") for _ in range(20)))
     await register(store, slots=50)
     take = Take(LOW, 1, below_reserve=True, over="high")
-    # Only reserved slots are free; then somebody else was faster.
+    # Only reserved slots are free; then another worker was faster.
     await store.exchange(Exchange("w1", a_claim_id(), plan=Plan((take,), 1, 0)))
     assert await promoted(store) == {}
     await store.exchange(Exchange("w1", a_claim_id(), plan=Plan((take,), 1, 1)))

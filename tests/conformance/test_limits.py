@@ -1,4 +1,4 @@
-"""Limits: never exceeded, and a job that waits for one of its own delays nobody else."""
+"""Limits: never exceeded, and a job that waits for one of its own delays no other job."""
 
 from __future__ import annotations
 

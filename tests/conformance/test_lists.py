@@ -11,7 +11,7 @@ from headway.testing.clock import ManualClock
 from tests.conformance.builders import a_job, claim, register, submit
 
 MANY = 1_050  # More than a page of any store, and than any client asks for at once.
-EVERY = 50  # Each of so many jobs is of a rare task, tenant and lane.
+EVERY = 50  # One in this many jobs is of a rare task, tenant and lane.
 BAD = (State.FAILED, State.CANCELLED, State.DEAD_LETTER)
 
 

@@ -241,7 +241,7 @@ async def test_a_clock_that_is_set_back_twice_never_goes_back_and_comes_home(sto
         clock.now_at += step_ms
         seen.append((await store.snapshot()).now_at)
     assert seen == sorted(seen)
-    # The last step forward only put right what went before: nobody's time has passed by it.
+    # The last step forward only put right what went before: no job's time has passed by it.
     assert seen[-1] - seen[0] < 120_000
     assert abs(seen[-1] - clock.now_at) <= 1_000
 

@@ -106,7 +106,7 @@ async def test_one_claim_takes_no_more_than_fits(store: Store) -> None:
 
 
 async def test_the_limits_hold_over_all_workers(store: Store) -> None:
-    # R3.79: decided in the step that claims, so nobody can be faster.
+    # R3.79: decided in the step that claims, so no other claim can be faster.
     await climb(store)
     await submit(store, *jobs_of(SLOW, 10))
     for worker_id in ("w1", "w2", "w3"):

@@ -351,7 +351,7 @@ async def test_a_delayed_job_is_placed_when_it_is_due(store: Store, clock: Manua
 
 
 async def test_the_oldest_of_a_shared_class_need_not_be_its_first(store: Store, clock: ManualClock) -> None:
-    # R5.5: a lane rises by the age of whoever has waited longest.
+    # R5.5: a lane rises by the age of the job that has waited longest.
     began_at = clock()
     acme = await submit(store, *jobs_of("acme", 3))
     clock.advance(seconds=10)

@@ -1,4 +1,4 @@
-"""Waking: whoever waits is told, at most one worker a job, and only one that can serve it."""
+"""Waking: waiting workers are told, at most one worker a job, and only one that can serve it."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ async def test_a_worker_that_comes_to_classes_it_does_not_know_waits_for_them_to
 
 
 async def rung(*subscriptions: Subscription, times: int = 0) -> list[bool]:
-    """Tell which ears hear something: so many are waited for, and the others are given a moment."""
+    """Return which subscriptions are woken: this many are waited for, and the others are given a moment."""
     heard = [False for _ in subscriptions]
     async with asyncio.timeout(SOON):
         while heard.count(True) < times:

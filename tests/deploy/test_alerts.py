@@ -53,7 +53,7 @@ def dashboard_expressions() -> list[str]:
 
 
 async def shown() -> dict[str, set[str]]:
-    """Give all that a server shows: the name of each sample, with its labels."""
+    """Return all that a server shows: the name of each sample, with its labels."""
     store = MemoryStore(clock=ManualClock())
     row: list[float] = [1] * (len(LENGTHS_MS) + 2)
     rows = {f"{TOTAL_TIME}|completed|low": row, f"{RUN_TIME}|completed|low": row, f"{EXCHANGES}|jobs": [1.0] * 17}
@@ -68,7 +68,7 @@ async def shown() -> dict[str, set[str]]:
 
 
 def names_in(expression: str) -> set[str]:
-    """Give the metrics that an expression names: words that are neither functions, labels nor keywords."""
+    """Return the metrics that an expression names: words that are neither functions, labels nor keywords."""
     text = re.sub(r'"[^"]*"', "", expression)
     text = re.sub(r"\{[^}]*\}|\[[^\]]*\]", "", text)
     text = re.sub(r"\b(by|without)\s*\([^)]*\)", "", text)
@@ -76,7 +76,7 @@ def names_in(expression: str) -> set[str]:
 
 
 def labels_in(expression: str) -> set[str]:
-    """Give the labels that an expression chooses or groups by."""
+    """Return the labels that an expression chooses or groups by."""
     chosen = re.findall(r"([a-z_]+)\s*(?:=~|!=|=)\s*\"", expression)
     grouped = [name for group in re.findall(r"\bby\s*\(([^)]*)\)", expression) for name in group.split(",")]
     return {name.strip() for name in (*chosen, *grouped)}

@@ -24,7 +24,7 @@ COMPOSED = {
 
 
 def logged() -> Iterator[tuple[str, ast.expr | None, bool]]:
-    """Give the place of each call of a logger, its first argument, and whether there are others."""
+    """Return the place of each call of a logger, its first argument, and whether there are others."""
     for path in sorted(SOURCE.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
@@ -38,7 +38,7 @@ def logged() -> Iterator[tuple[str, ast.expr | None, bool]]:
 
 
 def codes_of(message: ast.expr | None) -> list[str]:
-    """Give the codes that a message may have; none if it is not a code."""
+    """Return the codes that a message may have; none if it is not a code."""
     match message:
         case ast.Constant(value=str(text)) if CODE.fullmatch(text):
             return [text]
@@ -61,7 +61,7 @@ def documented() -> set[str]:
 
 
 def made() -> set[str]:
-    """Give every code that is written down in the source."""
+    """Return every code that is written down in the source."""
     codes = {code for _, message, _ in logged() for code in codes_of(message)}
     for path in SOURCE.rglob("*.py"):
         codes |= set(re.findall(r'LogEvent\(\s*"([^"]+)"', path.read_text()))

@@ -40,12 +40,12 @@ ALL_KEYS = {
 
 
 def blocks(page: Path) -> Iterator[tuple[str, str]]:
-    """Give the fenced blocks of a page: their language and what they hold."""
+    """Return the fenced blocks of a page: their language and what they hold."""
     yield from re.findall(r"^```(\w*)\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
 
 
 def rows(page: Path, heading: str) -> set[str]:
-    """Give the first cells of the table under a heading."""
+    """Return the first cells of the table under a heading."""
     section = page.read_text().partition(f"\n{heading}\n")[2]
     section = re.split(r"^#", section, maxsplit=1, flags=re.MULTILINE)[0]
     return set(re.findall(r"^\| `([^`]+)` \|", section, re.MULTILINE))

@@ -30,7 +30,7 @@ def store(clock: ManualClock) -> MemoryStore:
 
 
 def learned(known: dict[str, int], *, count: int = 1, seconds: float = 1.0, task: str = "t") -> dict[str, int]:
-    """What is known after so many jobs that took so long each."""
+    """What is known after this many jobs that took this long each."""
     return learn(known, {task: (count, count * seconds)}, {})
 
 
@@ -196,7 +196,7 @@ async def test_what_was_told_is_not_told_again(store: MemoryStore) -> None:
 
 async def test_two_that_publish_at_once_are_both_heard(clock: ManualClock) -> None:
     class Meddled(MemoryStore):
-        """A store in which somebody else writes just before we do, once."""
+        """A store in which another process writes just before we do, once."""
 
         meddled = False
 

@@ -66,7 +66,7 @@ class Service:
         return str(self.http.get(f"/headway/api/v1/tasks/{task_id}").json()["status"])
 
     def load(self) -> tuple[int, int]:
-        """Give how many slots there are, and how many are at work."""
+        """Return how many slots there are, and how many are at work."""
         workers = self.http.get("/headway/api/v1/queue/stats").json()["workers"]
         return workers["total_capacity"], workers["used_capacity"]
 

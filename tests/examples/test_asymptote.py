@@ -36,7 +36,7 @@ def idle(service: Service) -> None:
 @pytest.mark.parametrize("duration, seconds", [("fast", 3), ("medium", 10), ("slow", 30), ("default", 30)])
 async def test_every_button_draws(service: Service, duration: str, seconds: int) -> None:
     # R3.85, R3.91
-    # It draws for a moment, so that whoever comes a little later still sees it begin.
+    # It draws for a moment, so that a client that comes a little later still sees it begin.
     task_id = service.submit(f"wait 0.5\n{STAR}", duration)
     told = await service.story(task_id)
     [began] = [message for message in told if message["type"] == "started"]
@@ -169,7 +169,7 @@ async def test_every_program_of_this_machine_draws_its_sample(service: Service) 
         assert (b"<svg" if kind == "svg" else b"%PDF") in drawing
 
 
-if shutil.which("asy"):  # Else there is nobody to ask.
+if shutil.which("asy"):  # Else there is no program to ask.
 
     async def test_asymptote_reads_its_files_and_nobody_elses(service: Service) -> None:
         own = {"drawing.asy": "import shapes; draw(star);", "shapes.asy": "path star = (0,0)--(9,9)--(9,0)--cycle;"}

@@ -68,7 +68,7 @@ def test_a_worker_killed_with_its_guard_leaves_no_program(yard: Yard) -> None:
         os.kill(pid, signal.SIGKILL)
     try:
         wait_until(lambda: not alive(program), within=5)
-    finally:  # Nobody is left who could know of the one that went its own way.
+    finally:  # No process is left that could know of the one that went its own way.
         os.killpg(scene.pids[0], signal.SIGKILL)
 
 

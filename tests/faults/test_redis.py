@@ -112,7 +112,7 @@ def test_a_worker_goes_on_after_its_server_was_killed_and_nothing_is_lost(own: O
 
 
 def test_a_worker_registers_anew_at_a_server_that_lost_everything_and_limits_hold(forgetful: OwnYard) -> None:
-    # R1, R4: it does not go on with leases that nobody knows of, and tells its rules again.
+    # R1, R4: it does not go on with leases that the store does not know, and tells its rules again.
     forgetful.start()
     lost = forgetful.submit("slow", 60.0)
     forgetful.until(lost, "executing")

@@ -34,7 +34,7 @@ def test_a_worker_killed_in_mid_job_loses_nothing(yard: Yard) -> None:
 
 
 def test_a_runner_that_dies_is_recovered_at_once_by_its_parent(yard: Yard) -> None:
-    # I7, W2: the parent lives, so nobody waits for a lease to end.
+    # I7, W2: the parent lives, so no job waits for a lease to end.
     job = yard.submit("slow", 0.5, timeout=30)
     worker = yard.start()
     yard.until(job, "executing")

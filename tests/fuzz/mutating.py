@@ -29,7 +29,7 @@ ODD_VALUES: list[Any] = [
 
 
 def turns(seed: int) -> Iterator[random.Random]:
-    """Give one source of chance for each input to be made."""
+    """Return one source of chance for each input to be made."""
     seconds = float(os.environ.get("FUZZ_SECONDS", "0")) / ROUNDS
     ends = time.monotonic() + seconds
     turn = 0

@@ -200,7 +200,7 @@ async def test_a_jump_of_the_stores_clock_buries_no_worker(clock: ManualClock) -
 
 
 class WatchedStore(MemoryStore):
-    """Counts how often somebody looks at what waits."""
+    """Counts how often a process looks at what waits."""
 
     looked = 0
 

@@ -96,7 +96,7 @@ async def test_what_is_retired_adds_up_rare_tasks(monkeypatch: pytest.MonkeyPatc
 
 
 def bucket(tally: MetricsDocument, key: str) -> dict[float, float]:
-    """Give what is in the buckets of a row, by their upper ends in seconds."""
+    """Return what is in the buckets of a row, by their upper ends in seconds."""
     ends = [*(bound / 1_000 for bound in LENGTHS_MS), float("inf")]
     return {end: count for end, count in zip(ends, tally.rows[key], strict=False) if count}
 
@@ -393,7 +393,7 @@ def test_a_document_is_small() -> None:
 
 
 class Fragile(MemoryStore):
-    """A store that dies before a write, loses the reply to one, or lets somebody else go first."""
+    """A store that dies before a write, loses the reply to one, or lets another process go first."""
 
     def __init__(self, clock: ManualClock) -> None:
         super().__init__(clock=clock)

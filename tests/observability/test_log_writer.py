@@ -1,4 +1,4 @@
-"""The thread that writes the log: complete lines in order, and nobody waits for an output that is blocked."""
+"""The thread that writes the log: complete lines in order, and no caller waits for an output that is blocked."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_a_blocked_output_drops_what_does_not_fit_and_says_how_many(
 ) -> None:
     # W18
     monkeypatch.setattr(log_writer, "LINES_MAX", 1_000)
-    for number in range(5_000):  # Far more than the pipe and the queue hold; nobody reads.
+    for number in range(5_000):  # Far more than the pipe and the queue hold; no process reads.
         output.say(number)
     written: list[int] = []
     told = 0

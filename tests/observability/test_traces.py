@@ -1,4 +1,4 @@
-"""Traces: from whoever submits, through the store, to the run; by the conventions, and at no cost to who has none."""
+"""Traces: from the submit, through the store, to the run; by the conventions, and at no cost to apps without."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ class Pool:
         return dict(answer.refused).get(lease.job_id, ReportStatus.OK)
 
     async def run(self, turns: int, name: str = "w1", *, seconds: float = 1) -> list[Lease]:
-        """Let a worker claim so many times, each time ending all it ran before. Gives what it claimed, in order."""
+        """Let a worker claim this many times, each time ending all it ran before. Return what it claimed, in order."""
         claimed: list[Lease] = []
         for _ in range(turns):
             claimed += await self.claim(name)
@@ -114,7 +114,7 @@ class Pool:
         return claimed
 
     def running(self, name: str | None = None) -> list[Lease]:
-        """Give what runs, in one worker or in all."""
+        """Return what runs, in one worker or in all."""
         members = self._members.values() if name is None else [self._members[name]]
         return [lease for member in members for lease in member.running]
 

@@ -1,4 +1,4 @@
-"""Policies in the store: every version kept, one of them in force, whoever applies them at once."""
+"""Policies in the store: every version kept, one of them in force, however many processes apply at once."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def versions(store: Store) -> list[int]:
 
 
 async def governing(store: Store) -> int | None:
-    """Give the number of the policy that the store goes by."""
+    """Return the number of the policy that the store goes by."""
     (document,) = await store.read(RULES, "policy")
     return read_rules(document.body).limits["x"].concurrency
 
@@ -128,7 +128,7 @@ async def test_many_that_apply_at_once_all_get_a_version_and_the_last_governs(st
 
 
 class Meddled(MemoryStore):
-    """A store in which somebody else acts just before a document of ours is written."""
+    """A store in which another process acts just before a document of ours is written."""
 
     def __init__(self, clock: ManualClock) -> None:
         super().__init__(clock=clock)

@@ -201,7 +201,7 @@ async def test_unknown_and_wrong_are_the_same(store: Store, monkeypatch: pytest.
 
 async def test_a_server_is_open_while_no_token_was_ever_made(store: Store) -> None:
     tokens, closed = known(store), known(store, may_open=False)
-    assert (tokens.open, tokens.guarded) == (False, True)  # Nobody knows yet.
+    assert (tokens.open, tokens.guarded) == (False, True)  # Not known yet.
     await tokens.refresh()
     await closed.refresh()
     assert (tokens.open, closed.open, closed.guarded) == (True, False, False)

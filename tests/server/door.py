@@ -205,7 +205,7 @@ def with_operating(api: FastAPI) -> FastAPI:
 
 
 def connection(house: House, scope: dict[str, Any]) -> HTTPConnection:
-    """Give what a route is called with."""
+    """Return what a route is called with."""
     return HTTPConnection(scope | {"app": house.app})
 
 

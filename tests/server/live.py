@@ -12,7 +12,7 @@ from fastapi import FastAPI
 
 from headway.server.uvicorn_server import UvicornServer, address_of, bind
 
-SMALL = 4_096  # Bytes that a system keeps for whoever does not read; it may make that twice as many.
+SMALL = 4_096  # Bytes that a system keeps for a client that does not read; it may make that twice as many.
 
 
 @contextlib.asynccontextmanager
@@ -47,7 +47,7 @@ def asked(address: str, request: str) -> Iterator[socket.socket]:
 
 
 def read_all(reader: socket.socket, *, until: int | None = None, pause: float = 0.0) -> bytes:
-    """Read to the end, or until so many bytes have come; with a pause after each piece."""
+    """Read to the end, or until this many bytes have come; with a pause after each piece."""
     found = bytearray()
     reader.settimeout(10)
     with contextlib.suppress(ConnectionError):

@@ -144,7 +144,7 @@ async def test_of_a_thousand_tries_most_are_told_to_come_back_later(house: House
     assert [answer.status for answer in answers] == [401] * 20 + [429] * 980
     assert len({answer.body for answer in answers[20:]}) == 1
     assert 1 <= int(answers[-1].headers["retry-after"]) <= 60
-    assert (await house.ask("GET", "/read", token=token)).status == 200  # Nobody is locked out by others.
+    assert (await house.ask("GET", "/read", token=token)).status == 200  # No client is locked out by another.
     elsewhere = ("192.0.2.7", 1)
     assert (await house.ask("GET", "/read", token=wrong[0], client=elsewhere)).status == 429  # The id is the same.
     other = f"hw_0123456789_{'x' * 43}"

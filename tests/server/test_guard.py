@@ -89,7 +89,7 @@ async def test_an_open_server_takes_nothing_from_a_proxy(house: House, name: str
 
 @pytest.mark.parametrize("address", ["192.0.2.7", "172.17.0.1", "::ffff:192.0.2.7", "2001:db8::1"])
 async def test_an_open_server_serves_no_other_machine(house: House, address: str) -> None:
-    # A published port of a container looks like this; so does a bind that nobody asked us about.
+    # A published port of a container looks like this; so does a bind that Headway did not check.
     answer = await house.ask("GET", "/read", client=(address, 5))
     assert (answer.status, answer.code) == (403, "forbidden")
     assert (await house.connect("/api/v1/interactive", client=(address, 5))).status == 403

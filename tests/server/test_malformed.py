@@ -137,7 +137,7 @@ async def make_token(place: Place, name: str, scopes: Sequence[str], tenant: str
 
 
 async def traces(place: Place) -> list[Any]:
-    """Give all that a request could have changed."""
+    """Return all that a request could have changed."""
     store = place.store
     jobs = [replace(job, seen_at=0) for job in await store.find(JobQuery(limit=1_000))]
     stats = await store.stats()
@@ -536,7 +536,7 @@ class Generator:
         return self.ask("token", route, token=token)
 
     def stranger(self) -> Ask:
-        """Somebody with a good token that is not for this."""
+        """A client with a good token that is not for this."""
         place = self._place
         theirs = {
             "submit": ["read", "worker"],
@@ -656,7 +656,7 @@ async def send(api: FastAPI, ask: Ask, host: bytes | None = b"testserver") -> tu
 
 
 def documented(schema: dict[str, Any]) -> dict[tuple[str, str], dict[int, set[str]]]:
-    """Give the problems of each operation: codes by status."""
+    """Return the problems of each operation: codes by status."""
     found: dict[tuple[str, str], dict[int, set[str]]] = {}
     for path, operations in schema["paths"].items():
         for method, operation in operations.items():
@@ -696,7 +696,7 @@ async def trouble_with(place: Place, ask: Ask, codes: dict[tuple[str, str], dict
 
 
 async def hold_out(place: Place, seed: int, count: int) -> None:
-    """Send so many malformed requests. Each is refused as it should be, and the store is what it was before."""
+    """Send this many malformed requests. Each is refused as it should be, and the store is what it was before."""
     api, codes = place.api, documented(place.api.openapi())
     before = await traces(place)
     wrong: list[str] = []
@@ -889,7 +889,7 @@ async def test_a_body_that_nobody_reads_is_not_listened_to_for_long(place: Place
 
 @pytest.mark.parametrize("store_name", ["memory"])
 async def test_what_follows_a_body_is_no_header(place: Place, port: int) -> None:
-    # Else whoever may send a body could add to a head that was checked before, and fill our memory.
+    # Else a client that may send a body could add to a head that was checked before, and fill our memory.
     token = place.tokens["admin"].encode()
     body = b"%x\r\n%s\r\n0\r\n" % (len(GOOD), GOOD)
     assert (await talk(port, [CHUNKED + body + b"Authorization: Bearer %s\r\n\r\n" % token])).startswith(
@@ -904,7 +904,7 @@ async def test_what_follows_a_body_is_no_header(place: Place, port: int) -> None
 
 
 async def test_a_page_below_a_number_far_away_is_found_at_once(http: httpx.AsyncClient) -> None:
-    # S-19: made up by whoever may read; it must not keep a store busy forever.
+    # S-19: made up by a client that may read; it must not keep a store busy forever.
     made = await http.post(TASKS, json=NEW_TASK)
     for number in (10**15, (1 << 53) + 1, 10**18 - 1):
         async with asyncio.timeout(SOON):

@@ -65,7 +65,7 @@ CONTRACT = {
 
 
 async def samples(store: Store, policy: Policy = BUILT_IN) -> dict[str, float]:
-    """Give each sample by its name and labels, as Prometheus would write them."""
+    """Return each sample by its name and labels, as Prometheus would write them."""
     body, _ = await render(store, policy)
     return read(body.decode())
 

@@ -1,4 +1,4 @@
-"""The interface inside an application of somebody else's."""
+"""The interface inside another application."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ async def test_tasks_are_submitted_there_and_by_routes_beside_it(queue: Headway)
 
 
 async def test_its_chores_begin_with_its_first_request(queue: Headway) -> None:
-    # A worker that comes over HTTP and vanishes: nobody but this server can notice.
+    # A worker that comes over HTTP and vanishes: only this server can notice.
     async with host(queue) as (api, http):
         ordered = (await http.post("/orders")).json()
         assert api.state.service.keeping is None

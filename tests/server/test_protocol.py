@@ -20,7 +20,7 @@ GOOD = b"GET /read HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 class Hasty(HttpProtocol):
-    """Gives up soon."""
+    """A client that gives up soon."""
 
     head_seconds = 0.2
 

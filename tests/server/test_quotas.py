@@ -84,7 +84,7 @@ def test_each_token_has_its_own_rate() -> None:
     clock.now = 30.0
     counted.submit(slow)
     for _ in range(1_000):
-        counted.submit(Principal(frozenset(), open=True))  # Without tokens nobody is counted.
+        counted.submit(Principal(frozenset(), open=True))  # Without tokens no client is counted.
 
 
 @pytest.mark.parametrize("rate", ["", "fast", "0/s", "-1/s"])

@@ -51,7 +51,7 @@ async def store(app: Headway) -> Store:
 
 
 async def later(turns: int, call: Callable[[], Awaitable[Any]]) -> Any:
-    """Call after so many turns of the loop."""
+    """Call after this many turns of the loop."""
     for _ in range(turns):
         await asyncio.sleep(0)
     return await call()
@@ -249,7 +249,7 @@ async def test_a_result_after_its_lease_ran_out_counts_until_somebody_else_has_t
     async with asyncio.timeout(SOON):
         while len(await overdue(store)) < 2:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-    # H3: nobody else has it, so it counts; whichever server it comes to.
+    # H3: no other worker has it, so it counts; whichever server it comes to.
     late.http = second
     told = await late.say("result", task_id=kept, fence=mine["fence"], status="completed", result=1)
     assert (told.status_code, told.json()["status"]) == (200, "completed")
@@ -286,7 +286,7 @@ async def test_a_result_after_its_lease_ran_out_counts_until_somebody_else_has_t
 async def test_a_poll_that_is_repeated_gives_the_same_tasks(
     http: httpx.AsyncClient, second: httpx.AsyncClient, store: Store, seed: int
 ) -> None:
-    # H5: at once or later, to this server or another; nobody is given more than it asked for.
+    # H5: at once or later, to this server or another; no worker gets more than it asked for.
     race = Race([http, second], await register(http, capacity=100, reserved=0), seed)
     for number in range(8):
         ids = {await submit(http, parameters={"id": one}) for one in range(4)}
@@ -402,7 +402,7 @@ async def test_one_worker_more_than_there_are_seats_is_served(
     async with asyncio.timeout(SOON):
         while not (first.worker_id in gateway._sessions and gateway._sessions[first.worker_id].polls):  # noqa: ASYNC110
             await asyncio.sleep(0.001)
-    assert (await second.poll(1))["tasks"] == []  # Its seat is the only one that nobody sits on.
+    assert (await second.poll(1))["tasks"] == []  # Its session is the only one without a poll.
     task_id = await submit(http)
     assert [given["task_id"] for given in (await waiting)["tasks"]] == [task_id]
 
@@ -440,7 +440,7 @@ async def test_a_chore_that_fails_is_tried_again_and_stops_no_other(
 async def test_store_trouble_ends_a_stream_without_a_fuss(
     http: httpx.AsyncClient, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # H9: its client comes back; a traceback for each stream in the log would tell nobody anything.
+    # H9: its client comes back; a traceback for each stream in the log would be noise.
     task_id = await submit(http)
 
     async def away(*_: object) -> Any:

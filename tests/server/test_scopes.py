@@ -1,4 +1,4 @@
-"""Every route of the service needs what is written here, and lets in nobody else."""
+"""Every route of the service needs what is written here, and lets in no other caller."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headway.server.auth import Scope
 from headway.stores.base import JobQuery, Store
 from tests.server.door import call, with_operating
 
-# S-3: whoever adds a route adds it here, and thinks about who may call it.
+# S-3: a developer who adds a route adds it here, and thinks about who may call it.
 MATRIX = {
     "DELETE /api/v1/tasks/{task_id}": "submit",
     "GET /api/v1/audit": "admin",
@@ -69,7 +69,7 @@ MATRIX = {
 
 
 def routes(found: Iterable[Any]) -> Iterator[str]:
-    """Give every route as its method and path, those of included routers too."""
+    """Return every route as its method and path, those of included routers too."""
     for route in found:
         if isinstance(route, APIRoute):
             yield from (f"{method} {route.path}" for method in route.methods or ())

@@ -1,4 +1,4 @@
-"""Secrets on their way through the service: told to who may read the task, and to nobody else anywhere."""
+"""Secrets on their way through the service: shown to callers that may read the task, and to no others."""
 
 from __future__ import annotations
 

@@ -234,7 +234,7 @@ class Requests:
 
 
 async def large_result(app: Headway) -> str:
-    """Give the id of a job whose result is larger than what waits on the way to a small reader."""
+    """Return the id of a job whose result is larger than what waits on the way to a small reader."""
 
     @app.task(name="large")
     async def large() -> str:

@@ -33,7 +33,7 @@ pytestmark = pytest.mark.parametrize("store_name", ["memory", "sqlite", "redis"]
 
 @dataclass
 class House:
-    """Tasks of a tenant in every state, one that is nobody's, and tokens."""
+    """Tasks of a tenant in every state, one without a tenant, and tokens."""
 
     api: FastAPI
     operator: str = ""

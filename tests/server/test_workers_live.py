@@ -56,7 +56,7 @@ class Served:
         return gateway
 
     async def waiting(self, worker_id: str, polls: int = 1) -> None:
-        """Wait until so many polls of a worker wait, and the store knows."""
+        """Wait until this many polls of a worker wait, and the store knows."""
         gateway = await self.gateway()
         async with asyncio.timeout(SOON):
             while True:
@@ -130,7 +130,7 @@ async def test_a_poll_ends_when_its_client_goes_away(served: Served, client: htt
     await hang_up_while_waiting(served, worker_id)
     await served.waiting(worker_id, 0)
     job_id = await submit(store)
-    assert (await the_job(store, job_id)).epoch == 0  # Nobody claimed it for a client that is gone.
+    assert (await the_job(store, job_id)).epoch == 0  # No poll claimed it for a client that is gone.
     other = await register(client)
     assert [given["task_id"] for given in (await poll(client, other))["tasks"]] == [job_id]
 
@@ -193,7 +193,7 @@ async def test_many_workers_wait_at_once_and_each_task_wakes_one(
 
 
 async def test_the_server_alone_returns_the_task_of_a_worker_that_died(client: httpx.AsyncClient, store: Store) -> None:
-    # R5.16, R5.58, R5.74, R5.75: nobody but the server is there to notice.
+    # R5.16, R5.58, R5.74, R5.75: only the server is there to notice.
     job_id = await submit(store, retry=AT_ONCE)
     dead = await register(client, heartbeat_seconds=0.3, dead_after_seconds=1)
     assert len((await poll(client, dead))["tasks"]) == 1

@@ -25,7 +25,7 @@ class Dialogue:
         self.secret = ""
 
     async def hear(self) -> Any:
-        """Give the next message."""
+        """Return the next message."""
         async with asyncio.timeout(PATIENCE):
             message = await self.socket.recv()
         return json.loads(message) if isinstance(message, str) else message

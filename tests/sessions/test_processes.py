@@ -26,7 +26,7 @@ from tests.sessions.test_sessions import ended
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
-NOWHERE = "sqlite:////nowhere/at/all.db"  # Whoever opened it would fail.
+NOWHERE = "sqlite:////nowhere/at/all.db"  # Opening it would fail.
 
 
 class Site:
@@ -72,7 +72,7 @@ class Site:
         return False
 
     def _knows(self) -> bool:
-        """Tell whether the worker has told of its tasks."""
+        """Return whether the worker has published its tasks."""
         with urllib.request.urlopen(f"{self.address}/api/v1/catalogue", timeout=5) as answer:
             return b'"deaf"' in answer.read()
 

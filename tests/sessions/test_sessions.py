@@ -45,7 +45,7 @@ async def status(app: Headway, task_id: str) -> str:
 
 
 async def ended(app: Headway, task_id: str) -> Any:
-    """Give the job once it has ended."""
+    """Return the job once it has ended."""
     return await app.client.ended(JobId(task_id), 10)
 
 

@@ -67,7 +67,7 @@ def replay(discipline: Discipline, works: Sequence[Work]) -> list[float]:
 
 
 def _moments(discipline: Discipline, works: Sequence[Work]) -> Iterator[tuple[float, Work | None]]:
-    """Give every moment at which a job comes, or one ends; arrivals first."""
+    """Return every moment at which a job comes, or one ends; arrivals first."""
     coming = deque(works)
     while coming or discipline.running:
         first = min(discipline.running.values(), key=lambda job: (job.ends, job.work.number), default=None)
@@ -237,7 +237,7 @@ class DurationLadder(Discipline):
             self._shorten(victim, 1 if full == 2 and self._count(1) < self.LIMITS[1] else 0, now)
 
     def _full(self, rung: int) -> int | None:
-        """Give the longest rung up to this one whose limit is reached."""
+        """Return the longest rung up to this one whose limit is reached."""
         return next((at for at in range(rung, -1, -1) if self._count(at) >= self.LIMITS[at]), None)
 
     def _count(self, rung: int) -> int:

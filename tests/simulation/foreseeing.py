@@ -19,7 +19,7 @@ from tests.simulation.driver import Player
 from tests.simulation.workload import GROUPS, Work
 
 WARM_UP = 1_800.0  # Seconds in which only lessons are learned.
-ASKED = 7  # One in so many jobs.
+ASKED = 7  # One in this many jobs.
 
 
 class Foreseen(NamedTuple):
@@ -32,7 +32,7 @@ class Foreseen(NamedTuple):
 
     @property
     def counts(self) -> bool:
-        """Tell whether it is scored: a job that was said to start now, and did, says nothing."""
+        """Return whether it is scored: a job that was said to start now, and did, says nothing."""
         return is_scored(self.p90, self.waited)
 
 

@@ -40,7 +40,7 @@ class Runs:
         self._done: dict[tuple[str, Setting], Waits] = {}
 
     def get(self, discipline: str, setting: Setting) -> Waits:
-        """Give the waits of a workload under a discipline."""
+        """Return the waits of a workload under a discipline."""
         if (discipline, setting) not in self._done:
             works = setting.works
             if discipline in POLICIES:

@@ -29,7 +29,7 @@ def together(runs: Iterable[Waits]) -> dict[str, list[float]]:
 
 
 def quantile(waits: Sequence[float], part: float) -> float:
-    """Give the wait that this part of the jobs did not exceed."""
+    """Return the wait that this part of the jobs did not exceed."""
     return sorted(waits)[min(len(waits) - 1, int(part * len(waits)))]
 
 

@@ -38,7 +38,7 @@ class Work:
 
 
 class _Stream(NamedTuple):
-    """Single jobs at random moments, so many a second."""
+    """Single jobs at random moments, at a rate per second."""
 
     rate: float
     lane: str
@@ -75,7 +75,7 @@ _FLOOD = _Burst(10**9, HOUR, 1_500, 60, "low", FLOODER, "report")
 
 
 def make_workload(seed: int, hours: int, *, flood: bool = False) -> list[Work]:
-    """Make the jobs of so many hours, in the order in which they come. The same seed gives the same jobs."""
+    """Make the jobs of this many hours, in the order in which they come. The same seed gives the same jobs."""
     source = _Source(seed, until=hours * HOUR)
     for stream in _STREAMS:
         source.add_stream(stream)
@@ -85,7 +85,7 @@ def make_workload(seed: int, hours: int, *, flood: bool = False) -> list[Work]:
 
 
 def expected_seconds(works: Sequence[Work]) -> dict[str, float]:
-    """Give the mean length of each task's jobs: what somebody would know who has seen enough of them."""
+    """Return the mean length of each task's jobs: what an observer would know who has seen enough of them."""
     lengths: dict[str, list[float]] = {}
     for work in works:
         lengths.setdefault(work.task, []).append(work.seconds)
@@ -138,7 +138,7 @@ class _Source:
 
 Group = Callable[[Work], bool]
 
-# Who waits, as the tables show it. "low" are those who do not flood.
+# Who waits, as the tables show it. "low" are the tenants that do not flood.
 GROUPS: dict[str, Group] = {
     "high": lambda work: work.lane == "high",
     "medium, small tenants": lambda work: work.lane == "medium" and work.tenant not in BULK,

@@ -110,7 +110,7 @@ async def test_a_running_job_that_cannot_be_read_any_more_is_recovered_as_a_dead
     assert (await the_job(store, good)).state is State.QUEUED
     job = await the_job(store, bad_id)
     damaged_after = job.error is not None and job.error.type == "UnreadableJob"
-    # Where what was damaged is read by nobody but a claim, that one finds it.
+    # Where only a claim reads what was damaged, the claim finds it.
     assert (job.state is State.DEAD_LETTER and damaged_after) or job.state is State.QUEUED
     await look_at_everything(store)
     clock.advance(100)

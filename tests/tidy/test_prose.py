@@ -8,7 +8,7 @@ import pytest
 
 from scripts import prose
 
-MOST = 68  # Forms that are still to be rewritten; the number may only fall.
+MOST = 49  # Forms that are still to be rewritten; the number may only fall.
 
 
 def test_prose_names_the_actor() -> None:

@@ -68,7 +68,7 @@ class GatewayStub:
         )  # fmt: skip
 
     def fill(self, *, seconds: float) -> None:
-        """Let all slots be filled by jobs that end at once, after so long."""
+        """Let all slots be filled by jobs that end at once, after this long."""
         self.claimer._begin([a_lease(slot) for slot in range(SLOTS)])
         for slot in range(SLOTS):
             self.claimer.ended(FinishedRun(a_lease(slot), Returned(None), seconds), slot, below=True)

@@ -31,7 +31,7 @@ from tests.worker import remote_jobs
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
-NOWHERE = "sqlite:////nowhere/at/all.db"  # Whoever opened it would fail.
+NOWHERE = "sqlite:////nowhere/at/all.db"  # Opening it would fail.
 
 
 class Shop:
@@ -273,7 +273,7 @@ async def _drain(app: Headway, worker_id: str) -> bool:
 
 
 def test_a_runner_that_is_killed_is_reported_by_its_parent_at_once(shop: Shop) -> None:
-    # W2: nobody waits for a lease to end.
+    # W2: no job waits for a lease to end.
     worker = shop.start()
     job = shop.submit("slow", 0.5)
     wait_until(lambda: shop.marks("slow starts"))

@@ -53,4 +53,4 @@ async def test_an_idle_worker_asks_little_of_its_store(monkeypatch: pytest.Monke
         asked = dict(store.asked)
     assert sum(asked.values()) <= VERBS_A_SECOND * SECONDS + 1, asked
     assert asked["exchange"] >= SECONDS - 1.5, asked  # A wake-up that was missed is noticed within about a second.
-    assert "snapshot" not in asked, asked  # Nothing waits, so nobody need look what for.
+    assert "snapshot" not in asked, asked  # Nothing waits, so no process need look what for.

@@ -24,7 +24,7 @@ def order(request: HttpRequest) -> HttpResponse:
 
 
 def jobs(request: HttpRequest) -> JsonResponse:
-    """Tell how the latest jobs are getting on."""
+    """Show how the latest jobs are getting on."""
     found = IOJob.objects.all()[:20]
     return JsonResponse({"jobs": [_shown(job) for job in found]})
 

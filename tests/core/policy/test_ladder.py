@@ -55,9 +55,9 @@ def a_ladder(limits: str = "5 3 1", *, victim: str = "least_elapsed", lower: str
 def a_floor(
     ladder: Ladder, running: str = "", elastic: str = "", sessions: str = "", *, slots: int = 5, free: int | None = None
 ) -> RunningJobs:
-    """Say what runs: jobs by rung, elastic ones as ``name:rung``, sessions (``name!`` is stopping).
+    """Describe what runs: jobs by rung, elastic ones as ``name:rung``, sessions (``name!`` is stopping).
 
-    Whoever comes later in its list has started later.
+    A job that comes later in its list has started later.
     """
     counts = [0] * len(ladder.rungs)
     for name in running.split():
@@ -315,7 +315,7 @@ ROWS = [
         Row("slow slow medium fast fast", limits="- 2 -", slots=4, starts={0: "slow", 1: "slow", 3: "fast", 4: "fast"}),
         id="a rung without a limit of its own",
     ),
-    # More runs than is allowed: somebody has lowered a limit, or a worker has left.
+    # More runs than is allowed: an operator has lowered a limit, or a worker has left.
     pytest.param(
         Row("slow", limits="5 3 2", running="slow", elastic="a:slow b:slow", lowered={"a": "medium", "b": "fast"},
             starts={0: "slow"}),
@@ -802,7 +802,7 @@ def test_a_job_counts_on_its_rung_and_on_every_shorter_one(scene: tuple[Ladder, 
 def written_cycle(limits: tuple[int, int, int], floor: RunningJobs, queue: Sequence[str]) -> LadderDecision:
     """The cycle for fast, medium and slow, as it was first written down: a step for each sentence.
 
-    Two rules of ours are in it: a halted session's slot is not free at once, and whoever has only
+    Two rules of ours are in it: a halted session's slot is not free at once, and a job that has only
     just started is not lowered in the same cycle.
     """
     fast_limit, medium_limit, slow_limit = limits

@@ -86,7 +86,7 @@ def by_lane(claimed: Sequence[tuple[ClassKey, int, str | None]]) -> dict[str, in
 
 
 def as_many_as_seen(views: Sequence[ClassView]) -> dict[ClassKey, list[int]]:
-    """Give the jobs of a snapshot that tells the truth; of very many as many as could be claimed."""
+    """Return the jobs of a snapshot that tells the truth; of very many as many as could be claimed."""
     return {
         view.key: [NOW_AT if view.oldest_at is None else view.oldest_at]
         * (0 if view.blocked else min(view.waiting, 99))
@@ -776,7 +776,7 @@ def test_a_plan_keeps_its_rules_and_depends_on_nothing_but_its_inputs(
     if free > 0 and free_below > 0:
         assert set(named) == set(whole) == {view.key for view in classes if serves(view.key.needs, offers)}
     if policy.promotion == "share":
-        # Those who were not promoted come by level.
+        # Lanes that were not promoted come by level.
         levels = [level_of(take.key) for take in chosen.takes if take.over is None and take.key in whole]
         first = {take.key.lane: at for at, take in reversed(list(enumerate(chosen.takes)))}
         risen = {take.key.lane for take in chosen.takes if take.over}
@@ -926,7 +926,7 @@ def test_a_batch_is_claimed_as_slot_by_slot(scene: Scene, free: int) -> None:
 
 
 def promoted(claimed: Counter[tuple[str, str | None]]) -> Counter[tuple[str, bool]]:
-    """Count claims by lane and by whether somebody else's turn it was; of two natives it does not matter whose."""
+    """Count claims by lane and by whether it was another lane's turn; of two natives it does not matter whose."""
     counts: Counter[tuple[str, bool]] = Counter()
     for (lane, over), count in claimed.items():
         counts[lane, over is not None] += count

@@ -33,7 +33,7 @@ def start_whenever_it_may(rule: LimitRule, tries_us: Iterable[int]) -> list[int]
 
 
 def start_as_soon_as_it_may(rule: LimitRule, count: int, from_us: int = 0) -> list[int]:
-    """Start so many, each at the very moment that conforms."""
+    """Start this many, each at the very moment that conforms."""
     started: list[int] = []
     reached_us: int | None = None
     now_us = from_us

@@ -154,7 +154,7 @@ def test_a_tenant_whose_jobs_were_cancelled_has_no_debt() -> None:
 
 
 def test_what_runs_still_counts_for_its_tenant() -> None:
-    # Otherwise whoever submits one job at a time would always be next.
+    # Otherwise a tenant that submits one job at a time would always be next.
     line = Line()
     line.submit("busy", 100)
     got: Counter[str] = Counter()

@@ -1,4 +1,4 @@
-"""Sharing by weight: how turns are dealt, and that nobody gets ahead of anybody for long."""
+"""Sharing by weight: how turns are dealt, and that no sharer gets ahead of another for long."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def one_by_one(turns: int, sharers: Sequence[Sharer[str]]) -> dict[str, int]:
 
 
 def deal(shares: Shares[str], turns: int, steps: Mapping[str, float], most: int = 1_000_000) -> dict[str, int]:
-    """Share out turns among these and charge them, as whoever claims does: all of one, then all of the next."""
+    """Share out turns among these and charge them, as a worker that claims does: all of one, then all of the next."""
     sharers = [Sharer(name, shares.tag(name, step), step, most) for name, step in steps.items()]
     dealt = share_out(turns, sharers)
     for name, count in dealt.items():
@@ -153,7 +153,7 @@ def test_one_that_was_away_comes_back_at_the_clock() -> None:
 
 
 def test_one_that_leaves_and_comes_back_pays_for_its_last_turn() -> None:
-    # Otherwise whoever waits with one job at a time would always be first.
+    # Otherwise a sharer that waits with one job at a time would always be first.
     shares: Shares[str] = Shares()
     got: Counter[str] = Counter()
     for turn in range(700):

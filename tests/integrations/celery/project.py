@@ -58,7 +58,7 @@ def fail() -> None:
 
 
 def again(self: Task, path: str, times: int, countdown: float = 0) -> str:
-    """Retry so many times, then succeed."""
+    """Retry this many times, then succeed."""
     note(path, f"attempt {self.request.retries}")
     if self.request.retries < times:
         raise self.retry(countdown=countdown, max_retries=times)

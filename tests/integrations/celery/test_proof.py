@@ -66,7 +66,7 @@ def test_after_forty_thousand_tasks_and_random_kills_the_ledger_equals_a_recount
     while any(map(any, get_all_queue_loads().values())):
         if time.monotonic() > rest_by:
             break
-        # The last worker's lease may outlive it; whoever looks next ends it. Here we are the next.
+        # The last worker's lease may outlive it; the next process that looks ends it. Here we are the next.
         balancer.ledger.renew("observer", [], lease_ms=60_000, reconcile_ms=60_000)
         balancer.reconcile()
     assert get_all_queue_loads() == {f"queue_{number}": (0, 0) for number in range(20)}

@@ -1,4 +1,4 @@
-"""The ledger is held against the broker: what is missing there is dropped, what nobody counted is adopted."""
+"""The ledger is held against the broker: what is missing there is dropped, what no sender counted is adopted."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def depth(server: Valkey) -> dict[str, int]:
 
 @pytest.fixture(params=["in one step", "in two"])
 def listened(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Where somebody listens to what is published, a task's queue is chosen before it is sent."""
+    """Where a listener follows what is published, a task's queue is chosen before it is sent."""
     if request.param == "in one step":
         yield
         return

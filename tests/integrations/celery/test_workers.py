@@ -182,7 +182,7 @@ def test_a_broker_that_is_restarted_changes_nothing(make: MakeApp, start_worker:
             app.tasks["project.hold"].delay(str(path))
         eventually(lambda: totals() == (0, 2), "two tasks run", lambda: worker.log)
         own.kill()
-        path.touch()  # They end while nobody can be told.
+        path.touch()  # They end while the store is away.
         eventually(lambda: worker.log.count("succeeded") == 12, "they end", lambda: worker.log)
         own.start()
         eventually(lambda: totals() == (0, 0), "rest", lambda: (get_all_queue_loads(), worker.log))

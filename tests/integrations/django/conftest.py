@@ -50,7 +50,7 @@ if not apps.ready:
 
 # For a module whose tests are to hold wherever jobs may be kept.
 both = pytest.mark.parametrize("database", KINDS, indirect=True, scope="module")
-# Where much time goes by and little hangs on the database: the other one in the proofs.
+# Where much time goes by and little depends on the database: the other one in the proofs.
 either = pytest.mark.parametrize(
     "database", [KINDS[0], pytest.param(KINDS[1], marks=pytest.mark.proof)], indirect=True, scope="module"
 )
@@ -107,7 +107,7 @@ def _make_sqlite(folder: Path) -> dict[str, Any]:
 
 
 def table(name: str) -> str:
-    """Give what one of Headway's tables is called here."""
+    """Return what one of Headway's tables is called here."""
     from django.db import connection
 
     return f"headway.{name}" if connection.vendor == "postgresql" else f"headway_{name}"
@@ -134,7 +134,7 @@ class Workers:
         self._processes: list[subprocess.Popen[bytes]] = []
 
     def start(self, *options: str, settings: str = SETTINGS, wait: bool = True, poll: float = 0.5) -> Worker:
-        """Start a worker, and wait until it is ready. ``poll``: how often it looks if nobody wakes it."""
+        """Start a worker, and wait until it is ready. ``poll``: how often it looks if no submit wakes it."""
         path = self._folder / f"worker-{len(self._processes)}.log"
         with path.open("wb") as file:
             process = subprocess.Popen(

@@ -31,7 +31,7 @@ LIST = "/admin/ioqueue/iojob/"
 
 
 def client_of(*permissions: str, superuser: bool = False) -> Client:
-    """Log somebody in who has these permissions."""
+    """Log a user in who has these permissions."""
     User.objects.all().delete()
     user = User.objects.create_user("ana", is_staff=True, is_superuser=superuser)
     user.user_permissions.set(Permission.objects.filter(codename__in=permissions))

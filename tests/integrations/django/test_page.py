@@ -48,7 +48,7 @@ class Project:
 
 
 def files_of_the_page(kind: str) -> list[tuple[str, str]]:
-    """Give the files that the page shows for a kind of database: their paths, from the first line, and their text."""
+    """Return the files that the page shows for a kind of database: their paths, from the first line, and their text."""
     blocks = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     blocks = [block for block in blocks if kind == "postgresql" or "backends.postgresql" not in block]
     return [(block.partition("\n")[0].removeprefix("# "), block) for block in blocks]

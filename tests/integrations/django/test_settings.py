@@ -38,7 +38,7 @@ DOCUMENTED: dict[str, Any] = {
 
 
 def found(**changed: Any) -> list[str]:
-    """Give the ids of what the checks say with these settings."""
+    """Return the ids of what the checks say with these settings."""
     with override_settings(**changed):
         return [message.id for message in run_checks(tags=["ioqueue"])]
 
@@ -110,7 +110,7 @@ def test_a_setting_that_does_not_exist_is_a_warning_that_names_the_nearest() -> 
 def test_the_settings_for_redis_select_where_transient_jobs_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     # R2.20, R2.34, R2.35: the key keeps queues at one server apart.
     monkeypatch.setenv("REDIS_URL", "redis://user:secret@cache:6379/0?replicas=1")
-    assert worker_settings(Options())["transient_store"] is None  # Nobody asked: they pass through the database.
+    assert worker_settings(Options())["transient_store"] is None  # Transient jobs pass through the database.
     with override_settings(IOQUEUE_REDIS_URL="redis://cache/7"):
         assert worker_settings(read_options()[0])["transient_store"] == "redis://cache/7?prefix=ioqueue:memory"
     with override_settings(IOQUEUE_REDIS_QUEUE_KEY="previews"):

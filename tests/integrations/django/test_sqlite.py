@@ -81,7 +81,7 @@ def test_what_a_transaction_learned_is_forgotten_with_it() -> None:
         cursor.execute(f"DELETE FROM {table('document')}")  # A worker may have declared the limits already.
     queue()._declared.clear()
     with transaction.atomic():
-        tasks.add.using(priority="high")(1)  # A class that nobody has used before.
+        tasks.add.using(priority="high")(1)  # A class that no job has used before.
         tasks.one_at_a_time("nowhere")
         transaction.set_rollback(True)
     assert not any("one_at_a_time" in name for name in documents())

@@ -108,7 +108,7 @@ def jobs_of(polled: PollResult) -> list[JobId]:
 
 
 async def waiting(poll: asyncio.Task[PollResult], worker: Worker, polls: int = 1) -> asyncio.Task[PollResult]:
-    """Give a poll that waits, as one of so many; if it is for jobs, the store counts on it."""
+    """Return a poll that waits, as one of this many; if it is for jobs, the store counts on it."""
     async with asyncio.timeout(SOON):
         while not poll.done():
             seat = worker.gateway._sessions.get(worker.worker_id)
@@ -287,7 +287,7 @@ async def test_a_long_poll_is_woken_by_a_submit(store: Store, sit: Sit) -> None:
 
 
 async def test_a_long_poll_that_ends_with_nothing_leaves_nobody_waiting(store: Store, sit: Sit) -> None:
-    # A worker that nobody answers for must not be woken in place of one that waits.
+    # A worker without an open poll must not be woken in place of one that waits.
     idle, waits = await sit(), await sit()
     assert (await idle.poll(wait=0.05)).leases == ()
     assert (await idle.poll()).leases == ()

@@ -83,7 +83,7 @@ async def some_endings(store: Store, clock: ManualClock) -> list[JobId]:
 
 
 def told(job: JobRecord | None) -> JobRecord:
-    """Give a job without the moment it was read."""
+    """Return a job without the moment it was read."""
     assert job is not None
     return replace(job, seen_at=0)
 

@@ -21,7 +21,7 @@ Outside: TypeAlias = Any  # An asyncpg.Connection, which has no types.
 
 @pytest.fixture
 async def outside() -> AsyncIterator[Outside]:
-    """A connection of somebody else's to the same database."""
+    """A connection of another program to the same database."""
     connection = await asyncpg.connect(postgres().url)
     yield connection
     await connection.close()

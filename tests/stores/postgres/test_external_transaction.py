@@ -130,7 +130,7 @@ async def test_jobs_of_tenants_get_their_places_once_they_are_committed(app: Hea
     bill = app.find_task("bill")
     async with outside.transaction():
         await bill.using(connection=outside).aenqueue("acme")
-        other = await asyncio.wait_for(bill.aenqueue("zeta"), 5)  # Waits for nobody.
+        other = await asyncio.wait_for(bill.aenqueue("zeta"), 5)  # Waits for no other transaction.
     assert await other.astatus() == "queued"
 
 
@@ -156,7 +156,7 @@ async def test_a_plain_job_of_a_class_that_tenants_share_waits_for_its_place_too
     app: Headway, url: str, outside: Outside
 ) -> None:
     add, bill = app.find_task("add"), app.find_task("bill")
-    await add.using(connection=outside).aenqueue(1, 2)  # The short way, as long as nobody shares the class.
+    await add.using(connection=outside).aenqueue(1, 2)  # The short way, as long as tenants do not share the class.
     await bill.aenqueue("acme")
     async with outside.transaction():
         job = await add.using(connection=outside).aenqueue(3, 4)

@@ -40,7 +40,7 @@ SOON = 5.0
 async def drain(
     store: PostgresStore, worker_id: str, seen: Counter[str], *, most: int = 7, rounds: int = 10_000
 ) -> None:
-    """Claim and finish until nothing is left, or for so many rounds."""
+    """Claim and finish until nothing is left, or for this many rounds."""
     await register(store, worker_id, slots=most)
     held: list[Lease] = []
     for left in reversed(range(rounds)):
@@ -160,7 +160,7 @@ async def test_behind_a_pooler_nothing_is_kept_in_a_session(open_url: OpenStore,
     await register(store)
     await end(store, await claim_one(store))
     assert await state_of(direct, job_id) is State.COMPLETED
-    subscription = store.subscribe("w1")  # It never rings; whoever waits there looks by itself now and then.
+    subscription = store.subscribe("w1")  # It never rings; a worker that waits there looks by itself now and then.
     assert await subscription.wait(0.01) is None
     subscription.close()
 

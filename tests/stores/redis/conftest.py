@@ -140,7 +140,7 @@ async def submitting(store: RedisStore, count: int = 3) -> AsyncIterator[list[Ne
 
 
 async def more(jobs: list[NewJob], by: int = 20) -> None:
-    """Wait until so many more have been acknowledged."""
+    """Wait until this many more have been acknowledged."""
     enough = len(jobs) + by
 
     async def there() -> bool:

@@ -1,4 +1,4 @@
-"""Jobs that threads post while nobody waits: nobody can tell them from jobs that were submitted by a call."""
+"""Jobs that threads post while no worker waits: no client can tell them from jobs that were submitted by a call."""
 
 from __future__ import annotations
 

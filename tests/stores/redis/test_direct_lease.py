@@ -72,7 +72,7 @@ async def test_a_job_that_comes_alone_is_there_with_the_ring(store: RedisStore, 
     assert await waiter.subscription.wait(5) is not None
     before = calls(server)
     fed = await waiter.feed.exchange([], [], free=5, free_below=4, woken=True)
-    assert calls(server) == before  # Nobody was asked.
+    assert calls(server) == before  # No store was asked.
     [lease] = fed.leases
     [held] = await store.leases(worker_id="w1")
     assert held == lease
@@ -125,7 +125,7 @@ async def test_a_worker_that_executes_something_is_only_rung(store: RedisStore) 
 
 
 async def test_a_worker_that_is_gone_is_handed_nothing(store: RedisStore, server: Valkey, open_url: OpenStore) -> None:
-    """It has not said good-bye, so the server thinks that it waits; but nobody listens."""
+    """It has not said good-bye, so the server thinks that it waits; but it does not listen."""
     gone = await open_url(server.url)
     await a_waiter(gone, "gone")
     await gone.close()
@@ -159,14 +159,14 @@ async def test_a_message_that_was_lost_is_made_good_by_the_next_exchange(
 
 
 async def test_a_message_that_is_too_old_is_not_gone_by(store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The job may have been given to somebody else by then."""
+    """The job may have been given to another worker by then."""
     waiter = await a_waiter(store)
     job = a_job()
     await submit(store, job)
     assert await waiter.subscription.wait(5) is not None
     [lease] = await store.leases(worker_id="w1")
     await asyncio.sleep(0.05)
-    await beat(store, confirm_ms=1)  # Nobody has named it.
+    await beat(store, confirm_ms=1)  # No heartbeat has named it.
     other = await claim_one(store, (await register(store, "w2")).worker_id)
     assert other.job_id == job.job_id
     later = time.monotonic() + 11

@@ -140,7 +140,7 @@ async def test_connections_killed_all_the_time_lose_and_double_nothing(store: Re
 async def test_an_ear_that_lost_its_connection_looks_at_everything_and_hears_again(
     store: RedisStore, server: Valkey, open_url: OpenStore
 ) -> None:
-    # R12: nobody but the ears themselves uses the connection meanwhile.
+    # R12: only the subscriptions use the connection meanwhile.
     other = await open_url(server.url)
     subscriptions = [store.subscribe("watch.me"), store.subscribe(f"w1{LEASE_CHANNEL}")]
     assert [await subscription.wait(0) for subscription in subscriptions] == [None, None]
@@ -189,7 +189,7 @@ async def test_a_server_that_is_away_for_long_is_said_to_be(store: RedisStore, s
 
 @pytest.mark.usefixtures("hasty")
 async def test_a_frozen_server_is_given_up_and_found_again(store: RedisStore, server: Valkey) -> None:
-    # N2, R11: whoever asks for less long than a connection may be silent does not keep a dead one alive.
+    # N2, R11: a call shorter than a connection may be silent does not keep a dead one alive.
     job = a_job()
     server.freeze()
     with pytest.raises(TimeoutError):
@@ -247,7 +247,7 @@ async def test_a_deadline_reports_the_last_problem_before_it(problems: list[Exce
 
 @asynccontextmanager
 async def busy(server: Valkey) -> AsyncIterator[None]:
-    """Let a script of somebody else run for ever, and kill it at the end."""
+    """Let a script of another program run for ever, and kill it at the end."""
     script = asyncio.create_task(asyncio.to_thread(server.ask, "EVAL", "while true do end", "0"))
 
     async def is_busy() -> bool:

@@ -572,7 +572,7 @@ def test_a_pair_offers_what_its_durable_store_does(address: str, offers: set[str
 
 
 def test_without_another_address_there_is_no_pair() -> None:
-    # Nobody pays for what they did not ask for.
+    # No caller pays for what it did not ask for.
     for transient in (None, "memory://"):
         assert not isinstance(open_store("memory://", transient=transient), SplitStore)
 

@@ -161,7 +161,7 @@ async def test_threads_without_a_loop_submit_in_the_same_groups(
 
 
 async def test_a_thread_is_told_that_the_store_was_closed(open_file: OpenFile, path: Path) -> None:
-    """It must never wait for an answer that nobody will give."""
+    """It must never wait for an answer that will not come."""
     store = await open_file(path)
     going = [asyncio.to_thread(store.submit_blocking, [a_job()]) for _ in range(8)]
     answers = asyncio.gather(*going, return_exceptions=True)

@@ -47,7 +47,7 @@ def beside(path: Path) -> list[str]:
 
 
 def cut(path: Path, left: int) -> None:
-    """Leave so many bytes of a file, or take so many away."""
+    """Leave this many bytes of a file, or take this many away."""
     os.truncate(path, left if left >= 0 else path.stat().st_size + left)
 
 
@@ -299,7 +299,7 @@ async def test_many_processes_may_open_a_new_file_at_once(open_file: OpenFile, p
 
 
 async def test_whoever_comes_while_a_new_file_gets_its_log_waits(open_file: OpenFile, tmp_path: Path) -> None:
-    """SQLite refuses one of them now and then, about one in two hundred times; so many files are opened here."""
+    """SQLite refuses one of them now and then, about one in two hundred times; therefore many files are opened here."""
     for number in range(100):
         path = tmp_path / f"{number}.db"
         stores = await asyncio.gather(*(open_file(path) for _ in range(3)))

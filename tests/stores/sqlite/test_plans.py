@@ -54,7 +54,7 @@ def plan_of(connection: OwnFileConnection, name: str) -> list[str]:
 
 
 def walked(connection: OwnFileConnection, name: str) -> set[str]:
-    """Give the large tables that a statement walks from end to end."""
+    """Return the large tables that a statement walks from end to end."""
     aliases = dict(re.findall(r"\b(?:FROM|JOIN|INTO|UPDATE)\s+(\w+)(?:\s+AS)?\s+(\w+)", QUERIES[name]))
     tables = {alias: table for table, alias in aliases.items()} | {table: table for table in LARGE}
     scanned = re.findall(r"^SCAN (\w+)", "\n".join(plan_of(connection, name)), re.MULTILINE)

@@ -40,7 +40,7 @@ def raw(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 class Caller:
-    """Somebody with one connection, and what is to be done after their commit."""
+    """A program with one connection, and what is to be done after its commit."""
 
     def __init__(self, raw: sqlite3.Connection) -> None:
         self._raw = raw

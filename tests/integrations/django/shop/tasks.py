@@ -75,7 +75,7 @@ def break_the_database() -> None:
 
 @io_task
 def hold(folder: str) -> str:
-    """Say that it has begun, and wait to be let go."""
+    """Record that it has begun, and wait to be released."""
     Path(folder, "begun").touch()
     while not Path(folder, "go").exists():
         time.sleep(0.01)
@@ -84,7 +84,7 @@ def hold(folder: str) -> str:
 
 @io_task(max_retries=0, timeout=60)
 def meet(folder: str, count: int) -> int:
-    """Say that it has begun, and wait until so many have; return the number of its thread."""
+    """Record that it has begun, and wait until this many have; return the number of its thread."""
     Path(folder, f"begun-{threading.get_ident()}").touch()
     while len(list(Path(folder).glob("begun-*"))) < count:
         time.sleep(0.01)
@@ -124,7 +124,7 @@ def often() -> None: ...
 
 
 def backend_pid() -> int:
-    """Give what the server knows this connection by; SQLite has none."""
+    """Return what the server knows this connection by; SQLite has none."""
     if connection.vendor == "sqlite":
         return 0
     with connection.cursor() as cursor:
