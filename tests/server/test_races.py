@@ -362,12 +362,12 @@ class Hiccups:
         self._trouble = trouble
         self.tries = 0
 
-    async def submit_calls(self, calls: Sequence[Call[Any]]) -> list[SubmitReply]:
+    async def submit(self, calls: Sequence[Call[Any]]) -> list[SubmitReply]:
         self.tries += 1
         await asyncio.sleep(0)
         if any(b"poison" in call.new.payload for call in calls):
             raise self._trouble
-        return await self._app.submit_calls(calls)
+        return await self._app.submitter.submit(calls)
 
 
 async def intake_of(app: Headway, trouble: Exception, values: list[str]) -> tuple[Hiccups, list[Any]]:

@@ -140,7 +140,7 @@ async def _submit(
         call = task.using(**options).call_named(values.fit(properties))
         if wait and not call.new.persist:
             raise NotStored(f"task {name} is transient: its jobs keep no result to wait for")
-        job = await app.submit_call(call)
+        job = call.handle((await app.submitter.submit([call]))[0])
         if not json:
             _print_made(job.id, deduplicated=job.deduplicated)
         ended = await app.client.ended(job.id, timeout) if wait else None

@@ -2,40 +2,36 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
-import logging
 import os
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, fields
-from itertools import chain, islice
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, ParamSpec, TypeVar, overload
 
-from headway.client.client import BATCH, Client
+from headway.client.client import Client
 from headway.client.codec import Signature
 from headway.client.command import OUTPUT, Choices, Command, CommandSignature
 from headway.client.context import Context
-from headway.client.depth import QueueDepth
 from headway.client.job import Job
 from headway.client.options import Limit, Retry, Seconds, TaskOptions, Unique
 from headway.client.portal import Portal
 from headway.client.programs.output import Output
 from headway.client.settings import Settings, gather, load_settings
+from headway.client.submit import FOLLOW_EVERY, Submitter
 from headway.client.task import Call, ContextTaskDecorator, Task, TaskDecorator, check_interactive, check_text
 from headway.core.cron import parse_cron
-from headway.core.errors import BadArguments, BadCron, ConfigError, UnknownOption, UnknownTask
-from headway.core.job import JobId, NewJob, State, SubmitReply
+from headway.core.errors import BadCron, ConfigError, UnknownOption, UnknownTask
+from headway.core.job import JobId, State
 from headway.core.lease import Lease, Report
 from headway.core.policy.document import BUILT_IN, INTERACTIVE, Policy
 from headway.core.policy.enforced import PauseSet, pausing, resuming
 from headway.core.suggest import did_you_mean
-from headway.observability import traces
 from headway.policy_store.current import CurrentPolicy
-from headway.policy_store.rule_documents import change_paused, declare_limits, read_paused
+from headway.policy_store.rule_documents import change_paused, read_paused
 from headway.policy_store.versions import load_policy
 from headway.security.audit import PYTHON
 from headway.security.audited_store import audited
@@ -52,11 +48,8 @@ Lifespan = Callable[[Any], AbstractAsyncContextManager[Mapping[str, Any] | None]
 Signal = Callable[..., Any]
 
 SIGNALS = ("start", "finish", "fail")
-FOLLOW_EVERY = 5.0  # Seconds between looks at the store's policy by a process that submits.
 CATCH_UPS = ("skip", "last", "all")
 OVERLAPS = ("skip", "allow")
-
-log = logging.getLogger("headway.jobs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +93,9 @@ class Headway:
         self.signals: dict[str, list[Signal]] = {name: [] for name in SIGNALS}
         # Hears in workers of each outcome that the store has recorded, on their loop; it must not block.
         self.on_recorded: Callable[[Lease, Report], None] | None = None
-        self._declared: set[str] = set()
-        self._depth = QueueDepth()
         self.portal = Portal()
         self.client = Client(self.make_store, lambda: self.settings.history)
+        self.submitter = Submitter(self)
 
     def configure(self, **settings: Any) -> None:
         """Set settings over those the app was made with, as flags of the command line do. Before anything is opened."""
@@ -353,144 +345,16 @@ class Headway:
         """Learn of the store's policy, unless that was done a moment ago."""
         await self.in_force.refresh(await self.client.store(), every=FOLLOW_EVERY)
 
-    async def _prepare(self, calls: Sequence[Call[Any]]) -> list[NewJob]:
-        """Make jobs of calls under the policy in force, and see that the limits their tasks declare are known."""
-        await self.follow_policy()
-        tasks = {call.task for call in calls}
-        for task in tasks:
-            if task.limits and task.name not in self._declared:
-                await declare_limits(await self.client.store(), task.name, task.limits)
-                self._declared.add(task.name)
-        if any(task.terms.problem for task in tasks):
-            await self.in_force.refresh(await self.client.store(), every=0)  # It may have been put right just now.
-        jobs = [call.job() for call in calls]
-        if self._bounds_depth:
-            await self._depth.admit(await self.client.store(), jobs, self.policy)
-        return jobs
-
-    async def submit_call(self, call: Call[R]) -> Job[R]:
-        """Submit one call."""
-        jobs = await self._prepare([call])
-        (answer,) = await self._submit(jobs, call.task.connection)
-        return self._submitted(call, answer)
-
-    async def submit_calls(self, calls: Sequence[Call[Any]]) -> list[SubmitReply]:
-        """Submit calls in one round trip, all or none. Gives what became of each."""
-        return await self._submit(await self._prepare(calls), None)
-
-    def submit_call_blocking(self, call: Call[R]) -> Job[R]:
-        """Submit one call from a thread: the short way, where the store has one and nothing must be looked up first."""
-        store = self.client.opened(self.portal.loop())
-        submit = None if store is None else store.abilities.submit_blocking
-        if submit is not None and self._is_ready(call.task) and not traces.active():
-            self.portal.warn_on_loop()
-            jobs = [call.job()]
-            answers = submit(jobs)
-            if answers is not None:
-                _log_queued(jobs, answers)
-                return self._submitted(call, answers[0])
-        return self.portal.run(self.submit_call(call))
-
-    def _is_ready(self, task: Task[Any, Any, Any]) -> bool:
-        """Return whether a job of a task can be made without a look at the store first."""
-        known = not task.limits or task.name in self._declared
-        looked = self.in_force.looked_within(FOLLOW_EVERY)
-        return known and looked and not task.terms.problem and not self._bounds_depth
-
-    @property
-    def _bounds_depth(self) -> bool:
-        return bool(self.policy.max_depth) or self.policy.tenants.bounds_depth
-
-    def submit_call_within(self, call: Call[R]) -> Job[R]:
-        """Submit one call on the caller's connection; blocks."""
-        (answer,) = self._submit_blocking([call], call.task.connection)
-        return self._submitted(call, answer)
-
     async def aenqueue_many(self, calls: Iterable[Call[Any]], *, connection: object | None = None) -> list[Job[Any]]:
         """Submit many jobs in one round trip for every thousand; each thousand is kept whole or not at all.
 
-        ``connection``: inside the transaction that this connection is in; then all of them are.
+        ``connection``: submit all of them inside the transaction that this connection is in.
         """
-        jobs: list[Job[Any]] = []
-        remaining = iter(calls)
-        remote = (await self.client.store()).abilities.remote
-        before: Sequence[Call[Any]] = ()
-        sent: asyncio.Task[list[SubmitReply]] | None = None
-        # An endless supply of calls never lies in memory whole. While a server keeps one batch the next is made; with a
-        # thread of ours at work, the two would fight for the interpreter, at two thirds of the speed.
-        try:
-            while batch := list(islice(remaining, BATCH)):
-                within = one_connection(batch, connection)
-                made = await self._prepare(batch)
-                answers = [] if sent is None else await sent
-                sent = asyncio.create_task(self._submit(made, within))
-                await asyncio.sleep(0) if remote else await asyncio.wait([sent])
-                jobs += map(self._submitted, before, answers)
-                before = batch
-            if sent is not None:
-                jobs += map(self._submitted, before, await sent)
-            return jobs
-        except Exception:
-            if sent is not None:
-                await asyncio.wait([sent])  # What was begun before a call that cannot be made is kept.
-            raise
+        return await self.submitter.submit_many(calls, connection)
 
     def enqueue_many(self, calls: Iterable[Call[Any]], *, connection: object | None = None) -> list[Job[Any]]:
         """Blocking twin of ``aenqueue_many``."""
-        calls = iter(calls)
-        first = list(islice(calls, BATCH))
-        if one_connection(first, connection) is None:
-            return self.portal.run(self.aenqueue_many(chain(first, calls)))
-        jobs: list[Job[Any]] = []
-        while first:
-            answers = self._submit_blocking(first, one_connection(first, connection))
-            jobs += [self._submitted(call, answer) for call, answer in zip(first, answers, strict=True)]
-            first = list(islice(calls, BATCH))
-        return jobs
-
-    async def _submit(self, jobs: Sequence[NewJob], connection: object | None) -> list[SubmitReply]:
-        with traces.SubmitSpan(jobs) as sent:
-            answers = await self._keep(sent, connection)
-        _log_queued(sent, answers)
-        return answers
-
-    async def _keep(self, jobs: Sequence[NewJob], connection: object | None) -> list[SubmitReply]:
-        if connection is None:
-            return await self.client.submit(jobs)
-        while True:
-            submission = await self.client.prepare_submit(jobs)
-            if (answers := await submission.arun(connection)) is not None:
-                return answers
-
-    def _submit_blocking(self, calls: Sequence[Call[Any]], connection: object) -> list[SubmitReply]:
-        """Submit on a caller's connection, in the caller's thread: only what must be looked up is done elsewhere."""
-        store = self.client.opened(self.portal.loop())
-        external = None if store is None else store.abilities.external_submit
-
-        def keep(jobs: Sequence[NewJob]) -> list[SubmitReply]:
-            while True:
-                submission = external.prepare_submit_blocking(jobs) if external is not None else None
-                submission = submission or self.portal.run(self.client.prepare_submit(jobs))
-                if (answers := submission.run(connection)) is not None:
-                    return answers
-
-        return self._submit_by(calls, keep, ready=external is not None)
-
-    def _submit_by(
-        self, calls: Sequence[Call[Any]], keep: Callable[[Sequence[NewJob]], list[SubmitReply]], *, ready: bool = True
-    ) -> list[SubmitReply]:
-        """Submit in the caller's thread by what keeps jobs there; blocks. ``ready``: a store was opened before."""
-        ready = ready and all(self._is_ready(call.task) for call in calls)
-        with traces.SubmitSpan(
-            [call.job() for call in calls] if ready else self.portal.run(self._prepare(calls))
-        ) as jobs:
-            answers = keep(jobs)
-        _log_queued(jobs, answers)
-        return answers
-
-    def _submitted(self, call: Call[R], answer: SubmitReply) -> Job[R]:
-        job_id, deduplicated = answer
-        return Job(self, job_id, kind=call.task.result_kind, deduplicated=deduplicated, persist=call.new.persist)
+        return self.submitter.submit_many_blocking(calls, connection)
 
     def job(self, job_id: str) -> Job[Any]:
         """Return a handle on a job; asks nothing of the store."""
@@ -623,21 +487,6 @@ def _check_release(settings: Settings) -> Settings:
     return settings
 
 
-def one_connection(calls: Sequence[Call[Any]], connection: object | None) -> object | None:
-    """Return the caller's connection that a batch is submitted on. Raises ``ConfigError`` if there are several."""
-    for call in calls:
-        if not isinstance(call, Call):
-            raise BadArguments(
-                f"enqueue_many takes calls such as task.call(1), got {call!r:.100}; task(1) runs the task here and now"
-            )
-    connections = [task.connection for task in {call.task for call in calls}]
-    found = {id(mine): mine for mine in (connection, *connections) if mine is not None}
-    plain = connection is None and any(mine is None for mine in connections)
-    if len(found) > 1 or (found and plain):
-        raise ConfigError("jobs that are submitted together must name the same connection")
-    return next(iter(found.values()), None)
-
-
 def _task_name(task: str | Task[Any, Any, Any] | None) -> str | None:
     return task.name if isinstance(task, Task) else task
 
@@ -680,18 +529,3 @@ def _same_function(one: Any, other: Any) -> bool:
 def _where(function: Any) -> str:
     code = getattr(function, "__code__", None)
     return f"{code.co_filename}:{code.co_firstlineno}" if code else repr(function)
-
-
-def _log_queued(jobs: Sequence[NewJob], answers: Sequence[SubmitReply]) -> None:
-    """Log that jobs are queued: one line for those that came together."""
-    if not log.isEnabledFor(logging.INFO):
-        return
-    new = [job for job, answer in zip(jobs, answers, strict=True) if not answer.deduplicated]
-    if len(new) == 1:
-        job = new[0]
-        trace_id = traces.shown_trace(job.trace_id, job.job_id)
-        facts: dict[str, Any] = {"job": job.job_id, "task": job.task, "lane": job.lane, "trace_id": trace_id}
-        log.info("job.queued", extra={"headway": facts})
-    elif new:
-        facts = {"jobs": [job.job_id for job in new], "tasks": sorted({job.task for job in new})}
-        log.info("jobs.queued", extra={"headway": facts})

@@ -61,9 +61,9 @@ class Client:
         """Return what watches jobs on the running loop."""
         return (await self._link()).watcher
 
-    def opened(self, loop: asyncio.AbstractEventLoop) -> Store | None:
+    def opened(self, loop: asyncio.AbstractEventLoop | None) -> Store | None:
         """Return the store of a loop, if it was opened already; for other threads than the loop's."""
-        link = self._links.get(loop) if self._pid == os.getpid() else None
+        link = self._links.get(loop) if loop is not None and self._pid == os.getpid() else None
         return None if link is None else self._check(link.store)
 
     async def submit(self, jobs: Sequence[NewJob]) -> list[SubmitReply]:

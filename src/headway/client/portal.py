@@ -58,6 +58,11 @@ class Portal:
         finally:
             self.run(close())
 
+    @property
+    def started(self) -> asyncio.AbstractEventLoop | None:
+        """The loop, if it was started in this process or in its parent."""
+        return self._loop
+
     def loop(self) -> asyncio.AbstractEventLoop:
         with self._lock:
             if self._loop is None or self._pid != os.getpid():
@@ -80,9 +85,7 @@ class Portal:
         """Warn, once, if a loop runs here that a blocking call will stop."""
         if self._warned:
             return
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
+        if asyncio._get_running_loop() is None:  # Half the time of ``get_running_loop``, which raises here.
             return
         self._warned = True
         warnings.warn(

@@ -17,7 +17,7 @@ from headway.client.job import Job
 from headway.client.options import CallOptions, Seconds, TaskOptions, Unique, milliseconds
 from headway.client.settings import seconds
 from headway.core.errors import ConfigError, UnknownOption
-from headway.core.job import NewJob, RetryRule
+from headway.core.job import NewJob, RetryRule, SubmitReply
 from headway.core.policy.document import ELASTIC, INTERACTIVE, TENANT, LimitRule, Policy
 from headway.core.policy.enforced import applies, parameter_key, task_rule
 from headway.core.suggest import did_you_mean
@@ -58,6 +58,12 @@ class Call(NamedTuple, Generic[R]):
             return self.new
         values = self.task.signature.decode(self.new.payload)[1] if self.values is None else self.values
         return terms.new_job(values)._replace(job_id=self.new.job_id)
+
+    def handle(self, reply: SubmitReply) -> Job[R]:
+        """Return a handle on the job that the store named for this call."""
+        job_id, deduplicated = reply
+        task = self.task
+        return Job(task.app, job_id, kind=task.result_kind, deduplicated=deduplicated, persist=self.new.persist)
 
 
 # What users of other queues look for, and what to write instead.
@@ -112,13 +118,12 @@ class Task(Generic[P, R, C]):
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Submit a job; blocks until the store has it."""
         call = self.call(*args, **kwargs)
-        if self.connection is not None:
-            return self.app.submit_call_within(call)
-        return self.app.submit_call_blocking(call)
+        return call.handle(self.app.submitter.submit_blocking((call,), self._asked.connection)[0])
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Submit a job; done when the store has it."""
-        return await self.app.submit_call(self.call(*args, **kwargs))
+        call = self.call(*args, **kwargs)
+        return call.handle((await self.app.submitter.submit((call,), self._asked.connection))[0])
 
     if not TYPE_CHECKING:
 

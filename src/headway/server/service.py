@@ -43,7 +43,7 @@ class Service:
         self.app = app
         self.known = TaskCache(app)
         self.variants = TaskOptionCache()
-        self.submit_batcher = SubmitBatcher(app)
+        self.submit_batcher = SubmitBatcher(app.submitter)
         self.tokens = Tokens(self.store, may_open=may_open)
         self.limiter = FailureLimiter()
         self.quotas = Quotas(lambda: app.settings)

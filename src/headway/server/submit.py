@@ -105,7 +105,7 @@ async def submit(service: Service, calls: Sequence[Call[Any]]) -> list[SubmitRes
         answer = await service.submit_batcher.submit(calls[0])
         keep = _known_kept if answer.deduplicated else _one_kept
         return [await keep(service, calls[0], answer)]
-    answers = await service.app.submit_calls(calls)
+    answers = await service.app.submitter.submit(calls)
     return await _kept(service, calls, answers)
 
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from headway.client.app import Headway
+from headway.client.submit import Submitter
 from headway.client.task import Call
 from headway.core.errors import StoreError
 from headway.core.job import SubmitReply
@@ -19,8 +19,8 @@ _Waiting = tuple[Call[Any], asyncio.Future[SubmitReply]]
 class SubmitBatcher:
     """Submits one call after the other as if each came alone; no caller waits for another to come."""
 
-    def __init__(self, app: Headway) -> None:
-        self._app = app
+    def __init__(self, submitter: Submitter) -> None:
+        self._submitter = submitter
         self._waiting: list[_Waiting] = []
         self._under_way: asyncio.Task[None] | None = None
 
@@ -45,7 +45,7 @@ class SubmitBatcher:
             await self._alone(batch[0])
             return True
         try:
-            answers = await self._app.submit_calls([call for call, _ in batch])
+            answers = await self._submitter.submit([call for call, _ in batch])
         except StoreError as problem:  # No caller's fault. One after the other, each would wait for the store again.
             for _, waiting in batch:
                 if not waiting.done():
@@ -61,7 +61,7 @@ class SubmitBatcher:
     async def _alone(self, one: _Waiting) -> None:
         call, waiting = one
         try:
-            (answer,) = await self._app.submit_calls([call])
+            (answer,) = await self._submitter.submit([call])
         except Exception as problem:
             if not waiting.done():
                 waiting.set_exception(problem)

@@ -138,7 +138,7 @@ class Testbed:
         call = task.call()
         if cron.overlap == "skip":
             call = call._replace(new=call.new._replace(unique_key=f"cron:{task.name}"))
-        return await self.app.submit_call(call)
+        return call.handle((await self.app.submitter.submit([call]))[0])
 
     def tick(self, task: AnyTask) -> Job[Any]:
         """Blocking twin of ``atick``."""

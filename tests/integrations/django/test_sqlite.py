@@ -79,7 +79,7 @@ def test_a_file_that_the_other_library_has_open_is_not_touched(tmp_path: Path) -
 def test_what_a_transaction_learned_is_forgotten_with_it() -> None:
     with connection.cursor() as cursor:
         cursor.execute(f"DELETE FROM {table('document')}")  # A worker may have declared the limits already.
-    queue()._declared.clear()
+    queue().submitter.declared.clear()
     with transaction.atomic():
         tasks.add.using(priority="high")(1)  # A class that no job has used before.
         tasks.one_at_a_time("nowhere")
@@ -93,7 +93,7 @@ def test_what_a_transaction_learned_is_forgotten_with_it() -> None:
 def test_callbacks_that_a_test_runs_before_the_rollback_teach_nothing() -> None:
     with connection.cursor() as cursor:
         cursor.execute(f"DELETE FROM {table('document')}")
-    queue()._declared.clear()
+    queue().submitter.declared.clear()
     fresh = tasks.add.using(needs={uuid.uuid4().hex})  # A class that has never been used.
     with transaction.atomic():
         with TestCase.captureOnCommitCallbacks(execute=True) as callbacks:

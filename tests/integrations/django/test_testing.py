@@ -213,7 +213,7 @@ def test_transient_jobs_run_once_their_callbacks_have(around: Any) -> None:
 
 def test_limits_and_uniqueness_hold_as_in_a_worker(around: Any, tmp_path: Path) -> None:
     (tmp_path / "go").touch()
-    queue()._declared.clear()
+    queue().submitter.declared.clear()
     with around:
         limited: list[Any] = [tasks.one_at_a_time.enqueue(str(tmp_path)) for _ in range(3)]
         first, second = tasks.fetch.enqueue(7), tasks.fetch.enqueue(7)
@@ -222,7 +222,7 @@ def test_limits_and_uniqueness_hold_as_in_a_worker(around: Any, tmp_path: Path) 
         assert [IOJob.objects.get(pk=job.id).status for job in (*limited, first)] == ["done"] * 4
         assert not tasks.fetch.enqueue(7).deduplicated
     # What a rolled back test has declared is declared again by the next.
-    assert (tasks.one_at_a_time.name in queue()._declared) is not isinstance(around, _RolledBack)
+    assert (tasks.one_at_a_time.name in queue().submitter.declared) is not isinstance(around, _RolledBack)
 
 
 def test_an_async_test_runs_jobs_too() -> None:

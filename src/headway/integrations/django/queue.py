@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import threading
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, TypeVar
 
 from asgiref.sync import sync_to_async
@@ -16,10 +15,11 @@ from django.db import OperationalError, connections, transaction
 from headway.client.app import Headway
 from headway.client.client import Client
 from headway.client.job import Job
+from headway.client.submit import Submitter
 from headway.client.task import Call, Task
 from headway.core.diagnostics import QueueDiagnostics
 from headway.core.errors import JobNotFound, NotAStore, StoreError
-from headway.core.job import JobId, NewJob, State, SubmitReply
+from headway.core.job import JobId, State, SubmitReply
 from headway.core.policy.why import unknown_tasks
 from headway.integrations.django.address import WORKS, borrowing_store, store_address
 from headway.integrations.django.conf import Options, database, read_options
@@ -62,6 +62,7 @@ class Queue(Headway):
         super().__init__(**worker_settings(options))
         self.client = Client(self._make_callers_store, lambda: self.settings.history)
         self.portal = ProjectPortal(goes_by_callers_connection, lend_connection, self._close_client, in_tests)
+        self.submitter = Submitter(self, after_commit)
 
     def configure(self, **settings: Any) -> None:
         """Set settings over those of the project, as a worker's parent does."""
@@ -98,7 +99,7 @@ class Queue(Headway):
     def enqueue(self, call: Call[R]) -> Job[R]:
         """Submit a call as part of the transaction that Django's connection is in. Return a handle on its job."""
         answer = self._submit_in_transaction(call)
-        return self._submitted(call, answer or SubmitReply(call.new.job_id, False))
+        return call.handle(answer or SubmitReply(call.new.job_id, False))
 
     async def aenqueue(self, call: Call[R]) -> Job[R]:
         """Submit from a coroutine, in the thread where Django keeps the connection of the request."""
@@ -116,17 +117,19 @@ class Queue(Headway):
             call = call._replace(task=call.task.using(trace_id=trace))
         if not call.new.persist:
             # It is best effort: after the commit the caller gets no error, and the log does.
-            transaction.on_commit(lambda: self._send_now(call), using=alias, robust=True)
+            transaction.on_commit(
+                lambda: self._in_use(lambda: self.submitter.submit_blocking([call])), alias, robust=True
+            )
             return None
         connection.validate_no_broken_transaction()
         if is_sqlite():
             try:
-                (answer,) = self._submit_here(call)
+                (answer,) = self.submitter.submit_by([call], lambda jobs: at_once(self._joined_store().submit(jobs)))
             except StoreError as problem:  # What any other statement on this connection would raise.
                 raise OperationalError(str(problem)) from problem
             return answer
         with connection.wrap_database_errors:
-            (answer,) = self._in_use(lambda: self._submit_blocking([call], connection.connection))
+            (answer,) = self._in_use(lambda: self.submitter.submit_blocking([call], connection.connection))
         return answer
 
     async def asubmit(self, call: Call[Any]) -> str | None:
@@ -176,27 +179,6 @@ class Queue(Headway):
             raise NotAStore("the store cannot be migrated")
         return self.portal.run(migrate_store())
 
-    def _send_now(self, call: Call[Any]) -> None:
-        if goes_by_callers_connection():
-            self.portal.run(self.submit_call(call))
-        else:
-            self._in_use(lambda: self.submit_call_blocking(call))
-
-    def _submit_here(self, call: Call[Any]) -> list[SubmitReply]:
-        """Submit on the connection of this thread, in whatever transaction it is in."""
-        store = self._joined_store()
-        return self._submit_by([call], lambda jobs: at_once(store.submit(jobs)))
-
-    async def _prepare(self, calls: Sequence[Call[Any]]) -> list[NewJob]:
-        before = set(self._declared)
-        jobs = await super()._prepare(calls)
-        declared = self._declared - before
-        if declared and (ThreadConnection(database()).joins if is_sqlite() else in_transaction_of_a_test()):
-            # What a transaction has written of the limits of tasks is there once it commits, and not if it does not.
-            self._declared -= declared
-            ThreadConnection(database()).after_commit(partial(self._declared.update, declared))
-        return jobs
-
     def _make_callers_store(self) -> Store:
         """Make the store for submits and queries. In SQLite there is one for all threads."""
         if is_sqlite():
@@ -231,6 +213,15 @@ def in_tests() -> bool:
 def in_transaction_of_a_test() -> bool:
     """Return whether this thread is inside a transaction that a test will roll back; no other connection sees it."""
     return in_tests() and ThreadConnection(database()).in_atomic_block
+
+
+def after_commit(action: Callable[[], None]) -> None:
+    """Run a function once the transaction that the store was last written in is committed, and never if it is not."""
+    connection = ThreadConnection(database())
+    if connection.joins if is_sqlite() else in_transaction_of_a_test():
+        connection.after_commit(action)
+    else:
+        action()
 
 
 def goes_by_callers_connection() -> bool:

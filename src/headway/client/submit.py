@@ -1,0 +1,203 @@
+"""The way of calls to the store: every variant of a submit takes the same five steps."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Any
+
+from headway.client.client import BATCH
+from headway.client.depth import QueueDepth
+from headway.client.job import Job
+from headway.client.task import Call
+from headway.core.errors import BadArguments, ConfigError
+from headway.core.job import NewJob, SubmitReply
+from headway.observability import traces
+from headway.policy_store.rule_documents import declare_limits
+
+if TYPE_CHECKING:
+    from headway.client.app import Headway
+
+FOLLOW_EVERY = 5.0  # Seconds between reads of the store's policy by a process that submits; each costs a round trip.
+
+StoreJobs = Callable[[Sequence[NewJob]], list[SubmitReply]]
+AfterCommit = Callable[[Callable[[], None]], None]
+
+log = logging.getLogger("headway.jobs")
+
+
+class Submitter:
+    """Submits the calls of an app.
+
+    1. Prepare: follow the store's policy, declare the limits of the tasks, make a job of each call.
+    2. Check: refuse jobs that make the queue longer than the policy allows.
+    3. Trace: open a span and put its context into the jobs.
+    4. Store: all jobs of a round trip or none.
+    5. Log what is queued.
+
+    ``submit`` takes them on an event loop, ``submit_blocking`` in a thread, ``submit_by`` in a thread with a fourth
+    step of the caller's, and ``submit_many`` and ``submit_many_blocking`` for each thousand calls. With a
+    ``connection`` the store takes part in the transaction that this connection of the caller's is in.
+
+    ``after_commit`` runs a function once what was written last is committed. By default it is committed already.
+    """
+
+    def __init__(self, app: Headway, after_commit: AfterCommit = lambda action: action()) -> None:
+        self._app = app
+        self._after_commit = after_commit
+        self._depth = QueueDepth()
+        self.declared: set[str] = set()  # The tasks whose limits are in the store.
+
+    async def submit(self, calls: Sequence[Call[Any]], connection: object | None = None) -> list[SubmitReply]:
+        """Submit calls in one round trip, all or none."""
+        return await self._send(await self._prepare(calls), connection)
+
+    def submit_blocking(self, calls: Sequence[Call[Any]], connection: object | None = None) -> list[SubmitReply]:
+        """Submit calls in one round trip, all or none. Blocks."""
+        return self.submit_by(calls, lambda jobs: self._store_blocking(jobs, connection))
+
+    def submit_by(self, calls: Sequence[Call[Any]], store_jobs: StoreJobs) -> list[SubmitReply]:
+        """Submit calls in this thread, by a function that stores their jobs. Blocks."""
+        jobs = [call.job() for call in calls] if self._is_ready(calls) else self._app.portal.run(self._prepare(calls))
+        with traces.SubmitSpan(jobs) as sent:
+            replies = store_jobs(sent)
+        _log_queued(sent, replies)
+        return replies
+
+    async def submit_many(self, calls: Iterable[Call[Any]], connection: object | None = None) -> list[Job[Any]]:
+        """Submit any number of calls in batches, and read each batch only when it is its turn."""
+        jobs: list[Job[Any]] = []
+        remaining = iter(calls)
+        remote = (await self._app.client.store()).abilities.remote
+        before: Sequence[Call[Any]] = ()
+        sent: asyncio.Task[list[SubmitReply]] | None = None
+        # While a server stores one batch, the next is made. A store in this process would fight with us for the
+        # interpreter, at two thirds of the speed, so there one follows the other.
+        try:
+            while batch := list(islice(remaining, BATCH)):
+                within = _one_connection(batch, connection)
+                made = await self._prepare(batch)
+                replies = [] if sent is None else await sent
+                sent = asyncio.create_task(self._send(made, within))
+                await asyncio.sleep(0) if remote else await asyncio.wait([sent])
+                jobs += map(Call.handle, before, replies)
+                before = batch
+            if sent is not None:
+                jobs += map(Call.handle, before, await sent)
+            return jobs
+        except Exception:
+            if sent is not None:
+                await asyncio.wait([sent])  # A call that cannot be made does not undo the batch before it.
+            raise
+
+    def submit_many_blocking(self, calls: Iterable[Call[Any]], connection: object | None = None) -> list[Job[Any]]:
+        """Submit any number of calls in batches. Blocks."""
+        remaining = iter(calls)
+        batch = list(islice(remaining, BATCH))
+        if _one_connection(batch, connection) is None:
+            return self._app.portal.run(self.submit_many(chain(batch, remaining)))
+        jobs: list[Job[Any]] = []
+        while batch:
+            jobs += map(Call.handle, batch, self.submit_blocking(batch, _one_connection(batch, connection)))
+            batch = list(islice(remaining, BATCH))
+        return jobs
+
+    # ------------------------------------------------------------------ steps 1 and 2
+
+    async def _prepare(self, calls: Sequence[Call[Any]]) -> list[NewJob]:
+        app = self._app
+        await app.follow_policy()
+        tasks = {call.task for call in calls}
+        for task in tasks:
+            if task.limits and task.name not in self.declared:
+                await declare_limits(await app.client.store(), task.name, task.limits)
+                self._after_commit(partial(self.declared.add, task.name))
+        if any(task.terms.problem for task in tasks):
+            await app.in_force.refresh(
+                await app.client.store(), every=0
+            )  # The policy may have been put right just now.
+        jobs = [call.job() for call in calls]
+        if self._bounds_depth:
+            await self._depth.admit(await app.client.store(), jobs, app.policy)
+        return jobs
+
+    def _is_ready(self, calls: Sequence[Call[Any]]) -> bool:
+        """Return whether steps 1 and 2 have nothing to ask of the store."""
+        if self._bounds_depth or not self._app.in_force.looked_within(FOLLOW_EVERY):
+            return False
+        for call in calls:
+            task = call.task
+            if task.terms.problem or (task.limits and task.name not in self.declared):
+                return False
+        return True
+
+    @property
+    def _bounds_depth(self) -> bool:
+        policy = self._app.policy
+        return bool(policy.max_depth) or policy.tenants.bounds_depth
+
+    # ------------------------------------------------------------------ steps 3 to 5
+
+    async def _send(self, jobs: Sequence[NewJob], connection: object | None) -> list[SubmitReply]:
+        with traces.SubmitSpan(jobs) as sent:
+            replies = await self._store(sent, connection)
+        _log_queued(sent, replies)
+        return replies
+
+    async def _store(self, jobs: Sequence[NewJob], connection: object | None) -> list[SubmitReply]:
+        client = self._app.client
+        if connection is None:
+            return await client.submit(jobs)
+        while True:
+            prepared = await client.prepare_submit(jobs)
+            if (replies := await prepared.arun(connection)) is not None:
+                return replies
+
+    def _store_blocking(self, jobs: Sequence[NewJob], connection: object | None) -> list[SubmitReply]:
+        """Store jobs from this thread if the store can do that, else by the portal's event loop."""
+        client, portal = self._app.client, self._app.portal
+        store = client.opened(portal.started)
+        if connection is None:
+            portal.warn_on_loop()
+            submit = None if store is None else store.abilities.submit_blocking
+            replies = None if submit is None else submit(jobs)
+            return portal.run(client.submit(jobs)) if replies is None else replies
+        external = None if store is None else store.abilities.external_submit
+        while True:
+            prepared = None if external is None else external.prepare_submit_blocking(jobs)
+            prepared = prepared or portal.run(client.prepare_submit(jobs))
+            if (replies := prepared.run(connection)) is not None:
+                return replies
+
+
+def _one_connection(calls: Sequence[Call[Any]], connection: object | None) -> object | None:
+    """Return the caller's connection that a batch is submitted on. Raises ``ConfigError`` if there are several."""
+    for call in calls:
+        if not isinstance(call, Call):
+            raise BadArguments(
+                f"enqueue_many takes calls such as task.call(1), got {call!r:.100}; task(1) runs the task here and now"
+            )
+    connections = [task.connection for task in {call.task for call in calls}]
+    found = {id(mine): mine for mine in (connection, *connections) if mine is not None}
+    plain = connection is None and any(mine is None for mine in connections)
+    if len(found) > 1 or (found and plain):
+        raise ConfigError("jobs that are submitted together must name the same connection")
+    return next(iter(found.values()), None)
+
+
+def _log_queued(jobs: Sequence[NewJob], replies: Sequence[SubmitReply]) -> None:
+    """Log new jobs, one line for those of one submit."""
+    if not log.isEnabledFor(logging.INFO):
+        return
+    new = [job for job, reply in zip(jobs, replies, strict=True) if not reply.deduplicated]
+    if len(new) == 1:
+        job = new[0]
+        trace_id = traces.shown_trace(job.trace_id, job.job_id)
+        facts: dict[str, Any] = {"job": job.job_id, "task": job.task, "lane": job.lane, "trace_id": trace_id}
+        log.info("job.queued", extra={"headway": facts})
+    elif new:
+        facts = {"jobs": [job.job_id for job in new], "tasks": sorted({job.task for job in new})}
+        log.info("jobs.queued", extra={"headway": facts})
