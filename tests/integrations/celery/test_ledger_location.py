@@ -147,7 +147,7 @@ def test_tls(make: MakeApp, tls: tuple[int, Path]) -> None:
 
 @pytest.mark.slow
 def test_sentinels(make: MakeApp, tmp_path: Path) -> None:
-    # R4.44: a failover is in tests/stores/redis/test_blocking_client.py.
+    # R4.44: a failover is in tests/integrations/celery/test_ledger_client.py.
     sentinels = Sentinels(tmp_path)
     try:
         sentinels.start()

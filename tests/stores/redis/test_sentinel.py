@@ -13,9 +13,9 @@ import pytest
 
 from headway.core.errors import StoreUnavailable
 from headway.core.job import JobId
+from headway.integrations.celery.ledger_client import LedgerClient
 from headway.integrations.celery.library import library
 from headway.stores.redis.address import read_redis_address
-from headway.stores.redis.blocking_client import BlockingClient
 from headway.stores.redis.connection import Endpoint
 from headway.stores.redis.store import RedisStore
 from tests.conformance.builders import a_job
@@ -124,8 +124,8 @@ async def test_a_failover_that_a_client_has_not_heard_of_is_noticed_by_asking(
 
 
 def test_code_without_a_loop_follows_a_planned_failover(sentinels: Sentinels, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headway.stores.redis.blocking_client.MASTER_CHECK", 0.0)
-    link = BlockingClient(read_redis_address(sentinels.url), library(), "known", lambda *_: None)
+    monkeypatch.setattr("headway.integrations.celery.ledger_client.MASTER_CHECK", 0.0)
+    link = LedgerClient(read_redis_address(sentinels.url), library(), "known", lambda *_: None)
     link.ask("SET", "probe", "1")
     sentinels.sentinels[0].ask("SENTINEL", "FAILOVER", sentinels.MASTER)
 

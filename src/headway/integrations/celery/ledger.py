@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from headway.integrations.celery.ledger_client import LedgerClient, Word
 from headway.integrations.celery.library import library
 from headway.integrations.celery.options import Measure
 from headway.stores.redis.address import RedisAddress
-from headway.stores.redis.blocking_client import BlockingClient, Word
 
 PAGE = 500
 MESSAGES = 100  # How many the server reads at once: about a millisecond of its time.
@@ -93,28 +93,28 @@ class Ledger:
         self.errors = 0  # What could not be counted, since this process began.
         self.trouble = ""  # The last reason.
         self._key = f"{key_prefix}headway:celery:{prefix}"
-        self._link = BlockingClient(place, library(), "known", self._note)
+        self._client = LedgerClient(place, library(), "known", self._note)
 
     def _note(self, trouble: str, count: int) -> None:
         self.errors += count
         self.trouble = trouble
 
     def close(self) -> None:
-        self._link.close()
+        self._client.close()
 
     def flush(self) -> None:
         """Wait until the server has taken all that was sent."""
-        self._link.flush()
+        self._client.flush()
 
     # ------------------------------------------------------------------ tasks
 
     def choose(self, *, queues: int, measure: Measure, among: Sequence[int] = ()) -> str:
         """Return the least loaded queue that is read; ties go to the lowest number."""
-        return _text(self._link.call("choose", self._key, measure, queues, self.prefix, _numbers(among)))
+        return _text(self._client.call("choose", self._key, measure, queues, self.prefix, _numbers(among)))
 
     def reserve(self, count: int, *, queues: int, measure: Measure, lease_ms: int) -> str:
         """The same, and count this many tasks there by hand in the same step."""
-        return _text(self._link.call("choose", self._key, measure, queues, self.prefix, "", count, lease_ms))
+        return _text(self._client.call("choose", self._key, measure, queues, self.prefix, "", count, lease_ms))
 
     def count(
         self, entries: Sequence[CountedTask], *, queues: int, measure: Measure, together: bool = False
@@ -123,7 +123,7 @@ class Ledger:
         words: list[Word] = [measure, queues, self.prefix, int(together)]
         for entry in entries:
             words += (entry.member, _tidy(entry.name), _tidy(entry.user), entry.fixed, _numbers(entry.among))
-        return [_text(queue) for queue in self._link.call("count", self._key, *words)]
+        return [_text(queue) for queue in self._client.call("count", self._key, *words)]
 
     def push(
         self,
@@ -138,39 +138,40 @@ class Ledger:
         words: list[Word] = [measure, queues, self.prefix, int(together), key_prefix]
         for (member, name, user, fixed, among), ending, before, behind in parcels:
             words += (member, _tidy(name), _tidy(user), fixed, _numbers(among), ending, before, behind)
-        return [_text(queue) for queue in self._link.call("push", self._key, *words)]
+        return [_text(queue) for queue in self._client.call("push", self._key, *words)]
 
     def uncount(self, members: Iterable[str], why: str) -> int:
         """Take tasks out that will not run; gives how many waited."""
-        return int(self._link.call("uncount", self._key, why, *members))
+        return int(self._client.call("uncount", self._key, why, *members))
 
     def uncount_soon(self, members: Iterable[str], why: str) -> None:
         """The same, without waiting for it."""
-        self._link.tell("uncount", self._key, why, *members)
+        self._client.send("uncount", self._key, why, *members)
 
     def start(self, run: TaskRun) -> None:
         """A task runs. The server hears of it some milliseconds later."""
-        self._link.tell_late("runs", self._key, _words("start", run), name=run.lease)
+        self._client.send_batched("runs", self._key, _words("start", run), name=run.lease)
 
     def finish(self, run: TaskRun, *, took_ms: int | None = None, again: bool = False) -> None:
         """A run has ended. Of a short one this is all that is told.
 
         ``took_ms``: how long it took, if that is to be learned. ``again`` puts its task back into its queue.
         """
-        what = "ran" if self._link.take_back(run.lease) else "finish"
-        self._link.tell_late("runs", self._key, _words(what, run, "" if took_ms is None else str(took_ms), int(again)))
+        what = "ran" if self._client.cancel_batched(run.lease) else "finish"
+        learn = "" if took_ms is None else str(took_ms)
+        self._client.send_batched("runs", self._key, _words(what, run, learn, int(again)))
 
     # ------------------------------------------------------------------ by hand
 
     def by_hand(self, queue: str, *, waiting: int = 0, running: int = 0, lease_ms: int = 60_000) -> tuple[int, int]:
         """Count without a task, for a while, or take such a count back; gives what waits and runs then."""
         kind, by = ("promised", waiting) if waiting else ("claimed", running)
-        found = self._link.call("by_hand", self._key, kind, queue, by, lease_ms)
+        found = self._client.call("by_hand", self._key, kind, queue, by, lease_ms)
         return int(found[0]), int(found[1])
 
     def reset(self, queues: Iterable[str]) -> int:
         """Forget what was counted by hand and write the numbers anew; gives how many counts were forgotten."""
-        return int(self._link.call("reset", self._key, *queues))
+        return int(self._client.call("reset", self._key, *queues))
 
     # ------------------------------------------------------------------ nodes
 
@@ -178,18 +179,18 @@ class Ledger:
         self, node: str, queues: Sequence[str], *, lease_ms: int, reconcile_ms: int, held: Sequence[str] = ()
     ) -> tuple[bool, list[str]]:
         """A node lives; gives whether it is the one to reconcile now, and its leases."""
-        found = self._link.call("renew", self._key, node, lease_ms, reconcile_ms, len(queues), *queues, *held)
+        found = self._client.call("renew", self._key, node, lease_ms, reconcile_ms, len(queues), *queues, *held)
         return bool(found[0]), [_text(lease) for lease in found[1:]]
 
     def leave(self, node: str) -> None:
         """A node goes, and what it ran ends."""
-        self._link.call("leave", self._key, node)
+        self._client.call("leave", self._key, node)
 
     # ------------------------------------------------------------------ looking
 
     def loads(self, queues: Sequence[str] = ()) -> list[QueueLoad]:
         """Read all queues at one moment: those named, then others that were ever counted."""
-        now_at, *found = self._link.call("loads", self._key, *queues)
+        now_at, *found = self._client.call("loads", self._key, *queues)
         return [
             QueueLoad(
                 _text(queue),
@@ -203,18 +204,18 @@ class Ledger:
         ]
 
     def figures(self, *, users: int = 20) -> LedgerStats:
-        tally, busiest, nodes = self._link.call("figures", self._key, users)
+        tally, busiest, nodes = self._client.call("figures", self._key, users)
         return LedgerStats(_pairs(tally), _pairs(busiest), _pairs(nodes))
 
     def check(self) -> int:
         """Count what must agree and does not: the sets with each other, the numbers with the sets."""
-        return int(self._link.call("check", self._key))
+        return int(self._client.call("check", self._key))
 
     def waiting(self, queue: str) -> Iterator[tuple[str, int]]:
         """Go through what waits in a queue: members, and for how many ms each was counted at least."""
         first = 0
         while True:
-            now_at, *found = self._link.call("waiting", self._key, queue, first, first + PAGE - 1)
+            now_at, *found = self._client.call("waiting", self._key, queue, first, first + PAGE - 1)
             for member, counted_at in zip(found[::2], found[1::2], strict=True):
                 yield _text(member), now_at - counted_at
             if len(found) < 2 * PAGE:
@@ -222,10 +223,10 @@ class Ledger:
             first += PAGE
 
     def leases(self) -> list[str]:
-        return [_text(lease) for lease in self._link.call("leases", self._key)]
+        return [_text(lease) for lease in self._client.call("leases", self._key)]
 
     def held(self) -> list[str]:
-        return [_text(member) for member in self._link.call("held", self._key)]
+        return [_text(member) for member in self._client.call("held", self._key)]
 
     # ------------------------------------------------------------------ beside a broker on the same server
 
@@ -233,7 +234,7 @@ class Ledger:
         """Go through the messages of a list: member and task name. None that stays there is passed over."""
         first = 0
         while True:
-            length, *found = self._link.call("listed", self._key, key, first, first + MESSAGES - 1)
+            length, *found = self._client.call("listed", self._key, key, first, first + MESSAGES - 1)
             for member, name in zip(found[::2], found[1::2], strict=True):
                 yield _text(member), _text(name)
             first += MESSAGES
@@ -244,7 +245,7 @@ class Ledger:
         """Go through what workers hold and have not acknowledged: member, task name, queue."""
         cursor = "0"
         while True:
-            following, *found = self._link.call("unacked", self._key, key, cursor)
+            following, *found = self._client.call("unacked", self._key, key, cursor)
             for member, name, queue in zip(found[::3], found[1::3], found[2::3], strict=True):
                 yield _text(member), _text(name), _text(queue)
             cursor = _text(following)
@@ -253,19 +254,19 @@ class Ledger:
 
     def length(self, keys: Iterable[str]) -> int:
         """Count the messages of some lists."""
-        return sum(int(self._link.ask("LLEN", key)) for key in keys)
+        return sum(int(self._client.ask("LLEN", key)) for key in keys)
 
     def known(self, members: Sequence[str]) -> list[bool]:
         """Return which members wait."""
         found: list[bool] = []
         for first in range(0, len(members), PAGE):
-            found += map(bool, self._link.call("known", self._key, *members[first : first + PAGE]))
+            found += map(bool, self._client.call("known", self._key, *members[first : first + PAGE]))
         return found
 
     def adopt(self, found: Iterable[tuple[str, str, str]]) -> int:
         """Count tasks as waiting that the broker has and no sender counted: member, queue, task name."""
         words = [word for member, queue, name in found for word in (member, queue, _tidy(name), "")]
-        return int(self._link.call("adopt", self._key, *words)) if words else 0
+        return int(self._client.call("adopt", self._key, *words)) if words else 0
 
 
 def _text(word: bytes) -> str:

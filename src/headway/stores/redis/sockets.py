@@ -1,4 +1,4 @@
-"""A socket to a server for code that waits by itself, and the replies that come through it."""
+"""Blocking sockets to a server, and the replies that arrive on them."""
 
 from __future__ import annotations
 
@@ -9,35 +9,35 @@ import hiredis
 
 from headway.stores.redis.connection import Endpoint, Login
 
-TIMEOUT = 5.0
-MORE = object()  # What a reader gives while it has no whole reply.
+TIMEOUT = 5.0  # Seconds to connect, and for each read or write.
+INCOMPLETE = object()  # What a reader returns while it has no complete reply.
 
 
-def plug_in(address: Endpoint, login: Login, timeout: float = TIMEOUT) -> socket.socket:
-    """Connect. Raises ``OSError``; so does whatever waits for longer than ``timeout`` seconds afterwards."""
+def open_socket(address: Endpoint, login: Login, timeout: float = TIMEOUT) -> socket.socket:
+    """Connect. Raises ``OSError``, as does any later wait of more than ``timeout`` seconds."""
     if address.path is not None:
-        plug = socket.socket(socket.AF_UNIX)
-        plug.settimeout(timeout)
-        plug.connect(address.path)
+        sock = socket.socket(socket.AF_UNIX)
+        sock.settimeout(timeout)
+        sock.connect(address.path)
     else:
-        plug = socket.create_connection((address.host, address.port), timeout)
-        plug.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        plug.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        sock = socket.create_connection((address.host, address.port), timeout)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         if login.tls is not None:
-            plug = login.tls.wrap_socket(plug, server_hostname=address.host)
-    plug.settimeout(timeout)
-    return plug
+            sock = login.tls.wrap_socket(sock, server_hostname=address.host)
+    sock.settimeout(timeout)
+    return sock
 
 
 def new_reader() -> Any:
-    """Make what finds the replies in what comes through one plug."""
-    return hiredis.Reader(notEnoughData=MORE)
+    """Return a parser of the replies on one socket."""
+    return hiredis.Reader(notEnoughData=INCOMPLETE)
 
 
-def read_reply(plug: socket.socket, reader: Any) -> Any:
+def read_reply(sock: socket.socket, reader: Any) -> Any:
     """Wait for the next reply. Raises ``OSError``, or the reply itself if it is an error."""
-    while (reply := reader.gets()) is MORE:
-        data = plug.recv(65_536)
+    while (reply := reader.gets()) is INCOMPLETE:
+        data = sock.recv(65_536)
         if not data:
             raise ConnectionError("the server has closed the connection")
         reader.feed(data)
