@@ -9,7 +9,7 @@ from headway import Headway
 from headway.core.worker import WorkerState
 from headway.stores.base import Exchange, ExchangeReply, Heartbeat, JobQuery
 from headway.stores.memory import MemoryStore
-from headway.worker.backend.base import StoreBackend
+from headway.worker.backend.store import StoreBackend
 from headway.worker.runner import Runner
 from headway.worker.slot_table import SlotTable
 

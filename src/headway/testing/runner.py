@@ -17,7 +17,8 @@ from headway.dispatch.job_source import ClaimResult, FinishedRun, StoreJobSource
 from headway.maintenance.recovery import end_worker
 from headway.stores.base import Exchange, Progress, Store, Subscription
 from headway.worker.active_job import ActiveJob
-from headway.worker.backend.base import JobSource, LeaseTimes, StoreBackend
+from headway.worker.backend.base import JobSource, LeaseTimes
+from headway.worker.backend.store import StoreBackend
 from headway.worker.claimer import Claimer
 from headway.worker.executors.inline import InlineExecutor
 from headway.worker.executors.thread import ThreadExecutor

@@ -30,7 +30,7 @@ from headway.metrics.recorder import MetricsRecorder
 from headway.observability.outage import Outage
 from headway.runtime.os_support import new_worker_id
 from headway.stores.base import Store
-from headway.worker.backend.base import StoreBackend
+from headway.worker.backend.store import StoreBackend
 from headway.worker.lease_renewer import LeaseRenewer
 from headway.worker.runner import Runner
 from headway.worker.slot_table import SlotTable, Stop

@@ -39,8 +39,9 @@ from headway.runtime.signals import Signals
 from headway.stores.base import Store
 from headway.stores.open import open_store
 from headway.version import __version__
-from headway.worker.backend.base import Backend, StoreBackend
+from headway.worker.backend.base import Backend
 from headway.worker.backend.http import HttpBackend
+from headway.worker.backend.store import StoreBackend
 from headway.worker.control import (
     LEASES_ENDING,
     BudgetsChanged,

@@ -33,7 +33,8 @@ from headway.stores.base import Progress, Store, Subscription
 from headway.version import __version__
 from headway.worker import session_transport
 from headway.worker.active_job import ActiveJob
-from headway.worker.backend.base import AppManifest, Backend, JobSource, LeaseTimes, StoreBackend
+from headway.worker.backend.base import AppManifest, Backend, JobSource, LeaseTimes
+from headway.worker.backend.store import StoreBackend
 from headway.worker.claimer import Claimer
 from headway.worker.executors.inline import InlineExecutor
 from headway.worker.executors.process import Encoded, ProcessExecutor

@@ -24,7 +24,8 @@ from headway.core.policy.reader import policy_data
 from headway.observability.logs import configure_logs, flush_logs
 from headway.policy_store.current import CurrentPolicy
 from headway.runtime.os_support import die_with_parent, hide_from_programs, tune_gc
-from headway.worker.backend.base import Backend, StoreBackend
+from headway.worker.backend.base import Backend
+from headway.worker.backend.store import StoreBackend
 from headway.worker.backend.http import HttpBackend
 from headway.worker.control import (
     LEASES_ENDING,

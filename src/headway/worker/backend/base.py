@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
-import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from headway.core.errors import StoreError
 from headway.core.job import JobId
-from headway.core.lease import Lease, Report
-from headway.core.policy.document import LimitRule, Policy, reserved_slots
+from headway.core.lease import Lease
+from headway.core.policy.document import LimitRule, Policy
 from headway.core.policy.retry import Ending
 from headway.core.worker import WorkerInfo
-from headway.dispatch.job_source import ClaimResult, FinishedRun, StoreJobSource
-from headway.estimates.costs import TaskCosts
-from headway.maintenance.recovery import end_worker
-from headway.metrics.recorder import MetricsRecorder
-from headway.observability.job_output import Chunk, write_output
+from headway.dispatch.job_source import ClaimResult, FinishedRun
+from headway.observability.job_output import Chunk
 from headway.observability.outage import Outage
-from headway.policy_store.catalogue import CronDocument, TaskEntry, publish_crons, publish_tasks
+from headway.policy_store.catalogue import CronDocument, TaskEntry
 from headway.policy_store.current import CurrentPolicy
-from headway.policy_store.rule_documents import declare_limits, write_rules
 from headway.stores.base import Heartbeat, HeartbeatReply, Progress, Store, Subscription
-from headway.worker.backend.policy_file import apply_file
-
-log = logging.getLogger("headway.worker")
 
 ReportT = TypeVar("ReportT")
 
@@ -158,95 +147,3 @@ class Backend(Protocol):
         ``left``: it was stopped, so that no list shows it as dead.
         """
         ...
-
-
-class StoreBackend:
-    """Talks to a store. ``file``: the policy file the worker was started with, and its path."""
-
-    def __init__(
-        self,
-        store: Store,
-        in_force: CurrentPolicy,
-        *,
-        file: tuple[Policy, str] | None = None,
-        recorder: MetricsRecorder | None = None,
-    ) -> None:
-        self.store: Store | None = store
-        self.in_force = in_force
-        self.outage = Outage(log)
-        self._store = store
-        self._file = file
-        self._durations = TaskCosts()
-        self.recorder = recorder or MetricsRecorder()
-
-    async def open(self) -> None:
-        await self._store.open()
-
-    async def close(self) -> None:
-        with contextlib.suppress(StoreError):
-            await self.recorder.retire(self._store)
-        await self._store.close()
-
-    async def register(
-        self, worker: WorkerInfo, pace: LeaseTimes, known: Callable[[Policy], AppManifest], *, reserved: int | None
-    ) -> RegisteredWorker:
-        store = self._store
-        if self._file is not None:  # One that is new comes into force first.
-            await apply_file(store, *self._file, now_at=(await store.snapshot()).now_at)
-        await self.in_force.refresh(store, every=0)
-        policy = self.in_force.policy
-        worker = replace(worker, reserved=reserved_slots(policy, worker.slots, reserved))
-        beat = Heartbeat(worker, int(pace.dead_after * 1_000), int(pace.confirm * 1_000), register=True)
-        answer = await store.renew(beat)
-        tasks, limits, crons = known(policy)
-        await publish_tasks(store, tasks)
-        for task, declared in limits.items():
-            await declare_limits(store, task, declared)
-        await self._durations.publish(store)
-        await publish_crons(store, crons, {entry.name for entry in tasks}, answer.now_at)
-        return RegisteredWorker(worker, pace)
-
-    def job_source(self, worker: WorkerInfo, pace: LeaseTimes, *, offset: float) -> JobSource[Report]:
-        return StoreJobSource(
-            self._store,
-            self.in_force,
-            worker.worker_id,
-            worker.offers,
-            durations=self._durations,
-            recorder=self.recorder,
-            offset=offset,
-            confirm=pace.confirm,
-        )
-
-    def subscribe(self, name: str) -> Subscription:
-        return self._store.subscribe(name)
-
-    async def renew(self, beat: Heartbeat) -> HeartbeatReply:
-        return await self._store.renew(beat)
-
-    async def check(self) -> None:
-        await self._store.snapshot()
-
-    async def refresh_policy(self) -> None:
-        if await self.in_force.refresh(self._store, every=0):
-            await write_rules(self._store, self.in_force.policy)  # Should its applier have died in between.
-
-    def told(self, version: int, policy: dict[str, Any]) -> None: ...
-
-    async def learn(self, *, idle: bool) -> bool:
-        await self.recorder.publish(self._store)
-        if not self._durations.noted and not idle:
-            return False
-        await self._durations.publish(self._store)
-        return True
-
-    async def write_output(self, worker_id: str, lease: Lease, chunks: Sequence[Chunk]) -> None:
-        await write_output(self._store, lease.job_id, lease.epoch, chunks)
-
-    async def give_back(
-        self, worker_id: str, held: Sequence[tuple[JobId, bytes]], fate: EndingOf, *, left: bool = False
-    ) -> None:
-        def ending(lease: Lease) -> Ending:
-            return fate(lease.job_id, lease.limit_ms)
-
-        await end_worker(self._store, worker_id, self.in_force.policy, ending, recorder=self.recorder, left=left)
