@@ -21,6 +21,7 @@ from headway.core.job import NewJob, RetryRule, SubmitReply
 from headway.core.policy.document import ELASTIC, INTERACTIVE, TENANT, LimitRule, Policy
 from headway.core.policy.enforced import applies, parameter_key, task_rule
 from headway.core.suggest import did_you_mean
+from headway.core.worker import EXECUTORS
 from headway.observability.redaction import redact
 from headway.runtime.job_ids import new_job_id
 
@@ -31,7 +32,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 C = TypeVar("C")
 
-EXECUTORS = ("auto", "async", "thread", "process")
+EXECUTOR_OPTIONS = ("auto", *EXECUTORS)
 ON_STOP = ("fail", "retry_longer", "partial")
 RUNGS = ("fast", "medium", "slow")  # The durations of a policy without a ladder: they bind no job there.
 KEY_MAX = 100  # Letters of a value that a limit is counted by; a longer one is known by its digest.
@@ -454,8 +455,8 @@ def is_unique_key(key: str, task: str) -> bool:
 def _check_options(task: Task[Any, Any, Any]) -> str:
     """Check a task's options against its function; give its executor."""
     options, name = task.options, task.name
-    if options.executor not in EXECUTORS:
-        raise ConfigError(f"task {name}: executor is {', '.join(EXECUTORS)}, not {options.executor!r}")
+    if options.executor not in EXECUTOR_OPTIONS:
+        raise ConfigError(f"task {name}: executor is {', '.join(EXECUTOR_OPTIONS)}, not {options.executor!r}")
     executor = options.executor
     if executor == "auto":
         executor = "async" if task.is_async else "thread"

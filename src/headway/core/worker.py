@@ -7,6 +7,7 @@ from enum import StrEnum
 
 PROTOCOL = 1  # Version of the messages from a worker to a store or server. Raise it when their meaning changes.
 TASK = "task:"  # The prefix of a task's name in offers and needs.
+EXECUTORS = ("async", "thread", "process")  # How workers run tasks. Runners write the index into shared memory.
 ANY_TASK = "task:*"  # The offer of a worker that names no tasks: it runs every task that its capabilities allow.
 
 

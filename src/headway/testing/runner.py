@@ -36,8 +36,6 @@ class DrainingRunner(Runner):
     What it keeps: the ``reports`` handed in, how many ``attempts`` were started, and the ``errors`` tasks raised.
     """
 
-    _threaded = frozenset({"thread", "process"})
-
     def __init__(
         self, app: Headway, store: Store, *, slots: int, attempts_max: int, raise_errors: bool, move_on: MoveOn
     ) -> None:
@@ -87,9 +85,6 @@ class DrainingRunner(Runner):
             confirm=LEASE_MS,
             bench=self,
         )
-
-    async def _prepare_processes(self) -> None:
-        """Nothing to prepare: they are threads here."""
 
     def begins(self, lease: Lease) -> bool:
         """Count an attempt that is about to start. False if there were too many."""

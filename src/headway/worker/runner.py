@@ -36,9 +36,8 @@ from headway.worker.active_job import ActiveJob
 from headway.worker.backend.base import AppManifest, Backend, JobSource, LeaseTimes
 from headway.worker.backend.store import StoreBackend
 from headway.worker.claimer import Claimer
-from headway.worker.executors.inline import InlineExecutor
-from headway.worker.executors.process import Encoded, ProcessExecutor
-from headway.worker.executors.thread import ThreadExecutor
+from headway.worker.executors.process import Encoded
+from headway.worker.executors.table import ExecutorConfig, make_executors
 from headway.worker.inline_batching import TaskBatcher
 from headway.worker.outcomes import is_cancellation, raised, returned
 from headway.worker.program_output import OutputWriter
@@ -58,8 +57,6 @@ LAST_WORDS = 2.0  # Seconds that stopped jobs get to end before the runner leave
 
 class Runner:
     """Claims and runs the jobs of one app in this process."""
-
-    _threaded = frozenset({"thread"})  # The executors whose tasks speak from other threads.
 
     def __init__(
         self,
@@ -93,12 +90,8 @@ class Runner:
         )
         if isinstance(backend, StoreBackend):
             backend.recorder.on_recorded = app.on_recorded
-        self._executors: dict[str, InlineExecutor | ThreadExecutor | ProcessExecutor] = {
-            "async": InlineExecutor(_addresses(backend)),
-            "thread": ThreadExecutor(slots),
-            "process": ProcessExecutor(app_path or "", self._settings.payload_max, self._settings.log),
-        }
-        self._app_path = app_path
+        config = ExecutorConfig(slots, app_path, self._settings.payload_max, self._settings.log, _addresses(backend))
+        self._executors = make_executors(config)
         self._reserved_asked = reserved
         self._has_parent = has_parent  # Then it is that one which looks at the policy, and tells.
         self._on_offers = on_offers  # Hears what is offered once a task was learned.
@@ -148,7 +141,7 @@ class Runner:
                 self._middlewares = [traces.around_runs(self.worker.worker_id, shown), *self._middlewares]
                 self._simple = False
             self._warn_of_threads()
-            await self._prepare_processes()
+            await self._prepare_executors()
             if self.has_sessions:
                 session_transport.prepare()
             if not await self._register():
@@ -283,11 +276,10 @@ class Runner:
                 await self._idle.wait()
         self._claimer.stop()
 
-    def kill_processes(self) -> None:
-        """Kill the processes of running jobs at once. May be called from any thread."""
-        executor = self._executors["process"]
-        if isinstance(executor, ProcessExecutor):
-            executor.kill_all()
+    def kill_jobs(self) -> None:
+        """Kill the running jobs whose executors can do so, at once. May be called from any thread."""
+        for job in list(self._jobs.values()):
+            self._executors[job.task.executor].kill(job)
 
     @property
     def stuck(self) -> list[str]:
@@ -335,8 +327,11 @@ class Runner:
         first = job.stop is Stop.NO
         job.stop = why
         self._slot_table.stopping(job.slot, why, time.monotonic() + self._settings.hard_grace)
-        if first or (why is Stop.LOST and job.task.executor == "process"):
-            self._executors[job.task.executor].stop(job)
+        executor = self._executors[job.task.executor]
+        if first:
+            executor.stop(job)
+        elif why is Stop.LOST:
+            executor.kill(job)
 
     # ------------------------------------------------------------------ one job
 
@@ -503,21 +498,10 @@ class Runner:
             facts = {"tasks": found, "remedy": "add [ladder] to the policy, or remove duration= from these tasks"}
             log.warning("task.duration_ignored", extra={"headway": facts})
 
-    async def _prepare_processes(self) -> None:
-        wanting = [task.name for task in self._app.tasks.values() if task.executor == "process"]
-        if not wanting:
-            return
-        executor = self._executors["process"]
-        if self._app_path is None or not isinstance(executor, ProcessExecutor):
-            log.warning(
-                LogEvent(
-                    "task.process_impossible",
-                    tasks=", ".join(wanting),
-                    hint="executor='process' needs an app that can be imported by a path",
-                )
-            )
-            return
-        await executor.warm()
+    async def _prepare_executors(self) -> None:
+        for name, executor in self._executors.items():
+            if tasks := [task.name for task in self._app.tasks.values() if task.executor == name]:
+                await executor.prepare(tasks)
 
     async def _beat(self) -> None:
         """Show that the loop turns, and stop what has run out of time."""
@@ -535,7 +519,7 @@ class Runner:
         if self._claimer is None or job is None or job.lease.token != lease.token or not lease.persist:
             return
         progress = Progress(lease.job_id, lease.seq, lease.token, fraction, note)
-        if job.task.executor in self._threaded:
+        if self._executors[job.task.executor].threaded:
             self._loop.call_soon_threadsafe(self._claimer.note, progress)
         else:
             self._claimer.note(progress)

@@ -25,8 +25,8 @@ from headway.observability.logs import configure_logs, flush_logs
 from headway.policy_store.current import CurrentPolicy
 from headway.runtime.os_support import die_with_parent, hide_from_programs, tune_gc
 from headway.worker.backend.base import Backend
-from headway.worker.backend.store import StoreBackend
 from headway.worker.backend.http import HttpBackend
+from headway.worker.backend.store import StoreBackend
 from headway.worker.control import (
     LEASES_ENDING,
     BudgetsChanged,
@@ -115,7 +115,7 @@ def _end_in_time(runner: Runner, slot_table: SlotTable) -> None:
     """End this process before its leases end, should its parent stand still. A thread: jobs may block the loop."""
     while (left := slot_table.runner_ends() - time.monotonic()) > 0:
         time.sleep(left)
-    runner.kill_processes()
+    runner.kill_jobs()
     os._exit(LEASES_ENDING)
 
 
@@ -158,7 +158,7 @@ async def _listen(channel: Channel, runner: Runner, go: asyncio.Event) -> None:
             case StopJobs(job_ids, why):
                 runner.stop_jobs(job_ids, Stop(why))
             case None:
-                runner.kill_processes()
+                runner.kill_jobs()
                 os._exit(1)
 
 

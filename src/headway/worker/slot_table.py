@@ -17,6 +17,7 @@ from enum import IntEnum
 from functools import lru_cache
 
 from headway.core.job import JobId
+from headway.core.worker import EXECUTORS
 
 _HEADER = struct.Struct("=dd")  # When the runner's loop last turned; when it last saw that nothing waits.
 _END = struct.Struct("=d")  # When the runner must have ended itself.
@@ -24,7 +25,6 @@ _SLOT = struct.Struct("=BBBx36s16sd64s")  # mark, executor, why it is being stop
 _FIRST, _STEP = _HEADER.size + _END.size, _SLOT.size  # Where the slots begin, and how far apart they are.
 SLOTS_MAX = 10_000  # Room on a board whose runner has not told its slots yet; untouched pages cost nothing.
 _FREE, _BUSY, _ENDED = 0, 1, 2
-_EXECUTORS = ("async", "thread", "process")
 
 
 class Stop(IntEnum):
@@ -132,7 +132,7 @@ class SlotTable:
             _, executor, stop, job_id, token, stop_by, task = _SLOT.unpack_from(self._memory, offset)
             name = task.rstrip(b"\0").decode(errors="replace")
             found.append(
-                BusySlot(JobId(job_id.rstrip(b"\0").decode()), token, name, _EXECUTORS[executor], Stop(stop), stop_by)
+                BusySlot(JobId(job_id.rstrip(b"\0").decode()), token, name, EXECUTORS[executor], Stop(stop), stop_by)
             )
         return found
 
@@ -143,7 +143,7 @@ class SlotTable:
 
 @lru_cache(maxsize=1_024)
 def _kind(task: str, executor: str) -> tuple[int, bytes]:
-    return _EXECUTORS.index(executor), task.encode()[:64]
+    return EXECUTORS.index(executor), task.encode()[:64]
 
 
 def _size(slots: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from typing import Any
 
 from headway.client.invoke import invoke_async
@@ -13,12 +13,16 @@ from headway.worker.session_transport import run_session
 
 
 class InlineExecutor:
-    """Awaits the task. Stopping it cancels the asyncio task it runs in."""
+    """Awaits the task on the runner's loop. To stop a job it cancels the asyncio task of that job."""
+
+    threaded = False
 
     def __init__(self, addresses: AddressSigner | None = None) -> None:
         self._addresses = addresses or AddressSigner(None)
 
-    def call(self, job: ActiveJob) -> Awaitable[Any]:  # Not async itself: that would cost small jobs a coroutine more.
+    async def prepare(self, tasks: Sequence[str]) -> None: ...
+
+    def call(self, job: ActiveJob) -> Awaitable[Any]:  # Not async: small jobs would pay for a second coroutine.
         lease = job.lease
         if lease.rung == INTERACTIVE:
             return run_session(job, self._addresses, lambda payload: self._call(job, payload))
@@ -40,6 +44,8 @@ class InlineExecutor:
         if job.handle is not None:
             job.handle.cancel()
 
-    def shrink(self, job: ActiveJob) -> None: ...  # The context knows.
+    def kill(self, job: ActiveJob) -> None: ...
+
+    def shrink(self, job: ActiveJob) -> None: ...  # Tasks read the new budget from their context.
 
     async def close(self) -> None: ...

@@ -10,16 +10,20 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from headway.client.codec import decode_result
 from headway.core.errors import JobError
+from headway.core.log_event import LogEvent
 from headway.core.policy.retry import Crashed, Raised, Snoozed
 from headway.worker.active_job import ActiveJob
 from headway.worker.executors import wire
 from headway.worker.outcomes import TaskFailed, to_ms
 from headway.worker.slot_table import Stop
+
+log = logging.getLogger("headway.worker")
 
 SUPERVISOR = Path(__file__).with_name("process_supervisor.py")
 STOP_GRACE = 1.0  # Seconds between asking a process to stop and killing it.
@@ -29,16 +33,22 @@ START_TIMEOUT = 60.0
 class ProcessExecutor:
     """A pool of processes, each running one job at a time, kept warm between jobs."""
 
-    def __init__(self, app_path: str, largest: int, log: str | None = None) -> None:
+    threaded = False
+
+    def __init__(self, app_path: str | None, largest: int, log: str | None = None) -> None:
         self._app_path = app_path
-        self._log = log
+        self._log_setting = log
         self._largest = largest
         self._idle: list[_Child] = []
         self._busy: dict[ActiveJob, _Child] = {}
 
-    async def warm(self) -> None:
-        """Have one process ready before the first job."""
-        self._idle.append(await self._start())
+    async def prepare(self, tasks: Sequence[str]) -> None:
+        """Start one process before the first job."""
+        if self._app_path is None:
+            hint = "executor='process' needs an app that can be imported by a path"
+            log.warning(LogEvent("task.process_impossible", tasks=", ".join(tasks), hint=hint))
+        else:
+            self._idle.append(await self._start())
 
     async def call(self, job: ActiveJob) -> Any:
         child = self._idle.pop() if self._idle else await self._start()
@@ -62,27 +72,23 @@ class ProcessExecutor:
 
     async def _start(self) -> _Child:
         level = logging.getLevelName(logging.getLogger("headway").getEffectiveLevel()).lower()
-        return await _Child.start(wire.LoadApp(self._app_path, os.getcwd(), self._log, level))
+        return await _Child.start(wire.LoadApp(self._app_path or "", os.getcwd(), self._log_setting, level))
 
     def stop(self, job: ActiveJob) -> None:
         job.context.cancelled = True
-        child = self._busy.get(job)
-        if child is None:
-            return
-        if job.stop is Stop.LOST:  # Another worker may begin the job: no grace.
-            child.end_all()
-        else:
+        if job.stop is Stop.LOST:
+            self.kill(job)
+        elif (child := self._busy.get(job)) is not None:
             child.ask_to_stop()
+
+    def kill(self, job: ActiveJob) -> None:
+        if (child := self._busy.get(job)) is not None:
+            child.end_all()
 
     def shrink(self, job: ActiveJob) -> None:
         child = self._busy.get(job)
         if child is not None:
             child.tell(wire.BudgetChange(job.lease.limit_ms))
-
-    def kill_all(self) -> None:
-        """Kill every busy process without waiting for its end. May be called from any thread."""
-        for child in list(self._busy.values()):
-            child.end_all()
 
     async def close(self) -> None:
         for child in (*self._idle, *self._busy.values()):

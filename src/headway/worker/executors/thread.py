@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -17,10 +17,14 @@ Outcome = tuple[Any, BaseException | None]
 
 
 class ThreadExecutor:
-    """Calls the task in a thread. A thread cannot be stopped: its slot is free when it has ended."""
+    """Calls the task in a thread of its own pool. A thread cannot be stopped, so its slot stays busy until it ends."""
+
+    threaded = True
 
     def __init__(self, slots: int) -> None:
         self._pool = ThreadPoolExecutor(max_workers=slots, thread_name_prefix="headway-task")
+
+    async def prepare(self, tasks: Sequence[str]) -> None: ...
 
     async def call(self, job: ActiveJob) -> Any:
         loop = asyncio.get_running_loop()
@@ -37,7 +41,9 @@ class ThreadExecutor:
     def stop(self, job: ActiveJob) -> None:
         job.context.cancelled = True
 
-    def shrink(self, job: ActiveJob) -> None: ...  # The context knows.
+    def kill(self, job: ActiveJob) -> None: ...
+
+    def shrink(self, job: ActiveJob) -> None: ...  # Tasks read the new budget from their context.
 
     async def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)

@@ -1,0 +1,34 @@
+"""The executors by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from headway.protocol.sessions import AddressSigner
+from headway.worker.executors.base import Executor
+from headway.worker.executors.inline import InlineExecutor
+from headway.worker.executors.process import ProcessExecutor
+from headway.worker.executors.thread import ThreadExecutor
+
+
+class ExecutorConfig(NamedTuple):
+    """What a runner knows that executors need. ``app_path`` is None if no other process can import the app."""
+
+    slots: int
+    app_path: str | None
+    payload_max: int
+    log: str | None
+    addresses: AddressSigner
+
+
+FACTORIES: dict[str, Callable[[ExecutorConfig], Executor]] = {
+    "async": lambda config: InlineExecutor(config.addresses),
+    "thread": lambda config: ThreadExecutor(config.slots),
+    "process": lambda config: ProcessExecutor(config.app_path, config.payload_max, config.log),
+}
+
+
+def make_executors(config: ExecutorConfig) -> dict[str, Executor]:
+    """Build one executor of each kind."""
+    return {name: make(config) for name, make in FACTORIES.items()}
