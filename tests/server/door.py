@@ -130,7 +130,7 @@ async def call(app: Any, method: str, path: str, *, token: str | None = None) ->
 def application(house: House) -> FastAPI:
     """Make an application with a route for each scope."""
     api = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
-    api.state.door = house.door
+    api.state.auth = house.door
     problems.install(api)
 
     def told(caller: Principal) -> Response:

@@ -57,7 +57,7 @@ def restore(file: File, /, *, place: StoreOptions = STORE_HERE) -> int:
 
 
 async def _end_workers(url: str, namespace: str) -> int:
-    """Bury the workers of a namespace and let their jobs wait again. Return how many jobs."""
+    """Mark the workers of a namespace dead and requeue their jobs. Return how many jobs."""
     store: Store = open_store(url, namespace)
     await store.open()
     try:

@@ -54,18 +54,18 @@ def up(
     path = app or DEMO_APP
     overrides = flags.overrides()
     form = flags.log_form()
-    door = EmbeddedServer.take(http)
+    server = EmbeddedServer.take(http)
     if not _on_terminal() or form == "json":
         configure_logs(form, log_level)
 
         async def serve() -> int:
             def begin(up: RunnerReady, store: Store) -> None:
                 log_up(up, store)
-                if door is not None:
-                    door.open(up)
+                if server is not None:
+                    server.open(up)
 
             parent = Parent(path, processes=processes, overrides=overrides, log_level=log_level, on_up=begin)
-            return await _with_door(parent.run(), door)
+            return await _with_server(parent.run(), server)
 
         return run_on_fast_loop(serve())
 
@@ -81,9 +81,9 @@ def up(
 
         def watch(up: RunnerReady, store: Store) -> None:
             display.up = up
-            if door is not None:
-                display.address = door.address
-                door.open(up)
+            if server is not None:
+                display.address = server.address
+                server.open(up)
             watching.append(asyncio.get_running_loop().create_task(_watch(store, display)))
 
         # The display reads the runners' lines, and shows them its own way.
@@ -93,7 +93,7 @@ def up(
         )
         draining = asyncio.create_task(_tell_draining(display, signals))
         try:
-            return await _with_door(parent.run(), door)
+            return await _with_server(parent.run(), server)
         finally:
             for task in (draining, *watching):
                 task.cancel()
@@ -159,12 +159,12 @@ class EmbeddedServer:
             self._listener.close()
 
 
-async def _with_door(working: Coroutine[Any, Any, int], door: EmbeddedServer | None) -> int:
+async def _with_server(working: Coroutine[Any, Any, int], server: EmbeddedServer | None) -> int:
     """Run until told to stop; then close the connections that still listen. Without its interface nothing goes on."""
-    if door is None:
+    if server is None:
         return await working
     work = asyncio.create_task(working)
-    failing = asyncio.create_task(door.failed.wait())
+    failing = asyncio.create_task(server.failed.wait())
     await asyncio.wait({work, failing}, return_when=asyncio.FIRST_COMPLETED)
     if failing.done():
         os.kill(os.getpid(), signal.SIGTERM)  # As if we had been asked: what runs is brought to its end.
@@ -172,7 +172,7 @@ async def _with_door(working: Coroutine[Any, Any, int], door: EmbeddedServer | N
     try:
         return await work
     finally:
-        await door.close()
+        await server.close()
 
 
 def _on_terminal() -> bool:

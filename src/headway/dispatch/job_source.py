@@ -187,7 +187,7 @@ class StoreJobSource:
         return answer._replace(leases=good, more=True)
 
     def _handed(self) -> ClaimResult | None:
-        """Return what the store has sent along with its ring."""
+        """Return what the store has sent along with its wake-up."""
         answer = None
         if self._take_handed is not None and self._request is None:
             answer = self._take_handed(self._worker_id, self._confirm_ms)
@@ -277,7 +277,7 @@ class StoreJobSource:
         return [judge(ending, lease, policy, chance=chance()) for lease, ending, _ in ran]
 
     def subscribe(self) -> Subscription:
-        """Open the ear that the store rings when something this worker can serve was submitted."""
+        """Open the subscription that wakes when a job was submitted that this worker can serve."""
         return self._store.subscribe(self._worker_id)
 
     def leave(self) -> None: ...

@@ -69,7 +69,7 @@ def headway_api(
         lifespan=lifespan,
         redirect_slashes=False,
     )
-    api.state.service = api.state.door = service
+    api.state.service = api.state.auth = service
     problems.install(api, _allowed_methods)
     for family in FAMILIES:
         api.include_router(family.routes.router)

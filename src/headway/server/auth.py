@@ -149,7 +149,7 @@ def _network(address: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class AuthState:
-    """What it takes to let callers in. The application keeps one as ``app.state.door``."""
+    """What it takes to let callers in. The application keeps one as ``app.state.auth``."""
 
     tokens: Tokens
     limiter: FailureLimiter = field(default_factory=FailureLimiter)
@@ -160,19 +160,19 @@ async def authorise(connection: HTTPConnection, scope: Scope) -> Principal:
     """Return the caller, if it has this scope. Raises ``Problem``."""
     if scope is Scope.PUBLIC:
         return ANYBODY
-    door: AuthState = connection.app.state.door
-    caller = await authenticate(connection.scope, door)
+    auth: AuthState = connection.app.state.auth
+    caller = await authenticate(connection.scope, auth)
     if not caller.may(scope):
         raise Problem("forbidden", f"this needs a token with the scope {scope.value}", scope=scope.value)
     return caller
 
 
-async def authenticate(scope: AsgiScope, door: AuthState) -> Principal:
+async def authenticate(scope: AsgiScope, auth: AuthState) -> Principal:
     """Return the caller. Raises ``Problem``: unauthenticated, too_many_attempts, malformed; and ``StoreError``.
 
     A failure is told only after one more look at the store, be the token unknown or wrong.
     """
-    tokens, limiter = door.tokens, door.limiter
+    tokens, limiter = auth.tokens, auth.limiter
     await tokens.refresh()
     query = _query(scope)
     if _has_token(query):
@@ -185,7 +185,7 @@ async def authenticate(scope: AsgiScope, door: AuthState) -> Principal:
         await tokens.note_use(grant.token_id)
         return _caller(grant)
     if (ticket := query.get("ticket")) is not None:
-        return await _by_ticket(scope, door, ticket)
+        return await _by_ticket(scope, auth, ticket)
     if tokens.open:
         return EVERYTHING
     if tokens.may_open and not tokens.seen:  # The guard has just asked in vain. A token may not be what is missing.
@@ -214,16 +214,16 @@ def tenant_for(caller: Principal, wanted: str | None) -> str | None:
 
 async def ticket_for(connection: HTTPConnection, caller: Principal) -> tuple[str, int]:
     """Make a ticket for what stands before ``/ticket`` in the path. Gives its text and when it expires."""
-    door: AuthState = connection.app.state.door
-    store = await door.tokens.store()
+    auth: AuthState = connection.app.state.auth
+    store = await auth.tokens.store()
     path: str = connection.scope["path"]
     return await make_ticket(store, token_id=caller.token_id, subject=path.removesuffix(TICKET))
 
 
 async def until_ended(connection: HTTPConnection, caller: Principal) -> None:
     """Wait until the caller's token is revoked or has expired: then what they hold open must end."""
-    door: AuthState = connection.app.state.door
-    await door.tokens.ended(caller.token_id)
+    auth: AuthState = connection.app.state.auth
+    await auth.tokens.ended(caller.token_id)
 
 
 def subprotocol_of(websocket: WebSocket) -> str | None:
@@ -253,12 +253,12 @@ async def _second_look(scope: AsgiScope, tokens: Tokens, limiter: FailureLimiter
     return grant
 
 
-async def _by_ticket(scope: AsgiScope, door: AuthState, text: str) -> Principal:
-    tokens, limiter = door.tokens, door.limiter
+async def _by_ticket(scope: AsgiScope, auth: AuthState, text: str) -> Principal:
+    tokens, limiter = auth.tokens, auth.limiter
     subject = _subject(scope)
     ticket = None if subject is None else await redeem_ticket(await tokens.store(), text, subject=subject)
     if ticket is not None:
-        door.used_ticket(ticket.token_id)
+        auth.used_ticket(ticket.token_id)
         if ticket.token_id is None and tokens.open:
             return EVERYTHING
         if ticket.token_id is not None and (grant := tokens.grant(ticket.token_id)) is not None:

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable, Sequence
 
 from headway.core.job import JobId
 
-_HEARD_MAX = 10_000  # Beyond it an ear stops listing and says "look at everything".
+_HEARD_MAX = 10_000  # Job ids; beyond it a subscription stops listing and says "look at everything".
 
 
 class LocalSubscription:
-    """Gathers the jobs named by wake-ups until a caller waits for them. Safe to ring from any thread."""
+    """Gathers the jobs named by wake-ups until a caller waits for them. Safe to wake from any thread."""
 
     def __init__(self, forget: Callable[[LocalSubscription], None]) -> None:
         self._lock = threading.Lock()

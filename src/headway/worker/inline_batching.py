@@ -37,7 +37,7 @@ class TaskBatcher:
             self._next_stint()
 
     def _next_stint(self) -> None:
-        """Called when the stint before has come to its end, or to a job that waits."""
+        """Called when the batch before has ended, or has come to a job that waits."""
         self._stint = None
         if self._job is not None:
             self._patient.add(self._job.task.name)

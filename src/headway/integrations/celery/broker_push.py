@@ -57,13 +57,13 @@ class BrokerPush:
         finally:
             put.offer = None
 
-    def push(self, parcels: Sequence[CountedMessage], *, together: bool = False) -> list[str]:
+    def push(self, messages: Sequence[CountedMessage], *, together: bool = False) -> list[str]:
         """Send messages, all or (beyond some hundreds) in large parts; gives their queues."""
         rules, found = self._rules, list[str]()
-        for first in range(0, len(parcels), CHUNK):
-            part = parcels[first : first + CHUNK]
+        for first in range(0, len(messages), CHUNK):
+            part = messages[first : first + CHUNK]
             if together and found:  # All go where the first part went.
-                part = [parcel.sent_to(parcel.entry.fixed or found[0]) for parcel in part]
+                part = [message.sent_to(message.entry.fixed or found[0]) for message in part]
             try:
                 found += self._ledger.push(
                     part, queues=rules.queues, measure=rules.load, key_prefix=self._key_prefix, together=together
@@ -87,11 +87,11 @@ class PushOffer:
         step = channel.priority(channel._get_message_priority(message, reverse=False))
         message["properties"]["delivery_info"]["routing_key"] = HERE
         before, _, behind = str(dumps(message)).rpartition(HERE)  # type: ignore[no-untyped-call]
-        parcel = CountedMessage(self._entry, f"{channel.sep}{step}" if step else "", before, behind)
+        counted = CountedMessage(self._entry, f"{channel.sep}{step}" if step else "", before, behind)
         if self._gathered is not None:
-            self._gathered.append(parcel)
+            self._gathered.append(counted)
         else:
-            self._post.push([parcel])
+            self._post.push([counted])
         self.taken = True
 
 

@@ -48,10 +48,10 @@ def send_bulk(balancer: Balancer, tasks: Iterable[Any], *, bulk: Bulk | None = N
     ]
     post = balancer.post
     if post is not None and post.quiet() and not app.conf.task_send_sent_event:
-        parcels: list[CountedMessage] = []
+        messages: list[CountedMessage] = []
         with app.producer_or_acquire() as producer:
-            _send(producer, items, group_id, lambda entry: make_queue(rules.names[0], BulkItem(entry, parcels)))
-        post.push(parcels, together=together)
+            _send(producer, items, group_id, lambda entry: make_queue(rules.names[0], BulkItem(entry, messages)))
+        post.push(messages, together=together)
         return app.GroupResult(group_id, results)
     entries = [item.entry for item in items if item.entry is not None]
     queues = balancer.ledger.count(entries, queues=rules.queues, measure=rules.load, together=together)

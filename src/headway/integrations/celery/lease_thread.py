@@ -48,7 +48,7 @@ class LeaseThread:
     def start(self, consumer: Any) -> None:
         self._consumer = consumer
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="headway-keeper", daemon=True)
+            self._thread = threading.Thread(target=self._run, name="headway-celery-leases", daemon=True)
             self._thread.start()
 
     def wake(self) -> None:

@@ -52,12 +52,12 @@ class Reconciler:
         self,
         ledger: Ledger,
         rules: BalancerOptions,
-        lookout: BrokerScanner,
+        scanner: BrokerScanner,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._ledger = ledger
         self._rules = rules
-        self._lookout = lookout
+        self._scanner = scanner
         self._sleep = sleep
 
     def run(self) -> ReconcileReport:
@@ -67,11 +67,11 @@ class Reconciler:
         if drift:  # Another program wrote into our keys.
             log.error(LogEvent("celery.drift", corrected=drift))
             self._ledger.reset([load.queue for load in loads])
-        found = self._lookout.look(loads)
+        found = self._scanner.look(loads)
         dropped = adopted = 0
         if found.missing or found.unknown:
             self._sleep(PAUSE)
-            again = self._lookout.look(self._ledger.loads(self._rules.names))
+            again = self._scanner.look(self._ledger.loads(self._rules.names))
             missing = [member for member in found.missing if member in again.missing]
             unknown = [(member, *again.unknown[member]) for member in found.unknown if member in again.unknown]
             dropped = self._ledger.uncount(missing, "dropped") if missing else 0

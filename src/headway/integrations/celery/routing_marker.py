@@ -15,7 +15,7 @@ class BulkItem(NamedTuple):
     """A task of a bulk: its entry is made already, and its message is to be gathered with the others."""
 
     entry: CountedTask
-    parcels: list[CountedMessage]
+    messages: list[CountedMessage]
 
 
 # A queue is to be chosen, or was chosen for a task that is counted there already.

@@ -64,17 +64,17 @@ class SendHook:
         if source.user and USER_HEADER not in envelope.headers:
             options["headers"] = {**(options.get("headers") or {}), USER_HEADER: source.user}
         if isinstance(mark, BulkItem):
-            entry, parcels = mark
+            entry, messages = mark
         else:
             fixed = "" if mark == "to_be_chosen" else fixed
-            entry, parcels = (
+            entry, messages = (
                 CountedTask(envelope.member, name, source.user, fixed, self._sources.queues_of(source)),
                 None,
             )
         if mark == "counted":
             return self._send_counted(entry, producer, name, message, options)
         if self._post is not None and (way := self._post.way(producer, message)) is not None:
-            with self._post.offering(way, entry, parcels) as offer:
+            with self._post.offering(way, entry, messages) as offer:
                 sent = self._send(producer, name, message, **options)
             if not offer.taken:  # The broker was lost and found again on the way, and it went there uncounted.
                 self._count(entry._replace(fixed=entry.fixed or self._rules.names[0]))

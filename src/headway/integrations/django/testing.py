@@ -47,7 +47,7 @@ async def arun_jobs(*, advance: bool = False, raise_errors: bool = False) -> Dra
     """Run every job that is due, from an ``async def`` test; see ``run_jobs``."""
     app = queue()
     store = _CallersStore(await sync_to_async(_make_store)(app))
-    bench = _CallersRunner(
+    runner = _CallersRunner(
         app,
         cast(Store, store),
         slots=1,
@@ -55,10 +55,10 @@ async def arun_jobs(*, advance: bool = False, raise_errors: bool = False) -> Dra
         raise_errors=raise_errors,
         move_on=store.let_pass if advance else lambda _: False,
     )
-    await bench.run_out()
+    await runner.run_out()
     if any(map(is_of_django_tasks, app.tasks.values())):
-        await sync_to_async(_send_finished)([report.job_id for report in bench.reports if report.state.ended])
-    return drained(bench)
+        await sync_to_async(_send_finished)([report.job_id for report in runner.reports if report.state.ended])
+    return drained(runner)
 
 
 def _make_store(app: Queue) -> Store:
@@ -104,7 +104,7 @@ class _CallersStore:
         return True
 
     def subscribe(self, _: str) -> Subscription:
-        """Return an ear that nothing rings: a run ends when it has nothing more to do."""
+        """Return a subscription that nothing wakes: a run ends when it has nothing more to do."""
         return LocalSubscription(lambda _: None)
 
 

@@ -226,7 +226,7 @@ class LongPoll:
         """Return what is left of a claim that is repeated, by the worker's wish or since the store gave no answer."""
         session = self._session
         claim_id = given or session.pending
-        # A seat that has seen another claim since knows that this one is new.
+        # A session that has seen another claim since knows that this one is new.
         if claim_id is None or (claim_id == given and not session.fresh and session.spent != given):
             return ()
         await session.look()

@@ -54,8 +54,8 @@ class SessionBroker:
             WebSocketRoute(f"{PATH}{{job_id}}", self.dial),
             WebSocketRoute(f"{PATH}{{job_id}}/client", self.take_back),
         ]
-        door = Starlette(routes=routes)
-        self._dial_in = SessionListener(door, service.app.settings.advertise)
+        routes_app = Starlette(routes=routes)
+        self._dial_in = SessionListener(routes_app, service.app.settings.advertise)
 
     # ------------------------------------------------------------------ clients
 

@@ -478,7 +478,7 @@ class MemoryStore:
                 self._subscriptions.get(name, []).remove(subscription)
 
         subscription = LocalSubscription(leave)
-        with self._lock:  # Others ring while we come.
+        with self._lock:  # Other threads wake subscriptions meanwhile.
             self._subscriptions.setdefault(name, []).append(subscription)
         return subscription
 

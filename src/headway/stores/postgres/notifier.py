@@ -1,4 +1,4 @@
-"""Wake-ups: one connection that listens, and the ears it rings.
+"""Wake-ups: one connection that listens, and the subscriptions it wakes.
 
 A notification that is sent while no process listens is gone, and a dead connection looks like a silent one. So the
 listener sends itself a word now and then. If that does not come back, it connects anew, and every subscription looks at
@@ -67,7 +67,7 @@ class PostgresNotifier:
                 self._settled.clear()
             self._changed.set()
             if self._task is None:
-                self._task = asyncio.get_running_loop().create_task(self._run(), name="headway-postgres-bell")
+                self._task = asyncio.get_running_loop().create_task(self._run(), name="headway-postgres-notifier")
         return subscription
 
     async def settled(self) -> None:

@@ -25,7 +25,7 @@ _AGAIN = (0.1, 0.3, 1.0, 2.0)  # Seconds between tries to connect again.
 
 
 class RedisNotifier:
-    """The ears of one store. After a lost connection all of them are told to look at everything."""
+    """The subscriptions of one store. After a lost connection all of them are told to look at everything."""
 
     def __init__(
         self, prefix: str, reconnect: Callable[[], Awaitable[RedisConnection]], handed: Callable[[str, bytes], None]

@@ -110,7 +110,7 @@ class OptionalStore:
             raise _missing(_text(problem)) from problem
 
     def subscribe(self, name: str) -> Subscription | None:
-        """Open an ear, if it was ever there. From then on the ear sees itself to being connected."""
+        """Open a subscription, if the store was ever there. From then on the subscription reconnects by itself."""
         return self._store.subscribe(name) if self._opened else None
 
     # ------------------------------------------------------------------ going and coming back

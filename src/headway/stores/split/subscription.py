@@ -1,4 +1,4 @@
-"""An ear for two stores: whichever rings, it is heard."""
+"""A subscription to two stores, woken by either."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 from headway.core.job import JobId
 from headway.stores.base import Subscription
 
-HEARD = 60.0  # Seconds of one wait at either ear.
-ABSENT = 1.0  # Seconds between looks for a second ear that is not there yet.
+HEARD = 60.0  # Seconds of one wait at either subscription.
+ABSENT = 1.0  # Seconds between looks for a second subscription that is not there yet.
 
 
 class SplitSubscription:
-    """Waits at both ears at once. The second one may come later: until then it is looked for now and then."""
+    """Waits at both subscriptions at once. The second one may come later: until then it is looked for now and then."""
 
     call = None
 
@@ -33,7 +33,7 @@ class SplitSubscription:
                 if subscription not in self._waits:
                     self._waits[subscription] = loop.create_task(_heard(subscription))
             patience = left if len(self._subscriptions) > 1 else min(left, ABSENT)
-            # Those that go on are not cancelled: what rings between two waits of ours is kept for the next.
+            # Pending waits are not cancelled: a wake-up between two waits of ours is kept for the next.
             done, _ = await asyncio.wait(
                 self._waits.values(), timeout=patience, return_when=asyncio.FIRST_COMPLETED
             )  # fmt: skip

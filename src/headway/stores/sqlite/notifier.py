@@ -1,4 +1,4 @@
-"""Wake-ups between processes that share a file: a named pipe for each ear, in a folder beside it.
+"""Wake-ups between processes that share a file: a named pipe for each subscription, in a folder beside it.
 
 A named pipe has no limit on the length of its path, as a Unix socket has; a write of at most 4 KiB arrives whole;
 and opening one that no process reads fails at once, so the process that rings it notices and removes a dead one.
@@ -27,7 +27,7 @@ _BATCH = 256  # Ids of 16 bytes in one write that arrives whole.
 
 
 class PipeNotifier:
-    """Rings the ears beside one store file."""
+    """Wakes the subscriptions beside one store file."""
 
     def __init__(self, store_path: Path) -> None:
         self._store_path = store_path
@@ -60,7 +60,7 @@ class PipeNotifier:
         return PipeSubscription(self._folder / quote(name, safe=""))
 
     def notify(self, name: str) -> None:
-        """Wake one ear, if it is there."""
+        """Wake one subscription, if it is there."""
         _write(self._folder / quote(name, safe=""), _EVERYTHING)
 
     def ring_watchers(self, job_ids: Iterable[JobId]) -> None:

@@ -52,7 +52,7 @@ class JobSource(Protocol[ReportT]):
         ...
 
     def subscribe(self) -> Subscription:
-        """Open the ear that rings when an exchange may bring something."""
+        """Open the subscription that wakes when an exchange may bring something."""
         ...
 
     def leave(self) -> None:
