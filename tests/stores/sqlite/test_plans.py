@@ -33,9 +33,6 @@ ALLOWED = {
     "find_queued": {"ready", "delayed"},  # No index by number is kept for what is queued: it would cost each claim.
     "purge_states": {"job"},  # An operator's verb, which may well remove everything.
     "park_any": {"park"},  # The first entry of the index of open parks, which are few.
-    "prune_beyond_completed": {
-        "outcome"
-    },  # From the end, past as many as the policy keeps, and only if it has a bound.
     "stats_kept": {"outcome"},  # Only the index of what ended badly.
 }
 

@@ -8,11 +8,13 @@ from operator import attrgetter
 
 from headway.core.job import JobId, State
 from headway.core.lease import Lease, Report, ReportStatus
-from headway.core.snapshot import Plan, Take
+from headway.core.policy.document import INTERACTIVE
+from headway.core.snapshot import Plan, Snapshot, Take
 from headway.stores.base import SKIPPED_MAX, WAITING_COUNTED, Exchange, ExchangeReply
-from headway.stores.postgres import rows
-from headway.stores.postgres.limits import with_sessions
-from headway.stores.postgres.transaction import ALL, LOWEST, PostgresCache, Row, StatementRunner
+from headway.stores.postgres.rows import read_more, read_snapshot, rows
+from headway.stores.postgres.runner import PostgresCache, PostgresRunner, Row
+from headway.stores.sql.limits import read_running
+from headway.stores.sql.transaction import ALL, LOWEST
 from headway.stores.unreadable import read_worker_state
 
 LOOK_EVERY = 0.25  # Seconds after which a claim looks below the floors, whatever it finds above.
@@ -51,7 +53,7 @@ def is_eligible(request: Exchange) -> bool:
 
 
 async def exchange(
-    db: StatementRunner, memory: PostgresCache, looks: FullScanSchedule, request: Exchange, now_at: int | None
+    db: PostgresRunner, memory: PostgresCache, looks: FullScanSchedule, request: Exchange, now_at: int | None
 ) -> ExchangeReply | None:  # fmt: skip
     """Do an exchange in one step. None: it has to be done statement by statement, or with other rules."""
     reports = sorted(request.finished, key=_number)
@@ -65,7 +67,7 @@ async def exchange(
         memory.floors[class_id] = (floor, rewound)
     picture = None
     if row["picture"] is not None:
-        picture, numbers, _ = rows.snapshot(row["picture"], row["now_at"], memory.rule_index, None)
+        picture, numbers, _ = read_snapshot(row["picture"], row["now_at"], memory.rule_index, None)
         memory.class_ids.update(numbers)
         picture = await with_sessions(db, memory, picture)
     if row["again"]:
@@ -78,7 +80,7 @@ async def exchange(
 
 
 async def finish(
-    db: StatementRunner, memory: PostgresCache, request: Exchange, now_at: int | None
+    db: PostgresRunner, memory: PostgresCache, request: Exchange, now_at: int | None
 ) -> list[tuple[JobId, ReportStatus]] | None:  # fmt: skip
     """Carry out the reports of an exchange alone, in one step. None: it has to be done statement by statement."""
     reports = sorted(request.finished, key=_number)
@@ -86,14 +88,21 @@ async def finish(
     return _refused(row, reports, request.finished) if row["status"] == "ok" else None
 
 
+async def with_sessions(db: PostgresRunner, memory: PostgresCache, seen: Snapshot) -> Snapshot:
+    """Add what runs to a picture where sessions may be among it, ladder or not."""
+    if seen.floor is not None or all(view.key.rung != INTERACTIVE for view in seen.classes):
+        return seen
+    return seen._replace(floor=await read_running(db, memory.namespace_id, memory.rule_index.ladder, seen.now_at))
+
+
 async def _call(
-    db: StatementRunner,
+    db: PostgresRunner,
     memory: PostgresCache,
     request: Exchange,
     reports: Sequence[Report],
     now_at: int | None,
     look: int,
-) -> tuple[Row, list[Take], list[int]]:  # fmt: skip
+) -> tuple[Row, list[Take], list[int]]:
     """Call the function, with reports by their numbers. Gives also the takes it was told of, and their classes."""
     plan = request.plan
     takes = [] if plan is None else _able(plan, memory)
@@ -191,10 +200,10 @@ def _leases(row: Row, takes: Sequence[Take], request: Exchange) -> list[Lease]:
         row["l_retries"], row["l_asked"], row["l_submitted"], row["l_more"], strict=True,
     ):  # fmt: skip
         lane, needs, rung, persist = keys[place]
-        if task < "\x02" or (tenant is not None and tenant < "\x02") or (trace is not None and trace < "\x02"):
+        if not rows.are_plain(task, payload, tenant, trace):
             task, tenant, trace = rows.read_text(task) or "", rows.read_text(tenant), rows.read_text(trace)
         epoch, attempts, crashes, length, retry, eligible_at = (
-            (1, 1, 0, asked, None, submitted_at) if more is None else rows.read_more(more)
+            (1, 1, 0, asked, None, submitted_at) if more is None else read_more(more)
         )
         rule, unreadable = (None, None) if retry is None else rows.try_retry(retry)
         leases.append(

@@ -8,7 +8,7 @@ from typing import Any
 from headway.core.job import ClassKey, JobId, NewJob, SubmitReply
 from headway.core.policy.enforced import RuleIndex
 from headway.stores.base import check_same
-from headway.stores.postgres import rows
+from headway.stores.postgres.rows import rows
 
 
 class SubmitBatch:

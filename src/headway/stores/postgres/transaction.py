@@ -1,136 +1,201 @@
-"""One transaction, statement by statement: the connection, its moment, the rules in force, and whom to tell."""
+"""How PostgreSQL carries out what differs between databases, and notifies workers and clients."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, TypeAlias
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from headway.core.job import ClassKey, JobId
+from headway.core.lease import ReportStatus
+from headway.core.policy.document import DAY
 from headway.core.policy.enforced import RuleIndex
-from headway.stores.base import RULES
-from headway.stores.postgres import rows
-from headway.stores.postgres.connections import Connection
-from headway.stores.postgres.scan_hints import ScanHints
-from headway.stores.postgres.statements import queries
-from headway.stores.rule_codec import read_rulebook
+from headway.core.snapshot import Snapshot
+from headway.stores.base import WAITING_COUNTED, Exchange
+from headway.stores.postgres import fast_path
+from headway.stores.postgres.fast_path import with_sessions
+from headway.stores.postgres.rows import read_snapshot, rows
+from headway.stores.postgres.runner import PostgresCache, PostgresRunner, read_rules
+from headway.stores.sql.limits import read_running
+from headway.stores.sql.ordering import Requeue
+from headway.stores.sql.transaction import MINUTE, Transaction
 
-MINUTE = 60_000
-ALL = 1_000_000  # More rows than there can be leases.
-LOWEST = -(2**63)
-
-Row: TypeAlias = Any  # A record of asyncpg, which has no types.
-
-
-class PostgresCache:
-    """What a process remembers between transactions: the numbers of classes, how far it has come, the rules."""
-
-    def __init__(self) -> None:
-        self.namespace_id = 0
-        self.class_ids: dict[ClassKey, int] = {}
-        self.floors: dict[int, tuple[int, int]] = {}  # By class: how far claims have come, and after which rewind.
-        self.heads = ScanHints()
-        self.first_lease = 0  # The lowest number among the leases, when they were last looked at.
-        self.spots: dict[str | None, tuple[int, int]] = {}  # By worker: where its row was last.
-        self.unplain: set[int] = set()  # Classes that tenants share: one job of them is not to be kept the short way.
-        self.rules_version = -1
-        self.rule_index = RuleIndex()
-
-    def adopt(self, version: int, rule_index: RuleIndex) -> None:
-        self.rules_version, self.rule_index = version, rule_index
+TOTALS_KEPT_MINUTES = 60  # Totals are kept by the minute for an hour; every process has its own rows.
 
 
-class StatementRunner:
-    """A connection that knows the statements by their names."""
+class PostgresTransaction(Transaction):
+    """A transaction beside others; ``settle`` notifies with the commit."""
 
-    def __init__(self, raw: Connection, schema: str) -> None:
-        self.raw = raw
-        self._queries = queries(schema)
-
-    async def run(self, name: str, *values: Any) -> list[Row]:
-        """Execute a statement with its values in the order of its header."""
-        found: list[Row] = await self.raw.fetch(self._queries[name], *values)
-        return found
-
-    async def row(self, name: str, *values: Any) -> Row:
-        """Return the first row, or None."""
-        return await self.raw.fetchrow(self._queries[name], *values)
-
-    async def first(self, name: str, *values: Any) -> Any:
-        """Return the first column of the first row, or None."""
-        return await self.raw.fetchval(self._queries[name], *values)
-
-
-class PostgresTransaction:
-    """Gathers what a verb changed; ``settle`` wakes and tells whoever that concerns, with the commit."""
+    rows = rows
 
     def __init__(
-        self, db: StatementRunner, *, now_at: int, memory: PostgresCache, parked: bool = False, alone: bool = False
+        self, db: PostgresRunner, *, now_at: int, memory: PostgresCache, parked: bool = False, alone: bool = False
     ) -> None:
-        self.db = db
-        self.now_at = now_at
+        super().__init__(db, now_at=now_at, namespace_id=memory.namespace_id)
+        self.runner = db
         self.memory = memory
-        self.namespace_id = memory.namespace_id
-        self.parked = parked  # Whether any job waits for a limit of its own.
         self.alone = alone
-        self.eligible: list[int] = []  # The class of each job that became eligible.
-        self.changed: list[JobId] = []
-        self.rung: list[str] = []  # Workers whose keepers are to be told something.
+        self._parked = parked
+        self._rung: list[str] = []  # Workers that are to renew their leases.
         self._counts: dict[str, int] = {}
 
     @property
     def rule_index(self) -> RuleIndex:
-        """The rules in force."""
         return self.memory.rule_index
 
+    async def rules_changed(self) -> None:
+        await self.db.run("rules_changed", self.namespace_id)
+        await read_rules(self.db, self.memory)
+
+    # ------------------------------------------------------------------ classes and their order
+
     async def class_id(self, key: ClassKey) -> int:
-        """Return the number of a class; one that is new becomes known."""
         known = self.memory.class_ids.get(key)
         if known is None:
-            needs = sorted(key.needs)
-            known = int(
-                await self.db.first("class_add", self.namespace_id, key.lane, key.rung or "", needs, key.persist)
-            )
+            values = (key.lane, key.rung or "", sorted(key.needs), key.persist)
+            known = int(await self.db.first("class_add", self.namespace_id, *values))
         return known
 
+    async def find_class(self, key: ClassKey) -> int | None:
+        return self.memory.class_ids.get(key)
+
+    async def count_classes(self) -> int:
+        return len(await self.classes())
+
     async def classes(self) -> dict[int, ClassKey]:
-        """Return all classes by their numbers, those of other processes too."""
-        found = {
-            row["class_id"]: rows.class_key(row["lane"], row["rung"], row["needs"], row["persist"])
-            for row in await self.db.run("classes", self.namespace_id)
-        }
+        found = await super().classes()
         self.memory.class_ids.update({key: class_id for class_id, key in found.items()})
         return found
 
+    async def next_numbers(self, count: int) -> Sequence[int]:
+        return [number for (number,) in await self.db.run("next_sequence", count)]
+
+    async def make_fair(self, class_id: int, number: int) -> int:
+        return int(await self.db.first("make_fair", class_id, number))
+
+    async def put_ready(
+        self, job: Requeue, order_key: int, eligible_at: int, sharer: str | None, *, front: bool
+    ) -> None:  # fmt: skip
+        if front and sharer is None:
+            await self.db.run("class_rewind", job.class_id)
+        await self.db.run("ready_again", job.class_id, order_key, job.seq, eligible_at, *job[4:], sharer)
+
+    async def put_delayed(self, job: Requeue, due_at: int) -> None:
+        await self.db.run("delay", self.namespace_id, due_at, job.seq, job.class_id, *job[6:])
+
+    async def take_due(self, limit: int) -> Sequence[Requeue]:
+        return [Requeue(*row) for row in await self.db.run("delayed_due", self.namespace_id, self.now_at, limit)]
+
+    # ------------------------------------------------------------------ parks
+
+    @property
+    def parked(self) -> bool:
+        return self._parked
+
+    @property
+    def parks_open(self) -> bool:
+        return self._parked
+
+    def parks_changed(self) -> None:
+        self._parked = True
+
+    async def put_in_park(
+        self, class_id: int, park: str, order_key: int, seq: int, key: str, open_at: int | None
+    ) -> None:  # fmt: skip
+        await self.db.run("park_move", key, self.now_at, class_id, park, order_key, seq)
+        await self.db.run("park_put", self.namespace_id, key, class_id, open_at, order_key, seq)
+
+    async def left_park(self, class_id: int, park: str) -> None:
+        await self.db.run("park_left", self.namespace_id, park, class_id)
+
+    # ------------------------------------------------------------------ leases
+
+    async def lock_leases(self, seqs: Sequence[int], asker: str | None) -> dict[int, Any]:
+        await self.db.run("workers_lock", seqs, asker)
+        return await super().lock_leases(seqs, asker)
+
+    async def finish_quickly(self, request: Exchange) -> list[tuple[JobId, ReportStatus]] | None:
+        rules = self.rule_index.rules
+        if self._parked or rules.rungs or rules.pool_reserve is not None or not fast_path.is_eligible(request):
+            return None
+        return await fast_path.finish(self.runner, self.memory, request, self.now_at)
+
+    async def write_leases(
+        self, class_id: int, park: str, worker_id: str, token: bytes, taken: Sequence[tuple[Any, ...]]
+    ) -> None:
+        columns: list[Sequence[Any] | None] = [[row[-1] for row, *_ in taken], [row[1] for row, *_ in taken]]
+        for place in range(1, 5):
+            column = [one[place] for one in taken]
+            columns.append(column if any(value is not None for value in column) else None)
+        await self.db.run("claim_leases", worker_id, token, self.now_at, *columns)
+
+    async def note_claim(self, claim_id: bytes, kept: int, worker_id: str) -> None:
+        await self.db.run("worker_claimed", claim_id, kept, worker_id)
+
+    async def lock_waiters(self) -> bool:
+        # Submits from now on see that this worker waits; it must look once more for those from before.
+        await self.db.run("lock_waiters", self.namespace_id)
+        return True
+
+    async def executing(self, count: int) -> Sequence[Any]:
+        """Read the leases from the first that was seen the last time, if that brings all of them.
+
+        To begin at the lowest number would mean to walk over the dead rows of those that have ended.
+        """
+        found = await self.db.run("executing", self.namespace_id, self.memory.first_lease)
+        if len(found) != count:
+            found = await self.db.run("executing", self.namespace_id, 0)
+        if found:
+            self.memory.first_lease = found[0]["seq"]
+        return found
+
+    async def snapshot(self) -> Snapshot:
+        heads = self.memory.heads
+        known = heads.known()
+        began = time.monotonic()
+        picture = await self.db.first("snapshot", self.namespace_id, self.now_at, WAITING_COUNTED, *known)
+        floor = None
+        if self.rule_index.ladder.rungs:
+            floor = await read_running(self.db, self.namespace_id, self.rule_index.ladder, self.now_at)
+        seen, numbers, found = read_snapshot(picture, self.now_at, self.rule_index, floor)
+        heads.note(found, None if known[0] else time.monotonic() - began)
+        self.memory.class_ids.update(numbers)
+        return await with_sessions(self.runner, self.memory, seen)
+
+    # ------------------------------------------------------------------ pruning
+
+    async def delete_jobs(self, completed: list[int], bad: list[int]) -> int:
+        return len(await self.db.run("jobs_delete", completed, bad))
+
+    async def scan_completed(self, after: int, before_at: int, limit: int) -> Sequence[Any]:
+        return await self.db.run("prune_scan", after, before_at, (before_at // DAY + 1) * DAY, limit)
+
+    async def fold_totals(self) -> None:
+        await self.db.run("prune_tally", self.namespace_id, self.now_at // MINUTE - TOTALS_KEPT_MINUTES)
+
+    # ------------------------------------------------------------------ totals and notifications
+
     def count(self, counts: Mapping[str, int]) -> None:
-        """Add to this minute's totals."""
         for what, count in counts.items():
             self._counts[what] = self._counts.get(what, 0) + count
 
+    def notify_worker(self, worker_id: str) -> None:
+        self._rung.append(worker_id)
+
     async def wake_all(self) -> None:
-        """Wake every waiting worker: what they may claim has changed."""
         await self.db.run("wake_all", self.namespace_id, self.now_at)
 
     async def settle(self, *, but: str | None = None) -> None:
-        """Write the totals, wake waiting workers for what became eligible, and tell watchers what changed."""
+        """Write the totals, wake waiting workers for what became eligible, and notify watchers of what changed."""
         if self._counts:
             kinds, counts = list(self._counts), list(self._counts.values())
             await self.db.run("count", self.namespace_id, self.now_at, kinds, counts)
         if self.eligible:
             await self.db.run("wake", self.namespace_id, self.now_at, self.eligible, but)
-        for worker_id in self.rung:
+        for worker_id in self._rung:
             await self.db.run("notify", self.namespace_id, "k", worker_id)
         if self.changed:
             await self.db.run("notify_jobs", self.namespace_id, self.changed)
-
-
-async def read_rules(db: StatementRunner, memory: PostgresCache) -> None:
-    """Read the rules in force, and which version they are of."""
-    while True:
-        version = await db.first("rules_version", memory.namespace_id)
-        parts = await db.run("documents", memory.namespace_id, RULES, None)
-        if version == await db.first("rules_version", memory.namespace_id):
-            memory.adopt(version, read_rulebook(row["body"] for row in parts))
-            return
 
 
 def binding(rule_index: RuleIndex) -> bool:

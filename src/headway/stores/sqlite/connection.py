@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 BUSY_MS = 10_000
-ALL = 1_000_000  # More rows than there can be leases.
 
 
 class KnownAlready(Exception):
@@ -28,7 +27,7 @@ class SqliteConnection(ABC):
         self._statements = statements
 
     def run(self, name: str, *values: Any) -> Any:
-        """Execute a statement with its values in the order in which it first names them. Gives its cursor."""
+        """Execute a statement with its values in the order of its header. Return its cursor."""
         return self.raw.execute(self._statements[name], values)
 
     def run_many(self, name: str, rows: Iterable[Sequence[Any]]) -> None:
@@ -42,10 +41,6 @@ class SqliteConnection(ABC):
     @abstractmethod
     def rows(self, name: str, *values: Any) -> list[dict[str, Any]]:
         """Return all rows as dictionaries; for verbs that are not hot."""
-
-    @abstractmethod
-    def named(self, name: str, values: dict[str, Any]) -> list[tuple[Any, ...]]:
-        """Execute a statement with its values by their names. Gives all rows."""
 
     @contextlib.contextmanager
     def savepoint(self) -> Iterator[None]:

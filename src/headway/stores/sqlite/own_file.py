@@ -26,7 +26,7 @@ from headway.stores.sqlite import connection as waist
 from headway.stores.sqlite.connection import SqliteConnection
 from headway.stores.sqlite.disk_reserve import ballast_of, drop_ballast
 from headway.stores.sqlite.library_guard import APSW, claim, release
-from headway.stores.sqlite.statements import MIGRATIONS, QUERIES
+from headway.stores.sqlite.statements import MIGRATIONS, numbered
 
 APPLICATION_ID = 0x48445759  # "HDWY"
 SHORT_WAIT, LONG_WAIT = 0.0004, 0.002  # Seconds between two tries for the lock,
@@ -67,7 +67,7 @@ class OwnFileConnection(SqliteConnection):
         except BaseException:
             release(path, APSW)
             raise
-        super().__init__(raw, QUERIES)
+        super().__init__(raw, numbered(""))
         raw.set_busy_handler(_BusyHandler())
         try:
             _check_ours(raw, path)  # Before anything is changed: the first pragma writes to the file.
@@ -99,9 +99,6 @@ class OwnFileConnection(SqliteConnection):
         except apsw.ExecutionCompleteError:  # There was no row.
             return []
         return [dict(zip(names, row, strict=True)) for row in cursor]
-
-    def named(self, name: str, values: dict[str, Any]) -> list[tuple[Any, ...]]:
-        return list(self.raw.execute(self._statements[name], values))
 
     def close(self) -> None:
         super().close()

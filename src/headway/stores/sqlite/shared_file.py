@@ -25,7 +25,7 @@ from headway.stores.base import FORMAT, OLDEST_READER, OLDEST_WRITER
 from headway.stores.sqlite import connection as waist
 from headway.stores.sqlite.connection import SqliteConnection
 from headway.stores.sqlite.library_guard import STDLIB, claim
-from headway.stores.sqlite.statements import migrations, numbered, prefixed, queries
+from headway.stores.sqlite.statements import migrations, numbered, prefixed
 
 PREFIX = "headway_"
 OLDEST_SQLITE = (3, 35)  # The first with RETURNING, and with ON CONFLICT that names no column.
@@ -63,9 +63,6 @@ class SharedFileConnection(SqliteConnection):
         cursor = self.run(name, *values)
         names = [column[0] for column in cursor.description]
         return [dict(zip(names, row, strict=True)) for row in cursor]
-
-    def named(self, name: str, values: dict[str, Any]) -> list[tuple[Any, ...]]:
-        return list(self.raw.execute(queries(PREFIX)[name], values))
 
     def close(self) -> None:
         if self._close is not None:

@@ -8,7 +8,8 @@ from functools import lru_cache
 from headway.stores.assets import load_migrations, load_queries
 
 PACKAGE = "headway.stores.sqlite"
-QUERIES = {name: statement.text for name, statement in load_queries(PACKAGE).items()}
+STATEMENTS = load_queries(PACKAGE)
+QUERIES = {name: statement.text for name, statement in STATEMENTS.items()}
 MIGRATIONS = load_migrations(PACKAGE)
 TABLES = tuple(re.findall(r"^CREATE TABLE (\w+)", "\n".join(text for _, text in MIGRATIONS), re.MULTILINE))
 
@@ -29,11 +30,8 @@ def queries(prefix: str) -> dict[str, str]:
 
 @lru_cache(maxsize=8)
 def numbered(prefix: str) -> dict[str, str]:
-    """Return the same with numbers for parameters, in the order in which a statement first names them.
-
-    Python's own module takes values in their order only for parameters that have no name.
-    """
-    return {name: _number(text) for name, text in queries(prefix).items()}
+    """Return the same with numbers for parameters, in the order of each statement's header."""
+    return {name: _number(text, STATEMENTS[name].parameters) for name, text in queries(prefix).items()}
 
 
 def migrations(prefix: str) -> list[tuple[int, str]]:
@@ -54,6 +52,5 @@ def _with(found: re.Match[str], prefix: str) -> str:
     return f"{before or ''}{prefix}{name}"
 
 
-def _number(text: str) -> str:
-    names = list(dict.fromkeys(_PARAMETER.findall(text)))
+def _number(text: str, names: list[str]) -> str:
     return _PARAMETER.sub(lambda found: f"?{names.index(found[1]) + 1}", text)

@@ -7,19 +7,19 @@ from typing import Any
 
 from headway.core.job import JobId, NewJob, SubmitReply
 from headway.stores.base import check_same
-from headway.stores.sqlite import rows
+from headway.stores.sql.ordering import Ordering
 from headway.stores.sqlite.connection import KnownAlready
-from headway.stores.sqlite.ordering import SqliteOrdering
+from headway.stores.sqlite.rows import rows
 from headway.stores.sqlite.transaction import SqliteTransaction
 
 
-def submit(tx: SqliteTransaction, jobs: Sequence[NewJob]) -> list[SubmitReply]:
+async def submit(tx: SqliteTransaction, jobs: Sequence[NewJob]) -> list[SubmitReply]:
     """Keep the jobs that are new; answer for all."""
     if all(job.persist and job.idempotency_key is None and job.unique_key is None for job in jobs):
         # Ids are made at random, so they are new unless a submit is repeated: then the file refuses them.
         try:
-            with tx.db.savepoint():
-                _keep(tx, jobs)
+            with tx.connection.savepoint():
+                await _keep(tx, jobs)
         except KnownAlready:
             tx.forget_changes()
         else:
@@ -27,27 +27,28 @@ def submit(tx: SqliteTransaction, jobs: Sequence[NewJob]) -> list[SubmitReply]:
             return [SubmitReply(job.job_id) for job in jobs]
     answers, fresh = _check(tx, jobs)
     if fresh:
-        _keep(tx, fresh)
+        await _keep(tx, fresh)
         tx.changed += [answer.job_id for answer in answers]
     return answers
 
 
-def _keep(tx: SqliteTransaction, fresh: Sequence[NewJob]) -> None:
+async def _keep(tx: SqliteTransaction, fresh: Sequence[NewJob]) -> None:
     """Write jobs that are new. Raises ``KnownAlready`` if one is not."""
-    last = int(tx.db.first("next_sequence", len(fresh)))
+    db = tx.connection
+    last = int(db.first("next_sequence", len(fresh)))
     seq = first = last - len(fresh)
     now_at, namespace_id, known_class_id = tx.now_at, tx.namespace_id, tx.known_class_id
     job_rows: list[tuple[Any, ...]] = []
-    place = SqliteOrdering(tx).place
+    place = Ordering(tx).place
     for job in fresh:
         seq += 1
         # Taken apart once: this is done for every job there is.
         (job_id, task, payload, digest, lane, max_retries, timeout_ms, needs, rung, tenant, retry, delay_ms, due_at,
          expires_ms, idempotency_key, idempotency_ms, unique_key, trace_id, persist, limits) = job  # fmt: skip
         # A plain tuple finds the class: to make a ClassKey for each job would cost more than to look it up.
-        class_id = known_class_id((lane, needs, rung, persist)) or tx.class_id(job.class_key)
+        class_id = known_class_id((lane, needs, rung, persist)) or await tx.class_id(job.class_key)
         if not persist:
-            tx.db.run("submit_transient", class_id, seq, job_id, task, tenant, trace_id, timeout_ms, payload)
+            db.run("submit_transient", class_id, seq, job_id, task, tenant, trace_id, timeout_ms, payload)
             tx.eligible.append(class_id)
             continue
         order_key: int | None = seq
@@ -55,33 +56,34 @@ def _keep(tx: SqliteTransaction, fresh: Sequence[NewJob]) -> None:
             due_at = max(due_at or 0, now_at + delay_ms)
             if due_at > now_at:
                 order_key = None
-                tx.db.run("delay", namespace_id, due_at, seq, class_id, 0, 0, 0, None, None, None, None)
+                db.run("delay", namespace_id, due_at, seq, class_id, 0, 0, 0, None, None, None, None)
             else:
                 due_at = None
         if order_key is not None:
             tx.eligible.append(class_id)
-            order_key = place(class_id, seq, task, tenant)
+            order_key = await place(class_id, seq, task, tenant)
         expires_at = None if expires_ms is None else now_at + expires_ms
         job_rows.append(
             (seq, job_id, namespace_id, class_id, order_key, due_at, task, tenant, trace_id, now_at, expires_at,
              max_retries, timeout_ms, None if retry is None else rows.retry_text(retry), idempotency_key, unique_key,
-             rows.json_list(limits) if limits else None, payload)
+             rows.array(limits) if limits else None, payload)
         )  # fmt: skip
         if unique_key is not None:
-            tx.db.run("submit_unique", namespace_id, unique_key, seq)
+            db.run("submit_unique", namespace_id, unique_key, seq)
         if idempotency_key is not None:
             scope = (namespace_id, tenant or "", idempotency_key)
-            tx.db.run("submit_key", *scope, job_id, digest, now_at + idempotency_ms)
+            db.run("submit_key", *scope, job_id, digest, now_at + idempotency_ms)
         if expires_at is not None:
-            tx.db.run("submit_expiry", namespace_id, expires_at, seq)
-    tx.db.run_many("submit_job", job_rows)
-    tx.db.run("submit_ready", first, last)
+            db.run("submit_expiry", namespace_id, expires_at, seq)
+    db.run_many("submit_job", job_rows)
+    db.run("submit_ready", first, last)
     tx.count({"submitted": len(fresh)})
 
 
 def _check(tx: SqliteTransaction, jobs: Sequence[NewJob]) -> tuple[list[SubmitReply], list[NewJob]]:
     """Answer for each job before anything is written, as if those before it were already kept."""
-    found = tx.db.run("known_ids", rows.json_list([job.job_id for job in jobs]), tx.namespace_id)
+    db = tx.connection
+    found = db.run("known_ids", rows.array([job.job_id for job in jobs]), tx.namespace_id)
     known: dict[str, tuple[str, bytes]] = {job_id: (task, payload) for job_id, task, payload in found}
     keys: dict[tuple[str, str], tuple[JobId, bytes]] = {}
     unique: dict[str, JobId] = {}
@@ -94,13 +96,13 @@ def _check(tx: SqliteTransaction, jobs: Sequence[NewJob]) -> tuple[list[SubmitRe
             continue
         if job.idempotency_key is not None:
             scope = (job.tenant or "", job.idempotency_key)
-            first = keys.get(scope) or tx.db.run("known_key", tx.namespace_id, *scope, tx.now_at).fetchone()
+            first = keys.get(scope) or db.run("known_key", tx.namespace_id, *scope, tx.now_at).fetchone()
             if first is not None:
                 check_same(first[1], job.digest, job, index, "idempotency key")
                 answers.append(SubmitReply(first[0], deduplicated=True))
                 continue
         if job.unique_key is not None:
-            holder = unique.get(job.unique_key) or tx.db.first("known_unique", tx.namespace_id, job.unique_key)
+            holder = unique.get(job.unique_key) or db.first("known_unique", tx.namespace_id, job.unique_key)
             if holder is not None:
                 answers.append(SubmitReply(holder, deduplicated=True))
                 continue

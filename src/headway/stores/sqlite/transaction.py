@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
-from typing import Protocol
+from typing import Any, Protocol
 
-from headway.core.job import ClassKey, JobId
+from headway.core.job import ClassKey
+from headway.core.policy.document import INTERACTIVE
 from headway.core.policy.enforced import RuleIndex
+from headway.core.snapshot import ClassView, Snapshot
 from headway.core.worker import serves
-from headway.stores.base import RULES
+from headway.stores.base import LEASE_CHANNEL, RULES, WAITING_COUNTED
 from headway.stores.rule_codec import read_rulebook
-from headway.stores.sqlite import rows
+from headway.stores.sql.limits import LimitCheck
+from headway.stores.sql.ordering import Requeue
+from headway.stores.sql.rows import Row
+from headway.stores.sql.transaction import MINUTE, Transaction
 from headway.stores.sqlite.connection import SqliteConnection
 from headway.stores.sqlite.notifier import PipeNotifier
+from headway.stores.sqlite.rows import rows
 
-MINUTE = 60_000
+TOTALS_KEPT_MINUTES = 1_440  # Totals are kept by the minute for a day.
 
 
 class SqliteCache:
@@ -63,12 +69,37 @@ class Hooks(Protocol):
         ...
 
 
-class SqliteTransaction:
-    """Gathers what a verb changed; ``settle`` wakes and tells whoever that concerns, after the commit."""
+class SqliteRunner:
+    """Executes statements at once, for verbs that await them."""
+
+    def __init__(self, connection: SqliteConnection) -> None:
+        self._connection = connection
+
+    async def run(self, name: str, *values: Any) -> Sequence[Any]:
+        found: list[Any] = self._connection.run(name, *values).fetchall()
+        return found
+
+    async def rows(self, name: str, *values: Any) -> Sequence[Row]:
+        return self._connection.rows(name, *values)
+
+    async def row(self, name: str, *values: Any) -> Any:
+        return self._connection.run(name, *values).fetchone()
+
+    async def first(self, name: str, *values: Any) -> Any:
+        return self._connection.first(name, *values)
+
+    async def run_many(self, name: str, rows: Sequence[Sequence[Any]], *shared: Any) -> None:
+        self._connection.run_many(name, [(*shared, *row) for row in rows] if shared else rows)
+
+
+class SqliteTransaction(Transaction):
+    """A transaction on a file that one process writes at a time; ``settle`` notifies after the commit."""
+
+    rows = rows
 
     def __init__(
         self,
-        db: SqliteConnection,
+        connection: SqliteConnection,
         *,
         now_at: int,
         namespace_id: int,
@@ -76,59 +107,171 @@ class SqliteTransaction:
         notifier: PipeNotifier,
         hooks: Hooks,
     ) -> None:
-        self.db = db
-        self.now_at = now_at
-        self.namespace_id = namespace_id
-        self.eligible: list[int] = []  # The class of each job that became eligible.
-        self.changed: list[JobId] = []
+        super().__init__(SqliteRunner(connection), now_at=now_at, namespace_id=namespace_id)
+        self.connection = connection
         self._memory = memory
         self._class_ids = memory.class_ids
         self._rule_index: RuleIndex | None = None
-        self._parked: tuple[bool, bool] | None = None
+        self._parks: tuple[bool, bool] | None = None
         self._new_classes: list[ClassKey] = []
         self._notifier = notifier
         self._hooks = hooks
 
     @property
     def rule_index(self) -> RuleIndex:
-        """The rules in force."""
         if self._rule_index is None:
-            version = self.db.first("rules_version", self.namespace_id) or 0
+            version = self.connection.first("rules_version", self.namespace_id) or 0
             if version != self._memory.rules_version:
-                parts = self.db.run("documents", self.namespace_id, RULES, None)
+                parts = self.connection.run("documents", self.namespace_id, RULES, None)
                 self._memory.rule_index = read_rulebook(body for _, _, _, body in parts)
                 self._memory.rules_version = version
                 self._hooks.after_rollback(self._memory.forget_rules)
             self._rule_index = self._memory.rule_index
         return self._rule_index
 
-    def adopt_rules(self) -> None:
-        """A part of the rules was written: read them anew."""
-        self.db.run("rules_changed", self.namespace_id)
+    async def rules_changed(self) -> None:
+        self.connection.run("rules_changed", self.namespace_id)
         self._rule_index = None
 
-    @property
-    def parked(self) -> bool:
-        """Whether any job waits for a limit of its own."""
-        return self._parks()[0]
-
-    @property
-    def parks_open(self) -> bool:
-        """Whether any of them may try again."""
-        return self._parks()[1]
-
-    def parks_changed(self) -> None:
-        self._parked = None
-
-    def _parks(self) -> tuple[bool, bool]:
-        if self._parked is None:
-            found = self.db.run("park_any", self.namespace_id).fetchone()
-            self._parked = (False, False) if found is None else (True, found[1] is not None)
-        return self._parked
+    # ------------------------------------------------------------------ classes and their order
 
     def known_class_id(self, key: tuple[str, tuple[str, ...], str | None, bool]) -> int | None:
         """Return the number of a class if this process knows it; a tuple equals the ClassKey of the same values."""
         return self._class_ids.get(key)  # type: ignore[call-overload, no-any-return]
+
+    async def class_id(self, key: ClassKey) -> int:
+        known = self._class_ids.get(key)
+        if known is None:
+            values = (key.lane, key.rung or "", rows.array(sorted(key.needs)), int(key.persist))
+            known = int(self.connection.first("class_add", self.namespace_id, *values))
+            self._class_ids[key] = known
+            self._new_classes.append(key)
+            # A rollback takes a new class with it, and then its number must not be remembered.
+            self._hooks.after_rollback(partial(self._class_ids.pop, key, 0))
+        return known
+
+    async def find_class(self, key: ClassKey) -> int | None:
+        return await self.class_id(key)
+
+    async def count_classes(self) -> int:
+        return int(self.connection.first("classes_count", self.namespace_id))
+
+    async def next_numbers(self, count: int) -> Sequence[int]:
+        last = int(self.connection.first("next_sequence", count))
+        return range(last - count + 1, last + 1)
+
+    async def make_fair(self, class_id: int, number: int) -> int:
+        self.connection.run("fair_ready", class_id)
+        self.connection.run("fair_leases", class_id)
+        return int(self.connection.first("fair_class", class_id, number))
+
+    async def put_ready(
+        self, job: Requeue, order_key: int, eligible_at: int, sharer: str | None, *, front: bool
+    ) -> None:  # fmt: skip
+        self.connection.run("ready_again", job.class_id, order_key, job.seq, eligible_at, *job[6:], sharer)
+        self.connection.run("job_set_place", job.class_id, order_key, None, job.seq)
+
+    async def put_delayed(self, job: Requeue, due_at: int) -> None:
+        self.connection.run("delay", self.namespace_id, due_at, job.seq, job.class_id, *job[6:])
+        self.connection.run("job_set_place", job.class_id, None, due_at, job.seq)
+
+    async def take_due(self, limit: int) -> Sequence[Requeue]:
+        due = self.connection.run("delayed_due", self.namespace_id, self.now_at, limit).fetchall()
+        if not due:
+            return ()
+        last = Requeue(*due[-1][:-1])
+        self.connection.run("delayed_taken", self.namespace_id, due[-1][-1], last.seq)
+        return [Requeue(*columns) for *columns, _ in due]
+
+    # ------------------------------------------------------------------ parks
+
+    @property
+    def parked(self) -> bool:
+        return self._see_parks()[0]
+
+    @property
+    def parks_open(self) -> bool:
+        return self._see_parks()[1]
+
+    def parks_changed(self) -> None:
+        self._parks = None
+
+    def _see_parks(self) -> tuple[bool, bool]:
+        if self._parks is None:
+            found = self.connection.run("park_any", self.namespace_id).fetchone()
+            self._parks = (False, False) if found is None else (True, found[1] is not None)
+        return self._parks
+
+    async def put_in_park(
+        self, class_id: int, park: str, order_key: int, seq: int, key: str, open_at: int | None
+    ) -> None:  # fmt: skip
+        self.connection.run("park_move", key, self.now_at, class_id, park, order_key, seq)
+        self.connection.run("job_set_park", key, seq)
+        self.connection.run("park_put", self.namespace_id, key, class_id, open_at, order_key, seq)
+        self.connection.run("park_head", class_id, key, self.namespace_id)
+
+    async def left_park(self, class_id: int, park: str) -> None:
+        self.connection.run("park_head", class_id, park, self.namespace_id)
+        self.connection.run("park_empty", self.namespace_id, park, class_id)
+
+    # ------------------------------------------------------------------ leases
+
+    async def write_leases(
+        self, class_id: int, park: str, worker_id: str, token: bytes, taken: Sequence[tuple[Any, ...]]
+    ) -> None:
+        front = taken[-1][0][:2]  # One process writes at a time, so what was read is still the front.
+        self.connection.run("claim_lease", worker_id, token, self.now_at, class_id, park, *front)
+        self.connection.run("claim_taken", class_id, park, *front)
+        terms = [
+            (row[1], held, assigned, parked_for, parked_ms)
+            for row, held, assigned, parked_for, parked_ms in taken
+            if held is not None or assigned is not None or parked_for is not None
+        ]
+        if terms:
+            self.connection.run_many("claim_terms", terms)
+
+    async def note_claim(self, claim_id: bytes, kept: int, worker_id: str) -> None:
+        self.connection.run("worker_claimed", claim_id, worker_id)
+
+    async def lock_waiters(self) -> bool:
+        return False  # One process writes at a time: no job can come between the look and the wait.
+
+    async def executing(self, count: int) -> Sequence[Any]:
+        return await self.db.run("executing", self.namespace_id)
+
+    async def snapshot(self) -> Snapshot:
+        found = self.connection.run("snapshot_classes", WAITING_COUNTED, self.now_at, self.namespace_id).fetchall()
+        laddered = bool(self.rule_index.ladder.rungs) or any(rung == INTERACTIVE for _, rung, *_ in found)
+        floor = await LimitCheck(self).floor() if laddered else None
+        views = []
+        for lane, rung, needs, persist, fair, line, oldest_at, head_key, parks, *park_keys in found:
+            key = rows.class_key(lane, rung, needs, persist)
+            waiting = min(line + parks, WAITING_COUNTED)
+            if not persist and waiting:
+                oldest_at = self.now_at
+            head_key = min((found for found in (head_key, *park_keys) if found is not None), default=0)
+            blocked = self.rule_index.blocked_reason(lane, key.rung, floor)
+            views.append(ClassView(key, waiting, oldest_at, head_key, bool(fair), blocked))
+        next_due_at = self.connection.first("next_due", self.namespace_id, self.now_at)
+        return Snapshot(self.now_at, tuple(views), next_due_at, floor)
+
+    # ------------------------------------------------------------------ pruning
+
+    async def delete_jobs(self, completed: list[int], bad: list[int]) -> int:
+        seqs = rows.array(completed + bad)
+        for statement in ("outcomes_delete", "attempts_delete", "jobs_delete"):
+            self.connection.run(statement, seqs)
+        return len(completed) + len(bad)
+
+    async def scan_completed(self, after: int, before_at: int, limit: int) -> Sequence[Any]:
+        return await self.db.run("prune_scan", after, before_at, limit)
+
+    async def fold_totals(self) -> None:
+        before = self.now_at // MINUTE - TOTALS_KEPT_MINUTES
+        self.connection.run("prune_tally_fold", before)
+        self.connection.run("prune_tally", before)
+
+    # ------------------------------------------------------------------ totals and notifications
 
     def forget_changes(self) -> None:
         """Take back what was gathered, since it was undone: new classes, too."""
@@ -137,60 +280,49 @@ class SqliteTransaction:
         while self._new_classes:
             self._class_ids.pop(self._new_classes.pop(), None)
 
-    def class_id(self, key: ClassKey) -> int:
-        """Return the number of a class; one that is new becomes known."""
-        known = self._class_ids.get(key)
-        if known is None:
-            needs = rows.json_list(sorted(key.needs))
-            known = int(
-                self.db.first("class_add", self.namespace_id, key.lane, key.rung or "", needs, int(key.persist))
-            )
-            self._class_ids[key] = known
-            self._new_classes.append(key)
-            # A rollback takes a new class with it, and then its number must not be remembered.
-            self._hooks.after_rollback(partial(self._class_ids.pop, key, 0))
-        return known
-
-    def classes(self) -> dict[int, ClassKey]:
-        """Return all classes by their numbers, those of other processes too."""
-        return {row[0]: rows.class_key(*row[1:]) for row in self.db.run("classes", self.namespace_id)}
-
     def count(self, counts: Mapping[str, int]) -> None:
-        """Add to this minute's totals."""
         for what, count in counts.items():
-            self.db.run("count", self.namespace_id, self.now_at // MINUTE, what, count)
+            self.connection.run("count", self.namespace_id, self.now_at // MINUTE, what, count)
 
-    def notify(self, name: str) -> None:
-        """Wake one ear once this is durable."""
+    def notify_worker(self, worker_id: str) -> None:
+        self._ring(worker_id + LEASE_CHANNEL)
+
+    def _ring(self, name: str) -> None:
         self._hooks.after_commit(partial(self._notifier.notify, name))
 
-    def wake_all(self) -> None:
-        """Wake every waiting worker: what they may claim has changed."""
-        for worker_id, _, _ in self.db.run("workers_waiting", self.namespace_id, self.now_at).fetchall():
-            self.db.run("worker_unwait", worker_id)
-            self.notify(worker_id)
+    async def wake_all(self) -> None:
+        for worker_id, _, _ in self._waiting_workers():
+            self._wake(worker_id)
 
-    def settle(self, *, but: str | None = None) -> None:
-        """Wake waiting workers for what became eligible, except the one that asks, and tell watchers what changed."""
+    def _waiting_workers(self) -> list[tuple[str, str, str | None]]:
+        found: list[tuple[str, str, str | None]]
+        found = self.connection.run("workers_waiting", self.namespace_id, self.now_at).fetchall()
+        return found
+
+    def _wake(self, worker_id: str) -> None:
+        self.connection.run("worker_unwait", worker_id)
+        self._ring(worker_id)
+
+    async def settle(self, *, but: str | None = None) -> None:
+        """Wake waiting workers for what became eligible, except the one that asks, and notify watchers."""
         if self.eligible:
-            self._wake_workers(but)
+            await self._wake_workers(but)
         if self.changed:
             self._hooks.after_commit(partial(self._notifier.ring_watchers, self.changed))
 
-    def _wake_workers(self, but: str | None) -> None:
+    async def _wake_workers(self, but: str | None) -> None:
         """Wake a waiting worker for each job that became eligible, as far as one can serve it."""
-        waiting = self.db.run("workers_waiting", self.namespace_id, self.now_at).fetchall()
+        waiting = self._waiting_workers()
         if not waiting:
             return
-        keys = self.classes()
+        keys = await self.classes()
         for class_id in self.eligible:
             key = keys[class_id]
             for index, (worker_id, offers, lanes) in enumerate(waiting):
                 if worker_id == but or (lanes is not None and key.lane not in _names(lanes)):
                     continue
                 if serves(key.needs, _names(offers)):
-                    self.db.run("worker_unwait", worker_id)
-                    self.notify(worker_id)
+                    self._wake(worker_id)
                     del waiting[index]
                     break
             if not waiting:

@@ -4,9 +4,10 @@
 -- The line of a class from some place on, with all that a lease tells its worker.
 -- params  class_id, park, order_key, seq, count
 -- gives   rows in order
-SELECT r.ctid::text AS spot, r.order_key, r.seq, r.eligible_at, r.epoch, r.attempts, r.crashes,
-       r.timeout_ms AS grown_timeout_ms, j.job_id, j.task, j.payload, j.tenant, j.trace_id, j.max_retries, j.timeout_ms,
-       j.retry, r.expires_at, r.unique_key, j.limits, r.tenant AS sharer, r.parked_at, j.submitted_at
+SELECT r.order_key, r.seq, r.eligible_at, r.epoch, r.attempts, r.crashes,
+       coalesce(r.timeout_ms, j.timeout_ms) AS timeout_ms, j.job_id, j.task, j.payload, j.tenant, j.trace_id,
+       j.max_retries, j.timeout_ms AS asked_timeout_ms, j.retry, r.expires_at, j.limits, r.tenant AS sharer,
+       r.parked_at, j.submitted_at, r.ctid::text AS spot
   FROM {schema}.ready r JOIN {schema}.job j ON j.seq = r.seq
  WHERE r.class_id = :class_id AND r.park = :park AND (r.order_key, r.seq) > (:order_key, :seq)
  ORDER BY r.class_id, r.park, r.order_key, r.seq LIMIT :count FOR UPDATE OF r SKIP LOCKED;
@@ -45,7 +46,7 @@ WITH d AS (
     SELECT ctid FROM {schema}.delayed WHERE namespace_id = :namespace_id AND due_at <= :now_at
      ORDER BY namespace_id, due_at, seq LIMIT :limit FOR UPDATE SKIP LOCKED))
   RETURNING *)
-SELECT d.seq, d.class_id, j.task, j.tenant, j.expires_at, j.unique_key, d.epoch, d.attempts, d.crashes, d.timeout_ms,
+SELECT d.class_id, d.seq, j.task, j.tenant, j.expires_at, j.unique_key, d.epoch, d.attempts, d.crashes, d.timeout_ms,
        d.token, d.error, d.reason
   FROM d JOIN {schema}.job j ON j.seq = d.seq ORDER BY d.due_at, d.seq;
 

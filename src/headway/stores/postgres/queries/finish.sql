@@ -1,21 +1,17 @@
 -- finish: end, cancel and retry jobs.
 
--- name: attempts_keep
--- Keep attempts that did not complete their jobs.
--- params  now_at, seqs, epochs, numbers, workers, started_ats, reasons, errors
-INSERT INTO {schema}.attempt (seq, epoch, number, worker_id, started_at, ended_at, reason, error)
-SELECT x.seq, x.epoch, x.number, x.worker_id, x.started_at, :now_at, x.reason, x.error
-  FROM unnest(:seqs::bigint[], :epochs::int[], :numbers::int[], :workers::text[], :started_ats::bigint[],
-              :reasons::text[], :errors::text[])
-    AS x (seq, epoch, number, worker_id, started_at, reason, error)
-    ON CONFLICT (seq, epoch) DO UPDATE SET reason = excluded.reason, error = excluded.error,
-        ended_at = excluded.ended_at;
-
 -- name: cancel_executing
--- Ask for running jobs to be stopped; the first request stands.
--- params  now_at, seqs
--- gives   the jobs that do run
-UPDATE {schema}.lease SET cancel_at = coalesce(cancel_at, :now_at) WHERE seq = ANY (:seqs::bigint[]) RETURNING seq;
+-- Ask for a running job to be stopped; the first request stands.
+-- params  now_at, seq
+-- gives   the job, if it runs
+UPDATE {schema}.lease SET cancel_at = coalesce(cancel_at, :now_at) WHERE seq = :seq RETURNING seq;
+
+-- name: cancel_queued
+-- Keep that a job was cancelled while it waited.
+-- params  seq, state, finished_at, token, eligible_at, epoch, attempts, crashes, timeout_ms, reason, error
+INSERT INTO {schema}.outcome (seq, state, finished_at, token, eligible_at, epoch, attempts, crashes, timeout_ms, reason,
+                              error)
+VALUES (:seq, :state, :finished_at, :token, :eligible_at, :epoch, :attempts, :crashes, :timeout_ms, :reason, :error);
 
 -- name: delay
 -- Hold a job back until it is due, and note where it is.
@@ -31,6 +27,32 @@ VALUES (:namespace_id, :due_at, :seq, :class_id, :epoch, :attempts, :crashes, :t
 -- params  namespace_id, due_at, seq
 -- gives   the job, if it was there
 DELETE FROM {schema}.delayed WHERE namespace_id = :namespace_id AND due_at = :due_at AND seq = :seq RETURNING seq;
+
+-- name: finish_attempt
+-- Keep attempts that did not complete their jobs.
+-- params  ended_at, seqs, reasons, errors
+-- plan    as finish_outcome
+INSERT INTO {schema}.attempt (seq, epoch, number, worker_id, started_at, ended_at, reason, error)
+SELECT l.seq, l.epoch, l.attempts, l.worker_id, l.started_at, :ended_at, x.reason, x.error
+  FROM unnest(:seqs::bigint[], :reasons::text[], :errors::text[]) x (seq, reason, error)
+ CROSS JOIN LATERAL (SELECT * FROM {schema}.lease l WHERE l.seq = x.seq OFFSET 0) l
+    ON CONFLICT (seq, epoch) DO UPDATE SET reason = excluded.reason, error = excluded.error,
+       ended_at = excluded.ended_at;
+
+-- name: finish_outcome
+-- Keep how leased jobs ended; their leases tell the rest.
+-- params  finished_at, seqs, states, attempts, crashes, timeouts, reasons, errors, problems, results
+-- plan    looks each lease up by its number: a join could walk over the dead rows of those that have ended
+INSERT INTO {schema}.outcome (seq, state, finished_at, worker_id, token, started_at, eligible_at, epoch, attempts,
+                              crashes, timeout_ms, cancel_at, progress, note, reason, error, result_error, result,
+                              parked_for, parked_ms)
+SELECT l.seq, x.state, :finished_at, l.worker_id, l.token, l.started_at, l.eligible_at, l.epoch, x.attempts, x.crashes,
+       coalesce(nullif(x.timeout_ms, 0), l.timeout_ms), l.cancel_at, l.progress, l.note, x.reason, x.error, x.problem,
+       x.result, l.parked_for, l.parked_ms
+  FROM unnest(:seqs::bigint[], :states::text[], :attempts::int[], :crashes::int[], :timeouts::bigint[],
+              :reasons::text[], :errors::text[], :problems::text[], :results::bytea[])
+       x (seq, state, attempts, crashes, timeout_ms, reason, error, problem, result)
+ CROSS JOIN LATERAL (SELECT * FROM {schema}.lease l WHERE l.seq = x.seq OFFSET 0) l;
 
 -- name: free_unique
 -- Let go of unique keys.
@@ -70,32 +92,30 @@ UPDATE {schema}.worker w SET running = w.running - x.count
   FROM (SELECT worker_id, count(*) AS count FROM gone GROUP BY worker_id) x
  WHERE w.worker_id = x.worker_id;
 
+-- name: lease_to_requeue
+-- What a job needs of its lease to go back where it was.
+-- params  seq
+SELECT l.class_id, l.epoch, l.eligible_at, j.task, j.tenant, j.expires_at, l.unique_key
+  FROM {schema}.lease l JOIN {schema}.job j ON j.seq = l.seq WHERE l.seq = :seq;
+
+-- name: lease_worker
+-- The worker that holds a job, with its state and deadline if it is known.
+-- params  seq, namespace_id
+SELECT l.worker_id, w.state, w.lease_ends_at
+  FROM {schema}.lease l LEFT JOIN {schema}.worker w ON w.worker_id = l.worker_id AND w.namespace_id = :namespace_id
+ WHERE l.seq = :seq;
+
 -- name: leases_by_seq
--- The leases that a batch of reports speaks of, locked until the end, with what their jobs need to go back.
+-- The leases that a batch of reports speaks of, locked until the end, with what may change how they end.
 -- params  seqs
-SELECT l.seq, l.token, l.worker_id, l.class_id, l.started_at, l.eligible_at, l.epoch, l.attempts, l.timeout_ms,
-       l.unique_key, l.cancel_at, l.progress, l.note, l.held, l.parked_for, l.parked_ms, j.task, j.tenant, j.expires_at
-  FROM {schema}.lease l JOIN {schema}.job j ON j.seq = l.seq WHERE l.seq = ANY (:seqs::bigint[]) ORDER BY l.seq
-   FOR UPDATE OF l;
+SELECT seq, token, cancel_at, unique_key, held FROM {schema}.lease WHERE seq = ANY (:seqs::bigint[]) ORDER BY seq
+   FOR UPDATE;
 
 -- name: outcome_delete
 -- Take back how a job ended.
 -- params  seq
 -- gives   the job, if it had ended
 DELETE FROM {schema}.outcome WHERE seq = :seq RETURNING seq;
-
--- name: outcomes_keep
--- Keep how jobs ended.
--- params  now_at, seqs, states, workers, tokens, started_ats, eligible_ats, epochs, attempts, crashes, timeouts,
---         cancel_ats, progress, notes, reasons, errors, problems, results, parked_for, parked_ms
-INSERT INTO {schema}.outcome (finished_at, seq, state, worker_id, token, started_at, eligible_at, epoch, attempts,
-                              crashes, timeout_ms, cancel_at, progress, note, reason, error, result_error, result,
-                              parked_for, parked_ms)
-SELECT :now_at, x.* FROM unnest(
-  :seqs::bigint[], :states::text[], :workers::text[], :tokens::bytea[], :started_ats::bigint[], :eligible_ats::bigint[],
-  :epochs::int[], :attempts::int[], :crashes::int[], :timeouts::bigint[], :cancel_ats::bigint[],
-  :progress::double precision[], :notes::text[], :reasons::text[], :errors::text[], :problems::text[],
-  :results::bytea[], :parked_for::text[], :parked_ms::bigint[]) x;
 
 -- name: ready_delete
 -- Take one job out of where it waits.
@@ -112,7 +132,7 @@ UPDATE {schema}.job SET expires_at = NULL WHERE seq = :seq;
 -- name: workers_lock
 -- Lock the workers whose leases a batch of reports may end, and the one that asks, in one order.
 -- params  seqs, worker_id
-SELECT w.worker_id, w.state, w.lease_ends_at FROM {schema}.worker w
+SELECT w.worker_id FROM {schema}.worker w
  WHERE w.worker_id IN (SELECT l.worker_id FROM {schema}.lease l WHERE l.seq = ANY (:seqs::bigint[]))
     OR w.worker_id = :worker_id
  ORDER BY w.worker_id FOR NO KEY UPDATE;

@@ -14,10 +14,9 @@ DELETE FROM {schema}.worker w WHERE w.worker_id = :worker_id AND w.namespace_id 
    AND NOT EXISTS (SELECT FROM {schema}.lease l WHERE l.worker_id = w.worker_id);
 
 -- name: lease_set_rung
--- Give running jobs other rungs.
--- params  seqs, assigned
-UPDATE {schema}.lease l SET assigned = a.assigned FROM unnest(:seqs::bigint[], :assigned::text[]) a (seq, assigned)
- WHERE l.seq = a.seq;
+-- Give a running job another rung.
+-- params  assigned, seq
+UPDATE {schema}.lease SET assigned = :assigned WHERE seq = :seq;
 
 -- name: leases_by_job
 -- The running jobs among these, with the rung each asked for and was given, and who holds it; locked.
@@ -85,13 +84,13 @@ SELECT j.job_id, l.token, l.started_at, l.cancel_at, c.rung, l.assigned FROM hel
  WHERE j.namespace_id = :namespace_id ORDER BY l.seq;
 
 -- name: set_worker_state
--- Mark workers draining or dead; they are woken no more.
--- params  state, worker_ids, namespace_id
-UPDATE {schema}.worker SET state = :state, waiting = NULL
- WHERE worker_id = ANY (:worker_ids::text[]) AND namespace_id = :namespace_id AND state <> 'dead' RETURNING worker_id;
+-- Mark a worker draining or dead; it is woken no more.
+-- params  state, worker_id, namespace_id
+UPDATE {schema}.worker SET state = :state, waiting = NULL WHERE worker_id = :worker_id AND namespace_id = :namespace_id
+   AND state <> 'dead' RETURNING 1;
 
--- name: worker
--- One worker, locked until the end.
+-- name: worker_state
+-- The state of a worker, which is locked until the end.
 -- params  worker_id, namespace_id
 SELECT state FROM {schema}.worker WHERE worker_id = :worker_id AND namespace_id = :namespace_id FOR NO KEY UPDATE;
 

@@ -15,7 +15,7 @@ VALUES (:namespace_id, :lane, :rung, :needs, :persist)
 -- name: classes
 -- The classes of a namespace.
 -- params  namespace_id
-SELECT class_id, lane, rung, needs, persist, rewound FROM {schema}.class WHERE namespace_id = :namespace_id;
+SELECT class_id, lane, rung, needs, persist FROM {schema}.class WHERE namespace_id = :namespace_id;
 
 -- name: count
 -- Add to the totals of this minute.

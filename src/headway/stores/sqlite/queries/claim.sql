@@ -35,7 +35,7 @@ DELETE FROM ready WHERE class_id = :class_id AND park = :park AND (order_key, se
 
 -- name: claim_terms
 -- Note what a lease counts against, which rung it was given, and what its job had been put aside for.
--- params  held, assigned, parked_for, parked_ms, seq
+-- params  seq, held, assigned, parked_for, parked_ms
 UPDATE lease SET held = :held, assigned = :assigned, parked_for = :parked_for, parked_ms = :parked_ms WHERE seq = :seq;
 
 -- name: claim_transient
@@ -61,14 +61,20 @@ SELECT count(*) FROM class WHERE namespace_id = :namespace_id;
 -- name: delayed_due
 -- The delayed jobs that have fallen due, earliest first.
 -- params  namespace_id, now_at, limit
-SELECT d.due_at, d.seq, d.class_id, j.task, j.tenant, d.epoch, d.attempts, d.crashes, d.timeout_ms, d.token, d.error,
-       d.reason
+SELECT d.class_id, d.seq, j.task, j.tenant, j.expires_at, j.unique_key, d.epoch, d.attempts, d.crashes, d.timeout_ms,
+       d.token, d.error, d.reason, d.due_at
   FROM delayed d CROSS JOIN job j ON j.seq = d.seq
  WHERE d.namespace_id = :namespace_id AND d.due_at <= :now_at ORDER BY d.due_at, d.seq LIMIT :limit;
 
+-- name: delayed_taken
+-- Remove the delayed jobs up to and with the last one that fell due.
+-- params  namespace_id, due_at, seq
+-- holds   one writer at a time, so what was read is still the front
+DELETE FROM delayed WHERE namespace_id = :namespace_id AND (due_at, seq) <= (:due_at, :seq);
+
 -- name: progress
 -- Note how far a running job has come.
--- params  progress, note, seq, token
+-- params  seq, token, progress, note
 UPDATE lease SET progress = :progress, note = :note WHERE seq = :seq AND token = :token;
 
 -- name: worker_claimed

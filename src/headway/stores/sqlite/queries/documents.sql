@@ -13,8 +13,9 @@ SELECT version FROM document WHERE namespace_id = :namespace_id AND kind = :kind
 -- name: document_write
 -- Write a document.
 -- params  namespace_id, kind, name, version, body
+-- gives   its version
 INSERT OR REPLACE INTO document (namespace_id, kind, name, version, body)
-VALUES (:namespace_id, :kind, :name, :version, :body);
+VALUES (:namespace_id, :kind, :name, :version, :body) RETURNING version;
 
 -- name: documents
 -- The documents of a kind, or one of them.

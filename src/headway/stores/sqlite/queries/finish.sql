@@ -3,7 +3,8 @@
 -- name: cancel_executing
 -- Ask for a running job to be stopped; the first request stands.
 -- params  now_at, seq
-UPDATE lease SET cancel_at = :now_at WHERE seq = :seq AND cancel_at IS NULL;
+-- gives   the job, if it runs
+UPDATE lease SET cancel_at = coalesce(cancel_at, :now_at) WHERE seq = :seq RETURNING seq;
 
 -- name: cancel_queued
 -- Keep that a job was cancelled while it waited.
@@ -20,17 +21,18 @@ VALUES (:namespace_id, :due_at, :seq, :class_id, :epoch, :attempts, :crashes, :t
 -- name: delayed_delete
 -- Take one job out of the delayed ones.
 -- params  namespace_id, due_at, seq
-DELETE FROM delayed WHERE namespace_id = :namespace_id AND due_at = :due_at AND seq = :seq;
+-- gives   the job, if it was there
+DELETE FROM delayed WHERE namespace_id = :namespace_id AND due_at = :due_at AND seq = :seq RETURNING seq;
 
 -- name: finish_attempt
 -- Keep an attempt that did not complete its job.
--- params  ended_at, reason, error, seq
+-- params  ended_at, seq, reason, error
 INSERT OR REPLACE INTO attempt (seq, epoch, number, worker_id, started_at, ended_at, reason, error)
 SELECT seq, epoch, attempts, worker_id, started_at, :ended_at, :reason, :error FROM lease WHERE seq = :seq;
 
 -- name: finish_outcome
 -- Keep how a leased job ended; its lease tells the rest.
--- params  state, finished_at, attempts, crashes, timeout_ms, reason, error, result_error, result, seq
+-- params  finished_at, seq, state, attempts, crashes, timeout_ms, reason, error, result_error, result
 INSERT INTO outcome (seq, state, finished_at, worker_id, token, started_at, eligible_at, epoch, attempts, crashes,
                      timeout_ms, cancel_at, progress, note, reason, error, result_error, result, parked_for, parked_ms)
 SELECT seq, :state, :finished_at, worker_id, token, started_at, eligible_at, epoch, :attempts, :crashes,
@@ -43,10 +45,16 @@ SELECT seq, :state, :finished_at, worker_id, token, started_at, eligible_at, epo
 -- params  namespace_id, unique_key
 DELETE FROM unique_key WHERE namespace_id = :namespace_id AND unique_key = :unique_key;
 
--- name: job_exists
--- Whether a job of this number is kept; transient ones never are.
--- params  seq
-SELECT 1 FROM job WHERE seq = :seq;
+-- name: hold_unique
+-- Let a live job hold its unique key.
+-- params  namespace_id, unique_key, job_id
+INSERT INTO unique_key (namespace_id, unique_key, seq)
+SELECT :namespace_id, :unique_key, seq FROM job WHERE job_id = :job_id AND namespace_id = :namespace_id;
+
+-- name: jobs_exist
+-- Which jobs of these numbers are kept; transient ones never are.
+-- params  seqs
+SELECT seq FROM job WHERE seq IN (SELECT value FROM json_each(:seqs));
 
 -- name: known_unique
 -- The live job that holds a unique key.
@@ -55,13 +63,13 @@ SELECT j.job_id FROM unique_key u JOIN job j ON j.seq = u.seq
  WHERE u.namespace_id = :namespace_id AND u.unique_key = :unique_key;
 
 -- name: last_token
--- The token of the lease that a job had last, and where the job is now.
--- params  seq
-SELECT coalesce(o.token, r.token, d.token) AS token, ifnull(o.state, 'queued') AS state FROM job j
+-- The token of the lease that each of these jobs had last, and where the job is now.
+-- params  seqs
+SELECT j.seq, coalesce(o.token, r.token, d.token) AS token, coalesce(o.state, 'queued') AS state FROM job j
   LEFT JOIN outcome o ON o.seq = j.seq
   LEFT JOIN ready r ON r.class_id = j.class_id AND r.park = j.park AND r.order_key = j.order_key AND r.seq = j.seq
   LEFT JOIN delayed d ON d.namespace_id = j.namespace_id AND d.due_at = j.due_at AND d.seq = j.seq
- WHERE j.seq = :seq AND NOT EXISTS (SELECT 1 FROM lease l WHERE l.seq = j.seq);
+ WHERE j.seq IN (SELECT value FROM json_each(:seqs)) AND NOT EXISTS (SELECT 1 FROM lease l WHERE l.seq = j.seq);
 
 -- name: lease_delete
 -- End leases.
@@ -71,12 +79,15 @@ DELETE FROM lease WHERE seq IN (SELECT value FROM json_each(:seqs));
 -- name: lease_to_requeue
 -- What a job needs of its lease to go back where it was.
 -- params  seq
-SELECT l.class_id, l.epoch, l.eligible_at, j.task, j.tenant FROM lease l JOIN job j ON j.seq = l.seq WHERE l.seq = :seq;
+SELECT l.class_id, l.epoch, l.eligible_at, j.task, j.tenant, j.expires_at, l.unique_key
+  FROM lease l JOIN job j ON j.seq = l.seq WHERE l.seq = :seq;
 
 -- name: lease_worker
--- The worker that holds a job.
--- params  seq
-SELECT worker_id FROM lease WHERE seq = :seq;
+-- The worker that holds a job, with its state and deadline if it is known.
+-- params  seq, namespace_id
+SELECT l.worker_id, w.state, w.lease_ends_at
+  FROM lease l LEFT JOIN worker w ON w.worker_id = l.worker_id AND w.namespace_id = :namespace_id
+ WHERE l.seq = :seq;
 
 -- name: leases_by_seq
 -- The leases that a batch of reports speaks of, with what may change how they end.
@@ -86,12 +97,15 @@ SELECT seq, token, cancel_at, unique_key, held FROM lease WHERE seq IN (SELECT v
 -- name: outcome_delete
 -- Take back how a job ended.
 -- params  seq
-DELETE FROM outcome WHERE seq = :seq;
+-- gives   the job, if it had ended
+DELETE FROM outcome WHERE seq = :seq RETURNING seq;
 
 -- name: ready_delete
 -- Take one job out of where it waits.
 -- params  class_id, park, order_key, seq
-DELETE FROM ready WHERE class_id = :class_id AND park = :park AND order_key = :order_key AND seq = :seq;
+-- gives   the job, if it was there
+DELETE FROM ready WHERE class_id = :class_id AND park = :park AND order_key = :order_key AND seq = :seq
+RETURNING seq;
 
 -- name: retry_job
 -- A job that ended is back in the queue; it no longer expires.

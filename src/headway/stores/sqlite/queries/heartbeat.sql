@@ -20,7 +20,7 @@ UPDATE lease SET assigned = :assigned WHERE seq = :seq;
 
 -- name: leases_by_job
 -- The running jobs among these, with the rung each asked for and was given, and who holds it.
--- params  job_ids, namespace_id
+-- params  namespace_id, job_ids
 SELECT j.job_id, l.seq, c.rung, l.assigned, l.worker_id FROM json_each(:job_ids) e
   JOIN job j ON j.job_id = e.value AND j.namespace_id = :namespace_id
   JOIN lease l ON l.seq = j.seq JOIN class c ON c.class_id = l.class_id;
@@ -71,10 +71,10 @@ SELECT j.job_id, l.token, l.started_at, l.cancel_at, c.rung, l.assigned
 UPDATE worker SET state = :state, waiting = 0 WHERE worker_id = :worker_id AND namespace_id = :namespace_id
    AND state <> 'dead' RETURNING 1;
 
--- name: worker
--- One worker.
+-- name: worker_state
+-- The state of a worker.
 -- params  worker_id, namespace_id
-SELECT * FROM worker WHERE worker_id = :worker_id AND namespace_id = :namespace_id;
+SELECT state FROM worker WHERE worker_id = :worker_id AND namespace_id = :namespace_id;
 
 -- name: workers
 -- All workers, with the leases each holds.

@@ -16,7 +16,7 @@ UPDATE job SET park = :park WHERE seq = :seq;
 
 -- name: lease_set_limits
 -- Note anew which limits a lease counts against.
--- params  held, seq
+-- params  seq, held
 UPDATE lease SET held = :held WHERE seq = :seq;
 
 -- name: limit_usage
@@ -92,9 +92,10 @@ UPDATE park SET open = 0, open_at = :open_at WHERE namespace_id = :namespace_id 
    AND class_id = :class_id;
 
 -- name: rate
--- How far ahead the starts of a rate were given away.
--- params  namespace_id, rate_key
-SELECT reached_us FROM rate WHERE namespace_id = :namespace_id AND rate_key = :rate_key;
+-- How far ahead the starts of these rates were given away.
+-- params  namespace_id, rate_keys
+SELECT rate_key, reached_us FROM rate WHERE namespace_id = :namespace_id
+   AND rate_key IN (SELECT value FROM json_each(:rate_keys));
 
 -- name: rate_forget
 -- Forget a rate that counts no starts any more.

@@ -34,12 +34,12 @@ UPDATE ready SET tenant = '' WHERE class_id = :class_id AND tenant IS NULL;
 UPDATE job SET class_id = :class_id, park = '', order_key = :order_key, due_at = :due_at WHERE seq = :seq;
 
 -- name: last_key
--- The highest key of a tenant's jobs that wait or run in a class; below 0 if it has none.
+-- The highest key of a tenant's jobs that wait or run in a class.
 -- params  class_id, tenant
-SELECT max(ifnull((SELECT order_key FROM ready WHERE class_id = :class_id AND tenant = :tenant
-                    ORDER BY order_key DESC LIMIT 1), -1),
-           ifnull((SELECT order_key FROM lease WHERE class_id = :class_id AND tenant = :tenant
-                    ORDER BY order_key DESC LIMIT 1), -1));
+SELECT nullif(max(ifnull((SELECT order_key FROM ready WHERE class_id = :class_id AND tenant = :tenant
+                           ORDER BY order_key DESC LIMIT 1), -1),
+                  ifnull((SELECT order_key FROM lease WHERE class_id = :class_id AND tenant = :tenant
+                           ORDER BY order_key DESC LIMIT 1), -1)), -1);
 
 -- name: next_sequence
 -- Take the next numbers of the one sequence that orders everything.

@@ -1,14 +1,19 @@
 -- prune: delete what is kept no longer.
 
 -- name: attempts_delete
--- Forget a job's attempts.
--- params  seq
-DELETE FROM attempt WHERE seq = :seq;
+-- Forget the attempts of jobs.
+-- params  seqs
+DELETE FROM attempt WHERE seq IN (SELECT value FROM json_each(:seqs));
 
--- name: job_delete
--- Forget a job.
--- params  seq
-DELETE FROM job WHERE seq = :seq;
+-- name: jobs_delete
+-- Forget jobs.
+-- params  seqs
+DELETE FROM job WHERE seq IN (SELECT value FROM json_each(:seqs));
+
+-- name: outcomes_delete
+-- Forget how jobs ended.
+-- params  seqs
+DELETE FROM outcome WHERE seq IN (SELECT value FROM json_each(:seqs));
 
 -- name: prune_bad
 -- Jobs of one state that ended long enough ago.
@@ -27,10 +32,11 @@ SELECT o.seq FROM outcome o JOIN job j ON j.seq = o.seq
 
 -- name: prune_beyond_completed
 -- Completed jobs but for those with the highest numbers.
--- params  namespace_id, limit, most
+-- params  after, namespace_id, limit, most
 -- plan    walks the ended jobs from the highest number on, past those that stay
 SELECT o.seq FROM outcome o JOIN job j ON j.seq = o.seq
- WHERE o.state = 'completed' AND j.namespace_id = :namespace_id ORDER BY o.seq DESC LIMIT :limit OFFSET :most;
+ WHERE o.seq > :after AND o.state = 'completed' AND j.namespace_id = :namespace_id
+ ORDER BY o.seq DESC LIMIT :limit OFFSET :most;
 
 -- name: prune_expiry
 -- The jobs that have expired. Those executing are left for later: they may come back to the queue.
@@ -54,8 +60,9 @@ DELETE FROM rate WHERE namespace_id = :namespace_id AND reached_us <= :now_us;
 
 -- name: prune_scan
 -- A stretch of ended jobs by number, to look for completed ones that are old enough.
--- params  after, limit
-SELECT o.seq, o.state, o.finished_at, j.namespace_id FROM outcome o JOIN job j ON j.seq = o.seq
+-- params  after, finished_at, limit
+SELECT o.seq, o.state = 'completed' AND o.finished_at <= :finished_at AS old, j.namespace_id
+  FROM outcome o JOIN job j ON j.seq = o.seq
  WHERE o.seq > :after ORDER BY o.seq LIMIT :limit;
 
 -- name: prune_stretches
@@ -90,12 +97,12 @@ UPDATE worker SET state = 'dead', waiting = 0 WHERE state <> 'dead' AND lease_en
 -- name: purge_named
 -- Which of these jobs have ended in one of these states.
 -- params  namespace_id, states, job_ids, limit
-SELECT o.seq FROM outcome o JOIN job j ON j.seq = o.seq
+SELECT o.seq, o.state FROM outcome o JOIN job j ON j.seq = o.seq
  WHERE j.namespace_id = :namespace_id AND o.state IN (SELECT value FROM json_each(:states))
    AND j.job_id IN (SELECT value FROM json_each(:job_ids)) ORDER BY o.seq LIMIT :limit;
 
 -- name: purge_states
 -- Jobs that have ended in one of these states.
 -- params  namespace_id, states, limit
-SELECT o.seq FROM outcome o JOIN job j ON j.seq = o.seq
+SELECT o.seq, o.state FROM outcome o JOIN job j ON j.seq = o.seq
  WHERE j.namespace_id = :namespace_id AND o.state IN (SELECT value FROM json_each(:states)) ORDER BY o.seq LIMIT :limit;

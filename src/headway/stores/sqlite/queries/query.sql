@@ -161,9 +161,10 @@ SELECT c.lane,
   FROM class c WHERE c.namespace_id = :namespace_id GROUP BY c.lane;
 
 -- name: stats_tally
--- The totals, minute by minute.
--- params  namespace_id
-SELECT minute, what, count FROM tally WHERE namespace_id = :namespace_id;
+-- The totals, all minutes together and the recent ones by themselves.
+-- params  namespace_id, since
+SELECT what, sum(count) AS total, sum(CASE WHEN minute >= :since THEN count ELSE 0 END) AS recent
+  FROM tally WHERE namespace_id = :namespace_id GROUP BY what;
 
 -- name: waiting_of
 -- A tenant's jobs that wait, by lane, and since when the foremost of them does.

@@ -10,47 +10,29 @@ from headway.core.policy.document import LimitRule
 from headway.core.policy.limits import conforms_at, step_rate
 from headway.core.policy.wait_reasons import GAP_MS, WaitInterval, append_sample, waited_ms
 from headway.stores.base import WAIT_SAMPLE_INTERVAL_MS
-from headway.stores.postgres import query, rows
-from headway.stores.postgres.transaction import PostgresTransaction, Row
+from headway.stores.sql.limits import read_rates
+from headway.stores.sql.query import find_rows
+from headway.stores.sql.transaction import Transaction
 
 
-async def diagnose(tx: PostgresTransaction) -> QueueDiagnostics:
-    """Picture what waits, what runs and who could run it."""
-    workers = [rows.worker(row, tx.now_at) for row in await tx.db.run("workers", tx.namespace_id)]
+async def diagnose(tx: Transaction) -> QueueDiagnostics:
+    """Return what waits, what runs and which workers could run it."""
+    workers = [tx.rows.worker(row, tx.now_at) for row in await tx.db.rows("workers", tx.namespace_id)]
+    running = await tx.executing(sum(worker.running for worker in workers))
     executing = [
-        RunningJob(
-            rows.read_text(row["task"]) or "",
-            row["lane"],
-            row["worker_id"],
-            row["started_at"],
-            rows.read_held(row["held"]),
-        )
-        for row in await _running(tx, sum(worker.running for worker in workers))
+        RunningJob(tx.rows.read_text(task) or "", lane, worker_id, started_at, tx.rows.read_held(held))
+        for task, lane, worker_id, started_at, held, *_ in running
     ]
     by_name = sorted(workers, key=lambda worker: worker.worker_id)
-    return QueueDiagnostics(await query.snapshot(tx), tuple(by_name), tuple(executing), tx.rule_index.rules)
+    return QueueDiagnostics(await tx.snapshot(), tuple(by_name), tuple(executing), tx.rule_index.rules)
 
 
-async def _running(tx: PostgresTransaction, count: int) -> list[Row]:
-    """Read the leases, of which workers hold so many.
-
-    From the first that was seen the last time, if that brings all of them: to begin at the lowest number would mean to
-    walk over the dead rows of those that have ended.
-    """
-    found = await tx.db.run("executing", tx.namespace_id, tx.memory.first_lease)
-    if len(found) != count:
-        found = await tx.db.run("executing", tx.namespace_id, 0)
-    if found:
-        tx.memory.first_lease = found[0]["seq"]
-    return found
-
-
-async def diagnose_job(tx: PostgresTransaction, job_id: JobId) -> JobDiagnostics | None:
-    """Picture one job in the middle of all that."""
-    row = (await query.find_rows(tx, [job_id])).get(job_id)
+async def diagnose_job(tx: Transaction, job_id: JobId) -> JobDiagnostics | None:
+    """Return one job in the middle of all that."""
+    row = (await find_rows(tx, [job_id])).get(job_id)
     if row is None:
         return None
-    job = rows.job(row, (), tx.now_at)
+    job = tx.rows.job(row, (), tx.now_at)
     seen, class_id = await diagnose(tx), row["class_id"]
     fair = bool(await tx.db.first("class_state", class_id))
     if job.state is not State.QUEUED or job.due_at is not None:
@@ -65,14 +47,15 @@ async def diagnose_job(tx: PostgresTransaction, job_id: JobId) -> JobDiagnostics
     ahead = int(await tx.db.first("ahead", class_id, park, *place, AHEAD_COUNTED))
     own = 0
     if fair:
-        own = int(await tx.db.first("ahead_own", class_id, rows.text(job.tenant) or "", *place, park, AHEAD_COUNTED))
+        tenant = tx.rows.text(job.tenant) or ""
+        own = int(await tx.db.first("ahead_own", class_id, tenant, *place, park, AHEAD_COUNTED))
     keys = tx.rule_index.keys(job.task, job.tenant, job.limits)
     limits = [await _limit_view(tx, seen, key, rule) for key, rule in keys]
     return JobDiagnostics(job, seen, fair, ahead, own, tuple(limits))
 
 
-async def record_wait_reasons(tx: PostgresTransaction, reasons: Mapping[ClassKey, str]) -> None:
-    """Note what each class waits for now, if it is our turn."""
+async def record_wait_reasons(tx: Transaction, reasons: Mapping[ClassKey, str]) -> None:
+    """Note what each class waits for now, unless another process did a moment ago."""
     if await tx.db.first("witness_turn", tx.now_at, tx.namespace_id, tx.now_at - WAIT_SAMPLE_INTERVAL_MS) is None:
         return
     for key, reason in reasons.items():
@@ -82,11 +65,10 @@ async def record_wait_reasons(tx: PostgresTransaction, reasons: Mapping[ClassKey
         await tx.db.run("stretch_put", class_id, stretch.from_at, stretch.until_at, stretch.reason)
 
 
-async def _limit_view(tx: PostgresTransaction, seen: QueueDiagnostics, key: str, rule: LimitRule) -> LimitView:
+async def _limit_view(tx: Transaction, seen: QueueDiagnostics, key: str, rule: LimitRule) -> LimitView:
     used = sum(key in job.held for job in seen.executing) if rule.concurrency is not None else 0
     at = None
     if rule.count is not None:
-        found = await tx.db.row("rate", tx.namespace_id, [key])
-        reached_us = None if found is None else found["reached_us"]
+        reached_us = (await read_rates(tx, [key]))[key]
         at = conforms_at(step_rate(rule, reached_us, tx.now_at * 1_000)[0])
     return LimitView(key, rule, used, at)

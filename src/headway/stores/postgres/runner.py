@@ -1,0 +1,75 @@
+"""The statements by their names on one connection, and what a process remembers between transactions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+from headway.core.job import ClassKey
+from headway.core.policy.enforced import RuleIndex
+from headway.stores.base import RULES
+from headway.stores.postgres.connections import Connection
+from headway.stores.postgres.scan_hints import ScanHints
+from headway.stores.postgres.statements import queries
+from headway.stores.rule_codec import read_rulebook
+from headway.stores.sql.transaction import StatementRunner
+
+Row: TypeAlias = Any  # A record of asyncpg, which has no types.
+
+
+class PostgresCache:
+    """What a process remembers between transactions: the numbers of classes, how far it has come, the rules."""
+
+    def __init__(self) -> None:
+        self.namespace_id = 0
+        self.class_ids: dict[ClassKey, int] = {}
+        self.floors: dict[int, tuple[int, int]] = {}  # By class: how far claims have come, and after which rewind.
+        self.heads = ScanHints()
+        self.first_lease = 0  # The lowest number among the leases, when they were last looked at.
+        self.spots: dict[str | None, tuple[int, int]] = {}  # By worker: where its row was last.
+        self.unplain: set[int] = set()  # Classes that tenants share: one job of them is not to be kept the short way.
+        self.rules_version = -1
+        self.rule_index = RuleIndex()
+
+    def adopt(self, version: int, rule_index: RuleIndex) -> None:
+        self.rules_version, self.rule_index = version, rule_index
+
+
+class PostgresRunner:
+    """A connection that knows the statements by their names."""
+
+    def __init__(self, raw: Connection, schema: str) -> None:
+        self.raw = raw
+        self._queries = queries(schema)
+
+    async def run(self, name: str, *values: Any) -> list[Row]:
+        """Execute a statement with its values in the order of its header."""
+        found: list[Row] = await self.raw.fetch(self._queries[name], *values)
+        return found
+
+    async def row(self, name: str, *values: Any) -> Row:
+        """Give the first row, or None."""
+        return await self.raw.fetchrow(self._queries[name], *values)
+
+    async def first(self, name: str, *values: Any) -> Any:
+        """Give the first column of the first row, or None."""
+        return await self.raw.fetchval(self._queries[name], *values)
+
+    async def rows(self, name: str, *values: Any) -> list[Row]:
+        """Do the same: rows are read by position and by name."""
+        return await self.run(name, *values)
+
+    async def run_many(self, name: str, rows: Sequence[Sequence[Any]], *shared: Any) -> None:
+        """Execute a statement once, whose parameters are the columns of the rows."""
+        if rows:
+            await self.run(name, *shared, *map(list, zip(*rows, strict=True)))
+
+
+async def read_rules(db: StatementRunner, memory: PostgresCache) -> None:
+    """Read the rules in force, and which version they are of."""
+    while True:
+        version = await db.first("rules_version", memory.namespace_id)
+        parts = await db.run("documents", memory.namespace_id, RULES, None)
+        if version == await db.first("rules_version", memory.namespace_id):
+            memory.adopt(version, read_rulebook(row["body"] for row in parts))
+            return

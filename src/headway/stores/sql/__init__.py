@@ -1,0 +1,1 @@
+"""What the stores on SQL databases share: the verbs, written once for SQLite and PostgreSQL."""

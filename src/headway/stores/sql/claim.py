@@ -1,0 +1,276 @@
+"""The exchange: finish jobs, note progress, claim by the plan, picture what waits."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from operator import itemgetter
+from typing import Any
+
+from headway.core.job import ClassKey
+from headway.core.lease import Lease
+from headway.core.policy.ladder import budget_of, counts_on, fit_rung
+from headway.core.policy.wait_reasons import park_reason
+from headway.core.snapshot import Plan, Take
+from headway.core.worker import WorkerState
+from headway.stores.base import DUE_BATCH_MAX, SKIPPED_MAX, Exchange, ExchangeReply
+from headway.stores.sql.finish import cancel, finish
+from headway.stores.sql.limits import LimitCheck, block, unblock_head
+from headway.stores.sql.ordering import Ordering
+from headway.stores.sql.transaction import ALL, LOWEST, Transaction
+from headway.stores.unreadable import DAMAGE, read_worker_state, why_unreadable
+
+
+async def exchange(tx: Transaction, request: Exchange) -> ExchangeReply:
+    """Finish jobs, note progress, make due jobs eligible, claim by the plan."""
+    refused = None
+    if request.finished:
+        refused = await tx.finish_quickly(request)
+        if refused is None:
+            refused = await finish(tx, request.finished, request.worker_id)
+    if request.progress:
+        notes = [(note.seq, note.token, note.fraction, tx.rows.text(note.note)) for note in request.progress]
+        await tx.db.run_many("progress", notes)
+    await _make_due_eligible(tx)
+    leases: list[Lease] = []
+    more = False
+    state = WorkerState.DEAD
+    plan = request.plan
+    outdated = plan is not None and await _is_outdated(tx, plan)
+    if request.worker_id is not None:
+        worker = await tx.db.row("claiming_worker", request.worker_id, tx.namespace_id)
+        if worker is not None:
+            state = read_worker_state(worker[0])
+            able = state is WorkerState.ACTIVE and worker[1] > tx.now_at
+            if state is WorkerState.ACTIVE and not able:
+                tx.notify_worker(request.worker_id)  # It is alive, so the clock has stepped: let it renew.
+            if plan is not None and able and not outdated:
+                leases, more = await _claim(tx, request, plan, worker)
+    tx.changed += [report.job_id for report in request.finished]
+    tx.changed += [lease.job_id for lease in leases]
+    tx.changed += [note.job_id for note in request.progress]
+    picture = await tx.snapshot() if request.want_snapshot or outdated else None
+    return ExchangeReply(tx.now_at, leases, refused or (), picture, more, state)
+
+
+async def _is_outdated(tx: Transaction, plan: Plan) -> bool:
+    """Return whether a plan was made before some class came up."""
+    count = await tx.count_classes()
+    return plan.known is not None and plan.known < count
+
+
+async def _claim(tx: Transaction, request: Exchange, plan: Plan, worker: Sequence[Any]) -> tuple[list[Lease], bool]:
+    _, _, slots, last_claim, waiting, wait_lanes, running = worker
+    worker_id = request.worker_id or ""
+    if last_claim == request.claim_id:
+        again = await tx.db.rows("leases_of", worker_id, tx.namespace_id, ALL)
+        return [tx.rows.lease(row, tx.rule_index.ladder) for row in again if row["token"] == request.claim_id], False
+    free = min(plan.free, slots - running)
+    leases, more = await _take_all(tx, request, plan, free)
+    if leases:
+        return leases, more
+    if request.wait and not more:
+        lanes = None if request.wait_lanes is None else tx.rows.array(request.wait_lanes)
+        if not waiting or lanes != wait_lanes:  # A worker that looks again while it waits writes nothing.
+            if await tx.lock_waiters():
+                leases, more = await _take_all(tx, request, plan, free)
+            if not leases and not more:
+                await tx.db.run("worker_wait", lanes, worker_id)
+    elif waiting:
+        await tx.db.run("worker_unwait", worker_id)
+    return leases, more
+
+
+async def _take_all(tx: Transaction, request: Exchange, plan: Plan, free: int) -> tuple[list[Lease], bool]:
+    """Go through the takes of a plan."""
+    worker_id = request.worker_id or ""
+    caps = LimitCheck(tx)
+    below = min(plan.free_below, await caps.pool_room())
+    leases: list[Lease] = []
+    counts: Counter[str] = Counter()
+    more = False
+    for take in plan.takes:
+        want = min(take.most, free, below if take.below_reserve else free)
+        if want <= 0 or tx.rule_index.lane_paused(take.key.lane):
+            continue
+        class_id = await tx.find_class(take.key)
+        if class_id is None:
+            continue
+        if take.key.persist:
+            got, unseen = await _take(tx, caps, take, class_id, want, worker_id, request.claim_id)
+        else:
+            got, unseen = await _take_transient(tx, take.key, class_id, want, worker_id), False
+        more = more or unseen
+        leases += got
+        if take.over is not None and got:
+            counts[f"promoted.{take.key.lane}.{take.over}"] += len(got)
+        free -= len(got)
+        below -= len(got) if take.below_reserve or plan.leave_free else 0
+    await caps.settle()
+    if leases:
+        await tx.note_claim(request.claim_id, sum(lease.persist for lease in leases), worker_id)
+        tx.count(counts | {"claimed": len(leases)})
+    return leases, more
+
+
+async def _take(
+    tx: Transaction, caps: LimitCheck, take: Take, class_id: int, want: int, worker_id: str, token: bytes
+) -> tuple[list[Lease], bool]:  # fmt: skip
+    """Lease up to ``want`` jobs of a class. Expired ones are cancelled on the way, and those that their own limits hold
+    back are put aside. Return also whether it stopped because it had passed over too many.
+    """
+    key, rule_index, now_at = take.key, tx.rule_index, tx.now_at
+    are_plain, has_no_limits = tx.rows.are_plain, rule_index.has_no_limits
+    on_ladder = counts_on(rule_index.ladder, key.rung)
+    leases: list[Lease] = []
+    taken: list[tuple[Any, ...]] = []  # Those taken from the class itself, to be leased together.
+    reached = LOWEST  # The highest order key taken where tenants share.
+    assigned: str | None = None
+    budget_ms: int | None = None
+    passed = 0
+    more = False
+    waiting = _WaitingJobs(tx, class_id, want)
+    park, batch = await waiting.next()
+    while batch:
+        for row in batch:
+            (
+                order_key, seq, eligible_at, epoch, attempts, crashes, timeout_ms, job_id, task, payload, tenant,
+                trace_id, max_retries, asked_timeout_ms, retry, expires_at, limits, sharer, parked_at, submitted_at,
+                *_,
+            ) = row  # fmt: skip
+            if take.until_at is not None and eligible_at > take.until_at:
+                break
+            if passed == SKIPPED_MAX:
+                more = True
+                break
+            if expires_at is not None and expires_at <= now_at:
+                await _expire(tx, seq)
+                passed += 1
+                continue
+            if on_ladder:
+                fits, assigned = fit_rung(rule_index.ladder, await caps.floor(), key.rung)
+                if not fits:
+                    break
+            held = None
+            again, unreadable = None, None
+            if retry is not None or not are_plain(task, payload, tenant, trace_id):
+                run = tx.rows.read_run(task, payload, tenant, trace_id, retry)
+                task, payload, tenant, trace_id, again, unreadable = run
+            if limits is not None or (not has_no_limits and rule_index.may_limit(task, tenant)):
+                try:
+                    bound = tx.rows.read_strings(limits)
+                    keys = rule_index.keys(task, tenant, bound)
+                except DAMAGE as problem:  # It never runs, so it counts against none of them.
+                    keys, unreadable = [], why_unreadable(problem)
+                full = await caps.full_key(keys)
+                if full is not None:
+                    await block(tx, class_id, park, order_key, seq, full)
+                    passed += 1
+                    continue
+                held = await caps.take(keys)
+            if on_ladder:
+                await caps.assign(assigned)
+                budget_ms = budget_of(rule_index.ladder, assigned)
+            if park:
+                rule = rule_index.rules.limits.get(park.partition("=")[0])
+                parked_for = park_reason(park, is_rate=rule is not None and rule.concurrency is None)
+                one = [(row, held, assigned, parked_for, now_at - parked_at)]
+                await tx.write_leases(class_id, park, worker_id, token, one)
+                await unblock_head(tx, class_id, park)
+            else:
+                taken.append((row, held, assigned, None, None))
+            if sharer is not None and order_key > reached:
+                reached = order_key
+            leases.append(
+                Lease(
+                    job_id, seq, token, task, payload, key.lane, tenant, trace_id, epoch + 1, attempts + 1, crashes,
+                    max_retries, timeout_ms, asked_timeout_ms, again, now_at, False, key.needs, worker_id, key.rung,
+                    assigned, budget_ms, submitted_at, eligible_at, unreadable,
+                )
+            )  # fmt: skip
+            if len(leases) == want:
+                break
+        else:
+            park, batch = await waiting.next()
+            continue
+        break
+    if taken:
+        await tx.write_leases(class_id, "", worker_id, token, taken)
+    if reached > LOWEST:
+        await tx.db.run("class_clock", reached, class_id)
+    return leases, more
+
+
+class _WaitingJobs:
+    """Reads the jobs of a class in order: those that wait in the class itself merged with its parks that are open.
+
+    Each batch must be dealt with before the next is asked for. It is one job while a park is open, since dealing with
+    it may change which park has the next one.
+    """
+
+    def __init__(self, tx: Transaction, class_id: int, count: int) -> None:
+        self._db = tx.db
+        self._class_id = class_id
+        self._count = count
+        self._opened = tx.parks_open  # None opens while jobs are claimed.
+        self._line: list[Any] = []  # What was read of the class itself, the next one last.
+        self._after = (LOWEST, 0)
+        self._exhausted = False
+
+    async def next(self) -> tuple[str, Sequence[Any]]:
+        """Return the park of the next jobs, or an empty name, and these jobs; none if none is left."""
+        if not self._line and not self._exhausted:
+            found = await self._db.run("claim_head", self._class_id, "", *self._after, self._count)
+            self._exhausted = len(found) < self._count
+            if not self._opened:
+                if found:
+                    self._after = (found[-1][0], found[-1][1])
+                return "", found
+            self._line = list(reversed(found))
+        if self._opened:
+            park = await self._db.row("park_first", self._class_id)
+            self._opened = park is not None
+            if park is not None and (not self._line or (park[1], park[2]) < (self._line[-1][0], self._line[-1][1])):
+                head = await self._db.row("claim_head", self._class_id, park[0], park[1], park[2] - 1, 1)
+                return park[0], [] if head is None else [head]  # None: it is being cancelled just now.
+        if not self._line:
+            return "", []
+        row = self._line.pop()
+        self._after = (row[0], row[1])
+        return "", [row]
+
+
+async def _expire(tx: Transaction, seq: int) -> None:
+    [found] = await tx.db.rows("get_by_seq", tx.rows.array([seq]))
+    await cancel(tx, found, "expired")
+    tx.changed.append(found["job_id"])
+
+
+async def _take_transient(tx: Transaction, key: ClassKey, class_id: int, want: int, worker_id: str) -> list[Lease]:
+    """Take transient jobs; nothing is kept of them."""
+    paused = tx.rows.array([tx.rows.text(task) for task in tx.rule_index.rules.paused.tasks])
+    leases = []
+    for row in sorted(await tx.db.run("claim_transient", class_id, paused, want), key=itemgetter(0)):
+        seq, job_id, task, payload, tenant, trace_id, timeout_ms = row
+        if not tx.rows.are_plain(task, payload, tenant, trace_id):
+            task, payload, tenant, trace_id, _, _ = tx.rows.read_run(task, payload, tenant, trace_id, None)
+        leases.append(
+            Lease(
+                job_id, seq, b"", task, payload, key.lane, tenant, trace_id, 1, 1, 0, 0, timeout_ms, timeout_ms, None,
+                tx.now_at, False, key.needs, worker_id,
+            )
+        )  # fmt: skip
+    return leases
+
+
+async def _make_due_eligible(tx: Transaction) -> None:
+    """Make a bounded batch of due jobs eligible, and open the parks whose time has come."""
+    if tx.parked:
+        await tx.db.run("park_due", tx.namespace_id, tx.now_at)
+        tx.parks_changed()
+    due = await tx.take_due(DUE_BATCH_MAX)
+    if not due:
+        return
+    ordering = Ordering(tx)
+    for job, number in zip(due, await tx.next_numbers(len(due)), strict=True):
+        await ordering.put(job, tx.now_at, number)

@@ -1,0 +1,216 @@
+"""Every way a job leaves a state: reports, cancels, an operator's retry."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from headway.core.job import JobId, State, check_move
+from headway.core.lease import Report, ReportStatus, late_report_status, moved_class
+from headway.core.policy.retry import heed_cancel
+from headway.core.worker import WorkerState
+from headway.stores.base import counted_as
+from headway.stores.sql.limits import classes_with_room, give_back, unblock_head
+from headway.stores.sql.ordering import Ordering, Requeue
+from headway.stores.sql.rows import Row
+from headway.stores.sql.transaction import Transaction
+from headway.stores.unreadable import read_state
+
+# Named once: Python 3.11 searches for an enum's member, and for its value, each time.
+_COMPLETED, _QUEUED = State.COMPLETED, State.QUEUED
+_VALUE = {state: state.value for state in State}
+
+
+async def finish(
+    tx: Transaction, reports: Sequence[Report], asker: str | None = None
+) -> list[tuple[JobId, ReportStatus]]:  # fmt: skip
+    """Carry out reports under the tokens of their leases. Return those that were not newly taken."""
+    held = await tx.lock_leases([report.seq for report in reports], asker)
+    transient = {report.seq for report in reports if not report.token}
+    if transient:
+        transient -= {seq for (seq,) in await tx.db.run("jobs_exist", tx.rows.array(transient))}
+    answers: dict[int, ReportStatus] = {}
+    late: list[int] = []
+    counts: Counter[str] = Counter()
+    freed: list[tuple[str]] = []
+    ended = _FinishedLeases(tx)
+    for index, report in enumerate(reports):
+        seq = report.seq
+        if seq in transient:
+            counts[f"transient_{_VALUE[report.state]}"] += 1
+            continue
+        lease = held.get(seq)
+        if lease is None or lease[1] != report.token:
+            late.append(index)
+            continue
+        _, _, cancel_at, unique_key, kept = lease
+        if report.expired_only and not await _confirm_expired(tx, seq):
+            answers[index] = ReportStatus.STALE
+            continue
+        if cancel_at is not None:
+            report = heed_cancel(report)
+        state = report.state
+        if state is not _COMPLETED:
+            check_move(State.EXECUTING, state)
+        del held[seq]  # A second report in the same batch finds no lease.
+        if kept is not None and tx.parked:
+            await give_back(tx, kept)
+        reason = tx.rows.text(report.reason)
+        error = None
+        if report.error is not None:
+            error = tx.rows.error_text(report.error)
+            ended.attempts.append((seq, reason or _VALUE[state], error))
+        if state is _QUEUED:
+            counts[counted_as(report)] += 1
+            await _requeue(tx, report, error, reason, ended)
+            continue
+        counts[_VALUE[state]] += 1
+        ended.keep(report, error, reason)
+        if unique_key is not None:
+            freed.append((unique_key,))
+    await ended.settle()
+    if ended.any:
+        tx.eligible += await classes_with_room(tx)
+    if freed:
+        await tx.db.run_many("free_unique", freed, tx.namespace_id)
+    tx.count(counts)
+    if late:  # Only now, since a report may come twice in one batch.
+        found = await tx.db.run("last_token", tx.rows.array([reports[index].seq for index in late]))
+        last = {seq: (token, state) for seq, token, state in found}
+        answers |= {index: _answer_late(reports[index], last.get(reports[index].seq)) for index in late}
+    return [(reports[index].job_id, answers[index]) for index in sorted(answers)]
+
+
+async def cancel(tx: Transaction, row: Row, reason: str) -> State | None:
+    """Cancel a queued job, or ask for an executing one to be stopped.
+
+    Return its state afterwards; None if it has just moved and must be looked at again.
+    """
+    state = read_state(row["state"])
+    if state is State.EXECUTING:
+        if not await tx.db.run("cancel_executing", tx.now_at, row["seq"]):
+            return None
+        tx.notify_worker(row["worker_id"])
+    if state is not State.QUEUED:
+        return state
+    if row["due_at"] is not None:
+        found = await tx.db.run("delayed_delete", tx.namespace_id, row["due_at"], row["seq"])
+    else:
+        found = await tx.db.run("ready_delete", row["class_id"], row["park"] or "", row["order_key"], row["seq"])
+    if not found:
+        return None
+    if row["park"]:
+        await unblock_head(tx, row["class_id"], row["park"])
+    check_move(State.QUEUED, State.CANCELLED)
+    await tx.db.run(
+        "cancel_queued", row["seq"], State.CANCELLED.value, tx.now_at, row["token"], row["eligible_at"], row["epoch"],
+        row["attempts"], row["crashes"], row["timeout_ms"], tx.rows.text(reason), row["error"],
+    )  # fmt: skip
+    if row["unique_key"] is not None:
+        await tx.db.run_many("free_unique", [(row["unique_key"],)], tx.namespace_id)
+    tx.count({State.CANCELLED.value: 1})
+    return State.CANCELLED
+
+
+async def retry(tx: Transaction, row: Row) -> State | None:
+    """Queue an ended job again, if it may be.
+
+    Return its state afterwards; None if it has just moved and must be looked at again.
+    """
+    state = read_state(row["state"])
+    if not state.ended or state is State.COMPLETED:
+        return state
+    key = row["unique_key"]
+    if key is not None and await tx.db.first("known_unique", tx.namespace_id, key) is not None:
+        return state
+    check_move(state, State.QUEUED)
+    if not await tx.db.run("outcome_delete", row["seq"]):
+        return None
+    if key is not None:
+        await tx.db.run("hold_unique", tx.namespace_id, key, row["job_id"])
+    await tx.db.run("retry_job", row["seq"])
+    [number] = await tx.next_numbers(1)
+    back = Requeue(
+        row["class_id"], row["seq"], row["task"], row["tenant"], None, key, row["epoch"], 0, 0, None, None, None, None
+    )
+    await Ordering(tx).put(back, tx.now_at, number)
+    return State.QUEUED
+
+
+async def set_worker_state(tx: Transaction, worker_id: str, state: WorkerState) -> bool:
+    return bool(await tx.db.run("set_worker_state", state.value, worker_id, tx.namespace_id))
+
+
+def _answer_late(report: Report, last: tuple[bytes | None, str] | None) -> ReportStatus:
+    """Tell a report that was taken before from one whose lease is gone."""
+    if last is None or last[0] != report.token:
+        return ReportStatus.STALE
+    return late_report_status(report, read_state(last[1]))
+
+
+async def _confirm_expired(tx: Transaction, seq: int) -> bool:
+    """Check that a job's worker is past its deadline, and mark it dead: it must register before it speaks again."""
+    worker_id, state, lease_ends_at = await tx.db.row("lease_worker", seq, tx.namespace_id)
+    if lease_ends_at is not None and lease_ends_at > tx.now_at and state != WorkerState.DEAD:
+        return False
+    await set_worker_state(tx, worker_id, WorkerState.DEAD)
+    return True
+
+
+async def _requeue(
+    tx: Transaction, report: Report, error: str | None, reason: str | None, ended: _FinishedLeases
+) -> None:  # fmt: skip
+    """Put a job back whose lease ends."""
+    found = await tx.db.row("lease_to_requeue", report.seq)
+    class_id, epoch, eligible_at, task, tenant, expires_at, unique_key = found
+    ended.drop(report.seq)
+    await ended.settle()  # A tenant's place depends on what else of the tenant runs.
+    if report.needs or report.rung:
+        class_id = await tx.class_id(moved_class((await tx.classes())[class_id], report))
+    back = Requeue(
+        class_id, report.seq, task, tenant, expires_at, unique_key, epoch, report.attempts, report.crashes,
+        report.timeout_ms, report.token, error, reason,
+    )  # fmt: skip
+    if report.delay_ms > 0:
+        await tx.put_delayed(back, tx.now_at + report.delay_ms)
+    elif report.front:
+        await Ordering(tx).put(back, eligible_at, report.seq, front=True)
+    else:
+        [number] = await tx.next_numbers(1)
+        await Ordering(tx).put(back, tx.now_at, number)
+
+
+class _FinishedLeases:
+    """Gathers the leases that end, and writes them together."""
+
+    def __init__(self, tx: Transaction) -> None:
+        self._tx = tx
+        self._seqs: list[int] = []
+        self._outcomes: list[tuple[Any, ...]] = []
+        self.attempts: list[tuple[Any, ...]] = []
+        self.any = False
+
+    def keep(self, report: Report, error: str | None, reason: str | None) -> None:
+        """Note that a lease ends, and its job with it."""
+        self._seqs.append(report.seq)
+        self._outcomes.append(
+            (report.seq, _VALUE[report.state], report.attempts, report.crashes, report.timeout_ms, reason, error,
+             self._tx.rows.text(report.result_error), report.result)
+        )  # fmt: skip
+
+    def drop(self, seq: int) -> None:
+        """Note that a lease ends and its job goes back."""
+        self._seqs.append(seq)
+
+    async def settle(self) -> None:
+        """Write how the jobs ended and then, since that is read from the leases, delete these."""
+        if not self._seqs:
+            return
+        db, now_at = self._tx.db, self._tx.now_at
+        if self.attempts:
+            await db.run_many("finish_attempt", self.attempts, now_at)
+        if self._outcomes:
+            await db.run_many("finish_outcome", self._outcomes, now_at)
+        await db.run("lease_delete", self._tx.rows.array(self._seqs))
+        self._seqs, self._outcomes, self.attempts, self.any = [], [], [], True

@@ -1,0 +1,90 @@
+"""Ordering: where a job that becomes eligible is put, and how the tenants of a class come to share it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from headway.core.policy.order import order_key
+from headway.stores.sql.transaction import Transaction
+
+
+class Requeue(NamedTuple):
+    """A job that comes back to the queue, and what it brings along."""
+
+    class_id: int
+    seq: int
+    task: str
+    tenant: str | None
+    expires_at: int | None
+    unique_key: str | None
+    epoch: int
+    attempts: int
+    crashes: int
+    timeout_ms: int | None
+    token: bytes | None
+    error: str | None
+    reason: str | None
+
+
+class Ordering:
+    """Gives places in classes. Remembers, within one transaction, what it has read of them."""
+
+    def __init__(self, tx: Transaction) -> None:
+        self._tx = tx
+        self._clocks: dict[int, int | None] = {}  # By class: its clock, or None if no tenants share it.
+        self._last: dict[tuple[int, str], int | None] = {}
+        self._plain: dict[int, tuple[int, int]] = {}  # By class that no tenants share: the first and last place given.
+
+    async def put(self, job: Requeue, eligible_at: int, number: int, *, front: bool = False) -> None:
+        """Let a job wait that ran, ended or was delayed before."""
+        task, tenant = self._tx.rows.read_text(job.task) or "", self._tx.rows.read_text(job.tenant)
+        key = await self.place(job.class_id, number, task, tenant, front=front)
+        sharer = None if await self._clock(job.class_id) is None else self._tx.rows.text(tenant) or ""
+        await self._tx.put_ready(job, key, eligible_at, sharer, front=front)
+        self._tx.eligible.append(job.class_id)
+
+    async def place(self, class_id: int, number: int, task: str, tenant: str | None, *, front: bool = False) -> int:
+        """Return the order key of a job that becomes eligible.
+
+        ``number``: its place in a class that no tenants share; ``front``: before all that wait.
+        """
+        clock = await self._clock(class_id)
+        if clock is None:
+            if tenant is None:
+                first = self._plain.get(class_id)
+                self._plain[class_id] = (number, number) if first is None else (first[0], number)
+                return number
+            clock = await self._become_fair(class_id, number)
+        sharer = self._tx.rows.text(tenant) or ""
+        key = clock
+        if not front:
+            last = await self._last_key(class_id, sharer)
+            key = order_key(clock, last, self._tx.rule_index.step_us(task, tenant or ""))
+        await self._note(class_id, sharer, key)
+        return key
+
+    async def _clock(self, class_id: int) -> int | None:
+        """Return the clock of a class, or None if no tenants share it."""
+        if class_id not in self._clocks:
+            fair, clock = await self._tx.db.row("class_state", class_id)
+            self._clocks[class_id] = clock if fair else None
+        return self._clocks[class_id]
+
+    async def _become_fair(self, class_id: int, number: int) -> int:
+        """Begin to share a class. What waits or runs there already, or is about to wait, is one tenant's."""
+        first, last = self._plain.get(class_id, (number, None))
+        clock = await self._tx.make_fair(class_id, first)
+        self._clocks[class_id] = clock
+        if last is not None:
+            await self._note(class_id, "", last)
+        return clock
+
+    async def _last_key(self, class_id: int, sharer: str) -> int | None:
+        known = (class_id, sharer)
+        if known not in self._last:
+            self._last[known] = await self._tx.db.first("last_key", class_id, sharer)
+        return self._last[known]
+
+    async def _note(self, class_id: int, sharer: str, key: int) -> None:
+        last = await self._last_key(class_id, sharer)
+        self._last[class_id, sharer] = key if last is None else max(last, key)

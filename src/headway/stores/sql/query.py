@@ -1,0 +1,99 @@
+"""Reads: jobs and statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from headway.core.job import Attempt, JobId, JobRecord, State
+from headway.stores.base import JobQuery, LaneStats, Stats
+from headway.stores.sql.rows import Row
+from headway.stores.sql.transaction import MINUTE, Transaction
+from headway.stores.texts import is_writable
+
+NEWEST = 2**63 - 1  # Above every sequence number.
+
+
+async def find_rows(tx: Transaction, job_ids: Sequence[JobId]) -> dict[JobId, Row]:
+    """Return the rows of the jobs that exist."""
+    return {row["job_id"]: row for row in await tx.db.rows("get", tx.rows.ids(job_ids), tx.namespace_id)}
+
+
+async def get(tx: Transaction, job_ids: Sequence[JobId]) -> list[JobRecord | None]:
+    """Return each job, or None."""
+    found = await find_rows(tx, job_ids)
+    history = await _history(tx, [row["seq"] for row in found.values()])
+    return [
+        tx.rows.job(found[job_id], history.get(found[job_id]["seq"], ()), tx.now_at) if job_id in found else None
+        for job_id in job_ids
+    ]
+
+
+async def find(tx: Transaction, query: JobQuery) -> list[JobRecord]:
+    """Find jobs, newest first: one statement for each state asked for, so that each walks its own index."""
+    if not all(map(is_writable, (query.task, query.lane, query.tenant, query.worker_id))):
+        return []
+    wanted = (
+        query.worker_id, tx.namespace_id, tx.rows.text(query.task), query.lane, tx.rows.text(query.tenant),
+        query.submitted_before_at, query.submitted_after_at,
+    )  # fmt: skip
+    if query.by_end:
+        return await _find_ended(tx, query, wanted)
+    rest = (NEWEST if query.before is None else query.before, query.limit)
+    statements = {State.QUEUED: "find_queued", State.EXECUTING: "find_executing", State.COMPLETED: "find_completed"}
+    found: list[Any] = []
+    for state in query.states:
+        if state in statements:
+            found += await tx.db.run(statements[state], *wanted, *rest)
+        else:
+            found += await tx.db.run("find_bad", state.value, *wanted, *rest)
+    if not query.states:
+        found += await tx.db.run("find_any", *wanted, *rest)
+    return await _read_jobs(tx, sorted({seq for (seq,) in found}, reverse=True)[: query.limit])
+
+
+async def _find_ended(tx: Transaction, query: JobQuery, wanted: Sequence[Any]) -> list[JobRecord]:
+    """Find jobs that ended badly, those that ended last first."""
+    place = query.ended_before or (NEWEST, NEWEST)
+    found: list[tuple[int, int]] = []
+    for state in query.states:
+        rest = await tx.db.run("find_ended", state.value, *wanted, *place, query.limit)
+        found += [(finished_at, seq) for seq, finished_at in rest]
+    return await _read_jobs(tx, [seq for _, seq in sorted(found, reverse=True)[: query.limit]])
+
+
+async def _read_jobs(tx: Transaction, seqs: list[int]) -> list[JobRecord]:
+    history = await _history(tx, seqs)
+    by_seq = {row["seq"]: row for row in await tx.db.rows("get_by_seq", tx.rows.array(seqs))}
+    return [tx.rows.job(by_seq[seq], history.get(seq, ()), tx.now_at) for seq in seqs if seq in by_seq]
+
+
+async def stats(tx: Transaction) -> Stats:
+    """Count everything."""
+    lanes = {
+        lane: LaneStats(waiting=waiting, oldest_at=oldest_at, delayed=delayed, executing=executing)
+        for lane, waiting, oldest_at, delayed, executing in await tx.db.run("stats_lanes", tx.namespace_id)
+    }
+    totals, recent = {}, {}
+    for what, count, lately in await tx.db.run("stats_tally", tx.namespace_id, tx.now_at // MINUTE - 1):
+        totals[what] = count
+        if lately:
+            recent[what] = lately
+    workers = tuple(tx.rows.worker(row, tx.now_at) for row in await tx.db.rows("workers", tx.namespace_id))
+    kept = dict(await tx.db.run("stats_kept", tx.namespace_id))
+    return Stats(tx.now_at, lanes, workers, totals, recent, kept)
+
+
+async def waiting_of(tx: Transaction, tenant: str) -> dict[str, LaneStats]:
+    """Count a tenant's jobs that wait."""
+    if not is_writable(tenant):
+        return {}
+    found = await tx.db.run("waiting_of", tx.rows.text(tenant), tx.namespace_id)
+    return {lane: LaneStats(waiting=waiting, oldest_at=oldest_at) for lane, waiting, oldest_at in found}
+
+
+async def _history(tx: Transaction, seqs: Sequence[int]) -> dict[int, list[Attempt]]:
+    history: dict[int, list[Attempt]] = {}
+    for row in await tx.db.rows("history", tx.rows.array(seqs)):
+        history.setdefault(row["seq"], []).append(tx.rows.attempt(row))
+    return history

@@ -1,0 +1,209 @@
+"""Turns rows into core's values, and values into columns. Nothing else in these stores knows the columns' shapes."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from headway.core.errors import JobError
+from headway.core.job import Attempt, ClassKey, JobId, JobRecord, RetryRule
+from headway.core.lease import Lease
+from headway.core.policy.document import Ladder
+from headway.core.policy.ladder import budget_of
+from headway.core.worker import WorkerInfo, WorkerState
+from headway.stores.texts import escape_error, is_writable
+from headway.stores.unreadable import read_or, read_state, read_worker_state, unreadable_error
+
+Row = Mapping[str, Any]
+
+_json = msgspec.json.Encoder()
+_error = msgspec.json.Decoder(JobError)
+_retry = msgspec.json.Decoder(RetryRule)
+_strings = msgspec.json.Decoder(tuple[str, ...])
+
+
+def json_text(value: object) -> str:
+    return _json.encode(value).decode()
+
+
+class RunFields(NamedTuple):
+    """What a job says of its run, as far as that can be read."""
+
+    task: str
+    payload: bytes
+    tenant: str | None
+    trace_id: str | None
+    retry: RetryRule | None
+    unreadable: str | None = None  # Why not all of it could be read.
+
+
+class RowCodec(ABC):
+    """Reads and writes columns. A database says how it keeps texts and lists."""
+
+    @abstractmethod
+    def text(self, value: str | None) -> str | None:
+        """Write a text that a running job made, which may hold any character."""
+
+    @abstractmethod
+    def read_text(self, value: Any) -> str | None: ...
+
+    @abstractmethod
+    def array(self, values: Iterable[object]) -> Any:
+        """Write a list as one parameter of a statement."""
+
+    @abstractmethod
+    def read_array(self, value: Any) -> tuple[str, ...]:
+        """Read a column that holds a list of texts. Raises one of ``DAMAGE``."""
+
+    @abstractmethod
+    def are_plain(self, task: Any, payload: Any, tenant: Any, trace_id: Any) -> bool:
+        """Return whether these columns may be used as they are."""
+
+    @abstractmethod
+    def read_run(self, task: Any, payload: Any, tenant: Any, trace_id: Any, retry: Any) -> RunFields:
+        """Read what a job says of its run."""
+
+    def ids(self, job_ids: Sequence[JobId]) -> Any:
+        """Write the ids among these that a job may have; an operator may have typed anything."""
+        return self.array([job_id for job_id in job_ids if is_writable(job_id)])
+
+    def error_text(self, error: JobError | None) -> str | None:
+        if error is None:
+            return None
+        try:
+            return json_text(error)
+        except UnicodeEncodeError:
+            return json_text(escape_error(error))
+
+    def retry_text(self, rule: RetryRule | None) -> str | None:
+        return None if rule is None else json_text(rule)
+
+    def read_retry(self, value: str | None) -> RetryRule | None:
+        return None if value is None else _retry.decode(value)
+
+    def strings_text(self, values: Sequence[str]) -> str | None:
+        """Write a list of texts as one text; None for an empty one."""
+        return json_text(list(values)) if values else None
+
+    def read_strings(self, value: str | None) -> tuple[str, ...]:
+        return () if value is None else _strings.decode(value)
+
+    def read_held(self, value: str | None) -> tuple[str, ...]:
+        """Read the limits that a lease counts against. A text that cannot be read counts against none."""
+        return () if value is None else read_or((), lambda: _strings.decode(value))
+
+    def read_needs(self, value: Any) -> tuple[str, ...]:
+        """Read what a class needs. If that cannot be read, no worker offers it."""
+        return read_or((str(value),), lambda: self.read_array(value))
+
+    def read_error(self, value: str | None) -> JobError | None:
+        return None if value is None else read_or(unreadable_error(value), lambda: _error.decode(value))
+
+    def class_key(self, lane: str, rung: str, needs: Any, persist: int) -> ClassKey:
+        return ClassKey(lane, self.read_needs(needs), rung or None, bool(persist))
+
+    def lease(self, row: Row, ladder: Ladder) -> Lease:
+        run = self.read_run(row["task"], row["payload"], row["tenant"], row["trace_id"], row["retry"])
+        return Lease(
+            JobId(row["job_id"]),
+            row["seq"],
+            row["token"],
+            run.task,
+            run.payload,
+            row["lane"],
+            run.tenant,
+            run.trace_id,
+            row["epoch"],
+            row["attempts"],
+            row["crashes"],
+            row["max_retries"],
+            row["timeout_ms"],
+            row["asked_timeout_ms"],
+            run.retry,
+            row["started_at"],
+            row["cancel_at"] is not None,
+            self.read_needs(row["needs"]),
+            row["worker_id"],
+            row["rung"] or None,
+            row["assigned"],
+            budget_of(ladder, row["assigned"]),
+            row["submitted_at"],
+            row["eligible_at"],
+            run.unreadable,
+        )
+
+    def attempt(self, row: Row) -> Attempt:
+        return Attempt(
+            row["number"],
+            row["epoch"],
+            row["worker_id"],
+            row["started_at"],
+            row["ended_at"],
+            self.read_text(row["reason"]) or "",
+            self.read_error(row["error"]),
+        )
+
+    def job(self, row: Row, history: Iterable[Attempt], now_at: int) -> JobRecord:
+        run = self.read_run(row["task"], row["payload"], row["tenant"], row["trace_id"], row["retry"])
+        return JobRecord(
+            job_id=JobId(row["job_id"]),
+            seq=row["seq"],
+            task=run.task,
+            payload=run.payload,
+            state=read_state(row["state"]),
+            lane=row["lane"],
+            needs=self.read_needs(row["needs"]),
+            rung=row["rung"] or None,
+            tenant=run.tenant,
+            max_retries=row["max_retries"],
+            timeout_ms=row["timeout_ms"],
+            retry=run.retry,
+            attempts=row["attempts"],
+            crashes=row["crashes"],
+            epoch=row["epoch"],
+            submitted_at=row["submitted_at"],
+            due_at=row["due_at"],
+            eligible_at=row["eligible_at"],
+            started_at=row["started_at"],
+            finished_at=row["finished_at"],
+            expires_at=row["expires_at"],
+            cancel_requested_at=row["cancel_at"],
+            worker_id=row["worker_id"],
+            progress=row["progress"],
+            note=self.read_text(row["note"]),
+            result=row["result"],
+            result_error=self.read_text(row["result_error"]),
+            error=self.read_error(row["error"]),
+            reason=self.read_text(row["reason"]),
+            idempotency_key=self.read_text(row["idempotency_key"]),
+            unique_key=self.read_text(row["unique_key"]),
+            trace_id=run.trace_id,
+            history=tuple(history),
+            limits=self.read_held(row["limits"]),
+            parked=row["park"] or None,
+            parked_for=row["parked_for"],
+            parked_ms=row["parked_ms"],
+            assigned=row["assigned"],
+            seen_at=now_at,
+        )
+
+    def worker(self, row: Row, now_at: int) -> WorkerInfo:
+        state = read_worker_state(row["state"])
+        return WorkerInfo(
+            worker_id=row["worker_id"],
+            host=row["host"],
+            pid=row["pid"],
+            slots=row["slots"],
+            reserved=row["reserved"],
+            offers=read_or((), lambda: self.read_array(row["offers"])),
+            version=row["version"],
+            protocol=row["protocol"],
+            state=WorkerState.DEAD if row["lease_ends_at"] <= now_at else state,
+            started_at=row["started_at"],
+            heartbeat_at=row["heartbeat_at"],
+            lease_ends_at=row["lease_ends_at"],
+            running=row["running"],
+        )
