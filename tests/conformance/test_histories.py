@@ -559,7 +559,7 @@ class Histories(RuleBasedStateMachine):
             elif job.state is State.QUEUED:
                 lanes[job.lane] = lane._replace(waiting=lane.waiting + 1)
         assert {name: lane._replace(oldest_at=None) for name, lane in stats.lanes.items()} == lanes
-        parked = Counter(job.lane for job in jobs.values() if job.parked is not None)
+        parked = Counter(job.lane for job in jobs.values() if job.blocked_by is not None)
         for name, lane in lanes.items():  # What was put aside waits too, but is not claimable while its park is shut.
             assert lane.waiting - parked[name] <= waiting.get(name, 0) <= lane.waiting
         running = Counter(job.worker_id for job in jobs.values() if job.state is State.EXECUTING)

@@ -67,8 +67,8 @@ async def enforce(store: Store, limits: Mapping[str, LimitRule] | None = None) -
     await write_rules(store, Policy(limits=limits or {}))
 
 
-async def parked(store: Store, job_id: JobId) -> str | None:
-    return (await the_job(store, job_id)).parked
+async def blocked_by(store: Store, job_id: JobId) -> str | None:
+    return (await the_job(store, job_id)).blocked_by
 
 
 async def waiting(store: Store, key: ClassKey = ClassKey("medium")) -> int:  # noqa: B008  (it is frozen)
@@ -131,7 +131,7 @@ async def test_a_limit_by_tenant_needs_no_parameter_and_counts_jobs_without_one_
     await register(store, slots=10)
     leases = await claim(store, free=10)
     assert Counter(lease.tenant for lease in leases) == {"acme": 1, "zeta": 1, None: 1}
-    assert {job_id: await parked(store, job_id) for job_id in (jobs[1], jobs[4])} == {
+    assert {job_id: await blocked_by(store, job_id) for job_id in (jobs[1], jobs[4])} == {
         jobs[1]: "each=acme",
         jobs[4]: "each=",
     }
@@ -150,7 +150,7 @@ async def test_a_limit_counts_what_ran_before_it_came(store: Store) -> None:
     assert await claimed_ids(store, free=1) == [first]
     await enforce(store, {"account": per_account(2)})
     assert await claimed_ids(store) == [second]
-    assert await parked(store, third) == "account=7"
+    assert await blocked_by(store, third) == "account=7"
 
 
 async def test_a_job_with_two_limits_needs_room_in_both(store: Store) -> None:
@@ -160,17 +160,17 @@ async def test_a_job_with_two_limits_needs_room_in_both(store: Store) -> None:
     seven, x = await claim(store)
     both = await submit_one(store, a_job(limits=("account=7", "host=x")))
     assert await claimed_ids(store) == []
-    assert await parked(store, both) == "account=7"
+    assert await blocked_by(store, both) == "account=7"
     await end(store, seven)
     assert await claimed_ids(store) == []
-    assert await parked(store, both) == "host=x"
+    assert await blocked_by(store, both) == "host=x"
     # It holds nothing while it waits: the account is free for others.
     other = await submit_one(store, a_job(limits=SEVEN))
     [lease] = await claim(store)
     assert lease.job_id == other
     await end(store, x)
     assert await claimed_ids(store) == []
-    assert await parked(store, both) == "account=7"
+    assert await blocked_by(store, both) == "account=7"
     await end(store, lease)
     assert await claimed_ids(store) == [both]
 
@@ -211,7 +211,7 @@ async def test_a_value_may_hold_any_letter(store: Store) -> None:
     values = ("a=b", "a", f"{PAUSE}task:x", 'ä "7"', "")
     jobs = await submit(store, *(a_job(limits=(f"account={value}",)) for value in values for _ in range(2)))
     assert await claimed_ids(store, free=10) == jobs[::2]
-    assert [await parked(store, job_id) for job_id in jobs[1::2]] == [f"account={value}" for value in values]
+    assert [await blocked_by(store, job_id) for job_id in jobs[1::2]] == [f"account={value}" for value in values]
 
 
 # ---------------------------------------------------------------------- never exceeded
@@ -282,7 +282,7 @@ async def test_parked_jobs_keep_their_order_and_their_place_before_the_line(stor
     first = await claim_one(store)
     assert first.job_id == a1
     assert await claimed_ids(store, free=1) == [b1]
-    assert (await parked(store, a2), await parked(store, a3)) == ("account=7", None)
+    assert (await blocked_by(store, a2), await blocked_by(store, a3)) == ("account=7", None)
     await end(store, first)
     second = await claim_one(store)
     assert second.job_id == a2
@@ -298,7 +298,7 @@ async def test_an_open_park_is_merged_with_the_line_by_place(store: Store) -> No
     assert [plain_lease.job_id, a1_lease.job_id] == [plain, a1]
     late = await submit_one(store)
     assert await claimed_ids(store, free=1) == [last]
-    assert [await parked(store, job_id) for job_id in (a2, a3)] == ["account=7"] * 2
+    assert [await blocked_by(store, job_id) for job_id in (a2, a3)] == ["account=7"] * 2
     # What was handed back unharmed goes to the front of the line, and so before the park.
     await report(store, judge(Released(), plain_lease, BUILT_IN))
     await enforce(store, {"account": per_account(3)})
@@ -311,12 +311,12 @@ async def test_a_park_is_sorted_too(store: Store) -> None:
     first, _, third = await submit(store, *(a_job(limits=SEVEN) for _ in range(3)))
     handed_back, other = await claim(store, free=2)
     assert await claimed_ids(store) == []
-    assert await parked(store, third) == "account=7"
+    assert await blocked_by(store, third) == "account=7"
     # The first returns to its old place, and finds that only one may run by now: it waits before the third.
     await enforce(store, {"account": per_account(1)})
     await report(store, judge(Released(), handed_back, BUILT_IN))
     assert await claimed_ids(store) == []
-    assert await parked(store, first) == "account=7"
+    assert await blocked_by(store, first) == "account=7"
     await end(store, other)
     assert await claimed_ids(store) == [first]
 
@@ -365,7 +365,7 @@ async def test_classes_that_wait_for_one_key_are_served_by_level(store: Store) -
         a_job(lane="high", limits=SEVEN),
     )
     assert await claimed_ids(store, offers=("gpu",)) == []
-    assert {await parked(store, job_id) for job_id in (low, gpu, high)} == {"account=7"}
+    assert {await blocked_by(store, job_id) for job_id in (low, gpu, high)} == {"account=7"}
     order = []
     for _ in range(3):
         await end(store, lease)
@@ -473,13 +473,13 @@ async def test_room_is_used_however_it_comes(
     blocked = await submit_one(store, a_job(limits=SEVEN))
     await register(store, "w2")
     assert not (await ask(store, "w2", wait=True)).leases
-    assert await parked(store, blocked) == "account=7"
+    assert await blocked_by(store, blocked) == "account=7"
     subscription = listen("w2")
     await free(store, clock, lease)
     if free is not free_by_dying and free is not free_by_cancelling:  # There it has looked again meanwhile.
         assert await subscription.wait(SOON) is not None
     assert await claimed_ids(store, "w2") == [blocked]
-    assert await parked(store, blocked) is None
+    assert await blocked_by(store, blocked) is None
 
 
 async def test_a_key_is_given_back_once(store: Store) -> None:
@@ -536,7 +536,7 @@ async def test_a_parked_job_that_is_cancelled_leaves_its_place_to_the_next(store
     lease = await claim_one(store)
     assert await claimed_ids(store) == []
     assert await store.cancel([second]) == [State.CANCELLED]
-    assert (await the_job(store, second)).parked is None
+    assert (await the_job(store, second)).blocked_by is None
     await end(store, lease)
     assert await claimed_ids(store) == [third]
 
@@ -550,7 +550,7 @@ async def test_a_park_that_was_emptied_by_cancels_is_used_again(store: Store) ->
     await store.cancel([second])
     third = await submit_one(store, a_job(limits=SEVEN))
     assert await claimed_ids(store) == []
-    assert await parked(store, third) == "account=7"
+    assert await blocked_by(store, third) == "account=7"
     await end(store, lease)
     assert await claimed_ids(store) == [third]
 
@@ -583,7 +583,7 @@ async def test_a_parked_job_expires(store: Store, clock: ManualClock, by_prune: 
     await end(store, lease)
     assert await claimed_ids(store) == [patient]
     job = await the_job(store, hasty)
-    assert (job.state, job.reason, job.parked) == (State.CANCELLED, "expired", None)
+    assert (job.state, job.reason, job.blocked_by) == (State.CANCELLED, "expired", None)
 
 
 async def test_a_parked_job_that_was_cancelled_and_is_retried_waits_at_the_end(store: Store) -> None:
@@ -594,9 +594,9 @@ async def test_a_parked_job_that_was_cancelled_and_is_retried_waits_at_the_end(s
     assert await claimed_ids(store) == []
     await store.cancel([second])
     assert await store.retry([second]) == [State.QUEUED]
-    assert await parked(store, second) is None
+    assert await blocked_by(store, second) is None
     assert await claimed_ids(store) == []
-    assert await parked(store, second) == "account=7"
+    assert await blocked_by(store, second) == "account=7"
     order = []
     for _ in range(2):
         await end(store, lease)
@@ -619,7 +619,7 @@ async def test_a_job_that_failed_holds_nothing_while_it_backs_off_and_waits_anew
     assert lease.job_id == second
     clock.advance(seconds=60)
     assert await claimed_ids(store) == []
-    assert await parked(store, first) == "account=7"
+    assert await blocked_by(store, first) == "account=7"
     await end(store, lease)
     assert await claimed_ids(store) == [first]
 
@@ -635,15 +635,15 @@ async def test_a_job_tells_what_it_is_parked_for_and_then_what_it_was(store: Sto
     clock.advance(seconds=2)
     assert await claimed_ids(store) == []
     job = await the_job(store, second)
-    assert (job.parked, job.parked_for, job.parked_ms, job.limits) == ("account=7", None, 0, SEVEN)
+    assert (job.blocked_by, job.blocked_for, job.blocked_ms, job.limits) == ("account=7", None, 0, SEVEN)
     clock.advance(seconds=5)
     await end(store, lease)
     lease = await claim_one(store)
     job = await the_job(store, second)
-    assert (job.parked, job.parked_for, job.parked_ms) == (None, "limit", 5_000)
+    assert (job.blocked_by, job.blocked_for, job.blocked_ms) == (None, "limit", 5_000)
     await end(store, lease)
     job = await the_job(store, second)
-    assert (job.state, job.parked_for, job.parked_ms) == (State.COMPLETED, "limit", 5_000)
+    assert (job.state, job.blocked_for, job.blocked_ms) == (State.COMPLETED, "limit", 5_000)
 
 
 async def test_a_job_that_moves_from_park_to_park_was_put_aside_all_the_while(store: Store, clock: ManualClock) -> None:
@@ -656,11 +656,11 @@ async def test_a_job_that_moves_from_park_to_park_was_put_aside_all_the_while(st
     clock.advance(seconds=3)
     await end(store, seven)
     assert await claimed_ids(store) == []
-    assert await parked(store, both) == "host=x"
+    assert await blocked_by(store, both) == "host=x"
     clock.advance(seconds=4)
     await end(store, x)
     assert await claimed_ids(store) == [both]
-    assert (await the_job(store, both)).parked_ms == 7_000
+    assert (await the_job(store, both)).blocked_ms == 7_000
 
 
 async def test_what_an_attempt_was_parked_for_is_not_told_of_the_next(store: Store, clock: ManualClock) -> None:
@@ -673,11 +673,11 @@ async def test_what_an_attempt_was_parked_for_is_not_told_of_the_next(store: Sto
     await end(store, lease)
     await end(store, await claim_one(store), Raised(BOOM))
     job = await the_job(store, second)
-    assert (job.parked_for, job.parked_ms) == (None, 0)
+    assert (job.blocked_for, job.blocked_ms) == (None, 0)
     clock.advance(seconds=60)
     assert await claimed_ids(store) == [second]
     job = await the_job(store, second)
-    assert (job.parked_for, job.parked_ms) == (None, 0)
+    assert (job.blocked_for, job.blocked_ms) == (None, 0)
 
 
 # ---------------------------------------------------------------------- rates
@@ -793,7 +793,7 @@ async def test_a_rate_and_a_cap_in_one_rule_hold_both(store: Store, clock: Manua
     clock.advance(seconds=30)
     await beat(store, held=[first, second])
     assert await claimed_ids(store) == []  # The rate would, but two run.
-    assert await parked(store, jobs[2]) == "calls"
+    assert await blocked_by(store, jobs[2]) == "calls"
     await end(store, first)
     [third] = await claim(store)
     assert third.job_id == jobs[2]
@@ -812,11 +812,11 @@ async def test_a_job_held_back_by_a_rate_tells_so(store: Store, clock: ManualClo
     await register(store)
     await claim_one(store)
     assert await claimed_ids(store) == []
-    assert await parked(store, second) == "calls"
+    assert await blocked_by(store, second) == "calls"
     clock.advance(ms=TEN_SECONDS)
     await claim_one(store)
     job = await the_job(store, second)
-    assert (job.parked_for, job.parked_ms) == ("rate", TEN_SECONDS)
+    assert (job.blocked_for, job.blocked_ms) == ("rate", TEN_SECONDS)
 
 
 async def test_a_worker_that_frees_a_slot_does_not_open_a_rate(store: Store, clock: ManualClock) -> None:
@@ -924,7 +924,7 @@ async def test_a_delayed_job_is_counted_once_it_is_due(store: Store, clock: Manu
     assert lease.job_id == now
     clock.advance(seconds=1)
     assert await claimed_ids(store) == []
-    assert await parked(store, delayed) == "account=7"
+    assert await blocked_by(store, delayed) == "account=7"
     await end(store, lease)
     assert await claimed_ids(store) == [delayed]
 
@@ -937,7 +937,7 @@ async def test_many_keys_are_served_side_by_side(store: Store) -> None:
     leases = await claim(store, free=40)
     assert len(leases) == 20
     queued = await store.find(JobQuery(states=(State.QUEUED,)))
-    assert sorted(job.parked or "" for job in queued) == sorted(key for (key,) in keys)
+    assert sorted(job.blocked_by or "" for job in queued) == sorted(key for (key,) in keys)
     await report(store, *(judge(Returned(b"1"), lease, BUILT_IN) for lease in leases))
     assert await waiting(store) == 20
     assert len(await claim(store, free=40)) == 20

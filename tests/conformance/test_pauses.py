@@ -148,14 +148,14 @@ async def test_what_is_paused_by_task_or_tenant_is_put_aside_and_tells_for_what(
     await pause(store, tenant="acme")
     mail, acme = await submit(store, a_job(task="mail.send"), a_job(tenant="acme"))
     assert await claimed_ids(store) == []
-    assert (await the_job(store, mail)).parked == f"{PAUSE}task:mail.send"
-    assert (await the_job(store, acme)).parked == f"{PAUSE}tenant:acme"
+    assert (await the_job(store, mail)).blocked_by == f"{PAUSE}task:mail.send"
+    assert (await the_job(store, acme)).blocked_by == f"{PAUSE}tenant:acme"
     clock.advance(seconds=7)
     await resume(store)
     assert set(await claimed_ids(store)) == {mail, acme}
     for job_id in (mail, acme):
         job = await the_job(store, job_id)
-        assert (job.parked, job.parked_for, job.parked_ms) == (None, "paused", 7_000)
+        assert (job.blocked_by, job.blocked_for, job.blocked_ms) == (None, "paused", 7_000)
 
 
 async def test_pauses_add_up_and_are_taken_back_one_by_one(store: Store) -> None:
@@ -265,7 +265,7 @@ async def test_a_pause_and_a_limit_hold_side_by_side(store: Store) -> None:
     lease = await claim_one(store)
     assert lease.job_id == first
     assert await claimed_ids(store) == []
-    assert (await the_job(store, second)).parked == "account=7"
+    assert (await the_job(store, second)).blocked_by == "account=7"
     await pause(store, task="reports.export")
     await end(store, lease)
     assert await claimed_ids(store) == []

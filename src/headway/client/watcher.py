@@ -190,5 +190,5 @@ def _mark(job: JobRecord | None) -> tuple[object, ...]:
         return ()
     return (
         job.state, job.epoch, job.attempts, job.progress, job.note, job.finished_at, job.cancel_requested_at,
-        job.due_at, job.parked, job.assigned, len(job.history),
+        job.due_at, job.blocked_by, job.assigned, len(job.history),
     )  # fmt: skip

@@ -163,8 +163,8 @@ class JobRecord:
     trace_id: str | None
     history: tuple[Attempt, ...]
     limits: tuple[str, ...] = ()
-    parked: str | None = None  # The limit counter or pause that the job waits for in a blocked queue.
-    parked_for: str | None = None  # Once it has started: why it waited in a blocked queue (limit, rate, paused),
-    parked_ms: int = 0  # and for how many milliseconds.
+    blocked_by: str | None = None  # The limit counter or pause that the job waits for in a blocked queue.
+    blocked_for: str | None = None  # Once it has started: why it waited in a blocked queue (limit, rate, paused),
+    blocked_ms: int = 0  # and for how many milliseconds.
     assigned: str | None = None  # While it runs: the rung it was assigned.
     seen_at: int = 0  # When this record was read, by the store's clock.

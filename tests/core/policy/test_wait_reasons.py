@@ -14,7 +14,7 @@ from headway.core.policy.wait_reasons import (
     UNSAMPLED_TOLD_MS,
     WaitInterval,
     append_sample,
-    park_reason,
+    blocked_queue_reason,
     waited_ms,
 )
 
@@ -23,7 +23,7 @@ BEGAN_AT = 1_000_000
 
 
 def a_job(
-    waited: int | None = 10_000, *, eligible_at: int | None = BEGAN_AT, parked_for: str | None = None, parked: int = 0
+    waited: int | None = 10_000, *, eligible_at: int | None = BEGAN_AT, blocked_for: str | None = None, blocked: int = 0
 ) -> JobRecord:
     """A job that began to wait and has started since; None: it has not."""
     started_at = None if waited is None else (eligible_at or 0) + waited
@@ -32,8 +32,8 @@ def a_job(
         tenant=None, max_retries=0, timeout_ms=1, retry=None, attempts=1, crashes=0, epoch=1, submitted_at=BEGAN_AT,
         due_at=None, eligible_at=eligible_at, started_at=started_at, finished_at=None, expires_at=None,
         cancel_requested_at=None, worker_id=None, progress=None, note=None, result=None, result_error=None, error=None,
-        reason=None, idempotency_key=None, unique_key=None, trace_id=None, history=(), parked_for=parked_for,
-        parked_ms=parked,
+        reason=None, idempotency_key=None, unique_key=None, trace_id=None, history=(), blocked_for=blocked_for,
+        blocked_ms=blocked,
     )  # fmt: skip
 
 
@@ -129,13 +129,13 @@ def test_what_nobody_saw(waited: int, expected: dict[str, int]) -> None:
 
 def test_time_in_a_park_is_counted_last_and_once() -> None:
     seen = [a_stretch(0, 10_000)]
-    assert waited_ms(a_job(parked_for="limit", parked=7_000), seen) == {"slots_full": 3_000, "limit": 7_000}
-    assert waited_ms(a_job(parked_for="rate", parked=10_000), seen) == {"rate": 10_000}
+    assert waited_ms(a_job(blocked_for="limit", blocked=7_000), seen) == {"slots_full": 3_000, "limit": 7_000}
+    assert waited_ms(a_job(blocked_for="rate", blocked=10_000), seen) == {"rate": 10_000}
 
 
 def test_a_class_that_waited_for_the_same_as_the_park_adds_up() -> None:
     seen = [a_stretch(0, 10_000, "paused")]
-    assert waited_ms(a_job(parked_for="paused", parked=7_000), seen) == {"paused": 10_000}
+    assert waited_ms(a_job(blocked_for="paused", blocked=7_000), seen) == {"paused": 10_000}
 
 
 def test_a_job_that_has_not_started_has_not_waited_for_anything_yet() -> None:
@@ -145,20 +145,20 @@ def test_a_job_that_has_not_started_has_not_waited_for_anything_yet() -> None:
 @given(
     cuts=st.lists(st.tuples(st.integers(0, 20_000), st.integers(0, 9_000)), max_size=6),
     waited=st.integers(0, 30_000),
-    parked=st.integers(0, 30_000),
+    blocked=st.integers(0, 30_000),
 )
-def test_the_parts_are_the_whole(cuts: list[tuple[int, int]], waited: int, parked: int) -> None:
+def test_the_parts_are_the_whole(cuts: list[tuple[int, int]], waited: int, blocked: int) -> None:
     stretches: list[WaitInterval] = []
     at = -5_000
     for index, (gap, span) in enumerate(cuts):
         stretches.append(a_stretch(at + gap, at + gap + span, ("lane", "slots_full")[index % 2]))
         at += gap + span
-    parked = min(parked, waited)
-    found = waited_ms(a_job(waited, parked_for="limit" if parked else None, parked=parked), stretches)
+    blocked = min(blocked, waited)
+    found = waited_ms(a_job(waited, blocked_for="limit" if blocked else None, blocked=blocked), stretches)
     missing = waited - sum(found.values())
     assert 0 <= missing < UNSAMPLED_TOLD_MS
     assert all(part > 0 for part in found.values())
-    assert not parked or found["limit"] == parked
+    assert not blocked or found["limit"] == blocked
 
 
 # ---------------------------------------------------------------------- parks
@@ -174,4 +174,4 @@ def test_the_parts_are_the_whole(cuts: list[tuple[int, int]], waited: int, parke
     ],
 )
 def test_a_park_is_named_by_what_its_jobs_wait_for(key: str, is_rate: bool, expected: str) -> None:
-    assert park_reason(key, is_rate=is_rate) == expected
+    assert blocked_queue_reason(key, is_rate=is_rate) == expected

@@ -50,7 +50,7 @@ class Spot(NamedTuple):
     ahead: int = 0
     own: int | None = None
     due_at: int | None = None
-    parked: str | None = None
+    blocked_by: str | None = None
     limits: tuple[LimitView, ...] = ()
 
 
@@ -66,11 +66,11 @@ def spot_of(diagnosis: JobDiagnostics, queue: QueueDiagnostics | None = None) ->
     job, queue = diagnosis.job, queue or diagnosis.queue
     key = ClassKey(job.lane, job.needs, job.rung)
     ahead, own = diagnosis.ahead, diagnosis.ahead_own if diagnosis.fair else None
-    if ahead >= AHEAD_COUNTED and job.parked is None:
+    if ahead >= AHEAD_COUNTED and job.blocked_by is None:
         view = next((view for view in queue.snapshot.classes if view.key == key), None)
         ahead = _beyond(ahead, job.eligible_at, view, queue.now_at)
         own = own if own is None or own < AHEAD_COUNTED else ahead
-    return Spot(key, job.task, job.tenant, ahead, own, job.due_at, job.parked, diagnosis.limits)
+    return Spot(key, job.task, job.tenant, ahead, own, job.due_at, job.blocked_by, diagnosis.limits)
 
 
 def _beyond(counted: int, eligible_at: int | None, view: ClassView | None, now_at: int) -> int:
@@ -111,7 +111,7 @@ class Forecast:
         key = spot.key
         delayed = spot.due_at is not None and spot.due_at > self.queue.now_at
         waiting = waiting_in(self.queue.snapshot, key)
-        ahead = waiting if delayed or spot.parked is not None else spot.ahead
+        ahead = waiting if delayed or spot.blocked_by is not None else spot.ahead
         position = self.places.of(key, ahead)
         if is_paused(spot, self.queue.rules.paused):
             return Estimate(position=position)
@@ -141,8 +141,8 @@ class Forecast:
     # ------------------------------------------------------------------ in the line
 
     def _waiting(self, run: FluidRun, flow: LaneFlow, spot: Spot) -> tuple[float, float]:
-        before = 0.0 if spot.parked is not None else self._in_lane(spot)
-        arrivals = None if spot.own is None or spot.parked is not None else self._known.arrivals(spot.key.lane)
+        before = 0.0 if spot.blocked_by is not None else self._in_lane(spot)
+        arrivals = None if spot.own is None or spot.blocked_by is not None else self._known.arrivals(spot.key.lane)
         solve = _Solve(run, flow, before, arrivals, spot.tenant or "", spot.own or 0)
         return solve.when(HALF), solve.when(MOST)
 
@@ -173,7 +173,7 @@ class Forecast:
         for view in spot.limits:
             if view.key.startswith(PAUSE):
                 continue
-            turn = spot.ahead if spot.parked == view.key else 0
+            turn = spot.ahead if spot.blocked_by == view.key else 0
             rule = view.rule
             if view.conforms_at is not None:
                 wait = max(0, view.conforms_at - now_at) / 1_000 + turn * rule.interval_us / 1e6

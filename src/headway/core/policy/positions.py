@@ -19,7 +19,7 @@ def position(diagnosis: JobDiagnostics, policy: Policy) -> int | None:
         return None
     key = ClassKey(job.lane, job.needs, job.rung)
     ahead = diagnosis.ahead
-    if job.due_at is not None or job.parked is not None:  # It is in no line yet: it would come last.
+    if job.due_at is not None or job.blocked_by is not None:  # It is in no line yet: it would come last.
         ahead = waiting_in(queue.snapshot, key)
     return QueuePositions(queue.snapshot, policy, queue.workers).of(key, ahead)
 

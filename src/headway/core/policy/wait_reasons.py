@@ -38,7 +38,7 @@ def waited_ms(job: JobRecord, stretches: Sequence[WaitInterval]) -> dict[str, in
     """
     if job.eligible_at is None or job.started_at is None:
         return {}
-    at, until_at = job.eligible_at, job.started_at - job.parked_ms
+    at, until_at = job.eligible_at, job.started_at - job.blocked_ms
     found: dict[str, int] = {}
     last = UNSAMPLED
     near = [s for s in stretches if s.until_at >= at - GAP_MS and s.from_at <= until_at]
@@ -51,14 +51,14 @@ def waited_ms(job: JobRecord, stretches: Sequence[WaitInterval]) -> dict[str, in
         _add(found, last, end_at - start_at)
         at = end_at
     _add(found, last if until_at - at <= GAP_MS else "no_worker", until_at - at)
-    if job.parked_for is not None:
-        _add(found, job.parked_for, job.parked_ms)
+    if job.blocked_for is not None:
+        _add(found, job.blocked_for, job.blocked_ms)
     if found.get(UNSAMPLED, 0) < UNSAMPLED_TOLD_MS:
         found.pop(UNSAMPLED, None)
     return {reason: length_ms for reason, length_ms in found.items() if length_ms > 0}
 
 
-def park_reason(key: str, *, is_rate: bool) -> str:
+def blocked_queue_reason(key: str, *, is_rate: bool) -> str:
     """Return in a word what jobs in a park wait for."""
     return "paused" if key.startswith(PAUSE) else "rate" if is_rate else "limit"
 

@@ -101,9 +101,9 @@ def job_of(record: StoredJob, now_at: int) -> JobRecord:
         trace_id=new.trace_id,
         history=tuple(record.history),
         limits=new.limits,
-        parked=record.park or None,
-        parked_for=record.parked_for if record.started_at is not None else None,
-        parked_ms=record.parked_ms if record.started_at is not None else 0,
+        blocked_by=record.park or None,
+        blocked_for=record.parked_for if record.started_at is not None else None,
+        blocked_ms=record.parked_ms if record.started_at is not None else 0,
         assigned=record.assigned,
         seen_at=now_at,
     )

@@ -27,7 +27,7 @@ from headway.core.policy.ladder import (
 from headway.core.policy.limits import clamp_rate, conforms_at, step_rate
 from headway.core.policy.order import order_key
 from headway.core.policy.retry import Released, heed_cancel, judge
-from headway.core.policy.wait_reasons import WaitInterval, append_sample, park_reason, waited_ms
+from headway.core.policy.wait_reasons import WaitInterval, append_sample, blocked_queue_reason, waited_ms
 from headway.core.snapshot import ClassView, Plan, Snapshot, Take
 from headway.core.worker import WorkerInfo, WorkerState, serves
 from headway.stores.base import (
@@ -705,7 +705,7 @@ class MemoryStore:
         record.parked_for, record.parked_ms = None, 0
         if record.park:
             rule = self._rule_index.rules.limits.get(record.park.partition("=")[0])
-            record.parked_for = park_reason(record.park, is_rate=rule is not None and rule.concurrency is None)
+            record.parked_for = blocked_queue_reason(record.park, is_rate=rule is not None and rule.concurrency is None)
             record.parked_ms = now_at - record.parked_at
         self._leave_queue(record)
         line.clock = max(line.clock, record.order_key) if line.fair else line.clock

@@ -520,7 +520,7 @@ def read_job(pieces: Sequence[bytes], now_at: int) -> JobRecord:
             if due:
                 parts["due_at"], parts["eligible_at"] = int(due), None
             if parked:
-                parts["parked"] = parked[BLOCKED["limit"]].decode()
+                parts["blocked_by"] = parked[BLOCKED["limit"]].decode()
         elif state is State.EXECUTING:
             parts |= _run(where, fixed)
             expires_at = None if where[LEASE.at("flags")] & LeaseFlag.NEVER_EXPIRES else expires_at
@@ -584,8 +584,8 @@ def _run(record: bytes, fixed: StaticFields) -> dict[str, Any]:
         "started_at": held.started_at,
         "timeout_ms": held.timeout_ms or fixed.timeout_ms,
         "worker_id": held.worker_id,
-        "parked_for": held.parked_for,
-        "parked_ms": held.parked_ms,
+        "blocked_for": held.parked_for,
+        "blocked_ms": held.parked_ms,
     }
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from headway.core.job import ClassKey
 from headway.core.lease import Lease
 from headway.core.policy.ladder import budget_of, counts_on, fit_rung
-from headway.core.policy.wait_reasons import park_reason
+from headway.core.policy.wait_reasons import blocked_queue_reason
 from headway.core.snapshot import Plan, Take
 from headway.core.worker import WorkerState
 from headway.stores.base import DUE_BATCH_MAX, SKIPPED_MAX, Exchange, ExchangeReply
@@ -173,7 +173,7 @@ async def _take(
                 budget_ms = budget_of(rule_index.ladder, assigned)
             if park:
                 rule = rule_index.rules.limits.get(park.partition("=")[0])
-                parked_for = park_reason(park, is_rate=rule is not None and rule.concurrency is None)
+                parked_for = blocked_queue_reason(park, is_rate=rule is not None and rule.concurrency is None)
                 one = [(row, held, assigned, parked_for, now_at - parked_at)]
                 await tx.write_leases(class_id, park, worker_id, token, one)
                 await unblock_head(tx, class_id, park)

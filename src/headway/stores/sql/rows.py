@@ -183,9 +183,9 @@ class RowCodec(ABC):
             trace_id=run.trace_id,
             history=tuple(history),
             limits=self.read_held(row["limits"]),
-            parked=row["park"] or None,
-            parked_for=row["parked_for"],
-            parked_ms=row["parked_ms"],
+            blocked_by=row["park"] or None,
+            blocked_for=row["parked_for"],
+            blocked_ms=row["parked_ms"],
             assigned=row["assigned"],
             seen_at=now_at,
         )

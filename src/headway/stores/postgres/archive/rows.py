@@ -51,7 +51,7 @@ def write_job(job: JobRecord, mark: bytes) -> tuple[Any, ...]:
         _list(job.limits), text(job.tenant), text(job.worker_id), job.attempts, job.crashes, job.epoch,
         job.max_retries, job.timeout_ms, None if job.retry is None else _json.encode(job.retry._asdict()).decode(),
         moment(job.submitted_at), moment(job.eligible_at), moment(job.started_at), moment(job.finished_at),
-        moment(job.expires_at), moment(job.cancel_requested_at), text(job.parked_for), job.parked_ms, job.progress,
+        moment(job.expires_at), moment(job.cancel_requested_at), text(job.blocked_for), job.blocked_ms, job.progress,
         text(job.note), text(job.reason),
         None if error is None else text(error.type), None if error is None else text(error.message),
         None if error is None else text(error.traceback), None if error is None else error.retriable,
@@ -103,8 +103,8 @@ def read_job(row: Row, mark: bytes) -> JobRecord:
         trace_id=row["trace_id"],
         history=tuple(_read_try(one) for one in _log.decode(row["attempt_log"])),
         limits=tuple(row["limits"]),
-        parked_for=row["parked_for"],
-        parked_ms=row["parked_ms"],
+        blocked_for=row["parked_for"],
+        blocked_ms=row["parked_ms"],
         seen_at=milliseconds(row["seen_at"]),
     )
 
