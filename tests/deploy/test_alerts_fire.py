@@ -361,7 +361,7 @@ async def five_thousand_and_one_of_low_wait(scene: Scene) -> None:
 
 def lose_count(scene: Scene) -> tuple[int, Any]:
     """Let the store lose sight of a running job, as a bug would."""
-    return scene.store._executing.popitem()
+    return scene.store.state.executing.popitem()
 
 
 @state("HeadwayCountersDrift", fires=(330, 360), counter="running")
@@ -379,7 +379,7 @@ async def a_counter_was_wrong_for_nearly_five_minutes(scene: Scene) -> None:
     await scene.steps()
     number, record = lose_count(scene)
     await scene.steps(20)
-    scene.store._executing[number] = record
+    scene.store.state.executing[number] = record
     await scene.steps(3)
 
 

@@ -18,5 +18,5 @@ async def at_rest(app: Headway) -> None:
 
 
 async def _rests(store: MemoryStore) -> bool:
-    workers = (await store.stats()).workers
-    return all(worker.worker_id in store._waiting or worker.running >= worker.slots for worker in workers)
+    workers, waiting = (await store.stats()).workers, store.state.waiting
+    return all(worker.worker_id in waiting or worker.running >= worker.slots for worker in workers)

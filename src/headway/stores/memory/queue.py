@@ -1,4 +1,4 @@
-"""A class as the memory store keeps it: a line of jobs, and parks for those that wait for limits of their own."""
+"""The queue of one class in the memory store, with blocked queues for jobs that wait for a limit of their own."""
 
 from __future__ import annotations
 
@@ -10,26 +10,28 @@ QueuePlace = tuple[int, int]  # An order key and a sequence number.
 
 @dataclass(slots=True)
 class ClassQueue:
-    """The jobs of one class, sorted. ``parks`` has the rest by the key each waits for; '' is the line itself.
+    """The waiting jobs of one class, sorted.
 
-    A park is open from the moment in ``opens`` on; without one it is shut until a job gives its key back.
+    ``front`` holds the jobs that no limit holds back, ``blocked`` the others by the limit counter or pause that each
+    waits for. A blocked queue is open from the moment in ``opens`` on. Without one it is closed until a running job
+    releases the counter.
     """
 
     front: list[QueuePlace] = field(default_factory=list)
-    parks: dict[str, list[QueuePlace]] = field(default_factory=dict)
+    blocked: dict[str, list[QueuePlace]] = field(default_factory=dict)
     opens: dict[str, int] = field(default_factory=dict)
     fair: bool = False
     clock: int = 0
-    _tails: dict[str, list[int]] = field(default_factory=dict)  # By tenant: the keys of its live jobs here.
-    _ages: list[QueuePlace] = field(default_factory=list)  # Of a fair line: since when each job in it has waited.
+    _tails: dict[str, list[int]] = field(default_factory=dict)  # By tenant: the order keys of its live jobs here.
+    _ages: list[QueuePlace] = field(default_factory=list)  # If fair: when each job in front began to wait.
 
     def last(self, tenant: str) -> int | None:
-        """Return the highest key of a tenant's jobs that wait or run here."""
+        """Return the highest order key of a tenant's jobs that wait or run here."""
         tail = self._tails.get(tenant)
         return tail[-1] if tail else None
 
     def become_fair(self, since: list[QueuePlace], keys: list[int], clock: int) -> None:
-        """Begin to share by tenants. What is here already, by age and by key, is one tenant's."""
+        """Start to share by tenant. The jobs that are here already count as those of one tenant."""
         self.fair, self.clock = True, clock
         self._ages = sorted(since)
         self._tails[""] = sorted(keys)
@@ -40,50 +42,45 @@ class ClassQueue:
             insort(self._ages, (eligible_at, place[1]))
             insort(self._tails.setdefault(tenant, []), place[0])
 
-    def take_out(self, place: QueuePlace, park: str, eligible_at: int) -> None:
-        """Remove a waiting job from where it stands. It still counts for its tenant: it may go on to run."""
-        places = self.parks[park] if park else self.front
+    def remove(self, place: QueuePlace, blocked_by: str, eligible_at: int) -> None:
+        """Remove a waiting job. It still counts for its tenant, since it may go on to run."""
+        places = self.blocked[blocked_by] if blocked_by else self.front
         places.pop(bisect_left(places, place))
-        if not park and self.fair:
+        if not blocked_by and self.fair:
             self._ages.pop(bisect_left(self._ages, (eligible_at, place[1])))
-        if park and not places:
-            del self.parks[park]
-            self.opens.pop(park, None)
+        if blocked_by and not places:
+            del self.blocked[blocked_by]
+            self.opens.pop(blocked_by, None)
 
     def forget(self, order_key: int, tenant: str) -> None:
-        """A job no longer counts for its tenant: it neither waits nor runs here."""
+        """Stop counting a job for its tenant: it neither waits nor runs here."""
         if self.fair:
             tail = self._tails[tenant]
             tail.pop(bisect_left(tail, order_key))
             if not tail:
                 del self._tails[tenant]
 
-    def put_aside(self, place: QueuePlace, park: str, open_at: int | None) -> None:
-        """Let a job wait for its key."""
-        insort(self.parks.setdefault(park, []), place)
-        self.shut(park, open_at)
+    def block(self, place: QueuePlace, key: str, open_at: int | None) -> None:
+        """Add a job to the blocked queue of a counter, and close that queue."""
+        insort(self.blocked.setdefault(key, []), place)
+        self.close(key, open_at)
 
-    def shut(self, park: str, open_at: int | None) -> None:
-        """A park has no room: until a moment, or until its key is given back."""
+    def close(self, key: str, open_at: int | None) -> None:
+        """Close a blocked queue until a moment, or until a running job releases its counter."""
         if open_at is None:
-            self.opens.pop(park, None)
+            self.opens.pop(key, None)
         else:
-            self.opens[park] = open_at
+            self.opens[key] = open_at
 
-    def first(self, now_at: int) -> tuple[str, QueuePlace] | None:
-        """Return the job that is next: of the line, or of a park that is open."""
-        found = [(places[0], park) for park, places in self.parks.items() if self.opens.get(park, now_at + 1) <= now_at]
-        if self.front:
-            found.append((self.front[0], ""))
-        if not found:
-            return None
-        place, park = min(found)
-        return park, place
+    def first(self, now_at: int) -> QueuePlace | None:
+        """Return the next job, from the front or from an open blocked queue."""
+        heads = [places[0] for key, places in self.blocked.items() if self.opens.get(key, now_at + 1) <= now_at]
+        return min([*self.front[:1], *heads], default=None)
 
     def waiting(self, now_at: int) -> int:
-        """Count what nothing of its own holds back; an open park counts once."""
+        """Count the jobs that no limit holds back. An open blocked queue counts once."""
         return len(self.front) + sum(open_at <= now_at for open_at in self.opens.values())
 
     def oldest_at(self) -> int | None:
-        """Since when the longest-waiting job of a fair line has waited."""
+        """Return when the oldest job in front of a fair queue began to wait."""
         return self._ages[0][0] if self._ages else None

@@ -1,4 +1,4 @@
-"""A job as the memory store keeps it, and what is read off it."""
+"""A job as the memory store keeps it, and the records and leases made from it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from headway.core.errors import JobError
 from headway.core.job import Attempt, ClassKey, JobRecord, NewJob, State
 from headway.core.lease import Lease
+from headway.core.policy.document import Ladder
+from headway.core.policy.ladder import budget_of
 from headway.core.worker import WorkerInfo
 from headway.stores.base import JobQuery
 from headway.stores.memory.queue import QueuePlace
@@ -14,7 +16,7 @@ from headway.stores.memory.queue import QueuePlace
 
 @dataclass(slots=True)
 class StoredJob:
-    """A job and all that changes about it."""
+    """A submitted job with its changing state. ``blocked_by``: the counter it waits for, or ''."""
 
     new: NewJob
     seq: int
@@ -23,10 +25,10 @@ class StoredJob:
     expires_at: int | None
     state: State = State.QUEUED
     order_key: int = 0
-    park: str = ""
-    parked_at: int = 0
-    parked_for: str | None = None
-    parked_ms: int = 0
+    blocked_by: str = ""
+    blocked_at: int = 0
+    blocked_for: str | None = None
+    blocked_ms: int = 0
     held: tuple[str, ...] = ()
     assigned: str | None = None
     due_at: int | None = None
@@ -55,6 +57,17 @@ class StoredJob:
     @property
     def tenant(self) -> str:
         return self.new.tenant or ""
+
+
+def lease_of(record: StoredJob, ladder: Ladder) -> Lease:
+    new = record.new
+    return Lease(
+        new.job_id, record.seq, record.token, new.task, new.payload, new.lane, new.tenant, new.trace_id, record.epoch,
+        record.attempts, record.crashes, new.max_retries, record.timeout_ms, new.timeout_ms, new.retry,
+        record.started_at or 0, record.cancel_at is not None, record.class_key.needs, record.worker_id or "",
+        record.class_key.rung, record.assigned, budget_of(ladder, record.assigned), record.submitted_at,
+        record.eligible_at or 0,
+    )  # fmt: skip
 
 
 def transient_lease(seq: int, job: NewJob, worker: WorkerInfo, now_at: int) -> Lease:
@@ -101,9 +114,9 @@ def job_of(record: StoredJob, now_at: int) -> JobRecord:
         trace_id=new.trace_id,
         history=tuple(record.history),
         limits=new.limits,
-        blocked_by=record.park or None,
-        blocked_for=record.parked_for if record.started_at is not None else None,
-        blocked_ms=record.parked_ms if record.started_at is not None else 0,
+        blocked_by=record.blocked_by or None,
+        blocked_for=record.blocked_for if record.started_at is not None else None,
+        blocked_ms=record.blocked_ms if record.started_at is not None else 0,
         assigned=record.assigned,
         seen_at=now_at,
     )

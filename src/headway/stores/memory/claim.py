@@ -1,0 +1,170 @@
+"""The exchange of a worker with the store: reports and progress in, leases out."""
+
+from __future__ import annotations
+
+from headway.core.job import ClassKey, JobId, State, check_move
+from headway.core.lease import Lease, ReportStatus
+from headway.core.policy.ladder import fit_rung
+from headway.core.policy.wait_reasons import blocked_queue_reason
+from headway.core.snapshot import Plan, Take
+from headway.core.worker import WorkerInfo, WorkerState
+from headway.stores.base import LEASE_CHANNEL, SKIPPED_MAX, Exchange, ExchangeReply
+from headway.stores.memory import finish
+from headway.stores.memory.limits import block, full_key, hold, pool_room, running_jobs, use_rates
+from headway.stores.memory.ordering import leave_queue, promote_due
+from headway.stores.memory.query import snapshot
+from headway.stores.memory.queue import ClassQueue
+from headway.stores.memory.record import StoredJob, lease_of, transient_lease
+from headway.stores.memory.state import MemoryState
+
+
+def exchange(state: MemoryState, request: Exchange) -> ExchangeReply:
+    refused: list[tuple[JobId, ReportStatus]] = []
+    for report in request.finished:
+        status = finish.finish(state, report)
+        if status is not ReportStatus.OK:
+            refused.append((report.job_id, status))
+    for note in request.progress:
+        record = state.jobs.get(note.job_id)
+        if record and record.state is State.EXECUTING and record.token == note.token:
+            record.progress, record.note = note.fraction, note.note
+    promote_due(state)
+    worker = state.workers.get(request.worker_id) if request.worker_id else None
+    outdated = _outdated(state, request.plan)
+    leases: list[Lease] = []
+    more = False
+    if worker is not None and worker.state is WorkerState.ACTIVE and worker.lease_ends_at <= state.now_at:
+        # The worker is alive, so the clock has stepped forward: make it renew its leases.
+        state.notify(worker.worker_id + LEASE_CHANNEL)
+    if not outdated and worker is not None and request.plan is not None and worker.lease_ends_at > state.now_at:
+        leases, more = _claim(state, worker, request.claim_id, request.plan)
+        _note_waiting(state, worker, request, got_nothing=not leases and not more)
+    state.changed += [report.job_id for report in request.finished]
+    state.changed += [lease.job_id for lease in leases]
+    state.changed += [note.job_id for note in request.progress]
+    state.settle(but=request.worker_id)
+    return ExchangeReply(
+        state.now_at,
+        leases,
+        refused,
+        snapshot(state) if request.want_snapshot or outdated else None,
+        more,
+        worker.state if worker else WorkerState.DEAD,
+    )
+
+
+def _note_waiting(state: MemoryState, worker: WorkerInfo, request: Exchange, *, got_nothing: bool) -> None:
+    """Register a worker that got no job as waiting. A worker that waits already keeps its turn."""
+    waits = request.wait and got_nothing and worker.state is WorkerState.ACTIVE
+    before = state.waiting.get(worker.worker_id, ("", ""))
+    if not waits or before != request.wait_lanes:
+        state.waiting.pop(worker.worker_id, None)
+    if waits:
+        state.waiting.setdefault(worker.worker_id, request.wait_lanes)
+
+
+def _outdated(state: MemoryState, plan: Plan | None) -> bool:
+    """Return whether the store has classes that a plan does not know."""
+    return plan is not None and plan.known is not None and plan.known < len(state.queues) + len(state.transient)
+
+
+def _claim(state: MemoryState, worker: WorkerInfo, claim_id: bytes, plan: Plan) -> tuple[list[Lease], bool]:
+    """Return the leases of a claim, and whether a take stopped early because it skipped too many jobs."""
+    if worker.state is not WorkerState.ACTIVE:
+        return [], False
+    mine = state.leased(worker.worker_id)
+    if state.claims.get(worker.worker_id) == claim_id:
+        return [lease_of(record, state.rule_index.ladder) for record in mine if record.token == claim_id], False
+    free = min(plan.free, worker.slots - len(mine))
+    below = min(plan.free_below, pool_room(state))
+    leases: list[Lease] = []
+    more = False
+    for take in plan.takes:
+        want = min(take.most, free, below if take.below_reserve else free)
+        if want <= 0 or state.rule_index.lane_paused(take.key.lane):
+            continue
+        taken, stopped = _take(state, take, want, worker, claim_id)
+        more = more or stopped
+        leases += taken
+        if take.over is not None:
+            state.count(f"promoted.{take.key.lane}.{take.over}", len(taken))
+        free -= len(taken)
+        below -= len(taken) if take.below_reserve or plan.leave_free else 0
+    if leases:
+        state.claims[worker.worker_id] = claim_id
+    return leases, more
+
+
+def _take(
+    state: MemoryState, take: Take, want: int, worker: WorkerInfo, claim_id: bytes
+) -> tuple[list[Lease], bool]:  # fmt: skip
+    """Lease up to ``want`` jobs of a class, and return whether it stopped because it skipped too many.
+
+    It cancels expired jobs on the way, and moves jobs that a limit holds back to a blocked queue.
+    """
+    if not take.key.persist:
+        return _take_transient(state, take.key, want, worker), False
+    queue = state.queues.get(take.key, ClassQueue())
+    leases: list[Lease] = []
+    skipped = 0
+    while len(leases) < want and (first := queue.first(state.now_at)) is not None:
+        record = state.by_seq[first[1]]
+        if take.until_at is not None and (record.eligible_at or 0) > take.until_at:
+            break
+        if skipped == SKIPPED_MAX:
+            return leases, True
+        if state.is_past(record.expires_at):
+            finish.end_queued(state, record, "expired")
+            state.changed.append(record.new.job_id)
+            skipped += 1
+            continue
+        fits, assigned = fit_rung(state.rule_index.ladder, running_jobs(state), take.key.rung)
+        if not fits:
+            break
+        full = full_key(state, record)
+        if full is not None:
+            block(state, queue, record, *full)
+            skipped += 1
+            continue
+        _start(state, record, queue, worker, claim_id, assigned)
+        leases.append(lease_of(record, state.rule_index.ladder))
+    state.count("claimed", len(leases))
+    return leases, False
+
+
+def _take_transient(state: MemoryState, key: ClassKey, want: int, worker: WorkerInfo) -> list[Lease]:
+    paused = state.rule_index.rules.paused.tasks
+    listed = state.transient.get(key, [])
+    taken = [entry for entry in listed if entry[1].task not in paused][:want]
+    for entry in taken:
+        listed.remove(entry)
+    state.count("claimed", len(taken))
+    return [transient_lease(seq, job, worker, state.now_at) for seq, job in taken]
+
+
+def _start(
+    state: MemoryState,
+    record: StoredJob,
+    queue: ClassQueue,
+    worker: WorkerInfo,
+    claim_id: bytes,
+    assigned: str | None,
+) -> None:
+    record.blocked_for, record.blocked_ms = None, 0
+    if record.blocked_by:
+        rule = state.rule_index.rules.limits.get(record.blocked_by.partition("=")[0])
+        is_rate = rule is not None and rule.concurrency is None
+        record.blocked_for = blocked_queue_reason(record.blocked_by, is_rate=is_rate)
+        record.blocked_ms = state.now_at - record.blocked_at
+    leave_queue(state, record)
+    queue.clock = max(queue.clock, record.order_key) if queue.fair else queue.clock
+    check_move(record.state, State.EXECUTING)
+    record.state = State.EXECUTING
+    state.executing[record.seq] = record
+    record.epoch += 1
+    record.attempts += 1
+    record.token, record.worker_id, record.started_at = claim_id, worker.worker_id, state.now_at
+    record.progress = record.note = record.cancel_at = record.error = record.reason = None
+    record.assigned = assigned
+    hold(state, record)
+    use_rates(state, record)

@@ -1,0 +1,58 @@
+"""Diagnostics: the input of ``why`` and of estimates, and the samples of what classes wait for."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping
+
+from headway.core.diagnostics import AHEAD_COUNTED, JobDiagnostics, LimitView, QueueDiagnostics, RunningJob
+from headway.core.job import ClassKey, JobId, State
+from headway.core.policy.document import LimitRule
+from headway.core.policy.wait_reasons import append_sample, waited_ms
+from headway.stores.base import WAIT_SAMPLE_INTERVAL_MS
+from headway.stores.memory.limits import keys_of, next_start_at
+from headway.stores.memory.query import snapshot, workers
+from headway.stores.memory.record import job_of
+from headway.stores.memory.state import MemoryState
+
+
+def diagnose(state: MemoryState) -> QueueDiagnostics:
+    executing = tuple(
+        RunningJob(r.new.task, r.new.lane, r.worker_id or "", r.started_at or 0, r.held)
+        for _, r in sorted(state.executing.items())
+    )
+    in_order = tuple(sorted(workers(state), key=lambda worker: worker.worker_id))
+    return QueueDiagnostics(snapshot(state), in_order, executing, state.rule_index.rules)
+
+
+def diagnose_job(state: MemoryState, job_id: JobId) -> JobDiagnostics | None:
+    record = state.jobs.get(job_id)
+    if record is None:
+        return None
+    queue = state.queue(record.class_key)
+    job, diagnostics = job_of(record, state.now_at), diagnose(state)
+    if record.state is not State.QUEUED or record.due_at is not None:
+        intervals = [interval for interval in state.wait_intervals if interval.key == record.class_key]
+        return JobDiagnostics(job, diagnostics, queue.fair, waited_ms=waited_ms(job, intervals))
+    places = queue.blocked[record.blocked_by] if record.blocked_by else queue.front
+    ahead = [state.by_seq[seq] for _, seq in places[: bisect_left(places, record.place)]]
+    own = [other for other in ahead if queue.fair and other.tenant == record.tenant]
+    counted, counted_own = min(len(ahead), AHEAD_COUNTED), min(len(own), AHEAD_COUNTED)
+    limits = tuple(_limit_view(state, key, rule) for key, rule in keys_of(state, record))
+    return JobDiagnostics(job, diagnostics, queue.fair, counted, counted_own, limits)
+
+
+def _limit_view(state: MemoryState, key: str, rule: LimitRule) -> LimitView:
+    used = len(state.holders.get(key, ())) if rule.concurrency is not None else 0
+    return LimitView(key, rule, used, next_start_at(state, key, rule))
+
+
+def record_wait_reasons(state: MemoryState, reasons: Mapping[ClassKey, str]) -> None:
+    if any(interval.until_at > state.now_at - WAIT_SAMPLE_INTERVAL_MS for interval in state.wait_intervals):
+        return
+    for key, reason in reasons.items():
+        last = max((i for i in state.wait_intervals if i.key == key), key=lambda i: i.until_at, default=None)
+        interval = append_sample(last, key, reason, state.now_at)
+        if last is not None and interval.from_at == last.from_at:
+            state.wait_intervals.remove(last)
+        state.wait_intervals.append(interval)

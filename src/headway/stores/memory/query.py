@@ -1,0 +1,130 @@
+"""Reads: jobs, the snapshot and statistics."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+from headway.core.job import ClassKey, JobId, JobRecord, State
+from headway.core.snapshot import ClassView, Snapshot
+from headway.core.worker import WorkerInfo
+from headway.stores.base import WAITING_COUNTED, JobQuery, LaneStats, Stats, end_place
+from headway.stores.memory.limits import key_order, running_jobs
+from headway.stores.memory.queue import ClassQueue
+from headway.stores.memory.record import job_of, matches
+from headway.stores.memory.state import MINUTE, MemoryState
+
+ENDED_BADLY = (State.FAILED, State.CANCELLED, State.DEAD_LETTER)
+
+
+def get(state: MemoryState, job_id: JobId) -> JobRecord | None:
+    return job_of(state.jobs[job_id], state.now_at) if job_id in state.jobs else None
+
+
+def find(state: MemoryState, query: JobQuery) -> list[JobRecord]:
+    if query.by_end:
+        return _find_ended(state, query)
+    found: list[JobRecord] = []
+    for record in reversed(state.by_seq.values()):
+        if len(found) >= query.limit:
+            break
+        if matches(record, query):
+            found.append(job_of(record, state.now_at))
+    return found
+
+
+def _find_ended(state: MemoryState, query: JobQuery) -> list[JobRecord]:
+    """Return jobs that ended badly, the last one to end first."""
+    records = [r for r in state.by_seq.values() if r.state in ENDED_BADLY and matches(r, query)]
+    jobs = [job_of(record, state.now_at) for record in records]
+    last = query.ended_before
+    jobs = [job for job in jobs if last is None or end_place(job) < last]
+    return sorted(jobs, key=end_place, reverse=True)[: query.limit]
+
+
+def snapshot(state: MemoryState) -> Snapshot:
+    now_at, running = state.now_at, running_jobs(state)
+    views = []
+    for key, queue in state.queues.items():
+        first = queue.first(now_at)
+        views.append(
+            ClassView(
+                key,
+                min(queue.waiting(now_at), WAITING_COUNTED),
+                _oldest_at(state, queue),
+                0 if first is None else first[0],
+                queue.fair,
+                state.rule_index.blocked_reason(key.lane, key.rung, running),
+            )
+        )
+    for key, listed in state.transient.items():
+        head = listed[0][0] if listed else 0
+        waiting = min(len(listed), WAITING_COUNTED)
+        oldest_at, blocked = now_at if listed else None, state.rule_index.blocked_reason(key.lane, key.rung, None)
+        views.append(ClassView(key, waiting, oldest_at, head, False, blocked))
+    soon = [open_at for queue in state.queues.values() for open_at in queue.opens.values() if open_at > now_at]
+    soon += [due_at for due_at, _ in state.delayed[:1]]
+    views.sort(key=lambda view: key_order(view.key))
+    return Snapshot(now_at, tuple(views), min(soon, default=None), running)
+
+
+def stats(state: MemoryState) -> Stats:
+    lanes: dict[str, LaneStats] = {}
+    for record in state.jobs.values():
+        lane = lanes.get(record.class_key.lane, LaneStats())
+        if record.state is State.EXECUTING:
+            lane = lane._replace(executing=lane.executing + 1)
+        elif record.state is State.QUEUED and record.due_at is not None:
+            lane = lane._replace(delayed=lane.delayed + 1)
+        elif record.state is State.QUEUED:
+            lane = lane._replace(waiting=lane.waiting + 1)
+        lanes[record.class_key.lane] = lane
+    for key, queue in state.queues.items():
+        if queue.front:
+            lane = lanes[key.lane]
+            lanes[key.lane] = lane._replace(oldest_at=_earlier(lane.oldest_at, _oldest_at(state, queue)))
+    for key, listed in state.transient.items():
+        lane = lanes.get(key.lane, LaneStats())
+        lanes[key.lane] = lane._replace(waiting=lane.waiting + len(listed))
+    totals: Counter[str] = Counter()
+    recent: Counter[str] = Counter()
+    for (minute, what), count in state.counters.items():
+        totals[what] += count
+        if minute >= state.now_at // MINUTE - 1:
+            recent[what] += count
+    kept = Counter(record.state.value for record in state.jobs.values() if record.state in ENDED_BADLY)
+    return Stats(state.now_at, lanes, workers(state), dict(totals), dict(recent), dict(kept))
+
+
+def workers(state: MemoryState) -> tuple[WorkerInfo, ...]:
+    """Return every worker with its state now and the number of jobs it runs."""
+    running = Counter(record.worker_id for record in state.executing.values())
+    return tuple(
+        replace(worker, running=running[worker.worker_id], state=state.worker_state(worker))
+        for worker in state.workers.values()
+    )
+
+
+def waiting_of(state: MemoryState, tenant: str) -> dict[str, LaneStats]:
+    lanes: dict[str, LaneStats] = {}
+    seen: set[ClassKey] = set()
+    for record in sorted(state.jobs.values(), key=lambda one: one.place):
+        if record.new.tenant == tenant and record.state is State.QUEUED and record.due_at is None:
+            key = record.class_key
+            lane = lanes.get(key.lane, LaneStats())
+            oldest_at = lane.oldest_at
+            if key not in seen:
+                seen.add(key)
+                oldest_at = _earlier(oldest_at, record.eligible_at)
+            lanes[key.lane] = LaneStats(waiting=lane.waiting + 1, oldest_at=oldest_at)
+    return lanes
+
+
+def _oldest_at(state: MemoryState, queue: ClassQueue) -> int | None:
+    if not queue.front:
+        return None
+    return queue.oldest_at() if queue.fair else state.by_seq[queue.front[0][1]].eligible_at
+
+
+def _earlier(one: int | None, other: int | None) -> int | None:
+    return min((at for at in (one, other) if at is not None), default=None)

@@ -1,0 +1,125 @@
+"""Everything that a memory store keeps, and the wake-ups that a verb leaves to be sent."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+
+from headway.core.job import ClassKey, JobId, NewJob, State
+from headway.core.policy.enforced import RuleIndex
+from headway.core.policy.wait_reasons import WaitInterval
+from headway.core.worker import WorkerInfo, WorkerState, serves
+from headway.stores.base import JOB_CHANNEL, Document
+from headway.stores.memory.queue import ClassQueue
+from headway.stores.memory.record import StoredJob
+from headway.stores.notifications import LocalSubscription
+
+MINUTE = 60_000  # Milliseconds. Counters are kept by minute, so that ``Stats.recent`` can leave out older ones.
+
+
+class MemoryState:
+    """The tables of a memory store. The store's lock guards them; ``begin`` and ``settle`` enclose each verb."""
+
+    def __init__(self) -> None:
+        self.now_at = 0
+        self.eligible: list[ClassKey] = []  # The class of each job that became eligible during the verb.
+        self.changed: list[JobId] = []  # The jobs that the verb changed.
+        self.jobs: dict[JobId, StoredJob] = {}
+        self.by_seq: dict[int, StoredJob] = {}  # In the order of submission.
+        self.executing: dict[int, StoredJob] = {}
+        self.queues: dict[ClassKey, ClassQueue] = {}
+        self.transient: dict[ClassKey, list[tuple[int, NewJob]]] = {}
+        self.delayed: list[tuple[int, int]] = []  # Moment due and sequence number, sorted.
+        self.unique: dict[str, JobId] = {}
+        self.idempotent: dict[tuple[str, str], tuple[JobId, bytes, int]] = {}
+        self.workers: dict[str, WorkerInfo] = {}
+        self.claims: dict[str, bytes] = {}  # By worker: the id of its last claim.
+        self.waiting: dict[str, tuple[str, ...] | None] = {}  # By waiting worker: its lanes, or None for all.
+        self.documents: dict[tuple[str, str], Document] = {}
+        self.rule_index = RuleIndex()
+        self.holders: dict[str, set[int]] = {}  # By limit counter: the leases that count against it.
+        self.rates: dict[str, int] = {}  # By limit counter: microsecond up to which its starts are used up.
+        self.wait_intervals: list[WaitInterval] = []
+        self.counters: Counter[tuple[int, str]] = Counter()  # By minute and name.
+        self.subscriptions: dict[str, list[LocalSubscription]] = {}
+        self._sequence = 0
+
+    def begin(self, now_at: int) -> None:
+        """Start a verb at a moment of the store's clock."""
+        self.now_at = now_at
+        self.eligible, self.changed = [], []
+
+    def settle(self, *, but: str | None = None) -> None:
+        """Wake a waiting worker for each eligible job, but not the caller, and notify the watchers of changed jobs."""
+        eligible, changed = self.eligible, self.changed
+        self.eligible, self.changed = [], []
+        for key in eligible:
+            self._wake_one(key, but)
+        if changed:
+            for name in self.subscriptions:
+                if name.startswith(JOB_CHANNEL):
+                    self.notify(name, changed)
+
+    def wake_all(self) -> None:
+        """Wake every waiting worker, after a change to what it may claim."""
+        for worker_id in list(self.waiting):
+            if worker_id in self.workers and self.workers[worker_id].lease_ends_at > self.now_at:
+                del self.waiting[worker_id]
+                self.notify(worker_id)
+
+    def notify(self, name: str, job_ids: Iterable[JobId] = ()) -> None:
+        for subscription in self.subscriptions.get(name, ()):
+            subscription.notify(job_ids)
+
+    def _wake_one(self, key: ClassKey, but: str | None) -> None:
+        for worker_id, lanes in self.waiting.items():
+            worker = self.workers.get(worker_id)
+            if worker is None or worker_id == but or worker.lease_ends_at <= self.now_at:
+                continue
+            if (lanes is None or key.lane in lanes) and serves(key.needs, frozenset(worker.offers)):
+                del self.waiting[worker_id]
+                self.notify(worker_id)
+                return
+
+    def next_sequence(self) -> int:
+        self._sequence += 1
+        return self._sequence
+
+    def count(self, what: str, count: int = 1) -> None:
+        """Add to a counter of the current minute."""
+        if count:
+            self.counters[self.now_at // MINUTE, what] += count
+
+    def queue(self, key: ClassKey) -> ClassQueue:
+        """Return the queue of a class, which exists from then on."""
+        return self.queues.setdefault(key, ClassQueue())
+
+    def leased(self, worker_id: str) -> list[StoredJob]:
+        """Return the jobs that a worker holds leases on, in the order of submission."""
+        return [record for _, record in sorted(self.executing.items()) if record.worker_id == worker_id]
+
+    def worker_state(self, worker: WorkerInfo) -> WorkerState:
+        return WorkerState.DEAD if worker.lease_ends_at <= self.now_at else worker.state
+
+    def set_worker_state(self, worker_id: str, state: WorkerState) -> None:
+        """Mark a worker as draining or dead, so that no verb wakes it for a job."""
+        worker = self.workers.get(worker_id)
+        if worker is not None:
+            self.workers[worker_id] = replace(worker, state=state)
+        self.waiting.pop(worker_id, None)
+
+    def free_unique_key(self, record: StoredJob) -> None:
+        if record.new.unique_key is not None:
+            self.unique.pop(record.new.unique_key, None)
+
+    def forget(self, record: StoredJob) -> None:
+        del self.jobs[record.new.job_id]
+        del self.by_seq[record.seq]
+
+    def is_past(self, moment_at: int | None) -> bool:
+        return moment_at is not None and moment_at <= self.now_at
+
+    def in_state(self, state: State) -> list[StoredJob]:
+        """Return the jobs in a state, in the order of submission."""
+        return [record for record in self.by_seq.values() if record.state is state]
