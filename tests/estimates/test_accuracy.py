@@ -16,7 +16,7 @@ from headway.estimates.accuracy import (
     EstimateAccuracy,
     summaries,
 )
-from headway.metrics.export import tally_families
+from headway.metrics.export import counted_families
 from headway.metrics.recorder import MetricsRecorder
 from headway.metrics.text_format import write_text
 from headway.stores.memory import MemoryStore
@@ -111,7 +111,7 @@ async def test_metrics_show_coverage_error_and_what_estimates_rest_on(store: Mem
     await scores.settle(store, recorder)
     for within in (True, True, False, True):
         recorder.scored("low", within_p50=within, within_p90=True, error=0.12)
-    text = write_text(tally_families(recorder.counted(), BUILT_IN))
+    text = write_text(counted_families(recorder.counted(), BUILT_IN))
     assert 'headway_estimate_coverage{estimate="p50",priority="low"} 0.75' in text
     assert 'headway_estimate_coverage{estimate="p90",priority="low"} 1.0' in text
     assert 'headway_estimates_scored_total{priority="low"} 4.0' in text

@@ -52,7 +52,7 @@ def top(
     app: AppPath = None,
     /,
     *,
-    once: Annotated[bool, Parameter(help="Print one picture and end.", show_default=False)] = False,
+    once: Annotated[bool, Parameter(help="Print one screen and exit.", show_default=False)] = False,
     json: JsonFlag = False,
     store: StoreUrl = None,
     prefix: Prefix = "queue_",
@@ -62,7 +62,7 @@ def top(
     if json:
         render.print_json(_values(ledger, names))
     elif once or not sys.stdout.isatty():
-        render.console().print(_picture(ledger, names))
+        render.console().print(_screen(ledger, names))
     else:
         with contextlib.suppress(KeyboardInterrupt):
             _watch(ledger, names)
@@ -200,18 +200,18 @@ def _watch(ledger: Ledger, names: list[str]) -> None:
     from rich.console import RenderableType
     from rich.live import Live
 
-    picture: RenderableType = _picture(ledger, names)
-    with Live(picture, console=render.console(), screen=True, auto_refresh=False) as live:
+    screen: RenderableType = _screen(ledger, names)
+    with Live(screen, console=render.console(), screen=True, auto_refresh=False) as live:
         while True:
-            live.update(picture, refresh=True)
+            live.update(screen, refresh=True)
             time.sleep(REFRESH)
             try:
-                picture = _picture(ledger, names)
+                screen = _screen(ledger, names)
             except StoreError as problem:
-                picture = render.text(problem, "red")
+                screen = render.text(problem, "red")
 
 
-def _picture(ledger: Ledger, names: list[str]) -> Renderables:
+def _screen(ledger: Ledger, names: list[str]) -> Renderables:
     from rich.console import Group as Renderables
     from rich.console import RenderableType
     from rich.text import Text

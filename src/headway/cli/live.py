@@ -34,9 +34,9 @@ from headway.stores.open import mask
 from headway.version import __version__
 from headway.worker.control import RunnerReady
 
-REFRESH = 0.25  # Seconds between two pictures.
-KEPT = 2_000  # Lines that wait for the next picture; older ones are counted and dropped.
-PRINTED = 40  # Lines printed between two pictures at most, since no operator reads faster.
+REFRESH = 0.25  # Seconds between two screens.
+KEPT = 2_000  # Lines that wait for the next screen; older ones are counted and dropped.
+PRINTED = 40  # Lines printed between two screens at most, since no operator reads faster.
 
 
 class LiveView:
@@ -60,7 +60,7 @@ class LiveView:
         self._threads: list[threading.Thread] = []
 
     def show(self, stats: Stats, running: Sequence[JobRecord]) -> None:
-        """Set the state that the next picture shows."""
+        """Set the state that the next screen shows."""
         self._picture, self._trouble = (stats, running), None
 
     def trouble(self, problem: str) -> None:
@@ -126,7 +126,7 @@ class LiveView:
                 self.write(line.rstrip("\n"))
 
     def _draw(self) -> None:
-        """Draw a picture at every refresh; ends when told to stop."""
+        """Draw a screen at every refresh. Ends when told to stop."""
         console = self._terminal
         with Live(console=console, get_renderable=self._render, auto_refresh=False, transient=True) as live:
             stopping = False
@@ -151,7 +151,7 @@ class LiveView:
             drawn.insert(0, Text(f"          … {render.plural(hidden, 'line')} more …", "dim"))
         return drawn
 
-    # ------------------------------------------------------------------ the picture
+    # ------------------------------------------------------------------ the screen
 
     def _render(self) -> RenderableType:
         parts: list[RenderableType] = [render.facts(self._facts())]

@@ -149,7 +149,7 @@ class Client:
         return await (await self._link()).job_reader.find(query)
 
     async def diagnose_job(self, job_id: JobId) -> JobDiagnostics:
-        """Picture where a job stands. Raises ``JobNotFound``."""
+        """Read where a job stands. Raises ``JobNotFound``."""
         diagnosis = await (await self.store()).diagnose_job(job_id)
         if diagnosis is None:
             raise JobNotFound(f"no job {job_id} in the store; it may have been pruned", job_id=job_id)

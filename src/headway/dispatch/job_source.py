@@ -294,7 +294,7 @@ class StoreJobSource:
         self._recorder.note(runs)
 
     def _age_max(self, free_below: int) -> float:
-        """Return how old the picture may be before a plan is made from a new one."""
+        """Return how old the snapshot may be before a plan is made from a new one."""
         if self._dry or free_below <= 0:  # A worker that may get nothing must have looked before it may sleep.
             return 0.0
         return SNAPSHOT_AGE if len(self._snapshot.classes) > 1 else SNAPSHOT_AGE_ALONE
@@ -323,7 +323,7 @@ class StoreJobSource:
                 )
             )
         elif request.plan is not None and not answer.leases and answer.worker_state is WorkerState.ACTIVE:
-            # The plan was made from an old picture and brought nothing: look again before going to sleep.
+            # The plan was made from an old snapshot and brought nothing: look again before going to sleep.
             self._seen = -1.0
             more = True
         due_at = self._snapshot.next_due_at

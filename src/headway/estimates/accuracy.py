@@ -118,14 +118,14 @@ class AccuracySummary:
     error: float | None
 
 
-def summaries(tally: MetricsDocument) -> dict[str, AccuracySummary]:
+def summaries(document: MetricsDocument) -> dict[str, AccuracySummary]:
     """Sum up by lane how estimates turned out, of all that processes have counted."""
     found: dict[str, AccuracySummary] = {}
-    for key, scored in tally.counters.items():
+    for key, scored in document.counters.items():
         kind, _, lane = key.partition("|")
         if kind == SCORED and scored:
-            held = [tally.counters.get(f"{WITHIN_ESTIMATE}|{name}|{lane}", 0) / scored for name in ("p50", "p90")]
-            found[lane] = AccuracySummary(int(scored), held[0], held[1], _median(tally.rows.get(f"{ERRORS}|{lane}")))
+            held = [document.counters.get(f"{WITHIN_ESTIMATE}|{name}|{lane}", 0) / scored for name in ("p50", "p90")]
+            found[lane] = AccuracySummary(int(scored), held[0], held[1], _median(document.rows.get(f"{ERRORS}|{lane}")))
     return found
 
 

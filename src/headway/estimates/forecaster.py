@@ -1,4 +1,4 @@
-"""Looking ahead: a picture of the store and what was learned, from which any number of estimates are made."""
+"""Forecasts: one view of the store and what was learned, from which any number of estimates are made."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Forecaster:
 
 
 async def _counted(store: Store, queue: QueueDiagnostics) -> QueueDiagnostics:
-    """Count lines that are longer than a picture counts."""
+    """Count queues that are longer than a snapshot counts."""
     long = [view for view in queue.snapshot.classes if view.waiting >= WAITING_COUNTED]
     if not long:
         return queue

@@ -131,11 +131,11 @@ async def _close(store: Store, name: str) -> bool:
         found = await store.read(METRICS, name)
         if not found:
             return False
-        tally = read_document(found[0].body)
-        if tally.closed:
+        document = read_document(found[0].body)
+        if document.closed:
             return True
-        tally.closed = True
-        if await store.write(METRICS, name, encode(tally), if_version=found[0].version) is not None:
+        document.closed = True
+        if await store.write(METRICS, name, encode(document), if_version=found[0].version) is not None:
             return True
     return False
 

@@ -1,6 +1,6 @@
 """The numbers that Headway shows to a monitoring system: the whole store's, the same from whichever process is asked.
 
-What a store counts is read from it at that moment; what only processes know is summed from their tallies. So several
+What a store counts is read from it at that moment; what only processes know is summed from their documents. So several
 servers and workers may be asked at once: a collector of their answers takes one of them (``max``), never the sum.
 """
 
@@ -25,7 +25,7 @@ ENDED = tuple(state.value for state in State if state.ended)
 async def collect(store: Store, policy: Policy) -> list[MetricFamily]:
     """Read everything that is shown."""
     tasks = {document.name for document in await store.read(TASKS)}
-    return [*store_families(await store.stats(), policy), *tally_families(await read_documents(store), policy, tasks)]
+    return [*store_families(await store.stats(), policy), *counted_families(await read_documents(store), policy, tasks)]
 
 
 async def render(store: Store, policy: Policy, accept: str = "") -> tuple[bytes, str]:
@@ -179,30 +179,32 @@ def _running(workers: Iterable[WorkerInfo]) -> int:
 # ---------------------------------------------------------------------- what processes count
 
 
-def tally_families(tally: MetricsDocument, policy: Policy, tasks: Collection[str] = ()) -> Iterator[MetricFamily]:
+def counted_families(document: MetricsDocument, policy: Policy, tasks: Collection[str] = ()) -> Iterator[MetricFamily]:
     """Return what all processes have counted, up to a few seconds ago. ``tasks``: the names in the catalogue."""
     lanes = [*policy.lanes]
     for what, (name, text, labels) in _HISTOGRAMS.items():
-        yield _histograms(name, text, tally, what, labels, lanes)
-    yield _tallied("task_retries", "Attempts after which a task goes again.", tally, recorder.RETRIES, lanes)
-    yield _tallied("tasks_failed", "Tasks that ended as failed or dead_letter.", tally, recorder.FAILURES, lanes)
-    yield _tallied("headway_tasks_released", "Tasks given back with no attempt used.", tally, recorder.RELEASES, lanes)
-    yield _by_task(tally, tasks)
-    yield from _estimates(tally, lanes)
+        yield _histograms(name, text, document, what, labels, lanes)
+    yield _by_reason("task_retries", "Attempts after which a task goes again.", document, recorder.RETRIES, lanes)
+    yield _by_reason("tasks_failed", "Tasks that ended as failed or dead_letter.", document, recorder.FAILURES, lanes)
+    yield _by_reason(
+        "headway_tasks_released", "Tasks given back with no attempt used.", document, recorder.RELEASES, lanes
+    )
+    yield _by_task(document, tasks)
+    yield from _estimates(document, lanes)
     yield _counter(
         "worker_heartbeat_failures",
         "Renewals that a store did not take, and workers that sent none until their leases ran out.",
-        tally.counters.get(recorder.HEARTBEAT_FAILURES, 0),
+        document.counters.get(recorder.HEARTBEAT_FAILURES, 0),
     )
     yield _counter(
         "headway_exchange_failures",
         "Exchanges that a store did not take.",
-        tally.counters.get(recorder.STORE_ERRORS, 0),
+        document.counters.get(recorder.STORE_ERRORS, 0),
     )
     yield _counter(
         "headway_reserved_idle_seconds",
         "Slot-seconds idle for lanes of the reserve while tasks of other lanes waited.",
-        tally.counters.get(recorder.RESERVED_IDLE, 0) / 1_000,
+        document.counters.get(recorder.RESERVED_IDLE, 0) / 1_000,
     )
 
 
@@ -234,9 +236,9 @@ _REASONS: dict[str, tuple[str, ...]] = {
 }
 
 
-def _estimates(tally: MetricsDocument, lanes: Sequence[str]) -> Iterator[MetricFamily]:
+def _estimates(document: MetricsDocument, lanes: Sequence[str]) -> Iterator[MetricFamily]:
     """Yield how estimates turned out."""
-    scored, held = _by_lane(tally, recorder.SCORED, lanes), _by_lane(tally, recorder.WITHIN_ESTIMATE, lanes)
+    scored, held = _by_lane(document, recorder.SCORED, lanes), _by_lane(document, recorder.WITHIN_ESTIMATE, lanes)
     yield counters(
         "headway_estimates_scored",
         "Estimates that were compared with what happened.",
@@ -251,15 +253,15 @@ def _estimates(tally: MetricsDocument, lanes: Sequence[str]) -> Iterator[MetricF
     yield gauges("headway_estimate_coverage", "The part of tasks that began within p50, and within p90.", coverage)
     given: list[tuple[Labels, float]] = [
         ((("basis", basis), ("priority", lane)), count)
-        for (basis, lane), count in _by_lane(tally, recorder.ESTIMATES_GIVEN, lanes).items()
+        for (basis, lane), count in _by_lane(document, recorder.ESTIMATES_GIVEN, lanes).items()
     ]
     yield counters("headway_estimates", "Estimates that were given, by what they rest on.", given)
 
 
-def _by_lane(tally: MetricsDocument, what: str, lanes: Sequence[str]) -> dict[tuple[str, str], float]:
+def _by_lane(document: MetricsDocument, what: str, lanes: Sequence[str]) -> dict[tuple[str, str], float]:
     """Sum counters by a label, if they have one, and by lane."""
     counts: dict[tuple[str, str], float] = {}
-    for key, count in tally.counters.items():
+    for key, count in document.counters.items():
         kind, *given = key.split("|", 1)
         if kind == what and given:
             label, lane = ("", given[0]) if what == recorder.SCORED else _two(given[0])
@@ -273,7 +275,7 @@ def _two(text: str) -> tuple[str, str]:
     return label, lane
 
 
-def _tallied(name: str, text: str, tally: MetricsDocument, what: str, lanes: Sequence[str]) -> MetricFamily:
+def _by_reason(name: str, text: str, document: MetricsDocument, what: str, lanes: Sequence[str]) -> MetricFamily:
     """Return counters by reason, and by lane if they are retries; known ones from 0 on, so that none is missed."""
     by_lane = what == recorder.RETRIES
     reasons = _REASONS[what]
@@ -282,7 +284,7 @@ def _tallied(name: str, text: str, tally: MetricsDocument, what: str, lanes: Seq
         for reason in reasons
         for lane in (lanes if by_lane else ("",))
     }
-    for key, count in tally.counters.items():
+    for key, count in document.counters.items():
         kind, _, rest = key.partition("|")
         if kind == what:
             reason, _, lane = rest.partition("|")
@@ -294,14 +296,14 @@ def _tallied(name: str, text: str, tally: MetricsDocument, what: str, lanes: Seq
 
 
 def _histograms(
-    name: str, text: str, tally: MetricsDocument, what: str, labels: tuple[str, ...], lanes: Sequence[str]
+    name: str, text: str, document: MetricsDocument, what: str, labels: tuple[str, ...], lanes: Sequence[str]
 ) -> MetricFamily:
     rows: dict[Labels, Row] = {}
     if labels == ("priority",):
         rows = {(("priority", lane),): [0] * (len(recorder.BOUNDS[what]) + 2) for lane in lanes}
     if not labels:
         rows = {(): [0] * (len(recorder.BOUNDS[what]) + 2)}
-    for key, row in tally.rows.items():
+    for key, row in document.rows.items():
         kind, *given = key.split("|", len(labels))
         if kind != what or len(row) != len(recorder.BOUNDS[what]) + 2:
             continue
@@ -321,11 +323,11 @@ def _histograms(
     return MetricFamily(name, "histogram", text, samples)
 
 
-def _by_task(tally: MetricsDocument, tasks: Collection[str]) -> MetricFamily:
+def _by_task(document: MetricsDocument, tasks: Collection[str]) -> MetricFamily:
     """Return attempts by task: of tasks in the catalogue the busiest, and all others as one."""
     rows: dict[tuple[str, str], Row] = {}
     counts: dict[str, float] = {}
-    for key, row in tally.rows.items():
+    for key, row in document.rows.items():
         kind, *given = key.split("|", 2)
         if kind == TASK_RUNS and len(given) == 2 and len(row) == 2:
             outcome, task = given

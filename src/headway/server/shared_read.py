@@ -1,4 +1,4 @@
-"""One look at the store for all who need a picture at the same time."""
+"""One read of the store for all requests that need it at the same time."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ class Coalescer(Generic[T]):
         self._look = look
         self._under_way: asyncio.Task[T] | None = None
         self._next: asyncio.Task[T] | None = None
-        self._seen: tuple[float, T] | None = None  # The last picture, and when it was asked for.
+        self._seen: tuple[float, T] | None = None  # The last view, and when it was asked for.
 
     async def fresh(self) -> T:
-        """Return a picture no older than this call."""
+        """Return a view no older than this call."""
         if self._next is None:
             self._next = asyncio.create_task(self._after(self._under_way))
         return await asyncio.shield(self._next)
 
     async def recent(self, seconds: float) -> T:
-        """Return a picture no older than this many seconds."""
+        """Return a view no older than this many seconds."""
         if self._seen is not None and time.monotonic() - self._seen[0] < seconds:
             return self._seen[1]
         return await self.fresh()

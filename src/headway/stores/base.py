@@ -266,11 +266,11 @@ class Store(Protocol):
         ...
 
     async def diagnose(self) -> QueueDiagnostics:
-        """Picture what waits, what runs and who could run it. It counts nothing that grows with the jobs."""
+        """Read what waits, what runs and which workers could run it. It counts nothing that grows with the jobs."""
         ...
 
     async def diagnose_job(self, job_id: JobId) -> JobDiagnostics | None:
-        """Picture one job in the middle of all that, or None if there is no such job."""
+        """Read one job in the middle of all that, or None if there is no such job."""
         ...
 
     async def record_wait_reasons(self, reasons: Mapping[ClassKey, str]) -> None:

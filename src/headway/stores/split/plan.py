@@ -1,4 +1,4 @@
-"""Which part of a plan goes to which store, and one picture of what waits in both. Pure."""
+"""Which part of a plan goes to which store, and one snapshot of what waits in both. Pure."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class RemainingSlots(NamedTuple):
 
 
 def transient_views(snapshot: Snapshot) -> dict[ClassKey, ClassView]:
-    """Return the transient classes of a store; its moments are counted from when the picture was taken."""
+    """Return the transient classes of a store; its moments are counted from when the snapshot was taken."""
     return {
         view.key: view._replace(oldest_at=None if view.oldest_at is None else view.oldest_at - snapshot.now_at)
         for view in snapshot.classes
@@ -78,7 +78,7 @@ def transient_views(snapshot: Snapshot) -> dict[ClassKey, ClassView]:
 
 
 def join_views(durable: Snapshot, transient: Mapping[ClassKey, ClassView]) -> Snapshot:
-    """Picture both stores as one, by the clock of the durable one.
+    """Merge the snapshots of both stores, by the clock of the durable one.
 
     The numbers by which two stores order their jobs do not compare. So in a lane that holds both kinds neither goes
     by them: they share it as tenants would, by expected seconds, and a flood of one does not hold up the other.
