@@ -17,10 +17,10 @@ from headway.core.errors import ConfigError, TooMany
 from headway.core.job import State
 from headway.core.worker import WorkerState
 from headway.policy_store.current import CurrentPolicy
+from headway.protocol.worker import PollRequest
 from headway.security.tickets import TICKET_MS
 from headway.security.tokens import Tokens, create_token, revoke_token
 from headway.server.auth import Principal, Scope
-from headway.server.gateway.long_poll import PollOptions
 from headway.server.gateway.revocation import RevocationEnforcer
 from headway.server.gateway.service import NewWorker, WorkerGateway
 from headway.server.problems import Problem
@@ -264,7 +264,7 @@ async def test_revoking_a_token_ends_its_workers_and_gives_their_jobs_back(store
     workers = [await gateway.register(NewWorker(slots=1), token_id=token.token_id) for token, _ in (good, bad)]
     ids = [await submit_one(store, a_job()) for _ in range(2)]
     for worker in workers:
-        polled = await gateway.poll(worker.worker_id, PollOptions(free=1), token_id=worker.token_id)
+        polled = await gateway.poll(worker.worker_id, PollRequest(available_capacity=1), token_id=worker.token_id)
         assert len(polled.leases) == 1
     await chore()
     assert {one.state for one in (await store.diagnose()).workers} == {WorkerState.ACTIVE}

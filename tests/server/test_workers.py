@@ -15,10 +15,10 @@ from headway import Headway
 from headway.core.policy.reader import policy_data
 from headway.core.policy.retry import Returned
 from headway.policy_store.catalogue import CronDocument, TaskEntry, read_crons
+from headway.protocol.conversion import lease_of, result_of
+from headway.protocol.worker import RESULTS_MAX
 from headway.protocol.worker import PollReply as PolledMessage
-from headway.protocol.worker import lease_of, result_of
 from headway.security.tokens import create_token
-from headway.server.schemas.worker import RESULTS_MAX
 from headway.stores.base import Exchange, ExchangeReply
 from tests.server.conftest import client_for
 

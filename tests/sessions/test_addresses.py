@@ -14,8 +14,8 @@ from headway import Headway, Worker
 from headway.client.codec import add_server
 from headway.core.job import JobId, NewJob, State
 from headway.protocol.sessions import KEYS, AddressRefused, AddressSigner, plain_address
+from headway.protocol.worker import PollRequest
 from headway.server.api import headway_api
-from headway.server.gateway.long_poll import PollOptions
 from headway.server.gateway.service import NewWorker
 from headway.stores.base import Store
 from tests.conformance.builders import a_job
@@ -163,7 +163,7 @@ async def test_a_server_dials_no_address_that_was_not_signed(app: Headway, api: 
         addresses = await corpus(app, listener.port)
         registration = await gateway.register(NewWorker(slots=len(addresses), reserved=0))
         submitted = await store.submit([a_session(one) for one in addresses])
-        held = await gateway.poll(registration.worker_id, PollOptions(free=len(addresses)))
+        held = await gateway.poll(registration.worker_id, PollRequest(available_capacity=len(addresses)))
         assert len(held.leases) == len(addresses)
         for one in submitted:
             async with knock(address, task_id=one.job_id, resume="x") as client:

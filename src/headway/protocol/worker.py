@@ -1,119 +1,265 @@
-"""What a worker and a server say to each other over HTTP. A job is called a task there, and its token a fence."""
+"""The messages between a worker and a server over HTTP. They call a job a task, and its lease token a fence.
+
+The worker and the server share these structs, and the OpenAPI document is built from them. The server refuses unknown
+members in a request. A worker ignores unknown members in a reply, because the server may be newer.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, assert_never
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
+from msgspec import UNSET, Meta, UnsetType
 
-from headway.core.errors import JobError
-from headway.core.job import JobId, RetryRule
-from headway.core.lease import TOKEN_BYTES, Lease
+from headway.core.job import JobId, State
 from headway.core.policy.document import LimitRule
-from headway.core.policy.retry import Crashed, Ending, Raised, Released, Returned, Snoozed, Stopped, TimedOut, Unknown
-from headway.core.worker import PROTOCOL, WorkerState
-from headway.observability.job_output import Chunk
+from headway.core.worker import WorkerState
+from headway.observability.job_output import CHUNKS_MAX, KEPT_MAX, Chunk
 from headway.policy_store.catalogue import CronDocument, TaskEntry
 
-WORD_MAX = 255  # Letters of a reason, or of the name of an error.
+# Bounds of lists and numbers. They keep one request small enough to be decoded and stored in one step.
+CAPABILITIES_MAX = 100
+CAPACITY_MAX = 10_000
+TASKS_MAX = 1_000
+RESULTS_MAX = 1_000
+TEXT_MAX = 255  # Characters of a name or a reason.
+NOTE_MAX = 500  # Characters of a progress note.
+WAIT_MAX = 30  # Seconds of a long poll: proxies often close a request after a minute.
+GRACE_MAX = 3_600  # Seconds.
+SECONDS_MAX = 10 * 365 * 86_400
+COUNT_MAX = 1 << 31
+SEQ_MAX = 1 << 53  # Larger integers lose digits in JavaScript.
+DAY = 86_400
 
 
-class RegisterRequest(msgspec.Struct, kw_only=True):
-    """A worker makes itself known."""
+END = r"$(?!\n)"  # In Python, but not in JSON Schema, "$" also matches before a final newline.
+NO_CONTROLS = r"^[^\x00-\x1f\x7f-\x9f]*" + END  # Names are printed on terminals and in logs.
+IDENTIFIER = "^[0-9A-Za-z_-]+" + END
+Name = Annotated[str, Meta(min_length=1, max_length=TEXT_MAX, pattern=NO_CONTROLS)]
+Capabilities = Annotated[
+    list[Annotated[str, Meta(min_length=1, max_length=100, pattern=NO_CONTROLS)]], Meta(max_length=CAPABILITIES_MAX)
+]
+TaskRef = Annotated[str, Meta(min_length=1, max_length=64, pattern=IDENTIFIER)]
+ClaimId = Annotated[str, Meta(min_length=8, max_length=64, pattern=IDENTIFIER)]
+Reason = Annotated[str, Meta(max_length=TEXT_MAX, pattern=r"^[^\x00]*" + END)]
+Interval = Annotated[float, Meta(gt=0, le=DAY)]
+Duration = Annotated[float, Meta(ge=0, le=SECONDS_MAX)]
+Slots = Annotated[int, Meta(ge=0, le=CAPACITY_MAX)]
+SequenceNumber = Annotated[int, Meta(ge=0, le=SEQ_MAX)]
+Acknowledged = Annotated[bool, Meta(extra_json_schema={"const": True})]
+LeaseLost = Literal["lease_lost"]
 
-    capabilities: list[str]
-    capacity: int
-    name: str
-    pid: int
-    version: str
-    reserved: int | None
-    tasks: list[TaskEntry]
-    limits: Mapping[str, Mapping[str, LimitRule]]
-    crons: list[CronDocument]
-    heartbeat_seconds: float
-    dead_after_seconds: float
-    grace_seconds: float
-    protocol: int = PROTOCOL
+
+class Request(msgspec.Struct, forbid_unknown_fields=True):
+    """A message from a worker. An unknown member is most likely a misspelt one, so it is an error."""
+
+
+# ---------------------------------------------------------------------- registration
+
+
+class RegisterRequest(Request, kw_only=True):
+    """A worker. All but the capabilities may be left out."""
+
+    example: ClassVar = {"capabilities": ["gpu"], "capacity": 5}
+
+    capabilities: Annotated[Capabilities, Meta(description="What the worker offers to tasks that require it.")]
+    capacity: Annotated[
+        int, Meta(ge=1, le=CAPACITY_MAX, description="How many tasks the worker runs at the same time.")
+    ] = 5
+    name: Annotated[Name, Meta(description="A name for operators, usually the host.")] = "http"
+    pid: Annotated[int, Meta(ge=0, le=COUNT_MAX)] = 0
+    version: Reason = ""
+    reserved: Annotated[
+        Slots | None,
+        Meta(
+            description="Slots kept for the lanes of the reserve. Without it the policy decides, but a worker without "
+            "`tasks` keeps no slots for the built-in reserve."
+        ),
+    ] = None
+    protocol: Literal[1] = 1
+    tasks: Annotated[
+        Annotated[list[TaskEntry], Meta(max_length=TASKS_MAX)] | None,
+        Meta(description="The tasks it knows, as in the catalogue. Without them it gets any task it is capable of."),
+    ] = None
+    limits: Annotated[
+        Mapping[Name, Mapping[Name, LimitRule]] | None,
+        Meta(description="The limits its tasks declare, by task and name."),
+    ] = None
+    crons: Annotated[
+        Annotated[list[CronDocument], Meta(max_length=TASKS_MAX)] | None, Meta(description="The crons of its tasks.")
+    ] = None
+    heartbeat_seconds: Annotated[Interval | None, Meta(description="How often it will send a heartbeat.")] = None
+    dead_after_seconds: Annotated[
+        Interval | None,
+        Meta(description="The server takes it for dead after this time without a heartbeat; at least two heartbeats."),
+    ] = None
+    grace_seconds: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=GRACE_MAX,
+            description="How long the server waits for the worker's own report after a task's timeout.",
+        ),
+    ] = 5.0
 
 
 class UnpublishedTask(msgspec.Struct):
-    """A task that the server did not put into the catalogue."""
+    """A task that the server did not publish. The catalogue keeps the entry, limits and cron it had, if any."""
 
-    task_type: str
+    task_type: Annotated[str, Meta(examples=["reports.build"])]
     reason: str = ""
 
 
 class RegisterReply(msgspec.Struct, kw_only=True):
-    """The server knows it, by this name and on these terms."""
+    """The worker is registered under a new id."""
 
-    worker_id: str
+    worker_id: Annotated[str, Meta(examples=["4f0c8f0e-52a7-4a3c-93f0-6d3a7f6f2f4e"])]
+    poll_interval_ms: Annotated[int, Meta(description="How often to poll without long polls.", examples=[1000])] = 1_000
     heartbeat_seconds: float
     dead_after_seconds: float
-    confirm_seconds: float = 10.0
+    confirm_seconds: Annotated[
+        float, Meta(description="The server takes back a task that no heartbeat names within this time.")
+    ] = 10.0
+    payload_max: Annotated[int, Meta(description="Bytes of the largest result that is stored.")] = 0
     policy_version: int = 0
-    policy: dict[str, Any] | None = None
-    not_published: list[UnpublishedTask] = []
+    policy: Annotated[dict[str, Any] | None, Meta(description="The current policy, if the worker named its tasks.")] = (
+        None
+    )
+    not_published: Annotated[
+        list[UnpublishedTask], Meta(description="The `tasks` that this token may not put into the catalogue.")
+    ] = []
 
 
-class AttemptFailure(msgspec.Struct, omit_defaults=True):
+# ---------------------------------------------------------------------- reports
+
+
+class AttemptFailure(Request, omit_defaults=True):
     """What went wrong in an attempt."""
 
-    message: str
-    type: str
-    traceback: str = ""
-    retriable: bool = True
+    message: Annotated[str, Meta(examples=["no such account"])] = ""
+    type: Annotated[Reason, Meta(examples=["ValueError"])] = "Error"
+    traceback: str | None = None
+    retriable: Annotated[bool, Meta(description="false: do not try again.")] = True
 
 
-class ResultReport(msgspec.Struct, omit_defaults=True, kw_only=True):
-    """How an attempt ended. What becomes of the job is for the server to judge."""
+class ResultReport(Request, omit_defaults=True, kw_only=True):
+    """How an attempt ended. The server decides what becomes of the task."""
 
-    task_id: str
-    status: str
-    fence: str
-    result: msgspec.Raw | None = None
-    result_error: str | None = None
+    example: ClassVar = {"task_id": "01999e2f-9d1c-7cc0-8a1e-5f1d6c3b2a10", "status": "completed", "result": {}}
+
+    task_id: TaskRef
+    status: Annotated[
+        Literal["completed", "failed", "timed_out", "cancelled", "released", "snoozed", "crashed", "unknown_task"],
+        Meta(description="`released`, `snoozed`: the task is queued again and no attempt is used."),
+    ]
+    result: Annotated[Any, Meta(description="Any JSON.")] = UNSET
+    result_error: Annotated[str | None, Meta(description="Why the result of a completed task cannot be stored.")] = None
     error: AttemptFailure | None = None
-    retry_after_seconds: float | None = None
-    reason: str | None = None
-    seconds: float | None = None
+    fence: Annotated[
+        str | None, Meta(description="The fence from the poll. Without it the report is about the current lease.")
+    ] = None
+    retry_after_seconds: Annotated[Duration | None, Meta(description="When to run it again.")] = None
+    reason: Reason | None = None
+    seconds: Annotated[Duration | None, Meta(description="How long it ran.")] = None
 
     @property
     def job_id(self) -> JobId:
         return JobId(self.task_id)
 
 
-class ProgressUpdate(msgspec.Struct, omit_defaults=True):
-    """How far a job has come."""
+class ResultReports(Request):
+    """Several reports in one request."""
+
+    results: Annotated[list[ResultReport], Meta(max_length=RESULTS_MAX)]
+
+
+class ResultOutcome(msgspec.Struct):
+    """What became of one reported task. Without a status the report did not count."""
 
     task_id: str
-    fence: str
-    fraction: float
-    note: str | None = None
+    status: State | None
+    code: LeaseLost | None = None
 
 
-class OutputUpdate(msgspec.Struct):
-    """The latest output of a running program."""
+class ResultReply(msgspec.Struct, omit_defaults=True):
+    """The server has the result, from this report or an earlier one."""
 
-    task_id: str
-    fence: str
-    chunks: list[Chunk]
+    acknowledged: Acknowledged
+    status: Annotated[State | UnsetType, Meta(description="What became of the task.")] = UNSET
+    results: Annotated[
+        list[ResultOutcome] | UnsetType, Meta(description="What became of each task, if there were several.")
+    ] = UNSET
 
 
-class PollRequest(msgspec.Struct, omit_defaults=True, kw_only=True):
-    """A worker hands in what has ended, and asks for jobs."""
+class ProgressUpdate(Request, omit_defaults=True, kw_only=True):
+    """The progress of a running task."""
 
-    available_capacity: int
-    below: int | None = None
-    claim_id: str | None = None
-    wait_seconds: float = 0.0
-    takes_over: bool = False
-    results: list[ResultReport] = []
-    progress: list[ProgressUpdate] = []
+    task_id: TaskRef
+    fence: str | None = None
+    fraction: Annotated[float, Meta(ge=0, le=1)]
+    note: Annotated[str, Meta(max_length=NOTE_MAX)] | None = None
+
+    @property
+    def job_id(self) -> JobId:
+        return JobId(self.task_id)
+
+
+class OutputChunk(Chunk, frozen=True, forbid_unknown_fields=True):
+    """A piece of a program's output."""
+
+    at: Annotated[SequenceNumber, Meta(description="Milliseconds since 1970, greater than in the piece before.")]
+    stream: Literal["stdout", "stderr"]
+    offset: Annotated[SequenceNumber, Meta(description="Characters of this stream before the piece.")]
+    text: Annotated[str, Meta(max_length=KEPT_MAX)]
+
+
+class OutputUpdate(Request, kw_only=True):
+    """The latest output of a running task, for readers of its events. It replaces what was sent before."""
+
+    task_id: TaskRef
+    fence: str | None = None
+    chunks: Annotated[list[OutputChunk], Meta(max_length=CHUNKS_MAX)]
+
+
+class OutputReply(msgspec.Struct):
+    """Whether the server stored the output. The worker must hold the task."""
+
+    acknowledged: bool
+
+
+# ---------------------------------------------------------------------- polls
+
+
+class PollRequest(Request, omit_defaults=True, kw_only=True):
+    """A worker reports what has ended and asks for tasks."""
+
+    example: ClassVar = {"capabilities": ["gpu"], "available_capacity": 3, "wait_seconds": 20}
+
+    available_capacity: Annotated[Slots, Meta(description="How many tasks the worker has room for.")]
+    capabilities: Annotated[
+        Capabilities | None, Meta(description="What it offers this time. It must have registered all of them.")
+    ] = None
+    wait_seconds: Annotated[float, Meta(ge=0, le=WAIT_MAX, description="How long to wait for a task or for news.")] = (
+        0.0
+    )
+    claim_id: Annotated[
+        ClaimId | None,
+        Meta(description="New for each poll. A repeat after a lost reply returns the same tasks."),
+    ] = None
+    takes_over: Annotated[bool, Meta(description="End the polls of this worker that still wait for tasks.")] = False
+    results: Annotated[
+        list[ResultReport],
+        Meta(max_length=RESULTS_MAX, description="What has ended. The server applies it before it waits."),
+    ] = []
+    progress: Annotated[list[ProgressUpdate], Meta(max_length=RESULTS_MAX)] = []
+    below: Annotated[Slots | None, Meta(description="How many of the slots may go to lanes outside the reserve.")] = (
+        None
+    )
 
 
 class LeaseDetails(msgspec.Struct, kw_only=True):
-    """The part of a lease that only Headway's own workers look at. Moments are by the store's clock."""
+    """More about a task, for Headway's own workers. Times are milliseconds of the store's clock."""
 
     seq: int = 0
     crashes: int = 0
@@ -132,163 +278,103 @@ class LeaseDetails(msgspec.Struct, kw_only=True):
 
 
 class LeasedTask(msgspec.Struct, kw_only=True):
-    """A job that a server hands out."""
+    """A task to run."""
 
     task_id: str
     task_type: str
-    parameters: msgspec.Raw
-    timeout_seconds: float
-    fence: str
-    priority: str
+    parameters: Annotated[msgspec.Raw, Meta(extra_json_schema={"type": "object"})]
+    timeout_seconds: Annotated[float, Meta(description="How long it may run.")]
     trace_id: str | None = None
-    epoch: int = 1
+    fence: Annotated[str, Meta(description="Proves that this worker has the task. Send it back with the result.")]
+    epoch: Annotated[int, Meta(description="Grows with each attempt.")] = 1
     attempt: int = 1
     max_retries: int = 0
+    priority: str
     tenant: str | None = None
     lease: LeaseDetails = msgspec.field(default_factory=LeaseDetails)
 
 
 class RefusedResult(msgspec.Struct):
-    """Something that did not count."""
+    """A result that did not count."""
 
     task_id: str
-    code: str
+    code: LeaseLost
 
 
 class PollReply(msgspec.Struct, kw_only=True):
-    """The answer to a poll."""
+    """Tasks to run, and news about the tasks that the worker has."""
 
     tasks: list[LeasedTask] = []
-    cancel: list[JobId] = []
-    lost: list[JobId] = []
-    budgets: dict[JobId, float] = {}
+    cancel: Annotated[list[JobId], Meta(description="Tasks to stop. Each is named until the worker reports it.")] = []
+    lost: Annotated[
+        list[JobId], Meta(description="The ones among them that the server has ended. A report would not count.")
+    ] = []
+    budgets: Annotated[
+        dict[JobId, float], Meta(description="How many seconds from its start each task on the ladder may take.")
+    ] = {}
     refused: list[RefusedResult] = []
-    more: bool = False
+    more: Annotated[bool, Meta(description="The server has more to look at: poll again at once.")] = False
     next_due_seconds: float | None = None
-    state: WorkerState = WorkerState.ACTIVE
+    state: Annotated[WorkerState, Meta(description="`draining`: there will be no more tasks.")] = WorkerState.ACTIVE
     policy_version: int = 0
 
 
-class LeaseRef(msgspec.Struct):
-    """A lease that a worker holds."""
-
-    task_id: str
-    fence: str
+# ---------------------------------------------------------------------- heartbeats
 
 
-class WorkerHeartbeat(msgspec.Struct, kw_only=True):
-    """A worker lives, and holds these leases."""
+class HeldTask(Request):
+    """A task that the worker has."""
 
-    current_load: int
-    tasks: list[LeaseRef]
-    seq: int
-    policy_version: int
-    status: str = "active"
+    task_id: TaskRef
+    fence: str | None = None
+
+
+class WorkerHeartbeat(Request, kw_only=True):
+    """A sign of life."""
+
+    example: ClassVar = {"current_load": 3, "status": "active"}
+
+    current_load: Annotated[int, Meta(ge=0, le=COUNT_MAX)] = 0
+    status: Literal["active", "draining"] = "active"
+    tasks: Annotated[
+        Annotated[list[HeldTask], Meta(max_length=CAPACITY_MAX)] | None,
+        Meta(
+            description="The tasks it has, each as an object with `task_id` and `fence`. The server takes back the "
+            "rest. Without this member the worker keeps all of them."
+        ),
+    ] = None
+    seq: Annotated[
+        SequenceNumber | None, Meta(description="Grows with each heartbeat. The server ignores one that arrives late.")
+    ] = None
+    policy_version: Annotated[SequenceNumber | None, Meta(description="The policy it knows.")] = None
 
 
 class WorkerHeartbeatReply(msgspec.Struct, kw_only=True):
-    """The answer to a heartbeat."""
+    """The worker is alive."""
 
+    acknowledged: Acknowledged = True
     cancel: list[JobId] = []
     lost: list[JobId] = []
     budgets: dict[JobId, float] = {}
     state: WorkerState = WorkerState.ACTIVE
     policy_version: int = 0
-    policy: dict[str, Any] | None = None
+    policy: Annotated[
+        dict[str, Any] | None, Meta(description="The current policy, if the worker knows another version.")
+    ] = None
+    ignored: Annotated[bool, Meta(description="A later heartbeat has arrived before.")] = False
 
 
-class ResultReports(msgspec.Struct):
-    """Several ends at once."""
+class DrainRequest(Request, omit_defaults=True):
+    """A worker takes no more tasks."""
 
-    results: list[ResultReport]
-
-
-class DrainRequest(msgspec.Struct, omit_defaults=True):
-    """A worker takes nothing more; ``leave``: and is gone."""
-
-    leave: bool = False
+    leave: Annotated[
+        bool, Meta(description="The worker is gone as well: its tasks are queued again and no attempt is used.")
+    ] = False
 
 
-def result_of(ending: Ending, job_id: JobId, token: bytes, seconds: float | None = None) -> ResultReport:
-    """Put an ending into the words of the protocol."""
-    said = ResultReport(task_id=job_id, status="", fence=token.hex(), seconds=seconds)
-    match ending:
-        case Returned():
-            said.status = "completed"
-            if ending.result is not None:
-                said.result = msgspec.Raw(ending.result[1:])  # Without the mark of its encoding.
-            said.result_error = ending.result_error
-        case Raised(error, after_ms, partial):
-            said.status, said.error = "failed", _failure(error)
-            if partial is not None:
-                said.result = msgspec.Raw(partial[1:])
-            said.retry_after_seconds = None if after_ms is None else after_ms / 1_000
-        case Snoozed(after_ms, reason):
-            said.status, said.retry_after_seconds, said.reason = "snoozed", after_ms / 1_000, _word(reason)
-        case TimedOut(error, partial):
-            said.status, said.error = "timed_out", _failure(error)
-            if partial is not None:
-                said.result = msgspec.Raw(partial[1:])
-        case Stopped(reason):
-            said.status, said.reason = "cancelled", _word(reason)
-        case Crashed(cause):
-            said.status, said.reason = "crashed", _word(cause)
-        case Released(reason):
-            said.status, said.reason = "released", _word(reason)
-        case Unknown():
-            said.status = "unknown_task"
-        case _ as never:
-            assert_never(never)
-    return said
+class DrainReply(msgspec.Struct):
+    """The worker gets no more tasks."""
 
-
-def lease_of(given: LeasedTask, worker_id: str, mark: bytes) -> Lease:
-    """Make the lease that a server has handed out. ``mark`` begins every payload of this Headway.
-
-    Raises ``ValueError`` for a fence that is none.
-    """
-    terms = given.lease
-    token = bytes.fromhex(given.fence)
-    if len(token) not in (0, TOKEN_BYTES):
-        raise ValueError(f"a fence of {len(token)} bytes")
-    timeout_ms = terms.timeout_ms or max(1, round(given.timeout_seconds * 1_000))
-    return Lease(
-        JobId(given.task_id),
-        terms.seq,
-        token,
-        given.task_type,
-        mark + bytes(given.parameters),
-        given.priority,
-        given.tenant,
-        terms.trace_id or given.trace_id,
-        given.epoch,
-        given.attempt,
-        terms.crashes,
-        given.max_retries,
-        timeout_ms,
-        terms.asked_timeout_ms or timeout_ms,
-        None if terms.retry is None else _retry_rule(terms.retry),
-        terms.started_at,
-        terms.cancel_requested,
-        terms.needs,
-        worker_id,
-        terms.rung,
-        terms.assigned,
-        terms.budget_ms,
-        terms.submitted_at,
-        terms.eligible_at,
-    )
-
-
-def _retry_rule(given: dict[str, Any]) -> RetryRule:
-    """Read what we know of a rule; a newer server may say more."""
-    return RetryRule(**{name: given[name] for name in RetryRule._fields if name in given})
-
-
-def _failure(error: JobError) -> AttemptFailure:
-    return AttemptFailure(error.message, _word(error.type), error.traceback, error.retriable)
-
-
-def _word(text: str) -> str:
-    """Bound a reason or a name as servers do."""
-    return text.replace("\0", "")[:WORD_MAX]
+    acknowledged: Acknowledged
+    state: WorkerState
+    released: Annotated[int, Meta(description="How many tasks were queued again.")]

@@ -15,6 +15,7 @@ from headway.server import problems
 from headway.server.docs import add_docs
 from headway.server.guard import AROUND, EFFECT, Guard
 from headway.server.maintenance import MountedMaintenance, run_maintenance
+from headway.server.messages import describe_messages
 from headway.server.routes import admin, fasdis, health, interactive, operate, policy, queue, streams, tasks, workers
 from headway.server.service import Service
 from headway.version import __version__
@@ -119,6 +120,7 @@ def _describe(api: FastAPI) -> Callable[[], dict[str, Any]]:
             schemas = schema["components"]["schemas"]
             for name in ("HTTPValidationError", "ValidationError"):
                 schemas.pop(name, None)
+            schemas |= describe_messages()
             schemas["Problem"] = _PROBLEM
             schema["components"]["securitySchemes"] = {
                 "bearer": {"type": "http", "scheme": "bearer", "description": "A token: `headway token create`."}

@@ -63,7 +63,6 @@ STATUSES: Mapping[str, int] = {
     "stopping": 503,
     "internal": 500,
 }
-ALTERNATIVES = ("<one>", "<many>")  # Shapes of a body that may be one of several.
 FIELD_MAX, TEXT_MAX = 100, 300  # Letters of a caller's own words that an answer repeats.
 DETAIL_MAX = 2_000  # Letters of all that an answer says of a problem, client input included.
 PROBLEMS_MAX = 100  # Mistakes in a policy that an answer lists.
@@ -168,8 +167,8 @@ def install(api: FastAPI, allowed: Callable[[str], Collection[str]] = lambda _: 
 
 
 def _field(place: Sequence[Any]) -> str:
-    """Name a field by its place in the body; the names of our own alternatives are no part of that."""
-    parts = [str(part)[:FIELD_MAX] for part in place[1:] if part not in ALTERNATIVES]
+    """Return the name of a field, by its place in the body."""
+    parts = [str(part)[:FIELD_MAX] for part in place[1:]]
     return cut(".".join(parts) or str(place[0]), TEXT_MAX)
 
 

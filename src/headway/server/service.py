@@ -79,7 +79,9 @@ class Service:
         if self._gateway is None:
             store = await self.store()
             if self._gateway is None:
-                gateway = self._gateway = WorkerGateway(store, self.app.in_force)
+                gateway = self._gateway = WorkerGateway(
+                    store, self.app.in_force, payload_max=self.app.settings.payload_max
+                )
                 self.stopping.add_done_callback(lambda _: gateway.stop())
         return self._gateway
 

@@ -6,19 +6,21 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 from headway.core.errors import JobError, StoreUnavailable, TooMany, WorkerUnknown
 from headway.core.job import JobId, RetryRule, State
 from headway.core.lease import Lease
 from headway.core.policy.document import BUILT_IN, Policy, Reserve
-from headway.core.policy.retry import Raised, Released, Returned, Snoozed, Stopped, TimedOut, Unknown
+from headway.core.policy.retry import Ending, Raised, Released, Returned, Snoozed, Stopped, TimedOut, Unknown
 from headway.core.worker import WorkerState
 from headway.policy_store.catalogue import TaskEntry, read_tasks
 from headway.policy_store.current import CurrentPolicy
-from headway.server.gateway.long_poll import PollOptions, PollResult
+from headway.protocol.conversion import result_of
+from headway.protocol.worker import HeldTask, PollRequest, ProgressUpdate, ResultReport, WorkerHeartbeat
+from headway.server.gateway.long_poll import PollResult
 from headway.server.gateway.registry import Registration
-from headway.server.gateway.results import ReportedOutcome, ReportedProgress
 from headway.server.gateway.service import NewWorker, WorkerGateway
 from headway.server.gateway.timeouts import RegistrationPruner, TimeoutEnforcer
 from headway.stores.base import Exchange, ExchangeReply, JobQuery, Store
@@ -44,6 +46,14 @@ NO_RESERVE = Policy(reserve=Reserve(slots=0))
 Sit = Callable[..., Awaitable["Worker"]]
 
 
+def report(job_id: JobId, ending: Ending, token: bytes | None = None, seconds: float | None = None) -> ResultReport:
+    """A report as a server decodes it."""
+    made = result_of(ending, job_id, token, seconds)
+    if made.result is not msgspec.UNSET:
+        made.result = msgspec.json.decode(made.result)
+    return made
+
+
 class Worker:
     """A worker's side of the desk, in short."""
 
@@ -55,7 +65,7 @@ class Worker:
 
     async def poll(self, free: int = 5, gone: asyncio.Future[Any] | None = None, **more: Any) -> PollResult:
         return await self.gateway.poll(
-            self.worker_id, PollOptions(free=free, **more), token_id=self.token_id, gone=gone
+            self.worker_id, PollRequest(available_capacity=free, **more), token_id=self.token_id, gone=gone
         )
 
     async def claims(self, free: int = 5, **more: Any) -> list[Lease]:
@@ -66,9 +76,9 @@ class Worker:
         return lease
 
     async def says(self, job_id: JobId, ending: Any = None, fence: bytes | None = None) -> State | None:
-        ended = ReportedOutcome(job_id, Returned(b"\x01null") if ending is None else ending, fence)
+        ended = report(job_id, Returned(b"\x01null") if ending is None else ending, fence)
         [settled] = await self.gateway.finish(self.worker_id, [ended], token_id=self.token_id)
-        return settled.state
+        return settled.status
 
 
 @pytest.fixture
@@ -275,12 +285,12 @@ async def test_a_claim_that_is_repeated_when_nothing_is_left_of_it_is_answered_a
     await worker.claims(claim_id="claim-0001")
     await worker.says(job_id)
     async with asyncio.timeout(SOON):
-        assert await worker.claims(wait=30.0, claim_id="claim-0001") == []
+        assert await worker.claims(wait_seconds=30.0, claim_id="claim-0001") == []
 
 
 async def test_a_long_poll_is_woken_by_a_submit(store: Store, sit: Sit) -> None:
     worker = await sit()
-    poll = await waiting(asyncio.create_task(worker.poll(wait=30.0)), worker)
+    poll = await waiting(asyncio.create_task(worker.poll(wait_seconds=30.0)), worker)
     job_id = await submit_one(store)
     async with asyncio.timeout(SOON):
         assert jobs_of(await poll) == [job_id]
@@ -289,9 +299,9 @@ async def test_a_long_poll_is_woken_by_a_submit(store: Store, sit: Sit) -> None:
 async def test_a_long_poll_that_ends_with_nothing_leaves_nobody_waiting(store: Store, sit: Sit) -> None:
     # A worker without an open poll must not be woken in place of one that waits.
     idle, waits = await sit(), await sit()
-    assert (await idle.poll(wait=0.05)).leases == ()
+    assert (await idle.poll(wait_seconds=0.05)).leases == ()
     assert (await idle.poll()).leases == ()
-    poll = await waiting(asyncio.create_task(waits.poll(wait=30.0)), waits)
+    poll = await waiting(asyncio.create_task(waits.poll(wait_seconds=30.0)), waits)
     job_id = await submit_one(store)
     async with asyncio.timeout(0.9):  # Sooner than the slow poll.
         assert jobs_of(await poll) == [job_id]
@@ -301,7 +311,7 @@ async def test_a_worker_that_goes_away_gets_nothing_and_harms_nothing(store: Sto
     # Its connection is cut while it waits; then while a claim is under way.
     worker = await sit()
     gone = asyncio.get_running_loop().create_future()
-    poll = await waiting(asyncio.create_task(worker.poll(wait=30.0, gone=gone)), worker)
+    poll = await waiting(asyncio.create_task(worker.poll(wait_seconds=30.0, gone=gone)), worker)
     gone.set_result(None)
     async with asyncio.timeout(SOON):
         assert (await poll).leases == ()
@@ -324,7 +334,7 @@ async def test_what_was_claimed_for_a_worker_that_may_repeat_its_poll_stays_its_
 
 async def test_a_poll_that_is_cancelled_gives_back_what_it_claims(store: Store, sit: Sit) -> None:
     worker = await sit()
-    poll = await waiting(asyncio.create_task(worker.poll(wait=30.0)), worker)
+    poll = await waiting(asyncio.create_task(worker.poll(wait_seconds=30.0)), worker)
     [job_id] = await submit(store, a_job())
     poll.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -337,7 +347,7 @@ async def test_a_poll_that_is_cancelled_gives_back_what_it_claims(store: Store, 
 async def test_all_polls_end_when_the_server_stops(store: Store, gateway: WorkerGateway, sit: Sit) -> None:
     # H7
     worker = await sit()
-    poll = await waiting(asyncio.create_task(worker.poll(wait=30.0)), worker)
+    poll = await waiting(asyncio.create_task(worker.poll(wait_seconds=30.0)), worker)
     gateway.stop()
     async with asyncio.timeout(SOON):
         assert (await poll).leases == ()
@@ -345,8 +355,8 @@ async def test_all_polls_end_when_the_server_stops(store: Store, gateway: Worker
 
 async def test_of_several_polls_only_the_newest_claims(store: Store, sit: Sit) -> None:
     worker = await sit()
-    older = await waiting(asyncio.create_task(worker.poll(wait=0.5)), worker)
-    newer = await waiting(asyncio.create_task(worker.poll(wait=30.0)), worker, 2)
+    older = await waiting(asyncio.create_task(worker.poll(wait_seconds=0.5)), worker)
+    newer = await waiting(asyncio.create_task(worker.poll(wait_seconds=30.0)), worker, 2)
     job_id = await submit_one(store)
     async with asyncio.timeout(SOON):
         assert jobs_of(await newer) == [job_id]
@@ -355,8 +365,8 @@ async def test_of_several_polls_only_the_newest_claims(store: Store, sit: Sit) -
 
 async def test_a_poll_may_take_the_place_of_those_before(store: Store, sit: Sit) -> None:
     worker = await sit()
-    older = await waiting(asyncio.create_task(worker.poll(wait=30.0)), worker)
-    newer = asyncio.create_task(worker.poll(wait=30.0, takes_over=True))
+    older = await waiting(asyncio.create_task(worker.poll(wait_seconds=30.0)), worker)
+    newer = asyncio.create_task(worker.poll(wait_seconds=30.0, takes_over=True))
     async with asyncio.timeout(SOON):
         assert (await older).leases == ()
         job_id = await submit_one(store)
@@ -366,7 +376,7 @@ async def test_a_poll_may_take_the_place_of_those_before(store: Store, sit: Sit)
 async def test_there_are_only_so_many_polls_of_one_worker(sit: Sit, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headway.server.gateway.service.POLLS_MAX", 1)
     worker = await sit()
-    poll = await waiting(asyncio.create_task(worker.poll(wait=30.0)), worker)
+    poll = await waiting(asyncio.create_task(worker.poll(wait_seconds=30.0)), worker)
     with pytest.raises(TooMany):
         await worker.poll()
     poll.cancel()
@@ -376,14 +386,16 @@ async def test_a_poll_hands_in_and_claims_in_one_go(store: Store, sit: Sit) -> N
     await submit(store, a_job(), a_job())
     worker = await sit(slots=1)
     lease = await worker.claim()
-    ended = [ReportedOutcome(lease.job_id, Returned(b"\x017"), lease.token)]
-    steps = [ReportedProgress(JobId("unknown"), 0.5)]
-    polled = await worker.poll(1, ended=ended, steps=steps)
-    assert [(one.job_id, one.state) for one in polled.settled] == [(lease.job_id, State.COMPLETED)]
+    ended = [report(lease.job_id, Returned(b"\x017"), lease.token)]
+    steps = [ProgressUpdate(task_id="unknown", fraction=0.5)]
+    polled = await worker.poll(1, results=ended, progress=steps)
+    assert [(one.task_id, one.status) for one in polled.settled] == [(lease.job_id, State.COMPLETED)]
     assert len(polled.leases) == 1
     assert (await the_job(store, lease.job_id)).result == b"\x017"
     moved = polled.leases[0]
-    await worker.poll(0, steps=[ReportedProgress(moved.job_id, 0.5, "half", moved.token)])
+    await worker.poll(
+        0, progress=[ProgressUpdate(task_id=moved.job_id, fraction=0.5, note="half", fence=moved.token.hex())]
+    )
     assert (await the_job(store, moved.job_id)).progress == 0.5
 
 
@@ -424,13 +436,13 @@ async def test_a_cancel_reaches_a_worker_that_waits_at_once(store: Store, sit: S
     job_id = await submit_one(store)
     worker = await sit()
     await worker.claim()
-    news = await waiting(asyncio.create_task(worker.poll(0, wait=30.0)), worker)
+    news = await waiting(asyncio.create_task(worker.poll(0, wait_seconds=30.0)), worker)
     await store.cancel([job_id])
     async with asyncio.timeout(1.0):
         assert list((await news).cancel) == [job_id]
     # It is named again until it is reported, and polls wait a second at most meanwhile.
     async with asyncio.timeout(1.5):
-        assert list((await worker.poll(0, wait=30.0)).cancel) == [job_id]
+        assert list((await worker.poll(0, wait_seconds=30.0)).cancel) == [job_id]
     assert await worker.says(job_id, Stopped()) is State.CANCELLED
     assert list((await worker.poll(0)).cancel) == []
 
@@ -440,8 +452,8 @@ async def test_a_cancel_reaches_both_parts_of_a_worker_at_once(store: Store, sit
     job_id = await submit_one(store)
     worker = await sit()
     await worker.claim()
-    jobs = await waiting(asyncio.create_task(worker.poll(4, wait=30.0)), worker)
-    news = await waiting(asyncio.create_task(worker.poll(0, wait=30.0)), worker, 2)
+    jobs = await waiting(asyncio.create_task(worker.poll(4, wait_seconds=30.0)), worker)
+    news = await waiting(asyncio.create_task(worker.poll(0, wait_seconds=30.0)), worker, 2)
     await store.cancel([job_id])
     async with asyncio.timeout(0.9):
         assert [list((await one).cancel) for one in (jobs, news)] == [[job_id], [job_id]]
@@ -458,7 +470,7 @@ async def test_a_cancel_reaches_a_worker_that_polls_now_and_then(
     await store.cancel([job_id])
     assert list((await worker.poll()).cancel) == [job_id]
     assert list((await Worker(other_desk, worker.registration, None).poll()).cancel) == [job_id]
-    assert list((await worker.gateway.beat(worker.worker_id)).cancel) == [job_id]
+    assert list((await worker.gateway.beat(worker.worker_id, WorkerHeartbeat())).cancel) == [job_id]
 
 
 async def test_a_job_that_fails_while_somebody_cancels_it_is_cancelled(store: Store, sit: Sit) -> None:
@@ -478,7 +490,7 @@ async def test_a_worker_that_drains_gets_nothing_and_finishes_what_it_has(store:
     await worker.gateway.drain(worker.worker_id)
     polled = await worker.poll()
     assert (polled.leases, polled.state) == ((), WorkerState.DRAINING)
-    assert (await worker.gateway.beat(worker.worker_id)).state is WorkerState.DRAINING
+    assert (await worker.gateway.beat(worker.worker_id, WorkerHeartbeat())).state is WorkerState.DRAINING
     assert await worker.says(first) is State.COMPLETED
     assert await state_of(store, second) is State.QUEUED
 
@@ -486,18 +498,20 @@ async def test_a_worker_that_drains_gets_nothing_and_finishes_what_it_has(store:
 async def test_a_heartbeat_may_say_that_the_worker_drains(store: Store, sit: Sit) -> None:
     worker = await sit()
     await submit_one(store)
-    assert (await worker.gateway.beat(worker.worker_id, draining=True)).state is WorkerState.DRAINING
+    assert (
+        await worker.gateway.beat(worker.worker_id, WorkerHeartbeat(status="draining"))
+    ).state is WorkerState.DRAINING
     assert await worker.claims() == []
 
 
 async def test_a_drain_ends_a_poll_that_waits(store: Store, sit: Sit) -> None:
     worker = await sit()
-    poll = await waiting(asyncio.create_task(worker.poll(wait=30.0)), worker)
+    poll = await waiting(asyncio.create_task(worker.poll(wait_seconds=30.0)), worker)
     await store.drain(worker.worker_id)
     async with asyncio.timeout(0.9):
         assert (await poll).state is WorkerState.DRAINING
     # Told once, it may go on waiting for cancels while it finishes what it has.
-    poll = asyncio.create_task(worker.poll(wait=0.2))
+    poll = asyncio.create_task(worker.poll(wait_seconds=0.2))
     assert await asyncio.wait_for(poll, SOON)
 
 
@@ -528,7 +542,7 @@ async def test_a_dead_worker_must_register_anew(store: Store, sit: Sit, clock: M
     with pytest.raises(WorkerUnknown):
         await worker.poll()
     with pytest.raises(WorkerUnknown):
-        await worker.gateway.beat(worker.worker_id)
+        await worker.gateway.beat(worker.worker_id, WorkerHeartbeat())
     with pytest.raises(WorkerUnknown):
         await worker.gateway.drain(worker.worker_id)
     job = await the_job(store, job_id)
@@ -559,16 +573,16 @@ async def test_a_heartbeat_keeps_worker_and_leases(store: Store, sit: Sit, clock
     await worker.claim()
     for _ in range(5):
         clock.advance(seconds=60)
-        await worker.gateway.beat(worker.worker_id)
+        await worker.gateway.beat(worker.worker_id, WorkerHeartbeat())
     assert await reap(store) == []
 
 
 async def test_an_unknown_worker_is_told_to_register(gateway: WorkerGateway) -> None:
     # R5.56
     with pytest.raises(WorkerUnknown):
-        await gateway.poll("stranger", PollOptions(free=1))
+        await gateway.poll("stranger", PollRequest(available_capacity=1))
     with pytest.raises(WorkerUnknown):
-        await gateway.finish("stranger", [ReportedOutcome(JobId("x"), Returned(None))])
+        await gateway.finish("stranger", [report(JobId("x"), Returned(None))])
 
 
 async def test_nobody_speaks_for_a_worker_of_another_token(store: Store, sit: Sit, other_desk: WorkerGateway) -> None:
@@ -586,7 +600,7 @@ async def test_nobody_speaks_for_a_worker_of_another_token(store: Store, sit: Si
         with pytest.raises(WorkerUnknown):
             await thief.says(job_id, fence=lease.token)
         with pytest.raises(WorkerUnknown):
-            await thief.gateway.beat(worker.worker_id, token_id=thief.token_id)
+            await thief.gateway.beat(worker.worker_id, WorkerHeartbeat(), token_id=thief.token_id)
         with pytest.raises(WorkerUnknown):
             await thief.gateway.drain(worker.worker_id, token_id=thief.token_id)
         with pytest.raises(WorkerUnknown):
@@ -606,7 +620,7 @@ async def test_a_worker_may_come_to_any_server(store: Store, sit: Sit, other_des
     assert [lease.job_id for lease in await elsewhere.claims(1)] == [first]
     assert await worker.says(first) is State.COMPLETED
     assert [lease.job_id for lease in await worker.claims(1)] == [second]
-    await elsewhere.gateway.beat(worker.worker_id, token_id="a")
+    await elsewhere.gateway.beat(worker.worker_id, WorkerHeartbeat(), token_id="a")
     assert await elsewhere.says(second) is State.COMPLETED
 
 
@@ -676,13 +690,13 @@ async def test_results_are_answered_one_by_one(store: Store, sit: Sit) -> None:
     worker = await sit()
     one, two = await worker.claims(2)
     ended = [
-        ReportedOutcome(one.job_id, Returned(None), one.token),
-        ReportedOutcome(JobId("unknown"), Returned(None), b"\1" * 16),
-        ReportedOutcome(two.job_id, Raised(BOOM), two.token),
-        ReportedOutcome(one.job_id, Raised(BOOM), one.token),  # Of two words on one job the first counts.
+        report(one.job_id, Returned(None), one.token),
+        report(JobId("unknown"), Returned(None), b"\1" * 16),
+        report(two.job_id, Raised(BOOM), two.token),
+        report(one.job_id, Raised(BOOM), one.token),  # Of two words on one job the first counts.
     ]
     settled = await worker.gateway.finish(worker.worker_id, ended)
-    assert [one.state for one in settled] == [State.COMPLETED, None, State.QUEUED, State.COMPLETED]
+    assert [one.status for one in settled] == [State.COMPLETED, None, State.QUEUED, State.COMPLETED]
 
 
 async def test_failures_and_deaths_are_counted_apart_until_the_last_retry(store: Store, sit: Sit) -> None:
@@ -719,10 +733,10 @@ async def test_leases_that_a_heartbeat_does_not_name_go_back_after_seconds(
     worker = await sit()
     lease, _ = await worker.claims(2)
     clock.advance(seconds=9)
-    await worker.gateway.beat(worker.worker_id, [(lease.job_id, lease.token)])
+    await worker.gateway.beat(worker.worker_id, WorkerHeartbeat(tasks=[HeldTask(lease.job_id, lease.token.hex())]))
     assert await state_of(store, unknown) is State.EXECUTING
     clock.advance(seconds=1)
-    await worker.gateway.beat(worker.worker_id, [(lease.job_id, None)])
+    await worker.gateway.beat(worker.worker_id, WorkerHeartbeat(tasks=[HeldTask(lease.job_id)]))
     assert await state_of(store, known) is State.EXECUTING
     job = await the_job(store, unknown)
     assert (job.state, job.attempts) == (State.QUEUED, 0)
@@ -730,7 +744,7 @@ async def test_leases_that_a_heartbeat_does_not_name_go_back_after_seconds(
 
 async def test_a_heartbeat_tells_what_was_lost(store: Store, sit: Sit) -> None:
     worker = await sit()
-    kept = await worker.gateway.beat(worker.worker_id, [(JobId("gone"), b"\1" * 16)])
+    kept = await worker.gateway.beat(worker.worker_id, WorkerHeartbeat(tasks=[HeldTask("gone", "01" * 16)]))
     assert (list(kept.lost), list(kept.cancel)) == (["gone"], ["gone"])
 
 
@@ -741,20 +755,20 @@ async def test_a_heartbeat_that_was_overtaken_renews_nothing(
     worker = await sit()
     lease = await worker.claim()
     clock.advance(seconds=20)
-    named = [(lease.job_id, lease.token)]
-    assert not (await worker.gateway.beat(worker.worker_id, named, number=2)).ignored
+    named = [HeldTask(lease.job_id, lease.token.hex())]
+    assert not (await worker.gateway.beat(worker.worker_id, WorkerHeartbeat(tasks=named, seq=2))).ignored
     # The first one was held up on its way, and it is older than the claim: it must not send the job back.
-    assert (await other_desk.beat(worker.worker_id, [], number=1)).ignored
+    assert (await other_desk.beat(worker.worker_id, WorkerHeartbeat(tasks=[], seq=1))).ignored
     assert not (
-        await worker.gateway.beat(worker.worker_id, named, number=2)
+        await worker.gateway.beat(worker.worker_id, WorkerHeartbeat(tasks=named, seq=2))
     ).ignored  # No reply had come: it is repeated.
     assert await state_of(store, job_id) is State.EXECUTING
     clock.advance(seconds=80)
-    assert (await worker.gateway.beat(worker.worker_id, [], number=1)).ignored
+    assert (await worker.gateway.beat(worker.worker_id, WorkerHeartbeat(tasks=[], seq=1))).ignored
     clock.advance(seconds=10)
     assert await reap(store) == [job_id]
     with pytest.raises(WorkerUnknown):
-        await worker.gateway.beat(worker.worker_id, [], number=1)
+        await worker.gateway.beat(worker.worker_id, WorkerHeartbeat(tasks=[], seq=1))
 
 
 # ---------------------------------------------------------------------- timeouts
@@ -787,17 +801,17 @@ async def test_a_job_that_runs_past_its_own_timeout_is_ended_by_the_server(
     assert (job.state, job.attempts, job.timeout_ms, job.reason) == (State.QUEUED, 1, 15_000, "timeout")
     assert await state_of(store, long) is State.EXECUTING
     # Its worker is told, whichever server it asks, and what it says of the job counts for nothing.
-    kept = await other_desk.beat(worker.worker_id)
+    kept = await other_desk.beat(worker.worker_id, WorkerHeartbeat())
     assert (list(kept.cancel), list(kept.lost)) == ([short], [short])
-    polled = await gateway.poll(worker.worker_id, PollOptions(free=0))
+    polled = await gateway.poll(worker.worker_id, PollRequest(available_capacity=0))
     assert (list(polled.cancel), list(polled.lost)) == ([short], [short])
     assert await worker.says(short, fence=leases[short].token) is None
     assert await state_of(store, short) is State.QUEUED
-    assert list((await gateway.poll(worker.worker_id, PollOptions(free=0))).cancel) == []
+    assert list((await gateway.poll(worker.worker_id, PollRequest(available_capacity=0))).cancel) == []
     # It gets the job again: then nothing is said that it could take for the new run.
     [again] = await Worker(other_desk, worker.registration, None).claims(1)
     assert again.job_id == short
-    assert list((await other_desk.beat(worker.worker_id)).cancel) == []
+    assert list((await other_desk.beat(worker.worker_id, WorkerHeartbeat())).cancel) == []
     assert await worker.says(short) is State.COMPLETED
     assert await worker.says(long) is State.COMPLETED
     clock.advance(seconds=61)
@@ -812,7 +826,7 @@ async def test_a_poll_that_waits_hears_that_a_job_was_ended(
     job_id = await submit_one(store, a_job(timeout_ms=1_000))
     worker = await sit()
     await worker.claim()
-    poll = await waiting(asyncio.create_task(worker.poll(0, wait=30.0)), worker)
+    poll = await waiting(asyncio.create_task(worker.poll(0, wait_seconds=30.0)), worker)
     clock.advance(seconds=6)
     await TimeoutEnforcer(store, gateway.in_force, gateway.registry)()
     async with asyncio.timeout(SOON):
@@ -835,16 +849,16 @@ async def test_registrations_go_a_while_after_their_workers(
     store: Store, gateway: WorkerGateway, sit: Sit, clock: ManualClock
 ) -> None:
     gone, lives = await sit(), await sit()
-    await gateway.beat(gone.worker_id, number=1)
+    await gateway.beat(gone.worker_id, WorkerHeartbeat(seq=1))
     forget = RegistrationPruner(store, gateway.registry)
     await forget()
     clock.advance(seconds=120)
-    await gateway.beat(lives.worker_id)
+    await gateway.beat(lives.worker_id, WorkerHeartbeat())
     await store.prune(BUILT_IN.keep)
     await forget()
     assert len(await gateway.registry.all()) == 2
     clock.advance(seconds=40)
-    await gateway.beat(lives.worker_id)
+    await gateway.beat(lives.worker_id, WorkerHeartbeat())
     await forget()
     assert [one.worker_id for one in await gateway.registry.all()] == [lives.worker_id]
     assert await store.read("http_beat") == []
@@ -856,7 +870,7 @@ async def test_what_jobs_took_is_learned(store: Store, gateway: WorkerGateway, s
     worker = await sit()
     job_id = await submit_one(store)
     await worker.claim()
-    await gateway.finish(worker.worker_id, [ReportedOutcome(job_id, Returned(None), seconds=-1.0)])
+    await gateway.finish(worker.worker_id, [report(job_id, Returned(None), seconds=-1.0)])
     await gateway.learn()
     assert gateway.durations.expected("reports.export") < 0.1
 
@@ -870,13 +884,13 @@ async def test_no_job_is_lost_or_run_twice_among_many_workers(
     ran: list[JobId] = []
 
     async def work(worker: Worker) -> None:
-        ended: list[ReportedOutcome] = []
+        ended: list[ResultReport] = []
         while True:
-            polled = await worker.poll(4, ended=ended, wait=0.01)
+            polled = await worker.poll(4, results=ended, wait_seconds=0.01)
             ran.extend(jobs_of(polled))
             if not polled.leases:
                 return
-            ended = [ReportedOutcome(lease.job_id, Returned(None), lease.token) for lease in polled.leases]
+            ended = [report(lease.job_id, Returned(None), lease.token) for lease in polled.leases]
 
     async with asyncio.timeout(30):
         await asyncio.gather(*(work(worker) for worker in workers))

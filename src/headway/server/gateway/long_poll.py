@@ -6,11 +6,12 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
 from hashlib import blake2b
 from itertools import accumulate
 from typing import Any, NamedTuple
+
+from msgspec.structs import replace
 
 from headway.core.errors import WorkerUnknown
 from headway.core.job import JobId
@@ -20,7 +21,8 @@ from headway.core.worker import WorkerState
 from headway.dispatch.job_source import ClaimResult
 from headway.maintenance.recovery import end_leases
 from headway.policy_store.current import CurrentPolicy
-from headway.server.gateway.results import AppliedOutcome, ReportedOutcome, ReportedProgress, ResultBatch
+from headway.protocol.worker import PollRequest, ResultOutcome
+from headway.server.gateway.results import ResultBatch
 from headway.server.gateway.session import PendingPoll, WorkerSession
 from headway.stores.base import Store
 
@@ -33,31 +35,14 @@ ANSWER_BYTES = 4 << 20  # Bytes of payload that one poll brings; what would be m
 ROUNDS = 50  # Exchanges that one poll makes at a stretch, as long as there is more to look at.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PollOptions:
-    """One poll. ``below``: how many of the free slots lanes outside the reserve may fill; None: what is left of them.
-
-    ``claim_id`` is new for each poll that is not a repeat. ``takes_over``: earlier polls that still wait end now.
-    """
-
-    free: int
-    below: int | None = None
-    capabilities: frozenset[str] | None = None
-    wait: float = 0.0
-    claim_id: str | None = None
-    takes_over: bool = False
-    ended: Sequence[ReportedOutcome] = ()
-    steps: Sequence[ReportedProgress] = ()
-
-
 class PollResult(NamedTuple):
     """The answer to a poll."""
 
     leases: Sequence[Lease]
-    cancel: Sequence[JobId]
-    lost: Sequence[JobId]
-    budgets: Mapping[JobId, float]
-    settled: Sequence[AppliedOutcome]
+    cancel: list[JobId]
+    lost: list[JobId]
+    budgets: dict[JobId, float]
+    settled: list[ResultOutcome]
     more: bool
     next_due: float | None
     state: WorkerState
@@ -76,16 +61,17 @@ class LongPoll:
         in_force: CurrentPolicy,
         session: WorkerSession,
         poll: PendingPoll,
-        ask: PollOptions,
+        request: PollRequest,
         gone: asyncio.Future[Any] | None,
     ) -> None:
         self._store = store
         self._in_force = in_force
         self._session = session
         self._poll = poll
-        self._ask = ask
+        self._request = request
+        self._capabilities = None if request.capabilities is None else frozenset(request.capabilities)
         self._gone = gone
-        self._until = time.monotonic() + ask.wait
+        self._until = time.monotonic() + request.wait_seconds
         self._told = session.told[poll.claims]
         self._state = WorkerState.ACTIVE
         self._waited = False
@@ -93,14 +79,14 @@ class LongPoll:
         self._more = False
         self._asked = 0  # Jobs that the last exchange asked for.
         self._next_due: float | None = None
-        self._settled: list[AppliedOutcome] = []
+        self._settled: list[ResultOutcome] = []
 
     async def run(self) -> PollResult:
-        session, ask = self._session, self._ask
+        session, request = self._session, self._request
         handed = ResultBatch(self._store, session, self._in_force.policy)
-        if ask.ended or ask.steps:
-            await handed.prepare(ask.ended, ask.steps)
-        given = None if ask.claim_id is None else _claim_of(session.registration.worker_id, ask.claim_id)
+        if request.results or request.progress:
+            await handed.prepare(request.results, request.progress)
+        given = None if request.claim_id is None else _claim_of(session.registration.worker_id, request.claim_id)
         leases = await self._claimed_before(given)
         repeated = bool(leases) or (given is not None and session.spent == given)
         session.fresh = False
@@ -110,7 +96,7 @@ class LongPoll:
             leases = ()
         if self._poll.waits and (session.newest is self._poll or session.newest is None):
             with contextlib.suppress(Exception):  # Then it is passed over when its time is up.
-                await session.job_source(ask.capabilities).withdraw()
+                await session.job_source(self._capabilities).withdraw()
         cancel = session.cancels()
         self._told.cancels.update(cancel)
         budgets = self._told.budgets = session.budgets()
@@ -126,10 +112,10 @@ class LongPoll:
             left = self._left()
             free = await self._free() if claims else 0
             fed = await self._exchange(handed, given, free=free, wait=left > 0)
-            if handed.reports or self._ask.ended:
+            if handed.reports or self._request.results:
                 self._settled = await handed.conclude(fed.refused)
                 handed = ResultBatch(self._store, self._session, self._in_force.policy)
-                self._ask = replace(self._ask, ended=())  # It is in the store: from now on the leases tell.
+                self._request = replace(self._request, results=[])  # It is in the store: from now on the leases tell.
             handed.progress.clear()
             self._state, self._next_due = fed.state, fed.next_due
             if fed.state is WorkerState.DEAD:
@@ -159,10 +145,10 @@ class LongPoll:
             if given is not None or room < max(len(lease.payload) for lease in batch):
                 self._more = True
                 break
-            if self._ask.below is not None:
+            if self._request.below is not None:
                 leave_free = policy.reserve.rule == "leave_free"
                 below = len(batch) if leave_free else sum(lease.lane not in policy.reserve.lanes for lease in batch)
-                self._ask = replace(self._ask, below=max(0, self._ask.below - below))
+                self._request = replace(self._request, below=max(0, self._request.below - below))
             handed = ResultBatch(self._store, self._session, policy)
             fed = await self._exchange(handed, None, free=free - len(leases), wait=False)
             self._more = fed.more
@@ -182,7 +168,7 @@ class LongPoll:
         return list(leases[:kept])
 
     async def _exchange(self, handed: ResultBatch, given: bytes | None, *, free: int, wait: bool) -> ClaimResult:
-        session, ask = self._session, self._ask
+        session = self._session
         async with session.exchanging:
             if free and (session.newest is not self._poll or self._is_over()):
                 free = 0
@@ -191,7 +177,7 @@ class LongPoll:
             woken, session.woken = session.woken and free > 0, session.woken and free == 0
             below = await self._below(free)
             exchanging = asyncio.ensure_future(
-                session.job_source(ask.capabilities).exchange(
+                session.job_source(self._capabilities).exchange(
                     handed.reports,
                     handed.progress,
                     free=free,
@@ -245,29 +231,29 @@ class LongPoll:
 
     async def _free(self) -> int:
         """How many slots are free by the worker's word and by its leases: those that it reports now count as free."""
-        if self._ask.free <= 0 or self._state is not WorkerState.ACTIVE:
+        if self._request.available_capacity <= 0 or self._state is not WorkerState.ACTIVE:
             return 0
         await self._look()
-        if self._room() < self._ask.free and not self._doubted:
+        if self._room() < self._request.available_capacity and not self._doubted:
             # Another server may have taken what it handed in since.
             self._doubted = True
             await self._session.look()
-        return max(0, min(self._ask.free, self._room()))
+        return max(0, min(self._request.available_capacity, self._room()))
 
     def _room(self) -> int:
-        held = self._session.leases.keys() - {one.job_id for one in self._ask.ended}
+        held = self._session.leases.keys() - {one.job_id for one in self._request.results}
         return self._session.registration.slots - len(held)
 
     async def _below(self, free: int) -> int:
         """How many of the free slots lanes outside the reserve may fill."""
         policy, session = self._in_force.policy, self._session
-        if self._ask.below is not None:
-            return min(self._ask.below, free)
+        if self._request.below is not None:
+            return min(self._request.below, free)
         reserved = session.registration.worker(policy).reserved
         if not reserved or not free:
             return free
         await session.look()
-        ended = {one.job_id for one in self._ask.ended}
+        ended = {one.job_id for one in self._request.results}
         held = [lease for lease in session.leases.values() if lease.job_id not in ended]
         if policy.reserve.rule != "leave_free":
             held = [lease for lease in held if lease.lane not in policy.reserve.lanes]

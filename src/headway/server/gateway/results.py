@@ -8,41 +8,18 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from headway.core.errors import JobError
 from headway.core.job import JobId, JobRecord, State
 from headway.core.lease import Lease, Report, ReportStatus
 from headway.core.policy.document import HALTED, Policy
-from headway.core.policy.retry import Crashed, Ending, Raised, Unknown, judge
+from headway.core.policy.retry import Ending, Raised, Unknown, judge
+from headway.protocol.conversion import token_of
+from headway.protocol.worker import NOTE_MAX, ProgressUpdate, ResultOutcome, ResultReport
+from headway.server.gateway.endings import cut_text, ending_of
 from headway.server.gateway.session import WorkerSession
 from headway.stores.base import Progress, Store
 from headway.stores.paging import get_in_steps, without_values
-
-
-class ReportedOutcome(NamedTuple):
-    """What became of a job, by its worker's word. Without a fence it is about the lease that the worker holds now."""
-
-    job_id: JobId
-    ending: Ending
-    fence: bytes | None = None
-    seconds: float | None = None  # How long it took.
-
-
-class ReportedProgress(NamedTuple):
-    """How far a job has come."""
-
-    job_id: JobId
-    fraction: float
-    note: str | None = None
-    fence: bytes | None = None
-
-
-class AppliedOutcome(NamedTuple):
-    """What became of a job; no state: what its worker said did not count, since it had lost the lease."""
-
-    job_id: JobId
-    state: State | None
 
 
 class ResultBatch:
@@ -52,17 +29,17 @@ class ResultBatch:
         self._store = store
         self._session = session
         self._policy = policy
-        self._ended: Sequence[ReportedOutcome] = ()
+        self._ended: Sequence[ResultReport] = ()
         self._late: dict[JobId, JobRecord] = {}  # Those the worker does not hold, or no longer.
         self._known: dict[JobId, State | None] = {}  # Answered without asking the store.
         self.reports: list[Report] = []
         self.progress: list[Progress] = []
 
-    async def prepare(self, ended: Sequence[ReportedOutcome], steps: Sequence[ReportedProgress] = ()) -> None:
+    async def prepare(self, ended: Sequence[ResultReport], steps: Sequence[ProgressUpdate] = ()) -> None:
         """Find the leases, and let core judge."""
         self._ended = ended
         first = {one.job_id: one for one in reversed(ended)}  # Of several words on one job the first counts.
-        wanted: list[ReportedOutcome | ReportedProgress] = [*first.values(), *steps]
+        wanted: list[ResultReport | ProgressUpdate] = [*first.values(), *steps]
         if any(self._held(one) is None for one in wanted):
             await self._session.look()
         missing = [one.job_id for one in first.values() if self._held(one) is None]
@@ -73,7 +50,7 @@ class ResultBatch:
             lease = self._held(one)
             if lease is not None:
                 self._learn(lease, one.seconds)
-                self.reports.append(self._judged(one.ending, lease))
+                self.reports.append(self._judged(self._ending(one), lease))
             elif one.job_id in self._late:
                 self._prepare_late(one, self._late[one.job_id])
             else:
@@ -81,9 +58,10 @@ class ResultBatch:
         for step in steps:
             lease = self._held(step)
             if lease is not None and lease.persist and step.job_id not in first:
-                self.progress.append(Progress(step.job_id, lease.seq, lease.token, step.fraction, step.note))
+                note = None if step.note is None else cut_text(step.note, NOTE_MAX)
+                self.progress.append(Progress(step.job_id, lease.seq, lease.token, step.fraction, note))
 
-    async def conclude(self, refused: Sequence[tuple[str, str]]) -> list[AppliedOutcome]:
+    async def conclude(self, refused: Sequence[tuple[str, str]]) -> list[ResultOutcome]:
         """Return what became of each, in the order in which they were handed in."""
         answers = {job_id: ReportStatus(answer) for job_id, answer in refused}
         states = dict(self._known)
@@ -99,17 +77,24 @@ class ResultBatch:
                 states[job.job_id] = _stands(state, job.state, taken=job.job_id not in answers)
         self._session.let_go(report.job_id for report in self.reports if self._is_held_as(report))
         self._session.dismiss(job_id for job_id, state in states.items() if state is None)
-        return [AppliedOutcome(one.job_id, states[one.job_id]) for one in self._ended]
+        return [
+            ResultOutcome(one.task_id, state, "lease_lost" if state is None else None)
+            for one in self._ended
+            for state in [states[one.job_id]]
+        ]
 
     def _is_held_as(self, report: Report) -> bool:
         """Return whether a report is about what the worker holds, not about an older lease of the same job."""
         lease = self._session.leases.get(report.job_id)
         return lease is None or lease.token == report.token
 
-    def _held(self, one: ReportedOutcome | ReportedProgress) -> Lease | None:
+    def _held(self, one: ResultReport | ProgressUpdate) -> Lease | None:
         """Find the lease that is meant. A transient job's has no fence, and only who handed it out knows of it."""
         lease = self._session.leases.get(one.job_id) or self._session.transient.get(one.job_id)
-        return lease if lease is not None and one.fence in (None, lease.token) else None
+        return lease if lease is not None and token_of(one.fence) in (None, lease.token) else None
+
+    def _ending(self, one: ResultReport) -> Ending:
+        return ending_of(one, self._session.payload_max)
 
     def _judged(self, ending: Ending, lease: Lease) -> Report:
         if isinstance(ending, Unknown) and self._session.registration.tasks is None:
@@ -117,24 +102,25 @@ class ResultBatch:
             ending = Raised(JobError("UnknownTask", f"the worker does not know the task {lease.task}"))
         return judge(ending, lease, self._policy, chance=int.from_bytes(os.urandom(2)) / 65_536)
 
-    def _prepare_late(self, one: ReportedOutcome, job: JobRecord) -> None:
+    def _prepare_late(self, one: ResultReport, job: JobRecord) -> None:
         """The worker does not hold this job. It may have said so before; then its token, if any, is the last one."""
-        report = self._judged(one.ending, _past_lease(job, one))
+        ending, token = self._ending(one), token_of(one.fence)
+        report = self._judged(ending, _past_lease(job, token or b"\0", crashed=one.status == "crashed"))
         worker_id = self._session.registration.worker_id
         if job.worker_id not in (None, worker_id) or (job.state is State.EXECUTING):
             self._known[one.job_id] = None
-        elif one.fence:
+        elif token:
             self.reports.append(report)
         else:
             by_whom = job.worker_id or (job.history[-1].worker_id if job.history else None)
             same = by_whom == worker_id and _fits(report.state, job.state)
             self._known[one.job_id] = job.state if same else None
 
-    def _prepare_unknown(self, one: ReportedOutcome) -> None:
+    def _prepare_unknown(self, one: ResultReport) -> None:
         """No store knows this job. A transient one is only counted."""
-        if one.fence == b"":
+        if one.fence == "":
             lease = Lease(one.job_id, 0, b"", "", b"", "", None, None, 1, 1, 0, 0, 0, 0, None, 0)
-            self.reports.append(judge(one.ending, lease, self._policy))
+            self.reports.append(judge(self._ending(one), lease, self._policy))
         else:
             self._known[one.job_id] = None
 
@@ -160,13 +146,13 @@ def _fits(wanted: State, stands: State) -> bool:
     return wanted is stands or (wanted is State.QUEUED and stands is State.CANCELLED)
 
 
-def _past_lease(job: JobRecord, one: ReportedOutcome) -> Lease:
-    """Make up the lease that a job had when it ended."""
-    crashes = job.crashes - 1 if isinstance(one.ending, Crashed) else job.crashes
+def _past_lease(job: JobRecord, token: bytes, *, crashed: bool) -> Lease:
+    """Return the lease that a job had when it ended."""
+    crashes = job.crashes - 1 if crashed else job.crashes
     return Lease(
         job.job_id,
         job.seq,
-        one.fence or b"\0",
+        token,
         job.task,
         b"",
         job.lane,

@@ -12,30 +12,41 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 from uuid import uuid4
 from weakref import WeakValueDictionary
 
 from headway.core.errors import TooMany, WorkerUnknown
 from headway.core.job import JobId
 from headway.core.policy.document import LimitRule
+from headway.core.policy.reader import policy_data
 from headway.core.policy.retry import Released, Unknown
 from headway.core.worker import WorkerState
 from headway.dispatch.job_source import StoreJobSource
 from headway.estimates.costs import TaskCosts
 from headway.maintenance.recovery import end_worker
 from headway.metrics.recorder import MetricsRecorder
-from headway.observability.job_output import Chunk, write_output
+from headway.observability.job_output import KEPT_MAX, Chunk, write_output
 from headway.policy_store.catalogue import CronDocument, TaskEntry, read_tasks
 from headway.policy_store.current import CurrentPolicy
+from headway.protocol.conversion import result_of, token_of
+from headway.protocol.worker import (
+    OutputUpdate,
+    PollRequest,
+    ResultOutcome,
+    ResultReport,
+    WorkerHeartbeat,
+    WorkerHeartbeatReply,
+)
 from headway.security.audit import OPEN
 from headway.security.tokens import covers
-from headway.server.gateway.long_poll import LOOK_EVERY, LongPoll, PollOptions, PollResult
+from headway.server.gateway.endings import cut_text
+from headway.server.gateway.long_poll import LOOK_EVERY, LongPoll, PollResult
 from headway.server.gateway.publishing import Declaration, changes, publish
 from headway.server.gateway.registry import Registration, WorkerRegistry
-from headway.server.gateway.results import AppliedOutcome, ReportedOutcome, ResultBatch
+from headway.server.gateway.results import ResultBatch
 from headway.server.gateway.session import WorkerSession
-from headway.stores.base import Exchange, Heartbeat, Store
+from headway.stores.base import Exchange, Heartbeat, HeartbeatReply, Store
 
 POLLS_MAX = 8  # Polls of one worker at once.
 SEATS_MAX = 10_000
@@ -63,25 +74,23 @@ class NewWorker:
     grace_ms: int = 5_000
 
 
-class HeartbeatOutcome(NamedTuple):
-    """The answer to a heartbeat. ``ignored``: a later one had come before it."""
-
-    cancel: Sequence[JobId]
-    lost: Sequence[JobId]
-    budgets: Mapping[JobId, float]
-    state: WorkerState
-    ignored: bool = False
-
-
 class WorkerGateway:
     """Serves the workers that come to one server process. Belongs to one loop."""
 
-    def __init__(self, store: Store, in_force: CurrentPolicy, *, recorder: MetricsRecorder | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        in_force: CurrentPolicy,
+        *,
+        recorder: MetricsRecorder | None = None,
+        payload_max: int = 1 << 20,
+    ) -> None:
         self.store = store
         self.in_force = in_force
         self.registry = WorkerRegistry(store)
         self.durations = TaskCosts()
         self.recorder = recorder or MetricsRecorder()
+        self._payload_max = payload_max
         self._sessions: OrderedDict[str, WorkerSession] = OrderedDict()
         self._learned = time.monotonic()
         self._closed = False
@@ -199,12 +208,12 @@ class WorkerGateway:
     async def poll(
         self,
         worker_id: str,
-        ask: PollOptions,
+        request: PollRequest,
         *,
         token_id: str | None = None,
         gone: asyncio.Future[Any] | None = None,
     ) -> PollResult:
-        """Take what has ended and give jobs for the free slots, as soon as there are any in ``ask.wait`` seconds.
+        """Take what has ended and give jobs for the free slots, as soon as there are any in ``wait_seconds``.
 
         Ends early with news for the worker, and when ``gone`` is done: then what was claimed meanwhile goes back
         unharmed, unless the poll can be repeated. Raises ``WorkerUnknown`` for one that is dead, ``TooMany``.
@@ -213,23 +222,23 @@ class WorkerGateway:
         await self.in_force.refresh(self.store)
         if len(session.polls) >= POLLS_MAX:
             raise TooMany(f"{len(session.polls)} polls of this worker are under way")
-        with session.polling(claims=ask.free > 0, takes_over=ask.takes_over, waits=ask.wait > 0) as poll:
+        with session.polling(
+            claims=request.available_capacity > 0, takes_over=request.takes_over, waits=request.wait_seconds > 0
+        ) as poll:
             poll.over = self._closed
             if gone is not None:
                 gone.add_done_callback(lambda _: poll.wake.set())
-            polled = await LongPoll(self.store, self.in_force, session, poll, ask, gone).run()
+            polled = await LongPoll(self.store, self.in_force, session, poll, request, gone).run()
         strays = [lease for lease in polled.leases if not session.registration.may_run(lease.task)]
         if not strays:
             return polled
         # A class of jobs holds many tasks: those that the token is not for go on to workers that name them.
-        await self.finish(
-            worker_id, [ReportedOutcome(one.job_id, Unknown(), one.token) for one in strays], token_id=token_id
-        )
+        await self.finish(worker_id, [result_of(Unknown(), one.job_id, one.token) for one in strays], token_id=token_id)
         return polled._replace(leases=[lease for lease in polled.leases if lease not in strays], more=True)
 
     async def finish(
-        self, worker_id: str, ended: Sequence[ReportedOutcome], *, token_id: str | None = None
-    ) -> list[AppliedOutcome]:
+        self, worker_id: str, ended: Sequence[ResultReport], *, token_id: str | None = None
+    ) -> list[ResultOutcome]:
         """Take what has ended. Gives what became of each job; without the lease, what a worker says counts for nothing.
 
         Raises ``WorkerUnknown``; a dead worker's word counts as long as no other worker has the job.
@@ -242,68 +251,63 @@ class WorkerGateway:
         self.recorder.reported(handed.reports, refused)
         return await handed.conclude(refused)
 
-    async def output(
-        self,
-        worker_id: str,
-        job_id: JobId,
-        fence: bytes | None,
-        chunks: Sequence[Chunk],
-        *,
-        token_id: str | None = None,
-    ) -> bool:
-        """Write the latest output of a job that the worker holds. Returns False for one that it does not hold.
+    async def output(self, worker_id: str, update: OutputUpdate, *, token_id: str | None = None) -> bool:
+        """Write the latest output of a job. Return False if the worker does not hold the job.
 
         Raises ``WorkerUnknown``.
         """
         session = await self._session(worker_id, token_id)
+        job_id = JobId(update.task_id)
         if job_id not in session.leases:
             await session.look()
         lease = session.leases.get(job_id)
-        if lease is None or fence not in (None, lease.token):
+        if lease is None or token_of(update.fence) not in (None, lease.token):
             return False
+        chunks = [Chunk(one.at, one.stream, one.offset, cut_text(one.text, KEPT_MAX)) for one in update.chunks]
         return await write_output(self.store, job_id, lease.epoch, chunks)
 
     async def beat(
-        self,
-        worker_id: str,
-        held: Sequence[tuple[JobId, bytes | None]] | None = None,
-        *,
-        number: int | None = None,
-        draining: bool = False,
-        token_id: str | None = None,
-    ) -> HeartbeatOutcome:
-        """Move a worker's deadline and those of the leases it names, or of all it has.
+        self, worker_id: str, heartbeat: WorkerHeartbeat, *, token_id: str | None = None
+    ) -> WorkerHeartbeatReply:
+        """Renew a worker and the leases that it names, or all of its leases.
 
-        ``number`` grows with each heartbeat: one that was overtaken renews nothing. Raises ``WorkerUnknown``.
+        A heartbeat that arrives after a later one renews nothing. Raises ``WorkerUnknown``.
         """
         session = await self._session(worker_id, token_id)
         await self.in_force.refresh(self.store)
-        policy = self.in_force.policy
-        if number is not None and not await self.registry.is_latest(worker_id, number):
+        version, policy = self.in_force.version, self.in_force.policy
+        known = heartbeat.policy_version in (None, version)
+        reply = WorkerHeartbeatReply(policy_version=version, policy=None if known else policy_data(policy))
+        if heartbeat.seq is not None and not await self.registry.is_latest(worker_id, heartbeat.seq):
             await session.look(within=LOOK_EVERY)
-            state = (await self.store.exchange(Exchange(worker_id))).worker_state
-            if state is WorkerState.DEAD:
-                raise WorkerUnknown(worker_id=worker_id)
-            return HeartbeatOutcome(session.cancels(), session.lost(), session.budgets(), state, ignored=True)
-        if draining:
-            await self.store.drain(worker_id)
-        if held is None or policy.ladder.rungs or any(fence is None for _, fence in held):
+            reply.state = (await self.store.exchange(Exchange(worker_id))).worker_state
+            reply.cancel, reply.lost, reply.ignored = session.cancels(), session.lost(), True
+        else:
+            answer = await self._renew(session, heartbeat)
+            reply.state = answer.state
+            reply.lost = list(dict.fromkeys([*session.lost(), *answer.lost]))
+            reply.cancel = list(dict.fromkeys([*answer.cancel, *reply.lost]))
+        if reply.state is WorkerState.DEAD:
+            raise WorkerUnknown(worker_id=worker_id)
+        reply.budgets = session.budgets()
+        return reply
+
+    async def _renew(self, session: WorkerSession, heartbeat: WorkerHeartbeat) -> HeartbeatReply:
+        registration, policy = session.registration, self.in_force.policy
+        if heartbeat.status == "draining":
+            await self.store.drain(registration.worker_id)
+        held = heartbeat.tasks
+        if held is None or policy.ladder.rungs or any(one.fence is None for one in held):
             await session.look()
         else:
             await session.look(within=LOOK_EVERY)
         named = {lease.job_id: lease.token for lease in session.leases.values()}
         if held is not None:
-            named = {job_id: named.get(job_id, b"") if fence is None else fence for job_id, fence in held}
-        registration = session.registration
-        beat = Heartbeat(
-            registration.worker(policy), registration.lease_ms, registration.confirm_ms, list(named.items())
+            tokens = {JobId(one.task_id): token_of(one.fence) for one in held}
+            named = {job_id: named.get(job_id, b"") if token is None else token for job_id, token in tokens.items()}
+        return await self.store.renew(
+            Heartbeat(registration.worker(policy), registration.lease_ms, registration.confirm_ms, list(named.items()))
         )
-        answer = await self.store.renew(beat)
-        if answer.state is WorkerState.DEAD:
-            raise WorkerUnknown(worker_id=worker_id)
-        lost = [*session.lost(), *answer.lost]
-        cancel = list(dict.fromkeys([*answer.cancel, *lost]))
-        return HeartbeatOutcome(cancel, list(dict.fromkeys(lost)), session.budgets(), answer.state)
 
     # ------------------------------------------------------------------ upkeep
 
@@ -335,7 +339,9 @@ class WorkerGateway:
         registration = await self.registry.find(worker_id, token_id)
         session = self._sessions.get(worker_id)
         if session is None:
-            session = WorkerSession(self.store, self.registry, self._feed_of(registration), registration)
+            session = WorkerSession(
+                self.store, self.registry, self._feed_of(registration), registration, payload_max=self._payload_max
+            )
             self._sessions[worker_id] = session
             await self._make_room(worker_id)
         else:

@@ -50,8 +50,11 @@ class WorkerSession:
         registry: WorkerRegistry,
         make_feed: Callable[[frozenset[str]], StoreJobSource],
         registration: Registration,
+        *,
+        payload_max: int,
     ) -> None:
         self.registration = registration
+        self.payload_max = payload_max  # Bytes of the largest result that is stored.
         self.leases: dict[JobId, Lease] = {}
         self.transient: dict[JobId, Lease] = {}  # Handed out here; no store knows who has them.
         self.stopped: set[JobId] = set()  # Ended behind its back.

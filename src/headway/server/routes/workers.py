@@ -11,47 +11,42 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import Path, Request
 from starlette.responses import Response
 
 from headway.core.policy.reader import policy_data
-from headway.server.auth import Scope
-from headway.server.gateway.translate import (
-    check_tasks,
-    given_tasks,
-    new_worker,
-    read_held,
-    read_output,
-    read_poll,
-    read_result,
-    unreadable,
-    vouched,
+from headway.core.worker import WorkerState
+from headway.observability.job_output import KEPT_MAX
+from headway.protocol.worker import (
+    DrainReply,
+    DrainRequest,
+    OutputReply,
+    OutputUpdate,
+    PollReply,
+    PollRequest,
+    RefusedResult,
+    RegisterReply,
+    RegisterRequest,
+    ResultReply,
+    ResultReport,
+    ResultReports,
+    UnpublishedTask,
+    WorkerHeartbeat,
+    WorkerHeartbeatReply,
 )
+from headway.server.auth import Scope
+from headway.server.gateway.declaration import check_tasks, new_worker
+from headway.server.gateway.handout import hand_out
+from headway.server.messages import as_message, read_message
 from headway.server.problems import Problem
 from headway.server.replies import reply
-from headway.server.routing import Routes, caller_of
-from headway.server.schemas.worker import (
-    Acknowledged,
-    DrainBody,
-    DrainedBody,
-    HeardBody,
-    HeartbeatBody,
-    OneOrMore,
-    OutputBody,
-    OutputTaken,
-    PollBody,
-    PolledBody,
-    RegisterBody,
-    RegisterReplyBody,
-    ResultBody,
-)
+from headway.server.routing import Routes, caller_of, read_json
 from headway.server.service import Service, service_of
 
 log = logging.getLogger("headway.server")
 
-POLL_INTERVAL_MS = 1_000
 UNPUBLISHED = "it differs from the catalogue, and the token is neither bound to it (--tasks) nor has the scope publish"
 
 routes = Routes("workers", "/internal/workers")
@@ -66,18 +61,19 @@ KNOWN = ("worker_unknown",)
     "/register",
     scope=Scope.WORKER,
     whole=True,
-    answers={201: RegisterReplyBody},
+    body=(RegisterRequest,),
+    answers={201: RegisterReply},
     problems=("too_many", "store_full"),
     summary="Register a worker",
 )
-async def register(request: Request, body: RegisterBody) -> Response:
+async def register(request: Request) -> Response:
     """Make a worker known. Its id is new each time; only the token that registered it may speak for it.
 
     What it says of its tasks goes into the catalogue if the token is bound to them or has the scope `publish`.
     """
     service, caller = service_of(request), caller_of(request)
     settings, in_force = service.app.settings, service.app.in_force
-    new = new_worker(body, service.app)
+    new = new_worker(await read_message(request, RegisterRequest), service.app)
     check_tasks(new, caller.tasks)
     service.quotas.submit(caller)
     gateway = await service.gateway()
@@ -89,17 +85,16 @@ async def register(request: Request, body: RegisterBody) -> Response:
         facts = {"worker": registration.worker_id, "token": caller.token_id, "tasks": withheld, "reason": UNPUBLISHED}
         log.warning("worker.not_published", extra={"headway": facts})
     return reply(
-        {
-            "worker_id": registration.worker_id,
-            "poll_interval_ms": POLL_INTERVAL_MS,
-            "heartbeat_seconds": new.heartbeat_ms / 1_000,
-            "dead_after_seconds": new.lease_ms / 1_000,
-            "confirm_seconds": new.confirm_ms / 1_000,
-            "payload_max": settings.payload_max,
-            "policy_version": in_force.version,
-            "policy": None if body.tasks is None else policy_data(in_force.policy),
-            "not_published": [{"task_type": name, "reason": UNPUBLISHED} for name in withheld],
-        },
+        RegisterReply(
+            worker_id=registration.worker_id,
+            heartbeat_seconds=new.heartbeat_ms / 1_000,
+            dead_after_seconds=new.lease_ms / 1_000,
+            confirm_seconds=new.confirm_ms / 1_000,
+            payload_max=settings.payload_max,
+            policy_version=in_force.version,
+            policy=None if new.tasks is None else policy_data(in_force.policy),
+            not_published=[UnpublishedTask(name, UNPUBLISHED) for name in withheld],
+        ),
         201,
     )
 
@@ -108,38 +103,39 @@ async def register(request: Request, body: RegisterBody) -> Response:
     "/{worker_id}/poll",
     scope=Scope.WORKER,
     whole=True,
-    answers={200: PolledBody},
+    body=(PollRequest,),
+    answers={200: PollReply},
     problems=(*KNOWN, "too_many"),
     summary="Ask for tasks",
 )
-async def poll(request: Request, worker_id: WorkerId, body: PollBody) -> Response:
+async def poll(request: Request, worker_id: WorkerId) -> Response:
     """Hand in what has ended and get tasks, at once or as soon as there are any in `wait_seconds`.
 
     Ends early with news: a task to stop, a drain. A draining worker gets no tasks.
     """
+    body = await read_message(request, PollRequest)
     service, token_id = service_of(request), caller_of(request).token_id
     gateway = await service.gateway()
     registration = await gateway.registry.find(worker_id, token_id)
-    ask = read_poll(body, registration.capabilities, service.app.settings.payload_max)
-    async with _until_gone(request, service, patient=ask.wait > 0) as gone:
-        polled = await gateway.poll(worker_id, ask, token_id=token_id, gone=gone)
-    leases, unsigned = await vouched(polled.leases, service.addresses)
-    tasks, bad = given_tasks(leases)
-    bad += unsigned
-    if bad:
-        await gateway.finish(worker_id, [unreadable(lease) for lease in bad], token_id=token_id)
+    if stray := sorted(set(body.capabilities or ()).difference(registration.capabilities)):
+        raise Problem("invalid", f"capabilities: {stray[0]!r} was not registered")
+    async with _until_gone(request, service, patient=body.wait_seconds > 0) as gone:
+        polled = await gateway.poll(worker_id, body, token_id=token_id, gone=gone)
+    tasks, unreadable = await hand_out(polled.leases, service.addresses)
+    if unreadable:
+        await gateway.finish(worker_id, unreadable, token_id=token_id)
     return reply(
-        {
-            "tasks": tasks,
-            "cancel": polled.cancel,
-            "lost": polled.lost,
-            "budgets": polled.budgets,
-            "refused": [{"task_id": one.job_id, "code": "lease_lost"} for one in polled.settled if one.state is None],
-            "more": polled.more,
-            "next_due_seconds": polled.next_due,
-            "state": polled.state.value,
-            "policy_version": gateway.in_force.version,
-        }
+        PollReply(
+            tasks=tasks,
+            cancel=polled.cancel,
+            lost=polled.lost,
+            budgets=polled.budgets,
+            refused=[RefusedResult(one.task_id, one.code) for one in polled.settled if one.code is not None],
+            more=polled.more,
+            next_due_seconds=polled.next_due,
+            state=polled.state,
+            policy_version=gateway.in_force.version,
+        )
     )
 
 
@@ -147,99 +143,80 @@ async def poll(request: Request, worker_id: WorkerId, body: PollBody) -> Respons
     "/{worker_id}/result",
     scope=Scope.WORKER,
     whole=True,
-    answers={200: Acknowledged},
+    body=(ResultReport, ResultReports),
+    answers={200: ResultReply},
     problems=(*KNOWN, "lease_lost", "store_full"),
     summary="Report how tasks ended",
 )
-async def result(request: Request, worker_id: WorkerId, body: OneOrMore) -> Response:
+async def result(request: Request, worker_id: WorkerId) -> Response:
     """Report how a task ended, or several. The same report again gets the same answer; another one changes nothing."""
-    service, token_id = service_of(request), caller_of(request).token_id
-    gateway = await service.gateway()
-    given = [body] if isinstance(body, ResultBody) else body.results
-    ended = [read_result(one, service.app.settings.payload_max) for one in given]
-    settled = await gateway.finish(worker_id, ended, token_id=token_id)
-    if not isinstance(body, ResultBody):
-        each = [
-            {
-                "task_id": one.job_id,
-                "status": None if one.state is None else one.state.value,
-                "code": "lease_lost" if one.state is None else None,
-            }
-            for one in settled
-        ]
-        return reply({"acknowledged": True, "results": each})
-    [only] = settled
-    if only.state is None:
-        raise Problem("lease_lost", f"this worker has no lease of task {only.job_id}; its report changes nothing")
-    return reply({"acknowledged": True, "status": only.state.value})
+    body = await read_message(request, dict[str, Any])
+    several = "results" in body
+    reports = as_message(body, ResultReports).results if several else [as_message(body, ResultReport)]
+    gateway = await service_of(request).gateway()
+    outcomes = await gateway.finish(worker_id, reports, token_id=caller_of(request).token_id)
+    if several:
+        return reply(ResultReply(acknowledged=True, results=outcomes))
+    [only] = outcomes
+    if only.status is None:
+        raise Problem("lease_lost", f"this worker has no lease of task {only.task_id}; its report changes nothing")
+    return reply(ResultReply(acknowledged=True, status=only.status))
 
 
 @routes.post(
     "/{worker_id}/output",
     scope=Scope.WORKER,
     whole=True,
-    answers={200: OutputTaken},
+    body=(OutputUpdate,),
+    answers={200: OutputReply},
     problems=KNOWN,
     summary="Send the latest output of a running task",
 )
-async def output(request: Request, worker_id: WorkerId, body: OutputBody) -> Response:
-    """Keep the latest output of a task, which readers of its events see. Send progress too: that wakes them."""
+async def output(request: Request, worker_id: WorkerId) -> Response:
+    """Store the latest output of a task for readers of its events. Progress wakes the readers: send it too."""
+    update = await read_message(request, OutputUpdate)
+    if sum(len(chunk.text) for chunk in update.chunks) > KEPT_MAX:
+        raise Problem("invalid", f"chunks: at most {KEPT_MAX:,} characters in all, the latest ones")
     gateway, token_id = await service_of(request).gateway(), caller_of(request).token_id
-    job_id, fence, chunks = read_output(body)
-    return reply({"acknowledged": await gateway.output(worker_id, job_id, fence, chunks, token_id=token_id)})
+    return reply(OutputReply(await gateway.output(worker_id, update, token_id=token_id)))
 
 
 @routes.post(
     "/{worker_id}/heartbeat",
     scope=Scope.WORKER,
     whole=True,
-    answers={200: HeardBody},
+    body=(WorkerHeartbeat,),
+    answers={200: WorkerHeartbeatReply},
     problems=KNOWN,
     summary="Send a sign of life",
 )
-async def heartbeat(request: Request, worker_id: WorkerId, body: HeartbeatBody) -> Response:
-    """Renew the worker and its tasks: those it names, or all. Answers with what it must stop."""
+async def heartbeat(request: Request, worker_id: WorkerId) -> Response:
+    """Renew the worker and the tasks that it names, or all of them. The reply names the tasks to stop."""
+    body = await read_message(request, WorkerHeartbeat)
     gateway = await service_of(request).gateway()
-    kept = await gateway.beat(
-        worker_id,
-        read_held(body.tasks),
-        number=body.seq,
-        draining=body.status == "draining",
-        token_id=caller_of(request).token_id,
-    )
-    in_force = gateway.in_force
-    other = body.policy_version is not None and body.policy_version != in_force.version
-    return reply(
-        {
-            "acknowledged": True,
-            "cancel": kept.cancel,
-            "lost": kept.lost,
-            "budgets": kept.budgets,
-            "state": kept.state.value,
-            "policy_version": in_force.version,
-            "policy": policy_data(in_force.policy) if other else None,
-            "ignored": kept.ignored,
-        }
-    )
+    return reply(await gateway.beat(worker_id, body, token_id=caller_of(request).token_id))
 
 
 @routes.post(
     "/{worker_id}/drain",
     scope=Scope.WORKER,
     whole=True,
-    answers={200: DrainedBody},
+    body=(DrainRequest,),
+    body_required=False,
+    answers={200: DrainReply},
     problems=KNOWN,
     summary="Give a worker no more tasks",
 )
-async def drain(request: Request, worker_id: WorkerId, body: DrainBody | None = None) -> Response:
+async def drain(request: Request, worker_id: WorkerId) -> Response:
     """Stop handing tasks to the worker; it finishes those it has. With `leave` they go back, and the worker is gone."""
+    body = read_json(text) if (text := await request.body()) else None
     gateway = await service_of(request).gateway()
     token_id = caller_of(request).token_id
-    if body is not None and body.leave:
+    if body is not None and as_message(body, DrainRequest).leave:
         released = await gateway.leave(worker_id, token_id=token_id)
-        return reply({"acknowledged": True, "state": "dead", "released": released})
+        return reply(DrainReply(acknowledged=True, state=WorkerState.DEAD, released=released))
     await gateway.drain(worker_id, token_id=token_id)
-    return reply({"acknowledged": True, "state": "draining", "released": 0})
+    return reply(DrainReply(acknowledged=True, state=WorkerState.DRAINING, released=0))
 
 
 @asynccontextmanager

@@ -13,6 +13,8 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any
 
+import msgspec
+
 from headway.core.errors import HeadwayError, ServerRefused, ServerUnavailable, StoreError, WorkerUnknown
 from headway.core.job import JobId
 from headway.core.lease import Lease
@@ -27,8 +29,9 @@ from headway.observability.outage import Outage
 from headway.policy_store.catalogue import CronDocument
 from headway.policy_store.current import CurrentPolicy
 from headway.protocol import worker as messages
+from headway.protocol.conversion import lease_of, result_of
 from headway.protocol.http_client import PATIENCE, HttpClient
-from headway.protocol.worker import PollReply, RegisterReply, ResultReport, WorkerHeartbeatReply, lease_of, result_of
+from headway.protocol.worker import GRACE_MAX, PollReply, RegisterReply, ResultReport, WorkerHeartbeatReply
 from headway.stores.base import LEASE_CHANNEL, Heartbeat, HeartbeatReply, Progress, Store, Subscription
 from headway.worker.backend.base import AppManifest, EndingOf, JobSource, LeaseTimes, RegisteredWorker
 
@@ -38,7 +41,6 @@ NEWS_WAIT = 5.0  # Seconds for which the server is asked to hold a poll for news
 JOBS_WAIT = 20.0  # The same for jobs, or half the time within which a lease must be named.
 BATCH = 500  # Results in one body.
 BODY_MAX = 2 << 20  # Bytes of results in one body; servers take twice as much.
-GRACE_MAX = 3_600.0
 RESERVE_PAUSE = 0.005  # Seconds before a poll stands for the reserve alone: mostly another job ends first.
 BACKOFF_MIN, BACKOFF_MAX = 0.1, 2.0
 NOT_TAKEN = frozenset({400, 413, 422})  # Malformed, too large, not valid: the same again would fare no better.
@@ -97,7 +99,7 @@ class HttpBackend:
         return HttpNotifications(self._caller, name.removesuffix(LEASE_CHANNEL), self.in_force)
 
     async def renew(self, beat: Heartbeat) -> HeartbeatReply:
-        held = [messages.LeaseRef(job_id, token.hex()) for job_id, token in beat.held]
+        held = [messages.HeldTask(job_id, token.hex()) for job_id, token in beat.held]
         said = messages.WorkerHeartbeat(
             current_load=len(held), tasks=held, seq=next(self._sequence), policy_version=self.in_force.version
         )
@@ -125,8 +127,10 @@ class HttpBackend:
         return False  # The server is told with each result.
 
     async def write_output(self, worker_id: str, lease: Lease, chunks: Sequence[Chunk]) -> None:
+        sent = msgspec.convert(chunks, list[messages.OutputChunk], from_attributes=True)
+        update = messages.OutputUpdate(task_id=lease.job_id, fence=lease.token.hex(), chunks=sent)
         with contextlib.suppress(WorkerUnknown):
-            await self._ask(worker_id, "output", messages.OutputUpdate(lease.job_id, lease.token.hex(), list(chunks)))
+            await self._ask(worker_id, "output", update)
 
     async def give_back(
         self, worker_id: str, held: Sequence[tuple[JobId, bytes]], fate: EndingOf, *, left: bool = False
@@ -279,7 +283,10 @@ class HttpJobSource:
                 takes_over=slots > 0 and self._standing is not None,
                 results=batches[-1] if batches else [],
                 progress=[
-                    messages.ProgressUpdate(one.job_id, one.token.hex(), one.fraction, one.note) for one in progress
+                    messages.ProgressUpdate(
+                        task_id=one.job_id, fence=one.token.hex(), fraction=one.fraction, note=one.note
+                    )
+                    for one in progress
                 ],
             )
         request = self._request
@@ -495,7 +502,7 @@ def _batches(results: Sequence[ResultReport]) -> list[list[ResultReport]]:
     batches: list[list[ResultReport]] = []
     size = BODY_MAX + 1
     for result in results:
-        length = 500 if result.result is None else 500 + len(bytes(result.result))
+        length = 500 if result.result is msgspec.UNSET else 500 + len(bytes(result.result))
         if size + length > BODY_MAX or len(batches[-1]) >= BATCH:
             batches.append([])
             size = 0
