@@ -194,7 +194,7 @@ async def test_a_worker_taken_for_dead_begins_anew_under_another_name() -> None:
     async with Worker(app) as worker:
         before = worker.worker_id
         await (await app.client.store()).mark_dead(before)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while worker.worker_id == before:  # noqa: ASYNC110  (the keeper's thread must notice)
                 await asyncio.sleep(0.01)
         assert await (await echo.aenqueue(7)).aresult(10) == 7

@@ -105,7 +105,7 @@ async def test_a_closed_page_cancels_its_drawing_if_it_said_so(service: Service)
     task_id = service.submit(ENDLESS, "slow")
     async with service.stream(task_id, abandon="true") as stream:
         await stream.hear("started")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while service.status(task_id) != "cancelled":  # noqa: ASYNC110  (the server moves it)
             await asyncio.sleep(0.05)
 

@@ -166,7 +166,7 @@ async def test_the_password_of_a_store_that_is_away_is_told_to_nobody(
             assert PASSWORD not in answer.text
             assert "127.0.0.1" not in answer.text
         assert (await http.get("/healthz")).status_code == 200
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while not logs.naming("store.unavailable"):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
     await app.aclose()

@@ -145,7 +145,7 @@ async def test_whether_a_task_outlives_its_reader_is_the_readers_choice(
     job = await app.tasks["add"].aenqueue(1)
     async with connect(socket_at(address, job.id, query)) as socket:
         assert json.loads(await socket.recv())["type"] == "queue"
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while await job.astatus() != state:  # noqa: ASYNC110  (the server moves it)
             await asyncio.sleep(0.01)
     await asyncio.sleep(0.1)

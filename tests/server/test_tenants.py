@@ -273,7 +273,7 @@ async def test_reasons_and_streams_of_ones_own_tasks_name_nobody_else(house: Hou
         house.api.state.service.limiter.uncount("127.0.0.1", "")
         async with house.client(house.ours) as ours:
             await ours.delete(f"{TASKS}/{task_id}")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             told = await anybody.get(f"{TASKS}/{task_id}/events?ticket={ticket}")
     assert "cancelled" in told.text
     assert not [word for word in house.hidden if word in told.text]

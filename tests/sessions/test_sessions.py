@@ -164,7 +164,7 @@ async def test_many_at_once_get_as_many_places_as_there_are(app: Headway) -> Non
                 return kind
 
         attempts = [asyncio.create_task(attempt()) for _ in range(20)]
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while sum(one.done() for one in attempts) < 17:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         release.set()
@@ -309,6 +309,6 @@ async def test_a_worker_that_drains_ends_its_sessions_and_nothing_is_queued(app:
 
 
 async def _started(app: Headway, job_id: str) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while await status(app, job_id) != "executing":  # noqa: ASYNC110
             await asyncio.sleep(0.005)

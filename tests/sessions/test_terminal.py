@@ -48,7 +48,7 @@ class Typist:
         return await self.sizes.get()
 
     async def sees(self, text: bytes) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while text not in self.shown:
                 self.news.clear()
                 await self.news.wait()

@@ -12,7 +12,7 @@ async def at_rest(app: Headway) -> None:
     """Wait until each worker has been told that there is nothing for it, or has no free slot to ask for."""
     store = await app.client.store()
     assert isinstance(store, MemoryStore)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while not await _rests(store):  # noqa: ASYNC110 - it depends on other tasks
             await asyncio.sleep(0.002)
 

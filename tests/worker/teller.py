@@ -53,7 +53,7 @@ class Teller:
 
     async def until(self, what: Callable[[], object]) -> None:
         """Wait until requests have made something true."""
-        async with asyncio.timeout(5), self._changed:
+        async with asyncio.timeout(30), self._changed:
             await self._changed.wait_for(what)
 
     async def __aenter__(self) -> Teller:

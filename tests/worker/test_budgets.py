@@ -142,7 +142,7 @@ async def test_everybody_is_told(store_name: str, tmp_path: Path, caplog: pytest
             await asyncio.sleep(0.2)
             await app.tasks["slow"].aenqueue()
             assert await stay.aresult(timeout=10) == "stayed"
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 await watching
             assert (await app.client.stats()).totals["lowered.medium"] == 1
     assert [event.data for event in told if event.kind == "downgraded"] == [{"duration": "medium", "from": "slow"}]

@@ -45,7 +45,7 @@ async def test_a_renewal_that_overtakes_a_report_does_not_give_the_job_away() ->
         up.set()
 
     await store.submit([quick.call().new])
-    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
         group.create_task(runner.run(ready=ready))
         await store.asked.wait()
         assert (slot_table.held(), len(slot_table.leases())) == ([], 1)

@@ -43,7 +43,7 @@ class Floor:
             self._gates.setdefault(name, asyncio.Event()).set()
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while not condition():  # noqa: ASYNC110  (it depends on other tasks)
                 await asyncio.sleep(0.002)
 
@@ -244,7 +244,7 @@ async def test_how_transient_jobs_end_is_counted() -> None:
 
     async with Worker(app):
         await app.aenqueue_many([fine.call(), fine.call(), broken.call()])
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while await ended() < 3:  # noqa: ASYNC110  (it depends on the worker)
                 await asyncio.sleep(0.005)
     totals = (await app.astats()).totals
@@ -271,7 +271,7 @@ async def test_listeners_hear_of_transient_jobs_too() -> None:
 
     async with Worker(app, slots=1, reserved=0):
         await app.aenqueue_many([fine.call(), broken.call()])
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while len(told) < 4:  # noqa: ASYNC110  (it depends on the worker)
                 await asyncio.sleep(0.005)
     assert sorted(told, key=str) == sorted(

@@ -100,7 +100,7 @@ async def store(durable: Frail, transient: Frail) -> AsyncIterator[Store]:
 
 async def back(store: Store) -> None:
     """Wait until the transient store was found again."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while "away" in (await store.describe())["transient jobs"]:  # noqa: ASYNC110  (a task of its own finds it)
             await asyncio.sleep(0.01)
 

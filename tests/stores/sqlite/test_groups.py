@@ -166,7 +166,7 @@ async def test_a_thread_is_told_that_the_store_was_closed(open_file: OpenFile, p
     going = [asyncio.to_thread(store.submit_blocking, [a_job()]) for _ in range(8)]
     answers = asyncio.gather(*going, return_exceptions=True)
     await store.close()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         for answer in await answers:
             assert isinstance(answer, (list, StoreError))
     with pytest.raises(StoreError, match="not open"):
@@ -191,7 +191,7 @@ async def test_a_wake_up_that_fails_neither_fails_its_submit_nor_ends_the_writer
     with monkeypatch.context() as patch:
         patch.setattr(PipeNotifier, "ring_watchers", refuse)
         job_id = await submit_one(store)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await store.cancel([job_id])
     assert "store.after_commit_failed" in caplog.text
     assert await state_of(store, job_id) is State.CANCELLED
