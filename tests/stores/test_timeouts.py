@@ -18,7 +18,7 @@ from headway.stores import base
 from headway.stores.base import JobQuery, Store
 from headway.stores.open import open_store
 from headway.stores.postgres.address import PostgresAddress
-from headway.stores.postgres.archive.archive import Archive
+from headway.stores.postgres.archive.archive import PostgresArchive
 from headway.stores.postgres.connections import Connections, connect
 from tests.conformance.builders import a_job
 from tests.conftest import postgres
@@ -84,7 +84,7 @@ async def test_a_server_that_never_answers_is_given_up_at_the_limit(url: str) ->
 async def test_an_archive_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headway.stores.postgres.archive.archive.CONNECT_WITHIN", 0.2)
     with black_hole() as at:
-        archive = Archive(f"postgresql://postgres@{at}/postgres", "default")
+        archive = PostgresArchive(f"postgresql://postgres@{at}/postgres", "default")
         with pytest.raises(StoreUnavailable, match=r"no connection within 0.2 s"):
             await archive.find(JobQuery())
 

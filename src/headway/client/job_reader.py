@@ -5,16 +5,13 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Awaitable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from headway.core.errors import StoreBusy, StoreUnavailable
 from headway.core.job import JobId, JobRecord
 from headway.core.log_event import LogEvent
-from headway.stores.base import JobQuery, Store
+from headway.stores.base import Archive, JobQuery, Store
 from headway.stores.open import open_archive
-
-if TYPE_CHECKING:
-    from headway.stores.postgres.archive.archive import Archive
 
 T = TypeVar("T")
 

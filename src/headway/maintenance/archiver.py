@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from headway.core.errors import ConfigError
-from headway.stores.base import ArchiveSource, Store
+from headway.stores.base import Archive, ArchiveSource, Store
 from headway.stores.open import open_archive
-
-if TYPE_CHECKING:
-    from headway.stores.postgres.archive.archive import Archive
 
 BATCH = 500
 

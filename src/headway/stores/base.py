@@ -346,6 +346,22 @@ class ArchiveSource(Protocol):
         ...
 
 
+class Archive(Protocol):
+    """Keeps the records of ended jobs that a store forgets. Belongs to one event loop."""
+
+    async def add(self, jobs: Sequence[JobRecord]) -> None:
+        """Keep ended jobs, all or none. Adding a job twice is adding it once. Raises ``StoreUnavailable``."""
+        ...
+
+    async def get(self, job_ids: Sequence[JobId]) -> list[JobRecord | None]: ...
+
+    async def find(self, query: JobQuery) -> list[JobRecord]:
+        """Find ended jobs, newest first."""
+        ...
+
+    async def close(self) -> None: ...
+
+
 class CopySummary(NamedTuple):
     """What a copy of a whole store holds."""
 

@@ -7,15 +7,11 @@ import time
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from headway.core.errors import ConfigError
 from headway.core.job import PAYLOAD_VERSION
-from headway.stores.base import TIMEOUT, Clock, Store
-
-if TYPE_CHECKING:
-    from headway.stores.postgres.archive.archive import Archive
+from headway.stores.base import TIMEOUT, Archive, Clock, Store
 
 TIMEOUT_MAX = 3_600
 _REDIS = ("redis", "rediss", "valkey", "valkeys", "unix", "redis+sentinel", "rediss+sentinel", "redis+cluster",
@@ -45,20 +41,25 @@ def open_store(
     """
     timeout = TIMEOUT if timeout is None else timeout
     store = _make(url, namespace, clock, timeout)
-    if transient is None or transient == url:
+    return store if transient == url else with_transient(store, transient, clock=clock, timeout=timeout)
+
+
+def with_transient(store: Store, url: str | None, *, clock: Clock | None = None, timeout: float = TIMEOUT) -> Store:
+    """Put transient jobs into the store that another address names, if there is one."""
+    if url is None:
         return store
     from headway.stores.split.store import SplitStore
 
-    return SplitStore(store, lambda: _make(transient, namespace, clock, timeout))
+    return SplitStore(store, lambda: _make(url, store.namespace, clock, timeout))
 
 
 def open_archive(url: str, namespace: str) -> Archive:
     """Make the archive at an address; it connects when first used. Raises ``ConfigError`` without its driver."""
     if find_spec("asyncpg") is None:
         raise ConfigError("history needs the driver asyncpg; install it with: pip install 'headway[postgres]'")
-    from headway.stores.postgres.archive.archive import Archive
+    from headway.stores.postgres.archive.archive import PostgresArchive
 
-    return Archive(url, namespace, mark=PAYLOAD_VERSION)
+    return PostgresArchive(url, namespace, mark=PAYLOAD_VERSION)
 
 
 MakeStore = Callable[[str, str, Clock | None], Store]

@@ -10,13 +10,13 @@ import pytest
 from headway.core.job import PAYLOAD_VERSION
 from headway.maintenance.archiver import Archiver
 from headway.stores.base import Store
-from headway.stores.postgres.archive.archive import Archive
+from headway.stores.postgres.archive.archive import PostgresArchive
 from tests.conftest import postgres
 
 
 @pytest.fixture
-async def archive() -> AsyncIterator[Archive]:
-    found = Archive(postgres().url, "default", mark=PAYLOAD_VERSION)
+async def archive() -> AsyncIterator[PostgresArchive]:
+    found = PostgresArchive(postgres().url, "default", mark=PAYLOAD_VERSION)
     yield found
     connection = await asyncpg.connect(postgres().url)
     await connection.execute("DROP TABLE IF EXISTS headway_history")
@@ -25,7 +25,7 @@ async def archive() -> AsyncIterator[Archive]:
 
 
 @pytest.fixture
-async def chore(store: Store, archive: Archive) -> Archiver:
+async def chore(store: Store, archive: PostgresArchive) -> Archiver:
     source = store.abilities.archive_source
     assert source is not None
     made = Archiver(source, archive)

@@ -14,7 +14,7 @@ from headway.core.policy.document import Keep
 from headway.core.policy.retry import Raised, Returned
 from headway.maintenance.archiver import Archiver, make_archiver
 from headway.stores.base import ArchiveSource, Store
-from headway.stores.postgres.archive.archive import Archive
+from headway.stores.postgres.archive.archive import PostgresArchive
 from headway.testing.clock import ManualClock
 from tests.conformance.builders import BOOM, a_job, claim_one, end, register, submit_one
 from tests.conftest import OpenStore, postgres
@@ -70,7 +70,9 @@ async def test_nothing_is_forgotten_before_it_is_archived(store: Store, chore: A
     assert {row["job_id"] for row in await rows()} == set(job_ids)
 
 
-async def test_a_batch_whose_mark_was_lost_is_archived_again_and_counts_once(store: Store, archive: Archive) -> None:
+async def test_a_batch_whose_mark_was_lost_is_archived_again_and_counts_once(
+    store: Store, archive: PostgresArchive
+) -> None:
     source = archive_source(store)
     await source.unarchived(10)
     await register(store)
@@ -82,7 +84,7 @@ async def test_a_batch_whose_mark_was_lost_is_archived_again_and_counts_once(sto
 
 
 async def test_a_job_that_ends_anew_meanwhile_is_archived_anew(
-    store: Store, archive: Archive, clock: ManualClock
+    store: Store, archive: PostgresArchive, clock: ManualClock
 ) -> None:
     source = archive_source(store)
     await source.unarchived(10)
@@ -99,7 +101,7 @@ async def test_a_job_that_ends_anew_meanwhile_is_archived_anew(
 
 
 async def test_an_archiver_that_comes_late_replaces_no_later_ending(
-    store: Store, archive: Archive, clock: ManualClock
+    store: Store, archive: PostgresArchive, clock: ManualClock
 ) -> None:
     source = archive_source(store)
     await source.unarchived(10)
@@ -119,7 +121,7 @@ async def test_while_the_archive_is_away_jobs_wait_for_it(store: Store, chore: A
     await register(store)
     job_id = await ended(store)
     with pytest.raises(StoreUnavailable, match="wait to be archived"):
-        await Archiver(source, Archive("postgresql://postgres@127.0.0.1:1/none", "default"))()
+        await Archiver(source, PostgresArchive("postgresql://postgres@127.0.0.1:1/none", "default"))()
     await chore()
     assert [row["job_id"] for row in await rows()] == [job_id]
 
@@ -132,7 +134,7 @@ async def test_where_nobody_archives_nothing_is_held(store: Store) -> None:
     assert await source.unarchived(10) == []
 
 
-async def test_namespaces_are_archived_apart(open_namespace: OpenStore, archive: Archive) -> None:
+async def test_namespaces_are_archived_apart(open_namespace: OpenStore, archive: PostgresArchive) -> None:
     one, other = await open_namespace("default"), await open_namespace("other")
     for store in (one, other):
         await archive_source(store).unarchived(10)

@@ -18,7 +18,7 @@ from headway.core.policy.document import Keep
 from headway.core.policy.retry import Raised, Returned
 from headway.maintenance.archiver import Archiver
 from headway.stores.base import Exchange, JobQuery, Progress, Store
-from headway.stores.postgres.archive.archive import Archive
+from headway.stores.postgres.archive.archive import PostgresArchive
 from headway.testing.clock import ManualClock
 from tests.conformance.builders import BOOM, a_job, an_id, claim, claim_one, end, register, submit, submit_one, the_job
 from tests.conftest import postgres
@@ -174,7 +174,7 @@ async def test_a_page_is_full_though_some_of_the_history_lives_again(
 async def test_namespaces_do_not_see_each_others_history(store: Store, chore: Archiver, clock: ManualClock) -> None:
     job_ids = await some_endings(store, clock)
     await chore()
-    other = Archive(postgres().url, "other", mark=PAYLOAD_VERSION)
+    other = PostgresArchive(postgres().url, "other", mark=PAYLOAD_VERSION)
     assert await other.get(job_ids) == [None] * len(job_ids)
     assert await other.find(JobQuery()) == []
     await other.close()

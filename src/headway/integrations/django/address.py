@@ -10,7 +10,8 @@ from django.db import connections
 
 from headway.integrations.django.conf import database, read_options
 from headway.integrations.django.sqlite import ThreadConnection, sqlite_address
-from headway.stores.base import Clock, Store
+from headway.stores.base import Store
+from headway.stores.shared_database import postgres_store
 
 WORKS = (
     "Under Django, jobs are kept in SQLite, or in PostgreSQL 13 or newer with psycopg 3 (pip install "
@@ -39,15 +40,9 @@ def store_address() -> str:
     return address_of(connection.settings_dict)
 
 
-def borrowing_store(alias: str, namespace: str, *, clock: Clock | None = None) -> Store:
+def borrowing_store(alias: str, namespace: str) -> Store:
     """Make a store in PostgreSQL that uses Django's connection of the thread that calls it."""
-    from headway.stores.postgres.address import read_address
-    from headway.stores.postgres.borrowed_connection import BorrowedConnection
-    from headway.stores.postgres.store import PostgresStore
-
-    address = read_address(store_address())
-    borrowed = BorrowedConnection(address.shown, ThreadConnection(alias).connection)
-    return PostgresStore(address, namespace, clock=clock, borrowed=borrowed)
+    return postgres_store(store_address(), ThreadConnection(alias).connection, namespace)
 
 
 def address_of(entry: dict[str, Any]) -> str:

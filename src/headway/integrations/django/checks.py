@@ -19,7 +19,7 @@ from headway.integrations.django.queue import Queue, in_tests, is_of_django_task
 from headway.integrations.django.registry import IoTask
 from headway.integrations.django.sqlite import is_in_memory
 from headway.stores.open import open_store
-from headway.stores.sqlite.shared_file import check_library
+from headway.stores.shared_database import check_sqlite
 
 
 def check_settings(**_: Any) -> list[CheckMessage]:
@@ -100,7 +100,7 @@ def _referred_to(module: ModuleType) -> set[str]:
 def _check_sqlite(alias: str) -> list[CheckMessage]:
     found: list[CheckMessage] = []
     try:
-        check_library()
+        check_sqlite()
     except ConfigError as problem:
         found.append(Error(str(problem), id="ioqueue.E005"))
     options, _ = read_options()

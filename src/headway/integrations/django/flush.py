@@ -8,6 +8,7 @@ from django.db import connections, transaction
 
 from headway.integrations.django.conf import database, read_options
 from headway.integrations.django.views import WITH_VIEWS, table_prefix
+from headway.stores.shared_database import postgres_schema
 
 # Processes remember the numbers of namespaces and classes, and live workers are registered: these rows stay.
 KEPT = frozenset({"format", "sequence", "namespace", "class", "worker", "watcher", "document"})
@@ -96,13 +97,12 @@ def _tables(connection: Any, cursor: Any) -> dict[str, set[str]]:
             found[name.removeprefix(prefix)] = {row[1] for row in cursor.fetchall()}
         return found
     from headway.integrations.django.address import store_address
-    from headway.stores.postgres.address import read_address
 
     cursor.execute(
         # A partition is emptied with the table that it is a part of.
         "SELECT c.relname, a.attname FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 "
         "WHERE c.relnamespace = to_regnamespace(%s) AND c.relkind IN ('r', 'p') AND NOT c.relispartition",
-        [connection.ops.quote_name(read_address(store_address()).schema)],
+        [connection.ops.quote_name(postgres_schema(store_address()))],
     )
     columns: dict[str, set[str]] = {}
     for table, column in cursor.fetchall():

@@ -34,12 +34,10 @@ from headway.integrations.django.sqlite import (
     lend_connection,
     migrate,
     path_of,
-    with_transient,
 )
 from headway.integrations.django.views import WITH_VIEWS
 from headway.stores.base import Stats, Store
-from headway.stores.open import open_store
-from headway.stores.sqlite.store import SqliteStore
+from headway.stores.open import open_store, with_transient
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -56,7 +54,7 @@ class Queue(Headway):
     def __init__(self) -> None:
         options, _ = read_options()
         self._placed = False
-        self._joined: tuple[Any, SqliteStore] | None = None
+        self._joined: tuple[Any, Store] | None = None
         self.in_worker = False  # Whether this process runs jobs.
         self._not_found: set[str] = set()  # Tasks that jobs name and that no module declares.
         super().__init__(**worker_settings(options))
@@ -187,7 +185,7 @@ class Queue(Headway):
             return with_transient(borrowing_store(database(), self.settings.namespace), self.settings.transient_store)
         return self.make_store()
 
-    def _joined_store(self) -> SqliteStore:
+    def _joined_store(self) -> Store:
         place = (database(), path_of(database()), self.settings.namespace)
         if self._joined is None or self._joined[0] != place:
             self._joined = place, joined_store(database(), self.settings.namespace)

@@ -18,13 +18,7 @@ from django.db import connections
 
 from headway.integrations.django.conf import database
 from headway.stores.base import Clock, Store
-from headway.stores.open import host_ms, open_store
-from headway.stores.split.store import SplitStore
-from headway.stores.sqlite.caller_connection import CallerExecutor
-from headway.stores.sqlite.database import Database
-from headway.stores.sqlite.library_guard import STDLIB, claim
-from headway.stores.sqlite.shared_file import SharedFile, migrate_shared_file
-from headway.stores.sqlite.store import SqliteStore
+from headway.stores.shared_database import claim_sqlite, migrate_sqlite, sqlite_store
 
 SCHEME = "django://"
 _lent: ContextVar[Any] = ContextVar("ioqueue_connection", default=None)
@@ -47,26 +41,19 @@ def is_in_memory(alias: str) -> bool:
     return bool(connections[alias].is_in_memory_db())
 
 
-def joined_store(alias: str, namespace: str, *, clock: Clock = host_ms) -> SqliteStore:
-    """Make the store of a process that submits and looks."""
-    return SqliteStore(CallerExecutor(_guest(alias), ThreadConnection(alias)), namespace, clock=clock)
+def joined_store(alias: str, namespace: str) -> Store:
+    """Make the store of a process that submits and reads, on the connection of the thread that calls a verb."""
+    return _store(alias, namespace, caller=ThreadConnection(alias))
 
 
-def worker_store(address: str, namespace: str, clock: Clock | None = None) -> SqliteStore:
+def worker_store(address: str, namespace: str, clock: Clock | None = None) -> Store:
     """Make the store of a worker's process, with connections of its own."""
-    return SqliteStore(Database(_guest(address.removeprefix(SCHEME))), namespace, clock=clock or host_ms)
-
-
-def with_transient(store: Store, address: str | None) -> Store:
-    """Put another store beside it that has the transient jobs, if there is one."""
-    if address is None:
-        return store
-    return SplitStore(store, lambda: open_store(address, store.namespace))
+    return _store(address.removeprefix(SCHEME), namespace, clock=clock)
 
 
 def migrate(alias: str) -> list[int]:
     """Bring Headway's tables to this release, on Django's connection. Gives the numbers of the steps taken."""
-    return migrate_shared_file(ThreadConnection(alias).connection(), path_of(alias))
+    return migrate_sqlite(ThreadConnection(alias).connection(), path_of(alias))
 
 
 def claim_files() -> None:
@@ -74,7 +61,7 @@ def claim_files() -> None:
     entries: dict[str, Any] = connections.settings  # type: ignore[assignment, unused-ignore]
     for entry in entries.values():
         if entry["ENGINE"].endswith(("sqlite3", "spatialite")) and ":memory:" not in str(entry["NAME"]):
-            claim(Path(str(entry["NAME"])), STDLIB)
+            claim_sqlite(Path(str(entry["NAME"])))
 
 
 def path_of(alias: str) -> Path:
@@ -136,11 +123,11 @@ def lend_connection() -> Iterator[None]:
         _lent.reset(before)
 
 
-def _guest(alias: str) -> SharedFile:
+def _store(alias: str, namespace: str, *, caller: ThreadConnection | None = None, clock: Clock | None = None) -> Store:
     def connect() -> tuple[sqlite3.Connection, Callable[[], None]]:
         wrapper: Any = connections.create_connection(alias)
-        wrapper.inc_thread_sharing()  # Made in one thread, used in another, closed by that.
+        wrapper.inc_thread_sharing()  # One thread makes it, another one uses and closes it.
         wrapper.ensure_connection()
         return wrapper.connection, wrapper.close
 
-    return SharedFile(path_of(alias), connect, advice=MIGRATE)
+    return sqlite_store(path_of(alias), connect, namespace, advice=MIGRATE, caller=caller, clock=clock)

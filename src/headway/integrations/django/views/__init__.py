@@ -5,6 +5,8 @@ from __future__ import annotations
 from importlib.resources import files
 from typing import Any
 
+from headway.stores.shared_database import SQLITE_PREFIX, postgres_schema
+
 VIEWS = ("iojob", "ioattempt")
 WITH_VIEWS = ("postgresql", "sqlite")
 
@@ -32,13 +34,10 @@ def drop_views(_: Any, editor: Any) -> None:
 def table_prefix(connection: Any) -> str:
     """Return what the name of each of Headway's tables begins with."""
     if connection.vendor == "sqlite":
-        from headway.stores.sqlite.shared_file import PREFIX
-
-        return PREFIX
+        return SQLITE_PREFIX
     from headway.integrations.django.address import store_address
-    from headway.stores.postgres.address import read_address
 
-    return f"{connection.ops.quote_name(read_address(store_address()).schema)}."
+    return f"{connection.ops.quote_name(postgres_schema(store_address()))}."
 
 
 def _holds_jobs(connection: Any) -> bool:

@@ -26,7 +26,7 @@ def _load(name: str) -> str:
     return (files(__name__.rpartition(".")[0]) / name).read_text()
 
 
-class Archive:
+class PostgresArchive:
     """One table in a PostgreSQL database. Adding a job twice is adding it once. Belongs to one loop."""
 
     def __init__(self, url: str, namespace: str, *, mark: bytes = b"") -> None:
