@@ -20,7 +20,7 @@ def posting(store: Store) -> Store:
         names = [(store._prefix, job.job_id) for job in jobs]
         known = _ids.intersection(names)
         _ids.update(names)
-        store._inbox.open = True
+        store._deferred.open = True
         answers = None if known or len(jobs) > 1 else store.submit_blocking(jobs)
         return await submit(jobs) if answers is None else answers
 

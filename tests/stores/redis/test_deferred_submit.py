@@ -88,7 +88,7 @@ async def test_a_job_that_was_posted_twice_is_one(store: RedisStore, server: Val
 
 
 async def test_a_posted_job_is_as_old_as_its_post(store: RedisStore, posted: list[JobId]) -> None:
-    entries = await store._link.ask("XRANGE", INBOX, "-", "+")
+    entries = await store._client.ask("XRANGE", INBOX, "-", "+")
     moments = [int(entry[0].partition(b"-")[0]) for entry in entries]
     jobs = [await the_job(store, job_id) for job_id in posted[1:]]
     assert [(job.submitted_at, job.eligible_at) for job in jobs] == [(moment, moment) for moment in moments]
@@ -157,7 +157,7 @@ async def test_a_full_server_refuses_a_post_and_keeps_nothing_of_it(
     server.ask("CONFIG", "SET", "maxmemory", "1000000")
     assert store.submit_blocking([a_job()]) is None  # The long way says why.
     assert length(server) == 3
-    assert not store._inbox.open  # So that nothing is posted again and again to a server that refuses it.
+    assert not store._deferred.open  # So that nothing is posted again and again to a server that refuses it.
     assert await recount(store) == {State.QUEUED: 4}  # What is there already is taken in all the same.
 
 

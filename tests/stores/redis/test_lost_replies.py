@@ -118,7 +118,7 @@ async def test_a_transient_job_is_not_submitted_twice(behind: RedisStore, proxy:
     proxy.cut()  # What never got through is sent all the same.
 
     async def is_cut() -> bool:
-        return behind._link.connection is None
+        return behind._client.connection is None
 
     await until(is_cut)
     await submit(behind, a_job(persist=False))

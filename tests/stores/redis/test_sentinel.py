@@ -39,18 +39,18 @@ class Log:
     def __init__(self, store: RedisStore) -> None:
         self.accepted: dict[JobId, float] = {}
         self.held = self.switched = float("inf")
-        link = store._link
-        hold, switch = link.hold, link.switch
+        link = store._client
+        pause, switch = link.pause, link.switch
 
         def note_hold() -> None:
             self.held = min(self.held, time.monotonic())
-            hold()
+            pause()
 
         def note_switch(address: Endpoint) -> None:
             switch(address)
             self.switched = min(self.switched, time.monotonic())
 
-        link.hold, link.switch = note_hold, note_switch  # type: ignore[method-assign]
+        link.pause, link.switch = note_hold, note_switch  # type: ignore[method-assign]
 
 
 def submit_from_a_thread(store: RedisStore, log: Log, stop: threading.Event) -> None:
@@ -98,8 +98,8 @@ async def test_a_planned_failover_loses_nothing_that_was_accepted_after_the_clie
         await asyncio.to_thread(thread.join)
     assert len(log.accepted) > before
     assert log.held < log.switched
-    assert store._link.connection is not None
-    assert store._link.connection.address.port == sentinels.replica.port
+    assert store._client.connection is not None
+    assert store._client.connection.address.port == sentinels.replica.port
     found = await store.get(list(log.accepted))
     lost = [job_id for job_id, job in zip(log.accepted, found, strict=True) if job is None]
     # Sentinels promote the replica a tenth of a second after they say that they will, at the earliest: what is lost
@@ -110,7 +110,7 @@ async def test_a_planned_failover_loses_nothing_that_was_accepted_after_the_clie
 async def test_a_failover_that_a_client_has_not_heard_of_is_noticed_by_asking(
     sentinels: Sentinels, open_url: OpenUrl, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("headway.stores.redis.sentinel.Sentinel._hear", lambda *_: None)
+    monkeypatch.setattr("headway.stores.redis.sentinel.Sentinel._on_message", lambda *_: None)
     store = await open_url(sentinels.url)
     sentinels.sentinels[2].ask("SENTINEL", "FAILOVER", sentinels.MASTER)
     async with asyncio.timeout(60):

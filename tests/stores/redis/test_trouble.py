@@ -169,7 +169,7 @@ async def test_an_ear_opened_while_there_is_no_connection_finds_one(
     server.ask("CLIENT", "KILL", "TYPE", "normal")
 
     async def gone() -> bool:
-        return store._link.connection is None
+        return store._client.connection is None
 
     await until(gone)
     subscription = store.subscribe("watch.me")

@@ -246,7 +246,7 @@ class LedgerClient:
             self._socket, self._reader = open_socket(address, login), new_reader()
             said = self._greet(login)
             if int(said[b"version"].partition(b".")[0]) < OLDEST_SERVER:
-                raise StoreError(f"{address} is too old; Redis {OLDEST_SERVER} or any Valkey is needed")
+                raise StoreError(f"{address} is too old; use Redis {OLDEST_SERVER} or later, or any Valkey")
             if said[b"role"] != b"master":
                 raise ConnectionError(f"{address} is a replica")
             self._check_library()
@@ -256,7 +256,7 @@ class LedgerClient:
             self._disconnect()
             if str(problem).startswith(_SOON):
                 raise ConnectionError(str(problem)) from problem
-            raise StoreError(f"{address} refuses us: {problem}") from problem
+            raise StoreError(f"{address} refused the login: {problem}") from problem
         except BaseException:
             self._disconnect()
             raise

@@ -1,4 +1,4 @@
-"""Reads the address of a server, of Sentinels or of a cluster."""
+"""The address of a server, of Sentinels or of a cluster."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from headway.stores.redis.sentinel import Sentinel
 from headway.stores.redis.store import RedisStore
 from headway.stores.transport import Transport, transport_to
 
-SLOTS = 16_384
-REPLICAS_MS_MAX = 4_000  # Less than a call is waited for.
+SLOTS = 16_384  # Of every cluster.
+REPLICAS_MS_MAX = 4_000  # Milliseconds. Less than the 5 s after which a silent server is left.
 _OPTIONS = {
     "prefix": "headway",
     "replicas": "0",
@@ -34,31 +34,31 @@ _OPTIONS = {
 
 
 class RedisAddress(NamedTuple):
-    """Where a server is, or its sentinels, and how we are let in."""
+    """Where a server or its Sentinels are, and the credentials."""
 
     addresses: Sequence[Endpoint]
     login: Login
-    master: str | None = None  # What Sentinels call the server; then the addresses are theirs.
-    watch: Login = Login()  # Who we say we are to them.
+    master: str | None = None  # The name of the server at its Sentinels. Then the addresses are theirs.
+    watch: Login = Login()  # The credentials for the Sentinels.
     cluster: bool = False
     shown: str = ""
     options: Mapping[str, str] = MappingProxyType(_OPTIONS)
 
 
 def make_store(url: str, namespace: str, clock: Clock | None, timeout: float = TIMEOUT) -> RedisStore:
-    """Make the store that an address names. Raises ``ConfigError``."""
+    """Build the store at an address. Raises ``ConfigError``."""
     place = read_redis_address(url)
     prefix = _prefix(place.options["prefix"])
-    guide: Discovery
+    discovery: Discovery
     if place.master is not None:
-        guide = Sentinel(place.addresses, place.master, place.watch)
+        discovery = Sentinel(place.addresses, place.master, place.watch)
     elif place.cluster:
-        slot = crc_hqx(f"{prefix}:{namespace}".encode(), 0) % SLOTS  # What servers make of a key's hash tag.
-        guide = Cluster(place.addresses, slot, place.login)
+        slot = crc_hqx(f"{prefix}:{namespace}".encode(), 0) % SLOTS  # As servers compute it from the hash tag of a key.
+        discovery = Cluster(place.addresses, slot, place.login)
     else:
-        guide = SingleServer(place.addresses[0])
+        discovery = SingleServer(place.addresses[0])
     return RedisStore(
-        guide,
+        discovery,
         place.login,
         namespace,
         shown=place.shown,
@@ -99,16 +99,18 @@ def read_redis_address(url: str) -> RedisAddress:
     shown = f"{scheme}://{place}"
     if scheme.endswith("+sentinel"):
         if not path:
-            raise ConfigError("a Sentinel's address ends with its master's name: redis+sentinel://host,host/master")
+            raise ConfigError("store address: name the master behind the Sentinels: redis+sentinel://host,host/master")
         watch = Login(options["sentinel_username"] or None, options["sentinel_password"] or None, 0, tls)
         return RedisAddress(_addresses(hosts, 26379), login, path, watch, shown=shown, options=options)
     if scheme.endswith("+cluster"):
         if database or path.strip("/") not in ("", "0"):
-            raise ConfigError("a cluster has one database, 0")
+            raise ConfigError(f"store address: a cluster has only database 0, got {path or database}")
         return RedisAddress(_addresses(hosts, 6379), login, cluster=True, shown=shown, options=options)
     addresses = _addresses(hosts, 6379)
     if len(addresses) > 1:
-        raise ConfigError("several hosts: write redis+sentinel://host,host/master or redis+cluster://host,host")
+        raise ConfigError(
+            "store address: for several hosts write redis+sentinel://host,host/master or redis+cluster://host,host"
+        )
     if path:
         login = login._replace(database=_number(path, "the database"))
     return RedisAddress(addresses, login, shown=shown, options=options)
@@ -129,28 +131,30 @@ def _addresses(hosts: str, port: int) -> Sequence[Endpoint]:
         name, colon, number = host.rpartition(":")
         if not colon or host.endswith("]"):
             name, number = host, str(port)
-        if not number.isdecimal():  # It may be a password whose host was forgotten.
-            raise ConfigError("store address: what follows the host's colon is a port, so a number")
+        if not number.isdecimal():  # Not shown, since it may be a password without a host.
+            raise ConfigError("store address: the port after the host's colon must be a number")
         found.append(Endpoint(name.strip("[]") or "localhost", int(number)))
     return found
 
 
 def _number(text: str, what: str) -> int:
     if not text.isdecimal():
-        raise ConfigError(f"store address: {what} is a number, not {text!r}")
+        raise ConfigError(f"store address: {what} must be a number, got {text!r}")
     return int(text)
 
 
 def _replicas_ms(text: str) -> int:
     value = _number(text, "replicas_ms")
     if not 0 < value <= REPLICAS_MS_MAX:
-        raise ConfigError(f"store address: replicas_ms is from 1 to {REPLICAS_MS_MAX}, not {value}")
+        raise ConfigError(f"store address: replicas_ms must be from 1 to {REPLICAS_MS_MAX}, got {value}")
     return value
 
 
 def _prefix(text: str) -> str:
     if not text or set(text) & set("{} "):
-        raise ConfigError("store address: a prefix has no braces or spaces, since it is part of every key's hash tag")
+        raise ConfigError(
+            "store address: prefix must have no braces or spaces, since it is in the hash tag of every key"
+        )
     return text
 
 
@@ -158,9 +162,7 @@ def _tls(options: dict[str, str]) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cafile=options["ca"] or None)
     except (OSError, ssl.SSLError) as problem:
-        raise ConfigError(
-            f"store address: the certificates in {options['ca']!r} cannot be read: {problem}"
-        ) from problem
+        raise ConfigError(f"store address: cannot read the certificates in {options['ca']!r}: {problem}") from problem
     if options["insecure"] == "1":
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE

@@ -1,4 +1,4 @@
-"""The way to the server that holds a namespace: finds it, stays connected, repeats a call until it is answered."""
+"""The client of the server that holds a namespace. It finds the server, reconnects, and repeats unanswered calls."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from headway.core.errors import StoreBusy, StoreError, StoreFull, StoreUnavailab
 from headway.core.log_event import LogEvent
 from headway.stores import base
 from headway.stores.base import AWAY_WITHIN, TIMEOUT
-from headway.stores.redis.connection import CONNECT_TIMEOUT, Endpoint, Hear, Login, RedisConnection, Unanswered
+from headway.stores.redis.connection import CONNECT_TIMEOUT, Endpoint, Login, OnMessage, RedisConnection, Unanswered
 from headway.stores.redis.library import library
 
 log = logging.getLogger("headway.redis")
 
-PATIENCE = 60.0  # Seconds that a call is repeated at most, whatever its time limit is.
-BACKOFF = 0.02
-BACKOFF_MAX = 1.0
-OLDEST_SERVER = 7
-# What a server says that will serve again in a moment, and whether another one may by then. While a slot moves to
-# another node, the old one answers with ASK or TRYAGAIN: see ``Cluster.keys``.
+PATIENCE = 60.0  # Seconds for which a call is repeated at most, even if its timeout is longer.
+BACKOFF = 0.02  # Seconds before the first repetition. A server that restarts is often back within 50 ms.
+BACKOFF_MAX = 1.0  # Seconds between two repetitions at most, so that a server is found soon after it is back.
+OLDEST_SERVER = 7  # The first major version of Redis with functions.
+# Errors of a server that is likely to serve again soon, and those after which another server may. While a slot moves
+# to another node, the old node answers with ASK or TRYAGAIN: see ``Cluster.keys``.
 _SOON = (
     "LOADING", "BUSY", "ASK", "TRYAGAIN", "NOREPLICAS", "MASTERDOWN", "CLUSTERDOWN", "READONLY", "UNBLOCKED",
     "MISCONF", "ERR max number of clients",
@@ -39,63 +39,63 @@ Words = Sequence[bytes | str | int]
 
 
 class Discovery(Protocol):
-    """Knows where the server is that may be written to."""
+    """Finds the server that accepts writes."""
 
     replaceable: bool  # Whether another server may take its place.
 
     async def find(self) -> Endpoint:
-        """Return its address. Raises ``OSError``."""
+        """Return the address of the server. Raises ``OSError``."""
         ...
 
     def moved(self, address: Endpoint) -> None:
-        """A server said that another one holds the namespace."""
+        """Record that another server holds the namespace, as a server replied."""
         ...
 
     def keys(self, key: str) -> Words:
-        """Return what a call of a function declares: how many keys, and which."""
+        """Return the keys that a function call declares: their number, then the keys."""
         ...
 
     def refused(self, address: Endpoint) -> None:
-        """Take note that a server which was found does not serve."""
+        """Record that the server at this address does not accept writes."""
         ...
 
-    def join(self, follower: Follower) -> None:
-        """Call the follower whenever the server is replaced. Joining twice is joining once."""
+    def add_listener(self, listener: FailoverListener) -> None:
+        """Call the listener whenever the server is replaced. Adding it twice has no further effect."""
         ...
 
-    async def leave(self, follower: Follower) -> None:
-        """Call the follower no more."""
+    async def remove_listener(self, listener: FailoverListener) -> None:
+        """Stop calling the listener."""
         ...
 
 
-class Follower(Protocol):
-    """What holds connections to a server that may be replaced."""
+class FailoverListener(Protocol):
+    """An owner of connections to a server that may be replaced."""
 
-    def hold(self) -> None:
-        """Send nothing more: the server is being replaced, and what it takes from now on may be lost."""
+    def pause(self) -> None:
+        """Send nothing: the server is being replaced and may lose what it accepts from now on."""
         ...
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Send again: the server was not replaced."""
         ...
 
     def switch(self, address: Endpoint) -> None:
-        """Leave every server but this one, and send again."""
+        """Disconnect from every other server, and send again."""
         ...
 
 
 class _StaticDiscovery:
-    """What a guide has to say whose server is not replaced by another while connections to it stand."""
+    """A discovery without failovers: a connection to the server stays valid until it is lost."""
 
     def refused(self, address: Endpoint) -> None: ...
 
-    def join(self, follower: Follower) -> None: ...
+    def add_listener(self, listener: FailoverListener) -> None: ...
 
-    async def leave(self, follower: Follower) -> None: ...
+    async def remove_listener(self, listener: FailoverListener) -> None: ...
 
 
 class SingleServer(_StaticDiscovery):
-    """One server, always the same."""
+    """Always the same server."""
 
     replaceable = False
 
@@ -113,7 +113,7 @@ class SingleServer(_StaticDiscovery):
 
 
 class Cluster(_StaticDiscovery):
-    """The node that holds a slot, as told by any node that was ever heard of."""
+    """The node that holds a slot, as any known node of the cluster reports."""
 
     replaceable = True
 
@@ -138,93 +138,95 @@ class Cluster(_StaticDiscovery):
             for first, last, [master, *_] in held:
                 if first <= self._slot <= last:
                     return master
-            problem = ConnectionError(f"it knows no node that holds slot {self._slot}")
-        raise ConnectionError(f"no node of the cluster helps: {problem}")
+            problem = ConnectionError(f"{node} knows no node that holds slot {self._slot}")
+        raise ConnectionError(f"no node of the cluster could be asked: {problem}")
 
     def moved(self, address: Endpoint) -> None:
         self._nodes = _first(address, self._nodes)
 
     def keys(self, key: str) -> Words:
-        """Declare a key that never exists too: while a slot's keys go to another node one by one, functions would find
-        some of theirs and miss others, so they must not run at all. Servers run none that declares a missing key then.
+        """Declare also a key that never exists.
+
+        While a slot moves to another node, key by key, a function would find only some of its keys. A server refuses a
+        function that declares a missing key at that time.
         """
         return 2, key, f"{key}.never"
 
 
 class RedisClient:
-    """Calls functions on the server, whichever it is now. Belongs to one loop."""
+    """Calls functions on the current server. Belongs to one event loop."""
 
     def __init__(
         self,
-        guide: Discovery,
+        discovery: Discovery,
         login: Login,
-        hear: Hear,
-        joined: Callable[[RedisConnection], None],
+        on_message: OnMessage,
+        on_connect: Callable[[RedisConnection], None],
         timeout: float = TIMEOUT,
     ) -> None:
         self._timeout = timeout
         self._gave_up = float("-inf")  # When a call was last given up, on the loop's clock.
-        self._guide = guide
+        self._discovery = discovery
         self._login = login
-        self._hear = hear
-        self._joined = joined
+        self._on_message = on_message
+        self._on_connect = on_connect
         self._connection: RedisConnection | None = None
         self._connecting: asyncio.Task[RedisConnection] | None = None
         self._closed = False
-        self._steady = asyncio.Event()  # Cleared while the server is being replaced: then nothing is sent.
-        self._steady.set()
-        self.lost: Callable[[], None] = lambda: None
+        self._may_send = asyncio.Event()  # Cleared while the server is being replaced.
+        self._may_send.set()
+        self.on_disconnect: Callable[[], None] = lambda: None
 
     @property
     def connection(self) -> RedisConnection | None:
-        """The connection, if there is one now and it may be written to."""
+        """The open connection, or None. None also while the server is being replaced."""
         made = self._connection
-        return made if made is not None and made.open_ and self._steady.is_set() else None
+        return made if made is not None and made.is_open and self._may_send.is_set() else None
 
     @property
     def replaceable(self) -> bool:
-        return self._guide.replaceable
+        return self._discovery.replaceable
 
-    def suspect(self) -> None:
-        """Leave a server that has been silent for as long as a call may take, so that the next one waits less."""
+    def drop_if_silent(self) -> None:
+        """Disconnect from a server that has been silent for as long as a call may take, to shorten the next call."""
         made = self._connection
-        if made is not None and made.silent >= min(self._timeout, PATIENCE) * 0.9:
+        if made is not None and made.silent_seconds >= min(self._timeout, PATIENCE) * 0.9:
             self._gave_up = asyncio.get_running_loop().time()
-            self._leave()
+            self._disconnect()
 
-    def hold(self) -> None:
-        self._steady.clear()
+    def pause(self) -> None:
+        self._may_send.clear()
 
-    def go_on(self) -> None:
-        self._steady.set()
+    def resume(self) -> None:
+        self._may_send.set()
 
     def switch(self, address: Endpoint) -> None:
         if self._connection is not None and self._connection.address != address:
             log.warning(LogEvent("store.switched", before=str(self._connection.address), now=str(address)))
-            self._leave()
-        self._steady.set()
+            self._disconnect()
+        self._may_send.set()
 
     async def call(self, function: str, key: str, *args: bytes | str | int) -> Any:
-        """Call a function of the library. It is repeated if its reply is lost, so it must be safe to repeat."""
-        return await self.ask(*self.words_of(function, key, *args))
+        """Call a function of the library. The client repeats the call if the reply is lost, which must be safe."""
+        return await self.ask(*self.function_call(function, key, *args))
 
-    def words_of(self, function: str, key: str, *args: bytes | str | int) -> Words:
+    def function_call(self, function: str, key: str, *args: bytes | str | int) -> Words:
         """Return the command that calls a function of the library."""
-        return ("FCALL", f"{library().name}_{function}", *self._guide.keys(key), *args)
+        return ("FCALL", f"{library().name}_{function}", *self._discovery.keys(key), *args)
 
     async def ask(self, *words: bytes | str | int, then: Sequence[Words] = (), once: bool = False) -> Any:
-        """Send a command until it is answered. Raises ``StoreError`` and its kin.
+        """Send a command until the server answers. Raises ``StoreError`` and its subclasses.
 
-        With commands to send right behind it on the same connection, gives all their replies. What must be done
-        ``once`` is not sent again after no reply has come: that raises ``Unanswered``.
+        The commands in ``then`` follow on the same connection, and the replies to all are returned. A command that must
+        be executed ``once`` is not repeated after a lost reply: that raises ``Unanswered``.
         """
         connection = self.connection
         seen: Exception | None = None
-        if connection is not None:  # The usual case: no task.
+        if connection is not None:  # The usual case, without a timeout.
             try:
                 return await self._answer(connection, words, then)
             except (OSError, hiredis.ReplyError) as problem:
-                await self._heed(problem, words, once=once)
+                await self._handle(problem, words, once=once)
                 seen = problem
         clock = asyncio.get_running_loop().time
         began = clock()
@@ -238,8 +240,8 @@ class RedisClient:
             except (OSError, hiredis.ReplyError) as problem:
                 if self._closed:
                     raise StoreUnavailable("the store was closed") from problem
-                again_at_once = await self._heed(problem, words, once=once)
-                if str(problem):  # The deadline alone says nothing: the problem before it explains the wait.
+                again_at_once = await self._handle(problem, words, once=once)
+                if str(problem):  # The deadline has no text. The problem before it explains the wait.
                     seen = problem
                 waited = base.REFUSED_WITHIN if _is_refusal(problem) else until - began
                 if clock() + delay > began + min(waited, until - began):
@@ -250,7 +252,7 @@ class RedisClient:
                 delay = min(BACKOFF_MAX, delay * 2)
 
     def _patience(self, now: float) -> float:
-        """Return how long a call may wait for a connection: not long again if another one has just been given up."""
+        """Return how long a call may wait for a connection, which is short after another call was given up."""
         patience = min(self._timeout, PATIENCE)
         return min(patience, AWAY_WITHIN) if now - self._gave_up < patience else patience
 
@@ -260,9 +262,9 @@ class RedisClient:
         return await connection.send(*words)
 
     async def connect(self) -> RedisConnection:
-        """Return the connection; make one if there is none. Callers that come meanwhile wait for the same one."""
-        await self._be_steady()
-        if self._connection is not None and self._connection.open_:
+        """Return the connection, or connect. Concurrent callers share one attempt."""
+        await self._wait_for_failover()
+        if self._connection is not None and self._connection.is_open:
             return self._connection
         if self._closed:
             raise ConnectionError("the store was closed")
@@ -273,8 +275,8 @@ class RedisClient:
 
     async def close(self) -> None:
         self._closed = True
-        self._steady.set()
-        await self._guide.leave(self)
+        self._may_send.set()
+        await self._discovery.remove_listener(self)
         if self._connecting is not None:
             self._connecting.cancel()
             await asyncio.wait([self._connecting])
@@ -285,61 +287,61 @@ class RedisClient:
 
     # ------------------------------------------------------------------ connecting
 
-    async def _be_steady(self) -> None:
-        """Wait while the server is being replaced. Raises ``ConnectionError`` if that takes longer than a call may."""
-        if not self._steady.is_set():
+    async def _wait_for_failover(self) -> None:
+        """Wait while the server is being replaced. Raises ``ConnectionError`` after ``PATIENCE``."""
+        if not self._may_send.is_set():
             try:
                 async with asyncio.timeout(PATIENCE):
-                    await self._steady.wait()
+                    await self._may_send.wait()
             except TimeoutError:
                 raise ConnectionError("a Sentinel is replacing the master") from None
 
     def _connected(self, task: asyncio.Task[RedisConnection]) -> None:
         self._connecting = None
         if not task.cancelled():
-            task.exception()  # Seen: its waiters were told.
+            task.exception()  # Retrieved, so that asyncio does not log it: all waiters got it.
 
     async def _connect(self) -> RedisConnection:
-        self._guide.join(self)
-        address = await self._guide.find()
+        self._discovery.add_listener(self)
+        address = await self._discovery.find()
         try:
-            made = await RedisConnection.open(address, self._login, self._hear, self._left)
+            made = await RedisConnection.open(address, self._login, self._on_message, self._on_lost)
         except ssl.SSLCertVerificationError as problem:
             raise StoreError(
-                f"{address} shows a certificate we do not trust; name its maker with ?ca=: {problem}"
+                f"cannot verify the certificate of {address}; name the file of its authority with ?ca=: {problem}"
             ) from problem
         except OSError:
-            self._guide.refused(address)
+            self._discovery.refused(address)
             raise
         except hiredis.ReplyError as problem:
             if str(problem).startswith(_SOON):
                 raise
-            raise StoreError(f"{address} refuses us: {problem}") from problem
+            raise StoreError(f"{address} refused the login: {problem}") from problem
         if int(made.version.partition(".")[0] or 0) < OLDEST_SERVER:
             made.close()
-            raise StoreError(f"{address} is version {made.version}; Redis {OLDEST_SERVER} or any Valkey is needed")
+            raise StoreError(f"{address} has version {made.version}; use Redis {OLDEST_SERVER} or later, or any Valkey")
         if made.role != "master":
             made.close()
-            self._guide.refused(address)
+            self._discovery.refused(address)
             raise ConnectionError(f"{address} is a replica")
         self._connection = made
-        self._joined(made)
+        self._on_connect(made)
         return made
 
-    def _left(self, connection: RedisConnection) -> None:
+    def _on_lost(self, connection: RedisConnection) -> None:
         if connection is self._connection:
             self._connection = None
             if not self._closed:
-                self.lost()
+                self.on_disconnect()
 
-    def _leave(self) -> None:
+    def _disconnect(self) -> None:
         if self._connection is not None:
             self._connection.close()
 
-    # ------------------------------------------------------------------ what goes wrong
+    # ------------------------------------------------------------------ problems
 
-    async def _heed(self, problem: Exception, words: Words, *, once: bool = False) -> bool:
-        """Do what a problem calls for. Tells whether to try again at once; raises what will not pass."""
+    async def _handle(self, problem: Exception, words: Words, *, once: bool = False) -> bool:
+        """React to a problem. Return whether to try again at once. Raises what a repetition would not solve."""
         if not isinstance(problem, hiredis.ReplyError):
             if once and isinstance(problem, Unanswered):
                 raise problem
@@ -350,21 +352,23 @@ class RedisClient:
             return True
         if said.startswith("MOVED"):
             host, _, port = said.split()[2].rpartition(":")
-            self._guide.moved(Endpoint(host or (self._connection.address.host if self._connection else ""), int(port)))
-            self._leave()
+            if not host and self._connection is not None:
+                host = self._connection.address.host
+            self._discovery.moved(Endpoint(host, int(port)))
+            self._disconnect()
             return False
         if said.startswith(_ELSEWHERE):
-            self._leave()
+            self._disconnect()
         if said.startswith(_SOON):
             return False
         if said.startswith("OOM"):
-            raise StoreFull(f"the server has reached its maxmemory and takes no more jobs: {said}") from problem
+            raise StoreFull(f"the server has reached its maxmemory and accepts no more jobs: {said}") from problem
         if said.startswith(_REFUSED):
-            raise StoreError(f"the server refuses us: {said}") from problem
+            raise StoreError(f"the server refused the command: {said}") from problem
         raise StoreError(f"the server answered {words[1] if len(words) > 1 else words[0]!s} with: {said}") from problem
 
     async def _load(self) -> None:
-        """Load the library where it is missing; two may do so at once."""
+        """Load the library. Two clients may do so at once."""
         with contextlib.suppress(OSError):
             connection = await self.connect()
             try:
@@ -373,24 +377,24 @@ class RedisClient:
                 if str(problem).startswith("OOM"):
                     raise StoreFull(f"the server has no room left for Headway's functions: {problem}") from problem
                 if not str(problem).startswith(_SOON):
-                    raise StoreError(f"the server did not take Headway's functions: {problem}") from problem
+                    raise StoreError(f"the server did not load Headway's functions: {problem}") from problem
 
     def _give_up(self, problem: Exception) -> NoReturn:
         if str(problem).startswith("BUSY"):
-            raise StoreBusy(f"another script holds the server: {problem}") from problem
+            raise StoreBusy(f"the server is busy with another script: {problem}") from problem
         raise StoreUnavailable(f"the store does not answer: {problem}") from problem
 
 
 def _is_refusal(problem: Exception) -> bool:
-    """Return whether nothing listens at an address; with several addresses the text alone says so."""
+    """Return whether no process listens at the address. If a host has several addresses, only the text says so."""
     return isinstance(problem, ConnectionRefusedError) or f"[Errno {errno.ECONNREFUSED}]" in str(problem)
 
 
 async def ask_once(address: Endpoint, login: Login, *words: str) -> Any:
-    """Ask a server that only knows the way. Raises ``OSError``, ``hiredis.ReplyError``."""
+    """Send one command on a connection of its own. Raises ``OSError``, ``hiredis.ReplyError``."""
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT):
-            connection = await RedisConnection.open(address, login, _deaf, _unmourned)
+            connection = await RedisConnection.open(address, login, _ignore_message, _ignore_loss)
             try:
                 return await connection.send(*words)
             finally:
@@ -400,17 +404,17 @@ async def ask_once(address: Endpoint, login: Login, *words: str) -> Any:
         raise ConnectionError(f"{address} did not answer within {CONNECT_TIMEOUT:g} s") from problem
 
 
-def _node(said: Sequence[Any], teller: Endpoint) -> Endpoint:
-    """Read a node's address; one that does not know its own host is where we found it."""
+def _node(said: Sequence[Any], source: Endpoint) -> Endpoint:
+    """Read the address of a node. A node that does not know its own host is at the host that was asked."""
     host, port = said[:2]
-    return Endpoint(host.decode() if host else teller.host, int(port))
+    return Endpoint(host.decode() if host else source.host, int(port))
 
 
 def _first(address: Endpoint, addresses: Iterable[Endpoint]) -> list[Endpoint]:
     return [address, *(each for each in addresses if each != address)]
 
 
-def _deaf(_channel: bytes, _text: bytes) -> None: ...
+def _ignore_message(_channel: bytes, _text: bytes) -> None: ...
 
 
-def _unmourned(_connection: RedisConnection) -> None: ...
+def _ignore_loss(_connection: RedisConnection) -> None: ...

@@ -158,7 +158,7 @@ def pack_jobs(jobs: Sequence[NewJob]) -> list[bytes | str | int]:
     return [len(kinds), *kinds, struct.pack(f">{len(places)}H", *places), *packed]
 
 
-def pack_posted(packed: Sequence[bytes | str | int]) -> bytes | None:
+def pack_deferred(packed: Sequence[bytes | str | int]) -> bytes | None:
     """Write what ``pack_jobs`` gave as an entry of the inbox, if it is one job that asks for nothing but to be run."""
     if len(packed) != 4:
         return None

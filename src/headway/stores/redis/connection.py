@@ -1,4 +1,4 @@
-"""One connection to a server: commands go out as they come, replies match them in order, wake-ups come in between."""
+"""One connection to a server. Commands are pipelined, replies match them in order, messages arrive in between."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from typing import Any, NamedTuple, cast
 
 import hiredis
 
-CONNECT_TIMEOUT = 5.0
-ANSWER_TIMEOUT = 5.0
-_PENDING = object()  # What the reader says when a reply is not complete yet.
-_CONFIRMED = (b"subscribe", b"unsubscribe")  # Messages that are replies.
+CONNECT_TIMEOUT = 5.0  # Seconds to connect and log in, also over TLS to another continent.
+ANSWER_TIMEOUT = 5.0  # Seconds of silence while a reply is due. Longer than any function of ours takes.
+_PENDING = object()  # What the reader returns while a reply is not complete.
+_CONFIRMED = (b"subscribe", b"unsubscribe")  # Push messages that are replies to a command.
+# Notices a host that has disappeared within about 15 s.
 _KEEPALIVE = (("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 3), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 14_000))
 
 
@@ -31,7 +32,7 @@ class Endpoint(NamedTuple):
 
 
 class Login(NamedTuple):
-    """Who we say we are, and which of a server's databases we want."""
+    """The credentials, the number of the database, and the TLS settings."""
 
     username: str | None = None
     password: str | None = None
@@ -40,39 +41,39 @@ class Login(NamedTuple):
 
 
 class Unanswered(ConnectionError):
-    """No reply came to what was sent: it may have been carried out, or not."""
+    """No reply came to a command. The server may have executed it, or not."""
 
 
 pack: Callable[[tuple[bytes | str | int, ...]], bytes] = hiredis.pack_command  # type: ignore[assignment]
-Hear = Callable[[bytes, bytes], None]
+OnMessage = Callable[[bytes, bytes], None]
 
 
 class RedisConnection(asyncio.Protocol):
-    """Speaks RESP3. ``hear`` gets the channel and text of each message that others publish."""
+    """Speaks RESP3. ``on_message`` gets the channel and text of each published message."""
 
-    def __init__(self, address: Endpoint, hear: Hear, lost: Callable[[RedisConnection], None]) -> None:
+    def __init__(self, address: Endpoint, on_message: OnMessage, on_lost: Callable[[RedisConnection], None]) -> None:
         self.address = address
-        self.role, self.version = "", ""  # As the server says.
-        self._hear = hear
-        self._lost = lost
+        self.role, self.version = "", ""  # As the server reports them.
+        self._on_message = on_message
+        self._on_lost = on_lost
         self._reader = hiredis.Reader(notEnoughData=_PENDING)
         self._waiting: deque[asyncio.Future[Any]] = deque()
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
-        self._gone = asyncio.Event()
-        self._guard: asyncio.TimerHandle | None = None
-        self._mute = False
-        self._heard_at = 0.0  # When the server last said something, or was last asked after it had said all.
+        self._closed = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timed_out = False
+        self._last_reply_at = 0.0  # When the server last sent data, or when the first unanswered command was sent.
 
     @classmethod
     async def open(
-        cls, address: Endpoint, login: Login, hear: Hear, lost: Callable[[RedisConnection], None]
+        cls, address: Endpoint, login: Login, on_message: OnMessage, on_lost: Callable[[RedisConnection], None]
     ) -> RedisConnection:  # fmt: skip
         """Connect and log in. Raises ``OSError``, ``hiredis.ReplyError``."""
         loop = asyncio.get_running_loop()
 
         def make() -> RedisConnection:
-            return cls(address, hear, lost)
+            return cls(address, on_message, on_lost)
 
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT):
@@ -94,25 +95,25 @@ class RedisConnection(asyncio.Protocol):
             self.role, self.version = said.get(b"role", b"").decode(), said.get(b"version", b"").decode()
             if login.database:
                 await self.send("SELECT", login.database)
-        except Unanswered as problem:  # Nothing that matters was asked yet.
+        except Unanswered as problem:  # The login has no effect that could be in doubt.
             raise ConnectionError(str(problem)) from problem
         except BaseException:
             self.close()
             raise
 
     @property
-    def open_(self) -> bool:
+    def is_open(self) -> bool:
         return self._transport is not None and not self._transport.is_closing()
 
     @property
-    def silent(self) -> float:
-        """For how many seconds the server has owed us a reply and has said nothing."""
-        return self._loop.time() - self._heard_at if self._waiting else 0.0
+    def silent_seconds(self) -> float:
+        """For how many seconds a reply has been due and no data has arrived."""
+        return self._loop.time() - self._last_reply_at if self._waiting else 0.0
 
     def send(self, *words: bytes | str | int) -> asyncio.Future[Any]:
-        """Send a command; its reply comes later. A reply that is an error is raised.
+        """Send a command. Return a future of its reply, which raises a reply that is an error.
 
-        To hear a channel, or no longer, is a command too, if it names only one.
+        SUBSCRIBE and UNSUBSCRIBE are allowed with one channel, since each channel gets a reply.
         """
         reply: asyncio.Future[Any] = self._loop.create_future()
         if self._transport is None or self._transport.is_closing():
@@ -120,57 +121,56 @@ class RedisConnection(asyncio.Protocol):
             return reply
         self._transport.write(pack(words))
         if not self._waiting:
-            self._heard_at = self._loop.time()
+            self._last_reply_at = self._loop.time()
         self._waiting.append(reply)
-        if self._guard is None:
-            self._guard = self._loop.call_later(ANSWER_TIMEOUT, self._check)
+        if self._timer is None:
+            self._timer = self._loop.call_later(ANSWER_TIMEOUT, self._check)
         return reply
 
     def _check(self) -> None:
-        """Leave a server that owes us a reply and says nothing. One timer does for all that wait.
+        """Disconnect from a server that is silent while replies are due. One timer serves all commands.
 
-        Whatever came late would otherwise be taken for the reply to something else.
+        A late reply would otherwise match the wrong command.
         """
-        self._guard = None
-        left = ANSWER_TIMEOUT - self.silent
+        self._timer = None
+        left = ANSWER_TIMEOUT - self.silent_seconds
         if left <= 0:
-            self._mute = True
+            self._timed_out = True
             self.close()
         elif self._waiting:
-            self._guard = self._loop.call_later(left, self._check)
+            self._timer = self._loop.call_later(left, self._check)
 
     def close(self) -> None:
         if self._transport is not None:
             self._transport.abort()
 
     async def closed(self) -> None:
-        """Wait until the connection is gone."""
-        await self._gone.wait()
+        """Wait until the connection is closed."""
+        await self._closed.wait()
 
-    # ------------------------------------------------------------------ what the loop calls
+    # ------------------------------------------------------------------ called by the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        plug = transport.get_extra_info("socket")
-        if plug is not None and self.address.path is None:
-            # A peer that is gone without a word is noticed within about 15 s.
-            plug.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        sock = transport.get_extra_info("socket")
+        if sock is not None and self.address.path is None:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             for name, value in _KEEPALIVE:
                 with contextlib.suppress(OSError, AttributeError):
-                    plug.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+                    sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
     def data_received(self, data: bytes) -> None:
         reader, waiting = self._reader, self._waiting
-        self._heard_at = self._loop.time()
+        self._last_reply_at = self._loop.time()
         try:
             reader.feed(data)
             while (reply := reader.gets()) is not _PENDING:
                 if isinstance(reply, hiredis.PushNotification) and reply[0] not in _CONFIRMED:
                     if reply[0] == b"message":
-                        self._hear(reply[1], reply[2])
+                        self._on_message(reply[1], reply[2])
                     continue
                 future = waiting.popleft()
-                if future.done():  # The caller has gone; the command was carried out all the same.
+                if future.done():  # The caller was cancelled. The server has executed the command all the same.
                     continue
                 if isinstance(reply, hiredis.ReplyError):
                     future.set_exception(reply)
@@ -181,13 +181,13 @@ class RedisConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        self._gone.set()
-        if self._guard is not None:
-            self._guard.cancel()
-        why = f"no answer within {ANSWER_TIMEOUT:.0f} s" if self._mute else exc or "closed"
+        self._closed.set()
+        if self._timer is not None:
+            self._timer.cancel()
+        why = f"no answer within {ANSWER_TIMEOUT:.0f} s" if self._timed_out else exc or "closed"
         lost = Unanswered(f"the connection to {self.address} was lost: {why}")
         while self._waiting:
             future = self._waiting.popleft()
             if not future.done():
                 future.set_exception(lost)
-        self._lost(self)
+        self._on_lost(self)

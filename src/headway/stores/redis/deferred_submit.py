@@ -1,36 +1,36 @@
-"""Where a thread leaves plain jobs while no worker waits for any; the next function call takes them in."""
+"""Submits of plain jobs by one plain command. The next function call stores the jobs: see deferred_submit.lua."""
 
 from __future__ import annotations
 
 from headway.stores.redis.connection import Endpoint, pack
 from headway.stores.redis.thread_client import ThreadClient
 
-LENGTH_MAX = 200  # Jobs in it after which the next one goes by a call, which takes them in.
+LENGTH_MAX = 200  # Deferred jobs after which the next submit is a call, which stores them in about a millisecond.
 
 
 class DeferredSubmits:
-    """To post a job costs the server half as much as a call.
+    """The stream of deferred jobs.
 
-    ``open``: no worker waits for jobs and no client watches them, as the server said last: they would miss a post.
+    ``open``: no worker is idle and no client watches, as the server reported last. They would not notice such a job.
     """
 
-    def __init__(self, prefix: str, shortcut: ThreadClient) -> None:
+    def __init__(self, prefix: str, client: ThreadClient) -> None:
         self.key = f"{prefix}in"
         self.open = False
-        self._shortcut = shortcut
-        looks = ("EXISTS", f"{prefix}wait", f"{prefix}watched"), ("XLEN", self.key)
-        self._looks = b"".join(map(pack, looks))
+        self._client = client
+        checks = ("EXISTS", f"{prefix}wait", f"{prefix}watched"), ("XLEN", self.key)
+        self._checks = b"".join(map(pack, checks))
 
-    def post(self, address: Endpoint, posted: bytes, now: str | int) -> bool | None:
-        """Leave a job, at a moment or by the server's clock. None: it is not known whether it is there.
+    def add(self, address: Endpoint, entry: bytes, now: str | int) -> bool | None:
+        """Add a job. Return None if it is not known whether the server has it.
 
-        True: a worker waits after all, so a call has to follow.
+        Return True if a worker is idle or a client watches after all, so that a call has to follow.
         """
-        command = pack(("XADD", self.key, "*" if now == "" else f"{now}-*", "", posted))
-        self.open = False  # Should no reply come, or a refusal, the next job goes by a call.
-        replies = self._shortcut.ask(address, command + self._looks, 3)
+        command = pack(("XADD", self.key, "*" if now == "" else f"{now}-*", "", entry))
+        self.open = False  # After a lost reply or an error, the next submit is a call.
+        replies = self._client.ask(address, command + self._checks, 3)
         if replies is None:
             return None
-        _, others, length = replies
-        self.open = not others and length < LENGTH_MAX
-        return bool(others)
+        _, awaited, length = replies
+        self.open = not awaited and length < LENGTH_MAX
+        return bool(awaited)

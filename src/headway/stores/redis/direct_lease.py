@@ -1,7 +1,7 @@
-"""Claims that brought a worker nothing and are still open: the server answers one with the next job that comes alone.
+"""Claims that found no job and stay open. The server answers one with a lease of the next job that is submitted alone.
 
-The lease comes with the wake-up, so the worker need not ask for it. Should the message be lost, or be late, the next
-exchange repeats the open claim, and a claim that is repeated gives the same leases.
+The lease comes with the wake-up, which saves the worker a call. If the message is lost or late, the next exchange
+repeats the open claim, and a repeated claim returns the same leases.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from headway.stores.base import Exchange, ExchangeReply
 from headway.stores.redis.codec import LeasedJobs
 from headway.stores.redis.layout import DIRECT_LEASE, LEASE, LeaseFlag, read_text
 
-_DOUBT = 1.0  # Seconds by which the server's clock and ours may have gone apart since the claim.
+_CLOCK_DRIFT = 1.0  # Seconds by which the clocks of server and worker may differ more than at the claim.
 
 
 class ParkedClaim:
-    """A claim, when it was made by our clock and by the server's, and what the server has answered since."""
+    """An open claim, its time by the clocks of worker and server, and the message of the server since then."""
 
     __slots__ = ("asked", "asked_at", "claim_id", "message")
 
@@ -29,7 +29,7 @@ class ParkedClaim:
 
 
 class DirectLease(NamedTuple):
-    """What the server has leased to an open claim, and when."""
+    """The lease that the server gave to an open claim, and when."""
 
     claim_id: bytes
     now_at: int
@@ -37,7 +37,7 @@ class DirectLease(NamedTuple):
 
 
 class ParkedClaims:
-    """Those of the workers of one process."""
+    """The open claims of the workers in one process."""
 
     def __init__(self) -> None:
         self._open: dict[str, ParkedClaim] = {}
@@ -46,17 +46,17 @@ class ParkedClaims:
         return worker_id in self._open
 
     def claim(self, request: Exchange) -> ParkedClaim:
-        """Return the claim that an exchange makes: the one its worker has left open, or a new one."""
+        """Return the open claim of the worker, or a new one."""
         worker_id = request.worker_id or ""
         claim = self._open.get(worker_id)
         if claim is None:
             claim = ParkedClaim(request.claim_id)
-            if request.handover:  # The message may be here before anybody reads the reply.
+            if request.handover:  # The message may arrive before the caller reads the reply.
                 self._open[worker_id] = claim
         return claim
 
-    def answered(self, request: Exchange, answer: ExchangeReply, asked: float) -> None:
-        """Keep a claim open that has brought nothing; ``asked`` is when that was sent."""
+    def record_reply(self, request: Exchange, answer: ExchangeReply, asked: float) -> None:
+        """Keep a claim open that found no job. ``asked`` is when the exchange was sent."""
         worker_id = request.worker_id or ""
         claim = self._open.get(worker_id)
         if claim is None:
@@ -66,26 +66,26 @@ class ParkedClaims:
         else:
             del self._open[worker_id]
 
-    def hear(self, worker_id: str, message: bytes) -> None:
-        """The server has leased a job to a worker that waits."""
+    def on_message(self, worker_id: str, message: bytes) -> None:
+        """Record the lease that the server has sent to an idle worker."""
         if (claim := self._open.get(worker_id)) is not None:
             claim.message = message
 
     def take(self, worker_id: str, younger_ms: int) -> DirectLease | None:
-        """Close a worker's claim with what it has brought; None if that is for an exchange to tell."""
+        """Close a claim and return its lease, or None if only an exchange can tell."""
         claim = self._open.get(worker_id)
         if claim is None or not claim.message:
             return None
         message = claim.message
         told, claim_id, member = DIRECT_LEASE.unpack(message)
         now_at = int(told)
-        age = time.monotonic() - claim.asked - (now_at - claim.asked_at) / 1_000  # At most: it was asked before that.
+        age = time.monotonic() - claim.asked - (now_at - claim.asked_at) / 1_000  # At most.
         kind, at = read_text(message, DIRECT_LEASE.size)
         held, at = read_text(message, at)
         if (
             claim_id != claim.claim_id
-            or not -_DOUBT < age < younger_ms / 1_000 - _DOUBT
-            or (held and held[LEASE.at("flags")] & LeaseFlag.TERMS)  # Only the rules know these.
+            or not -_CLOCK_DRIFT < age < younger_ms / 1_000 - _CLOCK_DRIFT
+            or (held and held[LEASE.at("flags")] & LeaseFlag.TERMS)  # The rules have its budget.
         ):
             return None
         del self._open[worker_id]

@@ -1,4 +1,4 @@
-"""The function library that servers run: the scripts, joined, under a name that changes when they do."""
+"""The library of functions that servers run: the joined scripts, under a name with a digest of their text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PARTS = (
 
 
 class Library(NamedTuple):
-    """A name, and the text that ``FUNCTION LOAD`` wants."""
+    """A name, and the text for ``FUNCTION LOAD``."""
 
     name: str
     text: str
@@ -26,7 +26,7 @@ class Library(NamedTuple):
 
 @cache
 def library() -> Library:
-    """Join the scripts. Servers may hold the libraries of several versions beside each other."""
+    """Join the scripts. A server can hold the libraries of several versions at once."""
     return join_scripts(__name__.rpartition(".")[0], _PARTS, f"headway_{FORMAT}")
 
 

@@ -1,4 +1,4 @@
-"""Rules as the scripts want them: compiled to flat JSON, so that they decide nothing but what must be decided there."""
+"""Rules compiled to flat JSON, so that the scripts decide only what must be decided on the server."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def compile_rules(rules: EnforcedRules) -> bytes:
 
 
 def lua_pattern(glob: str) -> str:
-    """Turn a pattern as ``fnmatch`` knows it into one of Lua's."""
+    """Translate a pattern of ``fnmatch`` into a Lua pattern."""
     parts, at = ["^"], 0
     while at < len(glob):
         letter = glob[at]

@@ -1,4 +1,4 @@
-"""Wake-ups from other processes: channels heard on the same connection that commands go out on."""
+"""Notifications from other processes, on the same connection as commands."""
 
 from __future__ import annotations
 
@@ -18,27 +18,30 @@ from headway.stores.redis.connection import RedisConnection
 
 log = logging.getLogger("headway.redis")
 
-WATCHED_MS = 30_000  # How long servers tell of changes after the last word of a watcher.
-_REFRESH = 10.0
+WATCHED_MS = 30_000  # How long the server publishes changed jobs after the last sign of a watcher.
+_REFRESH = 10.0  # Seconds between two signs, so that two may be lost.
 _WATCH = b"}:watch"
-_AGAIN = (0.1, 0.3, 1.0, 2.0)  # Seconds between tries to connect again.
+_AGAIN = (0.1, 0.3, 1.0, 2.0)  # Seconds between attempts to reconnect; the last one repeats.
 
 
 class RedisNotifier:
-    """The subscriptions of one store. After a lost connection all of them are told to look at everything."""
+    """The subscriptions of one store. After a lost connection it notifies all, since messages may be missing."""
 
     def __init__(
-        self, prefix: str, reconnect: Callable[[], Awaitable[RedisConnection]], handed: Callable[[str, bytes], None]
+        self,
+        prefix: str,
+        reconnect: Callable[[], Awaitable[RedisConnection]],
+        on_direct_lease: Callable[[str, bytes], None],
     ) -> None:
         self._prefix = prefix
-        self._subscription = f"{prefix}ear:".encode()  # What the channels of workers begin with.
+        self._worker_channel = f"{prefix}ear:".encode()  # The start of the channel of each worker.
         self._subscriptions: dict[bytes, list[LocalSubscription]] = {}
         self._connection: RedisConnection | None = None
         self._reconnect = reconnect
-        self._handed = handed
-        self._chores: set[asyncio.Task[None]] = set()
+        self._on_direct_lease = on_direct_lease
+        self._tasks: set[asyncio.Task[None]] = set()
         self._watching: asyncio.Task[None] | None = None
-        self._was_joined = False
+        self._was_connected = False
 
     def subscribe(self, name: str) -> LocalSubscription:
         watches = name.startswith(JOB_CHANNEL)
@@ -49,46 +52,46 @@ class RedisNotifier:
         if len(subscriptions) == 1:
             self._subscribe(channel)
         if watches and self._watching is None:
-            self._say_watched()
+            self._mark_watched()
             self._watching = self._start(self._keep_watching())
         return subscription
 
-    def hear(self, channel: bytes, text: bytes) -> None:
-        """A message has come."""
+    def on_message(self, channel: bytes, text: bytes) -> None:
+        """Pass a message on to its subscriptions."""
         job_ids: list[JobId] = []
         if text and channel.endswith(_WATCH):
             job_ids = [JobId(job_id.decode()) for job_id in text.split(b"\n")]
         elif text:
-            self._handed(channel[len(self._subscription) :].decode(), text)
+            self._on_direct_lease(channel[len(self._worker_channel) :].decode(), text)
         for subscription in self._subscriptions.get(channel, ()):
             subscription.notify(job_ids)
 
-    def joined(self, connection: RedisConnection) -> None:
-        """A connection was made: hear all channels on it. What was said before is lost, so look."""
+    def on_connect(self, connection: RedisConnection) -> None:
+        """Subscribe to all channels on a new connection. Messages before it are lost, so notify all subscriptions."""
         self._connection = connection
         for channel in self._subscriptions:
             self._subscribe(channel)
         if self._watching is not None:
-            self._say_watched()
-        if self._was_joined:
+            self._mark_watched()
+        if self._was_connected:
             for subscriptions in self._subscriptions.values():
                 for subscription in subscriptions:
                     subscription.notify()
-        self._was_joined = True
+        self._was_connected = True
 
-    def lost(self) -> None:
-        """The connection is gone: subscriptions need another one."""
+    def on_disconnect(self) -> None:
+        """Reconnect for the subscriptions."""
         self._connection = None
         if self._subscriptions:
-            self._start(self._join_again())
+            self._start(self._reconnect_later())
 
     async def close(self) -> None:
-        chores = list(self._chores)
-        for chore in chores:
-            chore.cancel()
-        await asyncio.gather(*chores, return_exceptions=True)
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _join_again(self) -> None:
+    async def _reconnect_later(self) -> None:
         tries = 0
         while self._subscriptions and self._connection is None:
             await asyncio.sleep(_AGAIN[min(tries, len(_AGAIN) - 1)])
@@ -98,17 +101,17 @@ class RedisNotifier:
 
     def _subscribe(self, channel: bytes) -> None:
         if self._connection is not None:
-            self._connection.send("SUBSCRIBE", channel).add_done_callback(_complain)
-        elif self._was_joined and len(self._subscriptions) == 1:  # No other one waited until now.
-            self._start(self._join_again())
+            self._connection.send("SUBSCRIBE", channel).add_done_callback(_log_refusal)
+        elif self._was_connected and len(self._subscriptions) == 1:  # The first since the connection was lost.
+            self._start(self._reconnect_later())
 
     async def _keep_watching(self) -> None:
         while any(channel.endswith(_WATCH) for channel in self._subscriptions):
             await asyncio.sleep(_REFRESH)
-            self._say_watched()
+            self._mark_watched()
         self._watching = None
 
-    def _say_watched(self) -> None:
+    def _mark_watched(self) -> None:
         if self._connection is not None:
             reply = self._connection.send("SET", f"{self._prefix}watched", "1", "PX", WATCHED_MS)
             reply.add_done_callback(_seen)
@@ -121,13 +124,13 @@ class RedisNotifier:
             self._connection.send("UNSUBSCRIBE", channel).add_done_callback(_seen)
 
     def _start(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        chore = asyncio.create_task(coroutine)
-        self._chores.add(chore)
-        chore.add_done_callback(self._chores.discard)
-        return chore
+        task = asyncio.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
 
 
-def _complain(reply: asyncio.Future[object]) -> None:
+def _log_refusal(reply: asyncio.Future[object]) -> None:
     if not reply.cancelled() and isinstance(problem := reply.exception(), hiredis.ReplyError):
         log.warning(LogEvent("wakeups.refused", error=str(problem)))
 

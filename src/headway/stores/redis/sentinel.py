@@ -1,8 +1,8 @@
-"""Finds the master of a name through its Sentinels, and follows it while they replace it.
+"""Finds the current master through its Sentinels, and follows it during a failover.
 
-A master that is being replaced goes on taking writes until a Sentinel demotes it, about ten seconds later, and all of
-them are lost. So a client must not wait for an error: it stops writing when a Sentinel begins a failover, and goes on
-at the server that was promoted.
+A replaced master accepts writes until a Sentinel demotes it, about ten seconds later, and loses all of them. So a
+client cannot wait for an error. It stops writing when a Sentinel starts a failover, and continues on the promoted
+server.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ import hiredis
 
 from headway.core.errors import StoreError
 from headway.core.log_event import LogEvent
-from headway.stores.redis.client import Follower, Words, ask_once
+from headway.stores.redis.client import FailoverListener, Words, ask_once
 from headway.stores.redis.connection import Endpoint, Login, RedisConnection
 
 log = logging.getLogger("headway.redis")
 
-LOOK_EVERY = 1.0  # Seconds between two questions to each Sentinel. Their events arrive at once; this is for lost ones.
-ANSWER_WITHIN = 1.0  # Seconds that a Sentinel may take to answer before it counts as away.
-AGAIN = (0.1, 0.3, 1.0, 2.0)  # Seconds between attempts to reach a Sentinel again.
-HOLD_MAX = 10.0  # Seconds that a failover without any further news stops us. Sentinels need one to three.
+LOOK_EVERY = 1.0  # Seconds between two questions to each Sentinel, in case one of the published events was lost.
+ANSWER_WITHIN = 1.0  # Seconds after which a Sentinel that does not answer counts as away.
+AGAIN = (0.1, 0.3, 1.0, 2.0)  # Seconds between attempts to reconnect to a Sentinel; the last one repeats.
+HOLD_MAX = 10.0  # Seconds after which a client writes again if a failover does not end. It takes one to three.
 
 _BEGINS = b"+try-failover"
 _PROMOTED = b"+promoted-slave"
@@ -41,12 +41,12 @@ class SentinelView(NamedTuple):
     """The master as one Sentinel knows it."""
 
     address: Endpoint
-    epoch: int  # Counts the failovers. A Sentinel with a lower number has not heard of the last one.
-    failing_over: bool  # This Sentinel carries out a failover just now.
+    epoch: int  # Counts failovers. A Sentinel with a lower number does not know of the last one.
+    failing_over: bool  # This Sentinel is carrying out a failover.
 
 
 class Sentinel:
-    """The master of a name, as told by the Sentinel that knows of the latest failover. Belongs to one loop."""
+    """The master, as the Sentinel that knows of the latest failover reports it. Belongs to one event loop."""
 
     replaceable = True
 
@@ -55,10 +55,10 @@ class Sentinel:
         self._master = master
         self._login = login
         self._epoch = -1
-        self._promoted: Endpoint | None = None  # Where the last failover led. Sentinels may still name the old master.
-        self._holding: dict[Endpoint, float] = {}  # By Sentinel that carries out a failover: since when.
-        self._promoting: set[Endpoint] = set()  # Sentinels that have promoted a server and go on to its replicas.
-        self._followers: set[Follower] = set()
+        self._promoted: Endpoint | None = None  # By the last failover. Some Sentinels may still name the old master.
+        self._holding: dict[Endpoint, float] = {}  # The Sentinels that carry out a failover, and since when.
+        self._promoting: set[Endpoint] = set()  # Sentinels that have promoted a server and now move its replicas.
+        self._listeners: set[FailoverListener] = set()
         self._watches: list[asyncio.Task[None]] = []
 
     async def find(self) -> Endpoint:
@@ -69,7 +69,7 @@ class Sentinel:
         return seen.address
 
     def refused(self, address: Endpoint) -> None:
-        """Forget a promoted server that does not serve: the Sentinels may have chosen another one since."""
+        """Forget a promoted server that does not accept writes. The Sentinels may have promoted another one since."""
         if address == self._promoted:
             self._promoted = None
 
@@ -79,16 +79,16 @@ class Sentinel:
     def keys(self, key: str) -> Words:
         return 1, key
 
-    def join(self, follower: Follower) -> None:
-        self._followers.add(follower)
+    def add_listener(self, listener: FailoverListener) -> None:
+        self._listeners.add(listener)
         if not self._watches:
             self._watches = [asyncio.create_task(self._watch(sentinel)) for sentinel in self._sentinels]
         if self._holding:
-            follower.hold()
+            listener.pause()
 
-    async def leave(self, follower: Follower) -> None:
-        self._followers.discard(follower)
-        if not self._followers:
+    async def remove_listener(self, listener: FailoverListener) -> None:
+        self._listeners.discard(listener)
+        if not self._listeners:
             watches, self._watches = self._watches, []
             for watch in watches:
                 watch.cancel()
@@ -97,7 +97,7 @@ class Sentinel:
     # ------------------------------------------------------------------ asking
 
     async def _ask_all(self) -> SentinelView:
-        """Ask all Sentinels at once. Return the latest word as soon as most of them have answered."""
+        """Ask all Sentinels at once. Return the latest view as soon as most of them have answered."""
         asked = {asyncio.create_task(self._ask(sentinel)) for sentinel in self._sentinels}
         found: list[SentinelView] = []
         problem: BaseException | None = None
@@ -115,7 +115,7 @@ class Sentinel:
             for task in asked:
                 task.cancel()
         if not found:
-            why = problem or "it is watched by none"
+            why = problem or "none of them watches it"
             raise ConnectionError(f"no Sentinel knows the master {self._master!r}: {why}")
         return max(found, key=lambda seen: seen.epoch)
 
@@ -130,12 +130,12 @@ class Sentinel:
     # ------------------------------------------------------------------ following
 
     async def _watch(self, sentinel: Endpoint) -> None:
-        """Listen to one Sentinel until cancelled. Connects again when it is lost."""
+        """Listen to one Sentinel until cancelled. Reconnect when the connection is lost."""
         tries = 0
         while True:
             with contextlib.suppress(OSError, hiredis.ReplyError, TimeoutError):
                 connection = await RedisConnection.open(
-                    sentinel, self._login, lambda channel, text: self._hear(sentinel, channel, text), _ignore
+                    sentinel, self._login, lambda channel, text: self._on_message(sentinel, channel, text), _ignore
                 )
                 tries = 0
                 try:
@@ -148,7 +148,7 @@ class Sentinel:
 
     async def _listen(self, sentinel: Endpoint, connection: RedisConnection) -> None:
         for channel in (_BEGINS, _PROMOTED, _SWITCHED, *_ENDS):
-            connection.send("SUBSCRIBE", channel).add_done_callback(_complain)
+            connection.send("SUBSCRIBE", channel).add_done_callback(_log_refusal)
         while True:
             asked = time.monotonic()
             async with asyncio.timeout(ANSWER_WITHIN):
@@ -159,16 +159,16 @@ class Sentinel:
             elif seen.epoch > self._epoch:
                 self._epoch = seen.epoch
                 self._switched(seen.address)
-            elif self._holding.get(sentinel, asked) < asked:  # Not one that began while the answer was under way.
+            elif self._holding.get(sentinel, asked) < asked:  # Not a failover that began after the question.
                 self._ended(sentinel)
             await asyncio.sleep(LOOK_EVERY)
 
-    def _hear(self, sentinel: Endpoint, channel: bytes, text: bytes) -> None:
+    def _on_message(self, sentinel: Endpoint, channel: bytes, text: bytes) -> None:
         words = text.decode().split()
         if channel == _SWITCHED:
             if words[0] == self._master:
                 self._switched(Endpoint(words[3], int(words[4])))
-        elif self._master not in (words[1], words[5:6] and words[5]):  # The name of another master.
+        elif self._master not in (words[1], words[5:6] and words[5]):  # About another master.
             return
         elif channel == _BEGINS:
             self._promoting.discard(sentinel)
@@ -184,14 +184,14 @@ class Sentinel:
         if time.monotonic() - since > HOLD_MAX:
             self._release()
             return
-        for follower in self._followers:
-            follower.hold()
+        for listener in self._listeners:
+            listener.pause()
 
     def _switched(self, address: Endpoint) -> None:
         self._promoted = address
         self._holding.clear()
-        for follower in self._followers:
-            follower.switch(address)
+        for listener in self._listeners:
+            listener.switch(address)
 
     def _ended(self, sentinel: Endpoint) -> None:
         self._promoting.discard(sentinel)
@@ -199,8 +199,8 @@ class Sentinel:
             self._release()
 
     def _release(self) -> None:
-        for follower in self._followers:
-            follower.go_on()
+        for listener in self._listeners:
+            listener.resume()
 
 
 def _read(said: Any) -> SentinelView:
@@ -214,7 +214,7 @@ def _read(said: Any) -> SentinelView:
 def _ignore(_connection: RedisConnection) -> None: ...
 
 
-def _complain(reply: asyncio.Future[object]) -> None:
+def _log_refusal(reply: asyncio.Future[object]) -> None:
     if not reply.cancelled() and isinstance(problem := reply.exception(), hiredis.ReplyError):
         hint = "failovers are noticed up to 1 s late"
         log.warning(LogEvent("sentinel.subscription_refused", hint=hint, error=str(problem)))

@@ -77,7 +77,7 @@ class RedisStore:
 
     def __init__(
         self,
-        guide: Discovery,
+        discovery: Discovery,
         login: Login,
         namespace: str = "default",
         *,
@@ -106,17 +106,19 @@ class RedisStore:
         self._meta = f"{self._prefix}meta"
         self._clock = clock
         self._replicas, self._replicas_ms = replicas, replicas_ms
-        self._open_claims = ParkedClaims()
-        self._notifier = RedisNotifier(self._prefix, self._connect, self._open_claims.hear)
+        self._parked_claims = ParkedClaims()
+        self._notifier = RedisNotifier(self._prefix, self._connect, self._parked_claims.on_message)
         self._timeout = timeout + (replicas_ms / 1_000 if replicas else 0.0)  # Replicas have their own time.
-        self._link = RedisClient(guide, login, self._notifier.hear, self._notifier.joined, timeout)
-        self._link.lost = self._notifier.lost
+        self._client = RedisClient(discovery, login, self._notifier.on_message, self._notifier.on_connect, timeout)
+        self._client.on_disconnect = self._notifier.on_disconnect
         # A wait for replicas holds up all that is sent behind it, so it has a connection of its own.
-        self._slow_link = (
-            RedisClient(guide, login, self._notifier.hear, lambda _: None, timeout) if replicas else self._link
+        self._replica_client = (
+            RedisClient(discovery, login, self._notifier.on_message, lambda _: None, timeout)
+            if replicas
+            else self._client
         )
-        self._shortcut = ThreadClient(login, timeout)
-        self._inbox = DeferredSubmits(self._prefix, self._shortcut)
+        self._thread_client = ThreadClient(login, timeout)
+        self._deferred = DeferredSubmits(self._prefix, self._thread_client)
         self._rule_index = RuleIndex()
         self._book_version = b""
 
@@ -124,19 +126,19 @@ class RedisStore:
         warn_once(self._transport, self._shown, "write rediss:// and let the server speak TLS")
         try:
             known = await self._check()
-            await self._link.ask("PUBLISH", f"{self._prefix}open", "")  # If we may not, no function can end well.
+            await self._client.ask("PUBLISH", f"{self._prefix}open", "")  # If we may not, no function can end well.
             await self._call("rules")  # Loads the functions, if no process has.
             if known is None:  # A full server would take no word, and still serves what it has.
-                await self._link.ask("HSETNX", self._meta, "format", FORMAT)
+                await self._client.ask("HSETNX", self._meta, "format", FORMAT)
         except BaseException:
             await self.close()
             raise
 
     async def close(self) -> None:
         await self._notifier.close()
-        self._shortcut.close()
-        await self._link.close()
-        await self._slow_link.close()
+        self._thread_client.close()
+        await self._client.close()
+        await self._replica_client.close()
 
     # ------------------------------------------------------------------ the way of a job
 
@@ -149,7 +151,7 @@ class RedisStore:
             async with asyncio.timeout(submit_within(self._timeout, jobs)):
                 reply = await self._submit(codec.pack_jobs(jobs), once=once)
         except TimeoutError as problem:
-            self._link.suspect()
+            self._client.drop_if_silent()
             raise self._late() from problem
         except Unanswered as problem:
             raise StoreUnavailable(f"it is not known whether the jobs were taken: {problem}") from problem
@@ -157,20 +159,20 @@ class RedisStore:
 
     def submit_blocking(self, jobs: Sequence[NewJob]) -> list[SubmitReply] | None:
         check_jobs(jobs)
-        connection = self._link.connection
+        connection = self._client.connection
         if connection is None or self._replicas or not all(job.persist for job in jobs):
             return None
         packed, address = codec.pack_jobs(jobs), connection.address
-        if self._inbox.open and (posted := codec.pack_posted(packed)) is not None:
-            others = self._inbox.post(address, posted, self._now())
+        if self._deferred.open and (entry := codec.pack_deferred(packed)) is not None:
+            others = self._deferred.add(address, entry, self._now())
             if others:
                 # Should this fail, the idle worker claims by itself a moment later.
-                self._ask_short(address, "apply_deferred")
+                self._ask_in_thread(address, "apply_deferred")
             return None if others is None else _read_submitted(jobs, 0)
-        replies = self._ask_short(address, "submit", *packed)
+        replies = self._ask_in_thread(address, "submit", *packed)
         if replies is None:
             return None
-        self._inbox.open = replies[0] == 0
+        self._deferred.open = replies[0] == 0
         return _read_submitted(jobs, replies[0])
 
     def _late(self) -> StoreUnavailable:
@@ -179,18 +181,18 @@ class RedisStore:
             "the same submit may be repeated"
         )
 
-    def _ask_short(self, address: Endpoint, function: str, *args: bytes | str | int) -> list[Any] | None:
-        words = self._link.words_of(function, self._meta, self._now(), *args)
-        return self._shortcut.ask(address, pack(tuple(words)))
+    def _ask_in_thread(self, address: Endpoint, function: str, *args: bytes | str | int) -> list[Any] | None:
+        words = self._client.function_call(function, self._meta, self._now(), *args)
+        return self._thread_client.ask(address, pack(tuple(words)))
 
     async def _submit(self, jobs: Sequence[bytes | str | int], *, once: bool) -> Any:
-        words = self._link.words_of("submit", self._meta, self._now(), *jobs)
+        words = self._client.function_call("submit", self._meta, self._now(), *jobs)
         if not self._replicas:
-            return await self._link.ask(*words, once=once)
+            return await self._client.ask(*words, once=once)
         # Replicas are waited for as far as the last write of the same connection, so there must be one: jobs that the
         # server knew already were written by another.
         behind = ("HINCRBY", self._meta, "awaited", 1), ("WAIT", self._replicas, self._replicas_ms)
-        reply, _, heard = await self._slow_link.ask(*words, then=behind, once=once)
+        reply, _, heard = await self._replica_client.ask(*words, then=behind, once=once)
         if heard < self._replicas:
             raise StoreUnavailable(
                 f"the jobs are kept, but only {heard} of {self._replicas} replicas had them within "
@@ -202,16 +204,16 @@ class RedisStore:
     async def exchange(self, request: Exchange) -> ExchangeReply:
         if self._clock is not None:
             request = request._replace(handover=False)
-        if request.plan is None and self._open_claims.any_of(request.worker_id):
+        if request.plan is None and self._parked_claims.any_of(request.worker_id):
             request = request._replace(plan=Plan())  # A worker that claims nothing more must not be handed anything.
-        claim, asked = self._open_claims.claim(request), time.monotonic()
+        claim, asked = self._parked_claims.claim(request), time.monotonic()
         reply = await self._exchange(request, claim.claim_id)
         answer = await self._read_exchanged(request, claim.claim_id, reply)
-        self._open_claims.answered(request, answer, asked)
+        self._parked_claims.record_reply(request, answer, asked)
         return answer
 
     def handed(self, worker_id: str, younger_ms: int) -> ExchangeReply | None:
-        handed = self._open_claims.take(worker_id, younger_ms)
+        handed = self._parked_claims.take(worker_id, younger_ms)
         if handed is None:
             return None
         claim_id, now_at, given = handed
@@ -256,8 +258,8 @@ class RedisStore:
     async def quiet(self, classes: int) -> bool:
         # A class that has come up since has one of the next numbers.
         lines = [f"{self._prefix}{line}:{number}" for line in ("w", "tr") for number in range(1, classes + 3)]
-        return not await self._link.ask(
-            "EXISTS", *lines, self._inbox.key, f"{self._prefix}due", f"{self._prefix}parked"
+        return not await self._client.ask(
+            "EXISTS", *lines, self._deferred.key, f"{self._prefix}due", f"{self._prefix}parked"
         )
 
     # ------------------------------------------------------------------ workers and their leases
@@ -265,7 +267,7 @@ class RedisStore:
     async def renew(self, beat: Heartbeat) -> HeartbeatReply:
         worker = beat.worker
         check_worker(worker)
-        held = [word for job_id, token in dict(beat.held).items() for word in (_typed(job_id), token)]
+        held = [word for job_id, token in dict(beat.held).items() for word in (_encode_id(job_id), token)]
         now_at, state, lost, cancel, overdue, given = await self._call(
             "renew", worker.worker_id, beat.lease_ms, beat.confirm_ms, int(beat.register), codec.pack_worker(worker),
             worker.slots, "\0".join(worker.offers), *held,
@@ -315,19 +317,21 @@ class RedisStore:
     # ------------------------------------------------------------------ single jobs
 
     async def cancel(self, job_ids: Sequence[JobId], reason: str = "cancelled") -> list[State | None]:
-        return _states(await self._call("cancel", escape_surrogates(reason), *map(_typed, job_ids))) if job_ids else []
+        return (
+            _states(await self._call("cancel", escape_surrogates(reason), *map(_encode_id, job_ids))) if job_ids else []
+        )
 
     async def preempt(self, amendments: Sequence[Preemption]) -> list[bool]:
-        words = [word for job_id, rung in amendments for word in (_typed(job_id), rung or "")]
+        words = [word for job_id, rung in amendments for word in (_encode_id(job_id), rung or "")]
         return [bool(done) for done in await self._call("preempt", *words)] if words else []
 
     async def retry(self, job_ids: Sequence[JobId]) -> list[State | None]:
-        return _states(await self._call("retry", *map(_typed, job_ids))) if job_ids else []
+        return _states(await self._call("retry", *map(_encode_id, job_ids))) if job_ids else []
 
     async def get(self, job_ids: Sequence[JobId]) -> list[JobRecord | None]:
         if not job_ids:
             return []
-        now_at, *found = await self._call("get", *map(_typed, job_ids))
+        now_at, *found = await self._call("get", *map(_encode_id, job_ids))
         jobs = [None if pieces is None else codec.read_job(pieces, now_at) for pieces in found]
         # A damaged record may not tell the id that it was found by.
         return [
@@ -414,7 +418,7 @@ class RedisStore:
         return _read_survey(now_at, seen)[0]
 
     async def diagnose_job(self, job_id: JobId) -> JobDiagnostics | None:
-        now_at, pieces, *rest = await self._call("diagnose_job", _typed(job_id), AHEAD_COUNTED, STRETCHES_READ)
+        now_at, pieces, *rest = await self._call("diagnose_job", _encode_id(job_id), AHEAD_COUNTED, STRETCHES_READ)
         if pieces is None:
             return None
         seen, fair, ahead, own, limits, stretches = rest
@@ -448,7 +452,7 @@ class RedisStore:
 
     async def purge(self, states: Sequence[State], job_ids: Sequence[JobId] | None, *, limit: int = 1_000) -> int:
         letters = "".join(codec.LETTERS[state] for state in states if state.ended)
-        named: list[bytes | str | int] = [0] if job_ids is None else [1, *map(_typed, job_ids)]
+        named: list[bytes | str | int] = [0] if job_ids is None else [1, *map(_encode_id, job_ids)]
         return int(await self._call("purge", letters, limit, *named))
 
     async def unarchived(self, limit: int) -> list[JobRecord]:
@@ -474,11 +478,11 @@ class RedisStore:
         unsure = False
         while True:
             compiled = await self._compile(name, body) if kind == RULES else ()
-            words = self._link.words_of(
+            words = self._client.function_call(
                 "write", self._meta, self._now(), kind, name, body or b"", int(body is not None), version, *compiled
             )
             try:
-                written = await self._link.ask(*words, once=if_version is not None and not unsure)
+                written = await self._client.ask(*words, once=if_version is not None and not unsure)
             except Unanswered:
                 unsure = True
                 continue
@@ -555,7 +559,7 @@ class RedisStore:
 
     async def _failover(self, info: Mapping[str, str]) -> str | None:
         """Return what a failover may take, or None for a server that nothing could replace."""
-        if not self._link.replaceable and info.get("connected_slaves", "0") == "0":
+        if not self._client.replaceable and info.get("connected_slaves", "0") == "0":
             return None
         least = await self._setting("min-replicas-to-write")
         if least in ("", "0"):
@@ -570,41 +574,41 @@ class RedisStore:
 
     async def _check(self) -> int | None:
         """Read which format the namespace has. Raises ``NotAStore``."""
-        kind = (await self._link.ask("TYPE", self._meta)).decode()
+        kind = (await self._client.ask("TYPE", self._meta)).decode()
         if kind == "none":
             return None
         if kind != "hash":
             raise NotAStore(f"{self._shown}: the key {self._meta} is a {kind} of another program")
-        known = await self._link.ask("HGET", self._meta, "format")
+        known = await self._client.ask("HGET", self._meta, "format")
         if known is not None and int(known) > FORMAT:
             raise StoreTooNew(f"{self._shown} was written by a newer Headway (format {int(known)}, ours is {FORMAT})")
         return None if known is None else int(known)
 
     async def _info(self) -> dict[str, str]:
-        text = await self._link.ask("INFO")
+        text = await self._client.ask("INFO")
         lines = text.decode().splitlines() if isinstance(text, bytes) else str(text).splitlines()
         return dict(line.split(":", 1) for line in lines if ":" in line)
 
     async def _setting(self, name: str) -> str:
         try:
-            found = await self._link.ask("CONFIG", "GET", name)
+            found = await self._client.ask("CONFIG", "GET", name)
         except StoreError:  # Managed servers often keep their settings to themselves.
             return ""
         values = found.values() if isinstance(found, dict) else found[1:]
         return next((value.decode() for value in values), "")
 
     async def _connect(self) -> RedisConnection:
-        return await self._link.connect()
+        return await self._client.connect()
 
     async def _call(self, function: str, *args: bytes | str | int) -> Any:
-        return await self._link.call(function, self._meta, self._now(), *args)
+        return await self._client.call(function, self._meta, self._now(), *args)
 
     def _now(self) -> str | int:
         """Return the moment to go by: none, unless we were given a clock. The server has its own."""
         return "" if self._clock is None else self._clock()
 
 
-def _typed(job_id: JobId) -> bytes:
+def _encode_id(job_id: JobId) -> bytes:
     """Write an id that an operator may have typed."""
     return job_id.encode(errors="surrogatepass")
 
