@@ -17,13 +17,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-import hiredis
-
 from headway.core.errors import StoreError, StoreUnavailable
 from headway.stores.redis.address import RedisAddress
 from headway.stores.redis.connection import Endpoint, Login, pack
 from headway.stores.redis.library import Library
-from headway.stores.redis.sockets import INCOMPLETE, new_reader, open_socket, read_reply
+from headway.stores.redis.sockets import INCOMPLETE, ReplyError, new_reader, open_socket, read_reply
 
 PATIENCE = 5.0  # Seconds for which a call is repeated. A publisher waits that long at most while the server is away.
 BACKOFF = 0.05  # Seconds before the first repetition, doubled each time up to one second.
@@ -88,7 +86,7 @@ class LedgerClient:
                     sock.sendall(b"".join((*batch, command)))
                     self._read_unanswered()
                     return self._read()
-                except hiredis.ReplyError as problem:
+                except ReplyError as problem:
                     self._handle(problem)
                     trouble: Exception = problem
                 except OSError as problem:
@@ -182,7 +180,7 @@ class LedgerClient:
                     self._read_available()
             elif time.monotonic() >= self._retry_at:
                 self._connect()  # This sends all unanswered commands.
-        except (OSError, hiredis.ReplyError, StoreError):
+        except (OSError, ReplyError, StoreError):
             self._disconnect()
             self._retry_at = time.monotonic() + RECONNECT_SECONDS
 
@@ -197,12 +195,12 @@ class LedgerClient:
         while self._unanswered:
             try:
                 self._record_reply(self._read())
-            except hiredis.ReplyError as problem:
+            except ReplyError as problem:
                 self._record_reply(problem)
 
     def _record_reply(self, reply: Any) -> None:
         """Match a reply with the oldest unanswered command."""
-        if isinstance(reply, hiredis.ReplyError):
+        if isinstance(reply, ReplyError):
             if "Function not found" in str(reply):  # To connect again loads the library and sends all commands again.
                 raise ConnectionError("the functions are gone")
             if str(reply).startswith(_SOON):
@@ -222,7 +220,7 @@ class LedgerClient:
         while self._unanswered and (reply := self._reader.gets()) is not INCOMPLETE:
             self._record_reply(reply)
 
-    def _handle(self, problem: hiredis.ReplyError) -> None:
+    def _handle(self, problem: ReplyError) -> None:
         """Prepare to repeat the command. Raises ``StoreError`` for an error that would come again."""
         said = str(problem)
         if "Function not found" in said:
@@ -252,7 +250,7 @@ class LedgerClient:
             self._check_library()
             if self._unanswered:
                 self._socket.sendall(b"".join(self._unanswered))
-        except hiredis.ReplyError as problem:
+        except ReplyError as problem:
             self._disconnect()
             if str(problem).startswith(_SOON):
                 raise ConnectionError(str(problem)) from problem
@@ -279,7 +277,7 @@ class LedgerClient:
         self._connected().sendall(self._command(self._probe, "headway:probe", ()))
         try:
             self._read()
-        except hiredis.ReplyError as problem:
+        except ReplyError as problem:
             if "Function not found" not in str(problem):
                 raise
             self._load()
@@ -307,7 +305,7 @@ class LedgerClient:
         for sentinel in place.addresses:
             try:
                 found = _ask_once(sentinel, place.watch, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", place.master)
-            except (OSError, hiredis.ReplyError) as problem:
+            except (OSError, ReplyError) as problem:
                 trouble = problem
                 continue
             if found is not None:
@@ -337,7 +335,7 @@ class LedgerClient:
 
 
 def _ask_once(address: Endpoint, login: Login, *words: str) -> Any:
-    """Ask a Sentinel. Raises ``OSError``, ``hiredis.ReplyError``."""
+    """Ask a Sentinel. Raises ``OSError``, ``ReplyError``."""
     commands: list[tuple[Word, ...]] = [words]
     if login.password is not None:
         commands.insert(0, ("AUTH", login.username or "default", login.password))

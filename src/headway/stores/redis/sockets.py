@@ -10,6 +10,7 @@ import hiredis
 from headway.stores.redis.connection import Endpoint, Login
 
 TIMEOUT = 5.0  # Seconds to connect, and for each read or write.
+ReplyError = hiredis.ReplyError
 INCOMPLETE = object()  # What a reader returns while it has no complete reply.
 
 

@@ -40,7 +40,7 @@ from headway.stores.texts import check_jobs
 T = TypeVar("T")
 
 
-class Executor(Protocol):
+class SqliteExecutor(Protocol):
     """Where transactions are carried out: in threads of their own, or right where the caller is."""
 
     @property
@@ -64,9 +64,11 @@ class Executor(Protocol):
 class SqliteStore(SqlStore):
     """Jobs in a file: durable through power loss by default, shared by any number of processes of one machine."""
 
-    def __init__(self, place: Executor, namespace: str = "default", *, clock: Clock, timeout: float = TIMEOUT) -> None:
+    def __init__(
+        self, executor: SqliteExecutor, namespace: str = "default", *, clock: Clock, timeout: float = TIMEOUT
+    ) -> None:
         super().__init__(PruneRound())
-        self.path = place.driver.path
+        self.path = executor.driver.path
         self.namespace = namespace
         self.abilities = Abilities(
             durable=True,
@@ -80,16 +82,16 @@ class SqliteStore(SqlStore):
         self._steady = SteadyClock()
         self._timeout = timeout
         self._timing = threading.Lock()  # One thread reads and another one writes.
-        self._place = place
+        self._executor = executor
         self._notifier = PipeNotifier(self.path)
         self._memory = SqliteCache()
 
     async def open(self) -> None:
         self._notifier.check()
-        await self._place.open()
+        await self._executor.open()
 
     async def close(self) -> None:
-        await self._place.close()
+        await self._executor.close()
 
     async def copy_to(self, target: Path) -> CopySummary:
         """Copy the store into a new file. Raises ``StoreError`` for tables in a file of another program."""
@@ -100,26 +102,26 @@ class SqliteStore(SqlStore):
         return await asyncio.to_thread(backup.copy_in, self._own_file(), source)
 
     def _own_file(self) -> OwnFile:
-        if not isinstance(self._place.driver, OwnFile):
+        if not isinstance(self._executor.driver, OwnFile):
             raise StoreError(f"{self.path} belongs to another program; back up its whole file", path=str(self.path))
-        return self._place.driver
+        return self._executor.driver
 
     async def submit(self, jobs: Sequence[NewJob]) -> list[SubmitReply]:
-        if not isinstance(self._place, Database):  # It is done right here, perhaps without a loop that could time it.
-            return await self._place.write(self._submitting(jobs), vital=False)
+        if not isinstance(self._executor, Database):  # It runs right here, perhaps without a loop that could time it.
+            return await self._executor.write(self._submitting(jobs), vital=False)
         try:
             async with asyncio.timeout(submit_within(self._timeout, jobs)):
-                return await self._place.write(self._submitting(jobs), vital=False)
+                return await self._executor.write(self._submitting(jobs), vital=False)
         except TimeoutError as problem:
             raise self._late() from problem
 
     def submit_blocking(self, jobs: Sequence[NewJob]) -> list[SubmitReply] | None:
         """Submit from a thread without an event loop."""
-        if not isinstance(self._place, Database):
+        if not isinstance(self._executor, Database):
             return None
         try:
             within = submit_within(self._timeout, jobs)
-            return self._place.write_waiting(self._submitting(jobs), vital=False, timeout=within)
+            return self._executor.write_waiting(self._submitting(jobs), vital=False, timeout=within)
         except TimeoutError as problem:
             raise self._late() from problem
 
@@ -137,17 +139,17 @@ class SqliteStore(SqlStore):
         return self._notifier.subscribe(name)
 
     async def schema(self) -> tuple[int | None, int]:
-        return await self._place.version(), MIGRATIONS[-1][0]
+        return await self._executor.version(), MIGRATIONS[-1][0]
 
     async def describe(self) -> dict[str, str]:
-        return self._place.driver.describe()
+        return self._executor.driver.describe()
 
     def _submitting(self, jobs: Sequence[NewJob]) -> Callable[[SqliteConnection, Hooks], list[SubmitReply]]:
         check_jobs(jobs)
         return self._writing(lambda tx: submit.submit(tx, jobs))
 
     def _write(self, verb: Verb[T], *, alone: bool = False, asker: str | None = None) -> Awaitable[T]:
-        return self._place.write(self._writing(verb, asker=asker))  # One process writes at a time: it is alone.
+        return self._executor.write(self._writing(verb, asker=asker))  # One process writes at a time: it is alone.
 
     def _writing(
         self, verb: Callable[[SqliteTransaction], Coroutine[Any, Any, T]], *, asker: str | None = None
@@ -167,7 +169,7 @@ class SqliteStore(SqlStore):
         return run
 
     def _read(self, verb: Verb[T]) -> Awaitable[T]:
-        return self._place.read(lambda db, hooks: run_now(verb(self._transaction(db, hooks)[0])))
+        return self._executor.read(lambda db, hooks: run_now(verb(self._transaction(db, hooks)[0])))
 
     async def _expired_leases(self, tx: Transaction, limit: int) -> Sequence[Row]:
         return await tx.db.rows("leases_expired", tx.namespace_id, tx.now_at, limit)
