@@ -8,6 +8,7 @@ import pytest
 
 from headway import Headway, Worker
 from headway.cli.dlq import Filters
+from headway.cli.operator import StoreOperator
 from headway.cli.store_access import whole_ids
 from headway.core.job import JobRecord
 from headway.stores.base import JobQuery, Store
@@ -98,8 +99,8 @@ async def test_a_short_page_is_not_the_last_one(dead: Cli) -> None:
     await store.open()
     try:
         short = cast("Store", ShortPages(store))
-        found = [job async for page in Filters().find(short) for job in page]
+        found = [job async for page in Filters().find(StoreOperator(short)) for job in page]
         assert len(found) == 4
-        assert await whole_ids(short, [found[-1].job_id[-8:]]) == [found[-1].job_id]
+        assert await whole_ids(StoreOperator(short), [found[-1].job_id[-8:]]) == [found[-1].job_id]
     finally:
         await store.close()

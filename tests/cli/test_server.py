@@ -8,11 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import httpx
 import pytest
 
 from headway import Headway
-from headway.cli.remote import remote_store
-from headway.core.errors import ConfigError, PolicyError
+from headway.cli.remote import HttpOperator
+from headway.core.errors import ConfigError
 from headway.policy_store.catalogue import TaskEntry, publish_tasks
 from headway.security.audit import read_audit
 from headway.server.api import headway_api
@@ -21,7 +22,6 @@ from headway.stores.base import Store
 from headway.stores.open import open_store
 from tests.cli.command import Cli, Ran
 from tests.server import live
-from tests.server.door import with_operating
 
 
 class Served(NamedTuple):
@@ -68,7 +68,7 @@ class _InThread:
 
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
-        api = with_operating(headway_api(Headway(f"sqlite:///{self._folder}/headway.db")))
+        api = headway_api(Headway(f"sqlite:///{self._folder}/headway.db"))
         async with live.served(api) as self.url:
             self._started.set()
             await self._over.wait()
@@ -281,31 +281,31 @@ def test_flags_and_settings_choose_between_store_and_server(served: Served) -> N
 def test_a_token_that_others_could_read_on_the_way_is_warned_of() -> None:
     # S-28
     with pytest.warns(UserWarning, match="in plain text"):
-        remote_store("http://queue.invalid:1", "hw_0123456789_x")
-    remote_store("https://queue.invalid:1", "hw_0123456789_x")
-    remote_store("http://localhost:1", "hw_0123456789_x")
-    remote_store("http://queue.invalid:1", None)
+        HttpOperator("http://queue.invalid:1", "hw_0123456789_x")
+    HttpOperator("https://queue.invalid:1", "hw_0123456789_x")
+    HttpOperator("http://localhost:1", "hw_0123456789_x")
+    HttpOperator("http://queue.invalid:1", None)
 
 
-def test_only_documents_that_operators_change_are_written(served: Served) -> None:
-    async def write(kind: str, name: str, body: bytes | None) -> int | None:
-        store = remote_store(served.url, None)
-        await store.open()
+def test_what_workers_could_not_read_is_not_written(served: Served) -> None:
+    policies: list[object] = [{"lanes": 5}, {"crash_limit": "x"}, [1], None]
+    pauses: list[object] = [{"lane": 1}, {"everything": True}, [1], None]
+    for method, path, bodies in (("PUT", "policy", policies), ("POST", "pause", pauses)):
+        for body in bodies:
+            answer = httpx.request(method, f"{served.url}/api/v1/{path}", json=body)
+            assert answer.status_code == 422, (path, body, answer.text)
+    assert served.call("stats", "--json").json["paused"] == []
+    assert served.call("policy", "show", "--history").out.startswith("No policy was applied")
+
+
+def test_only_the_output_of_jobs_is_read_as_a_document(served: Served) -> None:
+    async def read(kind: str, name: str) -> None:
+        operator = HttpOperator(served.url, None)
         try:
-            return await store.write(kind, name, body)
+            await operator.read(kind, name)
         finally:
-            await store.close()
+            await operator.close()
 
-    for kind, name, body in (
-        ("token", "0123456789", b"{}"),
-        ("rules", "costs", b"{}"),
-        ("rules", "pauses", None),
-        ("policy", "000001", None),
-    ):
-        with pytest.raises(ConfigError, match="is not written over HTTP"):
-            asyncio.run(write(kind, name, body))
-    for name, body in (("000001", b"{}"), ("current", b"[]"), ("current", b"\xff")):
-        with pytest.raises(PolicyError):
-            asyncio.run(write("policy", name, body))
-    with pytest.raises(ConfigError, match="cannot be read"):
-        asyncio.run(write("rules", "pauses", b"[1]"))
+    for kind in ("token", "rules", "policy", "audit"):
+        with pytest.raises(ConfigError, match="cannot be read through a server"):
+            asyncio.run(read(kind, "current"))

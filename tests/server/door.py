@@ -25,7 +25,6 @@ from headway.server.auth import (
 )
 from headway.server.guard import Guard
 from headway.server.problems import Problem
-from headway.server.routes import operate
 from headway.stores.memory import MemoryStore
 from headway.testing.clock import ManualClock
 
@@ -194,13 +193,6 @@ def application(house: House) -> FastAPI:
 
     api.add_api_websocket_route("/api/v1/tasks/{task_id}/stream", socket)
     api.add_api_websocket_route("/api/v1/interactive", socket)
-    return api
-
-
-def with_operating(api: FastAPI) -> FastAPI:
-    """See that the routes of `headway … --server` are there."""
-    if not any(getattr(route, "original_router", None) is operate.routes.router for route in api.routes):
-        api.include_router(operate.routes.router)
     return api
 
 

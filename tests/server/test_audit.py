@@ -17,7 +17,7 @@ from tests.conformance.builders import BOOM, claim_one, end, register
 from tests.server.conftest import client_for
 
 API = "/api/v1"
-CHANGE = "/internal/operate/change"
+CHANGE = "/api/v1/tasks"
 
 
 async def token(app: Headway, *scopes: str, tenant: str | None = None) -> tuple[str, dict[str, str]]:
@@ -117,10 +117,10 @@ async def test_commands_of_a_lesser_scope_do_not_push_out_what_an_admin_did(app:
     async with client_for(api) as http:
         assert (await http.put(f"{API}/policy", json={"crash_limit": 5}, headers=admin)).status_code == 200
         ids = [await submitted(http, lesser) for _ in range(3)]
-        for job_ids in (["unknown"], ids[:1], ids[:1]):
-            answer = await http.post(f"{CHANGE}/cancel", json={"job_ids": job_ids}, headers=lesser)
+        for task_ids in (["unknown"], ids[:1], ids[:1]):
+            answer = await http.post(f"{CHANGE}/cancel", json={"task_ids": task_ids}, headers=lesser)
             assert answer.status_code == 200
-        answer = await http.post(f"{CHANGE}/cancel", json={"job_ids": ids[1:2]}, headers=admin)
+        answer = await http.post(f"{CHANGE}/cancel", json={"task_ids": ids[1:2]}, headers=admin)
         assert answer.status_code == 200
     # What changed nothing is not there, and what the clerk did is counted apart.
     assert [entry[:3] for entry in await told(app)] == [
@@ -175,7 +175,7 @@ async def test_a_job_that_does_not_exist_leaves_no_entry(app: Headway, api: Fast
     _, admin = await token(app, "admin")
     async with client_for(api) as http:
         for verb in ("cancel", "retry"):
-            answer = await http.post(f"{CHANGE}/{verb}", json={"job_ids": ["none"]}, headers=admin)
-            assert answer.json() == [None]
+            answer = await http.post(f"{CHANGE}/{verb}", json={"task_ids": ["none"]}, headers=admin)
+            assert answer.json() == {"tasks": [{"task_id": "none", "status": None}]}
     assert await told(app) == []
     assert (await (await app.client.store()).get([JobId("none")])) == [None]

@@ -42,7 +42,7 @@ GATE = {"memory": 1_400, "sqlite": 300, "redis": 300}
 PROOF = 10_000
 SOON = 20.0  # Seconds; a busy machine takes its time.
 
-TASKS, WORKERS, OPERATE = "/api/v1/tasks", "/internal/workers", "/internal/operate"
+API, TASKS, WORKERS = "/api/v1", "/api/v1/tasks", "/internal/workers"
 # Refused before anybody knows which operation it would have been.
 ANYWHERE = frozenset({400, 404, 405, 413, 415, 421})
 # Kinds of documents that a refused request must not touch. Tickets, the audit and the use of tokens may change.
@@ -936,30 +936,41 @@ def test_moments_beyond_what_can_be_written_are_written_as_the_last_that_can() -
     assert write_moment(1_500) == "1970-01-01T00:00:01.500Z"
 
 
-ODD_QUESTIONS: list[tuple[str, dict[str, Any]]] = [
-    ("look/get", {"job_ids": ["a\0"]}),
-    ("look/get", {"job_ids": "abc"}),
-    ("look/find", {"query": [[], None, None, None, None, 1 << 63]}),
-    ("look/find", {"query": [[], None, None, None, None, None, None, 1 << 80]}),
-    ("look/find", {"query": [[], "a\0"]}),
-    ("look/find", {"query": [["lost"]]}),
-    ("look/standing", {"job_id": "\0"}),
-    ("look/read", {"kind": "policy", "name": "\0"}),
-    ("look/read", {"kind": "token"}),
-    ("change/cancel", {"job_ids": ["x"], "reason": "\0"}),
-    ("rule/purge", {"states": [], "job_ids": None, "limit": 1 << 70}),
-    ("rule/drain", {"worker_id": "\0"}),
-    ("rule/write", {"kind": "policy", "name": "\0", "body": "e30="}),
-    ("rule/write", {"kind": "rules", "name": "pauses", "body": "e30=", "if_version": 1 << 70}),
-    ("look/none", {}),
+ODD_QUESTIONS: list[tuple[str, str, dict[str, Any] | None]] = [
+    ("GET", "tasks?task_id=a%00", None),
+    ("GET", "tasks?" + "&".join(["task_id=a"] * 51), None),
+    ("GET", "tasks?task_id=a&status=queued", None),
+    ("GET", f"tasks?cursor={1 << 63}", None),
+    ("GET", f"tasks?age={1 << 80}", None),
+    ("GET", "tasks?task_type=a%00", None),
+    ("GET", "tasks?status=lost", None),
+    ("GET", "tasks?history=perhaps", None),
+    ("GET", "tasks/%00/why", None),
+    ("GET", "policy/versions/%00", None),
+    ("GET", f"policy/versions/{1 << 70}", None),
+    ("GET", "policy/versions?cursor=x", None),
+    ("GET", "crons?cursor=a", None),
+    ("POST", "tasks/cancel", {"task_ids": ["x"], "reason": "\0"}),
+    ("POST", "tasks/cancel", {"task_ids": ["a\0"]}),
+    ("POST", "tasks/cancel", {"task_ids": "abc"}),
+    ("POST", "tasks/cancel", {"task_ids": []}),
+    ("POST", "tasks/retry", {"task_ids": ["x"] * 1_001}),
+    ("POST", "dlq/purge", {}),
+    ("POST", "dlq/purge", {"task_ids": None}),
+    ("POST", "workers/%00/drain", {}),
+    ("POST", "pause", {"lane": "\0"}),
+    ("POST", "policy/rollback", {"to": "\0"}),
+    ("POST", "policy/rollback", {"to": 1 << 70}),
+    ("POST", "policy/rollback", {"to": -1}),
 ]
 
 
 async def test_odd_questions_of_operators_are_refused(http: httpx.AsyncClient) -> None:
-    for verb, body in ODD_QUESTIONS:
+    for method, path, body in ODD_QUESTIONS:
         as_json = {"content-type": "application/json"}
-        answer = await http.post(f"{OPERATE}/{verb}", content=written(body), headers=as_json)
-        assert answer.status_code in (400, 404, 422), (verb, body, answer.text)
+        content = None if body is None else written(body)
+        answer = await http.request(method, f"{API}/{path}", content=content, headers=as_json)
+        assert answer.status_code in (400, 404, 422), (path, body, answer.text)
         assert answer.headers["content-type"] == PROBLEM_JSON
 
 

@@ -11,7 +11,7 @@ import pytest
 from fastapi import FastAPI
 
 from headway import Headway
-from headway.cli.remote import remote_store
+from headway.cli.remote import HttpOperator
 from headway.core.errors import JobError
 from headway.core.job import PAYLOAD_VERSION, JobId
 from headway.core.policy.retry import Raised, Returned
@@ -24,7 +24,7 @@ from tests.server.conftest import client_for, make_app
 from tests.server.live import served
 from tests.server.test_workers import register as register_over_http
 
-TASKS, DLQ, LOOK = "/api/v1/tasks", "/api/v1/dlq", "/internal/operate/look"
+TASKS, DLQ = "/api/v1/tasks", "/api/v1/dlq"
 MEGABYTE = b'{"x":"%s"}' % (b"y" * 1_020_000)
 NESTED = b'{"x":[%s]}' % b",".join([b"[]"] * 340_000)  # A megabyte, which takes 27 MB as Python objects.
 HEAD = 16 << 10  # Bytes of a task beside its parameters and result, and of an answer's head; far more than there are.
@@ -228,12 +228,14 @@ async def test_workers_and_the_catalogue_are_listed_page_by_page(api: FastAPI) -
 async def test_commands_read_large_jobs_in_several_answers(app: Headway, http: httpx.AsyncClient) -> None:
     # S-19
     ids = await keep(app, 9)
-    looked = await http.post(f"{LOOK}/find", json={"query": [[], None, None, None, None, None, None, None, 100]})
-    assert len(looked.content) <= PAGE_BYTES * 3 // 2 + HEAD
-    assert (len(looked.json()["jobs"]), looked.json()["more"]) == (4, True)
-    looked = await http.post(f"{LOOK}/get", json={"job_ids": ids})
-    assert len(looked.content) <= PAGE_BYTES * 3 // 2 + HEAD
-    assert (len(looked.json()["jobs"]), looked.json()["more"]) == (4, True)
+    for query in ({"limit": 100}, {"task_id": ids}):
+        looked = await http.get(TASKS, params={"include": "parameters,result", **query})
+        assert len(looked.content) <= PAGE_BYTES + HEAD
+        assert [task["task_id"] for task in looked.json()["items"]] == ids[:4]
+        cursor = looked.json()["next_cursor"]
+        assert cursor == looked.json()["items"][-1]["cursor"]
+        looked = await http.get(TASKS, params={"include": "parameters", "cursor": cursor, **query})
+        assert [task["task_id"] for task in looked.json()["items"]] == ids[4:8]
 
 
 @pytest.mark.parametrize("store_name", ["memory"])
@@ -241,7 +243,7 @@ async def test_a_command_sees_every_large_job_over_http(api: FastAPI, app: Headw
     # S-19
     ids = await keep(app, 9)
     async with served(api) as address:
-        store = remote_store(address, None)
+        store = HttpOperator(address, None)
         try:
             assert [job.job_id for job in await store.find(JobQuery(limit=50))] == ids
             assert [job.job_id for job in await store.find(JobQuery(limit=6))] == ids[:6]
@@ -315,7 +317,9 @@ async def test_no_request_reads_many_jobs_at_once(
     assert (await http.put("/api/v1/policy?dry_run=1", json={})).status_code == 200
     assert (await http.post(f"{DLQ}/replay", json={"task_ids": ids})).status_code == 200
     assert (await http.post(f"{DLQ}/replay", json={"all": True})).status_code == 200
-    for verb in ("look/get", "change/cancel", "change/retry"):
-        assert (await http.post(f"/internal/operate/{verb}", json={"job_ids": ids})).status_code == 200
+    assert (await http.get(TASKS, params={"task_id": ids})).status_code == 200
+    for path in (f"{TASKS}/cancel", f"{TASKS}/retry", f"{DLQ}/purge"):
+        assert (await http.post(path, json={"task_ids": ids})).status_code == 200
+    assert (await http.get("/api/v1/crons")).status_code == 200
     assert read
     assert max(read) <= JOBS_AT_ONCE

@@ -139,7 +139,8 @@ async def test_no_list_and_no_number_names_what_is_another_tenants(house: House)
         f"?worker={house.worker_id}",
         f"?tenant={OURS}",
         "?age=0",
-        "?cursor=OTk5",
+        "?cursor=999",
+        f"?task_id={house.tasks['queued']}&task_id={house.tasks['completed']}",
     ]
     filters += [f"?status={state}" for state in STATES]
     async with house.client(house.ours) as ours:
@@ -151,6 +152,21 @@ async def test_no_list_and_no_number_names_what_is_another_tenants(house: House)
         for path in (TASKS, "/api/v1/dlq"):
             answer = await ours.get(f"{path}?tenant={THEIRS}")
             assert (answer.status_code, answer.json()["code"]) == (403, "tenant_mismatch")
+
+
+async def test_no_bulk_verb_touches_what_is_another_tenants(house: House) -> None:
+    # S-31
+    ids = list(house.tasks.values())
+    async with house.client(house.operator) as operator, house.client(house.ours) as ours:
+        mine = await _submitted(ours)
+        before = [(await operator.get(f"{TASKS}/{task_id}")).json()["status"] for task_id in ids]
+        for verb, own in (("cancel", "cancelled"), ("retry", "queued")):
+            answer = await ours.post(f"{TASKS}/{verb}", json={"task_ids": [*ids, UNKNOWN, mine]})
+            assert [one["status"] for one in answer.json()["tasks"]] == [None] * (len(ids) + 1) + [own]
+        answer = await ours.post("/api/v1/dlq/purge", json={"task_ids": ids})
+        assert answer.json() == {"removed": 0}
+        after = [(await operator.get(f"{TASKS}/{task_id}")).json()["status"] for task_id in ids]
+    assert after == before
 
 
 async def test_nothing_that_is_read_changes_with_what_another_tenant_does(house: House) -> None:
@@ -190,7 +206,13 @@ async def test_what_concerns_all_tenants_is_not_for_a_token_of_one(house: House)
     whole += [
         "POST /api/v1/resume",
         f"POST /api/v1/workers/{house.worker_id}/drain",
-        "POST /internal/operate/look/stats",
+        "GET /api/v1/server",
+        "GET /api/v1/crons",
+        "GET /api/v1/queue/counts",
+        "GET /api/v1/queue/estimates",
+        "GET /api/v1/policy/versions",
+        "GET /api/v1/policy/versions/0",
+        "POST /api/v1/policy/rollback",
     ]
     whole += [f"POST {WORKERS}/register"]
     whole += [f"POST {WORKERS}/{house.worker_id}/{verb}" for verb in ("poll", "result", "heartbeat", "drain")]

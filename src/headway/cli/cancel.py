@@ -8,9 +8,9 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from headway.cli import render
+from headway.cli.operator import Operator
 from headway.cli.store_access import HERE, TargetOptions, operating, run, whole_ids
 from headway.core.job import JobId, JobRecord, State
-from headway.stores.base import Store
 
 First = Annotated[str, Parameter(name="ID", help="The id of a job, or its end.")]
 More = Annotated[str, Parameter(name="MORE", help="Further ids.")]
@@ -23,9 +23,9 @@ def cancel(job_id: First, /, *more: More, place: TargetOptions = HERE) -> int:
     """
 
     async def change() -> tuple[list[JobId], list[State | None]]:
-        async with operating(place) as store:
-            ids = await _ids(store, [job_id, *more])
-            return ids, await store.cancel(ids)
+        async with operating(place) as operator:
+            ids = await _ids(operator, [job_id, *more])
+            return ids, await operator.cancel(ids)
 
     ids, states = run(change())
     return print_answers(ids, [_cancelled(state) for state in states])
@@ -39,16 +39,18 @@ def retry(job_id: First, /, *more: More, place: TargetOptions = HERE) -> int:
     """
 
     async def change() -> tuple[list[JobId], list[tuple[bool, str]]]:
-        async with operating(place) as store:
-            ids = await _ids(store, [job_id, *more])
-            return ids, await retry_jobs(store, ids, await store.get(ids))
+        async with operating(place) as operator:
+            ids = await _ids(operator, [job_id, *more])
+            return ids, await retry_jobs(operator, ids, await operator.get(ids))
 
     return print_answers(*run(change()))
 
 
-async def retry_jobs(store: Store, ids: Sequence[JobId], before: Sequence[JobRecord | None]) -> list[tuple[bool, str]]:
+async def retry_jobs(
+    operator: Operator, ids: Sequence[JobId], before: Sequence[JobRecord | None]
+) -> list[tuple[bool, str]]:
     """Retry jobs. Gives for each whether it was queued again, and what to say of it."""
-    states = await store.retry(ids)
+    states = await operator.retry(ids)
     return [_retried(job, state) for job, state in zip(before, states, strict=True)]
 
 
@@ -59,8 +61,8 @@ def print_answers(ids: Sequence[str], answers: Sequence[tuple[bool, str]]) -> in
     return 0 if all(done for done, _ in answers) else 1
 
 
-async def _ids(store: Store, words: Sequence[str]) -> list[JobId]:
-    return list(dict.fromkeys(await whole_ids(store, words)))
+async def _ids(operator: Operator, words: Sequence[str]) -> list[JobId]:
+    return list(dict.fromkeys(await whole_ids(operator, words)))
 
 
 def _cancelled(state: State | None) -> tuple[bool, str]:

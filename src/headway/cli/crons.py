@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from cyclopts import App, Group
 
 from headway.cli import render
-from headway.cli.store_access import HERE, OPTIONS, JsonFlag, TargetOptions, opened, run
-from headway.core.cron import next_tick, parse_cron
-from headway.core.job import JobRecord
-from headway.core.policy.enforced import PauseSet
-from headway.policy_store.catalogue import CronDocument, read_crons
-from headway.policy_store.rule_documents import read_paused
-from headway.stores.base import JobQuery, Store
-
-LOOKED_AT = 20  # The newest jobs of a task, among which the job of its last tick is looked for.
+from headway.cli.store_access import HERE, OPTIONS, JsonFlag, TargetOptions, reading, run
+from headway.policy_store.cron_views import CronView
 
 crons = App(
     name="crons",
@@ -24,13 +17,6 @@ crons = App(
     group_parameters=OPTIONS,
     help_epilogue="Examples:\n\n    headway crons list\n    headway crons list --json",
 )
-
-
-class _Row(NamedTuple):
-    cron: CronDocument
-    next_at: int | None
-    last: JobRecord | None
-    paused: bool
 
 
 @crons.command(
@@ -45,13 +31,12 @@ def list_all(*, json: JsonFlag = False, place: TargetOptions = HERE) -> int:
     `headway submit TASK`; to stop one for a while, `headway pause --task TASK`.
     """
 
-    async def read() -> tuple[list[_Row], int]:
-        async with opened(place) as store:
-            now_at, paused = (await store.snapshot()).now_at, await read_paused(store)
-            found = [await _row(store, cron, paused, now_at) for cron, _ in await read_crons(store)]
-            return sorted(found, key=lambda row: (row.next_at is None, row.next_at, row.cron.task)), now_at
+    async def read() -> tuple[list[CronView], int]:
+        async with reading(place) as operator:
+            return await operator.crons(), await operator.now_at()
 
-    rows, now_at = run(read())
+    found, now_at = run(read())
+    rows = sorted(found, key=lambda row: (row.next_at is None, row.next_at, row.task))
     if json:
         render.print_json({"items": [_values(row) for row in rows], "next_cursor": None})
     elif rows:
@@ -61,21 +46,14 @@ def list_all(*, json: JsonFlag = False, place: TargetOptions = HERE) -> int:
     return 0
 
 
-async def _row(store: Store, cron: CronDocument, paused: PauseSet, now_at: int) -> _Row:
-    newest = await store.find(JobQuery(task=cron.task, limit=LOOKED_AT))
-    last = next((job for job in newest if (job.idempotency_key or "").startswith(f"cron:{cron.task}:")), None)
-    stopped = paused.everything or cron.task in paused.tasks or cron.lane in paused.lanes
-    return _Row(cron, next_tick(parse_cron(cron.expression, cron.tz), max(now_at, cron.ticked_at)), last, stopped)
-
-
-def _values(row: _Row) -> dict[str, Any]:
-    cron, last = row.cron, row.last
+def _values(row: CronView) -> dict[str, Any]:
+    last = row.last
     return {
-        "task": cron.task,
-        "expression": cron.expression,
-        "tz": cron.tz,
-        "catch_up": cron.catch_up,
-        "overlap": cron.overlap,
+        "task": row.task,
+        "expression": row.expression,
+        "tz": row.tz,
+        "catch_up": row.catch_up,
+        "overlap": row.overlap,
         "paused": row.paused,
         "next_at": render.moment(row.next_at),
         "last": None
@@ -84,17 +62,18 @@ def _values(row: _Row) -> dict[str, Any]:
     }
 
 
-def _print(rows: list[_Row], now_at: int) -> None:
+def _print(rows: list[CronView], now_at: int) -> None:
     short = render.short_ids(row.last.job_id for row in rows if row.last is not None)
     lines: list[dict[str, Any]] = []
-    for cron, next_at, last, paused in rows:
-        soon = render.NOTHING if next_at is None else f"in {render.duration(next_at - now_at)}"
+    for row in rows:
+        last = row.last
+        soon = render.NOTHING if row.next_at is None else f"in {render.duration(row.next_at - now_at)}"
         lines.append(
             {
-                "task": render.text(cron.task),
-                "expression": render.text(cron.expression),
-                "zone": render.text(cron.tz),
-                "next run": render.text("paused", "yellow") if paused else render.text(soon),
+                "task": render.text(row.task),
+                "expression": render.text(row.expression),
+                "zone": render.text(row.tz),
+                "next run": render.text("paused", "yellow") if row.paused else render.text(soon),
                 "last run": render.NOTHING if last is None else f"{render.age(last.submitted_at, now_at)} ago",
                 "status": render.NOTHING if last is None else render.status_text(last.state.value),
                 "job": render.NOTHING if last is None else render.text(short[last.job_id]),

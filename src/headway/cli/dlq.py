@@ -14,11 +14,12 @@ from cyclopts import App, Group, Parameter
 from headway.cli import render
 from headway.cli.cancel import print_answers, retry_jobs
 from headway.cli.jobs import Before, Limit, TaskName, print_page, read_cursor
-from headway.cli.store_access import HERE, OPTIONS, JsonFlag, TargetOptions, opened, operating, run, whole_ids
+from headway.cli.operator import Operator
+from headway.cli.store_access import HERE, OPTIONS, JsonFlag, TargetOptions, operating, reading, run, whole_ids
 from headway.core.errors import ConfigError
 from headway.core.job import JobId, JobRecord, State
 from headway.core.policy.units import parse_length
-from headway.stores.base import JobQuery, Store
+from headway.stores.base import JobQuery
 
 DEAD = (State.DEAD_LETTER,)
 PAGE = 500
@@ -48,14 +49,14 @@ class Filters:
     def given(self) -> bool:
         return any(getattr(self, field.name) is not None for field in fields(self))
 
-    async def find(self, store: Store, before: int | None = None) -> AsyncGenerator[list[JobRecord]]:
+    async def find(self, operator: Operator, before: int | None = None) -> AsyncGenerator[list[JobRecord]]:
         """Find dead letters, newest first, page by page. A page may be empty."""
-        now_at = (await store.snapshot()).now_at
+        now_at = await operator.now_at()
         since_at, until_at = (
             _read_time(name, text, now_at) for name, text in (("since", self.since), ("until", self.until))
         )
         query = JobQuery(states=DEAD, task=self.task, lane=self.priority, tenant=self.tenant, limit=PAGE)
-        while page := await store.find(query._replace(before=before)):
+        while page := await operator.find(query._replace(before=before)):
             yield [
                 job
                 for job in page
@@ -120,13 +121,13 @@ def list_dead(
 
     async def find() -> tuple[list[JobRecord], int, bool]:
         found: list[JobRecord] = []
-        async with opened(place) as store:
-            async with aclosing(filters.find(store, cursor)) as pages:
+        async with reading(place) as operator:
+            async with aclosing(filters.find(operator, cursor)) as pages:
                 async for page in pages:
                     found += page
                     if len(found) > limit:
                         break
-            return found[:limit], (await store.snapshot()).now_at, len(found) > limit
+            return found[:limit], await operator.now_at(), len(found) > limit
 
     print_page(*run(find()), json=json, errors=True)
     return 0
@@ -146,18 +147,18 @@ def replay(
     _check_choice(ids, everything=all_, filters=filters)
 
     async def replay_named() -> tuple[list[JobId], list[tuple[bool, str]]]:
-        async with operating(place) as store:
-            wanted = await whole_ids(store, ids, DEAD)
-            found = await store.get(wanted)
+        async with operating(place) as operator:
+            wanted = await whole_ids(operator, ids, DEAD)
+            found = await operator.get(wanted)
             dead = [job for job in found if job is not None and job.state in DEAD]
-            answers = dict(zip(dead, await retry_jobs(store, [job.job_id for job in dead], dead), strict=True))
+            answers = dict(zip(dead, await retry_jobs(operator, [job.job_id for job in dead], dead), strict=True))
             return wanted, [_not_dead(job) if job not in answers else answers[job] for job in found]
 
     async def replay_all() -> tuple[int, int]:
         queued = seen = 0
-        async with operating(place) as store:
-            async for page in filters.find(store):
-                answers = await retry_jobs(store, [job.job_id for job in page], page) if page else []
+        async with operating(place) as operator:
+            async for page in filters.find(operator):
+                answers = await retry_jobs(operator, [job.job_id for job in page], page) if page else []
                 queued += sum(done for done, _ in answers)
                 seen += len(page)
         return queued, seen
@@ -188,22 +189,22 @@ def purge(
         raise ConfigError("purge removes jobs for good; add --yes if that is what you want")
 
     async def remove() -> int:
-        async with operating(place) as store:
+        async with operating(place) as operator:
             if ids:
-                return await store.purge(DEAD, await whole_ids(store, ids, DEAD), limit=len(ids))
-            return await _purge_all(store, filters)
+                return await operator.purge_dead(await whole_ids(operator, ids, DEAD))
+            return await _purge_all(operator, filters)
 
     removed = run(remove())
     print(f"{render.plural(removed, 'dead letter')} removed")
     return 0 if not ids or removed == len(set(ids)) else 1
 
 
-async def _purge_all(store: Store, filters: Filters) -> int:
+async def _purge_all(operator: Operator, filters: Filters) -> int:
     """Remove dead letters batch by batch; one call would keep the store's writer from others for too long."""
     removed = 0
-    async for page in filters.find(store):
+    async for page in filters.find(operator):
         if page:
-            removed += await store.purge(DEAD, [job.job_id for job in page], limit=PAGE)
+            removed += await operator.purge_dead([job.job_id for job in page])
     return removed
 
 

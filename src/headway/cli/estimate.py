@@ -7,11 +7,10 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from headway.cli import render
-from headway.cli.store_access import HERE, JsonFlag, TargetOptions, opened, policy_of, run, whole_ids
+from headway.cli.operator import JobReport
+from headway.cli.store_access import HERE, JsonFlag, TargetOptions, reading, run, whole_ids
 from headway.core.errors import JobNotFound
-from headway.core.job import JobRecord
 from headway.core.policy.estimate import Estimate
-from headway.estimates.forecaster import Forecaster
 
 BASES = {
     "learned": "from the run times and arrivals of earlier jobs",
@@ -33,15 +32,15 @@ def estimate(
     there is no estimate, because the job has started or too little is known.
     """
 
-    async def read() -> tuple[JobRecord, Estimate | None]:
-        async with opened(place) as store:
-            (whole,) = await whole_ids(store, [job_id])
-            diagnosis = await store.diagnose_job(whole)
-            if diagnosis is None:
-                raise JobNotFound(f"no job {job_id} in the store; it may have been pruned", job_id=job_id)
-            return diagnosis.job, await Forecaster().estimate(store, diagnosis, await policy_of(store))
+    async def read() -> JobReport | None:
+        async with reading(place) as operator:
+            (whole,) = await whole_ids(operator, [job_id])
+            return await operator.report(whole)
 
-    job, found = run(read())
+    report = run(read())
+    if report is None:
+        raise JobNotFound(f"no job {job_id} in the store; it may have been pruned", job_id=job_id)
+    job, found = report.job, report.estimate
     if json:
         render.print_json({"id": job.job_id, "status": job.state.value, "estimate": estimate_values(found)})
     elif found is None:

@@ -9,13 +9,13 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from headway.cli import render
-from headway.cli.store_access import HERE, JsonFlag, TargetOptions, opened, policy_of, reading, run
+from headway.cli.operator import Operator
+from headway.cli.store_access import HERE, JsonFlag, TargetOptions, reading, run
 from headway.client.app import read_states
-from headway.client.job_reader import JobReader
 from headway.core.errors import ConfigError
 from headway.core.job import JobRecord
 from headway.core.suggest import did_you_mean
-from headway.stores.base import JobQuery, Store
+from headway.stores.base import JobQuery
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -54,22 +54,14 @@ def jobs(
     )
 
     async def find() -> tuple[list[JobRecord], int, bool]:
-        async with opened(place) as store, reading(place, store) as job_reader:
+        async with reading(place, history=True) as operator:
             if priority is not None:
-                await check_lane(store, priority)
-            return await find_page(store, query, job_reader)
+                await check_lane(operator, priority)
+            found = await operator.find(query._replace(limit=limit + 1))
+            return found[:limit], await operator.now_at(), len(found) > limit
 
     print_page(*run(find()), json=json)
     return 0
-
-
-async def find_page(
-    store: Store, query: JobQuery, job_reader: JobReader | None = None
-) -> tuple[list[JobRecord], int, bool]:
-    """Find a page of jobs. Gives them, the store's time, and whether there are more."""
-    found = await (job_reader or store).find(query._replace(limit=query.limit + 1))
-    now_at = (await store.snapshot()).now_at
-    return found[: query.limit], now_at, len(found) > query.limit
 
 
 def print_page(found: list[JobRecord], now_at: int, more: bool, *, json: bool, errors: bool = False) -> None:
@@ -129,12 +121,12 @@ def _status(job: JobRecord) -> str:
     return job.state.value
 
 
-async def check_lane(store: Store, lane: str) -> None:
+async def check_lane(operator: Operator, lane: str) -> None:
     """Refuse a lane that neither the policy nor the store knows, suggesting the nearest."""
-    lanes = (await policy_of(store)).lanes
+    lanes = (await operator.policy()).lanes
     if lane in lanes:
         return
-    known = list(dict.fromkeys([*lanes, *(await store.stats()).lanes]))
+    known = list(dict.fromkeys([*lanes, *(await operator.stats()).lanes]))
     if lane not in known:
         raise ConfigError(f"no lane {lane!r}{did_you_mean(lane, known)} (lanes: {', '.join(known)})")
 

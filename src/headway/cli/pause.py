@@ -9,8 +9,7 @@ from cyclopts import Parameter
 from headway.cli import render
 from headway.cli.jobs import check_lane
 from headway.cli.store_access import HERE, TargetOptions, operating, run
-from headway.core.policy.enforced import PauseSet, pausing, resuming
-from headway.policy_store.rule_documents import change_paused
+from headway.core.policy.enforced import PauseSet
 
 Lane = Annotated[str | None, Parameter(help="Only this lane.", metavar="NAME")]
 TaskName = Annotated[str | None, Parameter(help="Only this task.", metavar="NAME")]
@@ -25,10 +24,10 @@ def pause(*, lane: Lane = None, task: TaskName = None, tenant: Tenant = None, pl
     """
 
     async def change() -> PauseSet:
-        async with operating(place) as store:
+        async with operating(place) as operator:
             if lane is not None:
-                await check_lane(store, lane)
-            return await change_paused(store, pausing(lane, task, tenant))
+                await check_lane(operator, lane)
+            return await operator.pause(lane, task, tenant)
 
     _print(run(change()))
     return 0
@@ -38,8 +37,8 @@ def resume(*, lane: Lane = None, task: TaskName = None, tenant: Tenant = None, p
     """Let go on what was paused by the same words; without any, everything."""
 
     async def change() -> PauseSet:
-        async with operating(place) as store:
-            return await change_paused(store, resuming(lane, task, tenant))
+        async with operating(place) as operator:
+            return await operator.resume(lane, task, tenant)
 
     _print(run(change()))
     return 0

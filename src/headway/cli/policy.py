@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import App, Group, Parameter
 
 from headway.cli import render
-from headway.cli.store_access import HERE, OPTIONS, JsonFlag, TargetOptions, opened, operating, run
+from headway.cli.operator import PolicyChange
+from headway.cli.store_access import HERE, OPTIONS, JsonFlag, TargetOptions, operating, reading, run
 from headway.cli.toml import toml_text
 from headway.client.settings import load_settings
 from headway.core.errors import ConfigError, PolicyError
@@ -17,17 +18,7 @@ from headway.core.policy.document import Policy
 from headway.core.policy.guarantees import Guarantee
 from headway.core.policy.lint import Finding, OfferedLoad, PolicyReport, check_policy
 from headway.core.policy.table_reader import key_path
-from headway.estimates.load import check_here, recent_load
-from headway.policy_store.versions import (
-    PolicyVersion,
-    apply_policy,
-    current_version,
-    history,
-    load_policy,
-    read_applied,
-    roll_back,
-)
-from headway.stores.base import Store
+from headway.policy_store.versions import PolicyVersion, load_policy
 
 File = Annotated[Path, Parameter(name="FILE", help="A policy file, .toml or .json.")]
 
@@ -89,8 +80,8 @@ def check(
 
 
 async def _recorded(wanted: Policy, place: TargetOptions) -> OfferedLoad:
-    async with opened(place) as store:
-        load = await recent_load(store, wanted)
+    async with reading(place) as operator:
+        load = await operator.recent_load(wanted)
     if load is None:
         raise ConfigError("too few jobs have completed in this store to tell a load from; leave out --recorded")
     return load
@@ -114,11 +105,11 @@ def show_policy(
         raise ConfigError("give --version or --history, not both")
 
     async def read() -> tuple[list[PolicyVersion], int]:
-        async with opened(place) as store:
-            current = await current_version(store)
+        async with reading(place) as operator:
+            current = await operator.policy_version()
             if history_:
-                return (await history(store))[::-1], current
-            return [await read_applied(store, current if version is None else version)], current
+                return await operator.policy_versions(), current.version
+            return [current if version is None else await operator.policy_version(version)], current.version
 
     found, current = run(read())
     if json and history_:
@@ -151,13 +142,11 @@ def apply(
     """
     wanted: Policy = load_policy(file)
 
-    async def put() -> tuple[PolicyVersion, PolicyVersion, PolicyReport]:
-        async with operating(place) as store:
-            before = await read_applied(store, await current_version(store))
-            checked = await check_here(store, wanted)
-            return before, await apply_policy(store, wanted, now_at=await _now_at(store), note=note), checked
+    async def put() -> PolicyChange:
+        async with operating(place) as operator:
+            return await operator.apply_policy(wanted, note)
 
-    _print_change(*run(put()))
+    _print_change(run(put()))
     return 0
 
 
@@ -174,18 +163,12 @@ def rollback(
 ) -> int:
     """Put an earlier policy in force again, as a new version."""
 
-    async def put() -> tuple[PolicyVersion, PolicyVersion, PolicyReport]:
-        async with operating(place) as store:
-            before = await read_applied(store, await current_version(store))
-            after = await roll_back(store, to=to, now_at=await _now_at(store))
-            return before, after, await check_here(store, after.policy)
+    async def put() -> PolicyChange:
+        async with operating(place) as operator:
+            return await operator.roll_back(to)
 
-    _print_change(*run(put()))
+    _print_change(run(put()))
     return 0
-
-
-async def _now_at(store: Store) -> int:
-    return (await store.snapshot()).now_at
 
 
 # ---------------------------------------------------------------------- telling
@@ -218,14 +201,14 @@ def _print_check(checked: PolicyReport, size: str) -> None:
         share = f"{sure.share:.0%}" if sure.share else render.NOTHING
         table.add_row(render.text(sure.lane), str(sure.level), f"{sure.weight:g}", share, render.text(sure.bound))
     console.print(table)
-    _print_warnings(checked)
+    _print_warnings(checked.findings)
     print(
         f"ok, with {render.plural(len(checked.findings), 'warning') if checked.findings else 'no warnings'}, for {size}"
     )
 
 
-def _print_warnings(checked: PolicyReport) -> None:
-    for found in checked.findings:
+def _print_warnings(findings: Sequence[Finding]) -> None:
+    for found in findings:
         render.console().print(_warning(found), soft_wrap=True)
 
 
@@ -268,7 +251,8 @@ def _print_history(found: list[PolicyVersion], current: int) -> None:
     render.console().print(table)
 
 
-def _print_change(before: PolicyVersion, after: PolicyVersion, checked: PolicyReport) -> None:
+def _print_change(change: PolicyChange) -> None:
+    before, after, findings = change
     if after.version == before.version:
         print(f"nothing changes: version {after.version}, which is in force, says the same")
         return
@@ -281,7 +265,7 @@ def _print_change(before: PolicyVersion, after: PolicyVersion, checked: PolicyRe
             )
     if table.row_count:
         render.console().print(table)
-    _print_warnings(checked)
+    _print_warnings(findings)
     was = f"version {before.version}" if before.version else "the built-in policy"
     print(f"version {after.version} is in force, after {was}")
 

@@ -1,46 +1,55 @@
-"""A server in place of a store: what commands ask of one goes over HTTP."""
+"""The verbs of commands through a server, over its REST interface."""
 
 from __future__ import annotations
 
 import asyncio
+import re
+import time
 import warnings
-from collections.abc import Iterator, Sequence
-from typing import Any, TypeVar, cast
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from contextlib import aclosing
+from typing import Any, Literal
+from urllib.parse import quote, urlencode
 
 import msgspec
 
+from headway.cli.operator import JobReport, PolicyChange
 from headway.core import errors
-from headway.core.diagnostics import JobDiagnostics
-from headway.core.errors import ConfigError, HeadwayError, ServerRefused, StoreTooNew
-from headway.core.job import JobId, JobRecord, State
-from headway.core.snapshot import Snapshot
-from headway.protocol.http_client import HttpClient
-from headway.server.operator_rpc import (
-    IDS_MAX,
-    PAGE_MAX,
-    Cancel,
-    DrainCommand,
-    Find,
-    Get,
-    GetStanding,
-    GetStats,
-    Greet,
-    Greeting,
-    Jobs,
-    Purge,
-    Question,
-    Read,
-    RetryCommand,
-    Write,
-    path_of,
+from headway.core.errors import (
+    ConfigError,
+    HeadwayError,
+    JobError,
+    JobNotFound,
+    PolicyError,
+    ServerRefused,
+    StoreTooNew,
 )
-from headway.stores.base import FORMAT, Abilities, Document, JobQuery, Stats, Store
+from headway.core.job import PAYLOAD_VERSION, Attempt, JobId, JobRecord, State
+from headway.core.policy.document import Policy
+from headway.core.policy.enforced import PauseSet
+from headway.core.policy.estimate import Estimate
+from headway.core.policy.lint import Finding, OfferedLoad
+from headway.core.policy.reader import policy_data
+from headway.core.policy.why import Reason
+from headway.core.timestamps import read_moment
+from headway.core.worker import TASK, WorkerInfo, WorkerState
+from headway.estimates.accuracy import AccuracySummary
+from headway.estimates.load import LOOKED_AT, load_of
+from headway.observability.job_output import OUTPUT
+from headway.observability.traces import shown_trace
+from headway.policy_store.cron_views import CronRun, CronView
+from headway.policy_store.versions import PolicyVersion
+from headway.protocol.http_client import HttpClient
+from headway.stores.base import Abilities, Document, JobQuery, LaneStats, Stats
 from headway.version import __version__
 
-T = TypeVar("T")
-TASKS = "/api/v1/tasks"
+API = "/api/v1"
+PAGE_MAX = 500  # Jobs that a server lists in one answer.
+NAMED_MAX = 50  # Ids that fit into an address.
+CHANGED_MAX = 500  # Ids of one change, so that it does not keep the store's writer from others for long.
+_ID = re.compile(r"[0-9A-Za-z_-]{1,64}")  # What may be the id of a job. A server refuses anything else.
 
-# What a server says of a request is told like what a store says of it.
+# A refusal that a store could have made is raised as the store's error.
 _SAME: dict[str, type[HeadwayError]] = {
     error.code: error
     for error in (
@@ -59,114 +68,217 @@ _SAME: dict[str, type[HeadwayError]] = {
 }
 
 
-class RemoteSubmit(msgspec.Struct, frozen=True):
-    """A job that a server has kept. ``deduplicated``: an earlier submit made it; None if the server does not say."""
+class HttpOperator:
+    """The verbs of ``StoreOperator``, each one or two requests. The token is for all tenants, with the scope read.
 
-    task_id: str
-    status: str
-    deduplicated: bool | None = None
-
-
-def remote_store(address: str, token: str | None) -> Store:
-    """Make what stands for the store of a server: as much of one as commands need."""
-    return cast("Store", RemoteStore(_caller(address, token)))
-
-
-async def submit_task(address: str, token: str | None, body: dict[str, Any]) -> RemoteSubmit:
-    """Submit a task over the REST interface."""
-    caller = _caller(address, token)
-    try:
-        return await _ask(caller, TASKS, body, RemoteSubmit)
-    finally:
-        await caller.close()
-
-
-class RemoteStore:
-    """The verbs of a store that commands use. The server needs a token for all tenants: read, submit or admin."""
+    ``history``: whether ``find`` finds jobs that only the history of the server's store has.
+    """
 
     abilities = Abilities(durable=True, shared=True, any_loop=False, remote=True)
-    namespace = ""  # The server knows.
+    namespace = ""  # The server's own.
 
-    def __init__(self, caller: HttpClient) -> None:
-        self._caller = caller
+    def __init__(self, address: str, token: str | None, *, history: bool = False) -> None:
+        self._http = HttpClient(address, token)
+        self._history = history
+        self._ahead_ms = time.time() * 1_000 - time.monotonic() * 1_000
+        if token is not None and not self._http.address.is_private:
+            warnings.warn(f"the token goes to {self._http.address} in plain text; use https", stacklevel=2)
 
     async def open(self) -> None:
-        """See who is there. Raises ``StoreTooNew`` if it speaks of a store that this Headway cannot read."""
+        """Check that the server answers and lets this token in, and read the time of its store."""
         try:
-            there = await self._ask(Greet(), Greeting)
-            if there.format != FORMAT:
-                raise StoreTooNew(
-                    f"{self._caller.address} is Headway {there.version} and this is {__version__}; use the same release"
-                )
-        except BaseException:
+            told = await self._get("/server")
+        except BaseException as problem:
             await self.close()
+            if isinstance(problem, ServerRefused) and problem.code == "not_found":
+                raise StoreTooNew(
+                    f"{self._http.address} runs another release than this Headway, {__version__}; use the same release"
+                ) from problem
             raise
+        self._ahead_ms = read_moment(told["time"]) - time.monotonic() * 1_000
 
     async def close(self) -> None:
-        await self._caller.close()
+        await self._http.close()
+
+    async def now_at(self) -> int:
+        return self._now_at()
+
+    async def submit(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Submit a task. Returns what the server says of it."""
+        return await self._ask("POST", "/tasks", body)
 
     async def get(self, job_ids: Sequence[JobId]) -> list[JobRecord | None]:
-        found: list[JobRecord | None] = []
-        while len(found) < len(job_ids):
-            part = list(job_ids[len(found) : len(found) + PAGE_MAX])
-            found += (await self._ask(Get(part), Jobs)).jobs
-        return found
+        found: dict[str, JobRecord] = {}
+        for part in _parts(job_ids, NAMED_MAX):
+            async for values in self._items("/tasks", task_id=part, include="parameters,result"):
+                found[values["task_id"]] = self._job(values)
+        return [found.get(job_id) for job_id in job_ids]
 
-    async def find(self, query: JobQuery) -> list[JobRecord]:
+    async def find(self, query: JobQuery, *, include: str | None = "parameters,result") -> list[JobRecord]:
         found: list[JobRecord] = []
-        while (wanted := min(PAGE_MAX, query.limit - len(found))) > 0:
-            before = found[-1].seq if found else query.before
-            page = await self._ask(Find(query._replace(before=before, limit=wanted)), Jobs)
-            found += [job for job in page.jobs if job is not None]
-            if len(page.jobs) < wanted and not page.more:
-                break
+        items = self._items(
+            "/tasks",
+            cursor=query.before,
+            status=list(query.states),
+            task_type=query.task,
+            priority=query.lane,
+            tenant=query.tenant,
+            worker=query.worker_id,
+            limit=min(query.limit, PAGE_MAX),
+            include=include,
+            history=self._history,
+        )
+        async with aclosing(items):
+            async for values in items:
+                found.append(self._job(values))
+                if len(found) == query.limit:
+                    break
         return found
 
-    async def snapshot(self) -> Snapshot:
-        """Return the store's time; what waits is not asked for."""
-        return Snapshot((await self._ask(Greet(), Greeting)).now_at)
+    async def report(self, job_id: JobId) -> JobReport | None:
+        if _ID.fullmatch(job_id) is None:
+            return None
+        try:
+            values = await self._get(f"/tasks/{job_id}")
+            told = await self._get(f"/tasks/{job_id}/why")
+        except JobNotFound:
+            return None
+        estimate = values["estimate"]
+        reasons = [Reason(one.pop("code"), one.pop("text"), one) for one in told["reasons"]]
+        waited = {reason: round(seconds * 1_000) for reason, seconds in told["waited_seconds"].items()}
+        return JobReport(self._job(values), estimate and Estimate(**estimate), reasons, waited)
+
+    async def passed_over(self, job: JobRecord) -> int:
+        told = await self._get(f"/tasks/{job.job_id}/why")
+        return int(told["passed_over"])
 
     async def stats(self) -> Stats:
-        return await self._ask(GetStats(), Stats)
+        told = await self._get("/queue/counts")
+        lanes = {
+            name: LaneStats(**lane | {"oldest_at": _moment(lane["oldest_at"])}) for name, lane in told["queues"].items()
+        }
+        workers = tuple([_worker(one) async for one in self._items("/workers", "workers", tasks=False)])
+        return Stats(read_moment(told["at"]), lanes, workers, told["totals"], told["recent"], told["kept"])
 
-    async def diagnose_job(self, job_id: JobId) -> JobDiagnostics | None:
-        return await self._ask(GetStanding(job_id), cast("type[JobDiagnostics | None]", JobDiagnostics | None))
-
-    async def cancel(self, job_ids: Sequence[JobId], reason: str = "cancelled") -> list[State | None]:
-        parts = _parts(job_ids, IDS_MAX)
-        return [state for part in parts for state in await self._ask(Cancel(part, reason), list[State | None])]
+    async def cancel(self, job_ids: Sequence[JobId]) -> list[State | None]:
+        return await self._change("/tasks/cancel", job_ids)
 
     async def retry(self, job_ids: Sequence[JobId]) -> list[State | None]:
-        parts = _parts(job_ids, IDS_MAX)
-        return [state for part in parts for state in await self._ask(RetryCommand(part), list[State | None])]
+        return await self._change("/tasks/retry", job_ids)
 
-    async def purge(self, states: Sequence[State], job_ids: Sequence[JobId] | None, *, limit: int = 1_000) -> int:
-        if job_ids is None:
-            return await self._ask(Purge(list(states), None, min(limit, IDS_MAX)), int)
-        parts = _parts(job_ids, IDS_MAX)
-        return sum([await self._ask(Purge(list(states), part, len(part)), int) for part in parts])
+    async def purge_dead(self, job_ids: Sequence[JobId]) -> int:
+        return sum(
+            [
+                (await self._ask("POST", "/dlq/purge", {"task_ids": part}))["removed"]
+                for part in _parts(job_ids, CHANGED_MAX)
+            ]
+        )
 
     async def drain(self, worker_id: str) -> bool:
-        return await self._ask(DrainCommand(worker_id), bool)
+        try:
+            await self._ask("POST", f"/workers/{quote(worker_id, safe='')}/drain", {})
+        except ServerRefused as refusal:
+            if refusal.code == "worker_not_found":
+                return False
+            raise
+        return True
+
+    async def paused(self) -> PauseSet:
+        return _paused(await self._get("/pauses"))
+
+    async def pause(self, lane: str | None, task: str | None, tenant: str | None) -> PauseSet:
+        return _paused(await self._ask("POST", "/pause", {"lane": lane, "task_type": task, "tenant": tenant}))
+
+    async def resume(self, lane: str | None, task: str | None, tenant: str | None) -> PauseSet:
+        return _paused(await self._ask("POST", "/resume", {"lane": lane, "task_type": task, "tenant": tenant}))
+
+    async def policy(self) -> Policy:
+        return (await self.policy_version()).policy
+
+    async def policy_version(self, version: int | None = None) -> PolicyVersion:
+        return _version(await self._get("/policy" if version is None else f"/policy/versions/{version}"))
+
+    async def policy_versions(self) -> list[PolicyVersion]:
+        """Read all versions, newest first, without the policies themselves."""
+        return [_version(values) async for values in self._items("/policy/versions")]
+
+    async def apply_policy(self, policy: Policy, note: str) -> PolicyChange:
+        before = await self.policy_version()
+        told = await self._ask("PUT", "/policy", policy_data(policy), note=note)
+        return PolicyChange(before, _version(told), _findings(told))
+
+    async def roll_back(self, to: int | None) -> PolicyChange:
+        before = await self.policy_version()
+        if not before.version:
+            raise PolicyError("no policy was ever applied, so there is none to go back to")
+        told = await self._ask("POST", "/policy/rollback", {"to": to})
+        return PolicyChange(before, _version(told), _findings(told))
+
+    async def recent_load(self, policy: Policy) -> OfferedLoad | None:
+        query = JobQuery(states=(State.COMPLETED,), limit=LOOKED_AT)
+        return load_of(await self.find(query, include=None), policy)
+
+    async def accuracy(self) -> dict[str, AccuracySummary]:
+        told = await self._get("/queue/estimates")
+        return {lane: AccuracySummary(**values) for lane, values in told["queues"].items()}
+
+    async def crons(self) -> list[CronView]:
+        return [_cron(values) async for values in self._items("/crons")]
+
+    # ------------------------------------------------------------------ what a Client needs of a store
 
     async def read(self, kind: str, name: str | None = None) -> list[Document]:
-        return await self._ask(Read(kind, name), list[Document])
-
-    async def write(self, kind: str, name: str, body: bytes | None, *, if_version: int | None = None) -> int | None:
-        return await self._ask(Write(kind, name, body, if_version), cast("type[int | None]", int | None))
+        """Read the output of a job; no other document."""
+        if kind != OUTPUT or name is None:
+            raise ConfigError(f"documents of kind {kind!r} cannot be read through a server; use --store")
+        return [Document(kind, name, 0, msgspec.json.encode(await self._get(f"/tasks/{name}/output")))]
 
     def subscribe(self, name: str) -> _NoSubscription:
         return _NoSubscription()
 
-    def __getattr__(self, name: str) -> Any:
-        raise ConfigError(f"this is not done over HTTP ({name}); use --store")
+    # ------------------------------------------------------------------ requests
 
-    async def _ask(self, question: Question, kind: type[T]) -> T:
-        return await _ask(self._caller, path_of(question), question, kind)
+    async def _change(self, path: str, job_ids: Sequence[JobId]) -> list[State | None]:
+        found: dict[str, State | None] = {}
+        for part in _parts(job_ids, CHANGED_MAX):
+            told = await self._ask("POST", path, {"task_ids": part})
+            found |= {one["task_id"]: one["status"] and State(one["status"]) for one in told["tasks"]}
+        return [found.get(job_id) for job_id in job_ids]
+
+    async def _items(self, path: str, name: str = "items", **query: Any) -> AsyncGenerator[dict[str, Any]]:
+        """Follow the pages of a list to its end."""
+        while True:
+            page = await self._get(path, **query)
+            for item in page[name]:
+                yield item
+            if page["next_cursor"] is None:
+                return
+            query["cursor"] = page["next_cursor"]
+
+    async def _get(self, path: str, **query: Any) -> dict[str, Any]:
+        return await self._ask("GET", path, None, **query)
+
+    async def _ask(self, method: Literal["GET", "POST", "PUT"], path: str, body: Any, **query: Any) -> dict[str, Any]:
+        given = {name: str(value).lower() if isinstance(value, bool) else value for name, value in query.items()}
+        words = urlencode({name: value for name, value in given.items() if value is not None}, doseq=True)
+        try:
+            whole = f"{API}{path}?{words}" if words else f"{API}{path}"
+            return await self._http.ask(whole, body, dict[str, Any], method=method)
+        except ServerRefused as refusal:
+            same = _SAME.get(refusal.code)
+            if same is None:
+                raise
+            raise same(str(refusal), **refusal.facts) from refusal
+
+    def _now_at(self) -> int:
+        return round(self._ahead_ms + time.monotonic() * 1_000)
+
+    def _job(self, values: dict[str, Any]) -> JobRecord:
+        return read_task(values, self._now_at())
 
 
 class _NoSubscription:
-    """A subscription that reports nothing: watchers look each second anyway."""
+    """No wake-ups come through a server: a watcher reads its jobs each second."""
 
     call = None
 
@@ -178,23 +290,116 @@ class _NoSubscription:
         pass
 
 
-def _caller(address: str, token: str | None) -> HttpClient:
-    caller = HttpClient(address, token)
-    if token is not None and not caller.address.is_private:
-        warnings.warn(f"the token goes to {caller.address} in plain text; use https", stacklevel=3)
-    return caller
+def read_task(values: dict[str, Any], seen_at: int) -> JobRecord:
+    """Read a job as the REST interface writes it. Its retry rule and what it was put aside for are not there."""
+    job_id, payload, progress = JobId(values["task_id"]), values["payload"], values["progress"] or {}
+    trace_id, result_error = values["trace_id"], values["result_error"]
+    return JobRecord(
+        job_id=job_id,
+        seq=int(values.get("cursor") or 0),
+        task=payload["task_type"],
+        payload=_stored(payload["parameters"]) or b"",
+        state=State(values["status"]),
+        lane=values["priority"],
+        needs=tuple(values["needs"]),
+        rung=values["duration"],
+        tenant=values["tenant"],
+        max_retries=values["max_retries"],
+        timeout_ms=round(values["timeout_seconds"] * 1_000),
+        retry=None,
+        attempts=values["attempt_count"],
+        crashes=values["crashes"],
+        epoch=values["epoch"],
+        submitted_at=read_moment(values["created_at"]),
+        due_at=_moment(values["run_after"]),
+        eligible_at=_moment(values["eligible_at"]),
+        started_at=_moment(values["started_at"]),
+        finished_at=_moment(values["completed_at"]),
+        expires_at=_moment(values["expires_at"]),
+        cancel_requested_at=_moment(values["cancel_requested_at"]),
+        worker_id=values["assigned_worker_id"],
+        progress=progress.get("fraction"),
+        note=progress.get("note"),
+        result=_stored(values["result"]),
+        result_error=result_error,
+        error=_error(values["error"]),
+        reason=None if values["reason"] == result_error else values["reason"],
+        idempotency_key=values["idempotency_key"],
+        unique_key=values["unique_key"],
+        trace_id=None if trace_id == shown_trace(None, job_id) else trace_id,
+        history=tuple(_attempt(one) for one in values["attempts"]),
+        limits=tuple(values["limits"]),
+        assigned=values["assigned_duration"],
+        seen_at=seen_at,
+    )
 
 
-async def _ask(caller: HttpClient, path: str, question: Any, kind: type[T]) -> T:
-    try:
-        return await caller.ask(path, question, kind)
-    except ServerRefused as refusal:
-        same = _SAME.get(refusal.code)
-        if same is None:
-            raise
-        raise same(str(refusal), **refusal.facts) from refusal
+def _stored(value: Any) -> bytes | None:
+    return None if value is None else PAYLOAD_VERSION + msgspec.json.encode(value)
 
 
-def _parts(job_ids: Sequence[JobId], most: int) -> Iterator[list[JobId]]:
-    for start in range(0, len(job_ids), most):
-        yield list(job_ids[start : start + most])
+def _attempt(values: dict[str, Any]) -> Attempt:
+    moments = {name: read_moment(values[name]) for name in ("started_at", "ended_at")}
+    return Attempt(**{**values, **moments, "error": _error(values["error"])})
+
+
+def _error(values: dict[str, Any] | None) -> JobError | None:
+    if values is None:
+        return None
+    return JobError(values["type"], values["message"], values["traceback"] or "", values["retriable"])
+
+
+def _worker(values: dict[str, Any]) -> WorkerInfo:
+    return WorkerInfo(
+        worker_id=values["worker_id"],
+        host=values["host"],
+        pid=values["pid"],
+        slots=values["capacity"],
+        reserved=values["reserved"],
+        offers=(*values["capabilities"], *(f"{TASK}{name}" for name in values["task_types"])),
+        version=values["version"],
+        state=WorkerState(values["status"]),
+        started_at=read_moment(values["started_at"]),
+        heartbeat_at=read_moment(values["last_heartbeat"]),
+        lease_ends_at=read_moment(values["lease_ends_at"]),
+        running=values["current_load"],
+    )
+
+
+def _cron(values: dict[str, Any]) -> CronView:
+    last = values["last"]
+    return CronView(
+        values["task_type"],
+        values["expression"],
+        values["tz"],
+        values["catch_up"],
+        values["overlap"],
+        values["paused"],
+        _moment(values["next_at"]),
+        last and CronRun(JobId(last["task_id"]), State(last["status"]), read_moment(last["created_at"])),
+    )
+
+
+def _paused(values: dict[str, Any]) -> PauseSet:
+    return PauseSet(values["everything"], *(tuple(values[name]) for name in ("lanes", "task_types", "tenants")))
+
+
+def _version(values: dict[str, Any]) -> PolicyVersion:
+    applied_at = _moment(values["applied_at"]) or 0
+    return PolicyVersion(
+        values["version"], applied_at, values["note"], values["digest"] or "", values.get("policy") or {}
+    )
+
+
+def _findings(values: dict[str, Any]) -> list[Finding]:
+    return [Finding(**one) for one in values["findings"]]
+
+
+def _moment(text: str | None) -> int | None:
+    return None if text is None else read_moment(text)
+
+
+def _parts(job_ids: Iterable[JobId], most: int) -> list[list[JobId]]:
+    """Return the ids in parts, each once; without what cannot be an id."""
+    asked = [job_id for job_id in dict.fromkeys(job_ids) if _ID.fullmatch(job_id)]
+    return [asked[start : start + most] for start in range(0, len(asked), most)]

@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import asdict
 
 from headway.cli import render, tables
-from headway.cli.store_access import HERE, JsonFlag, TargetOptions, opened, policy_of, run
+from headway.cli.store_access import HERE, JsonFlag, TargetOptions, reading, run
 from headway.core.policy.document import Policy
 from headway.core.policy.enforced import PauseSet
 from headway.core.worker import WorkerState
-from headway.estimates.accuracy import AccuracySummary, summaries
-from headway.metrics.documents import read_documents
-from headway.policy_store.rule_documents import read_paused
+from headway.estimates.accuracy import AccuracySummary
 from headway.stores.base import Stats
 
 
@@ -19,9 +17,9 @@ def stats(*, json: JsonFlag = False, place: TargetOptions = HERE) -> int:
     """Show lanes, rates and totals."""
 
     async def read() -> tuple[Stats, Policy, PauseSet, dict[str, AccuracySummary]]:
-        async with opened(place) as store:
-            numbers, policy, paused = await store.stats(), await policy_of(store), await read_paused(store)
-            return numbers, policy, paused, summaries(await read_documents(store))
+        async with reading(place) as operator:
+            numbers, policy, paused = await operator.stats(), await operator.policy(), await operator.paused()
+            return numbers, policy, paused, await operator.accuracy()
 
     numbers, policy, paused, scores = run(read())
     if json:

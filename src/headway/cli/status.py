@@ -10,28 +10,23 @@ from cyclopts import Parameter
 
 from headway.cli import render
 from headway.cli.estimate import estimate_values, told
+from headway.cli.operator import JobReport
 from headway.cli.store_access import (
     HERE,
     JsonFlag,
     TargetOptions,
     history_of,
-    opened,
-    policy_of,
     reading,
     run,
-    store_at,
+    watched_store,
     whole_ids,
 )
 from headway.client.client import Client
-from headway.core.diagnostics import JobDiagnostics
 from headway.core.errors import JobError, JobNotFound
 from headway.core.event import Event
-from headway.core.job import Attempt, JobRecord, State
+from headway.core.job import Attempt, State
 from headway.core.policy.document import Policy
-from headway.core.policy.estimate import Estimate
 from headway.core.policy.lanes import effective_lane
-from headway.core.policy.why import why
-from headway.estimates.forecaster import Forecaster
 from headway.observability.traces import shown_trace
 
 
@@ -58,39 +53,33 @@ def status(
         run(_follow(job_id, place, json=json))
         return 0
 
-    async def read() -> tuple[JobRecord | None, JobDiagnostics | None, Policy, Estimate | None]:
-        async with opened(place) as store, reading(place, store) as job_reader:
-            (whole,) = await whole_ids(job_reader, [job_id])
-            (job,) = await job_reader.get([whole])
-            diagnosis, policy = await store.diagnose_job(whole), await policy_of(store)
-            waits = diagnosis is not None and diagnosis.job.state is State.QUEUED
-            found = await Forecaster().estimate(store, diagnosis, policy) if diagnosis is not None and waits else None
-            return job, diagnosis, policy, found
+    async def read() -> tuple[JobReport | None, Policy]:
+        async with reading(place, history=True) as operator:
+            (whole,) = await whole_ids(operator, [job_id])
+            return await operator.report(whole), await operator.policy()
 
-    job, diagnosis, policy, estimate = run(read())
-    if job is None:
+    report, policy = run(read())
+    if report is None:
         raise JobNotFound(f"no job {job_id} in the store; it may have been pruned", job_id=job_id)
     if json:
+        job = report.job
         more = {
             "effective_priority": effective_lane(policy, job, job.seen_at),
-            "waited_s": _seconds(diagnosis),
-            "estimate": estimate_values(estimate),
+            "waited_s": {reason: ms / 1_000 for reason, ms in report.waited_ms.items()},
+            "estimate": estimate_values(report.estimate),
         }
         render.print_json(render.job_values(job) | more)
     else:
-        _print(job, diagnosis, policy, estimate, args=args)
+        _print(report, policy, args=args)
     return 0
 
 
-def _seconds(diagnosis: JobDiagnostics | None) -> dict[str, float]:
-    return {} if diagnosis is None else {reason: ms / 1_000 for reason, ms in diagnosis.waited_ms.items()}
-
-
 async def _follow(job_id: str, place: TargetOptions, *, json: bool) -> None:
-    store = store_at(place)
+    async with reading(place) as operator:
+        (whole,) = await whole_ids(operator, [job_id])
+    store = watched_store(place)
     client = Client(lambda: store, lambda: history_of(place, store))
     try:
-        (whole,) = await whole_ids(await client.store(), [job_id])
         async for event in client.events(whole):
             print(render.compact(render.event_values(event)) if json else describe(event))
             sys.stdout.flush()
@@ -130,11 +119,9 @@ def _reason(reason: object) -> str:
     return f" ({reason})" if reason else ""
 
 
-def _print(
-    job: JobRecord, diagnosis: JobDiagnostics | None, policy: Policy, estimate: Estimate | None, *, args: bool
-) -> None:
-    console = render.console()
-    console.print(render.facts(_facts(job, diagnosis, policy, estimate)))
+def _print(report: JobReport, policy: Policy, *, args: bool) -> None:
+    console, job = render.console(), report.job
+    console.print(render.facts(_facts(report, policy)))
     if args:
         console.print()
         console.print("Arguments", style="bold")
@@ -155,14 +142,13 @@ def _print(
         console.print(render.text(job.error.traceback.rstrip(), lines=True), soft_wrap=True)
 
 
-def _facts(
-    job: JobRecord, diagnosis: JobDiagnostics | None, policy: Policy, estimate: Estimate | None
-) -> dict[str, object]:
+def _facts(report: JobReport, policy: Policy) -> dict[str, object]:
     """Return what there is to say, leaving out what does not apply. A job in the history alone stands nowhere."""
+    job, estimate = report.job, report.estimate
     now_at = job.seen_at
     effective = effective_lane(policy, job, now_at)
-    first = None if diagnosis is None else next(iter(why(diagnosis, policy)), None)
-    waited = [f"{render.duration(seconds * 1_000)} {reason}" for reason, seconds in _seconds(diagnosis).items()]
+    first = next(iter(report.reasons), None)
+    waited = [f"{render.duration(ms)} {reason}" for reason, ms in report.waited_ms.items()]
     took_ms = None if job.started_at is None else (job.finished_at or now_at) - job.started_at
     facts: dict[str, object | None] = {
         "job": job.job_id,

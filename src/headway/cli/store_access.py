@@ -10,18 +10,17 @@ import socket
 import traceback
 import warnings
 from collections.abc import AsyncGenerator, Coroutine, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
 from cyclopts import Group, Parameter
 
-from headway.client.job_reader import JobReader
+from headway.cli.operator import Operator, StoreOperator
 from headway.client.settings import Settings, gather, load_settings
 from headway.core.errors import ConfigError, HeadwayError, NotAStore
 from headway.core.job import JobId, State
-from headway.core.policy.document import BUILT_IN, Policy
 from headway.security.audited_store import audited
 from headway.stores.base import JobQuery, Store
 from headway.stores.open import mask, open_store
@@ -140,12 +139,12 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
 
 @asynccontextmanager
 async def opened(place: StoreOptions, *, create: bool = False) -> AsyncGenerator[Store]:
-    """Open the store that the settings name, or what a server has in its place, and close it afterwards.
+    """Open the store that the settings name, and close it afterwards.
 
     Unless ``create``, a file that does not exist is an error: an operator who mistypes a path should be
     told so, not shown an empty store.
     """
-    store = store_at(place, create=create)
+    store = make_store(place.settings(), create=create)
     await store.open()
     try:
         yield store
@@ -154,10 +153,33 @@ async def opened(place: StoreOptions, *, create: bool = False) -> AsyncGenerator
 
 
 @asynccontextmanager
-async def operating(place: StoreOptions) -> AsyncGenerator[Store]:
-    """Open the store for a command that changes something: the audit tells who did. A server records by itself."""
+async def reading(place: TargetOptions, *, history: bool = False, who: str | None = None) -> AsyncGenerator[Operator]:
+    """Open the store or the server of a command, and close it afterwards.
+
+    ``history``: also find jobs that the store has moved to its history. ``who``: for the audit of what the command
+    changes in the store. A server records by itself.
+    """
+    if (server := place.server()) is not None:
+        from headway.cli.remote import HttpOperator
+
+        remote = HttpOperator(*server, history=history)
+        await remote.open()
+        try:
+            yield remote
+        finally:
+            await remote.close()
+        return
     async with opened(place) as store:
-        yield audited(store, cli_user() if place.server() is None else None)
+        operator = StoreOperator(audited(store, who), history_of(place, store) if history else None)
+        try:
+            yield operator
+        finally:
+            await operator.close()
+
+
+def operating(place: TargetOptions) -> AbstractAsyncContextManager[Operator]:
+    """Open the store or the server for a command that changes something."""
+    return reading(place, who=cli_user())
 
 
 def cli_user() -> str:
@@ -169,24 +191,14 @@ def cli_user() -> str:
     return f"cli:{user}@{socket.gethostname()}"
 
 
-def store_at(place: StoreOptions, *, create: bool = False) -> Store:
-    """Make the store that a command works on, unopened."""
+def watched_store(place: TargetOptions) -> Store:
+    """Make what a ``Client`` watches jobs through, unopened: the store, or the server in its place."""
     server = place.server()
     if server is None:
-        return make_store(place.settings(), create=create)
-    from headway.cli.remote import remote_store
+        return make_store(place.settings())
+    from headway.cli.remote import HttpOperator
 
-    return remote_store(*server)
-
-
-@asynccontextmanager
-async def reading(place: StoreOptions, store: Store) -> AsyncGenerator[JobReader]:
-    """Read jobs from an open store and, where the settings name one, from its history."""
-    job_reader = JobReader(store, history_of(place, store))
-    try:
-        yield job_reader
-    finally:
-        await job_reader.close()
+    return cast("Store", HttpOperator(*server))
 
 
 def history_of(place: StoreOptions, store: Store) -> str | None:
@@ -194,15 +206,15 @@ def history_of(place: StoreOptions, store: Store) -> str | None:
     return place.settings().history if place.server() is None and store.abilities.archive_source else None
 
 
-async def whole_ids(found_in: Store | JobReader, words: Sequence[str], states: tuple[State, ...] = ()) -> list[JobId]:
+async def whole_ids(operator: Operator, words: Sequence[str], states: tuple[State, ...] = ()) -> list[JobId]:
     """Return the ids that words stand for: each is an id, or the beginning or end of one.
 
     Only the newest jobs are compared with a part of an id. A part that fits none of them is returned as it is, so the
     command reports that there is no such job. Raises ``ConfigError`` with all candidates if a part fits several.
     """
-    known = {job.job_id for job in await found_in.get([JobId(word) for word in words]) if job is not None}
+    known = {job.job_id for job in await operator.get([JobId(word) for word in words]) if job is not None}
     return [
-        JobId(word) if word in known or not _may_be_part(word) else await _whole_id(found_in, word, states)
+        JobId(word) if word in known or not _may_be_part(word) else await _whole_id(operator, word, states)
         for word in words
     ]
 
@@ -211,7 +223,7 @@ def _may_be_part(word: str) -> bool:
     return PART_LEAST <= len(word) < WHOLE and all(letter in "0123456789abcdef-" for letter in word.lower())
 
 
-async def _whole_id(found_in: Store | JobReader, word: str, states: tuple[State, ...]) -> JobId:
+async def _whole_id(operator: Operator, word: str, states: tuple[State, ...]) -> JobId:
     part = word.lower()
     # What runs or is dead may be older than the newest jobs of all states.
     scopes = [states] if states else [(), (State.EXECUTING,), (State.DEAD_LETTER,), (State.FAILED,)]
@@ -219,7 +231,7 @@ async def _whole_id(found_in: Store | JobReader, word: str, states: tuple[State,
         fitting: set[JobId] = set()
         before, left = None, COMPARED
         while left > 0 and not (fitting and len(part) >= PART_SURE):
-            page = await found_in.find(JobQuery(states=scope, before=before, limit=min(PAGE, left)))
+            page = await operator.find(JobQuery(states=scope, before=before, limit=min(PAGE, left)))
             fitting |= {job.job_id for job in page if job.job_id.startswith(part) or job.job_id.endswith(part)}
             if not page:
                 break
@@ -230,14 +242,6 @@ async def _whole_id(found_in: Store | JobReader, word: str, states: tuple[State,
         if fitting:
             return fitting.pop()
     return JobId(word)
-
-
-async def policy_of(store: Store) -> Policy:
-    """Return the policy in force: the store's, or the built-in one."""
-    from headway.policy_store.versions import read_current
-
-    current = await read_current(store)
-    return BUILT_IN if current is None else current.policy
 
 
 def make_store(settings: Settings, *, create: bool = False) -> Store:

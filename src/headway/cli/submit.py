@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
 from cyclopts import Parameter
 
 from headway.cli import render
-from headway.cli.store_access import HERE, JsonFlag, TargetOptions, check_shared, path_of, run, store_at
+from headway.cli.store_access import HERE, JsonFlag, TargetOptions, check_shared, path_of, run, watched_store
 from headway.core.errors import BadArguments, ConfigError, NotStored, UnknownTask
 from headway.core.job import JobId, JobRecord, State
 from headway.core.suggest import did_you_mean
@@ -160,25 +160,29 @@ async def _submit_to(
     json: bool,
 ) -> int:
     """Submit over the REST interface: a token with the scope ``submit`` is enough, unless the end is waited for."""
-    from headway.cli.remote import RemoteSubmit, submit_task
+    from headway.cli.remote import HttpOperator
     from headway.client.client import Client
 
-    kept: RemoteSubmit | None = None
+    kept: dict[str, Any] | None = None
     texts: dict[str, Any] = {}  # Only the server knows which parameters are text.
-    while kept is None:
-        try:
-            kept = await submit_task(server, token, _body(name, values.fit(texts), options))
-        except BadArguments as problem:
-            wrong = NOT_TEXT.search(str(problem))
-            if wrong is None or wrong[1] not in values.texts or wrong[1] in texts:
-                raise
-            texts[wrong[1]] = TEXT  # What was refused was not kept, so it can be sent again.
-    job_id, deduplicated = JobId(kept.task_id), kept.deduplicated
+    operator = HttpOperator(server, token)
+    try:
+        while kept is None:
+            try:
+                kept = await operator.submit(_body(name, values.fit(texts), options))
+            except BadArguments as problem:
+                wrong = NOT_TEXT.search(str(problem))
+                if wrong is None or wrong[1] not in values.texts or wrong[1] in texts:
+                    raise
+                texts[wrong[1]] = TEXT  # What was refused was not kept, so it can be sent again.
+    finally:
+        await operator.close()
+    job_id, deduplicated = JobId(kept["task_id"]), kept.get("deduplicated")
     if not json:
         _print_made(job_id, deduplicated=deduplicated)
     ended: JobRecord | None = None
     if wait:
-        client = Client(lambda: store_at(place))
+        client = Client(lambda: watched_store(place))
         try:
             ended = await client.ended(job_id, timeout)
         finally:

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from headway.cli import render
-from headway.cli.store_access import HERE, TargetOptions, opened, policy_of, run
+from headway.cli.operator import Operator
+from headway.cli.store_access import HERE, TargetOptions, reading, run
 from headway.core.errors import StoreError
 from headway.core.job import State
 from headway.core.worker import WorkerState
-from headway.policy_store.rule_documents import read_paused
-from headway.stores.base import JobQuery, Store
+from headway.stores.base import JobQuery
 from headway.stores.open import mask
 from headway.version import __version__
 
@@ -44,8 +44,8 @@ def top(
 
 
 async def _print_once(place: TargetOptions) -> None:
-    async with opened(place) as store:
-        render.console().print(await _picture(store, place))
+    async with reading(place) as operator:
+        render.console().print(await _picture(operator, place))
 
 
 async def _watch(place: TargetOptions) -> None:
@@ -53,9 +53,9 @@ async def _watch(place: TargetOptions) -> None:
     from rich.console import RenderableType
     from rich.live import Live
 
-    async with opened(place) as store:
+    async with reading(place) as operator:
         console = render.console()
-        picture: RenderableType = await _picture(store, place)
+        picture: RenderableType = await _picture(operator, place)
         ended = asyncio.Event()
         with _keys(ended), Live(picture, console=console, screen=True, auto_refresh=False) as live:
             while not ended.is_set():
@@ -65,7 +65,7 @@ async def _watch(place: TargetOptions) -> None:
                     async with asyncio.timeout(REFRESH):
                         await ended.wait()
                 try:
-                    picture = await _picture(store, place)
+                    picture = await _picture(operator, place)
                 except StoreError as problem:
                     picture = render.text(problem, "red")
                 took = time.monotonic() - began - REFRESH
@@ -100,7 +100,7 @@ def _keys(ended: asyncio.Event) -> Generator[None]:
         termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
 
 
-async def _picture(store: Store, place: TargetOptions) -> Group:
+async def _picture(operator: Operator, place: TargetOptions) -> Group:
     """Draw the store as it is now."""
     from rich.console import Group, RenderableType
     from rich.text import Text
@@ -109,10 +109,10 @@ async def _picture(store: Store, place: TargetOptions) -> Group:
     from headway.cli.jobs import jobs_table
 
     settings = place.settings()
-    stats = await store.stats()
-    running = await store.find(JobQuery(states=(State.EXECUTING,), limit=SHOWN))
-    recent = await store.find(JobQuery(limit=SHOWN))
-    paused = (await read_paused(store)).names()
+    stats = await operator.stats()
+    running = await operator.find(JobQuery(states=(State.EXECUTING,), limit=SHOWN))
+    recent = await operator.find(JobQuery(limit=SHOWN))
+    paused = (await operator.paused()).names()
     alive = [worker for worker in stats.workers if worker.state is not WorkerState.DEAD]
     busy, slots = sum(worker.running for worker in alive), sum(worker.slots for worker in alive)
     parts: list[RenderableType] = [
@@ -122,7 +122,7 @@ async def _picture(store: Store, place: TargetOptions) -> Group:
         Text(f"{render.lately(stats)}  ", "dim") + tables.counts_line(stats.last_minute),
         *([render.text(f"paused: {', '.join(paused)}", "yellow")] if paused else []),
         Text(),
-        tables.lanes_table(stats, await policy_of(store)),
+        tables.lanes_table(stats, await operator.policy()),
     ]
     if alive:
         parts += [Text(), tables.workers_table(stats, dead=False)]

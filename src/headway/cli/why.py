@@ -7,15 +7,14 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from headway.cli import render
-from headway.cli.store_access import HERE, JsonFlag, TargetOptions, opened, policy_of, run, whole_ids
-from headway.core.diagnostics import JobDiagnostics
+from headway.cli.operator import JobReport
+from headway.cli.store_access import HERE, JsonFlag, TargetOptions, reading, run, whole_ids
 from headway.core.errors import JobNotFound
 from headway.core.job import State
 from headway.core.policy.document import Policy
 from headway.core.policy.lanes import effective_lane
-from headway.core.policy.why import Reason, length
-from headway.core.policy.why import why as reasons_of
-from headway.stores.paging import PASSED_COUNTED, passed_over
+from headway.core.policy.why import length
+from headway.stores.paging import PASSED_COUNTED
 
 
 def why(
@@ -31,38 +30,37 @@ def why(
     binds. When it is gone, the next one does.
     """
 
-    async def read() -> tuple[JobDiagnostics | None, Policy, int]:
-        async with opened(place) as store:
-            (whole,) = await whole_ids(store, [job_id])
-            found = await store.diagnose_job(whole)
-            passed = 0 if found is None else await passed_over(store.find, found.job)
-            return found, await policy_of(store), passed
+    async def read() -> tuple[JobReport | None, Policy, int]:
+        async with reading(place) as operator:
+            (whole,) = await whole_ids(operator, [job_id])
+            found = await operator.report(whole)
+            passed = 0 if found is None else await operator.passed_over(found.job)
+            return found, await operator.policy(), passed
 
-    diagnosis, policy, passed = run(read())
-    if diagnosis is None:
+    report, policy, passed = run(read())
+    if report is None:
         raise JobNotFound(f"no job {job_id} in the store; it may have been pruned", job_id=job_id)
-    reasons = reasons_of(diagnosis, policy)
     if json:
-        render.print_json(_values(diagnosis, reasons, policy) | {"passed_over": passed})
+        render.print_json(_values(report, policy) | {"passed_over": passed})
     else:
-        _print(diagnosis, reasons, policy, passed)
+        _print(report, policy, passed)
     return 0
 
 
-def _values(diagnosis: JobDiagnostics, reasons: list[Reason], policy: Policy) -> dict[str, Any]:
-    job = diagnosis.job
+def _values(report: JobReport, policy: Policy) -> dict[str, Any]:
+    job = report.job
     return {
         "id": job.job_id,
         "status": job.state.value,
         "lane": job.lane,
         "effective_priority": effective_lane(policy, job, job.seen_at),
-        "reasons": [{"code": reason.code, "text": reason.text, **reason.facts} for reason in reasons],
-        "waited_s": {reason: ms / 1_000 for reason, ms in diagnosis.waited_ms.items()},
+        "reasons": [{"code": reason.code, "text": reason.text, **reason.facts} for reason in report.reasons],
+        "waited_s": {reason: ms / 1_000 for reason, ms in report.waited_ms.items()},
     }
 
 
-def _print(diagnosis: JobDiagnostics, reasons: list[Reason], policy: Policy, passed: int) -> None:
-    console, job = render.console(), diagnosis.job
+def _print(report: JobReport, policy: Policy, passed: int) -> None:
+    console, job, reasons = render.console(), report.job, report.reasons
     effective = effective_lane(policy, job, job.seen_at)
     lane = job.lane if effective == job.lane else f"{job.lane}, risen to {effective}"
     if job.state is not State.QUEUED:
@@ -84,6 +82,6 @@ def _print(diagnosis: JobDiagnostics, reasons: list[Reason], policy: Policy, pas
     if passed:
         many = f"{passed} or more" if passed == PASSED_COUNTED else str(passed)
         console.print(render.text(f"Passed over: {many} later jobs of its lane and tenant have started."))
-    if diagnosis.waited_ms:
-        parts = ", ".join(f"{length(ms / 1_000)} {reason}" for reason, ms in diagnosis.waited_ms.items())
+    if report.waited_ms:
+        parts = ", ".join(f"{length(ms / 1_000)} {reason}" for reason, ms in report.waited_ms.items())
         console.print(render.text(f"Before it started it waited: {parts}."))

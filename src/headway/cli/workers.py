@@ -7,7 +7,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from headway.cli import render, tables
-from headway.cli.store_access import HERE, JsonFlag, TargetOptions, opened, operating, run
+from headway.cli.store_access import HERE, JsonFlag, TargetOptions, operating, reading, run
 from headway.core.errors import WorkerUnknown
 from headway.core.suggest import did_you_mean
 from headway.core.worker import WorkerState
@@ -18,8 +18,8 @@ def workers(*, json: JsonFlag = False, place: TargetOptions = HERE) -> int:
     """List workers: what they offer, how busy they are, when they were last heard of."""
 
     async def read() -> Stats:
-        async with opened(place) as store:
-            return await store.stats()
+        async with reading(place) as operator:
+            return await operator.stats()
 
     stats = run(read())
     if json:
@@ -40,9 +40,9 @@ def drain(
     """Ask a worker to take nothing more, finish what it has, and leave."""
 
     async def ask() -> None:
-        async with operating(place) as store:
-            alive = [w.worker_id for w in (await store.stats()).workers if w.state is not WorkerState.DEAD]
-            if worker_id not in alive or not await store.drain(worker_id):
+        async with operating(place) as operator:
+            alive = [w.worker_id for w in (await operator.stats()).workers if w.state is not WorkerState.DEAD]
+            if worker_id not in alive or not await operator.drain(worker_id):
                 known = f" (alive: {', '.join(alive)})" if alive else "; no worker is alive"
                 raise WorkerUnknown(f"no live worker {worker_id!r}{did_you_mean(worker_id, alive)}{known}")
 

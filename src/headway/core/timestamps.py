@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 FIRST, LAST = -62_135_596_800_000, 253_402_300_799_999  # Milliseconds: years 1 to 9999, the range of RFC 3339.
+_EPOCH, _MS = datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=1)
 
 
 def write_moment(at: int) -> str:
@@ -15,3 +16,8 @@ def write_moment(at: int) -> str:
     at = max(FIRST, min(at, LAST))
     text = datetime.fromtimestamp(at // 1_000, UTC).replace(tzinfo=None).isoformat(timespec="seconds")
     return f"{text}.{at % 1_000:03d}Z"
+
+
+def read_moment(text: str) -> int:
+    """Read a moment as ``write_moment`` writes it. Raises ``ValueError``."""
+    return (datetime.fromisoformat(text) - _EPOCH) // _MS

@@ -74,13 +74,15 @@ class HttpClient:
         self._idle: list[_HttpConnection] = []
         self._closed = False
 
-    async def ask(self, path: str, question: Any, kind: type[T], *, patience: float = PATIENCE) -> T:
+    async def ask(
+        self, path: str, question: Any, kind: type[T], *, method: str = "POST", patience: float = PATIENCE
+    ) -> T:
         """Post a question and give the answer, read as what it should be.
 
         Raises ``ServerUnavailable`` if it may be repeated, ``WorkerUnknown``, or ``ServerRefused`` with the server's
         own code.
         """
-        answer = await self._send("POST", path, _encode(question), patience)
+        answer = await self._send(method, path, b"" if question is None else _encode(question), patience)
         try:
             return msgspec.json.decode(answer.body, type=kind)
         except (msgspec.MsgspecError, UnicodeDecodeError) as problem:  # A proxy on the way may have answered.

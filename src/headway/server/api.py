@@ -16,7 +16,7 @@ from headway.server.docs import add_docs
 from headway.server.guard import AROUND, EFFECT, Guard
 from headway.server.maintenance import MountedMaintenance, run_maintenance
 from headway.server.messages import describe_messages
-from headway.server.routes import admin, fasdis, health, interactive, operate, policy, queue, streams, tasks, workers
+from headway.server.routes import admin, fasdis, health, interactive, policy, queue, streams, tasks, workers
 from headway.server.service import Service
 from headway.version import __version__
 
@@ -37,7 +37,7 @@ TAGS = {
     "fasdis": "One call to schedule a task, one to look at it.",
     "health": "What machines ask: probes and metrics.",
 }
-FAMILIES = (tasks, queue, policy, streams, interactive, admin, workers, operate, fasdis, health)
+FAMILIES = (tasks, queue, policy, streams, interactive, admin, workers, fasdis, health)
 
 
 def headway_api(

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from starlette.responses import Response
 
-from headway.core.job import JobRecord
+from headway.core.job import JobId, JobRecord
 from headway.core.policy.document import Policy
 from headway.server.problems import Problem
 from headway.server.replies import encode
 from headway.server.serializers import task_values
 from headway.server.service import Service
 from headway.stores.base import JobQuery, next_page
-from headway.stores.paging import find_in_steps
+from headway.stores.paging import find_in_steps, get_in_steps
 
 PAGE, PAGE_MAX = 50, 500  # Items of a list: by default, and at most.
 PAGE_BYTES = 4 << 20  # An answer ends with the item that reaches this; one item alone may be larger.
@@ -62,17 +62,32 @@ async def task_page(
     page, shown = Page("items", query.limit), query
     async with service.listing:
         async for job in find_in_steps(find, query._replace(limit=query.limit + 1)):
-            if not page.add(listed_task(job, policy, include)):
+            after = next_page(query, job)
+            if not page.add(listed_task(job, policy, write_cursor(after), include)):
                 return page.answer(write_cursor(shown))
-            shown = next_page(query, job)
+            shown = after
     return page.answer(None)
 
 
-def listed_task(job: JobRecord, policy: Policy, include: Collection[str] = ()) -> dict[str, Any]:
+async def named_tasks(
+    service: Service, job_ids: Sequence[JobId], *, tenant: str | None, start: int, most: int, include: Collection[str]
+) -> Response:
+    """Answer with the tasks of these ids that exist, in this order. The cursor counts the ids that were looked up."""
+    policy, page, done = await service.policy(), Page("items", most), start
+    async with service.listing:
+        async for job in get_in_steps(service.client.look, job_ids[start:]):
+            shown = job if job is not None and tenant in (None, job.tenant) else None
+            if shown is not None and not page.add(listed_task(shown, policy, str(done + 1), include)):
+                return page.answer(str(done))
+            done += 1
+    return page.answer(None)
+
+
+def listed_task(job: JobRecord, policy: Policy, cursor: str, include: Collection[str] = ()) -> dict[str, Any]:
     """Return a task as lists show it: without parameters and results that are large, unless they are asked for."""
     sizes = {"parameters": len(job.payload), "result": len(job.result or b"")}
     omitted = [name for name in LARGE if sizes[name] > LISTED_MAX and name not in include]
-    return task_values(job, policy, omitted=omitted) | {"omitted": omitted}
+    return task_values(job, policy, omitted=omitted) | {"omitted": omitted, "cursor": cursor}
 
 
 def named_page(name: str, items: Iterable[tuple[str, Any]], *, after: str | None, most: int) -> Response:
@@ -89,25 +104,26 @@ def named_page(name: str, items: Iterable[tuple[str, Any]], *, after: str | None
 
 def write_cursor(query: JobQuery) -> str:
     """Write where a page of tasks ended, of which this query finds the next one."""
-    if query.by_end:
-        return write_name(".".join(map(str, query.ended_before or (0, 0))))
-    return write_name(str(query.before or 0))
+    return ".".join(map(str, query.ended_before or (0, 0))) if query.by_end else str(query.before or 0)
 
 
 def read_cursor(text: str) -> int:
     """Read where a page of tasks ended. Raises ``Problem``."""
-    number = read_name(text)
-    if not (number.isascii() and number.isdecimal() and len(number) < 19):
+    if not _is_number(text):
         raise bad_cursor()
-    return int(number)
+    return int(text)
 
 
 def read_end_cursor(text: str) -> tuple[int, int]:
     """Read where a page of tasks ended that are in the order of their ends. Raises ``Problem``."""
-    moment, _, number = read_name(text).partition(".")
-    if not all(part.isascii() and part.isdecimal() and len(part) < 19 for part in (moment, number)):
+    moment, _, number = text.partition(".")
+    if not (_is_number(moment) and _is_number(number)):
         raise bad_cursor()
     return int(moment), int(number)
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) < 19
 
 
 def read_name(text: str) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from headway.client.codec import raw_payload
+from headway.core.diagnostics import JobDiagnostics
 from headway.core.errors import JobError, PayloadError
 from headway.core.job import Attempt, JobRecord, State
 from headway.core.policy.document import Policy
@@ -57,6 +58,14 @@ def task_values(job: JobRecord, policy: Policy, *, omitted: Collection[str] = ()
         "attempts": _attempts(job.history),
         "idempotency_key": job.idempotency_key,
         "trace_id": trace_id(job),
+        "needs": list(job.needs),
+        "limits": list(job.limits),
+        "unique_key": job.unique_key,
+        "assigned_duration": job.assigned,
+        "attempt_count": job.attempts,
+        "crashes": job.crashes,
+        "epoch": job.epoch,
+        "eligible_at": _moment(job.eligible_at),
     }
 
 
@@ -73,6 +82,11 @@ def trace_id(job: JobRecord) -> str:
 def reason_values(reasons: Sequence[Reason]) -> list[dict[str, Any]]:
     """Return reasons with their numbers."""
     return [{**reason.facts, "code": reason.code, "text": reason.text} for reason in reasons]
+
+
+def waited_seconds(diagnosis: JobDiagnostics) -> dict[str, float]:
+    """Return how long a task that has started waited for what."""
+    return {reason: ms / 1_000 for reason, ms in diagnosis.waited_ms.items()}
 
 
 def estimate_values(estimate: Estimate | None, position: int | None = None) -> dict[str, Any] | None:

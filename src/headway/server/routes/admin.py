@@ -14,6 +14,7 @@ from headway.core.policy.enforced import pausing, resuming
 from headway.core.timestamps import write_moment
 from headway.core.worker import WorkerInfo
 from headway.policy_store.catalogue import TaskEntry
+from headway.policy_store.cron_views import CronView, read_cron_views
 from headway.policy_store.rule_documents import change_paused
 from headway.security.audit import AuditPosition, walk_audit
 from headway.security.audited_store import audited, paused_values
@@ -22,15 +23,26 @@ from headway.server.pages import Page, bad_cursor, named_page, read_name, write_
 from headway.server.problems import Problem
 from headway.server.replies import encode, reply
 from headway.server.routing import Routes, caller_of
-from headway.server.schemas.rest import AuditPage, CatalogueReply, Pause, Pauses, WorkerDrained, WorkerList
+from headway.server.schemas.rest import (
+    AuditPage,
+    CatalogueReply,
+    CronPage,
+    Pause,
+    Pauses,
+    ServerInfo,
+    WorkerDrained,
+    WorkerList,
+)
 from headway.server.serializers import TASK_NEED
 from headway.server.service import service_of
 from headway.stores.base import JobQuery
 from headway.stores.paging import find_in_steps
+from headway.version import __version__
 
 RUNNING_MAX = 1_000  # Executing tasks that a list of workers names.
 
 NAMED_PAGE = 1_000  # Workers or tasks on a page, unless it is full before.
+CRON_PAGE = 100  # Crons on a page: each takes a read of its newest tasks.
 
 Limit = Annotated[int, Query(ge=1, le=NAMED_PAGE)]
 Cursor = Annotated[str | None, Query(max_length=1_500, description="`next_cursor` of the page before.")]
@@ -38,14 +50,34 @@ Cursor = Annotated[str | None, Query(max_length=1_500, description="`next_cursor
 routes = Routes("operating", "/api/v1")
 
 
+@routes.get(
+    "/server",
+    scope=Scope.READ,
+    answers={200: ServerInfo},
+    takes_input=False,
+    whole=True,
+    summary="The server's release and its store's time",
+)
+async def get_server(request: Request) -> Response:
+    """Return which Headway answers, and the time by which it counts ages."""
+    now_at = (await (await service_of(request).store()).snapshot()).now_at
+    return reply({"version": __version__, "time": write_moment(now_at)})
+
+
 @routes.get("/workers", scope=Scope.READ, answers={200: WorkerList}, whole=True, summary="List the workers")
-async def list_workers(request: Request, limit: Limit = NAMED_PAGE, cursor: Cursor = None) -> Response:
+async def list_workers(
+    request: Request,
+    limit: Limit = NAMED_PAGE,
+    cursor: Cursor = None,
+    tasks: Annotated[bool, Query(description="Name the tasks that they run, up to 1,000.")] = True,
+) -> Response:
     """List the workers with what they run and offer, by their ids; those that are dead, too, for a while."""
     service = service_of(request)
     stats = await service.client.stats()
     running: dict[str | None, list[str]] = {}
+    query = JobQuery((State.EXECUTING,), limit=RUNNING_MAX if tasks else 0)
     async with service.listing:
-        async for job in find_in_steps((await service.store()).find, JobQuery((State.EXECUTING,), limit=RUNNING_MAX)):
+        async for job in find_in_steps((await service.store()).find, query):
             running.setdefault(job.worker_id, []).append(job.job_id)
     workers = sorted(stats.workers, key=lambda worker: worker.worker_id)
     items = ((worker.worker_id, _worker(worker, running.get(worker.worker_id, []))) for worker in workers)
@@ -90,6 +122,17 @@ async def resume(request: Request, wanted: Pause) -> Response:
     return reply(paused_values(await change_paused(store, resuming(wanted.lane, wanted.task_type, wanted.tenant))))
 
 
+@routes.get("/crons", scope=Scope.READ, answers={200: CronPage}, whole=True, summary="The tasks that run by the clock")
+async def list_crons(
+    request: Request, limit: Annotated[int, Query(ge=1, le=CRON_PAGE)] = CRON_PAGE, cursor: Cursor = None
+) -> Response:
+    """List the crons that workers have published, with their next run and the task of the last one."""
+    service, after = service_of(request), None if cursor is None else read_name(cursor)
+    async with service.listing:
+        views = await read_cron_views(await service.store(), after=after, most=limit + 1)
+    return named_page("items", ((view.task, _cron(view)) for view in views), after=after, most=limit)
+
+
 @routes.get("/catalogue", scope=Scope.READ, answers={200: CatalogueReply}, summary="The tasks that are known")
 async def get_catalogue(request: Request, limit: Limit = NAMED_PAGE, cursor: Cursor = None) -> Response:
     """List the tasks that workers have told of, with their parameters, by name."""
@@ -123,6 +166,22 @@ def _read_places(text: str) -> list[AuditPosition]:
         raise bad_cursor() from None
 
 
+def _cron(view: CronView) -> dict[str, Any]:
+    last = view.last
+    return {
+        "task_type": view.task,
+        "expression": view.expression,
+        "tz": view.tz,
+        "catch_up": view.catch_up,
+        "overlap": view.overlap,
+        "paused": view.paused,
+        "next_at": None if view.next_at is None else write_moment(view.next_at),
+        "last": None
+        if last is None
+        else {"task_id": last.job_id, "status": last.state.value, "created_at": write_moment(last.submitted_at)},
+    }
+
+
 def _entry(entry: TaskEntry) -> dict[str, Any]:
     return {
         "task_type": entry.name,
@@ -146,5 +205,7 @@ def _worker(worker: WorkerInfo, running: list[str]) -> dict[str, Any]:
         "task_types": [offer.removeprefix(TASK_NEED) for offer in worker.offers if offer.startswith(TASK_NEED)],
         "version": worker.version,
         "host": worker.host,
+        "pid": worker.pid,
         "started_at": write_moment(worker.started_at),
+        "lease_ends_at": write_moment(worker.lease_ends_at),
     }

@@ -4,19 +4,29 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import Body, Query, Request
+from fastapi import Body, Path, Query, Request
 from starlette.responses import Response
 
+from headway.core.policy.document import Policy
 from headway.core.policy.reader import policy_data, read_policy
 from headway.core.timestamps import write_moment
 from headway.estimates.load import check_here
-from headway.policy_store.versions import PolicyVersion, apply_policy, read_applied, read_current
+from headway.policy_store.versions import (
+    PolicyVersion,
+    apply_policy,
+    current_version,
+    history,
+    read_applied,
+    roll_back,
+)
 from headway.security.audited_store import audited
 from headway.server.auth import Scope
+from headway.server.pages import PAGE, PAGE_MAX, Page, read_cursor
 from headway.server.replies import reply
 from headway.server.routing import Routes, caller_of
-from headway.server.schemas.rest import PolicyChecked, PolicyReply
+from headway.server.schemas.rest import NUMBER_MAX, PolicyChecked, PolicyReply, PolicyVersions, Rollback
 from headway.server.service import service_of
+from headway.stores.base import Store
 
 NOTE_MAX = 500
 
@@ -34,7 +44,43 @@ routes = Routes("policy", "/api/v1")
 async def get_policy(request: Request) -> Response:
     """Return the policy in force with its version, whole: what was left out is filled in."""
     store = await service_of(request).store()
-    return reply(_values(await read_current(store) or await read_applied(store, 0)))
+    return reply(_values(await read_applied(store, await current_version(store))))
+
+
+@routes.get(
+    "/policy/versions", scope=Scope.READ, answers={200: PolicyVersions}, whole=True, summary="Versions of the policy"
+)
+async def list_versions(
+    request: Request,
+    limit: Annotated[int, Query(ge=1, le=PAGE_MAX)] = PAGE,
+    cursor: Annotated[str | None, Query(max_length=64, description="`next_cursor` of the page before.")] = None,
+) -> Response:
+    """List every version that was applied, newest first, without the policies themselves."""
+    store = await service_of(request).store()
+    current, page, last = await current_version(store), Page("items", limit), ""
+    below = None if cursor is None else read_cursor(cursor)
+    for applied in reversed(await history(store)):
+        if below is not None and applied.version >= below:
+            continue
+        values = _values(applied) | {"current": applied.version == current}
+        del values["policy"]
+        if not page.add(values):
+            return page.answer(last)
+        last = str(applied.version)
+    return page.answer(None)
+
+
+@routes.get(
+    "/policy/versions/{version}",
+    scope=Scope.READ,
+    answers={200: PolicyReply},
+    problems=("policy",),
+    whole=True,
+    summary="One version of the policy",
+)
+async def get_version(request: Request, version: Annotated[int, Path(ge=0, le=NUMBER_MAX)]) -> Response:
+    """Return a version, whether or not it is in force. 0 is the built-in policy."""
+    return reply(_values(await read_applied(await service_of(request).store(), version)))
 
 
 @routes.put(
@@ -49,24 +95,46 @@ async def put_policy(
     request: Request,
     policy: Annotated[dict[str, Any], Body(examples=[{"lanes": {"low": {"level": 2, "weight": 2}}}])],
     dry_run: Annotated[bool, Query(description="Check it and change nothing.")] = False,
-    note: Annotated[str, Query(max_length=NOTE_MAX, description="Why; kept with the version.")] = "",
+    note: Annotated[str, Query(max_length=NOTE_MAX, description="Why; kept with the version.")] = "over HTTP",
 ) -> Response:
     """Put a policy in force as a new version, with no restart. The body has the keys of a policy file.
 
-    `problems` lists everything that is wrong in it, `warnings` what will surprise. `headway policy rollback` goes back.
+    `problems` lists everything that is wrong in it, `warnings` what will surprise. `POST /policy/rollback` goes back.
     """
     service = service_of(request)
     store = await service.store()
     read = read_policy(policy, "the body")
-    checked = await check_here(store, read)
-    warnings = [f"{found.key}: {found.text}" if found.key else found.text for found in checked.findings]
+    checked = await _check(store, read)
     if dry_run:
-        return reply({"valid": True, "warnings": warnings, "policy": policy_data(read)})
+        return reply({"valid": True, "policy": policy_data(read), **checked})
     now_at = (await service.pictures.fresh()).now_at
-    kept = audited(store, caller_of(request).who)
-    applied = await apply_policy(kept, read, now_at=now_at, note=note or "over HTTP")
+    applied = await apply_policy(audited(store, caller_of(request).who), read, now_at=now_at, note=note)
     await service.app.in_force.refresh(store, every=0)
-    return reply(_values(applied) | {"warnings": warnings})
+    return reply(_values(applied) | checked)
+
+
+@routes.post(
+    "/policy/rollback",
+    scope=Scope.ADMIN,
+    answers={200: PolicyReply},
+    problems=("policy",),
+    whole=True,
+    summary="Put an earlier policy in force again",
+)
+async def rollback(request: Request, wanted: Rollback) -> Response:
+    """Put an earlier version in force again, as a new version: the one before the current, or the one named."""
+    service = service_of(request)
+    store, now_at = await service.store(), (await service.pictures.fresh()).now_at
+    applied = await roll_back(audited(store, caller_of(request).who), to=wanted.to, now_at=now_at)
+    await service.app.in_force.refresh(store, every=0)
+    return reply(_values(applied) | await _check(store, applied.policy))
+
+
+async def _check(store: Store, policy: Policy) -> dict[str, Any]:
+    """Return what to be warned of, for people and for programs."""
+    found = (await check_here(store, policy)).findings
+    warnings = [f"{one.key}: {one.text}" if one.key else one.text for one in found]
+    return {"warnings": warnings, "findings": [one._asdict() for one in found]}
 
 
 def _values(applied: PolicyVersion) -> dict[str, Any]:
@@ -74,5 +142,6 @@ def _values(applied: PolicyVersion) -> dict[str, Any]:
         "version": applied.version,
         "applied_at": write_moment(applied.applied_at) if applied.version else None,
         "note": applied.note,
+        "digest": applied.digest or None,
         "policy": applied.data,
     }

@@ -9,14 +9,30 @@ from fastapi import Query, Request
 from starlette.responses import Response
 
 from headway.core.job import JobId, State
+from headway.core.timestamps import write_moment
 from headway.core.worker import WorkerState
+from headway.estimates.accuracy import summaries
+from headway.metrics.documents import read_documents
+from headway.security.audited_store import audited
 from headway.server.auth import Principal, Scope, tenant_for
 from headway.server.pages import PAGE, PAGE_MAX, read_end_cursor, task_page
 from headway.server.problems import Problem
 from headway.server.replies import reply
-from headway.server.routes.task_lookup import Include, TaskId, find, read_include
+from headway.server.routes.task_lookup import Include, TaskId, find, owned, read_include
 from headway.server.routing import Routes, caller_of
-from headway.server.schemas.rest import BULK_MAX, Name, QueueStats, Replay, Replayed, TaskPage, TaskState
+from headway.server.schemas.rest import (
+    BULK_MAX,
+    EstimateAccuracyReply,
+    Name,
+    QueueCounts,
+    QueueStats,
+    Removed,
+    Replay,
+    Replayed,
+    TaskIds,
+    TaskPage,
+    TaskState,
+)
 from headway.server.service import Service, service_of
 from headway.stores.base import JobQuery, LaneStats, Stats
 from headway.stores.paging import find_in_steps, get_in_steps
@@ -39,6 +55,39 @@ async def get_stats(request: Request) -> Response:
     store = await service.store()
     waiting, now_at = await store.waiting_of(tenant), (await store.snapshot()).now_at
     return reply({"queues": _depths(lanes, waiting, now_at), "workers": None, "throughput": None})
+
+
+@routes.get(
+    "/queue/counts",
+    scope=Scope.READ,
+    answers={200: QueueCounts},
+    takes_input=False,
+    whole=True,
+    summary="Everything that the store counts",
+)
+async def get_counts(request: Request) -> Response:
+    """Count the tasks of each priority by what they do now, and what happened to tasks since the store was made."""
+    stats = await service_of(request).client.stats()
+    queues = {
+        name: lane._asdict() | {"oldest_at": None if lane.oldest_at is None else write_moment(lane.oldest_at)}
+        for name, lane in stats.lanes.items()
+    }
+    counts = {"totals": stats.totals, "recent": stats.last_minute, "kept": stats.kept}
+    return reply({"at": write_moment(stats.now_at), "queues": queues, **counts})
+
+
+@routes.get(
+    "/queue/estimates",
+    scope=Scope.READ,
+    answers={200: EstimateAccuracyReply},
+    takes_input=False,
+    whole=True,
+    summary="How estimates turned out",
+)
+async def get_accuracy(request: Request) -> Response:
+    """Return for each priority how often tasks began by the p50 and p90 that their submitters were told."""
+    found = summaries(await read_documents(await service_of(request).store()))
+    return reply({"queues": found})
 
 
 def _depths(lanes: list[str], waiting: Mapping[str, LaneStats], now_at: int) -> dict[str, dict[str, int]]:
@@ -133,6 +182,15 @@ async def replay_many(request: Request, wanted: Replay) -> Response:
     replayed = [job_id for job_id, state in zip(ids, states, strict=True) if state is not None and not state.ended]
     refused = [job_id for job_id in ids if job_id not in set(replayed)]
     return reply({"replayed": replayed, "refused": refused, "more": more and bool(replayed)})
+
+
+@routes.post("/dlq/purge", scope=Scope.ADMIN, answers={200: Removed}, summary="Remove dead letters for good")
+async def purge(request: Request, wanted: TaskIds) -> Response:
+    """Remove up to 1,000 dead letters. Nothing brings them back; tasks that are no dead letters stay."""
+    service, caller = service_of(request), caller_of(request)
+    own = await owned(service, caller, [JobId(task_id) for task_id in wanted.task_ids])
+    store = audited(await service.store(), caller.who)
+    return reply({"removed": await store.purge((State.DEAD_LETTER,), own, limit=BULK_MAX) if own else 0})
 
 
 async def _dead_letters(service: Service, caller: Principal, wanted: Replay) -> tuple[list[JobId], bool]:

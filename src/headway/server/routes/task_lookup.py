@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 from fastapi import Path, Query
@@ -10,6 +11,7 @@ from headway.core.errors import JobNotFound
 from headway.core.job import JobId, JobRecord
 from headway.server.auth import Principal
 from headway.server.service import Service
+from headway.stores.paging import get_in_steps
 
 TaskId = Annotated[str, Path(min_length=1, max_length=64, pattern=r"^[0-9A-Za-z_-]+$", description="The task's id.")]
 Include = Annotated[
@@ -27,6 +29,14 @@ async def find(service: Service, caller: Principal, task_id: str) -> JobRecord:
     if job is None or (caller.tenant is not None and job.tenant != caller.tenant):
         raise JobNotFound(f"no task {task_id}; it may have been removed since it ended", job_id=task_id)
     return job
+
+
+async def owned(service: Service, caller: Principal, job_ids: Sequence[JobId]) -> list[JobId]:
+    """Return those of the ids that the caller may touch: all of them, or for a token of one tenant its own tasks."""
+    if caller.tenant is None:
+        return list(job_ids)
+    found = get_in_steps((await service.store()).get, job_ids)
+    return [job.job_id async for job in found if job is not None and job.tenant == caller.tenant]
 
 
 def read_include(include: str | None) -> list[str]:

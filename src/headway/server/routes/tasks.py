@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import Body, Query, Request
 from starlette.datastructures import Headers
 from starlette.responses import Response
 
 from headway.core.job import JobId, State
+from headway.core.policy.why import why
 from headway.core.timestamps import write_moment
+from headway.observability.job_output import OUTPUT, JobOutput, read_output
+from headway.security.audited_store import audited
 from headway.server.auth import Scope, tenant_for
-from headway.server.pages import PAGE, PAGE_MAX, read_cursor, task_page
+from headway.server.pages import PAGE, PAGE_MAX, named_tasks, read_cursor, task_page
 from headway.server.problems import Problem
 from headway.server.replies import reply
-from headway.server.routes.task_lookup import Include, TaskId, find, read_include
+from headway.server.routes.task_lookup import Include, TaskId, find, owned, read_include
 from headway.server.routing import Routes, caller_of
 from headway.server.schemas.rest import (
     BULK_MAX,
@@ -23,21 +26,25 @@ from headway.server.schemas.rest import (
     EstimateReply,
     Name,
     NewTask,
+    ProgramOutput,
     Status,
     SubmittedTask,
     SubmittedTasks,
+    TaskIds,
     TaskPage,
     TaskReply,
     TaskState,
+    TaskStates,
     Why,
 )
-from headway.server.serializers import estimate_values, reason_values, task_values
+from headway.server.serializers import estimate_values, reason_values, task_values, waited_seconds
 from headway.server.service import service_of
 from headway.server.submit import SUBMIT_PROBLEMS, SubmitResult, describe_waiting, make_call, make_calls, submit
 from headway.stores.base import JobQuery
 from headway.stores.paging import passed_over
 
 AGE_MAX = 100 * 365 * 86_400  # Seconds.
+NAMED_MAX = 50  # Task ids in an address: more than 100 parameters are refused.
 
 routes = Routes("tasks", "/api/v1")
 
@@ -99,6 +106,9 @@ async def submit_tasks(
 )
 async def list_tasks(
     request: Request,
+    task_id: Annotated[
+        list[Name] | None, Query(max_length=NAMED_MAX, description="Only these, in this order; with no other filter.")
+    ] = None,
     status: Annotated[list[Status] | None, Query(description="One or several.")] = None,
     priority: Annotated[Name | None, Query()] = None,
     task_type: Annotated[Name | None, Query()] = None,
@@ -109,13 +119,20 @@ async def list_tasks(
     limit: Annotated[int, Query(ge=1, le=PAGE_MAX)] = PAGE,
     cursor: Annotated[str | None, Query(max_length=64, description="`next_cursor` of the page before.")] = None,
     include: Include = None,
+    history: Annotated[bool, Query(description="Also tasks that the store has moved to its history.")] = True,
 ) -> Response:
-    """List tasks without their place in the queue; those in the history too.
+    """List tasks without their place in the queue.
 
     A page may hold fewer than `limit` tasks: it ends at 4 MiB. Parameters and results of more than 1 KiB are null, and
     `omitted` names them, unless `include` asks for them.
     """
     service, caller = service_of(request), caller_of(request)
+    before, shown = None if cursor is None else read_cursor(cursor), read_include(include)
+    if task_id is not None:
+        if any(value is not None for value in (status, priority, task_type, tenant, worker, age, age_max)):
+            raise Problem("invalid", "task_id: give task ids, or other filters, not both")
+        ids = [JobId(one) for one in task_id]
+        return await named_tasks(service, ids, tenant=caller.tenant, start=before or 0, most=limit, include=shown)
     now_at = (await service.pictures.fresh()).now_at if age is not None or age_max is not None else 0
     query = JobQuery(
         states=tuple(State(name) for name in status or ()),
@@ -125,10 +142,10 @@ async def list_tasks(
         worker_id=worker,
         submitted_before_at=None if age is None else now_at - int(age * 1_000),
         submitted_after_at=None if age_max is None else now_at - int(age_max * 1_000),
-        before=None if cursor is None else read_cursor(cursor),
+        before=before,
         limit=limit,
     )
-    return await task_page(service, query, include=read_include(include), history=True)
+    return await task_page(service, query, include=shown, history=history)
 
 
 @routes.get(
@@ -195,20 +212,78 @@ async def retry_task(request: Request, task_id: TaskId) -> Response:
     return reply({"task_id": task_id, "status": state.value})
 
 
+@routes.post(
+    "/tasks/cancel",
+    scope=Scope.SUBMIT,
+    answers={200: TaskStates},
+    summary="Cancel up to 1,000 tasks",
+)
+async def cancel_tasks(request: Request, wanted: TaskIds) -> Response:
+    """Cancel tasks that wait at once; ask those that run to stop. Those that have ended stay as they are."""
+    return await _change(request, wanted, "cancel")
+
+
+@routes.post(
+    "/tasks/retry",
+    scope=Scope.SUBMIT,
+    answers={200: TaskStates},
+    summary="Run up to 1,000 tasks again",
+)
+async def retry_tasks(request: Request, wanted: TaskIds) -> Response:
+    """Queue tasks again, their counts reset, whatever ending but `completed` they had."""
+    service_of(request).quotas.submit(caller_of(request), len(wanted.task_ids))
+    return await _change(request, wanted, "retry")
+
+
+async def _change(request: Request, wanted: TaskIds, verb: Literal["cancel", "retry"]) -> Response:
+    """Cancel or retry those of the tasks that are the caller's own. Commands of a lesser scope are audited apart."""
+    service, caller = service_of(request), caller_of(request)
+    ids = [JobId(task_id) for task_id in wanted.task_ids]
+    own = await owned(service, caller, ids)
+    who = caller.who if caller.operates or caller.tenant is None else None
+    store = audited(await service.store(), who, group="operators" if caller.operates else "callers")
+    states = await (store.cancel(own) if verb == "cancel" else store.retry(own)) if own else []
+    found = dict(zip(own, states, strict=True))
+    return reply({"tasks": [{"task_id": task_id, "status": found.get(task_id)} for task_id in ids]})
+
+
 @routes.get(
     "/tasks/{task_id}/why",
     scope=Scope.READ,
     answers={200: Why},
     problems=("job_not_found",),
-    summary="Why a task waits",
+    summary="Why a task waits, or has waited",
 )
 async def get_why(request: Request, task_id: TaskId) -> Response:
-    """Return all reasons why a task waits, the binding one first."""
+    """Return all reasons why a task waits, the binding one first; once it has started, how long it waited for what."""
     service = service_of(request)
     job = await find(service, caller_of(request), task_id)
-    _, reasons = await describe_waiting(service, job)
-    passed = await passed_over((await service.store()).find, job)
-    return reply({"task_id": task_id, "reasons": reason_values(reasons), "passed_over": passed})
+    store = await service.store()
+    diagnosis = await store.diagnose_job(job.job_id)
+    return reply(
+        {
+            "task_id": task_id,
+            "reasons": [] if diagnosis is None else reason_values(why(diagnosis, await service.policy())),
+            "passed_over": await passed_over(store.find, job),
+            "waited_seconds": {} if diagnosis is None else waited_seconds(diagnosis),
+        }
+    )
+
+
+@routes.get(
+    "/tasks/{task_id}/output",
+    scope=Scope.READ,
+    answers={200: ProgramOutput},
+    problems=("job_not_found",),
+    summary="The latest output of a program",
+)
+async def get_output(request: Request, task_id: TaskId) -> Response:
+    """Return the end of what a program has written so far, up to 16 Ki characters. `result` has all of it."""
+    service = service_of(request)
+    job = await find(service, caller_of(request), task_id)
+    found = await (await service.store()).read(OUTPUT, job.job_id)
+    output = read_output(found[0].body) if found else None
+    return reply(output or JobOutput(job.epoch, []))
 
 
 @routes.get(

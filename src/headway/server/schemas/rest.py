@@ -10,6 +10,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstrai
 BULK_MAX = 1_000
 TEXT_MAX = 255
 SECONDS_MAX = 10 * 365 * 86_400
+NUMBER_MAX = 10**9
 
 Status = Literal["queued", "executing", "completed", "failed", "cancelled", "dead_letter"]
 NO_CONTROLS = r"^[^\x00-\x1f\x7f-\x9f]*$"  # Names are printed on terminals and in logs.
@@ -116,6 +117,9 @@ class Why(BaseModel):
     task_id: str
     reasons: list[ReasonItem]
     passed_over: int = Field(description="Later tasks of its lane and tenant that have started; counted up to 100.")
+    waited_seconds: dict[str, float] = Field(
+        description="Once it has started: how long it waited, by reason.", examples=[{"slots_full": 3.2}]
+    )
 
 
 class Payload(BaseModel):
@@ -184,12 +188,23 @@ class TaskReply(BaseModel):
     attempts: list[AttemptItem] = Field(description="The attempts that did not complete it.")
     idempotency_key: str | None
     trace_id: str
+    needs: list[str] = Field(
+        description="Its capabilities, and `task:` with its name once a worker did not know the task."
+    )
+    limits: list[str] = Field(description="The counters that it takes room in by its arguments: `name=value`.")
+    unique_key: str | None
+    assigned_duration: str | None = Field(description="While it runs: the rung of the ladder that it was assigned.")
+    attempt_count: int = Field(description="The attempts so far, with the one under way.")
+    crashes: int = Field(description="The attempts that ended with their worker.")
+    epoch: int = Field(description="How often it was leased. Results of an earlier epoch are refused.")
+    eligible_at: datetime | None = Field(description="When it last began to wait for a slot.")
     queue_position: int | None = None
     estimate: EstimateReply | None = None
     why: list[ReasonItem] | None = None
     omitted: list[Literal["parameters", "result"]] | None = Field(
         None, description="In lists: what is left out, being larger than 1 KiB. `include` brings it."
     )
+    cursor: str | None = Field(None, description="In lists: give it as `cursor` to list what comes after this task.")
 
 
 class TaskPage(BaseModel):
@@ -212,6 +227,41 @@ class TaskState(BaseModel):
 
     task_id: str
     status: Status
+
+
+class TaskIds(Body):
+    """Which tasks."""
+
+    task_ids: Annotated[list[Name], Field(min_length=1, max_length=BULK_MAX)]
+
+
+class FoundState(BaseModel):
+    """Where a task stands now."""
+
+    task_id: str
+    status: Status | None = Field(description="null: there is no such task.")
+
+
+class TaskStates(BaseModel):
+    """Where the tasks stand now, in the order given."""
+
+    tasks: list[FoundState]
+
+
+class OutputPiece(BaseModel):
+    """A piece of output."""
+
+    at: int = Field(description="Milliseconds since 1970; it grows with every piece of a run.")
+    stream: Literal["stdout", "stderr"]
+    offset: int = Field(description="Characters of the stream before it.")
+    text: str
+
+
+class ProgramOutput(BaseModel):
+    """The latest output of a task that runs a program."""
+
+    epoch: int = Field(description="The run that wrote it, as in the task.")
+    chunks: list[OutputPiece]
 
 
 class LaneDepth(BaseModel):
@@ -246,6 +296,42 @@ class QueueStats(BaseModel):
     throughput: Throughput | None = Field(description="null for a token of one tenant.")
 
 
+class LaneCounts(BaseModel):
+    """The tasks of one priority, by what they do now."""
+
+    waiting: int = Field(description="They wait for a slot.")
+    delayed: int = Field(description="Their moment has not come.")
+    executing: int
+    oldest_at: datetime | None = Field(description="Since when the foremost of those that wait does.")
+
+
+class QueueCounts(BaseModel):
+    """What the store counts."""
+
+    at: datetime = Field(description="When this was counted, by the store's clock.")
+    queues: dict[str, LaneCounts] = Field(description="Priorities that have tasks, or had some.")
+    totals: dict[str, int] = Field(
+        description="What happened since the store was made.", examples=[{"submitted": 9, "completed": 8}]
+    )
+    recent: dict[str, int] = Field(description="The same in the last full minute and the one under way.")
+    kept: dict[str, int] = Field(description="Tasks that ended badly and are still kept, by status.")
+
+
+class Accuracy(BaseModel):
+    """How the estimates of one priority turned out."""
+
+    scored: int = Field(description="How many were compared with what happened.")
+    within_p50: float = Field(description="The part of them that began by their p50.")
+    within_p90: float
+    error: float | None = Field(description="The median error, as a part of the wait; null if no wait was long.")
+
+
+class EstimateAccuracyReply(BaseModel):
+    """How estimates turned out, by priority."""
+
+    queues: dict[str, Accuracy]
+
+
 class Replay(Body):
     """Which dead letters to queue again: those named, or those that fit, or `all`."""
 
@@ -264,14 +350,55 @@ class Replayed(BaseModel):
     more: bool = Field(description="There are more; ask again.")
 
 
+class Removed(BaseModel):
+    """What was removed."""
+
+    removed: int
+
+
+class PolicyFinding(BaseModel):
+    """Something to know about a policy."""
+
+    code: str = Field(description="Stable.")
+    key: str = Field(description="The key in the policy that it is about; empty for the whole.")
+    text: str
+
+
 class PolicyReply(BaseModel):
-    """The policy in force."""
+    """A policy with its version."""
 
     version: int = Field(description="0: the built-in one.")
     applied_at: datetime | None
     note: str
+    digest: str | None = Field(description="Equal for equal policies; null for the built-in one.")
     policy: dict[str, Any]
-    warnings: list[str] | None = Field(None, description="After a PUT: what `headway policy check` warns of.")
+    warnings: list[str] | None = Field(None, description="After a change: what `headway policy check` warns of.")
+    findings: list[PolicyFinding] | None = Field(None, description="The warnings with their codes.")
+
+
+class PolicyVersionItem(BaseModel):
+    """A version of the policy."""
+
+    version: int
+    current: bool = Field(description="It is in force.")
+    applied_at: datetime
+    note: str
+    digest: str
+
+
+class PolicyVersions(BaseModel):
+    """The versions of the policy, newest first."""
+
+    items: list[PolicyVersionItem]
+    next_cursor: str | None = Field(description="Give it as `cursor` for the next page; null at the end.")
+
+
+class Rollback(Body):
+    """Which version to put in force again."""
+
+    to: Annotated[int, Field(ge=0, le=NUMBER_MAX)] | None = Field(
+        default=None, description="0 for the built-in policy; null for the version before the current one."
+    )
 
 
 class PolicyChecked(BaseModel):
@@ -279,6 +406,7 @@ class PolicyChecked(BaseModel):
 
     valid: bool
     warnings: list[str]
+    findings: list[PolicyFinding]
     policy: dict[str, Any]
 
 
@@ -296,7 +424,9 @@ class WorkerItem(BaseModel):
     task_types: list[str] = Field(description="The tasks it knows; `*` for any.")
     version: str
     host: str
+    pid: int
     started_at: datetime
+    lease_ends_at: datetime = Field(description="When its tasks are given to others, unless a heartbeat comes before.")
 
 
 class WorkerList(BaseModel):
@@ -330,6 +460,41 @@ class Pauses(BaseModel):
     lanes: list[str]
     task_types: list[str]
     tenants: list[str]
+
+
+class CronLastRun(BaseModel):
+    """The task of a cron's last run."""
+
+    task_id: str
+    status: Status
+    created_at: datetime
+
+
+class CronItem(BaseModel):
+    """A task that runs by the clock."""
+
+    task_type: str
+    expression: str = Field(examples=["0 3 * * *"])
+    tz: str
+    catch_up: str
+    overlap: str
+    paused: bool
+    next_at: datetime | None = Field(description="Its next run; null if it has none.")
+    last: CronLastRun | None = Field(description="null if none of the newest tasks of this type is a run of it.")
+
+
+class CronPage(BaseModel):
+    """The crons, by name."""
+
+    items: list[CronItem]
+    next_cursor: str | None = Field(description="Give it as `cursor` for the next page; null at the end.")
+
+
+class ServerInfo(BaseModel):
+    """The server and its store's clock."""
+
+    version: str = Field(description="The release of Headway.")
+    time: datetime = Field(description="Now, by the store's clock.")
 
 
 class CatalogueTask(BaseModel):

@@ -1,0 +1,133 @@
+"""The verbs of commands: on a store that this process opens, or through a server."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+from headway.client.job_reader import JobReader
+from headway.core.job import JobId, JobRecord, State
+from headway.core.policy.document import BUILT_IN, Policy
+from headway.core.policy.enforced import PauseSet, pausing, resuming
+from headway.core.policy.estimate import Estimate
+from headway.core.policy.lint import Finding, OfferedLoad
+from headway.core.policy.why import Reason, why
+from headway.estimates.accuracy import AccuracySummary, summaries
+from headway.estimates.forecaster import Forecaster
+from headway.estimates.load import check_here, recent_load
+from headway.metrics.documents import read_documents
+from headway.policy_store.cron_views import CronView, read_cron_views
+from headway.policy_store.rule_documents import change_paused, read_paused
+from headway.policy_store.versions import (
+    PolicyVersion,
+    apply_policy,
+    current_version,
+    history,
+    read_applied,
+    read_current,
+    roll_back,
+)
+from headway.stores.base import Store
+from headway.stores.paging import passed_over
+
+if TYPE_CHECKING:
+    from headway.cli.remote import HttpOperator
+
+
+class JobReport(NamedTuple):
+    """A job with its place in the queue. ``waited_ms``: once it has started, how long it waited for what."""
+
+    job: JobRecord
+    estimate: Estimate | None = None
+    reasons: Sequence[Reason] = ()
+    waited_ms: Mapping[str, int] = {}
+
+
+class PolicyChange(NamedTuple):
+    """The policy before a change and after it, with what to be warned of."""
+
+    before: PolicyVersion
+    after: PolicyVersion
+    findings: Sequence[Finding]
+
+
+class StoreOperator:
+    """The verbs on an open store. ``history_url``: where to find the jobs that the store has forgotten."""
+
+    def __init__(self, store: Store, history_url: str | None = None) -> None:
+        self._store = store
+        self._reader = JobReader(store, history_url)
+        self.get = self._reader.get
+        self.find = self._reader.find
+        self.stats = store.stats
+        self.cancel = store.cancel
+        self.retry = store.retry
+        self.drain = store.drain
+
+    async def close(self) -> None:
+        await self._reader.close()
+
+    async def now_at(self) -> int:
+        return (await self._store.snapshot()).now_at
+
+    async def report(self, job_id: JobId) -> JobReport | None:
+        """Read a job and where it stands. One that only the history has stands nowhere."""
+        found = await self._store.diagnose_job(job_id)
+        if found is None:
+            (job,) = await self.get([job_id])
+            return None if job is None else JobReport(job)
+        policy = await self.policy()
+        estimate = await Forecaster().estimate(self._store, found, policy)
+        return JobReport(found.job, estimate, why(found, policy), found.waited_ms)
+
+    async def passed_over(self, job: JobRecord) -> int:
+        return await passed_over(self._store.find, job)
+
+    async def purge_dead(self, job_ids: Sequence[JobId]) -> int:
+        """Remove dead letters. Returns how many."""
+        return await self._store.purge((State.DEAD_LETTER,), job_ids, limit=len(job_ids))
+
+    async def paused(self) -> PauseSet:
+        return await read_paused(self._store)
+
+    async def pause(self, lane: str | None, task: str | None, tenant: str | None) -> PauseSet:
+        return await change_paused(self._store, pausing(lane, task, tenant))
+
+    async def resume(self, lane: str | None, task: str | None, tenant: str | None) -> PauseSet:
+        return await change_paused(self._store, resuming(lane, task, tenant))
+
+    async def policy(self) -> Policy:
+        """Read the policy in force."""
+        current = await read_current(self._store)
+        return BUILT_IN if current is None else current.policy
+
+    async def policy_version(self, version: int | None = None) -> PolicyVersion:
+        """Read a version of the policy; the current one if none is named."""
+        return await read_applied(self._store, await current_version(self._store) if version is None else version)
+
+    async def policy_versions(self) -> list[PolicyVersion]:
+        """Read all versions, newest first."""
+        return (await history(self._store))[::-1]
+
+    async def apply_policy(self, policy: Policy, note: str) -> PolicyChange:
+        before, checked = await self.policy_version(), await check_here(self._store, policy)
+        after = await apply_policy(self._store, policy, now_at=await self.now_at(), note=note)
+        return PolicyChange(before, after, checked.findings)
+
+    async def roll_back(self, to: int | None) -> PolicyChange:
+        before = await self.policy_version()
+        after = await roll_back(self._store, to=to, now_at=await self.now_at())
+        return PolicyChange(before, after, (await check_here(self._store, after.policy)).findings)
+
+    async def recent_load(self, policy: Policy) -> OfferedLoad | None:
+        return await recent_load(self._store, policy)
+
+    async def accuracy(self) -> dict[str, AccuracySummary]:
+        """Return how estimates turned out, by lane."""
+        return summaries(await read_documents(self._store))
+
+    async def crons(self) -> list[CronView]:
+        return await read_cron_views(self._store)
+
+
+Operator: TypeAlias = "StoreOperator | HttpOperator"
