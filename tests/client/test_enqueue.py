@@ -205,7 +205,7 @@ def test_an_unknown_option_suggests_the_nearest(headway: Testbed) -> None:
     def work() -> None: ...
 
     with pytest.raises(UnknownOption, match="no option 'priorty'; did you mean 'priority'"):
-        work.using(priorty="high")  # type: ignore[arg-type]
+        work.using(priorty="high")  # type: ignore[call-arg]
 
 
 # ---------------------------------------------------------------------- one job instead of two

@@ -10,14 +10,14 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, fields
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, ParamSpec, TypeVar, overload
+from typing import Any, Literal, ParamSpec, TypeVar, Unpack, overload
 
 from headway.client.client import Client
 from headway.client.codec import Signature
 from headway.client.command import OUTPUT, Choices, Command, CommandSignature
 from headway.client.context import Context
 from headway.client.job import Job
-from headway.client.options import Limit, Retry, Seconds, TaskOptions, Unique
+from headway.client.options import TaskKeywords, TaskOptions
 from headway.client.portal import Portal
 from headway.client.programs.output import Output
 from headway.client.settings import Settings, gather, load_settings
@@ -132,45 +132,9 @@ class Headway:
     @overload
     def task(self, function: Callable[P, R], /) -> Task[P, R, R]: ...
     @overload
-    def task(
-        self,
-        *,
-        context: Literal[True],
-        name: str | None = None,
-        priority: str | None = None,
-        duration: str | None = None,
-        fair_by: str | None = None,
-        limits: Sequence[Limit] = (),
-        max_retries: int | None = None,
-        retry: Retry | None = None,
-        unique: Unique | None = None,
-        timeout: Seconds | None = None,
-        needs: Iterable[str] = (),
-        persist: bool = True,
-        executor: str = "auto",
-        on_stop: str = "fail",
-        redact: Sequence[str] = (),
-    ) -> ContextTaskDecorator: ...
+    def task(self, *, context: Literal[True], **options: Unpack[TaskKeywords]) -> ContextTaskDecorator: ...
     @overload
-    def task(
-        self,
-        *,
-        name: str | None = None,
-        priority: str | None = None,
-        duration: str | None = None,
-        fair_by: str | None = None,
-        limits: Sequence[Limit] = (),
-        max_retries: int | None = None,
-        retry: Retry | None = None,
-        unique: Unique | None = None,
-        timeout: Seconds | None = None,
-        needs: Iterable[str] = (),
-        persist: bool = True,
-        executor: str = "auto",
-        on_stop: str = "fail",
-        redact: Sequence[str] = (),
-        context: Literal[False] = False,
-    ) -> TaskDecorator: ...
+    def task(self, *, context: Literal[False] = False, **options: Unpack[TaskKeywords]) -> TaskDecorator: ...
     def task(self, function: Any = None, /, **options: Any) -> Any:  # type: ignore[misc]
         """Make a function a task: ``@app.task``, or ``@app.task(priority="low", …)``.
 

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from glob import escape
-from typing import Any
+from typing import Any, TypedDict
 
 from headway.client.settings import seconds
 from headway.core.errors import ConfigError
 from headway.core.job import RetryRule
 from headway.core.policy.document import LIMIT_SCOPES, TENANT, LimitRule
 from headway.core.policy.enforced import counter_name
-from headway.core.policy.retry import DELAY_MS_MAX
+from headway.core.policy.retry import BACKOFFS, DELAY_MS_MAX
 from headway.core.policy.units import parse_rate, write_length, write_rate
 
 Seconds = float | int | timedelta
-
-BACKOFFS = ("exponential", "linear", "fixed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,25 +175,48 @@ class TaskOptions:
     context: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallOptions:
-    """What ``using`` may set for one call."""
+class TaskKeywords(TypedDict, total=False):
+    """The arguments of ``@app.task`` beside ``context``: the fields of ``TaskOptions``, and the task's name."""
 
-    priority: str | None = None
-    delay: Seconds | None = None
-    run_after: Any = None
-    idempotency_key: str | None = None
-    expires: Seconds | None = None
-    tenant: str | None = None
-    max_retries: int | None = None
-    timeout: Seconds | None = None
-    needs: Iterable[str] | None = None
-    unique: Unique | None = None
-    trace_id: str | None = None
-    duration: str | None = None
-    on_stop: str | None = None
-    session: str | None = None  # The address of the server that has admitted a session, and will end it.
-    connection: Any = None  # The caller's own, in whose transaction the job is submitted.
+    name: str | None
+    priority: str | None
+    duration: str | None
+    fair_by: str | None
+    limits: Sequence[Limit]
+    max_retries: int | None
+    retry: Retry | None
+    unique: Unique | None
+    timeout: Seconds | None
+    needs: Iterable[str]
+    persist: bool
+    executor: str
+    on_stop: str
+    redact: Sequence[str]
+
+
+class CallKeywords(TypedDict, total=False):
+    """The arguments of ``task.using``. None is the same as leaving an option away."""
+
+    priority: str | None
+    delay: Seconds | None
+    run_after: datetime | None
+    idempotency_key: str | None
+    expires: Seconds | None
+    tenant: str | None
+    max_retries: int | None
+    timeout: Seconds | None
+    needs: Iterable[str] | None
+    unique: Unique | None
+    trace_id: str | None
+    duration: str | None
+    on_stop: str | None
+    connection: object | None  # The caller's own, in whose transaction the job is submitted.
+
+
+class CallOptions(CallKeywords, total=False):
+    """What is asked for one call: by ``using``, or by the server that has admitted a session."""
+
+    session: str  # The address of the server that has admitted a session, and will end it.
 
 
 def milliseconds(value: object, what: str) -> int:

@@ -5,16 +5,28 @@ from __future__ import annotations
 import hashlib
 import inspect
 from collections.abc import Callable, Coroutine, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, NamedTuple, Never, ParamSpec, Protocol, TypeVar, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Generic,
+    NamedTuple,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+    Unpack,
+    cast,
+    overload,
+)
 
 from headway.client.codec import Signature, add_server, read_payload, result_type
 from headway.client.context import Context, current, inline_lease
 from headway.client.invoke import invoke_async, invoke_plain, run_on_loop
 from headway.client.job import Job
-from headway.client.options import CallOptions, Seconds, TaskOptions, Unique, milliseconds
+from headway.client.options import CallKeywords, CallOptions, Seconds, TaskOptions, Unique, milliseconds
 from headway.client.settings import seconds
 from headway.core.errors import ConfigError, UnknownOption
 from headway.core.job import NewJob, RetryRule, SubmitReply
@@ -119,12 +131,12 @@ class Task(Generic[P, R, C]):
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Submit a job; blocks until the store has it."""
         call = self.call(*args, **kwargs)
-        return call.handle(self.app.submitter.submit_blocking((call,), self._asked.connection)[0])
+        return call.handle(self.app.submitter.submit_blocking((call,), self._asked.get("connection"))[0])
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Submit a job; done when the store has it."""
         call = self.call(*args, **kwargs)
-        return call.handle((await self.app.submitter.submit((call,), self._asked.connection))[0])
+        return call.handle((await self.app.submitter.submit((call,), self._asked.get("connection")))[0])
 
     if not TYPE_CHECKING:
 
@@ -150,73 +162,40 @@ class Task(Generic[P, R, C]):
 
     def _call(self, values: dict[str, Any]) -> Call[R]:
         terms = self.terms
-        if terms.template.rung == INTERACTIVE and self._asked.session is None:
+        if terms.template.rung == INTERACTIVE and "session" not in self._asked:
             raise ConfigError(
                 f"task {self.name} is interactive, so it is never queued: open a session, "
                 f"WebSocket /api/v1/interactive?task_type={self.name}"
             )
         return Call(self, terms.new_job(values), values, terms)
 
-    def using(
-        self,
-        *,
-        priority: str | None = None,
-        delay: Seconds | None = None,
-        run_after: datetime | None = None,
-        idempotency_key: str | None = None,
-        expires: Seconds | None = None,
-        tenant: str | None = None,
-        max_retries: int | None = None,
-        timeout: Seconds | None = None,
-        needs: Iterable[str] | None = None,
-        unique: Unique | None = None,
-        trace_id: str | None = None,
-        duration: str | None = None,
-        on_stop: str | None = None,
-        connection: object | None = None,
-        **unknown: Never,
-    ) -> Task[P, R, C]:
+    def using(self, **options: Unpack[CallKeywords]) -> Task[P, R, C]:
         """Return the same task with options for the calls made through it, over those of an earlier ``using``.
 
         ``connection``: submit inside the transaction that this connection is in, to the store's own database.
         """
-        if unknown:
-            known = [name for name in inspect.signature(Task.using).parameters if name not in ("self", "unknown")]
-            name = next(iter(unknown))
-            raise UnknownOption(
-                f"task {self.name}: using() has no option {name!r}{did_you_mean(name, known)}", option=name
-            )
-        asked: dict[str, Any] = {
-            "priority": priority,
-            "delay": delay,
-            "run_after": run_after,
-            "idempotency_key": idempotency_key,
-            "expires": expires,
-            "tenant": tenant,
-            "max_retries": max_retries,
-            "timeout": timeout,
-            "needs": needs,
-            "unique": unique,
-            "trace_id": trace_id,
-            "duration": duration,
-            "on_stop": on_stop,
-            "connection": connection,
-        }
-        same: Task[P, R, C] = object.__new__(type(self))
-        same.__dict__.update(self.__dict__)
-        same._asked = replace(self._asked, **{name: value for name, value in asked.items() if value is not None})
-        same._terms = _JobTemplate.of(self, same._asked)
-        return same
+        known = CallKeywords.__annotations__
+        for name in options:
+            if name not in known:
+                raise UnknownOption(
+                    f"task {self.name}: using() has no option {name!r}{did_you_mean(name, list(known))}", option=name
+                )
+        asked = {name: value for name, value in options.items() if value is not None}
+        return self._asking(cast("CallOptions", {**self._asked, **asked}))
 
     def session(
         self, values: dict[str, Any], *, server: str, expires: Seconds, tenant: str | None, trace_id: str | None
     ) -> Call[R]:
         """Describe the job of a session by named arguments. The caller has admitted it, and is at ``server``."""
+        asked = CallOptions(session=server, expires=expires, tenant=tenant, trace_id=trace_id)
+        return self._asking(asked).call_named(values)
+
+    def _asking(self, asked: CallOptions) -> Task[P, R, C]:
         same: Task[P, R, C] = object.__new__(type(self))
         same.__dict__.update(self.__dict__)
-        same._asked = CallOptions(session=server, expires=expires, tenant=tenant, trace_id=trace_id)
-        same._terms = _JobTemplate.of(self, same._asked)
-        return same.call_named(values)
+        same._asked = asked
+        same._terms = _JobTemplate.of(self, asked)
+        return same
 
     @property
     def is_interactive(self) -> bool:
@@ -226,7 +205,7 @@ class Task(Generic[P, R, C]):
     @property
     def connection(self) -> Any:
         """The caller's connection that ``using`` named."""
-        return self._asked.connection
+        return self._asked.get("connection")
 
     @property
     def terms(self) -> _JobTemplate:
@@ -319,17 +298,17 @@ class _JobTemplate:
     def of(cls, task: Task[Any, Any, Any], call: CallOptions) -> _JobTemplate:
         options, policy, settled = task.options, task.app.policy, task.app.in_force.fixed
         said = task_rule(policy, task.name)  # Over the decorator, under the call.
-        lane_name = call.priority or said.priority or options.priority or policy.default_lane
-        rung = _first(call.duration, said.duration, options.duration)
+        lane_name = call.get("priority") or said.priority or options.priority or policy.default_lane
+        rung = _first(call.get("duration"), said.duration, options.duration)
         problem = _no_lane(task.name, lane_name, policy) or _no_rung(task.name, rung, policy)
         if problem is not None and settled:
             raise ConfigError(problem)
         lane = policy.lanes.get(lane_name) or policy.lanes[policy.default_lane]
-        max_retries = _first(call.max_retries, said.max_retries, options.max_retries, lane.max_retries)
+        max_retries = _first(call.get("max_retries"), said.max_retries, options.max_retries, lane.max_retries)
         if rung == INTERACTIVE:
             max_retries = 0  # The client would be gone for a second attempt.
         timeout_ms = _first(
-            _length_ms(task.name, "timeout", call.timeout),
+            _length_ms(task.name, "timeout", call.get("timeout")),
             said.timeout_ms,
             _length_ms(task.name, "timeout", options.timeout),
             lane.timeout_ms,
@@ -338,8 +317,8 @@ class _JobTemplate:
             raise ConfigError(
                 f"task {task.name}: max_retries must be a whole number from 0 to {RETRIES_MAX:,}, not {max_retries!r}"
             )
-        needs = call.needs if call.needs is not None else options.needs
-        unique = call.unique or options.unique
+        needs = _first(call.get("needs"), options.needs)
+        unique = call.get("unique") or options.unique
         _check_parameters(task, "unique", unique.by or () if unique else ())
         template = NewJob(
             job_id=new_job_id(),
@@ -351,14 +330,14 @@ class _JobTemplate:
             timeout_ms=timeout_ms,
             needs=_needs(task.name, needs),
             rung=rung,
-            tenant=_optional_text(task.name, "tenant", call.tenant),
-            retry=_retry_rule(task.name, options, call.on_stop),
+            tenant=_optional_text(task.name, "tenant", call.get("tenant")),
+            retry=_retry_rule(task.name, options, call.get("on_stop")),
             delay_ms=_delay_ms(task.name, call),
-            due_at=_due_at(task.name, call.run_after),
-            expires_ms=_length_ms(task.name, "expires", call.expires),
-            idempotency_key=_key(task.name, call.idempotency_key),
+            due_at=_due_at(task.name, call.get("run_after")),
+            expires_ms=_length_ms(task.name, "expires", call.get("expires")),
+            idempotency_key=_key(task.name, call.get("idempotency_key")),
             idempotency_ms=policy.keep.idempotency_ms,
-            trace_id=_optional_text(task.name, "trace_id", call.trace_id),
+            trace_id=_optional_text(task.name, "trace_id", call.get("trace_id")),
             persist=options.persist,
         )
         if not options.persist:
@@ -371,9 +350,10 @@ class _JobTemplate:
         )
         largest = task.app.settings.payload_max
         fixed = not bound and options.fair_by is None and unique is None and template.idempotency_key is None
-        rest = template[3:] if fixed and call.session is None and rung != INTERACTIVE else None
+        session = call.get("session")
+        rest = template[3:] if fixed and session is None and rung != INTERACTIVE else None
         return cls(
-            policy, problem, bound, task.signature, template, options.fair_by, unique, largest, call.session, rest
+            policy, problem, bound, task.signature, template, options.fair_by, unique, largest, session, rest
         )  # fmt: skip
 
     def new_job(self, values: dict[str, Any]) -> NewJob:
@@ -554,13 +534,14 @@ def _needs(name: str, needs: Iterable[str]) -> tuple[str, ...]:
 
 
 def _delay_ms(name: str, call: CallOptions) -> int:
-    if call.delay is None:
+    delay = call.get("delay")
+    if delay is None:
         return 0
-    if call.run_after is not None:
+    if call.get("run_after") is not None:
         raise ConfigError(f"task {name}: give delay or run_after, not both")
-    if seconds(call.delay, f"task {name}: delay") < 0:
-        raise ConfigError(f"task {name}: delay must not be negative, but is {call.delay}")
-    return _bounded(name, "delay", milliseconds(call.delay, "delay"))
+    if seconds(delay, f"task {name}: delay") < 0:
+        raise ConfigError(f"task {name}: delay must not be negative, but is {delay}")
+    return _bounded(name, "delay", milliseconds(delay, "delay"))
 
 
 def _due_at(name: str, moment: Any) -> int | None:

@@ -26,7 +26,7 @@ from headway.core.policy.document import (
     TaskRule,
     Tenants,
 )
-from headway.core.policy.retry import DELAY_MS_MAX
+from headway.core.policy.retry import BACKOFFS, DELAY_MS_MAX
 from headway.core.policy.table_reader import TableReader
 from headway.core.policy.units import COUNT_MAX, found, write_seconds
 from headway.core.policy.units import parse_length as parse_length
@@ -37,7 +37,6 @@ from headway.core.suggest import did_you_mean
 PROMOTIONS = ("share", "absolute")
 SCOPES = ("worker", "pool")
 RULES = ("cap", "leave_free")
-BACKOFFS = ("exponential", "linear", "fixed")
 VICTIMS = ("least_elapsed", "random")
 LOWERS = ("needed", "all")
 

@@ -31,6 +31,7 @@ _COMPLETED = State.COMPLETED  # Named once: Python 3.11 searches for an enum's m
 _KEPT = itemgetter(*map(Lease._fields.index, ("job_id", "seq", "token", "attempts", "crashes", "timeout_ms")))
 _NO_MORE = tuple(Report._field_defaults[name] for name in Report._fields[11:])
 _as_report = Report._make
+BACKOFFS = ("exponential", "linear", "fixed")  # How ``backoff_ms`` computes a delay.
 DELAY_MS_MAX = 366 * 24 * 3_600_000  # Odd values from tasks are clamped to a year.
 
 
