@@ -115,7 +115,7 @@ class Watcher:
         self._asked.set()
 
     async def _hear(self, subscription: Subscription) -> None:
-        """Woken by the store; ends when nobody watches any more."""
+        """Woken by the store; ends when no caller watches any more."""
         while True:
             heard = await subscription.wait(60.0)
             for job_id in heard or (() if heard is None else list(self._watched)):
@@ -123,7 +123,7 @@ class Watcher:
                     self._look_at(job_id)
 
     async def _look(self) -> None:
-        """Look at what was asked for; now and then at everything. Ends when nobody watches any more."""
+        """Look at what was asked for; now and then at everything. Ends when no caller watches any more."""
         slow_due = time.monotonic() + SLOW_LOOK
         while True:
             if not self._dirty:
@@ -154,7 +154,7 @@ class Watcher:
 
 
 class _Watched:
-    """A job and those who watch it."""
+    """A job and its watchers."""
 
     __slots__ = ("job", "mark", "problem", "watchers")
 

@@ -403,7 +403,7 @@ class Abilities:
     # changes its schema when it is opened.
     migrate: Callable[[], Coroutine[Any, Any, list[int]]] | None = None
     # Return, once, what the store has leased to a waiting worker since its last exchange, unless a lease may be older
-    # than so many milliseconds: then the next exchange returns it, if it still stands.
+    # than this many milliseconds: then the next exchange returns it, if it still stands.
     handed: Callable[[str, int], ExchangeReply | None] | None = None
     # Return whether no job waits or will, given the number of classes that the caller knows. Costs next to nothing.
     quiet: Callable[[int], Awaitable[bool]] | None = None

@@ -114,7 +114,7 @@ class Parent:
         self._chores: list[asyncio.Task[None]] = []
         self._runners: list[RunnerProcess] = []
         self.offers: set[str] = set()
-        self.announced = ""  # The worker that whoever started us was told of; the others are logged here.
+        self.announced = ""  # The worker that our starter was told of; the others are logged here.
         self.cut_off = False  # Every runner is.
 
     async def run(self) -> int:
@@ -419,7 +419,7 @@ class RunnerProcess:
             )
 
     async def _watch_signals(self) -> None:
-        """Drain on the first signal, kill on the second, and kill whoever outstays the grace."""
+        """Drain on the first signal, kill on the second, and kill runners that outstay the grace."""
         signals = self._parent.signals
         await signals.drain.wait()
         await self._drain()

@@ -134,7 +134,7 @@ async def test_two_connections_that_want_to_write_wait_for_each_other_and_not_fo
     other = connect(tmp_path / "project.db")
     try:
         other.execute("BEGIN IMMEDIATE")
-        with pytest.raises(StoreBusy, match="locked by somebody else"):
+        with pytest.raises(StoreBusy, match="locked by another connection"):
             await submit_one(store)
         other.execute("ROLLBACK")
         await submit_one(store)

@@ -82,7 +82,7 @@ def _beyond(counted: int, eligible_at: int | None, view: ClassView | None, now_a
 
 
 class Forecast:
-    """What one picture tells of all jobs in it. The runs behind it are made once, for whoever asks first."""
+    """What one picture tells of all jobs in it. The runs behind it are made once, for the first caller."""
 
     def __init__(self, queue: QueueDiagnostics, policy: Policy, known: Model) -> None:
         self.queue = queue
@@ -218,7 +218,7 @@ class Forecast:
 
 
 class _Solve:
-    """Finds the moment at which a lane has started a job with so many before it, and those that overtake it."""
+    """Finds the moment at which a lane has started a job, with the jobs before it and those that overtake it."""
 
     def __init__(
         self, run: FluidRun, flow: LaneFlow, before: float, arrivals: LaneArrivals | None, tenant: str, own: int

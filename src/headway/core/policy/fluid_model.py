@@ -1,6 +1,6 @@
 """The policy run forward: how many jobs each lane could start by when.
 
-It counts jobs and does not look at single ones, so its cost hangs on how many lanes there are, not on how many jobs
+It counts jobs and does not look at single ones, so its cost depends on how many lanes there are, not on how many jobs
 wait. Steps grow with the time they reach into: what is far away need not be known to the second.
 """
 
@@ -86,7 +86,7 @@ class LaneFlow:
 
 
 class FluidRun:
-    """One run, for the workers that can serve some needs. It goes on only as far as somebody asks.
+    """One run, for the workers that can serve some needs. It goes on only as far as callers ask.
 
     Rule 1: a running job ends when jobs of its task do that have run as long; slots then come free.
     Rule 2: lanes start jobs in the order of the policy; those that compete share by weight, in seconds. Lanes rise as
@@ -166,7 +166,7 @@ class FluidRun:
 
     def _part(self, key: ClassKey, live: Sequence[WorkerInfo]) -> float:
         """Return the part of a class that falls to these workers, where others serve it too."""
-        if not key.needs:  # Whoever could run any of it does not know all its tasks, perhaps.
+        if not key.needs:  # A worker that could run any of it perhaps does not know all its tasks.
             return 1.0
         return min(
             1.0, self.slots / sum(worker.slots for worker in live if serves(key.needs, frozenset(worker.offers)))
@@ -210,7 +210,7 @@ class FluidRun:
         slots = self._common.due(before)
         starts, seconds = self._common.due(now), slots * length
         for flow in self._all:
-            # What runs ends at its pace: so many slots come free, and there is so much time left in them.
+            # What runs ends at its pace: some slots come free, each with some time left.
             young = old = 0.0
             for at, (part, mean, stages) in enumerate(flow.phases):
                 chances, busy = _passing(length * stages / mean, stages)
@@ -355,7 +355,7 @@ def declared(policy: Policy, keys: Iterable[ClassKey]) -> Lengths | None:
 def _shares(
     weights: Sequence[float], wanted: Sequence[float], natives: int, bound: float
 ) -> tuple[list[float], list[float]]:  # fmt: skip
-    """Share one whole by weight: nobody gets more than it wants, and what it leaves is for the others.
+    """Share one whole by weight: no sharer gets more than it wants, and what it leaves is for the others.
 
     Those behind the first ``natives`` get ``bound`` times their weight at most. Gives the parts, and those that each
     could have had, had it wanted more.
@@ -386,7 +386,7 @@ def _shares(
 def _passing(due: float, stages: int) -> tuple[list[float], list[float]]:
     """Return how likely none, one, two stages are passed where this many are due on average.
 
-    And how long somebody is in there meanwhile who has one, two, three of them left, counted in stages.
+    And how long a job is in there meanwhile with one, two, three of them left, counted in stages.
     """
     chance = exp(-due)
     chances, busy, left, total = [chance], [1.0 - chance], 1.0 - chance, 1.0 - chance

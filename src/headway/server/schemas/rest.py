@@ -42,7 +42,7 @@ class NewTask(Body):
         },
     )
 
-    task_type: Name = Field(description="The task's name. One that nobody has registered waits for who does.")
+    task_type: Name = Field(description="The task's name. One that no worker has registered waits for such a worker.")
     parameters: dict[str, Any] = Field(
         default_factory=dict, description="Its arguments by name, checked against the catalogue."
     )
@@ -67,7 +67,7 @@ class NewTask(Body):
         default=None, description="What it becomes if its duration stops it; else the task's own, else fail."
     )
     run_after: AwareDatetime | None = Field(default=None, strict=False, description="Not before this moment.")
-    expires: Seconds | None = Field(default=None, description="Cancelled, if it has not begun in so many seconds.")
+    expires: Seconds | None = Field(default=None, description="Cancelled, if not started after this many seconds.")
     trace_id: Name | None = Field(
         default=None, description="A trace id, or a W3C traceparent. Or the header traceparent."
     )
@@ -515,7 +515,7 @@ class CatalogueReply(BaseModel):
 
 
 class AuditEntry(BaseModel):
-    """One thing that somebody did."""
+    """One action of an operator or client."""
 
     at: datetime
     who: str = Field(

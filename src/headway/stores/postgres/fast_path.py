@@ -18,7 +18,7 @@ from headway.stores.sql.transaction import ALL, LOWEST
 from headway.stores.unreadable import read_worker_state
 
 LOOK_EVERY = 0.25  # Seconds after which a claim looks below the floors, whatever it finds above.
-LOOK_SHARE = 20  # It looks there for at most one part in so many of the time: dead rows may make that slow.
+LOOK_SHARE = 20  # It looks there for at most one part in this many of the time: dead rows may make that slow.
 
 NEVER, IF_NOTHING, AT_ONCE = 0, 1, 2
 

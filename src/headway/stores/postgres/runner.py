@@ -48,11 +48,11 @@ class PostgresRunner:
         return found
 
     async def row(self, name: str, *values: Any) -> Row:
-        """Give the first row, or None."""
+        """Return the first row, or None."""
         return await self.raw.fetchrow(self._queries[name], *values)
 
     async def first(self, name: str, *values: Any) -> Any:
-        """Give the first column of the first row, or None."""
+        """Return the first column of the first row, or None."""
         return await self.raw.fetchval(self._queries[name], *values)
 
     async def rows(self, name: str, *values: Any) -> list[Row]:

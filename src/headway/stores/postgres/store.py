@@ -46,7 +46,7 @@ THOROUGH_EVERY = 60.0  # Seconds between looks for overdue leases that trust no 
 
 
 class _NeedsExclusive(HeadwayError):
-    """This has to be done with nobody else in the namespace."""
+    """This has to be done with no other process in the namespace."""
 
 
 class _NotPlain(HeadwayError):
@@ -330,7 +330,7 @@ class PostgresStore(SqlStore):
         await self._connections.run(follow)
 
     async def _ready(self) -> None:
-        """See that the namespace is known, and that those who listen here are heard of."""
+        """See that the namespace is known, and that subscriptions here are listened for."""
         await self._notifier.settled()
         if not self._memory.namespace_id:
             self._memory.namespace_id = await self._first("namespace_add", self.namespace, self._channel)

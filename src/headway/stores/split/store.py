@@ -46,7 +46,7 @@ from headway.stores.split.plan import (
 from headway.stores.split.subscription import SplitSubscription
 from headway.stores.texts import check_jobs
 
-FRESH = 0.02  # Seconds for which a look at an empty transient store is good enough for those who are busy.
+FRESH = 0.02  # Seconds for which a look at an empty transient store is good enough for busy workers.
 PROMPT = 0.25  # Seconds that a renewal waits for the transient store.
 BARREN = 1.0  # Seconds for which a class that was said to hold jobs, and gave none, is passed over.
 

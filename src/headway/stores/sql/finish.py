@@ -143,7 +143,7 @@ async def set_worker_state(tx: Transaction, worker_id: str, state: WorkerState) 
 
 
 def _answer_late(report: Report, last: tuple[bytes | None, str] | None) -> ReportStatus:
-    """Tell a report that was taken before from one whose lease is gone."""
+    """Return the status of a report without a lease: accepted before, or stale."""
     if last is None or last[0] != report.token:
         return ReportStatus.STALE
     return late_report_status(report, read_state(last[1]))

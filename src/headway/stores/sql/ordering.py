@@ -27,7 +27,7 @@ class Requeue(NamedTuple):
 
 
 class Ordering:
-    """Gives places in classes. Remembers, within one transaction, what it has read of them."""
+    """Assigns order keys in classes. Remembers, within one transaction, what it has read of them."""
 
     def __init__(self, tx: Transaction) -> None:
         self._tx = tx

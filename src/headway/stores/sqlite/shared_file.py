@@ -1,6 +1,6 @@
 """A store that is a guest in another program's file: its tables beside theirs, through Python's own ``sqlite3``.
 
-Whoever owns the file may open it through that module at any time, so nothing else may open it in the same process.
+The program that owns the file may open it through that module at any time. Nothing else may open it in this process.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _NAMES = tuple(map(str, range(1, 100)))
 
 
 class SharedFileConnection(SqliteConnection):
-    """A connection of ``sqlite3``'s that somebody else has made, in autocommit. Closing it is their affair."""
+    """A connection of ``sqlite3`` that the caller has made, in autocommit. The caller closes it."""
 
     taken = sqlite3.IntegrityError
 
@@ -173,7 +173,7 @@ def plan_once(raw: sqlite3.Connection) -> None:
 
 
 def migrate_shared_file(raw: sqlite3.Connection, path: Path) -> list[int]:
-    """Bring the tables in somebody's file to this release, in one transaction. Gives the numbers of the steps taken.
+    """Bring the tables in a caller's file to this release, in one transaction. Return the numbers of the steps taken.
 
     The file is set to WAL, so that readers and the one writer do not wait for each other.
     """
@@ -229,13 +229,13 @@ def _named(path: Path, problem: sqlite3.Error) -> StoreError:
     facts = {"path": str(path)}
     if code == "SQLITE_BUSY_SNAPSHOT":
         return StoreBusy(
-            f"{path}: this transaction had read before it came to write, and somebody else has written since; run it "
+            f"{path}: this transaction had read before it came to write, and another one has written since; run it "
             "again, or let transactions begin as writers (in Django: OPTIONS = {'transaction_mode': 'IMMEDIATE'})",
             **facts,
         )
     match "_".join(code.split("_")[:2]):
         case "SQLITE_BUSY" | "SQLITE_LOCKED":
-            return StoreBusy(f"{path} has been locked by somebody else for too long; try again", **facts)
+            return StoreBusy(f"{path} has been locked by another connection for too long; try again", **facts)
         case "SQLITE_FULL":
             return StoreFull(f"the disk that holds {path} is full; free some room and try again", **facts)
         case "SQLITE_CORRUPT" | "SQLITE_NOTADB":

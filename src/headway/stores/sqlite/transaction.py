@@ -28,7 +28,7 @@ class SqliteCache:
     """What a process remembers between transactions: the numbers of namespace and classes, the rules it read last."""
 
     def __init__(self) -> None:
-        self.namespace_id = 0  # Until somebody writes in this namespace; a look at a wrong name leaves no trace.
+        self.namespace_id = 0  # Until a process writes in this namespace; a look at a wrong name leaves no trace.
         self.class_ids: dict[ClassKey, int] = {}
         self.rules_version = -1
         self.rule_index = RuleIndex()

@@ -39,7 +39,7 @@ SELECT from_at, until_at, reason FROM {schema}.stretch WHERE class_id = :class_i
  ORDER BY from_at DESC;
 
 -- name: witness_turn
--- Take the turn to sample what classes wait for, if nobody did a moment ago.
+-- Take the turn to sample what classes wait for, if no process did a moment ago.
 -- params  now_at, namespace_id, before_at
 UPDATE {schema}.namespace SET witnessed_at = :now_at WHERE namespace_id = :namespace_id AND witnessed_at <= :before_at
 RETURNING 1;

@@ -85,7 +85,7 @@ SELECT j.seq, coalesce(o.token, r.token, d.token) AS token, coalesce(o.state, 'q
  WHERE j.seq = ANY (:seqs::bigint[]) AND NOT EXISTS (SELECT FROM {schema}.lease l WHERE l.seq = j.seq);
 
 -- name: lease_delete
--- End leases; their workers hold so many less.
+-- End leases, and lower the counts of their workers.
 -- params  seqs
 WITH gone AS (DELETE FROM {schema}.lease WHERE seq = ANY (:seqs::bigint[]) RETURNING worker_id)
 UPDATE {schema}.worker w SET running = w.running - x.count

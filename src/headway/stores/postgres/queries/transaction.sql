@@ -40,7 +40,7 @@ SELECT {schema}.notify_{version}(:namespace_id, :kind, :name);
 SELECT {schema}.notify_jobs_{version}(:namespace_id, :job_ids);
 
 -- name: now
--- The moment, and of a namespace its number and the version of its rules; none while nobody has written there.
+-- The moment, and of a namespace its number and the version of its rules; none until a process has written there.
 -- params  now_at, name
 SELECT {schema}.now_ms_{version}(:now_at) AS now_at, n.namespace_id, n.rules
   FROM (SELECT) x LEFT JOIN {schema}.namespace n ON n.name = :name;
@@ -59,7 +59,7 @@ SELECT current_setting('server_version') AS version, current_setting('synchronou
          ORDER BY a.xact_start LIMIT 1) AS oldest;
 
 -- name: unwatch
--- Somebody no longer wants to hear of changes.
+-- Remove a watcher.
 -- params  namespace_id, names
 DELETE FROM {schema}.watcher WHERE namespace_id = :namespace_id AND name = ANY (:names::text[]);
 
@@ -77,7 +77,7 @@ WITH woken AS (UPDATE {schema}.worker SET waiting = NULL
 SELECT {schema}.notify_{version}(:namespace_id, 'w', worker_id) FROM woken;
 
 -- name: watch
--- Note who wants to hear of every change, for a while; forget those who said so too long ago.
+-- Note a watcher of every change, for a while; forget watchers that said so too long ago.
 -- params  namespace_id, names, length_ms
 WITH old AS (DELETE FROM {schema}.watcher WHERE until_at <= {schema}.raw_ms_{version}() - 3600000)
 INSERT INTO {schema}.watcher (namespace_id, name, until_at)
