@@ -21,7 +21,7 @@ async def served(api: FastAPI, *, small: bool = False) -> AsyncIterator[str]:
     listener = bind("127.0.0.1", 0)
     if small:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SMALL)
-    server = UvicornServer(api, listener)
+    server = UvicornServer(api, listener, service=api.state.service)
     serving = asyncio.create_task(server.run_here())
     try:
         while not server.started:

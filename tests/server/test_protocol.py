@@ -13,7 +13,8 @@ import pytest
 import uvicorn
 
 from headway.server.connection_limits import HandshakeLogFilter, HttpProtocol
-from headway.server.guard import CSP, UVICORN
+from headway.server.guard import CSP
+from headway.server.uvicorn_server import OPTIONS
 from tests.server.door import House
 
 GOOD = b"GET /read HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -28,8 +29,8 @@ class Hasty(HttpProtocol):
 @asynccontextmanager
 async def listening(house: House, protocol: type[HttpProtocol] = HttpProtocol) -> AsyncIterator[int]:
     """Serve on a free port; gives it."""
-    options: dict[str, Any] = {**UVICORN, "http": protocol}
-    config = uvicorn.Config(house.guard, port=0, lifespan="off", log_config=None, access_log=False, **options)
+    options: dict[str, Any] = {**OPTIONS, "http": protocol}
+    config = uvicorn.Config(house.guard, port=0, lifespan="off", **options)
     config.load()
     server = uvicorn.Server(config)
     server.lifespan = config.lifespan_class(config)

@@ -42,7 +42,7 @@ MANY = settings(FEW, max_examples=1_000)
 def served() -> Iterator[tuple[str, str]]:
     """The application on a thread of its own. Gives its address and a token that may do everything."""
     listener = bind("127.0.0.1", 0)
-    server = UvicornServer(API, listener)
+    server = UvicornServer(API, listener, service=API.state.service)
     made: list[str] = []
     ready = threading.Event()
 

@@ -69,7 +69,7 @@ class Served:
 @pytest.fixture
 async def served(api: FastAPI) -> AsyncIterator[Served]:
     listener = bind("127.0.0.1", 0)
-    server = UvicornServer(api, listener)
+    server = UvicornServer(api, listener, service=api.state.service)
     running = asyncio.create_task(server.run_here())
     address = address_of(listener)
     async with httpx.AsyncClient(base_url=address) as client, asyncio.timeout(SOON):

@@ -111,9 +111,9 @@ class EmbeddedServer:
         from headway.server.uvicorn_server import address_of, bind
 
         self._http = http
-        self._settings = load_settings(http.settings())
+        settings = load_settings(http.settings())
         self._tls = http.tls()
-        self._listener = bind(self._settings.host, self._settings.port)
+        self._listener = bind(settings.host, settings.port)
         self._server: UvicornServer | None = None
         self._serving: asyncio.Task[None] | None = None
         self.failed = asyncio.Event()
@@ -136,17 +136,12 @@ class EmbeddedServer:
 
     async def _serve(self, up: RunnerReady) -> None:
         from headway.client.app import Headway
-        from headway.security.binding import reaches_only_here
-        from headway.server.api import headway_api
-        from headway.server.uvicorn_server import UvicornServer, announce, check_auth
+        from headway.server.serve_process import make_server
 
         given = self._http.settings() | {"store": up.store, "namespace": up.namespace, "history": up.history}
         app = Headway(**given, transient_store=up.transient_store)
-        await check_auth(await app.client.store(), self._settings)
-        announce(self.address)
-        may_open = reaches_only_here(self._settings.host)
-        api = headway_api(app, hosts=self._http.allow_host, origins=self._http.allow_origin, may_open=may_open)
-        self._server = UvicornServer(api, self._listener, **self._tls)
+        hosts, origins = self._http.allow_host, self._http.allow_origin
+        self._server = await make_server(app, self._listener, hosts=hosts, origins=origins, tls=self._tls)
         await self._server.run_here()
 
     async def close(self) -> None:

@@ -55,21 +55,6 @@ CSP_DOCS = (
     "connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 )
 
-# Options of uvicorn that belong to this: no compression that a message could blow up in, no word on what we run, no
-# trust in what a header says about the address of a caller, and no line in a log with the address of a stream.
-UVICORN: Mapping[str, Any] = {
-    "http": "headway.server.connection_limits:HttpProtocol",
-    "ws": "headway.server.connection_limits:WebSocketProtocol",
-    "log_level": "warning",
-    "server_header": False,
-    "proxy_headers": False,
-    "ws_max_size": 64 << 10,
-    "ws_per_message_deflate": False,
-    "ws_ping_interval": 20.0,
-    "ws_ping_timeout": 20.0,
-    "timeout_keep_alive": 30,
-}
-
 _WATCHED = frozenset(
     {
         b"authorization",

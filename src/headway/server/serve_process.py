@@ -1,4 +1,4 @@
-"""One of the processes of ``headway serve``: it takes a socket and settings from its parent and serves."""
+"""A process of ``headway serve``. It gets its socket and settings from the parent process."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import socket
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -17,11 +18,11 @@ from headway.security.binding import reaches_only_here
 from headway.server.api import headway_api
 from headway.server.uvicorn_server import UvicornServer, address_of, announce, check_auth
 
-VARIABLE = "HEADWAY_SERVING"  # Not an argument: those are there for everybody to see, and addresses hold passwords.
+VARIABLE = "HEADWAY_SERVING"  # Not an argument: every user can list arguments, and store addresses hold passwords.
 
 
 class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What a process of ``headway serve`` is to do."""
+    """The configuration of a process of ``headway serve``."""
 
     descriptor: int
     app: str | None = None
@@ -33,18 +34,23 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def serve(serving: ServeConfig, listener: socket.socket) -> None:
-    """Serve until a signal says to leave."""
-    app = _app(serving)
-    await check_auth(await app.client.store(), app.settings)
+    """Serve until a signal stops the process."""
+    server = await make_server(_app(serving), listener, hosts=serving.hosts, origins=serving.origins, tls=serving.tls)
     tune_gc()
-    may_open = reaches_only_here(app.settings.host)
-    api = headway_api(app, hosts=serving.hosts, origins=serving.origins, may_open=may_open)
-    server = UvicornServer(api, listener, **serving.tls)
-    announce(address_of(listener, tls=bool(serving.tls)))
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, server.leave)
     await server.run_here()
+
+
+async def make_server(
+    app: Headway, listener: socket.socket, *, hosts: Iterable[str], origins: Iterable[str], tls: Mapping[str, str]
+) -> UvicornServer:
+    """Return a server for an app, and log its address. Raises ``ConfigError`` if it would need tokens."""
+    await check_auth(await app.client.store(), app.settings)
+    api = headway_api(app, hosts=hosts, origins=origins, may_open=reaches_only_here(app.settings.host))
+    announce(address_of(listener, tls=bool(tls)))
+    return UvicornServer(api, listener, service=api.state.service, **tls)
 
 
 def _app(serving: ServeConfig) -> Headway:

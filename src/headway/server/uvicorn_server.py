@@ -1,59 +1,76 @@
-"""Serving the application: where it listens, and how it leaves."""
+"""Serve an ASGI application with uvicorn: where it listens, and how it stops."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 import socket
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
-from fastapi import FastAPI
+from starlette.types import ASGIApp
 
 from headway.client.settings import Settings
 from headway.core.errors import ConfigError
 from headway.security.binding import check_bind
 from headway.security.tokens import any_tokens
 from headway.server.connection_limits import HandshakeLogFilter
-from headway.server.guard import UVICORN
-from headway.server.service import Service
 from headway.stores.base import Store
+
+if TYPE_CHECKING:
+    from headway.server.service import Service
 
 log = logging.getLogger("headway.server")
 
-BACKLOG = 2_048
-LEAVING_SECONDS = 10  # What requests under way get when the server is told to leave.
+BACKLOG = 2_048  # Connections that wait until a process accepts them.
+LEAVING_SECONDS = 10  # How long a server that leaves waits for its requests to end.
+OPTIONS: Mapping[str, Any] = {
+    "loop": "none",
+    "http": "headway.server.connection_limits:HttpProtocol",
+    "ws": "headway.server.connection_limits:WebSocketProtocol",
+    "log_config": None,
+    "log_level": "warning",
+    "access_log": False,  # The address of a stream holds its ticket.
+    "server_header": False,
+    "proxy_headers": False,  # Any caller could claim another address with such a header.
+    "ws_max_size": 64 << 10,
+    "ws_per_message_deflate": False,  # A small compressed message can unpack to gigabytes.
+    "ws_ping_interval": 20.0,
+    "ws_ping_timeout": 20.0,
+    "timeout_keep_alive": 30,
+}
+
+_HANDSHAKES = HandshakeLogFilter()
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Take an address. Raises ``ConfigError`` saying what to do if it is taken."""
+    """Return a socket that listens at an address. Raises ``ConfigError`` if the address is in use."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # Not any protocol: asyncio switches off Nagle's delay, 40 ms of each answer, only where it is told that it is TCP.
+    # asyncio disables Nagle's algorithm, which delays each reply by 40 ms, only for sockets that name TCP.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
-        listener.listen(BACKLOG)  # A client that comes before the first process serves waits, and is not turned away.
+        listener.listen(BACKLOG)  # Now, so that clients wait for the first process instead of being refused.
     except (OSError, OverflowError) as problem:
         listener.close()
         raise ConfigError(
             f"cannot listen at {host}:{port}: {problem}; choose another with --port or HEADWAY_PORT (0: any free one)",
             setting="port",
         ) from None
-    listener.set_inheritable(True)
     return listener
 
 
 def address_of(listener: socket.socket, *, tls: bool = False) -> str:
-    """Return the address to tell people."""
+    """Return the address to show to users."""
     host, port = listener.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
     return f"{'https' if tls else 'http'}://{shown}:{port}"
 
 
 def announce(address: str) -> None:
-    """Print where the interface is."""
+    """Log the address of the server."""
     log.info("server.up", extra={"headway": {"address": address, "docs": f"{address}/docs"}})
 
 
@@ -63,33 +80,36 @@ async def check_auth(store: Store, settings: Settings) -> None:
 
 
 class UvicornServer(uvicorn.Server):
-    """Serves on the running loop. Signals are left to the owner of that loop."""
+    """Serves an application on the running loop, whose owner handles signals.
 
-    def __init__(self, api: FastAPI, listener: socket.socket, **options: Any) -> None:
+    ``service``: the service of the application, whose streams and polls end when the server leaves.
+    """
+
+    def __init__(
+        self, api: ASGIApp, listener: socket.socket, *, service: Service | None = None, **options: Any
+    ) -> None:
         super().__init__(
             uvicorn.Config(
                 api,
-                loop="none",
-                lifespan="on",
-                log_config=None,
-                access_log=False,
-                backlog=BACKLOG,
+                lifespan="off" if service is None else "on",
                 timeout_graceful_shutdown=LEAVING_SECONDS,
-                **UVICORN,
+                backlog=BACKLOG,
+                **OPTIONS,
                 **options,
             )
         )
-        logging.getLogger("uvicorn.error").addFilter(HandshakeLogFilter())
-        self._service: Service = api.state.service
+        logging.getLogger("uvicorn.error").addFilter(_HANDSHAKES)
+        self._service = service
         self._listener = listener
 
     async def run_here(self) -> None:
-        """Serve until told to leave."""
+        """Serve until ``leave``."""
         await self.serve(sockets=[self._listener])
 
     def leave(self) -> None:
-        """Take no more requests, end what is held open, and go."""
-        self._service.stop()
+        """Accept no more requests, end what the service holds open, and stop."""
+        if self._service is not None:
+            self._service.stop()
         self.should_exit = True
 
     @contextlib.contextmanager

@@ -1,32 +1,28 @@
-"""Where workers dial in to sessions that this process has admitted.
+"""Listens for workers that connect to sessions of this process.
 
-Several processes may serve at one port, and a balancer may stand before many servers: each process needs an address
-that leads to it and to no other. Unless one is set (``advertise``), it listens at a free port of this machine, from
-its first session on.
+Several processes may serve one port, and a load balancer may stand before many servers. Each process therefore needs
+an address of its own. Unless ``advertise`` sets one, the process listens at a free port of this machine from its first
+session on.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import socket
-from collections.abc import Iterator
 
-import uvicorn
 from starlette.types import ASGIApp
 
-from headway.server.guard import UVICORN
+from headway.server.uvicorn_server import UvicornServer, address_of, bind
 
 HOST = "127.0.0.1"
 
 
 class SessionListener:
-    """Listens for workers of this machine, once the address was asked for."""
+    """Listens for workers of this machine, from the first call of ``address`` on."""
 
     def __init__(self, api: ASGIApp, advertised: str | None) -> None:
         self._api = api
         self._advertised = advertised
-        self._server: _Quiet | None = None
+        self._server: UvicornServer | None = None
         self._serving: asyncio.Task[None] | None = None
         self._address = ""
 
@@ -35,26 +31,14 @@ class SessionListener:
         if self._advertised is not None:
             return self._advertised.rstrip("/")
         if self._serving is None or self._serving.done():
-            listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-            listener.bind((HOST, 0))
-            self._address = f"http://{HOST}:{listener.getsockname()[1]}"
-            self._server = _Quiet(
-                uvicorn.Config(self._api, loop="none", lifespan="off", log_config=None, access_log=False, **UVICORN)
-            )
-            listener.listen()
-            self._serving = asyncio.create_task(self._server.serve(sockets=[listener]))
+            listener = bind(HOST, 0)
+            self._address = address_of(listener)
+            self._server = UvicornServer(self._api, listener)
+            self._serving = asyncio.create_task(self._server.run_here())
         return self._address
 
     async def close(self) -> None:
         if self._server is not None and self._serving is not None:
-            self._server.should_exit = True
-            self._server.force_exit = True
+            self._server.leave()
+            self._server.force_exit = True  # The sessions have ended already.
             await asyncio.gather(self._serving, return_exceptions=True)
-
-
-class _Quiet(uvicorn.Server):
-    """Leaves signals to the owner of the loop."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
