@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from headway.core.errors import StoreUnavailable
-from headway.core.policy.document import BUILT_IN
-from headway.core.policy.retry import Returned, judge
+from headway.core.policy.retry import Returned
 from headway.core.worker import WorkerState
-from headway.dispatch.job_source import StoreJobSource
+from headway.dispatch.job_source import FinishedRun, StoreJobSource
 from headway.policy_store.current import CurrentPolicy
 from headway.stores.base import JOB_CHANNEL, Exchange, ExchangeReply, Store
 from headway.stores.memory import MemoryStore
@@ -133,11 +132,11 @@ async def test_a_report_whose_reply_was_lost_counts_once(clock: ManualClock) -> 
     job_source = a_feed(store)
     await job_source.exchange([], [], free=5, free_below=4)
     (lease,) = (await job_source.exchange([], [], free=5, free_below=4)).leases
-    report = judge(Returned(b"1"), lease, BUILT_IN)
+    run = FinishedRun(lease, Returned(b"1"), 0.1)
     store.lose = 1
     with pytest.raises(StoreUnavailable):
-        await job_source.exchange([report], [], free=5, free_below=4)
-    fed = await job_source.exchange([report], [], free=5, free_below=4)
+        await job_source.exchange([run], [], free=5, free_below=4)
+    fed = await job_source.exchange([run], [], free=5, free_below=4)
     assert list(fed.refused) == [(lease.job_id, "same")]
     assert (await store.stats()).totals["completed"] == 1
 
@@ -150,11 +149,11 @@ async def test_a_claim_may_be_given_and_repeated_by_who_gives_it(clock: ManualCl
     await job_source.exchange([], [], free=5, free_below=4)
     store.lose = 1
     with pytest.raises(StoreUnavailable):
-        await job_source.exchange([], [], free=5, free_below=4, claim_id=b"1" * 16)
-    fed = await job_source.exchange([], [], free=5, free_below=4, claim_id=b"1" * 16)
+        await job_source.exchange_reports([], [], free=5, free_below=4, claim_id=b"1" * 16)
+    fed = await job_source.exchange_reports([], [], free=5, free_below=4, claim_id=b"1" * 16)
     assert [(lease.job_id, lease.token) for lease in fed.leases] == [(job_id, b"1" * 16) for job_id in ids]
     await store.submit([a_job()])
-    again = await a_feed(store).exchange([], [], free=5, free_below=4, claim_id=b"2" * 16)
+    again = await a_feed(store).exchange_reports([], [], free=5, free_below=4, claim_id=b"2" * 16)
     assert (again.more, list(again.leases)) == (True, [])  # What the other feed had failed at is not done by this one.
 
 
@@ -162,7 +161,7 @@ async def test_who_does_not_wait_or_withdraws_is_not_woken(clock: ManualClock) -
     store = MemoryStore(clock=clock)
     await register(store)
     job_source, subscription = a_feed(store), store.subscribe("w1")
-    await job_source.exchange([], [], free=5, free_below=4, wait=False)
+    await job_source.exchange_reports([], [], free=5, free_below=4, wait=False)
     await store.submit([a_job(needs=("gpu",)), a_job(delay_ms=1)])
     assert await subscription.wait(0.01) is None
     await job_source.exchange([], [], free=5, free_below=4)

@@ -199,7 +199,7 @@ async def test_a_feed_counts_waits_runs_and_round_trips(clock: ManualClock) -> N
     leases: list[Lease] = []
     while not leases:
         leases = list((await feed.exchange([], [], free=5, free_below=4)).leases)
-    await feed.exchange(feed.reports_for([FinishedRun(lease, DONE, 0.1) for lease in leases]), [], free=5, free_below=4)
+    await feed.exchange([FinishedRun(lease, DONE, 0.1) for lease in leases], [], free=5, free_below=4)
     counted = recorder.counted()
     assert bucket(counted, "waits|medium") == {1.0: 3}
     assert bucket(counted, "spans|completed|medium") == {1.0: 3}

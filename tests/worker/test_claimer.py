@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from headway.core.job import JobId
-from headway.core.lease import Lease, Report
+from headway.core.lease import Lease
 from headway.core.policy.retry import Returned
 from headway.core.worker import WorkerState
 from headway.dispatch.job_source import ClaimResult, FinishedRun, StoreJobSource
@@ -43,14 +43,12 @@ class Ledger(StoreJobSource):
 
     async def exchange(
         self,
-        finished: Sequence[Report],
+        finished: Sequence[FinishedRun],
         progress: Sequence[Progress],
         *,
         free: int,
         free_below: int,
         woken: bool = False,
-        claim_id: bytes | None = None,
-        wait: bool = True,
     ) -> ClaimResult:
         self.asked.append((len(finished), free, free_below))
         given, self._leases = self._leases, ()

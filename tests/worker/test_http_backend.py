@@ -21,7 +21,6 @@ from headway.core.worker import WorkerInfo, WorkerState
 from headway.dispatch.job_source import ClaimResult, FinishedRun
 from headway.policy_store.catalogue import CronDocument
 from headway.policy_store.current import CurrentPolicy
-from headway.protocol.worker import ResultReport
 from headway.stores.base import LEASE_CHANNEL, Heartbeat, Progress
 from headway.worker.backend.base import AppManifest, JobSource, LeaseTimes
 from headway.worker.backend.http import BODY_MAX, HttpBackend
@@ -62,7 +61,7 @@ def a_post(teller: Teller, policy: Policy = BUILT_IN) -> HttpBackend:
     return HttpBackend(teller.address, "token", CurrentPolicy(policy), mark=PAYLOAD_VERSION)
 
 
-Talk = Callable[[JobSource[ResultReport], Teller], Coroutine[Any, Any, None]]
+Talk = Callable[[JobSource, Teller], Coroutine[Any, Any, None]]
 
 
 async def with_feed(answer: Callable[[Asked], Say], talk: Talk, policy: Policy = BUILT_IN) -> None:
@@ -77,25 +76,27 @@ async def with_feed(answer: Callable[[Asked], Say], talk: Talk, policy: Policy =
 
 
 async def exchange(
-    job_source: JobSource[ResultReport], finished: Sequence[ResultReport] = (), *, free: int, below: int
+    job_source: JobSource, finished: Sequence[FinishedRun] = (), *, free: int, below: int
 ) -> ClaimResult:
     return await job_source.exchange(finished, (), free=free, free_below=below)
 
 
-async def arrived(job_source: JobSource[ResultReport], *, free: int, below: int) -> Sequence[Lease]:
+async def arrived(job_source: JobSource, *, free: int, below: int) -> Sequence[Lease]:
     assert await job_source.subscribe().wait(5.0) is not None
     return (await exchange(job_source, free=free, below=below)).leases
 
 
-def done(number: int) -> ResultReport:
-    return ResultReport(task_id=f"job-{number}", status="completed", fence=f"{number:032x}")
+def done(number: int, result: bytes | None = None) -> FinishedRun:
+    token = number.to_bytes(16)
+    lease = Lease(JobId(f"job-{number}"), 0, token, "t", b"", "low", None, None, 1, 1, 0, 0, 1, 1, None, 0)
+    return FinishedRun(lease, Returned(result), 0.5)
 
 
 async def test_a_standing_poll_brings_jobs_as_they_come() -> None:
     # R5.1
     script = Script()
 
-    async def talk(job_source: JobSource[ResultReport], teller: Teller) -> None:
+    async def talk(job_source: JobSource, teller: Teller) -> None:
         assert not (await exchange(job_source, free=5, below=4)).leases
         await teller.until(lambda: script.standing)
         (asked,) = teller.polls()
@@ -117,7 +118,7 @@ async def test_a_standing_poll_brings_jobs_as_they_come() -> None:
 async def test_what_ends_beside_a_standing_poll_for_all_lanes_is_only_handed_in() -> None:
     script = Script()
 
-    async def talk(job_source: JobSource[ResultReport], teller: Teller) -> None:
+    async def talk(job_source: JobSource, teller: Teller) -> None:
         await exchange(job_source, free=3, below=2)
         await exchange(job_source, [done(1)], free=4, below=3)
         results = [asked for asked in teller.polls() if asked.get("results")]
@@ -133,7 +134,7 @@ async def test_a_standing_poll_for_the_reserve_is_taken_over_for_other_slots_tha
     policy = replace(BUILT_IN, reserve=replace(BUILT_IN.reserve, rule=rule))
     script = Script(Say({"tasks": [a_task(3)]}))
 
-    async def talk(job_source: JobSource[ResultReport], teller: Teller) -> None:
+    async def talk(job_source: JobSource, teller: Teller) -> None:
         await exchange(job_source, free=1, below=0)
         await teller.until(lambda: script.standing)
         fed = await exchange(job_source, [done(1), done(2)], free=3, below=2)
@@ -152,7 +153,7 @@ async def test_a_standing_poll_for_the_reserve_is_taken_over_for_other_slots_tha
 async def test_short_jobs_beside_a_reserve_cost_no_standing_polls() -> None:
     script = Script(Say({"tasks": [a_task(1)]}), Say({"tasks": [a_task(2)]}))
 
-    async def talk(job_source: JobSource[ResultReport], teller: Teller) -> None:
+    async def talk(job_source: JobSource, teller: Teller) -> None:
         for number in range(2):
             await exchange(job_source, [done(number)], free=2, below=1)
         asked = [(poll["available_capacity"], poll["below"], "wait_seconds" in poll) for poll in teller.polls()]
@@ -164,7 +165,7 @@ async def test_short_jobs_beside_a_reserve_cost_no_standing_polls() -> None:
 
 
 async def test_with_no_slot_free_nobody_waits_at_the_server() -> None:
-    async def talk(job_source: JobSource[ResultReport], teller: Teller) -> None:
+    async def talk(job_source: JobSource, teller: Teller) -> None:
         await exchange(job_source, free=0, below=0)
         await exchange(job_source, [done(1)], free=0, below=0)
         assert ["wait_seconds" in asked for asked in teller.polls()] == [False]
@@ -176,7 +177,7 @@ async def test_a_lost_reply_is_asked_for_again_with_the_same_claim() -> None:
     # H5, N4, R1.41
     script = Script(Say(cut=True), problem(503, "store_unavailable"), Say({"tasks": [a_task(2)]}))
 
-    async def talk(job_source: JobSource[ResultReport], teller: Teller) -> None:
+    async def talk(job_source: JobSource, teller: Teller) -> None:
         for _ in range(2):
             with pytest.raises(ServerUnavailable):
                 await exchange(job_source, [done(1)], free=1, below=1)
@@ -193,7 +194,7 @@ async def test_a_standing_poll_survives_an_outage_with_the_same_claim(caplog: py
     caplog.set_level(logging.WARNING, "headway.worker")
     answers = [Say(cut=True), problem(500, "internal"), Say({"tasks": [a_task(1)]})]
 
-    async def talk(job_source: JobSource[ResultReport], teller: Teller) -> None:
+    async def talk(job_source: JobSource, teller: Teller) -> None:
         await exchange(job_source, free=1, below=1)
         (lease,) = await arrived(job_source, free=1, below=1)
         assert lease.job_id == "job-1"
@@ -204,7 +205,7 @@ async def test_a_standing_poll_survives_an_outage_with_the_same_claim(caplog: py
 
 
 async def test_a_fence_that_is_none_is_not_believed() -> None:
-    async def talk(job_source: JobSource[ResultReport], _: Teller) -> None:
+    async def talk(job_source: JobSource, _: Teller) -> None:
         for _attempt in range(2):
             with pytest.raises(ServerUnavailable, match="fence"):
                 await exchange(job_source, [done(1)], free=1, below=1)
@@ -214,7 +215,7 @@ async def test_a_fence_that_is_none_is_not_believed() -> None:
 
 async def test_a_worker_that_was_taken_for_dead_hears_so_and_asks_no_more() -> None:
     # R5.58
-    async def talk(job_source: JobSource[ResultReport], teller: Teller) -> None:
+    async def talk(job_source: JobSource, teller: Teller) -> None:
         fed = await exchange(job_source, [done(1)], free=1, below=1)
         assert (fed.state, list(fed.refused)) == (WorkerState.DEAD, [("job-1", "lost")])
         await exchange(job_source, [done(2)], free=2, below=2)
@@ -227,7 +228,7 @@ async def test_refused_results_are_told() -> None:
     # R5.57
     script = Script(Say({"refused": [{"task_id": "job-1", "code": "lease_lost"}]}))
 
-    async def talk(job_source: JobSource[ResultReport], teller: Teller) -> None:
+    async def talk(job_source: JobSource, teller: Teller) -> None:
         fed = await exchange(job_source, [done(1)], free=0, below=0)
         assert list(fed.refused) == [("job-1", "lost")]
 
@@ -238,7 +239,7 @@ async def test_a_drain_gives_back_what_still_arrives() -> None:
     # R5.19, R1.42
     script = Script()
 
-    async def talk(job_source: JobSource[ResultReport], teller: Teller) -> None:
+    async def talk(job_source: JobSource, teller: Teller) -> None:
         await exchange(job_source, free=2, below=2)
         await teller.until(lambda: script.standing)
         job_source.leave()
@@ -261,9 +262,8 @@ async def test_a_result_that_the_server_cannot_take_costs_only_itself(caplog: py
         bad = [one for one in asked.body.get("results", ()) if one["task_id"] == "job-2" and "result" in one]
         return problem(413, "too_large") if bad else Say({})
 
-    async def talk(job_source: JobSource[ResultReport], teller: Teller) -> None:
-        lease = Lease(JobId("job-2"), 0, b"t" * 16, "t", b"", "low", None, None, 1, 1, 0, 0, 1, 1, None, 0)
-        (large,) = job_source.reports_for([FinishedRun(lease, Returned(PAYLOAD_VERSION + b'"much"'), 0.5)])
+    async def talk(job_source: JobSource, teller: Teller) -> None:
+        large = done(2, PAYLOAD_VERSION + b'"much"')
         fed = await exchange(job_source, [done(1), large, done(3)], free=0, below=0)
         assert not fed.refused
         handed = [asked.body["results"] for asked in teller.asked]
@@ -282,11 +282,9 @@ async def test_a_result_that_the_server_cannot_take_costs_only_itself(caplog: py
 
 
 async def test_large_results_go_in_several_bodies() -> None:
-    async def talk(job_source: JobSource[ResultReport], teller: Teller) -> None:
-        lease = Lease(JobId("job-2"), 0, b"t" * 16, "t", b"", "low", None, None, 1, 1, 0, 0, 1, 1, None, 0)
+    async def talk(job_source: JobSource, teller: Teller) -> None:
         text = b'"%s"' % (b"x" * (BODY_MAX // 3))
-        words = job_source.reports_for([FinishedRun(lease, Returned(PAYLOAD_VERSION + text), 0.5)] * 4)
-        await exchange(job_source, words, free=0, below=0)
+        await exchange(job_source, [done(2, PAYLOAD_VERSION + text)] * 4, free=0, below=0)
         assert [len(asked.body["results"]) for asked in teller.asked] == [2, 2]
 
     await with_feed(nothing, talk)
@@ -316,12 +314,10 @@ async def test_large_results_go_in_several_bodies() -> None:
     ids=lambda value: type(value).__name__ if not isinstance(value, dict) else "",
 )
 async def test_endings_go_over_the_wire_and_not_what_becomes_of_the_job(ending: Ending, said: dict[str, Any]) -> None:
-    async def talk(job_source: JobSource[ResultReport], teller: Teller) -> None:
+    async def talk(job_source: JobSource, teller: Teller) -> None:
         lease = Lease(JobId("job-1"), 0, b"t" * 16, "t", b"", "low", None, None, 1, 1, 0, 0, 1, 1, None, 0)
         progress = [Progress(JobId("job-9"), 0, b"u" * 16, 0.5, None)]
-        await job_source.exchange(
-            job_source.reports_for([FinishedRun(lease, ending, 0.25)]), progress, free=0, free_below=0
-        )
+        await job_source.exchange([FinishedRun(lease, ending, 0.25)], progress, free=0, free_below=0)
         (asked,) = teller.polls()
         always = {"task_id": "job-1", "fence": (b"t" * 16).hex(), "seconds": 0.25}
         assert asked["results"] == [always | said]

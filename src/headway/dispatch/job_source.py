@@ -94,6 +94,23 @@ class StoreJobSource:
 
     async def exchange(
         self,
+        finished: Sequence[FinishedRun],
+        progress: Sequence[Progress],
+        *,
+        free: int,
+        free_below: int,
+        woken: bool = False,
+    ) -> ClaimResult:
+        """Exchange for a runner of this process: learn from its finished runs and decide what becomes of their jobs."""
+        reports: Sequence[Report] = ()
+        if finished and self._request is None:
+            self.learn([(lease, seconds) for lease, _, seconds in finished])
+            policy, chance = self._in_force.policy, random.random
+            reports = [judge(ending, lease, policy, chance=chance()) for lease, ending, _ in finished]
+        return await self.exchange_reports(reports, progress, free=free, free_below=free_below, woken=woken)
+
+    async def exchange_reports(
+        self,
         finished: Sequence[Report],
         progress: Sequence[Progress],
         *,
@@ -269,12 +286,6 @@ class StoreJobSource:
     async def withdraw(self) -> None:
         """Wait no longer: a submit from now on wakes another worker."""
         await self._store.exchange(Exchange(self._worker_id, os.urandom(TOKEN_BYTES), plan=Plan()))
-
-    def reports_for(self, ran: Sequence[FinishedRun]) -> list[Report]:
-        """Learn from jobs that have run, and decide what becomes of them: what goes with an exchange are reports."""
-        self.learn([(lease, seconds) for lease, _, seconds in ran])
-        policy, chance = self._in_force.policy, random.random
-        return [judge(ending, lease, policy, chance=chance()) for lease, ending, _ in ran]
 
     def subscribe(self) -> Subscription:
         """Open the subscription that wakes when a job was submitted that this worker can serve."""

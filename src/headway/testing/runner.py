@@ -75,7 +75,7 @@ class DrainingRunner(Runner):
             if not self.stuck:
                 self._own_board.close()
 
-    def _make_claimer(self, job_source: JobSource[Report], subscription: Subscription) -> Claimer[Report]:
+    def _make_claimer(self, job_source: JobSource, subscription: Subscription) -> Claimer:
         return _DrainingClaimer(
             job_source,
             subscription,
@@ -115,10 +115,10 @@ class DrainingRunner(Runner):
 async def _at_once() -> None: ...
 
 
-class _DrainingClaimer(Claimer[Report]):
+class _DrainingClaimer(Claimer):
     """A claimer that does not wait for jobs to come: it ends when there is none."""
 
-    def __init__(self, job_source: JobSource[Report], *args: Any, bench: DrainingRunner, **kwargs: Any) -> None:
+    def __init__(self, job_source: JobSource, *args: Any, bench: DrainingRunner, **kwargs: Any) -> None:
         super().__init__(job_source, *args, **kwargs)
         self._bench = bench
 
@@ -129,10 +129,10 @@ class _DrainingClaimer(Claimer[Report]):
                 fed = await self._exchange()
                 if self._free() > 0 and (fed.more or fed.leases):
                     continue
-                if self._filled > len(self._over) + len(self._ended):
+                if self._filled > len(self._ended):
                     await self._kick.wait()
                     self._kick.clear()
-                elif not self._any_ended() and not self._bench.moves_on(fed.next_due):
+                elif not self._ended and not self._bench.moves_on(fed.next_due):
                     return
         finally:
             if hearing is not None:
@@ -159,7 +159,7 @@ class _TestBackend(StoreBackend):
         super().__init__(*args, **kwargs)
         self._kept = kept
 
-    def job_source(self, worker: WorkerInfo, pace: LeaseTimes, *, offset: float) -> JobSource[Report]:
+    def job_source(self, worker: WorkerInfo, pace: LeaseTimes, *, offset: float) -> JobSource:
         return _TestJobSource(self._store, self.in_force, worker.worker_id, worker.offers, kept=self._kept)
 
 
@@ -173,12 +173,7 @@ class _TestJobSource(StoreJobSource):
         super().__init__(*args)
         self._kept = kept
 
-    def reports_for(self, ran: Sequence[FinishedRun]) -> list[Report]:
-        reports = super().reports_for(ran)
-        self._kept += reports
-        return reports
-
-    async def exchange(
+    async def exchange_reports(
         self,
         finished: Sequence[Report],
         progress: Sequence[Progress],
@@ -189,12 +184,13 @@ class _TestJobSource(StoreJobSource):
         claim_id: bytes | None = None,
         wait: bool = True,
     ) -> ClaimResult:
-        told = Exchange(self._worker_id, finished=finished, progress=progress, want_snapshot=True)
-        answer = await self._store.exchange(told)
+        request = Exchange(self._worker_id, finished=finished, progress=progress, want_snapshot=True)
+        answer = await self._store.exchange(request)
+        self._kept += finished
         self._snapshot = answer.snapshot or Snapshot(answer.now_at)
         wanted = {need for view in self._snapshot.classes for need in view.key.needs}
         self._offers |= {need for need in wanted if not need.startswith("task:")}
-        fed = await super().exchange((), (), free=free, free_below=free_below, claim_id=claim_id, wait=wait)
+        fed = await super().exchange_reports((), (), free=free, free_below=free_below, claim_id=claim_id, wait=wait)
         return fed._replace(refused=answer.refused)
 
 

@@ -8,14 +8,13 @@ import math
 import random
 import time
 from collections.abc import Callable, Sequence
-from typing import Generic
 
 from headway.core.errors import StoreError
 from headway.core.lease import Lease
 from headway.dispatch.job_source import ClaimResult, FinishedRun
 from headway.observability.outage import Outage
 from headway.stores.base import Progress, Subscription
-from headway.worker.backend.base import JobSource, ReportT
+from headway.worker.backend.base import JobSource
 
 log = logging.getLogger("headway.worker")
 
@@ -29,10 +28,9 @@ PARTS = 8
 PART_MIN = 8
 
 
-# A job that has ended but is not handed in: the feed's word of it, the slot it still fills, and whether that is below
-# the reserve.
-_Ended = tuple[ReportT | None, int | None, bool]
-
+# A job that has ended and is not reported yet: how it ended (None: the lease is lost, there is nothing to report), the
+# slot it still fills, and whether that slot is below the reserve.
+_Ended = tuple[FinishedRun | None, int | None, bool]
 
 # Starts leased jobs, and is told which lanes are those of the reserve.
 Start = Callable[[Sequence[Lease], frozenset[str]], None]
@@ -71,7 +69,7 @@ class WakeEvent:
             self._waiter.set_result(None)
 
 
-class Claimer(Generic[ReportT]):
+class Claimer:
     """The loop between a runner and its feed.
 
     Woken by a job's end, by the store (a submit), by the next delayed job falling due, or by the slow poll;
@@ -82,7 +80,7 @@ class Claimer(Generic[ReportT]):
 
     def __init__(
         self,
-        job_source: JobSource[ReportT],
+        job_source: JobSource,
         subscription: Subscription,
         *,
         slots: int,
@@ -104,8 +102,7 @@ class Claimer(Generic[ReportT]):
         self._poll = poll
         self._kick = WakeEvent()
         self._woken = False  # By the store, since the last exchange.
-        self._over: list[tuple[FinishedRun | None, int | None, bool]] = []  # What has ended and is not in words yet,
-        self._ended: list[_Ended[ReportT]] = []  # and what is.
+        self._ended: list[_Ended] = []
         self._shortest = math.inf  # Seconds that the shortest of them took.
         self._small = False  # Whether what was handed in last was short.
         self._progress: dict[str, Progress] = {}
@@ -113,16 +110,13 @@ class Claimer(Generic[ReportT]):
         self._filled = 0
         self._filled_below = 0
         self.claiming = True
-        self._asking = False  # An exchange is under way.
         self._stopped = False
 
     # ------------------------------------------------------------------ what the runner says
 
     def ended(self, ran: FinishedRun | None, slot: int | None, *, below: bool) -> None:
         """A job has ended; if that is to be told, it goes with the next exchange, and then its slot is free."""
-        self._over.append((ran, slot, below))
-        if len(self._over) == 1 and self._asking:  # The time until the store answers is spent best on what goes next.
-            asyncio.get_running_loop().call_soon(self._build_reports)
+        self._ended.append((ran, slot, below))
         if ran is not None:
             if ran.seconds < self._shortest:
                 self._shortest = ran.seconds
@@ -162,7 +156,7 @@ class Claimer(Generic[ReportT]):
                 fed = await self._exchange()
                 if self._stopped and not self._filled:
                     return
-                if self._free() > 0 and not self._any_ended():
+                if self._free() > 0 and not self._ended:
                     if fed.more:
                         continue
                     if fed.leases and not self._only_reserve_left():
@@ -176,28 +170,23 @@ class Claimer(Generic[ReportT]):
     async def _exchange(self) -> ClaimResult:
         """Make one exchange, again and again until the store answers."""
         self._kick.clear()  # Whatever gave reason for this one; what comes from here on gives reason for another.
-        if self._over:
-            self._build_reports()
         ended = self._hand_in()
-        words = [word for word, _, _ in ended if word is not None]
+        finished = [run for run, _, _ in ended if run is not None]
         progress, self._progress = list(self._progress.values()), {}
         woken, self._woken = self._woken, False
         delay = 0.05
         while True:
             free = self._free()
             asked = time.monotonic()
-            self._asking = True
             try:
                 fed = await self._job_source.exchange(
-                    words, progress, free=free, free_below=self._free_below(), woken=woken
+                    finished, progress, free=free, free_below=self._free_below(), woken=woken
                 )
             except StoreError as problem:
                 self._outage.failed("exchange", problem, retry_in=delay)
                 await asyncio.sleep(delay * random.uniform(0.7, 1.3))
                 delay = min(BACKOFF_MAX, delay * 2)
                 continue
-            finally:
-                self._asking = False
             if self._outage.failing:
                 self._outage.succeeded("exchange")
             self._handed_in([slot for _, slot, _ in ended if slot is not None])
@@ -210,13 +199,7 @@ class Claimer(Generic[ReportT]):
                 self._begin(fed.leases)
             return fed
 
-    def _build_reports(self) -> None:
-        """Put what has ended into words, all at once."""
-        over, self._over = self._over, []
-        words = iter(self._job_source.reports_for([ran for ran, _, _ in over if ran is not None]))
-        self._ended += [(None if ran is None else next(words), slot, below) for ran, slot, below in over]
-
-    def _hand_in(self) -> list[_Ended[ReportT]]:
+    def _hand_in(self) -> list[_Ended]:
         """Choose what goes with the next exchange, and count its slots as free.
 
         Small jobs go together, which costs least; of more than ``TOGETHER`` only half of the slots, so that the others
@@ -233,15 +216,12 @@ class Claimer(Generic[ReportT]):
         self._filled_below -= sum(below for _, _, below in ended)
         return ended
 
-    def _any_ended(self) -> bool:
-        return bool(self._over or self._ended)
-
     def _begin(self, leases: Sequence[Lease]) -> None:
         """Let jobs start; if something has ended meanwhile, while the store is dealing with that."""
         lanes = self._lanes
         self._filled += len(leases)
         self._filled_below += sum(lease.lane not in lanes for lease in leases)
-        if self._any_ended():
+        if self._ended:
             asyncio.get_running_loop().call_soon(self._start, leases, lanes)
         else:
             self._start(leases, lanes)
@@ -263,7 +243,7 @@ class Claimer(Generic[ReportT]):
                 timeout = RESERVE_POLL
             if fed.next_due is not None:
                 timeout = min(timeout, fed.next_due + 0.001)
-        if self._any_ended():
+        if self._ended:
             if not self._small:
                 await asyncio.sleep(0)  # Let what was claimed begin; small jobs run while the store is asked.
         else:

@@ -99,7 +99,7 @@ class Runner:
         self._governed_version = 0
         self._followed = 0  # The version that was last heeded.
         self._learned = time.monotonic()
-        self._job_source: JobSource[Any] | None = None
+        self._job_source: JobSource | None = None
         settings = self._settings
         # A job that will not stop is killed after the hard grace, and reported a moment later.
         self.pace = LeaseTimes(
@@ -113,7 +113,7 @@ class Runner:
         self._loop: asyncio.AbstractEventLoop
         self._logged = False  # A listener wants to know of each job.
         self._simple = False  # Nothing stands around a job: no middleware, no listener.
-        self._claimer: Claimer[Any] | None = None
+        self._claimer: Claimer | None = None
         self._batcher: TaskBatcher | None = None
         self._leaving = False
         self._left = asyncio.Event()
@@ -197,7 +197,7 @@ class Runner:
                 return False
             delay = min(delay * 2, REGISTER_AGAIN_MAX)
 
-    def _make_claimer(self, job_source: JobSource[Any], subscription: Subscription) -> Claimer[Any]:
+    def _make_claimer(self, job_source: JobSource, subscription: Subscription) -> Claimer:
         return Claimer(
             job_source,
             subscription,

@@ -271,9 +271,9 @@ async def test_nothing_is_lost_or_doubled_however_messages_and_exchanges_cross(
             for _ in range(chance.randrange(3)):
                 await asyncio.sleep(0)
             ended, running = running, []
-            words = waiter.feed.reports_for([FinishedRun(lease, Returned(b"null"), 0.001) for lease in ended])
-            woken = not words and chance.random() < 0.8
-            fed = await waiter.feed.exchange(words, [], free=slots, free_below=slots, woken=woken)
+            finished = [FinishedRun(lease, Returned(b"null"), 0.001) for lease in ended]
+            woken = not finished and chance.random() < 0.8
+            fed = await waiter.feed.exchange(finished, [], free=slots, free_below=slots, woken=woken)
             running = list(fed.leases)
             started.update(lease.job_id for lease in running)
             if not fed.more and not running and not over.is_set():

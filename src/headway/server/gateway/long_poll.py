@@ -177,7 +177,7 @@ class LongPoll:
             woken, session.woken = session.woken and free > 0, session.woken and free == 0
             below = await self._below(free)
             exchanging = asyncio.ensure_future(
-                session.job_source(self._capabilities).exchange(
+                session.job_source(self._capabilities).exchange_reports(
                     handed.reports,
                     handed.progress,
                     free=free,

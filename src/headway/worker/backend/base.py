@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol
 
 from headway.core.job import JobId
 from headway.core.lease import Lease
@@ -17,27 +17,18 @@ from headway.policy_store.catalogue import CronDocument, TaskEntry
 from headway.policy_store.current import CurrentPolicy
 from headway.stores.base import Heartbeat, HeartbeatReply, Progress, Store, Subscription
 
-ReportT = TypeVar("ReportT")
 
-
-class JobSource(Protocol[ReportT]):
-    """What hands one runner its jobs. Used by one loop, one exchange after another.
-
-    It takes each ending as a word of its own: a store takes a report, a server takes the ending itself.
-    """
+class JobSource(Protocol):
+    """What hands one runner its jobs. Used by one loop, one exchange after another."""
 
     @property
     def idle_since(self) -> float:
         """When nothing was last seen to wait, on the monotonic clock; 0 if something does, or if it does not look."""
         ...
 
-    def reports_for(self, ran: Sequence[FinishedRun]) -> list[ReportT]:
-        """Learn from jobs that have run, and put their endings into the words that go with the next exchange."""
-        ...
-
     async def exchange(
         self,
-        finished: Sequence[ReportT],
+        finished: Sequence[FinishedRun],
         progress: Sequence[Progress],
         *,
         free: int,
@@ -107,7 +98,7 @@ class Backend(Protocol):
         """Make a worker and its tasks known. ``reserved``: how many slots it was told to keep, if it was."""
         ...
 
-    def job_source(self, worker: WorkerInfo, pace: LeaseTimes, *, offset: float) -> JobSource[Any]:
+    def job_source(self, worker: WorkerInfo, pace: LeaseTimes, *, offset: float) -> JobSource:
         """Return what hands a registered worker its jobs."""
         ...
 

@@ -85,7 +85,7 @@ class HttpBackend:
         pace = LeaseTimes(answer.heartbeat_seconds, answer.dead_after_seconds, answer.confirm_seconds, pace.grace)
         return RegisteredWorker(admitted, pace)
 
-    def job_source(self, worker: WorkerInfo, pace: LeaseTimes, *, offset: float) -> JobSource[ResultReport]:
+    def job_source(self, worker: WorkerInfo, pace: LeaseTimes, *, offset: float) -> JobSource:
         return HttpJobSource(
             self._caller,
             worker.worker_id,
@@ -217,9 +217,6 @@ class HttpJobSource:
         self._state = WorkerState.ACTIVE
         self._errands: set[asyncio.Task[None]] = set()
 
-    def reports_for(self, ran: Sequence[FinishedRun]) -> list[ResultReport]:
-        return [result_of(ending, lease.job_id, lease.token, round(seconds, 6)) for lease, ending, seconds in ran]
-
     def offer_learned(self, learn: Callable[[str], bool]) -> None:
         """Ignore it: a server gives a worker jobs of the tasks that it registered with."""
 
@@ -228,7 +225,7 @@ class HttpJobSource:
 
     async def exchange(
         self,
-        finished: Sequence[ResultReport],
+        finished: Sequence[FinishedRun],
         progress: Sequence[Progress],
         *,
         free: int,
@@ -268,11 +265,11 @@ class HttpJobSource:
     # ------------------------------------------------------------------ handing in
 
     async def _hand_in(
-        self, finished: Sequence[ResultReport], progress: Sequence[Progress], free: int, free_below: int
+        self, finished: Sequence[FinishedRun], progress: Sequence[Progress], free: int, free_below: int
     ) -> tuple[PollReply, list[Lease]]:
         """Report, and claim what no other request asks for. After an error the same request is made again."""
         if self._request is None:
-            batches = _batches(finished)
+            batches = _batches([result_of(end, lease.job_id, lease.token, round(s, 6)) for lease, end, s in finished])
             for batch in batches[:-1]:
                 await self._results(batch)
             slots, below = self._unpromised(free, free_below)
@@ -411,10 +408,10 @@ class HttpJobSource:
 
     # ------------------------------------------------------------------ around it
 
-    def _unknown(self, finished: Sequence[ResultReport]) -> ClaimResult:
+    def _unknown(self, finished: Sequence[FinishedRun]) -> ClaimResult:
         """The server took us for dead: nothing we say counts, and our parent will hear of it."""
         self._state, self._request = WorkerState.DEAD, None
-        return ClaimResult((), [(one.task_id, "lost") for one in finished], False, self._state, None)
+        return ClaimResult((), [(run.lease.job_id, "lost") for run in finished], False, self._state, None)
 
     async def _drain(self) -> None:
         with contextlib.suppress(HeadwayError):

@@ -10,7 +10,7 @@ from typing import Any
 
 from headway.core.errors import StoreError
 from headway.core.job import JobId
-from headway.core.lease import Lease, Report
+from headway.core.lease import Lease
 from headway.core.policy.document import Policy, reserved_slots
 from headway.core.policy.retry import Ending
 from headway.core.worker import WorkerInfo
@@ -76,7 +76,7 @@ class StoreBackend:
         await publish_crons(store, crons, {entry.name for entry in tasks}, answer.now_at)
         return RegisteredWorker(worker, pace)
 
-    def job_source(self, worker: WorkerInfo, pace: LeaseTimes, *, offset: float) -> JobSource[Report]:
+    def job_source(self, worker: WorkerInfo, pace: LeaseTimes, *, offset: float) -> JobSource:
         return StoreJobSource(
             self._store,
             self.in_force,
