@@ -6,6 +6,8 @@ import re
 from importlib.resources import files
 from typing import NamedTuple
 
+SHARED = "headway.stores.sql"  # Statements that have the same text in every dialect.
+
 _BLOCK = re.compile(r"^-- (name|part): (\w+)\n", re.MULTILINE)
 _PARAMETERS = re.compile(r"^-- params  (.*(?:\n--    +.*)*)", re.MULTILINE)  # A deeper indented line carries it on.
 
@@ -18,16 +20,17 @@ class Statement(NamedTuple):
 
 
 def load_queries(package: str) -> dict[str, Statement]:
-    """Read every block ``-- name: NAME`` of the files ``queries/*.sql`` of a store's package, by name.
+    """Read every block ``-- name: NAME`` of the files ``queries/*.sql`` that a store shares or has of its own, by name.
 
     A line ``-- use NAME`` is replaced by the block ``-- part: NAME`` of any of these files.
     """
     blocks: dict[str, dict[str, str]] = {"name": {}, "part": {}}
-    for entry in (files(package) / "queries").iterdir():
-        if entry.name.endswith(".sql"):
-            _, *found = _BLOCK.split(entry.read_text())
-            for kind, name, text in zip(found[::3], found[1::3], found[2::3], strict=True):
-                blocks[kind][name] = text
+    for folder in (files(SHARED) / "queries", files(package) / "queries"):
+        for entry in folder.iterdir():
+            if entry.name.endswith(".sql"):
+                _, *found = _BLOCK.split(entry.read_text())
+                for kind, name, text in zip(found[::3], found[1::3], found[2::3], strict=True):
+                    blocks[kind][name] = text
     return {name: Statement(_join(text, blocks["part"]), _parameters(text)) for name, text in blocks["name"].items()}
 
 

@@ -9,7 +9,7 @@ from headway.stores.assets import load_migrations, load_queries
 
 PACKAGE = "headway.stores.sqlite"
 STATEMENTS = load_queries(PACKAGE)
-QUERIES = {name: statement.text for name, statement in STATEMENTS.items()}
+QUERIES = {name: statement.text.replace("{schema}.", "") for name, statement in STATEMENTS.items()}
 MIGRATIONS = load_migrations(PACKAGE)
 TABLES = tuple(re.findall(r"^CREATE TABLE (\w+)", "\n".join(text for _, text in MIGRATIONS), re.MULTILINE))
 

@@ -1,10 +1,5 @@
 -- documents: read and write documents, and the version of the rules.
 
--- name: document_remove
--- Remove a document.
--- params  namespace_id, kind, name
-DELETE FROM {schema}.document WHERE namespace_id = :namespace_id AND kind = :kind AND name = :name;
-
 -- name: document_version
 -- The version of a document.
 -- params  namespace_id, kind, name
@@ -30,8 +25,3 @@ SELECT kind, name, version, body FROM {schema}.document
 -- A part of the rules was written.
 -- params  namespace_id
 UPDATE {schema}.namespace SET rules = rules + 1 WHERE namespace_id = :namespace_id RETURNING rules;
-
--- name: rules_version
--- The version of the rules, all parts together.
--- params  namespace_id
-SELECT rules FROM {schema}.namespace WHERE namespace_id = :namespace_id;

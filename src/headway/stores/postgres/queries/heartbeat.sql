@@ -13,11 +13,6 @@ SELECT j.job_id, l.seq, l.token, j.task, j.payload, c.lane, j.tenant, j.trace_id
 DELETE FROM {schema}.worker w WHERE w.worker_id = :worker_id AND w.namespace_id = :namespace_id AND w.state = 'dead'
    AND NOT EXISTS (SELECT FROM {schema}.lease l WHERE l.worker_id = w.worker_id);
 
--- name: lease_set_rung
--- Give a running job another rung.
--- params  assigned, seq
-UPDATE {schema}.lease SET assigned = :assigned WHERE seq = :seq;
-
 -- name: leases_by_job
 -- The running jobs among these, with the rung each asked for and was given, and who holds it; locked.
 -- params  namespace_id, job_ids
@@ -65,13 +60,6 @@ VALUES (:worker_id, :namespace_id, :host, :pid, :slots, :reserved, :offers, :ver
        slots = excluded.slots, reserved = excluded.reserved, offers = excluded.offers, version = excluded.version,
        protocol = excluded.protocol, state = excluded.state, started_at = excluded.started_at,
        heartbeat_at = excluded.heartbeat_at, lease_ends_at = excluded.lease_ends_at, waiting = NULL;
-
--- name: renew
--- Move a worker's deadline.
--- params  now_at, lease_ends_at, slots, reserved, offers, worker_id
-UPDATE {schema}.worker SET heartbeat_at = :now_at, lease_ends_at = :lease_ends_at, slots = :slots,
-       reserved = :reserved, offers = :offers
- WHERE worker_id = :worker_id;
 
 -- name: renew_held
 -- What a renewal must know of the leases a worker holds; no payloads. The worker is locked, so they can be counted.

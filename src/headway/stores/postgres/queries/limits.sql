@@ -14,18 +14,6 @@ SELECT c.class_id FROM {schema}.class c
 -- params  seqs, held
 UPDATE {schema}.lease l SET held = x.held FROM unnest(:seqs::bigint[], :held::text[]) x (seq, held) WHERE l.seq = x.seq;
 
--- name: limit_usage
--- How many leases count against which limits.
--- params  namespace_id
-SELECT l.held, count(*) AS count FROM {schema}.lease l JOIN {schema}.class c ON c.class_id = l.class_id
- WHERE c.namespace_id = :namespace_id AND l.held IS NOT NULL GROUP BY l.held;
-
--- name: live_slots
--- The slots of the workers that take jobs.
--- params  namespace_id, now_at
-SELECT coalesce(sum(slots), 0) FROM {schema}.worker WHERE namespace_id = :namespace_id AND state = 'active'
-   AND lease_ends_at > :now_at;
-
 -- name: park_due
 -- Open the parks whose rate lets another job start.
 -- params  namespace_id, now_at
@@ -88,11 +76,6 @@ UPDATE {schema}.park SET open = false, open_at = :open_at
 SELECT rate_key, reached_us FROM {schema}.rate WHERE namespace_id = :namespace_id
    AND rate_key = ANY (:rate_keys::text[]);
 
--- name: rate_forget
--- Forget a rate that counts no starts any more.
--- params  namespace_id, rate_key
-DELETE FROM {schema}.rate WHERE namespace_id = :namespace_id AND rate_key = :rate_key;
-
 -- name: rate_step
 -- Note how far ahead rates are given away now.
 -- params  namespace_id, rate_keys, reached_us
@@ -101,22 +84,11 @@ SELECT :namespace_id, x.rate_key, x.reached_us
   FROM unnest(:rate_keys::text[], :reached_us::bigint[]) x (rate_key, reached_us)
     ON CONFLICT (namespace_id, rate_key) DO UPDATE SET reached_us = excluded.reached_us;
 
--- name: rates
--- How far ahead the starts of all rates were given away.
--- params  namespace_id
-SELECT rate_key, reached_us FROM {schema}.rate WHERE namespace_id = :namespace_id;
-
 -- name: running
 -- What a limit is counted by, for each job that runs.
 -- params  namespace_id
 SELECT l.seq, j.task, j.tenant, j.limits FROM {schema}.lease l JOIN {schema}.job j ON j.seq = l.seq
  WHERE j.namespace_id = :namespace_id;
-
--- name: running_lanes
--- How many jobs run in each lane.
--- params  namespace_id
-SELECT c.lane, count(*) AS count FROM {schema}.lease l JOIN {schema}.class c ON c.class_id = l.class_id
- WHERE c.namespace_id = :namespace_id GROUP BY c.lane;
 
 -- name: running_rungs
 -- The jobs that run, with the rung each asked for and was given.

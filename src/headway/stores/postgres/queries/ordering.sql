@@ -10,11 +10,6 @@ UPDATE {schema}.class SET clock = :order_key WHERE class_id = :class_id AND cloc
 -- params  class_id
 UPDATE {schema}.class SET rewound = rewound + 1 WHERE class_id = :class_id;
 
--- name: class_state
--- Whether tenants share a class, and its clock.
--- params  class_id
-SELECT fair, clock FROM {schema}.class WHERE class_id = :class_id;
-
 -- name: last_key
 -- The highest key of a tenant's jobs that wait or run in a class.
 -- params  class_id, tenant

@@ -52,11 +52,6 @@ RETURNING seq;
 DELETE FROM {schema}.idempotency WHERE ctid = ANY (ARRAY(
   SELECT ctid FROM {schema}.idempotency WHERE until_at <= :now_at LIMIT :limit FOR UPDATE SKIP LOCKED));
 
--- name: prune_rates
--- Forget rates that have caught up with the clock.
--- params  namespace_id, now_us
-DELETE FROM {schema}.rate WHERE namespace_id = :namespace_id AND reached_us <= :now_us;
-
 -- name: prune_scan
 -- A stretch of completed jobs by number, to look for those that are old enough.
 -- params  after, finished_at, ends_at, limit
@@ -65,12 +60,6 @@ DELETE FROM {schema}.rate WHERE namespace_id = :namespace_id AND reached_us <= :
 SELECT o.seq, o.finished_at <= :finished_at AS old, j.namespace_id FROM {schema}.outcome_completed o
   LEFT JOIN {schema}.job j ON j.seq = o.seq
  WHERE o.seq > :after AND o.finished_at < :ends_at ORDER BY o.seq LIMIT :limit;
-
--- name: prune_stretches
--- Forget what classes waited for long ago.
--- params  namespace_id, before_at
-DELETE FROM {schema}.stretch WHERE class_id IN (SELECT class_id FROM {schema}.class WHERE namespace_id = :namespace_id)
-   AND until_at <= :before_at;
 
 -- name: prune_tally
 -- Fold old minutes into the row of all that went before.

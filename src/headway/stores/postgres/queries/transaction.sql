@@ -5,18 +5,6 @@
 -- params  namespace_id, now_at, alone
 SELECT now_at, rules, parked FROM {schema}.begin_{version}(:namespace_id, :now_at, :alone);
 
--- name: class_add
--- Make a class known.
--- params  namespace_id, lane, rung, needs, persist
-INSERT INTO {schema}.class (namespace_id, lane, rung, needs, persist)
-VALUES (:namespace_id, :lane, :rung, :needs, :persist)
-    ON CONFLICT (namespace_id, lane, rung, needs, persist) DO UPDATE SET persist = excluded.persist RETURNING class_id;
-
--- name: classes
--- The classes of a namespace.
--- params  namespace_id
-SELECT class_id, lane, rung, needs, persist FROM {schema}.class WHERE namespace_id = :namespace_id;
-
 -- name: count
 -- Add to the totals of this minute.
 -- params  namespace_id, now_at, kinds, counts

@@ -19,23 +19,7 @@ SELECT count(*) FROM (SELECT 1 FROM ready WHERE class_id = :class_id AND tenant 
 SELECT j.task, c.lane, l.worker_id, l.started_at, l.held FROM lease l CROSS JOIN class c ON c.class_id = l.class_id
  CROSS JOIN job j ON j.seq = l.seq WHERE c.namespace_id = :namespace_id ORDER BY l.seq;
 
--- name: stretch_last
--- What a class was last seen to wait for.
--- params  class_id
-SELECT from_at, until_at, reason FROM stretch WHERE class_id = :class_id ORDER BY from_at DESC LIMIT 1;
-
 -- name: stretch_put
 -- A stretch goes on, or begins.
 -- params  class_id, from_at, until_at, reason
 INSERT OR REPLACE INTO stretch (class_id, from_at, until_at, reason) VALUES (:class_id, :from_at, :until_at, :reason);
-
--- name: stretches
--- What a class waited for up to a moment, the latest first.
--- params  class_id, until_at
-SELECT from_at, until_at, reason FROM stretch WHERE class_id = :class_id AND from_at <= :until_at ORDER BY from_at DESC;
-
--- name: witness_turn
--- Take the turn to sample what classes wait for, if no process did a moment ago.
--- params  now_at, namespace_id, before_at
-UPDATE namespace SET witnessed_at = :now_at WHERE namespace_id = :namespace_id AND witnessed_at <= :before_at
-RETURNING 1;

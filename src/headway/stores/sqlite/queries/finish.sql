@@ -1,28 +1,10 @@
 -- finish: end, cancel and retry jobs.
 
--- name: cancel_executing
--- Ask for a running job to be stopped; the first request stands.
--- params  now_at, seq
--- gives   the job, if it runs
-UPDATE lease SET cancel_at = coalesce(cancel_at, :now_at) WHERE seq = :seq RETURNING seq;
-
--- name: cancel_queued
--- Keep that a job was cancelled while it waited.
--- params  seq, state, finished_at, token, eligible_at, epoch, attempts, crashes, timeout_ms, reason, error
-INSERT INTO outcome (seq, state, finished_at, token, eligible_at, epoch, attempts, crashes, timeout_ms, reason, error)
-VALUES (:seq, :state, :finished_at, :token, :eligible_at, :epoch, :attempts, :crashes, :timeout_ms, :reason, :error);
-
 -- name: delay
 -- Hold a job back until it is due.
 -- params  namespace_id, due_at, seq, class_id, epoch, attempts, crashes, timeout_ms, token, error, reason
 INSERT INTO delayed (namespace_id, due_at, seq, class_id, epoch, attempts, crashes, timeout_ms, token, error, reason)
 VALUES (:namespace_id, :due_at, :seq, :class_id, :epoch, :attempts, :crashes, :timeout_ms, :token, :error, :reason);
-
--- name: delayed_delete
--- Take one job out of the delayed ones.
--- params  namespace_id, due_at, seq
--- gives   the job, if it was there
-DELETE FROM delayed WHERE namespace_id = :namespace_id AND due_at = :due_at AND seq = :seq RETURNING seq;
 
 -- name: finish_attempt
 -- Keep an attempt that did not complete its job.
@@ -76,38 +58,7 @@ SELECT j.seq, coalesce(o.token, r.token, d.token) AS token, coalesce(o.state, 'q
 -- params  seqs
 DELETE FROM lease WHERE seq IN (SELECT value FROM json_each(:seqs));
 
--- name: lease_to_requeue
--- What a job needs of its lease to go back where it was.
--- params  seq
-SELECT l.class_id, l.epoch, l.eligible_at, j.task, j.tenant, j.expires_at, l.unique_key
-  FROM lease l JOIN job j ON j.seq = l.seq WHERE l.seq = :seq;
-
--- name: lease_worker
--- The worker that holds a job, with its state and deadline if it is known.
--- params  seq, namespace_id
-SELECT l.worker_id, w.state, w.lease_ends_at
-  FROM lease l LEFT JOIN worker w ON w.worker_id = l.worker_id AND w.namespace_id = :namespace_id
- WHERE l.seq = :seq;
-
 -- name: leases_by_seq
 -- The leases that a batch of reports speaks of, with what may change how they end.
 -- params  seqs
 SELECT seq, token, cancel_at, unique_key, held FROM lease WHERE seq IN (SELECT value FROM json_each(:seqs));
-
--- name: outcome_delete
--- Take back how a job ended.
--- params  seq
--- gives   the job, if it had ended
-DELETE FROM outcome WHERE seq = :seq RETURNING seq;
-
--- name: ready_delete
--- Take one job out of where it waits.
--- params  class_id, park, order_key, seq
--- gives   the job, if it was there
-DELETE FROM ready WHERE class_id = :class_id AND park = :park AND order_key = :order_key AND seq = :seq
-RETURNING seq;
-
--- name: retry_job
--- A job that ended is back in the queue; it no longer expires.
--- params  seq
-UPDATE job SET expires_at = NULL WHERE seq = :seq;

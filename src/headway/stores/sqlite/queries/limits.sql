@@ -19,18 +19,6 @@ UPDATE job SET park = :park WHERE seq = :seq;
 -- params  seq, held
 UPDATE lease SET held = :held WHERE seq = :seq;
 
--- name: limit_usage
--- How many leases count against which limits.
--- params  namespace_id
-SELECT l.held, count(*) FROM lease l JOIN class c ON c.class_id = l.class_id
- WHERE c.namespace_id = :namespace_id AND l.held IS NOT NULL GROUP BY l.held;
-
--- name: live_slots
--- The slots of the workers that take jobs.
--- params  namespace_id, now_at
-SELECT coalesce(sum(slots), 0) FROM worker WHERE namespace_id = :namespace_id AND state = 'active'
-   AND lease_ends_at > :now_at;
-
 -- name: park_any
 -- Whether anything is parked here, and whether any park is open; those of other namespaces cost a look, no more.
 -- params  namespace_id
@@ -97,32 +85,16 @@ UPDATE park SET open = 0, open_at = :open_at WHERE namespace_id = :namespace_id 
 SELECT rate_key, reached_us FROM rate WHERE namespace_id = :namespace_id
    AND rate_key IN (SELECT value FROM json_each(:rate_keys));
 
--- name: rate_forget
--- Forget a rate that counts no starts any more.
--- params  namespace_id, rate_key
-DELETE FROM rate WHERE namespace_id = :namespace_id AND rate_key = :rate_key;
-
 -- name: rate_step
 -- Note how far ahead they are given away now.
 -- params  namespace_id, rate_key, reached_us
 INSERT OR REPLACE INTO rate (namespace_id, rate_key, reached_us) VALUES (:namespace_id, :rate_key, :reached_us);
-
--- name: rates
--- How far ahead the starts of all rates were given away.
--- params  namespace_id
-SELECT rate_key, reached_us FROM rate WHERE namespace_id = :namespace_id;
 
 -- name: running
 -- What a limit is counted by, for each job that runs.
 -- params  namespace_id
 SELECT l.seq, j.task, j.tenant, j.limits FROM lease l CROSS JOIN job j ON j.seq = l.seq
  WHERE j.namespace_id = :namespace_id;
-
--- name: running_lanes
--- How many jobs run in each lane.
--- params  namespace_id
-SELECT c.lane, count(*) FROM lease l JOIN class c ON c.class_id = l.class_id WHERE c.namespace_id = :namespace_id
- GROUP BY c.lane;
 
 -- name: running_rungs
 -- The jobs that run, with the rung each asked for and was given.

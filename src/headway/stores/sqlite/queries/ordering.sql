@@ -5,11 +5,6 @@
 -- params  order_key, class_id
 UPDATE class SET clock = max(clock, :order_key) WHERE class_id = :class_id;
 
--- name: class_state
--- Whether tenants share a class, and its clock.
--- params  class_id
-SELECT fair, clock FROM class WHERE class_id = :class_id;
-
 -- name: fair_class
 -- Let tenants share a class from now on; its clock begins at the first job that waits.
 -- params  class_id, number

@@ -53,23 +53,12 @@ RETURNING seq;
 DELETE FROM idempotency WHERE (namespace_id, tenant, idempotency_key) IN
   (SELECT namespace_id, tenant, idempotency_key FROM idempotency WHERE until_at <= :now_at LIMIT :limit);
 
--- name: prune_rates
--- Forget rates that have caught up with the clock.
--- params  namespace_id, now_us
-DELETE FROM rate WHERE namespace_id = :namespace_id AND reached_us <= :now_us;
-
 -- name: prune_scan
 -- A stretch of ended jobs by number, to look for completed ones that are old enough.
 -- params  after, finished_at, limit
 SELECT o.seq, o.state = 'completed' AND o.finished_at <= :finished_at AS old, j.namespace_id
   FROM outcome o JOIN job j ON j.seq = o.seq
  WHERE o.seq > :after ORDER BY o.seq LIMIT :limit;
-
--- name: prune_stretches
--- Forget what classes waited for long ago.
--- params  namespace_id, before_at
-DELETE FROM stretch WHERE class_id IN (SELECT class_id FROM class WHERE namespace_id = :namespace_id)
-   AND until_at <= :before_at;
 
 -- name: prune_tally
 -- Remove the minutes that were folded.

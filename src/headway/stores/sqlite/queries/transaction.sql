@@ -1,16 +1,5 @@
 -- transaction: begin a transaction, and notify workers and watchers of what it changed.
 
--- name: class_add
--- Make a class known.
--- params  namespace_id, lane, rung, needs, persist
-INSERT INTO class (namespace_id, lane, rung, needs, persist) VALUES (:namespace_id, :lane, :rung, :needs, :persist)
-    ON CONFLICT DO UPDATE SET persist = excluded.persist RETURNING class_id;
-
--- name: classes
--- The classes of a namespace.
--- params  namespace_id
-SELECT class_id, lane, rung, needs, persist FROM class WHERE namespace_id = :namespace_id;
-
 -- name: clock_read
 -- What is remembered of the clock: how far store time is ahead of it, and the moment it has reached.
 -- params  none
