@@ -42,6 +42,6 @@ def read_reply(sock: socket.socket, reader: Any) -> Any:
         if not data:
             raise ConnectionError("the server has closed the connection")
         reader.feed(data)
-    if isinstance(reply, hiredis.ReplyError):
+    if isinstance(reply, ReplyError):
         raise reply
     return reply
