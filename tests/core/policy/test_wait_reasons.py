@@ -11,7 +11,7 @@ from headway.core.policy.enforced import PAUSE
 from headway.core.policy.wait_reasons import (
     GAP_MS,
     UNSAMPLED,
-    UNSAMPLED_TOLD_MS,
+    UNSAMPLED_SHOWN_MS,
     WaitInterval,
     append_sample,
     blocked_queue_reason,
@@ -117,8 +117,8 @@ def test_a_stretch_that_ended_just_before_still_holds_for_a_moment() -> None:
     "waited, expected",
     [
         pytest.param(0, {}, id="not at all"),
-        pytest.param(UNSAMPLED_TOLD_MS - 1, {}, id="not worth a word"),
-        pytest.param(UNSAMPLED_TOLD_MS, {UNSAMPLED: UNSAMPLED_TOLD_MS}, id="told"),
+        pytest.param(UNSAMPLED_SHOWN_MS - 1, {}, id="not worth a word"),
+        pytest.param(UNSAMPLED_SHOWN_MS, {UNSAMPLED: UNSAMPLED_SHOWN_MS}, id="told"),
         pytest.param(GAP_MS, {UNSAMPLED: GAP_MS}, id="still between two samples"),
         pytest.param(GAP_MS + 1, {"no_worker": GAP_MS + 1}, id="too long for that"),
     ],
@@ -156,7 +156,7 @@ def test_the_parts_are_the_whole(cuts: list[tuple[int, int]], waited: int, block
     blocked = min(blocked, waited)
     found = waited_ms(a_job(waited, blocked_for="limit" if blocked else None, blocked=blocked), stretches)
     missing = waited - sum(found.values())
-    assert 0 <= missing < UNSAMPLED_TOLD_MS
+    assert 0 <= missing < UNSAMPLED_SHOWN_MS
     assert all(part > 0 for part in found.values())
     assert not blocked or found["limit"] == blocked
 

@@ -1,31 +1,31 @@
 """Store time: the clock of a server or host, with steps back taken out.
 
-Two numbers are stored: how far store time is ahead of the clock, and up to which moment store time was seen. They
-change at most once a second. The same rule is written in Lua (``common.lua``) and in SQL (``now_ms.sql``); a test
-compares all three.
+A store keeps two numbers: how far store time is ahead of the clock, and the latest moment of store time that was read.
+They change at most once a second. The same rule is written in Lua (``common.lua``) and in SQL (``now_ms.sql``), and a
+test compares all three.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-STEP_MS = 1_000  # A step back of up to this is waited out. The stored moment may be as old as this.
-GAP_MS = 60_000  # Live workers ask more often than this, so a longer silence is a step forward, or nothing ran.
+STEP_MS = 1_000  # Store time stands still for a step back of up to this. The stored moment may be as old as this.
+GAP_MS = 60_000  # Live workers call more often than this, so a longer gap is a step forward, or no worker ran.
 SLEW = 20  # While store time is ahead of the clock it runs slower by one part in this many.
 
 
 class StoreClock(NamedTuple):
-    """What a store remembers of its clock."""
+    """The two numbers that a store keeps about its clock."""
 
     ahead_ms: int = 0
     reached_at: int = 0
 
 
 def step_clock(clock: StoreClock, raw_at: int) -> tuple[int, StoreClock]:
-    """Return the store time at a reading of the raw clock, and what to remember.
+    """Return the store time at a reading of the raw clock, and the numbers to store.
 
-    - A step back of over a second: store time goes on from where it was, ahead of the clock.
-    - A step forward is followed. If store time was ahead, the step is taken out of that first.
+    - After a step back of over a second, store time goes on from where it was, ahead of the clock.
+    - Store time follows a step forward. If store time was ahead, the step reduces that first.
     - While store time is ahead it runs 5 % slower, until both agree again.
     """
     now_at = raw_at + clock.ahead_ms

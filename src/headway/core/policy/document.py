@@ -1,4 +1,4 @@
-"""The policy as a value: lanes, reserve, limits, ladder, tenants, retries, retention. Data, never code."""
+"""The policy as a value: lanes, reserve, limits, ladder, tenants, retries and retention."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ SECOND = 1_000
 HOUR = 3_600 * SECOND
 DAY = 24 * HOUR
 
-ELASTIC = "default"  # The duration of a job that has none of its own: it gets what is to be had.
-INTERACTIVE = "interactive"  # Never queues: admitted at once or denied.
-TENANT = "tenant"  # What ``by`` of a limit says for the tenant of a job, whatever its parameters are called.
-LIMIT_SCOPES = ("tenant", "global")  # Whether a limit by a parameter counts each tenant's values apart.
-HALTED = "halted"  # What a session is assigned once it was told to stop: no time at all.
+ELASTIC = "default"  # The duration of a job that declares none: it is assigned the longest rung with room.
+INTERACTIVE = "interactive"  # The duration of a session, which never queues: admitted at once or denied.
+TENANT = "tenant"  # The value of a limit's ``by`` for the tenant of a job, even if a parameter has this name.
+LIMIT_SCOPES = ("tenant", "global")  # Whether a limit by a parameter counts each tenant's values separately.
+HALTED = "halted"  # The rung of a session that was told to stop. Its budget is 0.
 
 
 def _none() -> Mapping[str, Any]:
@@ -28,7 +28,7 @@ def _none() -> Mapping[str, Any]:
 class Lane:
     """A priority level with its rules. Level 0 is served first.
 
-    ``promote_after_ms``: the ages of its oldest waiting job at which the lane rises a level.
+    ``promote_after_ms``: the ages of its oldest waiting job at which the lane rises by one level each.
     """
 
     level: int
@@ -42,9 +42,9 @@ class Lane:
 class Reserve:
     """Slots that only some lanes may fill.
 
-    ``scope``: this many in each ``worker``, or in the whole ``pool`` of live workers.
-    ``rule``: ``cap`` lets the other lanes hold all slots but these, wherever these run; ``leave_free`` lets them
-    start only while more than these are free.
+    ``scope``: ``slots`` is a number in each ``worker``, or in the whole ``pool`` of live workers.
+    ``rule``: with ``cap`` the other lanes may fill all slots but these, wherever the lanes of the reserve run. With
+    ``leave_free`` they start a job only while more than these slots are free.
     """
 
     lanes: frozenset[str] = frozenset({"high"})
@@ -55,7 +55,7 @@ class Reserve:
 
 @dataclass(frozen=True, slots=True)
 class Rung:
-    """A duration with a limit on how many jobs of it, or of a longer one, may run: a number, or a part of all slots."""
+    """A duration with a limit on the jobs of this and all longer durations: a number, or a percentage of all slots."""
 
     name: str
     length_ms: int
@@ -63,7 +63,7 @@ class Rung:
     percent: float | None = None
 
     def most(self, slots: int) -> int | None:
-        """Return the limit with this number of live slots; None for no limit. It never falls to 0."""
+        """Return the limit for a number of live slots, at least 1, or None for no limit."""
         if self.percent is not None:
             return max(1, int(slots * self.percent / 100 + 1e-9))
         return self.limit
@@ -73,8 +73,8 @@ class Rung:
 class Ladder:
     """Durations, shortest first, and how room is made when a limit is reached.
 
-    ``victim``: which elastic job is lowered, ``least_elapsed`` or ``random``; ``lower``: as many as are ``needed``,
-    or ``all``.
+    ``victim``: which elastic job is lowered, ``least_elapsed`` or ``random``. ``lower``: as many jobs as ``needed``, or
+    ``all``.
     """
 
     rungs: tuple[Rung, ...] = ()
@@ -85,38 +85,38 @@ class Ladder:
         return next((rung for rung in self.rungs if rung.name == name), None)
 
     def longer(self, name: str | None) -> Rung | None:
-        """Return the next longer rung, or None if this is the longest, or none of them."""
+        """Return the next longer rung, or None if this is the longest or not on the ladder."""
         names = [rung.name for rung in self.rungs]
         return self.rungs[names.index(name) + 1] if name in names[:-1] else None
 
 
 @dataclass(frozen=True, slots=True)
 class Tenants:
-    """How the tenants of a class share it, and how many jobs of each may wait. A depth of 0: any number."""
+    """How the tenants of a class share it, and how many jobs of each may wait. A depth of 0 means no bound."""
 
     default_weight: float = 1
     weights: Mapping[str, float] = field(default_factory=_none)
-    max_depth: int = 0  # Of every tenant that ``max_depths`` does not name.
+    max_depth: int = 0  # For every tenant that ``max_depths`` does not name.
     max_depths: Mapping[str, int] = field(default_factory=_none)
 
     @property
     def bounds_depth(self) -> bool:
-        """Whether the jobs of any tenant are bounded."""
+        """Return whether any tenant has a bound on its waiting jobs."""
         return bool(self.max_depth or self.max_depths)
 
     def depth_of(self, tenant: str) -> int:
-        """Return how many jobs of a tenant may wait; 0 if any number."""
+        """Return how many jobs of a tenant may wait, or 0 for any number."""
         return self.max_depths.get(tenant, self.max_depth)
 
 
 @dataclass(frozen=True, slots=True)
 class LimitRule:
-    """A cap on jobs that run at once, or on how often they start: for all of them, or each value of a parameter.
+    """A limit on jobs that run at once, or on how often they start: over all jobs, or for each value of a parameter.
 
-    ``tasks`` are names that may hold ``*``; none means every task. ``by`` is a parameter, or ``tenant``.
-    By a parameter, each tenant's values are counted apart, unless ``scope`` is ``global``.
-    ``count`` starts in ``period_ms``, evenly apart but for ``burst`` that may come at once: never more than
-    ``count + burst - 1`` in any such stretch.
+    ``tasks`` are names that may contain ``*``; without them the limit applies to every task. ``by`` is a parameter, or
+    ``tenant``. A limit by a parameter counts each tenant's values separately, unless ``scope`` is ``global``.
+    A rate allows ``count`` starts in ``period_ms``, evenly spaced except for a ``burst`` at once. Any period then has
+    at most ``count + burst - 1`` starts.
     """
 
     concurrency: int | None = None
@@ -129,13 +129,13 @@ class LimitRule:
 
     @property
     def interval_us(self) -> int:
-        """Microseconds from one start to the next; rounded up, so that the rate is never exceeded."""
+        """Return the microseconds between two starts, rounded up so that the rate is never exceeded."""
         return -(-self.period_ms * 1_000 // self.count) if self.count else 0
 
 
 @dataclass(frozen=True, slots=True)
 class TaskRule:
-    """What the policy sets for a task over its decorator; None leaves it."""
+    """The options that the policy sets for a task, before those of its decorator. None keeps the decorator's option."""
 
     priority: str | None = None
     duration: str | None = None
@@ -145,9 +145,9 @@ class TaskRule:
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """How long ended jobs and idempotency keys are kept, from the moment they ended, and how many of them.
+    """How long a store keeps ended jobs and idempotency keys after the end, and how many jobs of each state.
 
-    Of more ended jobs of a state than its ``max`` the oldest go, however young they are; 0 is no bound.
+    A store removes the oldest jobs of a state beyond its ``max``, however young they are. 0 means no bound.
     """
 
     completed_ms: int = DAY
@@ -173,10 +173,10 @@ def _built_in_lanes() -> Mapping[str, Lane]:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Everything that decides who runs and what becomes of a run.
+    """Everything that decides which job runs next and what happens after a run.
 
-    ``promotion``: an overdue lane joins the level it has risen to and gets its ``share`` there, or its aged jobs go
-    before whatever came later (``absolute``).
+    ``promotion``: with ``share`` an overdue lane gets its share of the level it has risen to. With ``absolute`` its
+    aged jobs go before all jobs that came later.
     """
 
     lanes: Mapping[str, Lane] = field(default_factory=_built_in_lanes)
@@ -187,7 +187,7 @@ class Policy:
     tenants: Tenants = field(default_factory=Tenants)
     limits: Mapping[str, LimitRule] = field(default_factory=_none)
     tasks: Mapping[str, TaskRule] = field(default_factory=_none)
-    max_depth: int = 0  # How many jobs may wait; beyond it none is taken in. 0: any number.
+    max_depth: int = 0  # How many jobs may wait before a submit is refused. 0: any number.
     crash_limit: int = 3
     retry: RetryRule = field(default_factory=RetryRule)
     timeout_growth: float = 1.5
@@ -199,7 +199,7 @@ BUILT_IN = Policy()
 
 
 def reserved_slots(policy: Policy, slots: int, asked: int | None) -> int:
-    """Return how many slots a worker reserves: what it was told, or what the policy says; never all of them."""
+    """Return how many slots a worker reserves: the number asked for, or the policy's, but never all of them."""
     if policy.reserve.scope == "pool":
         return 0
     return max(0, min(policy.reserve.slots if asked is None else asked, slots - 1))

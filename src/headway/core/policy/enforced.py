@@ -1,7 +1,7 @@
-"""The part of a policy that a store must know, since it is checked or counted together with the jobs.
+"""The part of a policy that a store enforces, since it checks and counts in the same transaction as the jobs.
 
-Four formulas work on it, and they alone exist in every store beside core: the order key (``order.py``), the check of
-caps and of the ladder, parking, and the rate step (``limits.py``, ``ladder.py``).
+Four formulas work on it. They alone exist in every store beside core: the order key (``order.py``), the check of limits
+and of the ladder, the choice of a blocked queue, and the rate step (``limits.py``, ``ladder.py``).
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from headway.core.policy.document import TENANT, Ladder, LimitRule, Policy, Rese
 from headway.core.policy.ladder import RunningJobs, fit_rung
 
 SECOND_US = 1_000_000
-PAUSE = "=paused:"  # Begins the keys under which paused jobs wait; no limit's key begins so.
-_SHUT = LimitRule(concurrency=0)
-_UNSAID = TaskRule()
+PAUSE = "=paused:"  # The prefix of the keys that paused jobs wait for. No limit's key can begin with it.
+_NO_ROOM = LimitRule(concurrency=0)
+_NO_RULE = TaskRule()
 
 
 @dataclass(frozen=True, slots=True)
 class PauseSet:
-    """What must not start: everything, or these."""
+    """What an operator has paused: everything, or some lanes, tasks and tenants."""
 
     everything: bool = False
     lanes: tuple[str, ...] = ()
@@ -29,7 +29,7 @@ class PauseSet:
     tenants: tuple[str, ...] = ()
 
     def names(self) -> list[str]:
-        """Name what is paused, for people."""
+        """Return the names of what is paused, for people."""
         return [
             *(["everything"] if self.everything else []),
             *(f"lane {name}" for name in self.lanes),
@@ -51,7 +51,7 @@ def pausing(lane: str | None, task: str | None, tenant: str | None) -> Callable[
 
 
 def resuming(lane: str | None, task: str | None, tenant: str | None) -> Callable[[PauseSet], PauseSet]:
-    """Return the change that resumes these, or everything that was paused in any way if none is named."""
+    """Return the change that resumes these, or everything if none is named."""
     if lane is None and task is None and tenant is None:
         return lambda _: PauseSet()
     return lambda paused: replace(
@@ -68,7 +68,7 @@ def _with(known: tuple[str, ...], name: str | None) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class EnforcedRules:
-    """What a store checks. Kept in parts, each written by the process that knows it; ``join`` makes one of them."""
+    """The rules that a store enforces. A store keeps them in parts, one for each writer, and ``join`` merges them."""
 
     limits: Mapping[str, LimitRule] = field(default_factory=dict)
     rungs: tuple[Rung, ...] = ()
@@ -80,7 +80,7 @@ class EnforcedRules:
 
 
 def rules_of(policy: Policy) -> EnforcedRules:
-    """Return the part of a policy that a store must know."""
+    """Return the part of a policy that a store enforces."""
     return EnforcedRules(
         limits=dict(policy.limits),
         rungs=policy.ladder.rungs,
@@ -91,7 +91,7 @@ def rules_of(policy: Policy) -> EnforcedRules:
 
 
 def join(parts: Iterable[EnforcedRules]) -> EnforcedRules:
-    """Make one of the parts; where two name the same limit, the later stands."""
+    """Return the parts as one. Where two parts name the same limit, the later one counts."""
     whole = EnforcedRules()
     for part in parts:
         whole = replace(
@@ -108,61 +108,61 @@ def join(parts: Iterable[EnforcedRules]) -> EnforcedRules:
 
 
 def lets_start(old: EnforcedRules, new: EnforcedRules) -> bool:
-    """Return whether new rules may let a job start that the old ones held back: costs and weights never do."""
+    """Return whether new rules may let a job start that the old ones held back. Costs and weights never do."""
     return any(getattr(old, name) != getattr(new, name) for name in ("limits", "rungs", "pool_reserve", "paused"))
 
 
 def limit_key(name: str, value: str) -> str:
-    """Name one counter of a limit: the limit's name, or that and the value it is counted by."""
+    """Return the key of one counter of a limit: its name and the value that it counts by."""
     return f"{counter_name(name)}={value}"
 
 
 def parameter_key(name: str, value: str, tenant: str | None) -> str:
-    """Name the counter of a limit by a parameter: one for each value, and each tenant has its own."""
+    """Return the key of a limit's counter for one value of a parameter and one tenant."""
     if tenant is None:
         return limit_key(name, _escaped(value))
     return limit_key(name, f"{_escaped(tenant)}={value}")
 
 
 def parameter_value(key: str) -> str:
-    """Return the value of the parameter that such a counter is for."""
+    """Return the parameter's value in the key of a counter."""
     rest = key.partition("=")[2]
     _, of_tenant, value = rest.partition("=")
     return value if of_tenant else rest.replace("%3D", "=").replace("%25", "%")
 
 
 def _escaped(text: str) -> str:
-    """Write a text without equals signs, so that it ends at the next one."""
+    """Return a text without equals signs, so that the next one in a key ends it."""
     return text.replace("%", "%25").replace("=", "%3D")
 
 
 def counter_name(name: str) -> str:
-    """Write a name so that the first equals sign of a key is the one that ends it."""
+    """Return a limit's name such that the first equals sign of a key ends it."""
     return name.replace("=", "%3D")
 
 
 class RuleIndex:
-    """Rules, made quick to ask. It changes nothing and remembers only what follows from the rules."""
+    """Rules, indexed for fast queries. It caches limits by task and never changes the rules."""
 
     def __init__(self, rules: EnforcedRules = EnforcedRules()) -> None:  # noqa: B008  (it is frozen)
         self.rules = rules
         self.ladder = Ladder(rules.rungs)
         self._by_task: dict[str, tuple[tuple[str, LimitRule], ...]] = {}
-        # Whether no job is held back but by keys of its own.
+        # Whether only counters chosen by a job's arguments can hold it back.
         self.has_no_limits = not (rules.limits or rules.paused.tasks or rules.paused.tenants)
 
     def keys(self, task: str, tenant: str | None, bound: Iterable[str] = ()) -> list[tuple[str, LimitRule]]:
         """Return the counters that a job needs room in, with their rules: pauses first, then caps, then rates.
 
-        ``bound`` are those that hang on its arguments, known since its submission; the others follow from
-        its task and tenant, so that a limit set today holds for what was submitted yesterday.
+        ``bound`` are the counters chosen by the job's arguments, stored at its submission. The others follow from its
+        task and tenant, so a limit set today applies to jobs that were submitted yesterday.
         """
         found: list[tuple[str, LimitRule]] = []
         paused = self.rules.paused
         if task in paused.tasks:
-            found.append((f"{PAUSE}task:{task}", _SHUT))
+            found.append((f"{PAUSE}task:{task}", _NO_ROOM))
         if tenant is not None and tenant in paused.tenants:
-            found.append((f"{PAUSE}tenant:{tenant}", _SHUT))
+            found.append((f"{PAUSE}tenant:{tenant}", _NO_ROOM))
         limited: list[tuple[str, LimitRule]] = []
         for name, rule in self._of_task(task):
             limited.append((name if rule.by is None else limit_key(name, tenant or ""), rule))
@@ -175,7 +175,7 @@ class RuleIndex:
         return found + limited
 
     def may_limit(self, task: str, tenant: str | None) -> bool:
-        """Return whether a job with no bound keys may be held back by any rule of this book."""
+        """Return whether any rule may hold back a job without counters chosen by its arguments."""
         paused = self.rules.paused
         return bool(self._of_task(task)) or task in paused.tasks or tenant in paused.tenants
 
@@ -198,23 +198,23 @@ class RuleIndex:
         return paused.everything or lane in paused.lanes
 
     def blocked_reason(self, lane: str, rung: str | None, floor: RunningJobs | None) -> str | None:
-        """Return why no job of a lane and rung can start now, whatever a worker does."""
+        """Return why no job of a lane and rung can start on any worker, or None."""
         if self.lane_paused(lane):
             return "paused"
         return None if fit_rung(self.ladder, floor, rung)[0] else "ladder"
 
     def step_us(self, task: str, tenant: str) -> int:
-        """Return how far apart two jobs of this task and tenant are in virtual time: expected cost by weight."""
+        """Return how far apart two jobs of a task and tenant are in virtual time: expected cost divided by weight."""
         rules = self.rules
         cost_us = rules.costs_us.get(limit_key(task, tenant)) or rules.costs_us.get(task, SECOND_US)
         return max(1, int(cost_us / rules.weights.get(tenant, rules.default_weight)))
 
 
 def task_rule(policy: Policy, task: str) -> TaskRule:
-    """Return what a policy sets for a task."""
-    return policy.tasks.get(task, _UNSAID)
+    """Return the options that a policy sets for a task."""
+    return policy.tasks.get(task, _NO_RULE)
 
 
 def applies(rule: LimitRule, task: str) -> bool:
-    """Return whether a limit is about a task."""
+    """Return whether a limit applies to a task."""
     return not rule.tasks or any(fnmatchcase(task, pattern) for pattern in rule.tasks)

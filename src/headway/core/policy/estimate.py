@@ -1,4 +1,4 @@
-"""When a job will start: p50 and p90 of the seconds until then, by a forward run of the policy."""
+"""When a job will start: p50 and p90 of the seconds until then, by simulating the policy on the current queue."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from headway.core.policy.slot_release import POINTS
 from headway.core.snapshot import ClassView
 from headway.core.worker import TASK
 
-HALF, MOST = 0.0, 1.2816  # Standard deviations beyond which half of all cases lie, and a tenth.
-FIRST = 0.62  # How much of a start is due when it has come in half of all cases: 0.5 to 0.69, the more slots.
-ROUGH = 0.02  # The part by which all that was learned may be off together.
-NOW = 1.0  # Seconds below which one says "now".
-CHANGED = 0.2  # The part by which seconds must move to be worth telling again.
-MADE_MAX = 10_000  # Estimates of one forecast that are remembered.
+HALF, MOST = 0.0, 1.2816  # Standard deviations for p50 and p90 of a normal distribution.
+FIRST = 0.62  # Expected starts at the median of a start: 0.5 with one slot, up to 0.69 (ln 2) with many.
+ROUGH = 0.02  # The relative error that all learned run times may share.
+NOW = 1.0  # Seconds below which an estimate is shown as "now".
+CHANGED = 0.2  # The relative change of the seconds from which an estimate is sent again.
+MADE_MAX = 10_000  # Estimates that one forecast keeps, which is about 2 MB.
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """When a waiting job will start: seconds until then that half, and nine tenths, of such jobs do not exceed.
+    """When a waiting job will start: seconds that half, and nine tenths, of such jobs do not exceed.
 
-    ``position`` is how many would start before it, were nothing more to come. ``basis`` says what it rests on:
-    ``learned`` from jobs that ran, ``declared`` by durations, or ``unknown``; then there are no seconds.
+    ``position`` counts the jobs that would start before it if no more jobs arrived. ``basis`` names the data behind the
+    seconds: ``learned`` from finished jobs, ``declared`` durations, or ``unknown``, and then there are no seconds.
     """
 
     p50: float | None = None
@@ -42,7 +42,7 @@ class Estimate:
 
 
 class Spot(NamedTuple):
-    """Where a job stands in its class. ``own``: how many of those ahead are its tenant's, where tenants share."""
+    """The place of a job in its class. ``own``: how many jobs ahead are its tenant's, if tenants share the class."""
 
     key: ClassKey
     task: str = ""
@@ -55,14 +55,14 @@ class Spot(NamedTuple):
 
 
 def estimate(diagnosis: JobDiagnostics, policy: Policy, known: Model) -> Estimate | None:
-    """Return when a job will start; None once it has begun or ended."""
+    """Return when a job will start, or None once it has started or ended."""
     if diagnosis.job.state is not State.QUEUED:
         return None
     return Forecast(diagnosis.queue, policy, known).of(spot_of(diagnosis))
 
 
 def spot_of(diagnosis: JobDiagnostics, queue: QueueDiagnostics | None = None) -> Spot:
-    """Return where a job stands. ``diagnose``: one that has counted longer lines than the standing's own."""
+    """Return the place of a job. ``queue`` may count longer classes than the diagnosis itself does."""
     job, queue = diagnosis.job, queue or diagnosis.queue
     key = ClassKey(job.lane, job.needs, job.rung)
     ahead, own = diagnosis.ahead, diagnosis.ahead_own if diagnosis.fair else None
@@ -74,7 +74,7 @@ def spot_of(diagnosis: JobDiagnostics, queue: QueueDiagnostics | None = None) ->
 
 
 def _beyond(counted: int, eligible_at: int | None, view: ClassView | None, now_at: int) -> int:
-    """Place a job among more than anybody counts: by when it came, as if they had come evenly."""
+    """Return the place of a job behind more jobs than a store counts, by its age, as if jobs had arrived evenly."""
     if view is None or view.oldest_at is None or eligible_at is None or now_at <= view.oldest_at:
         return counted
     part = (eligible_at - view.oldest_at) / (now_at - view.oldest_at)
@@ -82,7 +82,7 @@ def _beyond(counted: int, eligible_at: int | None, view: ClassView | None, now_a
 
 
 class Forecast:
-    """What one picture tells of all jobs in it. The runs behind it are made once, for the first caller."""
+    """The estimates for all jobs of one snapshot. The first query for some needs simulates, and later ones reuse it."""
 
     def __init__(self, queue: QueueDiagnostics, policy: Policy, known: Model) -> None:
         self.queue = queue
@@ -97,7 +97,7 @@ class Forecast:
             self._views.setdefault(view.key.lane, []).append(view)
 
     def near(self, spot: Spot) -> Estimate:
-        """Return nearly the same as ``of``, at once if a near place was asked for: it rounds places to a twentieth."""
+        """Return nearly the same as ``of``, but reuse estimates: places are rounded to a twentieth."""
         spot = spot._replace(ahead=_rounded(spot.ahead), own=None if spot.own is None else _rounded(spot.own))
         made = self._made.get(spot)
         if made is None:
@@ -107,7 +107,7 @@ class Forecast:
         return made
 
     def of(self, spot: Spot) -> Estimate:
-        """Return when the job at a spot will start, and how many before it."""
+        """Return the estimate for a place."""
         key = spot.key
         delayed = spot.due_at is not None and spot.due_at > self.queue.now_at
         waiting = waiting_in(self.queue.snapshot, key)
@@ -124,7 +124,7 @@ class Forecast:
             return Estimate(position=position)
         found = self._delayed(run, flow, spot) if delayed else self._waiting(run, flow, spot)
         p50, p90 = (max(pair) for pair in zip(found, *(pair for pair in held if pair is not None), strict=True))
-        if run.basis == "unknown" and p90 > 0:  # Where a slot is free nothing need be known of lengths.
+        if run.basis == "unknown" and p90 > 0:  # With a free slot, run times do not matter.
             return Estimate(position=position)
         return Estimate(round(p50, 2), round(max(p50, p90), 2), position, run.basis)
 
@@ -147,7 +147,7 @@ class Forecast:
         return solve.when(HALF), solve.when(MOST)
 
     def _delayed(self, run: FluidRun, flow: LaneFlow, spot: Spot) -> tuple[float, float]:
-        """Let a job join the line when it is due: behind what waits by then, unless tenants share it."""
+        """Return when a delayed job starts: it joins the queue when it is due, behind the jobs that wait by then."""
         due = max(0.0, ((spot.due_at or 0) - self.queue.now_at) / 1_000)
         while run.times[-1] < due and run.go_on():
             pass
@@ -156,7 +156,7 @@ class Forecast:
         return max(due, solve.when(HALF)), max(due, solve.when(MOST))
 
     def _in_lane(self, spot: Spot) -> float:
-        """Count those of its lane that go first: of its other classes the same part as of its own."""
+        """Count the jobs of a lane that go first: of its other classes the same part as of the job's own."""
         own, others = 0, 0
         for view in self._views.get(spot.key.lane, ()):
             if view.key == spot.key:
@@ -168,7 +168,7 @@ class Forecast:
     # ------------------------------------------------------------------ caps of its own
 
     def _held(self, spot: Spot) -> Iterable[tuple[float, float] | None]:
-        """Yield when each limit lets it start; None for one of which nothing is known."""
+        """Yield when each full limit lets the job start, or None where no data exists."""
         now_at = self.queue.now_at
         for view in spot.limits:
             if view.key.startswith(PAUSE):
@@ -200,7 +200,7 @@ class Forecast:
         return _in_turn(sorted(points), lengths, turn)
 
     def _on_the_ladder(self, spot: Spot) -> tuple[float, float] | None:
-        """Wait for a running job of its rung, or a longer one, to end: any moment until its budget is used up."""
+        """Return when a running job of its rung or longer ends: at any moment until its budget is used up."""
         floor, ladder = self.queue.snapshot.floor, self._policy.ladder
         lengths = self._known.task(spot.task, spot.key.lane) or declared(self._policy, [spot.key])
         if floor is None or lengths is None or len(floor.counts) != len(ladder.rungs):
@@ -212,13 +212,13 @@ class Forecast:
         ]
         if not full:
             return None
-        rung, count = min(full, key=lambda pair: pair[1])  # Those of a rung count against the shorter ones too.
+        rung, count = min(full, key=lambda pair: pair[1])  # Jobs of a rung count against the shorter ones too.
         points = [rung.length_ms / 1_000 * (point + 0.5) / (count * POINTS) for point in range(count * POINTS)]
         return _in_turn(points, lengths, spot.ahead)
 
 
 class _Solve:
-    """Finds the moment at which a lane has started a job, with the jobs before it and those that overtake it."""
+    """Finds when a lane has started a job, its predecessors, and the arrivals that overtake it."""
 
     def __init__(
         self, run: FluidRun, flow: LaneFlow, before: float, arrivals: LaneArrivals | None, tenant: str, own: int
@@ -248,7 +248,7 @@ class _Solve:
         return times[high - 1] + (times[high] - times[high - 1]) * -less / (more - less)
 
     def _excess(self, at: int, deviations: float) -> float:
-        """Return how many starts too many, or too few, there were by a step, with this much bad luck."""
+        """Return how many starts too many or too few a step has, with ``deviations`` of bad luck."""
         flow, count, variance = self._flow, self._before + FIRST, self._flow.doubt[at]
         if self._arrivals is not None:
             more, doubt = self._arrivals.of_others(self._tenant, self._run.times[at], self._own)
@@ -259,7 +259,7 @@ class _Solve:
 
 
 def _at(times: Sequence[float], values: Sequence[float], moment: float) -> float:
-    """Read a curve at a moment between two steps."""
+    """Return the value of a curve at a moment between two steps."""
     at = bisect_right(times, moment)
     if at >= len(times):
         return values[-1]
@@ -268,7 +268,7 @@ def _at(times: Sequence[float], values: Sequence[float], moment: float) -> float
 
 
 def is_paused(spot: Spot, paused: PauseSet) -> bool:
-    """Return whether a pause holds such jobs back."""
+    """Return whether a pause holds back the job at this place."""
     return (
         paused.everything
         or spot.key.lane in paused.lanes
@@ -278,7 +278,7 @@ def is_paused(spot: Spot, paused: PauseSet) -> bool:
 
 
 def _in_turn(points: Sequence[float], lengths: Lengths, turn: int) -> tuple[float, float]:
-    """Return when rooms that come free at these moments have let this many in, and one more."""
+    """Return p50 and p90 of when slots that become free at these points have started ``turn`` jobs and one more."""
     rooms = len(points) / POINTS
     if not points:
         return 0.0, 0.0
@@ -306,13 +306,13 @@ def _moved(was: float | None, now: float | None) -> bool:
 
 
 def next_place(count: int) -> int:
-    """Return the next place of which ``Forecast.near`` may say something else."""
+    """Return the next place for which ``Forecast.near`` may return another estimate."""
     step = _step(count)
     return count // step * step + step
 
 
 def _rounded(count: int) -> int:
-    """Round to two figures, up to a hundred not at all."""
+    """Round to two digits, and not at all below a hundred."""
     step = _step(count)
     return count // step * step
 

@@ -1,7 +1,7 @@
-"""The policy run forward: how many jobs each lane could start by when.
+"""A fluid simulation of the policy: how many jobs each lane could have started by when.
 
-It counts jobs and does not look at single ones, so its cost depends on how many lanes there are, not on how many jobs
-wait. Steps grow with the time they reach into: what is far away need not be known to the second.
+It counts jobs and does not follow single ones, so its cost depends on the number of lanes and not of jobs. Steps grow
+with the time that they reach into, since the far future need not be known to the second.
 """
 
 from __future__ import annotations
@@ -18,44 +18,25 @@ from headway.core.policy.slot_release import POINTS, SlotReleases
 from headway.core.snapshot import ClassView, Snapshot
 from headway.core.worker import WorkerInfo, WorkerState, serves
 
-GROWTH = 0.2  # How long a step is, beside the time before it.
-STEPS_MAX = 300
-HORIZON = 7 * 86_400.0
-LATE = 0.35  # How many fewer jobs start in a slot that has just come free if all take as long: half of one, and less
-# where steps are short. This was fitted to simulations.
-LAST = 0.25  # How much of its last job must be left for a lane to have one: less is left when its start is found.
-_UNKNOWN = up_to(1.0)
-_NONE = 1e-9
+STEP_GROWTH = 0.2  # The length of a step as a part of the time before it: errors stay below the spread of run times.
+STEPS_MAX = 300  # With growing steps, more than a week takes.
+HORIZON = 7 * 86_400.0  # Seconds. Beyond a week, arrivals will not stay as they are.
+START_LAG = (
+    0.35  # Jobs that a slot which has just become free starts less, if all run equally long: half of one, and less
+)
+# where steps are short. Fitted to simulations.
+LAST_JOB = 0.25  # The part of a job that must wait for a lane to have one: when its start is found, less is left.
+_UNKNOWN = up_to(1.0)  # Stands in for unknown run times; such estimates have no seconds.
+_NONE = 1e-9  # Jobs or slots below which none is left, beside rounding errors.
 
 
 class LaneFlow:
-    """A lane in the run: its jobs that wait, that come, that run, and that could have started by each moment."""
+    """A lane in the simulation: its waiting jobs, arrivals and running jobs, and its possible starts by each step."""
 
     __slots__ = (
-        "apart",
-        "arrivals",
-        "came",
-        "curve",
-        "doubt",
-        "filled",
-        "had",
-        "lane",
-        "lengths",
-        "mean",
-        "name",
-        "oldest_ms",
-        "overflow",
-        "pace",
-        "phases",
-        "queue",
-        "rate",
-        "reach",
-        "rough",
-        "running",
-        "served",
-        "spread",
-        "waiting",
-        "weight",
+        "apart", "arrivals", "came", "curve", "doubt", "filled", "had", "lane", "lengths", "mean", "name",
+        "oldest_ms", "overflow", "pace", "phases", "queue", "rate", "reach", "rough", "running", "served", "spread",
+        "waiting", "weight",
     )  # fmt: skip
 
     def __init__(self, name: str, lane: Lane, lengths: Lengths, known: Model, waiting: float, oldest_ms: int) -> None:
@@ -67,32 +48,32 @@ class LaneFlow:
         self.phases = lengths.phases
         self.arrivals = known.arrivals(name)
         self.rate = self.arrivals.rate
-        self.rough = 0.0  # The part by which its mean length may be off because few jobs have shown it.
-        self.overflow = 1.0  # The part of what comes that finds no room in the reserve.
-        self.apart = False  # Whether the reserve is its own.
+        self.rough = 0.0  # The relative error of its mean run time, if few jobs have finished.
+        self.overflow = 1.0  # The part of its arrivals that finds no room in the reserve.
+        self.apart = False  # Whether it may fill the reserve.
         self.had = self.waiting = waiting
         self.oldest_ms = oldest_ms  # How long its oldest job has waited.
-        # Of what the run has started, in slots that are anybody's, by phase and stage.
+        # Jobs that the simulation has started outside the reserve, by phase and stage.
         self.running = [[0.0] * phase.stages for phase in lengths.phases]
-        self.filled = 0.0  # Slots filled in the step under way,
-        self.pace = 1.0  # and how many of its jobs start in one slot meanwhile.
+        self.filled = 0.0  # Slots filled in the current step.
+        self.pace = 1.0  # How many of its jobs start in one slot during the step.
         self.served = 0.0
-        self.reach = 0.0  # What it could have started, had it had enough.
-        self.spread = 0.0  # The variance of the work it has started, in seconds squared,
-        self.came = 0.0  # and of what has come meanwhile.
-        self.curve: list[float] = []  # By step: its reach,
-        self.doubt: list[float] = []  # the variance of that, in jobs,
-        self.queue: list[float] = []  # and how many wait.
+        self.reach = 0.0  # How many jobs it could have started if enough had waited.
+        self.spread = 0.0  # The variance of the work that it has started, in seconds squared.
+        self.came = 0.0  # The variance of the work that has arrived, in seconds squared.
+        self.curve: list[float] = []  # By step: its reach.
+        self.doubt: list[float] = []  # By step: the variance of its reach, in jobs squared.
+        self.queue: list[float] = []  # By step: how many jobs wait.
 
 
 class FluidRun:
-    """One run, for the workers that can serve some needs. It goes on only as far as callers ask.
+    """One simulation, for the workers that can serve some needs. It runs only as far as its caller asks.
 
-    Rule 1: a running job ends when jobs of its task do that have run as long; slots then come free.
-    Rule 2: lanes start jobs in the order of the policy; those that compete share by weight, in seconds. Lanes rise as
-            their oldest jobs grow old.
-    Rule 3: slots of the reserve are filled by its lanes alone.
-    Rule 4: jobs go on coming as they came. Those of better lanes go first, those of bursts once one is likely.
+    Rule 1: a running job ends as jobs of its task do that have run as long, and its slot becomes free.
+    Rule 2: lanes start jobs in the order of the policy. Lanes that compete share by weight, in seconds, and lanes rise
+            as their oldest jobs age.
+    Rule 3: only the lanes of the reserve fill its slots.
+    Rule 4: jobs go on arriving at the learned rates. Jobs of better lanes go first, jobs of bursts once one is likely.
     """
 
     def __init__(self, queue: QueueDiagnostics, policy: Policy, known: Model, needs: tuple[str, ...]) -> None:
@@ -117,7 +98,7 @@ class FluidRun:
         self._make_flows(queue.snapshot, policy, known, live, offers, running)
         self._make_points([job for job in queue.executing if job.worker_id in ids], known)
         self._all = list(self.flows.values())
-        # A job that starts in the reserve is followed by another once it has ended, not from its first moment on.
+        # In the reserve a job follows another only once that has ended, so its starts lag.
         self._late = max((_late(flow.lengths) for flow in self._all if flow.apart), default=0.0)
         self._aging = [flow for flow in self._all if flow.lane.promote_after_ms]
         self._groups: list[tuple[list[LaneFlow], list[LaneFlow]]] = []
@@ -126,7 +107,7 @@ class FluidRun:
         self._begin()
 
     def go_on(self) -> bool:
-        """Take one step more. False at the horizon."""
+        """Simulate one more step. Return False at the horizon."""
         if len(self.times) >= STEPS_MAX or self.times[-1] >= HORIZON:
             return False
         self._step()
@@ -165,21 +146,21 @@ class FluidRun:
             self.flows[name] = flow
 
     def _part(self, key: ClassKey, live: Sequence[WorkerInfo]) -> float:
-        """Return the part of a class that falls to these workers, where others serve it too."""
-        if not key.needs:  # A worker that could run any of it perhaps does not know all its tasks.
+        """Return the part of a class that these workers serve, if other workers serve it too."""
+        if not key.needs:  # Other workers may not know all tasks of a class without needs.
             return 1.0
         return min(
             1.0, self.slots / sum(worker.slots for worker in live if serves(key.needs, frozenset(worker.offers)))
         )
 
     def _make_points(self, running: Iterable[RunningJob], known: Model) -> None:
-        """Find when slots come free: those that are anybody's, and those of the reserve."""
+        """Find when slots become free: those that any lane may fill, and those of the reserve."""
         favoured: list[list[float]] = []
         others: list[list[float]] = []
         for job in running:
             lengths, flow = known.task(job.task, job.lane), self.flows.get(job.lane)
             if flow is not None and lengths is known.lane(job.lane) and lengths is not None:
-                lengths = flow.lengths  # The task itself is hardly known.
+                lengths = flow.lengths  # Too few jobs of the task itself have finished.
             if lengths is None:
                 lengths = flow.lengths if flow is not None else _UNKNOWN
                 self._trust("unknown" if lengths is _UNKNOWN else "declared")
@@ -203,14 +184,14 @@ class FluidRun:
 
     def _step(self) -> None:
         before = self.times[-1]
-        length = max(self._first, GROWTH * before)
+        length = max(self._first, STEP_GROWTH * before)
         now = before + length
         if self._aging:
             self._order(before)
         slots = self._common.due(before)
         starts, seconds = self._common.due(now), slots * length
         for flow in self._all:
-            # What runs ends at its pace: some slots come free, each with some time left.
+            # Running jobs end at their pace. Count the slots that become free and the seconds left in them.
             young = old = 0.0
             for at, (part, mean, stages) in enumerate(flow.phases):
                 chances, busy = _passing(length * stages / mean, stages)
@@ -223,8 +204,8 @@ class FluidRun:
                 flow.running[at] = left
                 starts -= sum(left)
                 young += part * mean / stages * busy[-1]
-                # The more alike jobs are, the later the first of them end in slots that have just come free.
-                late = LATE * (1.0 - 1.0 / stages) * (1.0 - exp(-2.0 * length / mean)) if stages > 1 else 0.0
+                # The more alike the jobs are, the later the first of them end in slots that have just become free.
+                late = START_LAG * (1.0 - 1.0 / stages) * (1.0 - exp(-2.0 * length / mean)) if stages > 1 else 0.0
                 old += part * mean * mean / stages * busy[-1] * (1.0 - late)
             flow.pace = old / (young * flow.mean)
             arrivals = flow.arrivals
@@ -259,7 +240,7 @@ class FluidRun:
 
     @staticmethod
     def _fill(flow: LaneFlow, length: float) -> None:
-        """Let jobs run that have started in a step: the longer it is, the more of them have come some way."""
+        """Let the jobs that have started in a step run. The longer the step, the more of them have run for a while."""
         mixed = [
             part * mean / stages * _passing(length * stages / mean, stages)[1][-1] if length else part
             for part, mean, stages in flow.phases
@@ -273,16 +254,16 @@ class FluidRun:
                 running[stage] += scale * chance
 
     def _serve(self, natives: Sequence[LaneFlow], joined: Sequence[LaneFlow], supply: list[float]) -> None:
-        """Let lanes that compete start what they have. ``supply``: slots that came free, and seconds in them.
+        """Let lanes that compete start their jobs. ``supply``: slots that became free, and the seconds in them.
 
-        Lanes that have joined get no more than goes with what the natives of the level take.
+        Lanes that have joined a level get no more than their weight beside what the natives of the level take.
         """
         starts, seconds = supply
         if starts < _NONE and seconds < _NONE:
             return
         group = [*natives, *joined]
-        most = [starts * flow.pace + seconds / flow.mean for flow in group]  # All of it.
-        wanted = [flow.waiting / could for flow, could in zip(group, most, strict=True)]  # Parts of all.
+        most = [starts * flow.pace + seconds / flow.mean for flow in group]  # If a lane took all of it.
+        wanted = [flow.waiting / could for flow, could in zip(group, most, strict=True)]  # As parts of all.
         if len(group) == 1:
             parts, could_have = [min(1.0, wanted[0])], [1.0]
         else:
@@ -299,7 +280,7 @@ class FluidRun:
             supply[1] -= seconds * part
 
     def _order(self, now: float) -> None:
-        """Find who is served before whom; again once a lane has risen or come down."""
+        """Find the order of service, again once a lane has risen or come down."""
         levels = [risen_level(flow.lane, self._age_ms(flow, now)) for flow in self._aging]
         if levels == self._levels:
             return
@@ -313,8 +294,8 @@ class FluidRun:
         ]
 
     def _age_ms(self, flow: LaneFlow, now: float) -> int:
-        """Return how long the oldest job of a lane has waited by then, if they came one by one."""
-        if flow.waiting < LAST:
+        """Return how long the oldest job of a lane has waited by then, if jobs arrived one by one."""
+        if flow.waiting < LAST_JOB:
             return 0
         if flow.served < flow.had:
             return int(1_000 * now + flow.oldest_ms * (1 - flow.served / flow.had))
@@ -335,9 +316,9 @@ class FluidRun:
 
 
 def declared(policy: Policy, keys: Iterable[ClassKey]) -> Lengths | None:
-    """Return how long jobs of these classes may take by the ladder; None unless all are on it.
+    """Return the run times of jobs of these classes by the ladder, or None unless all classes are on it.
 
-    An elastic job may take as long as the longest. Sessions do not count: they make way for jobs.
+    An elastic job may run as long as the longest rung. Sessions do not count, since they stop for jobs.
     """
     lengths_ms: list[int] = []
     for key in keys:
@@ -355,10 +336,10 @@ def declared(policy: Policy, keys: Iterable[ClassKey]) -> Lengths | None:
 def _shares(
     weights: Sequence[float], wanted: Sequence[float], natives: int, bound: float
 ) -> tuple[list[float], list[float]]:  # fmt: skip
-    """Share one whole by weight: no sharer gets more than it wants, and what it leaves is for the others.
+    """Share one whole by weight. No lane gets more than it wants, and the rest goes to the others.
 
-    Those behind the first ``natives`` get ``bound`` times their weight at most. Gives the parts, and those that each
-    could have had, had it wanted more.
+    Lanes after the first ``natives`` get at most ``bound`` times their weight. Returns the parts, and the part that
+    each lane could have had if it had wanted more.
     """
     capped = [
         want if at < natives else min(want, bound * weight)
@@ -384,9 +365,9 @@ def _shares(
 
 
 def _passing(due: float, stages: int) -> tuple[list[float], list[float]]:
-    """Return how likely none, one, two stages are passed where this many are due on average.
+    """Return the probabilities that 0, 1, 2 … stages pass where ``due`` pass on average.
 
-    And how long a job is in there meanwhile with one, two, three of them left, counted in stages.
+    Also return how long a job with 1, 2, 3 … stages left is in them meanwhile, counted in stages.
     """
     chance = exp(-due)
     chances, busy, left, total = [chance], [1.0 - chance], 1.0 - chance, 1.0 - chance
@@ -400,7 +381,7 @@ def _passing(due: float, stages: int) -> tuple[list[float], list[float]]:
 
 
 def _late(lengths: Lengths) -> float:
-    """Return by how many seconds starts in one slot are late, beside its mean pace: half a job if all take as long."""
+    """Return by how many seconds starts in one slot lag behind its mean pace: half a job if all run equally long."""
     return 0.5 * max(0.0, lengths.mean - lengths.variance / lengths.mean) if lengths.mean else 0.0
 
 
@@ -413,7 +394,7 @@ def _kept(policy: Policy, able: Sequence[WorkerInfo], slots: int) -> int:
 
 
 def _overflow(load: float, rooms: int) -> float:
-    """Return the part of what comes that finds all rooms taken: Erlang's formula."""
+    """Return the part of arrivals that finds all slots of the reserve busy, by Erlang's formula."""
     blocked = 1.0
     for room in range(1, min(rooms, 100) + 1):
         blocked = load * blocked / (room + load * blocked)

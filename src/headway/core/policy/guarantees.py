@@ -1,4 +1,4 @@
-"""What each lane is sure of, however much work the others have: its share of the slots, and the bound on a wait."""
+"""What the policy guarantees to each lane under any load: its share of the slots, and a bound on the wait."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from headway.core.policy.document import Lane, Policy
 from headway.core.policy.why import length
 
-BEHIND = 600  # Seconds of work before the job of which a bound tells: a figure that people can picture.
+BEHIND = 600  # Seconds of work before the job in a bound: ten minutes, a figure that people can picture.
 
 
 @dataclass(frozen=True, slots=True)
 class Guarantee:
-    """What a lane is sure of, however much work the others have.
+    """What a lane is guaranteed, however much work the other lanes have.
 
     ``share`` is its part of all slots and ``slots`` the same as a number, from the moment that its oldest job has
-    waited ``after_ms``; None: no age helps it, and it can starve. ``bound`` says what follows for a wait.
+    waited ``after_ms``. None means that the lane can starve. ``bound`` describes the longest wait.
     """
 
     lane: str
@@ -28,14 +28,14 @@ class Guarantee:
     bound: str
 
     def wait_ms(self, ahead_ms: int) -> int | None:
-        """Bound the wait of a job with so much work of its own lane before it, but for a job in each slot."""
+        """Return a bound on the wait of a job behind ``ahead_ms`` of work in its lane, without the running jobs."""
         if self.after_ms is None or not self.slots:
             return None
         return round(self.after_ms + ahead_ms / self.slots)
 
 
 class Pool:
-    """The slots of all workers, and how many of them are kept for the lanes of the reserve."""
+    """The slots of all workers, and how many of them the reserve keeps for its lanes."""
 
     def __init__(self, policy: Policy, slots: int, workers: int) -> None:
         reserve = policy.reserve
@@ -48,12 +48,12 @@ class Pool:
         self.inside = [name for name in policy.lanes if name in reserve.lanes]
         self.outside = [name for name in policy.lanes if name not in reserve.lanes]
         self.kept = kept if self.inside and self.outside else 0
-        # With leave_free others start only while more than the reserve is free: never, if those inside take it all.
+        # With leave_free the other lanes start only while more than the reserve is free, which may be never.
         self.shuts_out = bool(self.kept) and (reserve.rule == "leave_free" or self.kept == self.total)
 
 
 def guarantees_of(policy: Policy, pool: Pool) -> Iterator[Guarantee]:
-    """Yield each lane's guarantee, the first lane to be served first."""
+    """Yield the guarantee of each lane, in the order of service."""
     sure = _sure_slots(policy, pool)
     for name, lane in sorted(policy.lanes.items(), key=lambda item: (item[1].level, item[0])):
         slots, after_ms = sure.get(name, (0.0, None))
@@ -64,16 +64,16 @@ def guarantees_of(policy: Policy, pool: Pool) -> Iterator[Guarantee]:
 
 def best_level(policy: Policy, lanes: Mapping[str, Lane]) -> int:
     """Return the level that is served before all others."""
-    if policy.promotion == "absolute":  # There a lane may rise even past the natives of the best level.
+    if policy.promotion == "absolute":  # Then a lane may rise even past the natives of the best level.
         return min(max(0, lane.level - len(lane.promote_after_ms)) for lane in lanes.values())
     return min(lane.level for lane in lanes.values())
 
 
 def _sure_slots(policy: Policy, pool: Pool) -> dict[str, tuple[float, int | None]]:
-    """Return the slots that each lane is sure of, and from which age on. Lanes that can starve are left out.
+    """Return the slots that each lane is guaranteed, and from which age on. Lanes that can starve are left out.
 
-    All lanes that can come to compete at the best level share the slots by weight, as start-time fair queueing has it.
-    The reserve gives its lanes more where their share is smaller than it.
+    All lanes that can compete at the best level share the slots by weight, by start-time fair queueing. The reserve
+    gives its lanes more where their share is smaller than the reserve.
     """
     lanes, inside = policy.lanes, pool.inside
     competing = _competing(policy, lanes)
@@ -97,7 +97,7 @@ def _sure_slots(policy: Policy, pool: Pool) -> dict[str, tuple[float, int | None
 
 
 def _competing(policy: Policy, lanes: Mapping[str, Lane]) -> dict[str, int]:
-    """Return the lanes that are served at the best level, or rise to it, each with the age at which it has."""
+    """Return the lanes that are served at the best level or rise to it, each with the age at which it does."""
     best = best_level(policy, lanes)
     rises = {name: lane.level - best for name, lane in lanes.items()}
     return {
@@ -108,7 +108,7 @@ def _competing(policy: Policy, lanes: Mapping[str, Lane]) -> dict[str, int]:
 
 
 def _bound(slots: float, after_ms: int | None, usable: int) -> str:
-    """Write ``a + B * W / (w * C)`` for a reader, with ten minutes of work (B, in seconds of a slot) before the job."""
+    """Return ``a + B * W / (w * C)`` as text, with ten minutes of work (B, in seconds of a slot) before the job."""
     if after_ms is None:
         return "none: it can wait for ever"
     behind = length(after_ms / 1_000 + BEHIND / (slots or usable))

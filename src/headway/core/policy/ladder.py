@@ -1,8 +1,8 @@
-"""The ladder: durations with nested limits, and how room is made for short work.
+"""The ladder: durations with nested limits, and how room is made for short jobs.
 
-A job assigned a rung counts against the limit of that rung and of every shorter one. An *elastic* job has no duration
-of its own: it queues as the shortest rung, is assigned the longest that fits, and may be lowered while it runs.
-An *interactive* session never queues: it is admitted at once or denied, and is the first to be halted.
+A job assigned a rung counts against the limit of that rung and of every shorter one. An *elastic* job declares no
+duration: it queues as the shortest rung, is assigned the longest that fits, and may be lowered while it runs.
+An *interactive* session never queues. It is admitted at once or denied, and is the first to be halted.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from headway.core.policy.document import ELASTIC, HALTED, INTERACTIVE, Ladder
 
 
 class ElasticJob(NamedTuple):
-    """A running job that may be lowered, and the rung it is assigned now."""
+    """A running job that may be lowered, and the index of its assigned rung."""
 
     job_id: JobId
     rung: int
@@ -24,7 +24,7 @@ class ElasticJob(NamedTuple):
 
 
 class RunningSession(NamedTuple):
-    """A running interactive session. ``stopping``: it was told to, and holds its slot until it has."""
+    """A running interactive session. ``stopping``: it was told to stop, and holds its slot until it has."""
 
     job_id: JobId
     started_at: int
@@ -39,7 +39,7 @@ class Preemption(NamedTuple):
 
 
 class RunBudget(NamedTuple):
-    """How long a running job may run: by the rung it is assigned now."""
+    """How long a running job may run, by the rung that it is assigned now."""
 
     job_id: JobId
     assigned: str
@@ -47,9 +47,9 @@ class RunBudget(NamedTuple):
 
 
 class RunningJobs(NamedTuple):
-    """What runs, as the ladder sees it, and whom room could be taken from.
+    """The running jobs by rung, and those that can make room.
 
-    ``counts`` are the jobs by assigned rung, elastic ones too; a session counts at the shortest.
+    ``counts`` are the jobs by assigned rung, including elastic ones. A session counts at the shortest rung.
     """
 
     slots: int
@@ -61,11 +61,11 @@ class RunningJobs(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LadderDecision:
-    """What one run of the cycle decided: who starts (the place in the queue and the rung), and what is amended."""
+    """The result of one cycle: the jobs to start (place in the queue and rung), and the running jobs to change."""
 
     starts: tuple[tuple[int, int], ...] = ()
     amendments: tuple[Preemption, ...] = ()
-    stopping: bool = False  # A halted session will free its slot once it has stopped.
+    stopping: bool = False  # A session is stopping and will free its slot.
 
 
 def full_limit(ladder: Ladder, counts: Sequence[int], slots: int, rung: int) -> int | None:
@@ -81,7 +81,7 @@ def full_limit(ladder: Ladder, counts: Sequence[int], slots: int, rung: int) -> 
 
 
 def room(ladder: Ladder, counts: Sequence[int], slots: int, rung: int) -> int | None:
-    """Return how many more jobs of a rung may start; None if no limit says so."""
+    """Return how many more jobs of a rung may start, or None if no limit applies."""
     above = sum(counts[rung + 1 :])
     left: int | None = None
     for index in range(rung, -1, -1):
@@ -93,7 +93,7 @@ def room(ladder: Ladder, counts: Sequence[int], slots: int, rung: int) -> int | 
 
 
 def longest(ladder: Ladder, counts: Sequence[int], slots: int) -> int | None:
-    """Return the longest rung that fits without breaking a limit, or None if not even the shortest does."""
+    """Return the longest rung that fits within all limits, or None if not even the shortest does."""
     for index in range(len(ladder.rungs) - 1, -1, -1):
         if full_limit(ladder, counts, slots, index) is None:
             return index
@@ -101,19 +101,19 @@ def longest(ladder: Ladder, counts: Sequence[int], slots: int) -> int | None:
 
 
 def rung_index(ladder: Ladder, name: str | None) -> int | None:
-    """Return the place of a job's rung on the ladder; an elastic job queues as the shortest. None: it is not on it."""
+    """Return the index of a job's rung; None if it is not on the ladder. An elastic job queues as the shortest."""
     if name == ELASTIC and ladder.rungs:
         return 0
     return next((index for index, rung in enumerate(ladder.rungs) if rung.name == name), None)
 
 
 def counts_on(ladder: Ladder, name: str | None) -> bool:
-    """Return whether a job that asked for this duration holds a place on the ladder while it runs."""
+    """Return whether a job of this duration counts on the ladder while it runs."""
     return bool(ladder.rungs) and (name == INTERACTIVE or rung_index(ladder, name) is not None)
 
 
 def fit_rung(ladder: Ladder, floor: RunningJobs | None, name: str | None) -> tuple[bool, str | None]:
-    """Return whether the ladder lets a job of this rung start, and which rung it is then assigned."""
+    """Return whether the ladder lets a job of this rung start, and the rung that it is then assigned."""
     if name == INTERACTIVE:
         fits = floor is None or not ladder.rungs or full_limit(ladder, floor.counts, floor.slots, 0) is None
         return fits, None
@@ -127,7 +127,7 @@ def fit_rung(ladder: Ladder, floor: RunningJobs | None, name: str | None) -> tup
 
 
 def budget_of(ladder: Ladder, name: str | None) -> int | None:
-    """Return how long a job may run on the rung it was assigned; None for as long as its timeout lets it."""
+    """Return how many milliseconds a job may run on its assigned rung, or None if only its timeout applies."""
     if name == HALTED:
         return 0
     rung = None if name is None else ladder.find(name)
@@ -137,7 +137,7 @@ def budget_of(ladder: Ladder, name: str | None) -> int | None:
 def summarize_running(
     ladder: Ladder, slots: int, running: Iterable[tuple[JobId, str | None, str | None, int]]
 ) -> RunningJobs:
-    """Picture what runs from the leases: each one's job, the rung it asked for, the one assigned, and its start."""
+    """Return the running jobs by rung, from each lease's job, the rung asked for, the rung assigned, and the start."""
     counts = [0] * len(ladder.rungs)
     elastic: list[ElasticJob] = []
     sessions: list[RunningSession] = []
@@ -156,14 +156,14 @@ def summarize_running(
 
 
 def add_start(ladder: Ladder, floor: RunningJobs, assigned: str | None) -> RunningJobs:
-    """Count one more start; a session is assigned no rung and counts at the shortest."""
+    """Return the running jobs with one more start. A session is assigned no rung and counts at the shortest."""
     index = (assigned and rung_index(ladder, assigned)) or 0
     counts = tuple(count + (place == index) for place, count in enumerate(floor.counts))
     return floor._replace(counts=counts, free=floor.free - 1)
 
 
 def grants(ladder: Ladder, running: Iterable[tuple[JobId, str | None, str | None]]) -> list[RunBudget]:
-    """Return how long jobs may run, of those (job, rung asked for, rung assigned) that can be lowered or halted."""
+    """Return the budgets of the jobs that can be lowered or halted, from (job, rung asked for, rung assigned)."""
     found: list[RunBudget] = []
     for job_id, rung, assigned in running:
         if assigned is not None and rung in (ELASTIC, INTERACTIVE):
@@ -174,9 +174,9 @@ def grants(ladder: Ladder, running: Iterable[tuple[JobId, str | None, str | None
 
 
 def amended(ladder: Ladder, rung: str | None, assigned: str | None, wanted: str | None) -> str | None:
-    """Return what a running job is assigned after an amendment, or None if that changes nothing.
+    """Return the rung of a running job after a preemption, or None if nothing changes.
 
-    Only an elastic job is lowered, and never raised; only a session is halted, and once.
+    Only an elastic job is lowered, and never raised. Only a session is halted, and only once.
     """
     if wanted is None:
         return HALTED if rung == INTERACTIVE and assigned != HALTED else None
@@ -188,13 +188,13 @@ def amended(ladder: Ladder, rung: str | None, assigned: str | None, wanted: str 
 
 
 def cycle(ladder: Ladder, floor: RunningJobs, queue: Sequence[str], *, chance: float = 0.0) -> LadderDecision:
-    """Run the cycle over a queue of rungs, first come first, until nothing more can start.
+    """Run the cycle over a queue of rungs in order, until no more job can start.
 
-    For the first job not ignored, from the longest rung down: if a limit it counts against is reached, an elastic job
-    that counts there is lowered, to just below the shortest limit that is reached; if there is none, all jobs of that
-    rung and longer are ignored. If no slot is free, elastic jobs are lowered to the shortest rung (so that
-    slots free soon) and one session is halted. Otherwise the job starts. ``chance`` in [0, 1) picks among
-    victims where the policy says ``random``.
+    Take the first job that is not ignored. If a limit that it counts against is reached, from the longest rung down,
+    lower an elastic job that counts there to just below the shortest limit that is reached. If no job can be lowered,
+    ignore all jobs of that rung and longer. If no slot is free, lower elastic jobs to the shortest rung, so that slots
+    become free soon, and halt one session. Otherwise start the job. ``chance`` in [0, 1) chooses among victims where
+    the policy says ``random``.
     """
     state = _State(ladder, floor, chance)
     starts: list[tuple[int, int]] = []
@@ -206,7 +206,7 @@ def cycle(ladder: Ladder, floor: RunningJobs, queue: Sequence[str], *, chance: f
             break
         head = _index(ladder, queue[place])
         full = full_limit(ladder, state.counts, floor.slots, head)
-        if full:  # A limit above the shortest rung: make room below it, or pass over.
+        if full:  # The limit of a longer rung is reached: make room below it, or ignore its jobs.
             if not state.lower_below(full):
                 ignored = full
             continue
@@ -234,7 +234,7 @@ def admit(ladder: Ladder, floor: RunningJobs, *, chance: float = 0.0) -> tuple[b
 
 
 class _State:
-    """The floor while a cycle changes it."""
+    """The running jobs while a cycle changes them."""
 
     def __init__(self, ladder: Ladder, floor: RunningJobs, chance: float) -> None:
         self._ladder = ladder
@@ -258,7 +258,7 @@ class _State:
         self.free -= 1
 
     def victim(self, rung: int) -> ElasticJob | None:
-        """Choose an elastic job at this rung or longer: the longest first, then by the policy's rule."""
+        """Return an elastic job at this rung or longer: the longest first, then by the policy's rule."""
         able = [job for job in self._elastic if job.rung >= rung]
         if not able:
             return None
@@ -267,14 +267,14 @@ class _State:
         return able[int(self._chance * len(able))] if self._ladder.victim == "random" else able[0]
 
     def lower(self, job: ElasticJob, rung: int) -> None:
-        """Its place on the longer rungs is free at once."""
+        """Lower a job, which makes room on the longer rungs at once."""
         self.counts[job.rung] -= 1
         self.counts[rung] += 1
         self._elastic[self._elastic.index(job)] = job._replace(rung=rung)
         self._lowered[job.job_id] = rung
 
     def lower_below(self, full: int) -> bool:
-        """Lower one job out of a limit that is reached, below every limit that is. False if there is none."""
+        """Lower one job out of a limit that is reached, below every such limit. Return False without such a job."""
         victim = self.victim(full)
         if victim is None:
             return False
@@ -287,7 +287,7 @@ class _State:
         return True
 
     def wanted(self, rungs: Sequence[int]) -> int:
-        """Count those that could start if they had slots: a longer limit holds them back whichever job is lowered."""
+        """Count the jobs that could start if slots were free. A limit of a longer rung holds the others back."""
         counts = list(self.counts)
         for job in self._elastic:
             counts[job.rung] -= 1
@@ -300,8 +300,8 @@ class _State:
         return wanted
 
     def make_slots(self, wanted: int) -> bool:
-        """Lower elastic jobs to the shortest rung, and halt a session. Gives whether one is stopping."""
-        # Those on it already will free their slots soon: a cycle that is run again lowers no more.
+        """Lower elastic jobs to the shortest rung and halt a session. Return whether a session is stopping."""
+        # Jobs on the shortest rung free their slots soon anyway, so a repeated cycle lowers no more jobs.
         soon = sum(job.rung == 0 for job in self._elastic)
         count = len(self._elastic) if self._ladder.lower == "all" else wanted - soon
         while count > 0 and (victim := self.victim(1)) is not None:

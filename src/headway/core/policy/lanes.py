@@ -1,4 +1,4 @@
-"""Who runs next: the plan a worker asks with."""
+"""Which job runs next: the plan that a worker claims with."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from headway.core.policy.shares import Sharer, Shares, share_out
 from headway.core.snapshot import ClassView, Plan, Snapshot, Take
 from headway.core.worker import serves
 
-# A lane the policy no longer has: served last.
+# A lane that the policy no longer has is served last.
 _FORGOTTEN = Lane(level=1_000_000, weight=1, max_retries=0, timeout_ms=0)
 
 
 class ShareClocks:
-    """The clocks of a claimer: of the lanes that share a level, and of the classes that share a lane.
+    """The tags of one worker: of the lanes that share a level, and of the classes that share a lane.
 
-    ``offset`` in [0, 1) is random, so that many workers which claim little do not all begin with the same lane.
+    ``offset`` in [0, 1) is random, so that many workers which claim little do not all start with the same lane.
     """
 
     def __init__(self, offset: float = 0.0) -> None:
@@ -35,18 +35,18 @@ class ShareClocks:
         return Sharer(name, self._lanes.tag(name, step), step, most)
 
     def class_(self, key: ClassKey, most: int) -> Sharer[ClassKey]:
-        """Return where a class stands among those of its lane."""
+        """Return the class's position in the fair-share order of its lane, for up to ``most`` turns."""
         shares = self._shares(key.lane)
         step = shares.usual(key)
         return Sharer(key, shares.tag(key, step), step, most)
 
     def charge(self, policy: Policy, key: ClassKey, seconds: float) -> None:
-        """Note a claim with its expected length."""
+        """Record a claim with its expected seconds."""
         self._lanes.charge(key.lane, seconds, lane_of(policy, key.lane).weight)
         self._shares(key.lane).charge(key, seconds)
 
     def correct(self, policy: Policy, key: ClassKey, seconds: float) -> None:
-        """Note that a job took so much longer, or less long, than expected."""
+        """Record that a job took ``seconds`` longer than expected, or less if negative."""
         self._lanes.correct(key.lane, seconds, lane_of(policy, key.lane).weight)
         self._shares(key.lane).correct(key, seconds)
 
@@ -56,11 +56,11 @@ class ShareClocks:
 
 @dataclass(slots=True)
 class LaneView:
-    """A lane as a plan sees it: its classes, and what of them could start now."""
+    """A lane in a plan: its classes, and how many of their jobs could start now."""
 
     name: str
     lane: Lane
-    level: int  # What it has risen to.
+    level: int  # The level that it has risen to.
     views: list[ClassView] = field(default_factory=list)
     waiting: int = 0
     named: bool = False
@@ -75,14 +75,14 @@ def plan(
     policy: Policy,
     clocks: ShareClocks | None = None,
 ) -> Plan:
-    """Return what a worker with this number of free slots should claim, in order.
+    """Return what a worker should claim, in order.
 
-    Rule 1: a class whose needs the worker lacks is never named, so it blocks no job.
-    Rule 2: lanes outside the reserve share ``free_below``; the store stops there, as at every limit.
-    Rule 3: the best level comes first. A lane whose oldest job has waited past its thresholds has risen, and joins
-            the level being served: lanes that meet there share it by weight, in expected seconds.
-    Rule 4: the classes of a lane go by sequence; where tenants share, they take turns by expected seconds.
-    Classes that looked empty are named too: the snapshot may be old, and levels must hold all the same.
+    Rule 1: the plan names no class whose needs the worker lacks, so such a class blocks no job.
+    Rule 2: lanes outside the reserve share ``free_below``. The store stops there, as at every limit.
+    Rule 3: the best level comes first. A lane whose oldest job has waited past its thresholds has risen and joins the
+            level being served. Lanes that meet there share it by weight, in expected seconds.
+    Rule 4: the classes of a lane go by sequence. Where tenants share, classes take turns by expected seconds.
+    Classes that looked empty are named too, since the snapshot may be old and levels must hold all the same.
     """
     lines = _lines(snapshot, offers, policy)
     if free <= 0:
@@ -97,10 +97,10 @@ def plan(
 def make_room(
     snapshot: Snapshot, *, offers: frozenset[str], policy: Policy, chance: float = 0.0
 ) -> tuple[Preemption, ...]:
-    """Name the running jobs that are to make room where the ladder, or want of a slot, holds back jobs served here.
+    """Return the running jobs to lower or halt for waiting jobs that the ladder or the lack of a slot holds back.
 
-    The ladder's cycle is run over what waits on it, in the order of service; ``chance`` in [0, 1) chooses among the
-    jobs that could make room if the policy says so.
+    It runs the ladder's cycle over the jobs that wait on the ladder, in the order of service. ``chance`` in [0, 1)
+    chooses among the jobs that could make room, if the policy says so.
     """
     floor, ladder = snapshot.floor, policy.ladder
     if floor is None or len(floor.counts) != len(ladder.rungs):
@@ -114,17 +114,17 @@ def make_room(
 
 
 def service_order(snapshot: Snapshot, offers: frozenset[str], policy: Policy) -> list[list[LaneView]]:
-    """Return the lanes in the order in which a plan would serve them; those that compete are in one group."""
+    """Return the lanes in the order in which a plan would serve them. Lanes that compete are in one group."""
     return list(_groups(_lines(snapshot, offers, policy), policy))
 
 
 def competitions(
     snapshot: Snapshot, offers: frozenset[str], policy: Policy
 ) -> list[tuple[list[LaneView], list[LaneView]]]:  # fmt: skip
-    """Return the lanes that compete at each level, the best first: the natives of it, and lanes that have risen to it.
+    """Return the lanes that compete at each level, the best first: its natives, and lanes that have risen to it.
 
     A lane that has risen competes at every level from there on down, and at each only as long as a native does.
-    Where promotion is absolute, lanes that have risen come before the natives.
+    With absolute promotion, lanes that have risen come before the natives.
     """
     lines = _lines(snapshot, offers, policy)
     rest = sorted((line for line in lines if line.waiting), key=lambda line: (line.lane.level, line.name))
@@ -142,17 +142,17 @@ def competitions(
 
 
 def lane_of(policy: Policy, name: str) -> Lane:
-    """Return a lane; one that the policy no longer has is served last, never forgotten."""
+    """Return a lane. One that the policy no longer has is served last, never forgotten."""
     return policy.lanes.get(name, _FORGOTTEN)
 
 
 def risen_level(lane: Lane, waited_ms: int) -> int:
-    """Return the level a lane has risen to, or a job would have: one up at each threshold passed."""
+    """Return the level that a lane, or a job, has risen to: one up at each threshold passed."""
     return max(0, lane.level - bisect_right(lane.promote_after_ms, waited_ms))
 
 
 def effective_lane(policy: Policy, job: JobRecord, now_at: int) -> str:
-    """Name the lane that a job is as good as, by its own age: it grows old while it waits, not while it is delayed."""
+    """Return the lane that a job's own age has raised it to. A job ages while it waits, not while it is delayed."""
     lane = policy.lanes.get(job.lane)
     if lane is None or job.eligible_at is None:
         return job.lane
@@ -192,7 +192,7 @@ def _by_place(view: ClassView) -> tuple[int, tuple[str, ...], str, bool]:
 
 
 def _groups(lines: Sequence[LaneView], policy: Policy) -> Iterator[list[LaneView]]:
-    """Yield the lanes in the order of service; those in one group compete, the natives of its level first."""
+    """Yield the lanes in the order of service. Lanes of one group compete, the natives of its level first."""
     rest = sorted((line for line in lines if line.waiting), key=lambda line: (line.lane.level, line.name))
     while rest:
         group = _competing(rest, policy)
@@ -201,21 +201,21 @@ def _groups(lines: Sequence[LaneView], policy: Policy) -> Iterator[list[LaneView
 
 
 def _competing(claimable: Sequence[LaneView], policy: Policy) -> list[LaneView]:
-    """Return the lanes whose turn it is: those of the best level with work, and those that have risen to it."""
+    """Return the lanes to serve next: those of the best level with work, and those that have risen to it."""
     absolute = policy.promotion == "absolute"
     served = min(line.level if absolute else line.lane.level for line in claimable)
     return [line for line in claimable if line.level <= served]
 
 
 def _serve(lines: Sequence[LaneView], free: int, now_at: int, policy: Policy, clocks: ShareClocks) -> Iterator[Take]:
-    """Go down the levels as long as slots are left. At the end everything is named once more, for all there is."""
+    """Yield takes down the levels while slots are left, and in the end name every class once more without a bound."""
     rest = sorted(lines, key=lambda line: (line.lane.level, line.name))
     left = free
     sharers = {line.name: clocks.lane(line.name, line.lane, line.waiting) for line in rest} if len(rest) > 1 else {}
     while left > 0 and (claimable := [line for line in rest if line.waiting]):
         group = _competing(claimable, policy)
         native = min(line.lane.level for line in group)
-        for line in rest:  # What looked empty comes where it would be served, had something come in since.
+        for line in rest:  # A class that looked empty may have jobs since.
             if not line.waiting and line.lane.level <= native and not line.named:
                 line.named = True
                 yield from _whole(line, free)
@@ -223,7 +223,7 @@ def _serve(lines: Sequence[LaneView], free: int, now_at: int, policy: Policy, cl
         if policy.promotion == "absolute" and aged and len(claimable) > 1:
             yield from _by_age(group, claimable, free, now_at)
             served = min(line.level for line in group)
-            for line in aged:  # What of it is younger has risen less high.
+            for line in aged:  # Its younger jobs have not risen as high.
                 line.level = served + 1
             continue
         if len(group) == 1:
@@ -243,10 +243,10 @@ def _whole(line: LaneView, free: int) -> Iterator[Take]:
 def _shared(
     group: Sequence[LaneView], left: int, sharers: dict[str, Sharer[str]], clocks: ShareClocks
 ) -> Generator[Take, None, int]:
-    """Share out turns among the lanes that compete, until the natives of the level have none left. Gives how many."""
+    """Yield the takes of lanes that compete, until the level's natives have no more jobs. Return the turns used."""
     native = min(line.lane.level for line in group)
     natives = [line for line in group if line.lane.level == native]
-    # Who has joined competes as long as a native does: from there on the next level is served, and it joins that.
+    # A lane that has joined competes as long as a native does, and then joins the next level.
     until = max(sharers[line.name].tag + (line.waiting - 1) * sharers[line.name].step for line in natives)
     competing = []
     for line in group:
@@ -267,7 +267,7 @@ def _shared(
 
 
 def _by_age(group: Sequence[LaneView], claimable: Sequence[LaneView], free: int, now_at: int) -> Iterator[Take]:
-    """Follow the literal rule: whatever has aged goes before what came later, lane or no lane."""
+    """Yield the takes of absolute promotion: an aged job goes before every job that came later, in any lane."""
     served = min(line.level for line in group)
     aged: list[tuple[int, Take]] = []
     for line in group:
@@ -301,7 +301,7 @@ def _in_lane(line: LaneView, turns: int, clocks: ShareClocks) -> Iterator[Take]:
 
 
 def _in_proportion(turns: int, views: Sequence[ClassView]) -> dict[ClassKey, int]:
-    """Split by length, as first come first served would if the jobs of all classes came evenly mixed."""
+    """Split turns in proportion to waiting jobs, as first come first served would with evenly mixed arrivals."""
     total = sum(view.waiting for view in views)
     turns = min(turns, total)
     split = {view.key: turns * view.waiting // total for view in views}
@@ -314,7 +314,7 @@ def _in_proportion(turns: int, views: Sequence[ClassView]) -> dict[ClassKey, int
 
 
 def _bounded(takes: Iterable[Take], free: int, below: int, policy: Policy) -> Iterator[Take]:
-    """Keep takes within the reserve, and leave out those that come after one which asked for all."""
+    """Yield the takes within the reserve, without those that follow an unbounded take of the same class."""
     whole: set[ClassKey] = set()
     for take in takes:
         if take.key in whole:

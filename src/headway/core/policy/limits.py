@@ -1,4 +1,4 @@
-"""Limits: how many at once, how often. A store checks them in the step that claims, so they are never exceeded."""
+"""Limits: how many jobs at once, and how often. A store checks them in the transaction that claims."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from headway.core.policy.document import LimitRule
 def step_rate(rule: LimitRule, reached_us: int | None, now_us: int) -> tuple[int, int]:
     """Take one start from a rate, by the generic cell rate algorithm.
 
-    ``reached_us`` is how far ahead its starts have been given away. Gives the moment from which the next start
-    conforms, and how far it reaches then.
+    ``reached_us`` is the moment up to which starts are used up. Returns the moment from which the next start is
+    allowed, and the new value of ``reached_us``.
     """
     interval_us = rule.interval_us
     reached_us = max(reached_us or 0, now_us)
@@ -17,12 +17,12 @@ def step_rate(rule: LimitRule, reached_us: int | None, now_us: int) -> tuple[int
 
 
 def clamp_rate(rule: LimitRule | None, reached_us: int, now_us: int) -> int | None:
-    """Bring what was given away under another rule in line with this one; None if it counts no starts."""
+    """Return the used-up moment of an older rule bounded by this rule, or None if this rule has no rate."""
     if rule is None or rule.count is None:
         return None
     return min(reached_us, now_us + rule.burst * rule.interval_us)
 
 
 def conforms_at(conforms_us: int) -> int:
-    """Return the millisecond in which a start conforms: stores tell time by these, and so are stretches measured."""
+    """Return the millisecond in which a start is allowed. Stores measure time and periods in milliseconds."""
     return conforms_us // 1_000

@@ -1,4 +1,4 @@
-"""What a policy promises, and what in it will surprise: for operators who are about to apply it."""
+"""Checks a policy before it is applied: what it guarantees, and which rules will surprise an operator."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from headway.core.policy.units import write_length, write_rate
 
 @dataclass(frozen=True, slots=True)
 class OfferedLoad:
-    """Work that is known to come in, in seconds of a slot each second.
+    """The known load, in seconds of slot time a second.
 
-    By rung, by lane, and by limit: a limit's name, or ``name=value`` for one value that it is counted by.
+    By rung, by lane, and by limit: a limit's name, or ``name=value`` for one value that it counts by.
     """
 
     rungs: Mapping[str, float] = field(default_factory=dict)
@@ -25,7 +25,7 @@ class OfferedLoad:
 
 
 class Finding(NamedTuple):
-    """Something to know before a policy is applied. ``code`` is stable; ``key`` is the path in the file."""
+    """A warning about a policy. ``code`` is stable; ``key`` is the path in the file."""
 
     code: str
     key: str
@@ -34,14 +34,14 @@ class Finding(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PolicyReport:
-    """A policy, checked: each lane's guarantee, the first to be served first, and what to be warned of."""
+    """The result of a check: the guarantee of each lane in the order of service, and the warnings."""
 
     guarantees: tuple[Guarantee, ...]
     findings: tuple[Finding, ...]
 
 
 def check_policy(policy: Policy, *, slots: int, workers: int = 1, load: OfferedLoad | None = None) -> PolicyReport:
-    """Check a policy for this many workers with this many slots each, and for the load that is known."""
+    """Check a policy for ``workers`` workers with ``slots`` slots each, and for the load if it is known."""
     pool = Pool(policy, slots, workers)
     guarantees = tuple(guarantees_of(policy, pool))
     findings = [
@@ -60,8 +60,8 @@ def _check_lanes(policy: Policy, pool: Pool, guarantees: Iterable[Guarantee]) ->
         yield Finding(
             "absolute",
             "promotion",
-            "with absolute promotion one old backlog goes before all that is new, in every lane: "
-            "'share' gives an aged lane its share instead",
+            "with absolute promotion one old backlog goes before all new jobs of every lane; "
+            "use 'share' to give an aged lane its share instead",
         )
     best = best_level(policy, policy.lanes)
     for sure in guarantees:
@@ -93,7 +93,7 @@ def _check_lanes(policy: Policy, pool: Pool, guarantees: Iterable[Guarantee]) ->
 def _shut_out(policy: Policy, pool: Pool) -> str:
     if pool.kept == pool.total:
         return "the reserve leaves it no slot"
-    return f"with {policy.reserve.rule!r} it never starts while lanes of the reserve fill every slot that falls free"
+    return f"with {policy.reserve.rule!r} it never starts while lanes of the reserve fill every slot that becomes free"
 
 
 def _check_reserve(policy: Policy, pool: Pool) -> Iterator[Finding]:
@@ -104,16 +104,16 @@ def _check_reserve(policy: Policy, pool: Pool) -> Iterator[Finding]:
         yield Finding("reserve_unused", "reserve.lanes", "every lane is in the reserve, so it keeps no lane out")
         return
     if reserve.scope == "worker" and reserve.slots >= pool.slots:
-        text = f"a worker never reserves all its slots: {pool.slots - 1} of {pool.slots} will be kept"
+        text = f"a worker never reserves all its slots: {pool.slots - 1} of {pool.slots} will be reserved"
         yield Finding("reserve_too_large", "reserve.slots", text)
     elif reserve.scope == "pool" and reserve.slots >= pool.total:
-        text = f"of {_plural(pool.total, 'slot')} none is left to other lanes: {', '.join(pool.outside)}"
+        text = f"the reserve takes all {_plural(pool.total, 'slot')} and leaves none to {', '.join(pool.outside)}"
         yield Finding("reserve_too_large", "reserve.slots", text)
     worst = max(policy.lanes[name].level for name in pool.inside)
     better = ", ".join(sorted(name for name in pool.outside if policy.lanes[name].level < worst))
     if better:
         names = ", ".join(sorted(pool.inside))
-        text = f"slots are kept for {names} from lanes that are served before: {better}"
+        text = f"slots are reserved for {names}, but other lanes are served before: {better}"
         yield Finding("reserve_inverted", "reserve.lanes", text)
 
 
@@ -128,7 +128,7 @@ def _check_ladder(policy: Policy, pool: Pool) -> Iterator[Finding]:
             text = f"rung {rung.name} may take all {slots}, so its limit keeps none for shorter work"
             yield Finding("limit_unused", key, text)
         elif least is not None and most > least:
-            text = f"with {slots} rung {rung.name} may take {most}, but a shorter one {least}, which holds for both"
+            text = f"with {slots} rung {rung.name} may take {most}, but a shorter rung {least}, which limits both"
             yield Finding("limits_cross", key, text)
         least = most if least is None else min(least, most)
 
@@ -136,11 +136,13 @@ def _check_ladder(policy: Policy, pool: Pool) -> Iterator[Finding]:
 def _check_limits(policy: Policy, pool: Pool) -> Iterator[Finding]:
     for name, rule in policy.limits.items():
         if rule.concurrency is not None and rule.concurrency >= pool.total:
-            text = f"limit {name} can never be reached: {rule.concurrency} at once, and {_plural(pool.total, 'slot')}"
+            text = (
+                f"limit {name} can never be reached: {rule.concurrency} jobs at once on {_plural(pool.total, 'slot')}"
+            )
             yield Finding("limit_unused", key_path("limits", name, "concurrency"), text)
         if rule.count is not None and rule.burst > rule.count:
             rate = write_rate(rule.count, rule.period_ms)
-            text = f"limit {name} lets {rule.burst} start at once, more than its rate of {rate}"
+            text = f"limit {name} lets {rule.burst} jobs start at once, more than its rate of {rate}"
             yield Finding("burst_over_rate", key_path("limits", name, "burst"), text)
 
 
@@ -151,12 +153,12 @@ def _check_rest(policy: Policy) -> Iterator[Finding]:
             text = f"task {name} is stopped after the {write_length(rung.length_ms)} of its rung {rung.name}"
             yield Finding("timeout_unused", key_path("tasks", name, "timeout"), f"{text}, before its timeout")
     if policy.retry.base_ms > policy.retry.cap_ms:
-        text = f"every retry waits the cap of {write_length(policy.retry.cap_ms)}, as it is below the base"
+        text = f"every retry waits the cap of {write_length(policy.retry.cap_ms)}, because the base is longer"
         yield Finding("backoff_flat", "retry.base", text)
 
 
 def _check_load(policy: Policy, pool: Pool, load: OfferedLoad) -> Iterator[Finding]:
-    """Compare limits with what comes in: below that, a line grows without end whatever the order."""
+    """Compare limits with the load. A limit below it makes its queue grow without end, whatever the order."""
     rungs = policy.ladder.rungs
     for at, rung in enumerate(rungs):
         most = rung.most(pool.total)
@@ -176,8 +178,8 @@ def _check_load(policy: Policy, pool: Pool, load: OfferedLoad) -> Iterator[Findi
         yield _overload("reserve.slots", "lanes outside the reserve", outside, pool.total - pool.kept)
 
 
-def _overload(key: str, who: str, offered: float, most: int) -> Finding:
-    text = f"{offered:.3g} slots of work come in for {who}, and {most} may be used: waits grow without end"
+def _overload(key: str, what: str, offered: float, most: int) -> Finding:
+    text = f"the load on {what} is {offered:.3g} slots, and {most} may be used: waits grow without end"
     return Finding("below_load", key, text)
 
 

@@ -1,4 +1,4 @@
-"""The order key: where a job stands in its class. Start-time fair queueing among tenants, by expected time.
+"""The order key: the place of a job in its class. Start-time fair queueing among tenants, by expected run time.
 
 In a class whose jobs have no tenants the key is a number of the one sequence: first come, first served.
 From the first job with a tenant on, the class is *fair*, and keys are microseconds of virtual time.
@@ -8,9 +8,9 @@ from __future__ import annotations
 
 
 def order_key(clock: int, last: int | None, step_us: int) -> int:
-    """Return the place of a tenant's next job.
+    """Return the order key of a tenant's next job.
 
-    ``clock``: the highest key ever taken from the class; ``last``: the highest key of the tenant's jobs that wait or
-    run there. A tenant that has none starts at the clock, so no tenant stores up credit, nor keeps a debt.
+    ``clock``: the highest key ever claimed from the class. ``last``: the highest key of the tenant's jobs that wait or
+    run there. A tenant without jobs starts at the clock, so no tenant saves up credit or keeps a debt.
     """
     return clock if last is None else max(clock, last + step_us)

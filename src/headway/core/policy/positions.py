@@ -1,4 +1,4 @@
-"""A job's place: how many would start before it by the policy, were nothing more to come."""
+"""A job's position: how many jobs would start before it by the policy, if no more jobs arrived."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from headway.core.worker import WorkerInfo, WorkerState, serves
 
 
 def position(diagnosis: JobDiagnostics, policy: Policy) -> int | None:
-    """Count the jobs that would start before this one; None once it has begun or ended."""
+    """Count the jobs that would start before this one. Return None once it has started or ended."""
     job, queue = diagnosis.job, diagnosis.queue
     if job.state is not State.QUEUED:
         return None
     key = ClassKey(job.lane, job.needs, job.rung)
     ahead = diagnosis.ahead
-    if job.due_at is not None or job.blocked_by is not None:  # It is in no line yet: it would come last.
+    if job.due_at is not None or job.blocked_by is not None:  # The job is in no queue yet, so it comes last.
         ahead = waiting_in(queue.snapshot, key)
     return QueuePositions(queue.snapshot, policy, queue.workers).of(key, ahead)
 
@@ -30,12 +30,12 @@ def waiting_in(snapshot: Snapshot, key: ClassKey) -> int:
 
 
 class QueuePositions:
-    """The places of one picture: how many jobs would start before one with a given number of its class ahead.
+    """The positions of jobs in one snapshot.
 
-    Rule 1: what is served before its lane starts before it, all of it.
-    Rule 2: of the other classes of its lane the same part goes first as of its own.
-    Rule 3: lanes that share its turn start as many as their weights give them meanwhile.
-    Without ``workers``, or if none of them can run it, they are taken to offer all that anybody asks for.
+    Rule 1: all jobs of lanes that are served before the job's lane start before it.
+    Rule 2: of the other classes of its lane the same part goes first as of its own class.
+    Rule 3: lanes that share its turn start as many jobs meanwhile as their weights allow.
+    Without ``workers``, or if none of them can run the job, one worker is assumed that offers every need in the queue.
     """
 
     def __init__(self, snapshot: Snapshot, policy: Policy, workers: Iterable[WorkerInfo] | None = None) -> None:
@@ -45,7 +45,7 @@ class QueuePositions:
         self._orders: dict[tuple[str, ...], list[list[LaneView]]] = {}  # By needs.
 
     def of(self, key: ClassKey, ahead: int) -> int:
-        """Count what would start before it."""
+        """Count the jobs that would start before one with ``ahead`` jobs of its class before it."""
         groups = self._orders.get(key.needs)
         if groups is None:
             groups = self._orders[key.needs] = service_order(self._snapshot, self._offers(key), self._policy)
@@ -69,7 +69,7 @@ class QueuePositions:
 
 
 def _in_lane(line: LaneView, key: ClassKey, ahead: int) -> int:
-    """Count those of its lane that go first."""
+    """Count the jobs of a lane that go first."""
     views = [view for view in line.views if view.blocked is None]
     own = next((view.waiting for view in views if view.key == key), 0)
     others = sum(view.waiting for view in views if view.key != key)

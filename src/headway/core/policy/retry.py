@@ -1,18 +1,18 @@
-"""What becomes of a leased job when its run ends: the one way out of ``executing``.
+"""What happens to a leased job when its run ends: the only way out of ``executing``.
 
-Every worker, parent and reaper comes here, so attempts and crashes are counted in one place:
+Every worker, parent and reaper calls ``judge``, so attempts and crashes are counted in one place:
 
-Rule 1: an attempt was counted at the claim. It is given back only where the job did no wrong:
-        a drain, a snooze, a rate limit, a claim that never started, a task this worker does not know.
-Rule 2: a job that failed runs again while attempts used <= max_retries, else it is a dead letter.
-Rule 3: a crash counts as an attempt and as a crash; ``crash_limit`` of them make a dead letter.
-Rule 4: a job asked to stop never goes back to the queue: where it would, it is cancelled.
-Rule 5: a transient job never goes back either; its end is counted and that is all.
-Rule 6: a job stopped by the length of its rung becomes what its submitter chose: failed, queued again for a longer
-        rung (the ladder bounds how often, so no attempt is used), or completed with what it had got so far.
-Rule 7: a session never goes back to the queue, where its client would be gone: what failed has failed,
-        and what would go back unharmed is cancelled.
-Rule 8: a job whose record cannot be read never runs: whatever ends its lease makes it a dead letter.
+Rule 1: the claim counts an attempt. It is given back only where the job did nothing wrong: a drain, a snooze, a rate
+        limit, a claim that never started, or a task that this worker does not know.
+Rule 2: a failed job runs again while attempts used <= max_retries. Then it becomes a dead letter.
+Rule 3: a crash counts as an attempt and as a crash. After ``crash_limit`` crashes the job becomes a dead letter.
+Rule 4: a job asked to stop never goes back to the queue. Where it would, it is cancelled.
+Rule 5: a transient job never goes back either. The store only counts its end.
+Rule 6: a job stopped by the length of its rung does what its client chose: it fails, queues again for a longer rung
+        (the ladder bounds how often, so no attempt is used), or completes with its partial result.
+Rule 7: a session never goes back to the queue, where its client would be gone. If its run failed it fails, and if it
+        would go back unharmed it is cancelled.
+Rule 8: a job whose record cannot be read never runs. When its lease ends, it becomes a dead letter.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from headway.core.lease import Lease, Report
 from headway.core.policy.document import HALTED, INTERACTIVE, Policy
 
 _CANCELLED = "cancelled while executing"
-_COMPLETED = State.COMPLETED  # Named once: Python 3.11 searches for an enum's member each time.
+_COMPLETED = State.COMPLETED  # Looked up once, since Python 3.11 searches for an enum's member each time.
 _KEPT = itemgetter(*map(Lease._fields.index, ("job_id", "seq", "token", "attempts", "crashes", "timeout_ms")))
 _NO_MORE = tuple(Report._field_defaults[name] for name in Report._fields[11:])
 _as_report = Report._make
 BACKOFFS = ("exponential", "linear", "fixed")  # How ``backoff_ms`` computes a delay.
-DELAY_MS_MAX = 366 * 24 * 3_600_000  # Odd values from tasks are clamped to a year.
+DELAY_MS_MAX = 366 * 24 * 3_600_000  # A year. Longer delays from tasks are mistakes and are clamped.
 
 
 class Returned(NamedTuple):  # A tuple, since one is made for every job.
-    """The task returned; its result is encoded, or could not be stored."""
+    """The task returned. Its result is encoded, or ``result_error`` says why it could not be stored."""
 
     result: bytes | None
     result_error: str | None = None
@@ -46,7 +46,7 @@ class Returned(NamedTuple):  # A tuple, since one is made for every job.
 class Raised:
     """The task raised. ``after_ms`` overrides the backoff; ``error.retriable`` false ends the job.
 
-    ``partial``: what the attempt had got so far, encoded. The job keeps it if this attempt is its last.
+    ``partial``: the encoded partial result. The job keeps it if this attempt is its last.
     """
 
     error: JobError
@@ -56,7 +56,7 @@ class Raised:
 
 @dataclass(frozen=True, slots=True)
 class Snoozed:
-    """The task asked to run later at no cost."""
+    """The task asked to run later without using an attempt."""
 
     after_ms: int
     reason: str = "snoozed"
@@ -64,7 +64,7 @@ class Snoozed:
 
 @dataclass(frozen=True, slots=True)
 class TimedOut:
-    """The attempt ran past its timeout and was stopped. ``partial``: as of an attempt that raised."""
+    """The attempt ran past its timeout and was stopped. ``partial``: the encoded partial result."""
 
     error: JobError
     partial: bytes | None = None
@@ -100,15 +100,15 @@ Ending = Returned | Raised | Snoozed | TimedOut | Stopped | Crashed | Released |
 
 
 def judge(ending: Ending, lease: Lease, policy: Policy, *, chance: float = 0.0) -> Report:
-    """Decide what becomes of a leased job.
+    """Return the report that decides what happens to a leased job.
 
-    ``chance`` is a random number in [0, 1) for the jitter of the backoff; it is passed in so that the
-    same inputs give the same answer.
+    ``chance`` is a random number in [0, 1) for the jitter of the backoff. The caller passes it, so that the same inputs
+    give the same report.
     """
     if not lease.persist:
         return _transient(ending, lease)
     match ending:
-        case Returned():  # The usual case, so it is asked for what it holds only there.
+        case Returned():  # The usual case comes first. ``_completed`` unpacks it faster than a pattern.
             return _completed(ending, lease)
         case _ if lease.unreadable is not None:  # Rule 8.
             error = JobError("UnreadableJob", lease.unreadable, retriable=False)
@@ -142,7 +142,7 @@ def judge(ending: Ending, lease: Lease, policy: Policy, *, chance: float = 0.0) 
 
 
 def _completed(ending: Returned, lease: Lease) -> Report:
-    """As ``_end`` does, at a third of its cost."""
+    """Return what ``_end`` does, at a third of its cost."""
     job_id, seq, token, attempts, crashes, timeout_ms = _KEPT(lease)
     result, result_error = ending
     return _as_report(
@@ -151,7 +151,7 @@ def _completed(ending: Returned, lease: Lease) -> Report:
 
 
 def _stopped(lease: Lease, policy: Policy, error: JobError, partial: bytes | None) -> Report:
-    """Rule 6."""
+    """Apply rule 6."""
     if lease.assigned == HALTED:
         return _end(lease, State.CANCELLED, reason="halted")
     on_stop = "fail" if lease.retry is None else lease.retry.on_stop
@@ -164,7 +164,7 @@ def _stopped(lease: Lease, policy: Policy, error: JobError, partial: bytes | Non
 
 
 def _transient(ending: Ending, lease: Lease) -> Report:
-    """Rule 5: of a transient job only its end is counted; nothing is repeated, nothing kept."""
+    """Apply rule 5: the store counts the end of a transient job, and neither repeats nor keeps anything."""
     match ending:
         case Returned():
             return _end(lease, State.COMPLETED)
@@ -175,14 +175,14 @@ def _transient(ending: Ending, lease: Lease) -> Report:
 
 
 def heed_cancel(report: Report) -> Report:
-    """Apply rule 4 to a worker that had not heard of the request yet: what would go back is cancelled instead."""
+    """Apply rule 4 for a worker that did not know of the request: a job that would go back is cancelled instead."""
     if report.state is not State.QUEUED:
         return report
     return report._replace(state=State.CANCELLED, reason=_CANCELLED, timeout_ms=0)
 
 
 def backoff_ms(rule: RetryRule, attempts: int, *, chance: float = 0.0) -> int:
-    """Return how long a job waits after this many attempts: 1, 2, 4, 8 … s up to the cap, for the default rule."""
+    """Return the milliseconds before the next attempt: 1, 2, 4, 8 … s up to the cap, for the default rule."""
     match rule.backoff:
         case "exponential":
             wait_ms = rule.base_ms * 2 ** min(attempts - 1, 40)
@@ -230,7 +230,7 @@ def _again(
 
 
 def grown_timeout_ms(lease: Lease, policy: Policy) -> int:
-    """Return the next attempt's timeout after one that ran out of time: longer, but capped by what was asked."""
+    """Return the timeout of the attempt after a timeout: longer, but capped by a multiple of the first one."""
     growth, cap = policy.timeout_growth, policy.timeout_growth_cap
     if growth <= 1:
         return lease.timeout_ms

@@ -1,7 +1,7 @@
-"""Sessions: whether there is a slot for one now, and which gives way to a job that waits.
+"""Sessions: whether a slot is free for one now, and which session stops for a waiting job.
 
-The ladder's own cycle counts slots over all workers. Here they are looked at worker by worker: a slot is no use to a
-job whose lane may not fill it, or whose needs its worker lacks.
+The ladder's own cycle counts slots over all workers. This module looks at each worker, since a job cannot use a slot
+that its lane may not fill, or whose worker lacks its needs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from headway.core.worker import TASK, WorkerInfo, WorkerState, serves
 
 
 class PlacedSession(NamedTuple):
-    """A running session, and where it runs. ``stopping``: it was told to, and holds its slot until it has."""
+    """A running session and its worker. ``stopping``: it was told to stop, and holds its slot until it has."""
 
     job_id: JobId
     worker_id: str
@@ -28,7 +28,7 @@ class PlacedSession(NamedTuple):
 
 
 class SessionAdmission(NamedTuple):
-    """Whether a session may begin now; if not, why, and which running jobs are lowered for the next one."""
+    """Whether a session may begin now, or else the reason and the running jobs to lower for the next request."""
 
     admitted: bool
     reason: str = ""
@@ -38,13 +38,13 @@ class SessionAdmission(NamedTuple):
 def admit_session(
     queue: QueueDiagnostics, policy: Policy, *, task: str, lane: str, needs: Iterable[str], chance: float = 0.0
 ) -> SessionAdmission:
-    """Admit a session if a worker that knows its task has a slot for its lane now; a denial lowers one elastic job."""
+    """Admit a session if a worker that knows its task has a slot for its lane now. A denial lowers one elastic job."""
     wanted = (*needs, f"{TASK}{task}")
     able = [worker for worker in _active(queue) if serves(wanted, frozenset(worker.offers))]
     if not able:
         return SessionAdmission(False, f"no worker that is running offers the task {task}")
     floors = _RunningByWorker(queue, policy)
-    free = sum(floors.seats(worker, lane) for worker in able)
+    free = sum(floors.free_slots(worker, lane) for worker in able)
     floor = queue.snapshot.floor
     if floor is None or len(floor.counts) != len(policy.ladder.rungs):
         slots = sum(worker.slots for worker in queue.workers)
@@ -56,9 +56,9 @@ def admit_session(
 def crowded_out(
     queue: QueueDiagnostics, policy: Policy, sessions: Sequence[PlacedSession], *, chance: float = 0.0
 ) -> JobId | None:
-    """Name the session to halt for a job that waits and for which no worker has a slot; None if there is none.
+    """Return the session to halt for a waiting job for which no worker has a slot, or None.
 
-    One at a time, and none while another is stopping where it would help.
+    It names one session at a time, and none while a session that would make room is stopping.
     """
     workers, floors = _active(queue), _RunningByWorker(queue, policy)
     for view in queue.snapshot.classes:
@@ -66,12 +66,12 @@ def crowded_out(
         if not view.waiting or view.blocked is not None or key.rung == INTERACTIVE:
             continue
         able = {worker.worker_id: worker for worker in workers if serves(key.needs, frozenset(worker.offers))}
-        if any(floors.seats(worker, key.lane) for worker in able.values()):
+        if any(floors.free_slots(worker, key.lane) for worker in able.values()):
             continue
         helping = [
             one
             for one in sessions
-            if one.worker_id in able and floors.seats(able[one.worker_id], key.lane, without=one.lane)
+            if one.worker_id in able and floors.free_slots(able[one.worker_id], key.lane, without=one.lane)
         ]
         if not helping or any(one.stopping for one in helping):
             continue
@@ -81,7 +81,7 @@ def crowded_out(
 
 
 class _RunningByWorker:
-    """What runs on each worker."""
+    """The number of running jobs on each worker."""
 
     def __init__(self, queue: QueueDiagnostics, policy: Policy) -> None:
         self._reserve = policy.reserve
@@ -89,8 +89,8 @@ class _RunningByWorker:
         below = (job for job in queue.executing if self._is_below(job.lane))
         self._below = Counter(job.worker_id for job in below)
 
-    def seats(self, worker: WorkerInfo, lane: str, *, without: str | None = None) -> int:
-        """Count the free slots of a worker that a job of this lane may fill; ``without`` a job of that lane there."""
+    def free_slots(self, worker: WorkerInfo, lane: str, *, without: str | None = None) -> int:
+        """Count the free slots of a worker for a job of ``lane``, as if a job of lane ``without`` had ended there."""
         free = worker.slots - self._running[worker.worker_id] + (without is not None)
         if lane not in self._reserve.lanes:
             below = self._below[worker.worker_id] - (without is not None and self._is_below(without))

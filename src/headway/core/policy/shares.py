@@ -1,6 +1,6 @@
-"""Sharing by weight: the clocks of the sharers, and how many turns each gets. Start-time fair queueing.
+"""Sharing by weight with start-time fair queueing: the tags of the sharers, and how many turns each one gets.
 
-Each worker keeps the clocks for its own claims. No clock of the machine is read here.
+Each worker keeps the tags for its own claims. This module reads no clock of the machine.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from typing import Generic, NamedTuple, TypeVar
 
 N = TypeVar("N", bound=Hashable)
 
-REMEMBERED = 20  # Turns over which what is usual is averaged.
-LEAST_SECONDS = 1e-6
+AVERAGED_TURNS = 20  # Turns in the moving average of a turn's seconds: enough to smooth, few enough to follow changes.
+LEAST_SECONDS = 1e-6  # A turn's least expected seconds, since steps must be positive.
 
 
 class Sharer(NamedTuple, Generic[N]):
-    """One that shares: its tag (the smallest is next), how far a turn moves it, and how many turns it can use."""
+    """One sharer: its tag (the smallest is next), how far a turn moves it, and how many turns it can use."""
 
     name: N
     tag: float
@@ -24,48 +24,48 @@ class Sharer(NamedTuple, Generic[N]):
 
 
 class Shares(Generic[N]):
-    """A clock and a tag for each sharer. ``offset`` in [0, 1) is where in its cycle a new one begins."""
+    """A virtual clock and a tag for each sharer. ``offset`` in [0, 1) is where in its cycle a new sharer starts."""
 
     def __init__(self, offset: float = 0.0) -> None:
         self._offset = offset
         self._clock = 0.0
-        self._reached = 0.0  # Where the clock goes once all turns that were shared out together are noted.
+        self._reached = 0.0  # The next value of the clock, once all turns shared out together are recorded.
         self._tags: dict[N, float] = {}
-        self._usual: dict[N, float] = {}  # By sharer: the seconds of its last turns, newer ones counting more.
+        self._usual: dict[N, float] = {}  # By sharer: the moving average of the seconds of its turns.
 
     def usual(self, name: N) -> float:
-        """Return the seconds that a turn of a sharer is likely to take; 1 until it had one."""
+        """Return the expected seconds of a sharer's turn; 1 until it had one."""
         return self._usual.get(name, 1.0)
 
     def tag(self, name: N, step: float) -> float:
-        """Return where a sharer stands. One that was away comes back at the clock: it has stored nothing up."""
+        """Return the tag of a sharer. A sharer that was idle comes back at the clock and has saved up no credit."""
         self._clock = self._reached
         return self._start(name, step)
 
     def charge(self, name: N, seconds: float, weight: float = 1.0) -> None:
-        """Note that a sharer had a turn. Turns that were shared out together are noted in any order."""
+        """Record a turn of a sharer. Turns that were shared out together may be recorded in any order."""
         step = seconds / weight
         usual = self._usual.get(name, seconds)
-        self._usual[name] = max(LEAST_SECONDS, usual + (seconds - usual) / REMEMBERED)
+        self._usual[name] = max(LEAST_SECONDS, usual + (seconds - usual) / AVERAGED_TURNS)
         start = self._start(name, step)
         self._reached = max(self._reached, start)
         self._tags[name] = start + step
 
     def correct(self, name: N, seconds: float, weight: float = 1.0) -> None:
-        """Note that its last turn was worth more or less than thought."""
+        """Record that a sharer's last turn took more or fewer seconds than expected."""
         if name in self._tags:
             self._tags[name] += seconds / weight
 
     def _start(self, name: N, step: float) -> float:
-        # A new one does not move away with the clock, or it would never have its first turn.
+        # The tag of a new sharer does not move with the clock, or it would never get its first turn.
         return max(self._tags.get(name, self._offset * step), self._clock)
 
 
 def share_out(turns: int, sharers: Sequence[Sharer[N]]) -> dict[N, int]:
-    """Return how many of the next turns each sharer gets, the smallest tag first. No loop over turns.
+    """Return how many of the next turns each sharer gets, the smallest tag first, without a loop over turns.
 
-    All turns that begin below one water line are given, as in a vessel with steps, and the few that are left then
-    one by one; a sharer that cannot use its part leaves it.
+    It finds the tag below which all turns fit, as water fills a vessel with steps, and deals the few turns that are
+    left one by one. The part that a sharer cannot use goes to the others.
     """
     given = {sharer.name: 0 for sharer in sharers}
     able = [sharer for sharer in sharers if sharer.most > 0]
@@ -73,7 +73,7 @@ def share_out(turns: int, sharers: Sequence[Sharer[N]]) -> dict[N, int]:
         line = _water_line(turns, able)
         filled = {s.name: max(0, int((line - s.tag) / s.step + 1)) for s in able}
         spent = [s for s in able if filled[s.name] >= s.most]
-        if spent:  # They take all they can use; the rest is shared out anew.
+        if spent:  # These sharers take all turns that they can use, and the rest is shared out again.
             for sharer in spent:
                 given[sharer.name] = min(sharer.most, turns)
                 turns -= given[sharer.name]
@@ -82,7 +82,7 @@ def share_out(turns: int, sharers: Sequence[Sharer[N]]) -> dict[N, int]:
         for sharer in able:
             given[sharer.name] = filled[sharer.name]
             turns -= filled[sharer.name]
-        for _ in range(turns):  # No more than there are sharers: each was rounded down by at most a turn.
+        for _ in range(turns):  # At most one turn for each sharer, since each was rounded down.
             able = [sharer for sharer in able if given[sharer.name] < sharer.most]
             if able:
                 given[min(able, key=lambda s: s.tag + given[s.name] * s.step).name] += 1
@@ -91,7 +91,7 @@ def share_out(turns: int, sharers: Sequence[Sharer[N]]) -> dict[N, int]:
 
 
 def _water_line(turns: int, sharers: Sequence[Sharer[N]]) -> float:
-    """Return the height below which no more than this many turns begin: each begun counts as a whole one."""
+    """Return the highest tag below which at most ``turns`` turns begin. A turn that has begun counts as a whole one."""
     speed = level = 0.0
     line = 0.0
     floors = sorted((sharer.tag - sharer.step, sharer.step) for sharer in sharers)

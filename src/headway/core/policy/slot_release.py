@@ -1,4 +1,4 @@
-"""When the slots come free that are taken now."""
+"""When busy slots become free."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
 
-POINTS = 8  # Values that stand for how much longer one running job goes on,
-POINTS_MAX = 256  # and all of them.
+POINTS = 8  # Values for the remaining run time of one job: enough for p50 and p90.
+POINTS_MAX = 256  # Values for all running jobs together, so that a forecast costs the same in a large pool.
 
 
 class SlotReleases:
-    """When slots come free that are taken now: points in time that are all equally likely."""
+    """When busy slots become free: points in time that are all equally likely."""
 
     def __init__(self, lefts: Sequence[list[float]], rooms: int) -> None:
         free = max(0, rooms - len(lefts))
@@ -21,20 +21,20 @@ class SlotReleases:
         self._points = points = points[step // 2 :: step] if step > 1 else points
         self._sums = [0.0, *accumulate(points)]
         self._squares = [0.0, *accumulate(point * point for point in points)]
-        # Of how far they lie apart, this part is not known: the rest is that some jobs have longer to run than others.
+        # The part of the points' variance that is uncertain. The rest is that jobs differ in how long they still run.
         whole = rooms * _variance(points)
         self._unknown = sum(map(_variance, lefts)) / whole if whole > 0 else 0.0
 
     def due(self, now: float) -> float:
-        """Return how many of these slots have come free by then."""
+        """Return how many of these slots have become free by a moment."""
         return bisect_right(self._points, now) / len(self._points) * self._rooms if self._points else 0.0
 
     def doubt(self, now: float, mean: float) -> float:
-        """Return the variance of how many jobs of this length those slots could have started by then."""
+        """Return the variance of how many jobs with this mean run time the slots could have started by a moment."""
         if not self._points:
             return 0.0
         count, at = len(self._points), bisect_right(self._points, now)
-        most = 1.0 + now / mean  # What one can start that was free from the beginning.
+        most = 1.0 + now / mean  # Jobs that a slot can start which was free from the beginning.
         sums, squares = self._sums[at] / mean, self._squares[at] / (mean * mean)
         first, second = at * most - sums, at * most * most - 2.0 * most * sums + squares
         return max(0.0, second / count - (first / count) ** 2) * self._rooms * self._unknown

@@ -1,4 +1,4 @@
-"""Why a job waits: all true reasons in order of precedence, the binding one first, from what plans are made of."""
+"""Why a job waits: every true reason in order of precedence, the binding one first."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Reason:
 
 
 def why(diagnosis: JobDiagnostics, policy: Policy) -> list[Reason]:
-    """Return why a job waits; nothing once it runs, or if the next look of a worker will start it."""
+    """Return why a job waits. The list is empty once it runs, or if the next claim of a worker will start it."""
     job = diagnosis.job
     if job.state is not State.QUEUED:
         return []
@@ -67,7 +67,7 @@ def why(diagnosis: JobDiagnostics, policy: Policy) -> list[Reason]:
 
 
 def class_reasons(queue: QueueDiagnostics, policy: Policy) -> dict[ClassKey, str]:
-    """Return in a word what each class with waiting jobs waits for: the sample behind ``waits``."""
+    """Return the reason code of each class with waiting jobs: one sample for ``wait_reasons``."""
     found: dict[ClassKey, str] = {}
     for view in queue.snapshot.classes:
         if view.waiting:
@@ -76,7 +76,7 @@ def class_reasons(queue: QueueDiagnostics, policy: Policy) -> dict[ClassKey, str
 
 
 def unknown_tasks(queue: QueueDiagnostics) -> list[str]:
-    """Name the tasks that jobs wait for after some worker did not know them, and that no live worker knows."""
+    """Return the tasks of waiting jobs that some worker did not know and that no live worker knows."""
     offers = [frozenset(worker.offers) for worker in _live(queue)]
     needs = {need for view in queue.snapshot.classes if view.waiting for need in view.key.needs}
     unknown = [need for need in needs if need.startswith(_TASK) and not any(serves((need,), one) for one in offers)]
@@ -98,7 +98,7 @@ def _class_reason(key: ClassKey, queue: QueueDiagnostics, policy: Policy) -> str
     return blocked.code if blocked is not None else "ahead"
 
 
-# ---------------------------------------------------------------------- before any worker looks
+# ---------------------------------------------------------------------- before any claim
 
 
 def _held_back(diagnosis: JobDiagnostics) -> Iterator[Reason]:
@@ -169,7 +169,7 @@ def _limited(diagnosis: JobDiagnostics) -> Iterator[Reason]:
 
 
 def _subject(view: LimitView) -> str:
-    """Name what a limit counts: "account_id 7" of some task, "tenant acme", or the limit itself."""
+    """Return what a limit counts: "account_id 7" of some task, "tenant acme", or the limit itself."""
     name, is_bound, value = view.key.partition("=")
     if not is_bound:
         return name
@@ -225,7 +225,7 @@ def _room_below(worker: WorkerInfo, queue: QueueDiagnostics, policy: Policy) -> 
     return worker.running < worker.slots and slots - kept - len(counted) > 0
 
 
-# ---------------------------------------------------------------------- others first
+# ---------------------------------------------------------------------- jobs that go first
 
 
 def _behind(diagnosis: JobDiagnostics, able: Sequence[WorkerInfo], policy: Policy) -> Iterator[Reason]:
@@ -265,7 +265,7 @@ def _company(
 
 
 def _frees_s(holders: Iterable[RunningJob], queue: QueueDiagnostics) -> float | None:
-    """Expect when the first of these jobs ends; None if nothing is known of them."""
+    """Return the seconds until the first of these jobs is expected to end, or None if no run time is known."""
     costs = queue.rules.costs_us
     left = [
         job.started_at / 1_000 + costs[job.task] / SECOND_US - queue.now_at / 1_000
@@ -280,7 +280,7 @@ def _soon(seconds: float | None) -> str:
 
 
 def length(seconds: float) -> str:
-    """Write a length of time for people."""
+    """Return a length of time for people."""
     if seconds < 10:
         return f"{seconds:.1f} s"
     if seconds < 120:
