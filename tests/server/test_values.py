@@ -15,6 +15,7 @@ from headway.core.errors import JobError
 from headway.core.lease import Lease
 from headway.core.policy.document import BUILT_IN
 from headway.core.policy.retry import Raised, Returned
+from headway.core.timestamps import read_moment, write_moment
 from headway.maintenance.reaper import Reaper
 from headway.metrics.export import render
 from headway.metrics.recorder import MetricsRecorder
@@ -285,7 +286,9 @@ async def test_a_worker_is_listed_with_all_it_said_of_itself(
         "task_types": ["resize"],
         "version": "2.7.1",
         "host": "host",
+        "pid": 1,
         "started_at": started,
+        "lease_ends_at": write_moment(read_moment(moment(clock)) + 90_000),
     }
     await kept.drain("w1")
     assert (await http.get(f"{API}/workers")).json()["workers"][0]["status"] == "draining"
