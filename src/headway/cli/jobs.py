@@ -12,6 +12,7 @@ from headway.cli import render
 from headway.cli.operator import Operator
 from headway.cli.store_access import HERE, JsonFlag, TargetOptions, reading, run
 from headway.client.app import read_states
+from headway.client.job_values import job_values
 from headway.core.errors import ConfigError
 from headway.core.job import JobRecord
 from headway.core.suggest import did_you_mean
@@ -68,7 +69,7 @@ def print_page(found: list[JobRecord], now_at: int, more: bool, *, json: bool, e
     """Print a page of jobs, as a table or as JSON."""
     cursor = str(found[-1].seq) if more else None
     if json:
-        render.print_json({"items": [render.job_values(job) for job in found], "next_cursor": cursor})
+        render.print_json({"items": [job_values(job) for job in found], "next_cursor": cursor})
         return
     if not found:
         print("No jobs.")

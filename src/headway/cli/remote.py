@@ -14,17 +14,17 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from headway.cli.operator import JobReport, PolicyChange
+from headway.client.job_values import read_task
 from headway.core import errors
 from headway.core.errors import (
     ConfigError,
     HeadwayError,
-    JobError,
     JobNotFound,
     PolicyError,
     ServerRefused,
     StoreTooNew,
 )
-from headway.core.job import PAYLOAD_VERSION, Attempt, JobId, JobRecord, State
+from headway.core.job import JobId, JobRecord, State
 from headway.core.policy.document import Policy
 from headway.core.policy.enforced import PauseSet
 from headway.core.policy.estimate import Estimate
@@ -36,7 +36,6 @@ from headway.core.worker import TASK, WorkerInfo, WorkerState
 from headway.estimates.accuracy import AccuracySummary
 from headway.estimates.load import LOOKED_AT, load_of
 from headway.observability.job_output import OUTPUT
-from headway.observability.traces import shown_trace
 from headway.policy_store.cron_views import CronRun, CronView
 from headway.policy_store.versions import PolicyVersion
 from headway.protocol.http_client import HttpClient
@@ -288,65 +287,6 @@ class _NoSubscription:
 
     def close(self) -> None:
         pass
-
-
-def read_task(values: dict[str, Any], seen_at: int) -> JobRecord:
-    """Read a job as the REST interface writes it. Its retry rule and what it was put aside for are not there."""
-    job_id, payload, progress = JobId(values["task_id"]), values["payload"], values["progress"] or {}
-    trace_id, result_error = values["trace_id"], values["result_error"]
-    return JobRecord(
-        job_id=job_id,
-        seq=int(values.get("cursor") or 0),
-        task=payload["task_type"],
-        payload=_stored(payload["parameters"]) or b"",
-        state=State(values["status"]),
-        lane=values["priority"],
-        needs=tuple(values["needs"]),
-        rung=values["duration"],
-        tenant=values["tenant"],
-        max_retries=values["max_retries"],
-        timeout_ms=round(values["timeout_seconds"] * 1_000),
-        retry=None,
-        attempts=values["attempt_count"],
-        crashes=values["crashes"],
-        epoch=values["epoch"],
-        submitted_at=read_moment(values["created_at"]),
-        due_at=_moment(values["run_after"]),
-        eligible_at=_moment(values["eligible_at"]),
-        started_at=_moment(values["started_at"]),
-        finished_at=_moment(values["completed_at"]),
-        expires_at=_moment(values["expires_at"]),
-        cancel_requested_at=_moment(values["cancel_requested_at"]),
-        worker_id=values["assigned_worker_id"],
-        progress=progress.get("fraction"),
-        note=progress.get("note"),
-        result=_stored(values["result"]),
-        result_error=result_error,
-        error=_error(values["error"]),
-        reason=None if values["reason"] == result_error else values["reason"],
-        idempotency_key=values["idempotency_key"],
-        unique_key=values["unique_key"],
-        trace_id=None if trace_id == shown_trace(None, job_id) else trace_id,
-        history=tuple(_attempt(one) for one in values["attempts"]),
-        limits=tuple(values["limits"]),
-        assigned=values["assigned_duration"],
-        seen_at=seen_at,
-    )
-
-
-def _stored(value: Any) -> bytes | None:
-    return None if value is None else PAYLOAD_VERSION + msgspec.json.encode(value)
-
-
-def _attempt(values: dict[str, Any]) -> Attempt:
-    moments = {name: read_moment(values[name]) for name in ("started_at", "ended_at")}
-    return Attempt(**{**values, **moments, "error": _error(values["error"])})
-
-
-def _error(values: dict[str, Any] | None) -> JobError | None:
-    if values is None:
-        return None
-    return JobError(values["type"], values["message"], values["traceback"] or "", values["retriable"])
 
 
 def _worker(values: dict[str, Any]) -> WorkerInfo:

@@ -8,15 +8,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from headway.client.job_info import arguments_of as arguments_of
-from headway.client.job_info import result_of as result_of
-from headway.core.errors import JobError
+from headway.client.job_values import capabilities_of, tasks_of
 from headway.core.event import Event
-from headway.core.job import Attempt, JobRecord
 from headway.core.policy.document import BUILT_IN, Policy
 from headway.core.timestamps import write_moment
 from headway.core.worker import WorkerInfo
-from headway.observability.traces import shown_trace
 from headway.stores.base import Stats
 
 if TYPE_CHECKING:
@@ -145,66 +141,6 @@ def age(at: int | None, now_at: int) -> str:
 # ---------------------------------------------------------------------- values as JSON
 
 
-def job_values(job: JobRecord) -> dict[str, Any]:
-    """Return all that is known of a job as JSON values."""
-    return {
-        "id": job.job_id,
-        "task": job.task,
-        "status": job.state.value,
-        "priority": job.lane,
-        "tenant": job.tenant,
-        "needs": list(job.needs),
-        "arguments": arguments_of(job),
-        "attempts": job.attempts,
-        "max_retries": job.max_retries,
-        "crashes": job.crashes,
-        "epoch": job.epoch,
-        "timeout_seconds": job.timeout_ms / 1_000,
-        "submitted_at": moment(job.submitted_at),
-        "due_at": moment(job.due_at),
-        "eligible_at": moment(job.eligible_at),
-        "started_at": moment(job.started_at),
-        "finished_at": moment(job.finished_at),
-        "expires_at": moment(job.expires_at),
-        "cancel_requested_at": moment(job.cancel_requested_at),
-        "worker": job.worker_id,
-        "progress": job.progress,
-        "note": job.note,
-        "result": result_of(job),
-        "result_error": job.result_error,
-        "error": error_values(job.error),
-        "reason": job.reason,
-        "idempotency_key": job.idempotency_key,
-        "unique_key": job.unique_key,
-        "trace_id": job.trace_id and shown_trace(job.trace_id, job.job_id),
-        "history": [_attempt_values(attempt) for attempt in job.history],
-    }
-
-
-def _attempt_values(attempt: Attempt) -> dict[str, Any]:
-    return {
-        "number": attempt.number,
-        "epoch": attempt.epoch,
-        "worker": attempt.worker_id,
-        "started_at": moment(attempt.started_at),
-        "ended_at": moment(attempt.ended_at),
-        "reason": attempt.reason,
-        "error": error_values(attempt.error),
-    }
-
-
-def error_values(error: JobError | None) -> dict[str, Any] | None:
-    """Return an error as JSON values."""
-    if error is None:
-        return None
-    return {
-        "type": error.type,
-        "message": error.message,
-        "traceback": error.traceback,
-        "retriable": error.retriable,
-    }
-
-
 def worker_values(worker: WorkerInfo) -> dict[str, Any]:
     """Return a worker as JSON values."""
     return {
@@ -222,16 +158,6 @@ def worker_values(worker: WorkerInfo) -> dict[str, Any]:
         "heartbeat_at": moment(worker.heartbeat_at),
         "lease_ends_at": moment(worker.lease_ends_at),
     }
-
-
-def capabilities_of(worker: WorkerInfo) -> list[str]:
-    """Return what a worker offers beside the tasks it knows."""
-    return [offer for offer in worker.offers if not offer.startswith("task:")]
-
-
-def tasks_of(worker: WorkerInfo) -> list[str]:
-    """Return the tasks a worker knows."""
-    return [offer.removeprefix("task:") for offer in worker.offers if offer.startswith("task:")]
 
 
 def stats_values(stats: Stats, policy: Policy | None = None) -> dict[str, Any]:

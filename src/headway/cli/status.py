@@ -22,6 +22,8 @@ from headway.cli.store_access import (
     whole_ids,
 )
 from headway.client.client import Client
+from headway.client.job_info import arguments_of, result_of
+from headway.client.job_values import job_values
 from headway.core.errors import JobError, JobNotFound
 from headway.core.event import Event
 from headway.core.job import Attempt, State
@@ -68,7 +70,7 @@ def status(
             "waited_s": {reason: ms / 1_000 for reason, ms in report.waited_ms.items()},
             "estimate": estimate_values(report.estimate),
         }
-        render.print_json(render.job_values(job) | more)
+        render.print_json(job_values(job) | more)
     else:
         _print(report, policy, args=args)
     return 0
@@ -125,7 +127,7 @@ def _print(report: JobReport, policy: Policy, *, args: bool) -> None:
     if args:
         console.print()
         console.print("Arguments", style="bold")
-        named = render.arguments_of(job) or {}
+        named = arguments_of(job) or {}
         console.print(
             render.facts({render.clean(name): render.compact(value) for name, value in named.items()} or {"none": ""})
         )
@@ -176,7 +178,7 @@ def _facts(report: JobReport, policy: Policy) -> dict[str, object]:
         "cancel asked": _when(job.cancel_requested_at, now_at),
         "worker": job.worker_id,
         "progress": None if job.progress is None else f"{job.progress:.0%}  {job.note or ''}".rstrip(),
-        "result": render.compact(render.result_of(job)) if job.state is State.COMPLETED else None,
+        "result": render.compact(result_of(job)) if job.state is State.COMPLETED else None,
         "result error": job.result_error,
         "idempotency key": job.idempotency_key,
         "unique key": job.unique_key,

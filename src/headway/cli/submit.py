@@ -14,6 +14,8 @@ from cyclopts import Parameter
 
 from headway.cli import render
 from headway.cli.store_access import HERE, JsonFlag, TargetOptions, check_shared, path_of, run, watched_store
+from headway.client.job_info import result_of
+from headway.client.job_values import job_values
 from headway.core.errors import BadArguments, ConfigError, NotStored, UnknownTask
 from headway.core.job import JobId, JobRecord, State
 from headway.core.suggest import did_you_mean
@@ -331,7 +333,7 @@ def _print_ended(job_id: str, ended: JobRecord | None, *, deduplicated: bool | N
     """Print how a job ended, if that was waited for. Gives the exit code."""
     if json:
         made = {"id": job_id, "deduplicated": deduplicated}
-        render.print_json(made if ended is None else made | render.job_values(ended))
+        render.print_json(made if ended is None else made | job_values(ended))
     elif ended is not None:
         _print_ending(ended)
     return 0 if ended is None or _completed(ended) else 1
@@ -343,7 +345,7 @@ def _completed(job: JobRecord) -> bool:
 
 def _print_ending(job: JobRecord) -> None:
     if _completed(job):
-        print(render.compact(render.result_of(job)))
+        print(render.compact(result_of(job)))
         return
     what = job.result_error or (
         f"{job.error.type}: {job.error.message}" if job.error else job.reason or "no reason given"

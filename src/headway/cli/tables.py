@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headway.cli import render
+from headway.client.job_values import capabilities_of, tasks_of
 from headway.core.job import JobRecord
 from headway.core.policy.document import Policy
 from headway.core.worker import WorkerState
@@ -50,8 +51,8 @@ def workers_table(stats: Stats, *, dead: bool = True) -> render.FittedTable:
             "state": render.status_text(worker.state.value),
             "running": f"{worker.running}/{worker.slots}",
             "reserved": str(worker.reserved),
-            "capabilities": render.text(", ".join(render.capabilities_of(worker)) or render.NOTHING),
-            "tasks": str(len(render.tasks_of(worker))),
+            "capabilities": render.text(", ".join(capabilities_of(worker)) or render.NOTHING),
+            "tasks": str(len(tasks_of(worker))),
             "up for": render.age(worker.started_at, stats.now_at),
             "last heard": f"{render.age(worker.heartbeat_at, stats.now_at)} ago",
             "version": render.text(worker.version),

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from headway.client.codec import raw_payload
+from headway.client.job_values import attempt_values, error_values, task_fields
 from headway.core.diagnostics import JobDiagnostics
 from headway.core.errors import JobError, PayloadError
 from headway.core.job import Attempt, JobRecord, State
@@ -15,10 +16,9 @@ from headway.core.policy.document import Policy
 from headway.core.policy.estimate import Estimate
 from headway.core.policy.lanes import effective_lane
 from headway.core.policy.why import Reason
-from headway.core.timestamps import write_moment
+from headway.core.worker import TASK
 from headway.observability.traces import shown_trace
 
-TASK_NEED = "task:"
 ATTEMPTS_SHOWN = 100  # The newest attempts that an answer lists; a task may have a million.
 TRACEBACKS_SHOWN = 10  # The newest of them that keep their traceback: one takes up to 32 kB.
 
@@ -28,44 +28,18 @@ def task_values(job: JobRecord, policy: Policy, *, omitted: Collection[str] = ()
 
     ``omitted``: parameters or result, or both; they are null then.
     """
-    return {
-        "task_id": job.job_id,
-        "status": job.state.value,
-        "priority": job.lane,
+    return task_fields(job) | {
         "effective_priority": effective_lane(policy, job, job.seen_at),
         "payload": {
             "task_type": job.task,
             "parameters": None if "parameters" in omitted else _raw(job.payload),
-            "required_capabilities": [need for need in job.needs if not need.startswith(TASK_NEED)],
+            "required_capabilities": [need for need in job.needs if not need.startswith(TASK)],
         },
-        "tenant": job.tenant,
-        "duration": job.rung,
         "retry_count": retries(job),
-        "max_retries": job.max_retries,
-        "timeout_seconds": job.timeout_ms / 1_000,
-        "created_at": write_moment(job.submitted_at),
-        "run_after": _moment(job.due_at),
-        "expires_at": _moment(job.expires_at),
-        "started_at": _moment(job.started_at),
-        "completed_at": _moment(job.finished_at),
-        "cancel_requested_at": _moment(job.cancel_requested_at),
-        "assigned_worker_id": job.worker_id,
         "progress": None if job.progress is None else {"fraction": job.progress, "note": job.note},
         "result": None if "result" in omitted else _result(job),
-        "result_error": job.result_error,
         "error": _error(job.error),
-        "reason": job.result_error or job.reason,
         "attempts": _attempts(job.history),
-        "idempotency_key": job.idempotency_key,
-        "trace_id": trace_id(job),
-        "needs": list(job.needs),
-        "limits": list(job.limits),
-        "unique_key": job.unique_key,
-        "assigned_duration": job.assigned,
-        "attempt_count": job.attempts,
-        "crashes": job.crashes,
-        "epoch": job.epoch,
-        "eligible_at": _moment(job.eligible_at),
     }
 
 
@@ -109,34 +83,16 @@ def ending_values(job: JobRecord) -> dict[str, Any]:
 
 
 def _attempts(history: Sequence[Attempt]) -> list[dict[str, Any]]:
-    shown = [_attempt(attempt) for attempt in history[-ATTEMPTS_SHOWN:]]
-    for attempt in shown[:-TRACEBACKS_SHOWN]:
+    shown = [attempt_values(attempt, "worker_id") for attempt in history[-ATTEMPTS_SHOWN:]]
+    for number, attempt in enumerate(reversed(shown)):
         if attempt["error"] is not None:
-            attempt["error"]["traceback"] = None
+            attempt["error"]["traceback"] = (number < TRACEBACKS_SHOWN and attempt["error"]["traceback"]) or None
     return shown
 
 
-def _attempt(attempt: Attempt) -> dict[str, Any]:
-    return {
-        "number": attempt.number,
-        "epoch": attempt.epoch,
-        "worker_id": attempt.worker_id,
-        "started_at": write_moment(attempt.started_at),
-        "ended_at": write_moment(attempt.ended_at),
-        "reason": attempt.reason,
-        "error": _error(attempt.error),
-    }
-
-
 def _error(error: JobError | None) -> dict[str, Any] | None:
-    if error is None:
-        return None
-    return {
-        "type": error.type,
-        "message": error.message,
-        "traceback": error.traceback or None,
-        "retriable": error.retriable,
-    }
+    values = error_values(error)
+    return values and values | {"traceback": values["traceback"] or None}
 
 
 def _result(job: JobRecord) -> msgspec.Raw | None:
@@ -148,7 +104,3 @@ def _raw(payload: bytes) -> msgspec.Raw | None:
         return raw_payload(payload)
     except (PayloadError, ValueError, RecursionError):  # A later release wrote it, or another program.
         return None
-
-
-def _moment(at: int | None) -> str | None:
-    return None if at is None else write_moment(at)

@@ -9,6 +9,7 @@ from fastapi import Path, Query, Request
 from msgspec.structs import asdict
 from starlette.responses import Response
 
+from headway.client.job_values import capabilities_of, tasks_of
 from headway.core.job import State
 from headway.core.policy.enforced import pausing, resuming
 from headway.core.timestamps import write_moment
@@ -33,7 +34,6 @@ from headway.server.schemas.rest import (
     WorkerDrained,
     WorkerList,
 )
-from headway.server.serializers import TASK_NEED
 from headway.server.service import service_of
 from headway.stores.base import JobQuery
 from headway.stores.paging import find_in_steps
@@ -201,8 +201,8 @@ def _worker(worker: WorkerInfo, running: list[str]) -> dict[str, Any]:
         "capacity": worker.slots,
         "current_load": worker.running,
         "reserved": worker.reserved,
-        "capabilities": [offer for offer in worker.offers if not offer.startswith(TASK_NEED)],
-        "task_types": [offer.removeprefix(TASK_NEED) for offer in worker.offers if offer.startswith(TASK_NEED)],
+        "capabilities": capabilities_of(worker),
+        "task_types": tasks_of(worker),
         "version": worker.version,
         "host": worker.host,
         "pid": worker.pid,
