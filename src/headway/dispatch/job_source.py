@@ -1,4 +1,4 @@
-"""What hands a worker its jobs: a store asked with a plan."""
+"""Hands a worker its jobs: plans claims from a snapshot and exchanges with the store."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from headway.policy_store.current import CurrentPolicy
 from headway.runtime.failpoints import reach
 from headway.stores.base import Exchange, ExchangeReply, Progress, Store, Subscription
 
-SNAPSHOT_AGE = 0.02  # Seconds after which a snapshot is asked for again,
-SNAPSHOT_AGE_ALONE = 0.2  # and if there is only one class: then there is nothing to choose from.
-ASK_EVERY = 60.0  # Seconds after which a store is asked for jobs that could say before that there are none.
-TASK_NEED = "task:"  # What a job needs whose task some worker did not know begins so.
-DEBT_MAX = 60.0  # Seconds beyond what was expected that one job may cost its lane.
+SNAPSHOT_AGE = 0.02  # Seconds; a plan from an older snapshot may choose the wrong class.
+SNAPSHOT_AGE_ALONE = 0.2  # Seconds, with a single class: there is nothing to choose.
+ASK_EVERY = 60.0  # Maximum seconds between claims while the cheap idle check reports an empty queue.
+TASK_NEED = "task:"  # Prefix of the need of a job whose task some worker did not know.
+DEBT_MAX = 60.0  # Seconds beyond its expected cost that one job is charged to its lane at most.
 
 
 class FinishedRun(NamedTuple):
-    """A job that has run here: how that ended, and after how many seconds."""
+    """A job that has run here, how it ended, and after how many seconds."""
 
     lease: Lease
     ending: Ending
@@ -39,7 +39,7 @@ class FinishedRun(NamedTuple):
 
 
 class ClaimResult(NamedTuple):
-    """What an exchange brought. ``more``: ask again at once, something claimable was passed over or only now seen."""
+    """The result of an exchange. ``more``: claim again at once, a claimable job was skipped or has just been seen."""
 
     leases: Sequence[Lease]
     refused: Sequence[tuple[str, str]]
@@ -49,9 +49,9 @@ class ClaimResult(NamedTuple):
 
 
 class StoreJobSource:
-    """Plans and talks to a store. Used by one loop at a time: exchanges follow one another.
+    """Exchanges with a store, for one loop that makes one exchange after another.
 
-    Keeps the clocks by which lanes and classes share this worker's claims; ``offset`` in [0, 1) is where they begin.
+    It keeps the clocks by which lanes and classes share this worker's claims. They start at ``offset`` in [0, 1).
     """
 
     def __init__(
@@ -76,15 +76,15 @@ class StoreJobSource:
         self._confirm_ms = int(confirm * 1_000)
         self._offers = frozenset(offers)
         self._learn_task: Callable[[str], bool] | None = None
-        self._strange: set[str] = set()  # Tasks that jobs wait for and this worker cannot learn.
+        self._strange: set[str] = set()  # Tasks of waiting jobs that this worker cannot import.
         self._snapshot = Snapshot(0)
         self._seen = -1.0
-        self._dry = True  # The last exchange brought less than was asked for.
-        self._idle_since = 0.0  # When the store was last seen, on the monotonic clock, if nothing waited there; else 0.
+        self._dry = True  # The last exchange returned fewer jobs than it asked for.
+        self._idle_since = 0.0  # Monotonic time of the last view of the store, if its queue was empty; else 0.
         self._request: Exchange | None = None
-        self._asked = -1.0  # When the store was last asked for jobs,
+        self._asked = -1.0  # When this worker last asked for jobs,
         self._waits_for: tuple[str, ...] | None = None  # of these lanes (None: any),
-        self._waits = False  # and whether it wakes us for them, having had none.
+        self._waits = False  # and whether the store wakes it for them.
         self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
@@ -120,7 +120,7 @@ class StoreJobSource:
         claim_id: bytes | None = None,
         wait: bool = True,
     ) -> ClaimResult:
-        """Hand in what has ended and claim for the free slots.
+        """Report finished jobs and claim for the free slots.
 
         ``woken``: the store has called, so there is something: it is claimed first and looked at afterwards.
         ``wait``: a worker that gets nothing is woken for what comes next.
@@ -161,16 +161,18 @@ class StoreJobSource:
         if any(lease.unreadable for lease in answer.leases):
             answer = await self._without_unreadable(answer)
         self._charge(answer.leases)
-        fed = self._read(request, answer)
-        self._waits = request.wait and not answer.leases and not fed.more and answer.worker_state is WorkerState.ACTIVE
+        result = self._read(request, answer)
+        self._waits = (
+            request.wait and not answer.leases and not result.more and answer.worker_state is WorkerState.ACTIVE
+        )
         self._waits_for, self._asked = request.wait_lanes, time.monotonic()
         if answer.snapshot is not None and answer.snapshot.floor is not None:
-            fed = await self._make_room(answer.snapshot, fed)
+            result = await self._make_room(answer.snapshot, result)
         if claim_id is None:  # This process does not know what becomes of other workers' slots and jobs.
             self._recorder.idle(self._idle_reserve(request.plan, answer.leases))
             if answer.leases:
                 self._time_start()
-        return fed
+        return result
 
     def offer_learned(self, learn: Callable[[str], bool]) -> None:
         """Serve also jobs of tasks that other workers did not know, if ``learn`` finds the task by its name."""
@@ -189,9 +191,9 @@ class StoreJobSource:
                         self._strange.add(need)
 
     async def _without_unreadable(self, answer: ExchangeReply) -> ExchangeReply:
-        """End the leases whose jobs cannot be read, and return the answer without them."""
+        """End the leases whose jobs cannot be read. Return the reply without them."""
         bad = [lease for lease in answer.leases if lease.unreadable is not None]
-        with contextlib.suppress(StoreError):  # The next renewal does not name them: that ends them as well.
+        with contextlib.suppress(StoreError):  # The next renewal leaves them out, which also ends them.
             await end_leases(
                 self._store,
                 bad,
@@ -208,7 +210,7 @@ class StoreJobSource:
         answer = None
         if self._take_handed is not None and self._request is None:
             answer = self._take_handed(self._worker_id, self._confirm_ms)
-        if answer is None or any(lease.unreadable for lease in answer.leases):  # The next exchange gives it again.
+        if answer is None or any(lease.unreadable for lease in answer.leases):  # The next exchange returns it again.
             return None
         self._waits, self._dry = False, True
         self._charge(answer.leases)
@@ -217,13 +219,13 @@ class StoreJobSource:
         return ClaimResult(answer.leases, (), False, WorkerState.ACTIVE, None)
 
     def _charge(self, leases: Sequence[Lease]) -> None:
-        if len(self._snapshot.classes) > 1:  # Otherwise nothing is shared.
+        if len(self._snapshot.classes) > 1:  # A single class shares with none.
             for lease in leases:
                 expected = self._durations.expected(lease.task)
                 self._clocks.charge(self._in_force.policy, lease.class_key, expected)
 
     async def _rests(self, lanes: tuple[str, ...] | None) -> bool:
-        """Return whether the store's last answer, that there is nothing to do, still holds, so it need not be asked."""
+        """Return whether the queue is still empty, so that no exchange is needed."""
         if (
             not (self._waits and self._idle_since and self._waits_for == lanes)
             or self._request is not None
@@ -248,19 +250,19 @@ class StoreJobSource:
         recorder.exchanged(time.monotonic() - asked, len(answer.leases))
         if request.finished:
             recorder.reported(request.finished, answer.refused)
-        if answer.leases:  # Those of a repeated claim are counted already.
+        if answer.leases:  # Leases of a repeated claim are counted already.
             fresh = [lease for lease in answer.leases if lease.started_at == answer.now_at] if may_repeat else None
             recorder.claimed(answer.leases if fresh is None else fresh)
         return answer
 
     def _time_start(self) -> None:
-        """Look at the clock when what was claimed has begun: after the next turn of the loop."""
+        """Record the start delay after the next turn of the loop, when the claimed jobs have started."""
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
         self._loop.call_soon(self._loop.call_soon, self._recorder.began, time.monotonic())
 
     def _idle_reserve(self, asked: Plan | None, leases: Sequence[Lease]) -> int:
-        """Return how many slots stand idle for lanes of the reserve while jobs of others wait that could run here."""
+        """Return how many reserved slots are idle while jobs of other lanes wait that could run here."""
         if asked is None or asked.free <= len(leases):
             return 0
         lanes = self._in_force.policy.reserve.lanes
@@ -275,16 +277,16 @@ class StoreJobSource:
             return 0
         return asked.free - len(leases)
 
-    async def _make_room(self, seen: Snapshot, fed: ClaimResult) -> ClaimResult:
-        """Lower and halt what holds back jobs that could run here. What it frees is asked for at once."""
+    async def _make_room(self, seen: Snapshot, result: ClaimResult) -> ClaimResult:
+        """Preempt jobs and sessions that hold back waiting jobs, and claim again if that freed slots."""
         wanted = make_room(seen, offers=self._offers, policy=self._in_force.policy, chance=random.random())
         lowered: Sequence[bool] = ()
-        with contextlib.suppress(StoreError):  # What was claimed must not be lost for it; a later call will do it.
+        with contextlib.suppress(StoreError):  # The claimed jobs must not be lost. A later exchange preempts.
             lowered = await self._store.preempt(wanted) if wanted else ()
-        return fed._replace(more=True) if any(lowered) else fed
+        return result._replace(more=True) if any(lowered) else result
 
     async def withdraw(self) -> None:
-        """Wait no longer: a submit from now on wakes another worker."""
+        """Stop waiting for submits, so that the next one wakes another worker."""
         await self._store.exchange(Exchange(self._worker_id, os.urandom(TOKEN_BYTES), plan=Plan()))
 
     def subscribe(self) -> Subscription:
@@ -296,7 +298,7 @@ class StoreJobSource:
     async def close(self) -> None: ...
 
     def learn(self, runs: Sequence[tuple[Lease, float]]) -> None:
-        """Learn how many seconds jobs took: their lane had so much more, or less, than it was charged for."""
+        """Learn the seconds that jobs took, and correct what their lanes were charged."""
         if len(self._snapshot.classes) > 1:
             for lease, seconds in runs:
                 over = seconds - self._durations.expected(lease.task)
@@ -306,7 +308,7 @@ class StoreJobSource:
 
     def _age_max(self, free_below: int) -> float:
         """Return how old the snapshot may be before a plan is made from a new one."""
-        if self._dry or free_below <= 0:  # A worker that may get nothing must have looked before it may sleep.
+        if self._dry or free_below <= 0:  # A worker sleeps only after a fresh look.
             return 0.0
         return SNAPSHOT_AGE if len(self._snapshot.classes) > 1 else SNAPSHOT_AGE_ALONE
 
@@ -317,7 +319,7 @@ class StoreJobSource:
         if answer.snapshot is not None:
             known = {view.key for view in self._snapshot.classes if serves(view.key.needs, self._offers)}
             self._learn(answer.snapshot)
-            # The store claimed nothing by a plan that was made before a class came up, and does not let it wait either.
+            # The store rejects a plan that misses a class, and does not register the worker as waiting.
             outdated = request.plan is not None and (request.plan.known or 0) < len(answer.snapshot.classes)
             self._snapshot = answer.snapshot
             self._seen = time.monotonic()

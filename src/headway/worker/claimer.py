@@ -1,4 +1,4 @@
-"""Claims jobs for free slots and hands in what has ended, in one exchange after another."""
+"""Claims jobs for free slots and reports finished ones, in one exchange after another."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from headway.worker.backend.base import JobSource
 
 log = logging.getLogger("headway.worker")
 
-SLOW_POLL = 1.25  # Seconds; stands behind the wake-ups, unless another length is given.
-RESERVE_POLL = 0.005  # Seconds after a claim that left only slots of the reserve free.
+SLOW_POLL = 1.25  # Seconds between claims without a wake-up; covers wake-ups that were lost.
+RESERVE_POLL = 0.005  # Seconds before the next claim when only reserved slots are free; mostly a job ends first.
 PROGRESS_EVERY = 0.2
 BACKOFF_MAX = 5.0
-LONG = 0.01  # Seconds; of jobs that take longer only a part of the slots is handed in at once.
-TOGETHER = 100  # Jobs that are handed in at once, however many slots there are.
-PARTS = 8
-PART_MIN = 8
+SLOW_JOB_SECONDS = 0.01  # Report slower jobs in parts, so that freed slots refill without waiting for the batch.
+FAST_BATCH_MIN = 100  # Fast jobs that one exchange reports at least, if they have ended.
+PARTS = 8  # Slow jobs are reported for an eighth of the slots at a time,
+PART_MIN = 8  # and at least this many at a time, to bound the number of exchanges.
 
 
 # A job that has ended and is not reported yet: how it ended (None: the lease is lost, there is nothing to report), the
 # slot it still fills, and whether that slot is below the reserve.
 _Ended = tuple[FinishedRun | None, int | None, bool]
 
-# Starts leased jobs, and is told which lanes are those of the reserve.
+# Starts leased jobs. The second argument holds the lanes of the reserve.
 Start = Callable[[Sequence[Lease], frozenset[str]], None]
 
 
@@ -40,23 +40,23 @@ class WakeEvent:
     """A one-waiter event with a timeout. About twice as fast as asyncio.Event with wait_for."""
 
     def __init__(self) -> None:
-        self._given = False
+        self._is_set = False
         self._waiter: asyncio.Future[None] | None = None
 
     def set(self) -> None:
-        self._given = True
-        self._let_go()
+        self._is_set = True
+        self._release()
 
     def clear(self) -> None:
-        self._given = False
+        self._is_set = False
 
     async def wait(self, timeout: float = math.inf) -> None:
         """Wait until it is set, or for this many seconds."""
-        if self._given:
+        if self._is_set:
             return
         loop = asyncio.get_running_loop()
         self._waiter = loop.create_future()
-        late = loop.call_later(timeout, self._let_go) if timeout < math.inf else None
+        late = loop.call_later(timeout, self._release) if timeout < math.inf else None
         try:
             await self._waiter
         finally:
@@ -64,18 +64,18 @@ class WakeEvent:
             if late is not None:
                 late.cancel()
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
 
 class Claimer:
-    """The loop between a runner and its feed.
+    """The loop between a runner and its job source.
 
-    Woken by a job's end, by the store (a submit), by the next delayed job falling due, or by the slow poll;
-    bounded by the free slots; ends when told to, after the last result was handed in.
+    It wakes when a job ends, when the store announces a submit, when a delayed job falls due, and at the slow poll. It
+    claims at most for the free slots. After ``stop`` it ends once every result is reported.
 
-    What ends while an exchange is under way goes with the next one, so batches grow with the load by themselves.
+    Jobs that finish during an exchange are reported by the next one, so batches grow with load.
     """
 
     def __init__(
@@ -95,16 +95,16 @@ class Claimer:
         self._subscription = subscription
         self._slots = slots
         self._reserved, self._leave_free = 0, False
-        self._lanes: frozenset[str] = frozenset()  # Those of the reserve.
+        self._lanes: frozenset[str] = frozenset()  # Lanes of the reserve.
         self._start = start
         self._handed_in = handed_in
         self._confirm = confirm
         self._poll = poll
         self._kick = WakeEvent()
-        self._woken = False  # By the store, since the last exchange.
+        self._woken = False  # The store announced a submit since the last exchange.
         self._ended: list[_Ended] = []
-        self._shortest = math.inf  # Seconds that the shortest of them took.
-        self._small = False  # Whether what was handed in last was short.
+        self._shortest = math.inf  # Seconds of the fastest job in _ended.
+        self._fast = False  # The last reported jobs were fast.
         self._progress: dict[str, Progress] = {}
         self._progress_timer: asyncio.TimerHandle | None = None
         self._filled = 0
@@ -112,10 +112,10 @@ class Claimer:
         self.claiming = True
         self._stopped = False
 
-    # ------------------------------------------------------------------ what the runner says
+    # ------------------------------------------------------------------ called by the runner
 
     def ended(self, ran: FinishedRun | None, slot: int | None, *, below: bool) -> None:
-        """A job has ended; if that is to be told, it goes with the next exchange, and then its slot is free."""
+        """Report a finished job with the next exchange, and then free its slot."""
         self._ended.append((ran, slot, below))
         if ran is not None:
             if ran.seconds < self._shortest:
@@ -125,17 +125,17 @@ class Claimer:
         self._kick.set()
 
     def note(self, progress: Progress) -> None:
-        """Keep the latest progress of a job; written a few times a second at most."""
+        """Keep the latest progress of a job. It is written at most five times a second."""
         self._progress[progress.job_id] = progress
         if self._progress_timer is None:
             self._progress_timer = asyncio.get_running_loop().call_later(PROGRESS_EVERY, self._flush_progress)
 
     def reserve(self, slots: int, lanes: frozenset[str], *, leave_free: bool) -> None:
-        """Keep slots for the lanes of the reserve: the others never hold them, or never take the last free ones."""
+        """Reserve slots for some lanes. Other lanes never fill them, or never take the last free ones (``leave_free``)."""
         self._reserved, self._lanes, self._leave_free = slots, lanes, leave_free
 
     def look(self) -> None:
-        """Something has changed that may let a job start."""
+        """Claim again: a change may let a job start."""
         self._kick.set()
 
     def stop_claiming(self) -> None:
@@ -143,33 +143,33 @@ class Claimer:
         self._kick.set()
 
     def stop(self) -> None:
-        """End the loop once everything was handed in."""
+        """End the loop once every result is reported."""
         self._stopped = True
         self._kick.set()
 
     # ------------------------------------------------------------------ the loop
 
     async def run(self) -> None:
-        hearing = self.subscribe()
+        waiting = self.subscribe()
         try:
             while True:
-                fed = await self._exchange()
+                reply = await self._exchange()
                 if self._stopped and not self._filled:
                     return
                 if self._free() > 0 and not self._ended:
-                    if fed.more:
+                    if reply.more:
                         continue
-                    if fed.leases and not self._only_reserve_left():
-                        await asyncio.sleep(0)  # Let what was claimed begin before asking for the rest.
+                    if reply.leases and not self._only_reserve_left():
+                        await asyncio.sleep(0)  # Start the claimed jobs before the next claim.
                         continue
-                await self._pause(fed)
+                await self._pause(reply)
         finally:
-            if hearing is not None:
-                hearing.cancel()
+            if waiting is not None:
+                waiting.cancel()
 
     async def _exchange(self) -> ClaimResult:
-        """Make one exchange, again and again until the store answers."""
-        self._kick.clear()  # Whatever gave reason for this one; what comes from here on gives reason for another.
+        """Make one exchange, and repeat it until the store answers."""
+        self._kick.clear()  # Wake-ups from here on ask for another exchange.
         ended = self._hand_in()
         finished = [run for run, _, _ in ended if run is not None]
         progress, self._progress = list(self._progress.values()), {}
@@ -177,9 +177,9 @@ class Claimer:
         delay = 0.05
         while True:
             free = self._free()
-            asked = time.monotonic()
+            sent = time.monotonic()
             try:
-                fed = await self._job_source.exchange(
+                reply = await self._job_source.exchange(
                     finished, progress, free=free, free_below=self._free_below(), woken=woken
                 )
             except StoreError as problem:
@@ -190,25 +190,24 @@ class Claimer:
             if self._outage.failing:
                 self._outage.succeeded("exchange")
             self._handed_in([slot for _, slot, _ in ended if slot is not None])
-            if fed.refused:
-                self._tell_refused(fed)
-            if time.monotonic() - asked > self._confirm:
-                # The reply is so old that the store may have given these jobs back: they are not ours to start.
-                return fed._replace(leases=(), more=True)
-            if fed.leases:
-                self._begin(fed.leases)
-            return fed
+            if reply.refused:
+                self._log_refused(reply)
+            if time.monotonic() - sent > self._confirm:
+                # The store may have returned these jobs to the queue while the reply was on its way.
+                return reply._replace(leases=(), more=True)
+            if reply.leases:
+                self._begin(reply.leases)
+            return reply
 
     def _hand_in(self) -> list[_Ended]:
-        """Choose what goes with the next exchange, and count its slots as free.
+        """Return the finished jobs that the next exchange reports, and count their slots as free.
 
-        Small jobs go together, which costs least; of more than ``TOGETHER`` only half of the slots, so that the others
-        have something to do while the store deals with these. Long ones that ended together, as those do that began
-        together, go in parts: so the first slots need not wait until the store has dealt with all, and next time they
-        do not end together.
+        Fast jobs are reported together, which costs least, but beyond ``FAST_BATCH_MIN`` only for half of the slots, so
+        that the other half works during the exchange. Slow jobs that ended together are reported in parts. Their first
+        slots refill without waiting for the whole batch, and the next jobs do not end together.
         """
-        self._small = self._shortest < LONG
-        most = max(TOGETHER, -(-self._slots // 2)) if self._small else max(PART_MIN, self._slots // PARTS)
+        self._fast = self._shortest < SLOW_JOB_SECONDS
+        most = max(FAST_BATCH_MIN, -(-self._slots // 2)) if self._fast else max(PART_MIN, self._slots // PARTS)
         ended, self._ended = self._ended[:most], self._ended[most:]
         if not self._ended:
             self._shortest = math.inf
@@ -217,7 +216,7 @@ class Claimer:
         return ended
 
     def _begin(self, leases: Sequence[Lease]) -> None:
-        """Let jobs start; if something has ended meanwhile, while the store is dealing with that."""
+        """Start jobs. If others have ended meanwhile, start them during the exchange that reports those."""
         lanes = self._lanes
         self._filled += len(leases)
         self._filled_below += sum(lease.lane not in lanes for lease in leases)
@@ -235,29 +234,29 @@ class Claimer:
     def _only_reserve_left(self) -> bool:
         return self._reserved > 0 and self._free_below() <= 0
 
-    async def _pause(self, fed: ClaimResult) -> None:
-        """Wait for a reason to go on."""
+    async def _pause(self, reply: ClaimResult) -> None:
+        """Wait until the next exchange is worthwhile."""
         timeout = self._poll if self._free() > 0 else 60.0
         if self._free() > 0:
-            if fed.leases:  # The store wakes only who came away with nothing: unless another job ends first, ask again.
+            if reply.leases:  # The store does not wake a worker that got jobs.
                 timeout = RESERVE_POLL
-            if fed.next_due is not None:
-                timeout = min(timeout, fed.next_due + 0.001)
+            if reply.next_due is not None:
+                timeout = min(timeout, reply.next_due + 0.001)
         if self._ended:
-            if not self._small:
-                await asyncio.sleep(0)  # Let what was claimed begin; small jobs run while the store is asked.
+            if not self._fast:
+                await asyncio.sleep(0)  # Start the claimed jobs. Fast jobs run during the exchange.
         else:
             await self._kick.wait(timeout)
 
     def subscribe(self) -> asyncio.Task[None] | None:
-        """Be woken by the store when something this worker can serve was submitted; with a task, if that takes one."""
+        """Subscribe to submits that this worker can serve. Return the task that waits for them, if one is needed."""
         if (call := self._subscription.call) is not None:
             call(self._wake)
             return None
-        return asyncio.create_task(self._hear())
+        return asyncio.create_task(self._wait_for_wake_ups())
 
-    async def _hear(self) -> None:
-        """Woken by the store; ends when cancelled."""
+    async def _wait_for_wake_ups(self) -> None:
+        """Wait for wake-ups from the store until cancelled."""
         while True:
             if await self._subscription.wait(60.0) is not None:
                 self._wake()
@@ -270,8 +269,8 @@ class Claimer:
         self._progress_timer = None
         self._kick.set()
 
-    def _tell_refused(self, fed: ClaimResult) -> None:
-        for job_id, answer in fed.refused:
+    def _log_refused(self, reply: ClaimResult) -> None:
+        for job_id, answer in reply.refused:
             if answer == "lost":
                 facts = {"job": job_id, "reason": "the lease had ended; the report changed nothing"}
                 log.warning("job.lease_lost", extra={"headway": facts})

@@ -225,7 +225,7 @@ class Runner:
         """Note the version of the policy in force that the parent sends; a server's parent also sends its text."""
         self._governed_version = version
         if policy is not None:
-            self._backend.told(version, policy)
+            self._backend.set_policy(version, policy)
         self._governed.set()
 
     def look_at_policy(self) -> None:

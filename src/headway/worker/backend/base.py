@@ -1,4 +1,4 @@
-"""What a worker exchanges with the source of its jobs: a store, or a server in front of one."""
+"""The protocols between a worker and the source of its jobs: a store, or a server in front of one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class JobSource(Protocol):
 
     @property
     def idle_since(self) -> float:
-        """When nothing was last seen to wait, on the monotonic clock; 0 if something does, or if it does not look."""
+        """Monotonic time at which the queue was last seen empty; 0 if jobs wait or the source does not look."""
         ...
 
     async def exchange(
@@ -35,7 +35,7 @@ class JobSource(Protocol):
         free_below: int,
         woken: bool = False,
     ) -> ClaimResult:
-        """Hand in what has ended and claim for the free slots; the same again after an error."""
+        """Report finished jobs and claim for the free slots. After an error the caller repeats the same call."""
         ...
 
     def offer_learned(self, learn: Callable[[str], bool]) -> None:
@@ -47,7 +47,7 @@ class JobSource(Protocol):
         ...
 
     def leave(self) -> None:
-        """Nothing more is wanted."""
+        """Announce that this worker wants no more jobs."""
         ...
 
     async def close(self) -> None: ...
@@ -62,22 +62,22 @@ class AppManifest(NamedTuple):
 
 
 class LeaseTimes(NamedTuple):
-    """How often a worker renews, and for how long its leases last without. In seconds."""
+    """How often a worker renews its leases, and how long they last without renewal. In seconds."""
 
     heartbeat: float
     dead_after: float
-    confirm: float  # How old a lease may get before the worker must have named it.
-    grace: float = 5.0  # How long after its time is up the worker may need to end a job and say so.
+    confirm: float  # Maximum age of a lease that no heartbeat has named yet.
+    grace: float = 5.0  # Time that the worker needs to end a job after its timeout and to report it.
 
 
 class RegisteredWorker(NamedTuple):
-    """A worker as it was admitted: by its name there, and at the pace it has to keep."""
+    """A worker after registration: its id there, and the lease times that it must keep."""
 
     worker: WorkerInfo
     pace: LeaseTimes
 
 
-# Tells how a job of a dead runner ended, by its id and, where that is known, by how long it might have run.
+# Returns how a job of a dead runner ended, given its id and, where known, its time limit in milliseconds.
 EndingOf = Callable[[JobId, int | None], Ending]
 
 
@@ -86,7 +86,7 @@ class Backend(Protocol):
 
     in_force: CurrentPolicy
     outage: Outage
-    store: Store | None  # The store itself, if this worker may do chores there.
+    store: Store | None  # The store, if this worker runs chores on it.
 
     async def open(self) -> None: ...
 
@@ -95,7 +95,7 @@ class Backend(Protocol):
     async def register(
         self, worker: WorkerInfo, pace: LeaseTimes, known: Callable[[Policy], AppManifest], *, reserved: int | None
     ) -> RegisteredWorker:
-        """Make a worker and its tasks known. ``reserved``: how many slots it was told to keep, if it was."""
+        """Register a worker and publish its tasks. ``reserved``: the configured number of reserved slots, if any."""
         ...
 
     def job_source(self, worker: WorkerInfo, pace: LeaseTimes, *, offset: float) -> JobSource:
@@ -107,18 +107,18 @@ class Backend(Protocol):
         ...
 
     async def renew(self, beat: Heartbeat) -> HeartbeatReply:
-        """Keep a worker's leases; hear what it has lost and what it must stop."""
+        """Renew a worker's leases. Return which jobs it has lost and which it must stop."""
         ...
 
     async def check(self) -> None:
-        """Ask for something small, to see whether the store answers. Raises ``StoreError``."""
+        """Make a small request to see whether the store answers. Raises ``StoreError``."""
         ...
 
     async def refresh_policy(self) -> None:
         """Look whether another policy is in force now."""
         ...
 
-    def told(self, version: int, policy: dict[str, Any]) -> None:
+    def set_policy(self, version: int, policy: dict[str, Any]) -> None:
         """Note the policy in force that another process reports."""
         ...
 
@@ -131,10 +131,10 @@ class Backend(Protocol):
         ...
 
     async def give_back(
-        self, worker_id: str, held: Sequence[tuple[JobId, bytes]], fate: EndingOf, *, left: bool = False
+        self, worker_id: str, leases: Sequence[tuple[JobId, bytes]], ending_of: EndingOf, *, left: bool = False
     ) -> None:
-        """End what a worker held that is gone; ``held`` are the leases that its parent knows of.
+        """End the leases of a worker that is gone. ``leases`` are those that its parent knows of.
 
-        ``left``: it was stopped, so that no list shows it as dead.
+        ``left``: the worker was stopped, so no list shows it as dead.
         """
         ...

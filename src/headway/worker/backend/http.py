@@ -120,7 +120,7 @@ class HttpBackend:
 
     async def refresh_policy(self) -> None: ...  # It comes with the answers to heartbeats.
 
-    def told(self, version: int, policy: dict[str, Any]) -> None:
+    def set_policy(self, version: int, policy: dict[str, Any]) -> None:
         self.in_force.set(version, policy)
 
     async def learn(self, *, idle: bool) -> bool:
@@ -133,9 +133,9 @@ class HttpBackend:
             await self._ask(worker_id, "output", update)
 
     async def give_back(
-        self, worker_id: str, held: Sequence[tuple[JobId, bytes]], fate: EndingOf, *, left: bool = False
+        self, worker_id: str, leases: Sequence[tuple[JobId, bytes]], ending_of: EndingOf, *, left: bool = False
     ) -> None:
-        results = [result_of(fate(job_id, None), job_id, token) for job_id, token in held]
+        results = [result_of(ending_of(job_id, None), job_id, token) for job_id, token in leases]
         with contextlib.suppress(WorkerUnknown):  # Then the server has them already.
             for batch in _batches(results):
                 await self._ask(worker_id, "result", messages.ResultReports(batch))

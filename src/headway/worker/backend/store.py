@@ -61,7 +61,7 @@ class StoreBackend:
         self, worker: WorkerInfo, pace: LeaseTimes, known: Callable[[Policy], AppManifest], *, reserved: int | None
     ) -> RegisteredWorker:
         store = self._store
-        if self._file is not None:  # One that is new comes into force first.
+        if self._file is not None:  # A changed file is applied before the policy is read.
             await apply_file(store, *self._file, now_at=(await store.snapshot()).now_at)
         await self.in_force.refresh(store, every=0)
         policy = self.in_force.policy
@@ -99,9 +99,11 @@ class StoreBackend:
 
     async def refresh_policy(self) -> None:
         if await self.in_force.refresh(self._store, every=0):
-            await write_rules(self._store, self.in_force.policy)  # Should its applier have died in between.
+            await write_rules(
+                self._store, self.in_force.policy
+            )  # The process that applied it may have died before it wrote them.
 
-    def told(self, version: int, policy: dict[str, Any]) -> None: ...
+    def set_policy(self, version: int, policy: dict[str, Any]) -> None: ...
 
     async def learn(self, *, idle: bool) -> bool:
         await self.recorder.publish(self._store)
@@ -114,9 +116,9 @@ class StoreBackend:
         await write_output(self._store, lease.job_id, lease.epoch, chunks)
 
     async def give_back(
-        self, worker_id: str, held: Sequence[tuple[JobId, bytes]], fate: EndingOf, *, left: bool = False
+        self, worker_id: str, leases: Sequence[tuple[JobId, bytes]], ending_of: EndingOf, *, left: bool = False
     ) -> None:
         def ending(lease: Lease) -> Ending:
-            return fate(lease.job_id, lease.limit_ms)
+            return ending_of(lease.job_id, lease.limit_ms)
 
         await end_worker(self._store, worker_id, self.in_force.policy, ending, recorder=self.recorder, left=left)
