@@ -43,7 +43,7 @@ class Told:
     def leave(self, state: WorkerState) -> None:
         self.left.append(state)
 
-    def heard(self) -> None:
+    def policy_may_have_changed(self) -> None:
         self.news.release()
 
     def cut_off(self) -> None:

@@ -1,4 +1,4 @@
-"""Takes ended jobs to the archive, where a store keeps them for a while only."""
+"""Copies finished jobs to the archive, for stores that keep them only for a while."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from headway.core.errors import ConfigError
 from headway.stores.base import Archive, ArchiveSource, Store
 from headway.stores.open import open_archive
 
-BATCH = 500
+BATCH = 500  # Jobs in one call; bounds its memory and the transaction in the archive.
 
 
 def make_archiver(store: Store, url: str) -> Archiver:
-    """Make the chore that archives what ends in a store. Raises ``ConfigError`` if the store keeps all of it itself."""
+    """Build the chore that archives finished jobs. Raises ``ConfigError`` if the store keeps them itself."""
     source = store.abilities.archive_source
     if source is None:
         raise ConfigError("history is for jobs on Redis; this store keeps ended jobs itself, as long as keep says")
@@ -18,9 +18,9 @@ def make_archiver(store: Store, url: str) -> Archiver:
 
 
 class Archiver:
-    """Archives a bounded batch at a time; soon again while there is more.
+    """Archives one batch at a time, and the next one soon while there are more jobs.
 
-    A batch is marked only after the archive has it, and may be added twice: nothing is lost whenever this dies.
+    A batch is marked only after the archive has it. Adding it twice changes nothing, so a crash loses no job.
     """
 
     def __init__(self, source: ArchiveSource, archive: Archive) -> None:

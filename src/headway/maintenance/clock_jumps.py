@@ -1,4 +1,4 @@
-"""Notices that the store's clock has jumped forward, by the clock of this machine that never does."""
+"""Detects that the store's clock has jumped forward, by comparing it with this machine's monotonic clock."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Callable
 
 log = logging.getLogger("headway.worker")
 
-JUMP = 5.0  # Seconds by which the store's clock may part from ours before we distrust it.
+JUMP = 5.0  # Seconds between the two clocks that count as a jump; slow replies cause less.
 
 
 class ClockJumpDetector:
-    """After a jump every deadline of a worker has passed at once, and no worker has died.
+    """Tells live workers from dead ones after a jump, when the deadlines of all workers have passed at once.
 
-    Until one ``dead_after`` has gone by, live workers renew and no worker must be taken for dead. The reaper and the
-    pruner of a process share one watch.
+    Live workers renew within one ``dead_after``. Until then no worker may be declared dead. The reaper and the pruner
+    of a process share one detector.
     """
 
     def __init__(self, dead_after: float, monotonic: Callable[[], float] = time.monotonic) -> None:

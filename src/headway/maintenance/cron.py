@@ -1,4 +1,4 @@
-"""Fires crons: each tick once, however many workers look at the clock."""
+"""Submits the jobs of crons: one for each tick, however many processes run this chore."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from headway.stores.base import Store
 
 log = logging.getLogger("headway.worker")
 
-LATE_MS = 30_000  # A tick older than this was missed.
-CAUGHT_UP = 1_000  # Missed ticks made up for at most.
-LOOK = 15.0  # Seconds between looks for crons that other processes have published.
+LATE_MS = 30_000  # A tick older than this counts as missed; chores may be delayed by some seconds.
+CAUGHT_UP = 1_000  # Missed ticks that are submitted at most, to bound the work after a long outage.
+LOOK = 15.0  # Seconds between reads of the crons; a new cron is seen within this time.
 
 
 class CronSubmitter:
     """Submits the jobs of ticks that have passed.
 
-    Safe to do twice: a tick's idempotency key is its cron and moment, so a second submit changes nothing; and the
-    tick is marked only after its job is in the store, so a crash between repeats it instead of losing it.
+    The idempotency key of a tick is its cron and moment, so a second submit changes nothing. A tick is marked only
+    after its job is stored, so a crash in between repeats the submit instead of losing it.
     """
 
     def __init__(self, store: Store, knows: Callable[[str], bool]) -> None:
@@ -43,7 +43,7 @@ class CronSubmitter:
                 following = await self._tick(cron, version, now_at)
             except StoreError:
                 raise
-            except HeadwayError as problem:  # The other crons must not wait for this one.
+            except HeadwayError as problem:  # One cron must not hold up the others.
                 log.warning(LogEvent("cron.failed", task=cron.task, error=str(problem)))
                 continue
             if following is not None:
@@ -76,7 +76,7 @@ def _job(cron: CronDocument, tick_at: int) -> NewJob:
         job_id=new_job_id(),
         task=cron.task,
         payload=cron.payload,
-        digest=b"",  # The key says it all: which cron, and when.
+        digest=b"",  # The idempotency key already identifies the job.
         lane=cron.lane,
         max_retries=cron.max_retries,
         timeout_ms=cron.timeout_ms,

@@ -1,4 +1,4 @@
-"""Makes room on the ladder: lowers elastic jobs and halts sessions where what waits needs their room."""
+"""Lowers elastic jobs and halts sessions when waiting jobs need their slots."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from headway.stores.base import Store
 
 log = logging.getLogger("headway.worker")
 
-EVERY = 0.4  # Seconds between looks, on a ladder or while there are sessions,
-IDLE = 5.0  # and otherwise: sessions may begin without a ladder too.
+EVERY = 0.4  # Seconds between checks, with a ladder or sessions,
+IDLE = 5.0  # and without: a session may start at any time.
 
 
 class Preemptor:
-    """Decides for all workers, whether any has a slot free or none. No leader: to amend twice changes nothing.
+    """Decides for all workers. No leader is needed, because a repeated preemption changes nothing.
 
     ``sessions``: whether there may be any. Another process's sessions are that process's own concern.
     """

@@ -1,4 +1,4 @@
-"""Removes what need not be kept."""
+"""Deletes old jobs, workers and output."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from headway.observability.job_output import prune_output
 from headway.policy_store.current import CurrentPolicy
 from headway.stores.base import Store
 
-LIMIT = 1_000
-OUTPUT_EVERY = 60.0  # Seconds between looks at the output of programs that have ended.
+LIMIT = 1_000  # Rows in one call; bounds how long a write transaction lasts.
+OUTPUT_EVERY = 60.0  # Seconds between deletions of the output of finished programs.
 
 
 class Pruner:
-    """Prunes a bounded batch at a time; soon again while there is more."""
+    """Prunes one batch at a time, and the next one soon while there is more."""
 
     def __init__(self, store: Store, in_force: CurrentPolicy, jumps: ClockJumpDetector | None = None) -> None:
         self._store = store
@@ -23,7 +23,7 @@ class Pruner:
         self._jumps = jumps
 
     async def __call__(self) -> float | None:
-        if self._jumps is not None:  # Pruning marks workers dead that are past their deadline.
+        if self._jumps is not None:  # Pruning marks overdue workers as dead.
             self._jumps.look((await self._store.snapshot()).now_at)
             if self._jumps.recent:
                 return None

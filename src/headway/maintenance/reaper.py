@@ -15,7 +15,7 @@ from headway.stores.base import Store
 
 log = logging.getLogger("headway.worker")
 
-CLOCK_EVERY = 60.0  # Seconds between looks at that clock while nothing is overdue.
+CLOCK_EVERY = 60.0  # Seconds between reads of the store's clock while no lease is overdue.
 
 
 class Reaper:
@@ -35,7 +35,7 @@ class Reaper:
         self._in_force = in_force
         self._jumps = jumps or ClockJumpDetector(dead_after, monotonic)
         self._recorder = recorder
-        self._silent: set[str] = set()  # The workers of the last batch: one with many jobs is counted once.
+        self._silent: set[str] = set()  # Workers of the last batch, so that one with many jobs counts once.
         self.reaped = 0
 
     async def __call__(self) -> float | None:

@@ -1,4 +1,4 @@
-"""Bringing back jobs whose worker is gone: one path for reapers and parents."""
+"""Returns the jobs of workers that are gone, for reapers and parents alike."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Samples what classes wait for, so that jobs can say later what they had waited for."""
+"""Samples why classes wait, for the wait reasons in a job's history."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from headway.core.policy.why import class_reasons
 from headway.policy_store.current import CurrentPolicy
 from headway.stores.base import Store
 
-FRESH = 1.5  # Seconds for which the word of a runner counts that it saw nothing wait; an idle one looks more often.
+FRESH = 1.5  # Seconds for which a runner's view of an empty queue is valid; an idle runner looks more often.
 
 
 class WaitSampler:
-    """Looks at what waits. No leader: of any number of workers one takes each sample.
+    """Records the reasons of waiting classes. No leader is needed: the store takes one sample of each moment.
 
     ``idle_since`` returns when a runner of this process last saw an empty queue, on the monotonic clock. An empty queue
     needs no sample.

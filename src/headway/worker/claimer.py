@@ -131,7 +131,7 @@ class Claimer:
             self._progress_timer = asyncio.get_running_loop().call_later(PROGRESS_EVERY, self._flush_progress)
 
     def reserve(self, slots: int, lanes: frozenset[str], *, leave_free: bool) -> None:
-        """Reserve slots for some lanes. Other lanes never fill them, or never take the last free ones (``leave_free``)."""
+        """Reserve slots for lanes. Others never fill them, or with ``leave_free`` never take the last free ones."""
         self._reserved, self._lanes, self._leave_free = slots, lanes, leave_free
 
     def look(self) -> None:

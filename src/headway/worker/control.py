@@ -1,4 +1,4 @@
-"""What a parent and its runner say to each other: JSON, a line each."""
+"""The messages between a parent and its runner: JSON, one per line."""
 
 from __future__ import annotations
 
@@ -121,11 +121,11 @@ class Channel:
     async def over(cls, connection: Any) -> Channel:
         return cls(*await asyncio.open_connection(sock=connection, limit=1 << 24))
 
-    def say(self, message: Message) -> None:
+    def send(self, message: Message) -> None:
         if not self._writer.is_closing():
             self._writer.write(_encoder.encode(message) + b"\n")
 
-    async def hear(self) -> Any:
+    async def receive(self) -> Any:
         """Return the next message, or None once the other end is gone."""
         try:
             line = await self._reader.readline()

@@ -265,7 +265,7 @@ class _HeartbeatNews:
         self._call(self._runner.stop_jobs, self._runner.stuck, Stop.LOST)
         asyncio.run_coroutine_threadsafe(self._runner.drain(0), self._loop)
 
-    def heard(self) -> None:
+    def policy_may_have_changed(self) -> None:
         self._call(self._runner.look_at_policy)
 
     def _call(self, function: Any, *values: Any) -> None:

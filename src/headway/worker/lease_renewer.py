@@ -20,8 +20,8 @@ from headway.stores.base import LEASE_CHANNEL, Heartbeat, HeartbeatReply, Subscr
 
 log = logging.getLogger("headway.worker")
 
-LOOK_EVERY = 1.0  # Seconds between looks whether the worker itself has changed.
-SETTLE = 0.1  # Seconds from the first listening to the first renewal.
+LOOK_EVERY = 1.0  # Seconds between checks whether the worker itself has changed.
+SETTLE = 0.1  # Seconds from the subscription to the first renewal.
 
 
 def cut_off_after(dead_after: float) -> float:
@@ -41,7 +41,7 @@ def runner_ends_after(dead_after: float) -> float:
 
 
 class RenewalHandler(Protocol):
-    """Who must act on what a heartbeat brings."""
+    """Acts on the reply to a heartbeat."""
 
     def cancel(self, job_ids: Sequence[JobId]) -> None: ...
 
@@ -53,13 +53,13 @@ class RenewalHandler(Protocol):
 
     def cut_off(self) -> None: ...
 
-    def heard(self) -> None:
-        """The store has rung: beside all this, another policy may be in force."""
+    def policy_may_have_changed(self) -> None:
+        """Look for another policy after each renewal: the store also wakes a worker for that."""
         ...
 
 
 class LeaseBackend(Protocol):
-    """Who is asked to keep leases: a post, or a store itself."""
+    """Renews leases: a backend, or a store itself."""
 
     def renew(self, beat: Heartbeat) -> Coroutine[Any, Any, HeartbeatReply]: ...
 
@@ -67,10 +67,10 @@ class LeaseBackend(Protocol):
 
 
 class LeaseRenewer:
-    """Renews at every heartbeat, at once when the store has news, and soon when the worker has changed.
+    """Renews leases at every heartbeat, at once when the store has news, and soon when the worker has changed.
 
-    Knows by the machine's own clock when the leases end: counted from the moment a renewal was *sent*. If none
-    succeeds in time it says so before that end, so the work can be stopped before another worker begins it.
+    It measures by the machine's own clock when the leases end, counted from the moment a renewal was *sent*. If no
+    renewal succeeds, it calls ``cut_off`` before that end, so that jobs stop before another worker starts them.
 
     ``since``: when the registration was sent, on the monotonic clock. ``on_renewed`` is called with the moment at which
     each successful renewal was sent, beginning with ``since``.
@@ -81,7 +81,7 @@ class LeaseRenewer:
         backend: LeaseBackend,
         worker: Callable[[], WorkerInfo],
         held: Callable[[], Sequence[tuple[JobId, bytes]]],
-        kept: RenewalHandler,
+        handler: RenewalHandler,
         *,
         heartbeat: float,
         dead_after: float,
@@ -94,11 +94,11 @@ class LeaseRenewer:
         self._recorder = recorder
         self._worker = worker
         self._held = held
-        self._kept = kept
+        self._handler = handler
         self._heartbeat = heartbeat
         self._dead_after = dead_after
         self._confirm = confirm
-        self._told = worker()  # As the store was last told.
+        self._sent_worker = worker()  # The worker as the last heartbeat described it.
         self._on_renewed = on_renewed
         self._note_renewal(time.monotonic() if since is None else since)
 
@@ -108,23 +108,23 @@ class LeaseRenewer:
             self._on_renewed(sent)
 
     async def run(self) -> None:
-        """Woken by the heartbeat or by the store; ends when cancelled, or when the leases cannot be kept."""
+        """Renew at each heartbeat or wake-up until cancelled, or until the leases are lost."""
         subscription = self._backend.subscribe(self._worker().worker_id + LEASE_CHANNEL)
         try:
-            due = time.monotonic() + SETTLE  # A job may have begun, and been cancelled, before anybody listened.
+            due = time.monotonic() + SETTLE  # A job may have been cancelled before this subscription.
             while True:
                 news = await subscription.wait(max(0.0, min(due - time.monotonic(), LOOK_EVERY)))
-                if news is None and time.monotonic() < due and self._worker() == self._told:
+                if news is None and time.monotonic() < due and self._worker() == self._sent_worker:
                     continue
                 if not await self.renew():
                     return
-                self._kept.heard()
+                self._handler.policy_may_have_changed()
                 due = time.monotonic() + self._heartbeat * random.uniform(0.9, 1.0)
         finally:
             subscription.close()
 
     async def renew(self) -> bool:
-        """Renew until it succeeds or the leases are about to end. Return whether the worker goes on."""
+        """Renew until a renewal succeeds or the leases are about to end. Return whether the worker goes on."""
         delay, failures = 0.1, 0
         while True:
             sent = time.monotonic()
@@ -132,15 +132,15 @@ class LeaseRenewer:
             if left <= 0:
                 if failures:
                     log.error(LogEvent("worker.cut_off", worker=self._worker().worker_id))
-                    self._kept.cut_off()
-                else:  # This process stood still for too long. The store may be well.
-                    self._kept.leave(WorkerState.DEAD)
+                    self._handler.cut_off()
+                else:  # This process was paused for too long. The store may be reachable.
+                    self._handler.leave(WorkerState.DEAD)
                 return False
-            held, self._told = self._held(), self._worker()
-            beat = Heartbeat(self._told, int(self._dead_after * 1_000), int(self._confirm * 1_000), held)
+            held, self._sent_worker = self._held(), self._worker()
+            beat = Heartbeat(self._sent_worker, int(self._dead_after * 1_000), int(self._confirm * 1_000), held)
             try:
                 answer = await within(min(left, max(1.0, self._heartbeat)), self._backend.renew(beat))
-            except Exception as problem:  # Whatever it is: without a renewal the work must end in time.
+            except Exception as problem:  # Any error: without a renewal the jobs must stop in time.
                 failures += 1
                 if self._recorder is not None:
                     self._recorder.beat_failed()
@@ -149,7 +149,7 @@ class LeaseRenewer:
                 known = isinstance(problem, (StoreError, TimeoutError))
                 event = LogEvent(
                     "lease.renewal_failed",
-                    worker=self._told.worker_id,
+                    worker=self._sent_worker.worker_id,
                     retry_in=round(pause, 3),
                     left=round(left, 1),
                     error=str(problem) or "no answer",
@@ -161,14 +161,14 @@ class LeaseRenewer:
                 continue
             self._note_renewal(sent)
             if failures:
-                log.warning(LogEvent("lease.renewed", worker=self._told.worker_id, failures=failures))
+                log.warning(LogEvent("lease.renewed", worker=self._sent_worker.worker_id, failures=failures))
             if answer.lost:
-                self._kept.lost(answer.lost)
+                self._handler.lost(answer.lost)
             if answer.cancel:
-                self._kept.cancel(answer.cancel)
+                self._handler.cancel(answer.cancel)
             if answer.grants:
-                self._kept.grant(answer.grants)
+                self._handler.grant(answer.grants)
             if answer.state is not WorkerState.ACTIVE:
-                self._kept.leave(answer.state)
+                self._handler.leave(answer.state)
                 return answer.state is not WorkerState.DEAD
             return True

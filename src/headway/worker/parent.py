@@ -1,4 +1,4 @@
-"""The parent of a worker: starts runners, keeps their leases, kills what will not stop, recovers what died.
+"""The parent of a worker: starts runners, renews their leases, kills stuck runners, returns the jobs of dead ones.
 
 It runs no user code, so nothing a job does can keep it from renewing leases.
 """
@@ -62,11 +62,11 @@ from headway.worker.slot_table import SLOTS_MAX, BusySlot, SlotTable, Stop
 
 log = logging.getLogger("headway.worker")
 
-WATCH = 0.25  # Seconds between looks at the boards.
-BLOCKED = 1.0  # Seconds after which a silent loop is worth a warning.
-FAREWELL = 5.0  # Seconds a runner has beyond the grace before it is killed.
-RESTART_MAX = 5.0
-CUT_OFF = 2.0  # Seconds for which one that cannot reach the store still tries to return what it had.
+WATCH = 0.25  # Seconds between checks of the slot tables.
+BLOCKED = 1.0  # Seconds without a turn of its loop after which a runner is reported as blocked.
+FAREWELL = 5.0  # Seconds beyond the grace before a draining runner is killed; it needs some to report.
+RESTART_MAX = 5.0  # Seconds between starts of a runner that keeps dying.
+CUT_OFF = 2.0  # Seconds for returning jobs to a store that cannot be reached; the leases end soon anyway.
 
 
 class CannotStart(HeadwayError):
@@ -101,7 +101,7 @@ class Parent:
         self.signals = signals or Signals()
         self.remote = remote
         self.in_force = CurrentPolicy()
-        self._told_version = 0
+        self._sent_version = 0
         self.policy_news = asyncio.Event()
         self._processes = processes
         self._on_up, self._on_remote = on_up, on_remote
@@ -114,8 +114,8 @@ class Parent:
         self._chores: list[asyncio.Task[None]] = []
         self._runners: list[RunnerProcess] = []
         self.offers: set[str] = set()
-        self.announced = ""  # The worker that our starter was told of; the others are logged here.
-        self.cut_off = False  # Every runner is.
+        self.announced = ""  # The worker that on_up or on_remote announced; others are logged here.
+        self.cut_off = False  # No runner can reach the store.
 
     async def run(self) -> int:
         """Run until told to stop. Return the exit code.
@@ -142,27 +142,27 @@ class Parent:
         return 1 if self.cut_off else 0
 
     async def _close(self, backend: Backend) -> None:
-        """Close the post. A store that is away gets little time for it."""
+        """Close the backend, with a time limit if the store cannot be reached."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CUT_OFF if self.cut_off else None):
                 await backend.close()
 
     def note_cut_off(self) -> None:
-        """End the worker if no runner is left that could reach the store; else each that was cut off is replaced."""
+        """End the worker if no runner can reach the store. Otherwise each cut-off runner is replaced."""
         if all(runner.is_cut_off or runner.leaving for runner in self._runners):
             self.cut_off = True
             for runner in self._runners:
                 runner.kill()
 
     async def backend(self, up: RunnerReady) -> Backend:
-        """Return the parent's own post, opened when the first runner has told where."""
+        """Return the parent's own backend, opened when the first runner has sent the address."""
         async with self._opening:
             if self._backend is None:
-                backend = self._make_post(up)
+                backend = self._make_backend(up)
                 await backend.open()
                 self._backend = backend
                 await backend.refresh_policy()
-                self._told_version = self.in_force.version
+                self._sent_version = self.in_force.version
                 if up.worker_http is not None:
                     self._probes = ProbeServer(
                         up.worker_http, ready=self._not_ready, metrics=lambda: self._measure(backend)
@@ -190,7 +190,7 @@ class Parent:
                     self._on_remote(up)
         return self._backend
 
-    def _make_post(self, up: RunnerReady) -> Backend:
+    def _make_backend(self, up: RunnerReady) -> Backend:
         if up.server is None:
             store = self._open_store(up.store, up.namespace, transient=up.transient_store)
             return StoreBackend(store, self.in_force, recorder=self.recorder)
@@ -213,10 +213,10 @@ class Parent:
         self._chores.append(asyncio.create_task(run_chores(chores, outage)))
 
     async def _follow_policy(self, backend: Backend) -> None:
-        """Look for all the runners, and tell them."""
+        """Follow the policy for all runners, and send them its version."""
         await backend.refresh_policy()
-        if self._told_version != self.in_force.version:
-            self._told_version = self.in_force.version
+        if self._sent_version != self.in_force.version:
+            self._sent_version = self.in_force.version
             for runner in self._runners:
                 runner.tell_policy()
 
@@ -245,7 +245,7 @@ class Parent:
 
 
 class RunnerProcess:
-    """One runner and all that its parent does for it, over as many lives as it takes."""
+    """Supervises one runner process and starts another each time it dies."""
 
     def __init__(self, parent: Parent) -> None:
         self._parent = parent
@@ -255,16 +255,16 @@ class RunnerProcess:
         self._backend: Backend | None = None
         self._worker_id = ""
         self._offers: tuple[str, ...] = ()
-        self.leaving = False  # It was asked to drain, and should not be started again.
-        self._killed_for: list[BusySlot] | None = None  # We killed it, because of these jobs.
+        self.leaving = False  # It drains, and is not started again.
+        self._killed_for: list[BusySlot] | None = None  # The jobs for which the parent killed it.
         self._warned_pulse = 0.0
-        self._grace = 0.0  # Until it is up, there is nothing to wait for.
+        self._grace = 0.0  # 0 until it is up: it has no jobs to wait for.
         self._draining: asyncio.Task[None] | None = None
-        self.is_cut_off = False  # It could not renew its leases, and no runner has come up in its place yet.
-        self.health: RunnerHealth | None = None  # While it runs.
+        self.is_cut_off = False  # Its leases could not be renewed, and no runner has replaced it yet.
+        self.health: RunnerHealth | None = None  # None while no runner is up.
 
     async def supervise(self) -> None:
-        """Start the runner, again each time it dies, until it is told to leave."""
+        """Start the runner, and start it again each time it dies, until it leaves."""
         pause = 0.1
         while not self._parent.signals.drain.is_set():
             began = time.monotonic()
@@ -278,7 +278,7 @@ class RunnerProcess:
                     await self._parent.signals.drain.wait()
 
     async def _live(self) -> None:
-        """One life of a runner: from its start to the return of its last lease."""
+        """Run one runner process, from its start to the return of its last lease."""
         self._worker_id = new_worker_id()
         self._killed_for = None
         ours, theirs = socket.socketpair()
@@ -297,7 +297,7 @@ class RunnerProcess:
         theirs.close()
         self._channel = channel = await Channel.over(ours)
         parent = self._parent
-        channel.say(
+        channel.send(
             StartRunner(
                 parent.app_path, os.getcwd(), self._worker_id, parent.overrides, parent.log_level, parent.remote
             )
@@ -305,7 +305,7 @@ class RunnerProcess:
         helpers = [asyncio.create_task(self._watch_signals())]
         failed: RunnerFailed | None = None
         try:
-            first = await channel.hear()
+            first = await channel.receive()
             if isinstance(first, RunnerReady):
                 slot_table.slots, self._grace = first.slots, first.grace
                 self._worker_id = first.worker_id
@@ -316,15 +316,15 @@ class RunnerProcess:
                     self._tell("up", slots=first.slots, pid=first.pid)
                 parent.offers |= set(first.offers)
                 self.is_cut_off = False
-                renewer = self._make_keeper(first, slot_table, self._backend)
+                renewer = self._make_renewer(first, slot_table, self._backend)
                 self.health = RunnerHealth(renewer, slot_table, first.slots, first.dead_after)
                 helpers += [asyncio.create_task(renewer.run()), asyncio.create_task(self._watch(slot_table))]
-                channel.say(StartClaiming())
+                channel.send(StartClaiming())
                 self.tell_policy()  # It may have changed since the runner looked.
-                while isinstance(said := await channel.hear(), OffersChanged):
-                    self._offers = tuple(said.offers)
-                    parent.offers |= set(said.offers)
-                failed = said if isinstance(said, RunnerFailed) else None
+                while isinstance(message := await channel.receive(), OffersChanged):
+                    self._offers = tuple(message.offers)
+                    parent.offers |= set(message.offers)
+                failed = message if isinstance(message, RunnerFailed) else None
             elif isinstance(first, RunnerFailed):
                 failed = first
             code = await process.wait()
@@ -348,16 +348,16 @@ class RunnerProcess:
     def tell_policy(self) -> None:
         """Send the runner the version of the policy in force."""
         if self._channel is not None:
-            self._channel.say(self._parent.governed())
+            self._channel.send(self._parent.governed())
 
     def _tell(self, what: str, **facts: object) -> None:
         log.info(f"worker.{what}", extra={"headway": {"worker": self._worker_id, **facts}})
 
     def idle_since(self) -> float:
-        """When the runner last saw that nothing waits; 0 if something did."""
+        """Return when the runner last saw an empty queue; 0 if jobs wait."""
         return self._slot_table.idle_since() if self._slot_table is not None else 0.0
 
-    def _make_keeper(self, up: RunnerReady, slot_table: SlotTable, backend: Backend) -> LeaseRenewer:
+    def _make_renewer(self, up: RunnerReady, slot_table: SlotTable, backend: Backend) -> LeaseRenewer:
         self._offers = tuple(up.offers)
         worker = WorkerInfo(
             worker_id=self._worker_id,
@@ -388,7 +388,7 @@ class RunnerProcess:
         )
 
     async def _watch(self, slot_table: SlotTable) -> None:
-        """Look at the board: kill the runner for a job that will not stop, warn when its loop is blocked."""
+        """Kill the runner for a job that will not stop, and warn when its loop is blocked."""
         while True:
             await asyncio.sleep(WATCH)
             now = time.monotonic()
@@ -428,7 +428,7 @@ class RunnerProcess:
         self.leaving = True
         self._tell("draining", grace=self._grace)
         if self._channel is not None:
-            self._channel.say(DrainRunner(self._grace))
+            self._channel.send(DrainRunner(self._grace))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._grace + FAREWELL):
                 await self._parent.signals.now.wait()
@@ -440,7 +440,7 @@ class RunnerProcess:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
 
-    # ------------------------------------------------------------------ what the keeper brings
+    # ------------------------------------------------------------------ called by the lease renewer
 
     def cancel(self, job_ids: Sequence[JobId]) -> None:
         self._stop(job_ids, Stop.CANCEL)
@@ -450,7 +450,7 @@ class RunnerProcess:
 
     def grant(self, grants: Sequence[RunBudget]) -> None:
         if self._channel is not None:
-            self._channel.say(BudgetsChanged(list(grants)))
+            self._channel.send(BudgetsChanged(list(grants)))
 
     def leave(self, state: WorkerState) -> None:
         if state is WorkerState.DEAD:
@@ -466,19 +466,19 @@ class RunnerProcess:
         self.kill()
         self._parent.note_cut_off()
 
-    def heard(self) -> None:
+    def policy_may_have_changed(self) -> None:
         self._parent.policy_news.set()
 
     def _stop(self, job_ids: Sequence[JobId], why: Stop) -> None:
         if self._channel is not None:
-            self._channel.say(StopJobs(list(job_ids), why))
+            self._channel.send(StopJobs(list(job_ids), why))
 
     # ------------------------------------------------------------------ after its death
 
     async def _recover(self, code: int, held: list[BusySlot]) -> None:
-        """Return what the runner held: at once, since we know that it is gone."""
+        """Return the jobs of the dead runner at once, without waiting for their leases to end."""
         backend, self._backend = self._backend, None
-        if backend is None:  # It was not up yet, and holds nothing.
+        if backend is None:  # It was not up yet and has no leases.
             return
         cause = _cause(code)
         self._tell("gone", cause=cause, held=len(held))
@@ -488,7 +488,7 @@ class RunnerProcess:
         if not expected:
             log.error(LogEvent("worker.crashed", worker=self._worker_id, cause=cause, jobs=len(held)))
 
-        def fate(job_id: JobId, limit_ms: int | None) -> Ending:
+        def ending_of(job_id: JobId, limit_ms: int | None) -> Ending:
             culprit = culprits.get(job_id)
             if culprit is not None:
                 return _overdue(culprit, limit_ms)
@@ -498,12 +498,12 @@ class RunnerProcess:
 
         leases = [(job.job_id, job.token) for job in held if job.token != bytes(16)]
         pause = 0.1
-        # A runner that was cut off can return little: its leases are about to end by themselves.
+        # The leases of a cut-off runner end soon by themselves.
         deadline = time.monotonic() + (CUT_OFF if self.is_cut_off else 30)
         while (left := deadline - time.monotonic()) > 0:
             try:
                 async with asyncio.timeout(left):
-                    await backend.give_back(self._worker_id, leases, fate, left=self.leaving)
+                    await backend.give_back(self._worker_id, leases, ending_of, left=self.leaving)
             except (StoreError, TimeoutError) as problem:
                 log.warning(LogEvent("leases.not_returned", worker=self._worker_id, retry_in=pause, error=str(problem)))
                 await asyncio.sleep(pause)

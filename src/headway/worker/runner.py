@@ -1,4 +1,4 @@
-"""Runs jobs: wires the claimer, the executors and the board, and takes each job from claim to report."""
+"""Runs jobs: connects claimer, executors and slot table, and takes each job from claim to report."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ from headway.worker.slot_table import SlotTable, Stop
 log = logging.getLogger("headway.worker")
 job_log = logging.getLogger("headway.jobs")
 
-PULSE = 0.25  # Seconds between signs that the loop turns.
-EXACT = 10.0  # Seconds; timeouts below it get a timer of their own.
-LEARN_EVERY = 5.0  # Seconds between publications of what jobs took,
-LEARN_IDLE = 60.0  # and, while none ends, between looks at what others have learned.
-REGISTER_AGAIN, REGISTER_AGAIN_MAX = 0.1, 5.0  # Seconds between tries to register while the store is away.
-UNKNOWN_MAX = 1_000  # Names of unknown tasks that are warned of; clients may submit any name.
-LAST_WORDS = 2.0  # Seconds that stopped jobs get to end before the runner leaves without them.
+PULSE = 0.25  # Seconds between heartbeats of the loop in the slot table.
+EXACT = 10.0  # Seconds; shorter timeouts get a timer. Longer ones are checked at each pulse, which costs less.
+LEARN_EVERY = 5.0  # Seconds between publications of learned durations,
+LEARN_IDLE = 60.0  # and between reads of other workers' durations while no job ends.
+REGISTER_AGAIN, REGISTER_AGAIN_MAX = 0.1, 5.0  # Seconds between tries to register while the store is unavailable.
+UNKNOWN_MAX = 1_000  # Unknown task names that are logged at most; clients may submit any name.
+STOP_SECONDS = 2.0  # Seconds that stopped jobs get to end before the runner leaves without them.
 
 
 class Runner:
@@ -93,26 +93,26 @@ class Runner:
         config = ExecutorConfig(slots, app_path, self._settings.payload_max, self._settings.log, _addresses(backend))
         self._executors = make_executors(config)
         self._reserved_asked = reserved
-        self._has_parent = has_parent  # Then it is that one which looks at the policy, and tells.
-        self._on_offers = on_offers  # Hears what is offered once a task was learned.
+        self._has_parent = has_parent  # The parent then follows the policy and sends its version.
+        self._on_offers = on_offers  # Called with all offers after a task was learned.
         self._governed = asyncio.Event()
         self._governed_version = 0
-        self._followed = 0  # The version that was last heeded.
+        self._followed = 0  # The version that was last applied.
         self._learned = time.monotonic()
         self._job_source: JobSource | None = None
         settings = self._settings
-        # A job that will not stop is killed after the hard grace, and reported a moment later.
+        # The hard grace, after which a job is killed, and time to report it.
         self.pace = LeaseTimes(
-            settings.heartbeat, settings.dead_after, settings.confirm, settings.hard_grace + LAST_WORDS
+            settings.heartbeat, settings.dead_after, settings.confirm, settings.hard_grace + STOP_SECONDS
         )
-        self._granted: dict[str, RunBudget] = {}  # To jobs that have not begun here.
+        self._granted: dict[str, RunBudget] = {}  # Budgets of jobs that have not started here.
         self.registered = 0.0  # When its registration was sent, on the monotonic clock.
         self._outputs = OutputWriter(backend, lambda: self.worker.worker_id, self._note)
         self._state: dict[str, Any] = {}
         self._middlewares = app.middlewares
         self._loop: asyncio.AbstractEventLoop
-        self._logged = False  # A listener wants to know of each job.
-        self._simple = False  # Nothing stands around a job: no middleware, no listener.
+        self._logged = False  # Job events are logged.
+        self._simple = False  # No middleware and no listener.
         self._claimer: Claimer | None = None
         self._batcher: TaskBatcher | None = None
         self._leaving = False
@@ -130,7 +130,7 @@ class Runner:
 
     async def run(self, *, ready: Callable[[], Awaitable[None]]) -> None:
         """Run until stopped. ``ready`` is awaited once the app is up and this worker is registered."""
-        # Kept, since in Python 3.11 asking for the running loop is a system call.
+        # Stored, because get_running_loop is a system call in Python 3.11.
         self._loop = asyncio.get_running_loop()
         self._batcher = TaskBatcher(self._attempt)
         self._simple = not self._middlewares and not any(self._app.signals.values())
@@ -212,7 +212,7 @@ class Runner:
     def _known(self, policy: Policy) -> AppManifest:
         """Return what the app's tasks are under a policy."""
         app = self._app
-        if app.policy is not policy:  # A server's: the app goes by it until it asks its own store.
+        if app.policy is not policy:  # A server's policy applies until the app asks its own store.
             app.in_force.policy = policy
         tasks = app.tasks.values()
         for task in tasks:
@@ -229,7 +229,7 @@ class Runner:
         self._governed.set()
 
     def look_at_policy(self) -> None:
-        """Another policy may be in force."""
+        """Check for another policy."""
         self._governed.set()
 
     async def _follow_policy(self) -> None:
@@ -255,13 +255,13 @@ class Runner:
             self._learned = now
 
     async def drain(self, grace: float) -> None:
-        """Take nothing more, give running jobs the grace, send the rest back unharmed, then end ``run``.
+        """Stop claiming, give running jobs the grace, return the rest to the queue, then end ``run``.
 
-        What will not stop (a thread, or code that swallows its cancellation) is left to the parent.
+        Jobs that do not stop (threads, or code that swallows its cancellation) are left to the parent.
         """
         self._leaving = True
         self._left.set()
-        if self._claimer is None:  # Not up yet: ``run`` will end as soon as it is.
+        if self._claimer is None:  # Not up yet; ``run`` ends as soon as it is.
             return
         self._claimer.stop_claiming()
         if self._job_source is not None:
@@ -272,7 +272,7 @@ class Runner:
         for job in list(self._jobs.values()):
             self.stop(job, Stop.DRAIN)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LAST_WORDS):
+            async with asyncio.timeout(STOP_SECONDS):
                 await self._idle.wait()
         self._claimer.stop()
 
@@ -294,7 +294,7 @@ class Runner:
                 self.stop(job, why)
 
     def grant(self, grants: Sequence[RunBudget]) -> None:
-        """Let jobs run no longer than these say. They name all that can be lowered, also what is about to begin."""
+        """Apply budgets to jobs, also to those that are about to start. ``grants`` holds every current budget."""
         self._granted = {grant.job_id: grant for grant in grants if grant.job_id not in self._jobs}
         for grant in grants:
             job = self._jobs.get(grant.job_id)
@@ -302,7 +302,7 @@ class Runner:
                 self._shrink(job, grant)
 
     def _shrink(self, job: ActiveJob, grant: RunBudget) -> None:
-        """Lower how long a job may run; never raise it. It is stopped at once if that has passed already."""
+        """Lower a job's time limit, never raise it. Stop the job if the new limit has passed."""
         before = job.lease
         if before.budget_ms is not None and grant.budget_ms >= before.budget_ms:
             return
@@ -357,13 +357,13 @@ class Runner:
             job = ActiveJob(lease, task, slot, context, now, deadline, below)
             self._jobs[lease.job_id] = job
             slot_table.hold(slot, lease.job_id, lease.token, lease.task, task.executor, deadline + hard_grace)
-            if timeout < EXACT:  # Longer ones are noticed by the beat: a timer for each would cost more than the job.
+            if timeout < EXACT:  # A timer for every job would cost more than a small job.
                 job.timer = self._loop.call_later(timeout, self.stop, job, Stop.TIMEOUT)
             batcher.begin(job)
             if self._logged:
                 self._log("job.started", job, args=self._arguments(job.context) if self._settings.log_args else None)
             if self._granted and (grant := self._granted.pop(lease.job_id, None)):
-                self._shrink(job, grant)  # It was lowered while we were being told of it.
+                self._shrink(job, grant)  # It was lowered while the lease was on its way.
         if self._jobs:
             self._idle.clear()
 
@@ -389,7 +389,7 @@ class Runner:
         """Run one attempt to its end and report it. Nothing a task raises leaves this function."""
         ending: Ending | None
         try:
-            if job.stop:  # It was told to before it could begin.
+            if job.stop:  # It was stopped before it started.
                 raise asyncio.CancelledError
             if self._simple:
                 value = await self._executors[job.task.executor].call(job)
@@ -404,7 +404,7 @@ class Runner:
             ending = self._timed_out(job, ending)
         if job.timer is not None:
             job.timer.cancel()
-        # A job points to its task, and that points back: cut here, or a collector must find them all.
+        # Break the reference cycle of job and asyncio task, which the garbage collector would have to find.
         job.handle = None
         if self._outputs.jobs:
             await self._outputs.end(job.lease)
@@ -422,7 +422,7 @@ class Runner:
             self._claimer.ended(ran, job.slot, below=job.below)
 
     def _handed_in(self, slots: list[int]) -> None:
-        """The store has taken the reports of these slots' jobs: the slots are free."""
+        """Free the slots whose reports the store has accepted."""
         self._slot_table.free(slots)
         self._free_slots += slots
 
@@ -446,7 +446,7 @@ class Runner:
 
     def _ending(self, job: ActiveJob, error: BaseException) -> Ending | None:
         if job.stop is Stop.LOST:
-            return None  # Not ours any more: nothing we say would count.
+            return None  # The lease is lost, so the store would refuse a report.
         if is_cancellation(error):
             if job.stop is Stop.CANCEL:
                 return Stopped()
@@ -461,7 +461,7 @@ class Runner:
         """Return the ending of a job that ran out of time, with the partial result it handed in."""
         seconds, rule, partial = job.lease.limit_ms / 1_000, job.lease.retry, None
         if isinstance(ending, Returned) and rule is not None and rule.on_stop == "partial":
-            partial = ending.result  # It returned when it was told to stop.
+            partial = ending.result  # It returned after it was asked to stop.
         elif job.context.kept is not NOTHING:
             partial = self._returned(job, job.context.kept).result
         return TimedOut(JobError(type="TimeoutError", message=f"time limit ({seconds:g} s)"), partial)
@@ -504,7 +504,7 @@ class Runner:
                 await executor.prepare(tasks)
 
     async def _beat(self) -> None:
-        """Show that the loop turns, and stop what has run out of time."""
+        """Write the pulse to the slot table, and stop jobs that have run out of time."""
         while True:
             self._slot_table.beat(0.0 if self._job_source is None else self._job_source.idle_since)
             now = time.monotonic()
@@ -514,7 +514,7 @@ class Runner:
             await asyncio.sleep(PULSE)
 
     def _note(self, lease: Lease, fraction: float, note: str | None) -> None:
-        """Called by tasks, perhaps from a thread. What is said when the attempt is over goes nowhere."""
+        """Record progress of a running job, also from a thread. Progress after the attempt is dropped."""
         job = self._jobs.get(lease.job_id)
         if self._claimer is None or job is None or job.lease.token != lease.token or not lease.persist:
             return
@@ -574,7 +574,7 @@ class Runner:
 
 
 async def _plain_value(call: Awaitable[Any]) -> Any:
-    """Show middleware the value itself, also when a process has encoded it already."""
+    """Return the value itself, also when a process has already encoded it."""
     value = await call
     return value.value() if isinstance(value, Encoded) and value.error is None else value
 

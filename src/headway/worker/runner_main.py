@@ -51,7 +51,7 @@ OPEN_AGAIN, OPEN_AGAIN_MAX = 0.1, 5.0  # Seconds between tries to open the store
 
 async def _serve(connection: socket.socket, board_descriptor: int) -> int:
     channel = await Channel.over(connection)
-    begin = await channel.hear()
+    begin = await channel.receive()
     if not isinstance(begin, StartRunner):
         return CANNOT_START
     try:
@@ -61,15 +61,15 @@ async def _serve(connection: socket.socket, board_descriptor: int) -> int:
             hide_from_programs()
         configure_logs(app.settings.log, begin.log_level, job_facts=job_facts)
         server = app.settings.server if begin.remote else None
-        backend = _make_post(app, server)
+        backend = _make_backend(app, server)
         if not await _open(backend, channel):
             return 0
     except HeadwayError as problem:
-        channel.say(RunnerFailed(str(problem), setting="setting" in problem.facts))
+        channel.send(RunnerFailed(str(problem), setting="setting" in problem.facts))
         await asyncio.sleep(0.05)
         return CANNOT_START
     except BaseException as problem:
-        channel.say(RunnerFailed(f"{type(problem).__name__}: {problem}", traceback.format_exc()))
+        channel.send(RunnerFailed(f"{type(problem).__name__}: {problem}", traceback.format_exc()))
         await asyncio.sleep(0.05)
         return CANNOT_START
     settings = app.settings
@@ -84,7 +84,7 @@ async def _serve(connection: socket.socket, board_descriptor: int) -> int:
         reserved=app.reserved_asked,
         app_path=begin.app,
         has_parent=True,
-        on_offers=lambda offers: channel.say(OffersChanged(list(offers))),
+        on_offers=lambda offers: channel.send(OffersChanged(list(offers))),
     )
 
     go = asyncio.Event()
@@ -92,7 +92,7 @@ async def _serve(connection: socket.socket, board_descriptor: int) -> int:
     async def ready() -> None:
         """Claim nothing before the parent can keep its lease."""
         tune_gc()
-        channel.say(_up(app, runner, backend, server))
+        channel.send(_up(app, runner, backend, server))
         await go.wait()
         watching.start()
 
@@ -101,7 +101,7 @@ async def _serve(connection: socket.socket, board_descriptor: int) -> int:
     try:
         await runner.run(ready=ready)
     except Exception as problem:
-        channel.say(RunnerFailed(f"{type(problem).__name__}: {problem}", traceback.format_exc()))
+        channel.send(RunnerFailed(f"{type(problem).__name__}: {problem}", traceback.format_exc()))
         await asyncio.sleep(0.05)
         return CANNOT_START
     finally:
@@ -121,7 +121,7 @@ def _end_in_time(runner: Runner, slot_table: SlotTable) -> None:
 
 async def _open(backend: Backend, channel: Channel) -> bool:
     """Open the store, however long it is away. Return whether to go on: the parent may say to leave meanwhile."""
-    hearing = asyncio.create_task(channel.hear())
+    receiving = asyncio.create_task(channel.receive())
     delay = OPEN_AGAIN
     try:
         while True:
@@ -132,19 +132,19 @@ async def _open(backend: Backend, channel: Channel) -> bool:
             else:
                 backend.outage.succeeded("open")
                 return True
-            done, _ = await asyncio.wait({hearing}, timeout=delay * random.uniform(0.7, 1.3))
+            done, _ = await asyncio.wait({receiving}, timeout=delay * random.uniform(0.7, 1.3))
             if done:
                 return False
             delay = min(delay * 2, OPEN_AGAIN_MAX)
     finally:
-        hearing.cancel()
+        receiving.cancel()
 
 
 async def _listen(channel: Channel, runner: Runner, go: asyncio.Event) -> None:
     """Do what the parent says; when it is gone, so are we: no process renews our leases any more."""
     draining: asyncio.Task[None] | None = None
     while True:
-        match await channel.hear():
+        match await channel.receive():
             case StartClaiming():
                 go.set()
             case DrainRunner(grace):
@@ -162,7 +162,7 @@ async def _listen(channel: Channel, runner: Runner, go: asyncio.Event) -> None:
                 os._exit(1)
 
 
-def _make_post(app: Headway, server: str | None) -> Backend:
+def _make_backend(app: Headway, server: str | None) -> Backend:
     """Make what the runner gets its jobs from. Over HTTP the app's own store is opened only by jobs that use it."""
     settings = app.settings
     if server is None:

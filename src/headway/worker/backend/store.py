@@ -99,9 +99,8 @@ class StoreBackend:
 
     async def refresh_policy(self) -> None:
         if await self.in_force.refresh(self._store, every=0):
-            await write_rules(
-                self._store, self.in_force.policy
-            )  # The process that applied it may have died before it wrote them.
+            # The process that applied the policy may have died before it wrote the rules.
+            await write_rules(self._store, self.in_force.policy)
 
     def set_policy(self, version: int, policy: dict[str, Any]) -> None: ...
 
