@@ -38,8 +38,8 @@ from headway.stores.unreadable import DAMAGE, read_or, read_worker_state, why_un
 BASE = 10**15  # Added to sequence numbers and order keys, so that all have 16 digits.
 NO_TOKEN = bytes(16)
 ID_BYTES = 255
-BLOB_BYTES_MAX = 60_000  # Bytes of a blob whose length, with a lease before it, is kept in two bytes;
-WORD_LETTERS = 3_500  # so of its texts, four at most with four bytes a letter, no more than this is kept.
+BLOB_BYTES_MAX = 60_000  # Bytes. A requeue is stored behind a length of two bytes, so it must stay below 65,536,
+TEXT_MAX = 3_500  # and longer blobs keep this many letters of each text: at most four texts of four bytes a letter.
 
 _SHORT = struct.Struct(">H")
 _LONG = struct.Struct(">I")
@@ -74,7 +74,7 @@ STATES: Mapping[bytes, State] = {letter.encode(): state for state, letter in LET
 
 
 def _pack(value: tuple[Any, ...]) -> bytes:
-    """Write a tuple. What a running job says may hold lone surrogates, which become escapes."""
+    """Write a tuple. Lone surrogates in the texts of a running job become escapes."""
     try:
         return _encode(value)
     except UnicodeEncodeError:
@@ -88,7 +88,7 @@ def _escaped(value: Any) -> Any:
 
 
 def member(seq: int) -> bytes:
-    """Name a job as the scripts do."""
+    """Return the name of a job in the scripts."""
     return b"%d" % (BASE + seq)
 
 
@@ -104,7 +104,7 @@ def class_text(key: ClassKey) -> bytes:
 def class_key(text: bytes) -> ClassKey:
     try:
         lane, rung, persist, *needs = text.decode().split("\0")
-    except ValueError:  # The record that names the class is damaged.
+    except ValueError:  # The text is damaged.
         return ClassKey(text.decode(errors="backslashreplace"))
     return ClassKey(lane, tuple(needs), rung or None, persist == "1")
 
@@ -134,14 +134,14 @@ def _raw(raw: bytes) -> bytes:
 
 
 def pack_jobs(jobs: Sequence[NewJob]) -> list[bytes | str | int]:
-    """Write jobs as the arguments of ``submit``: the classes they are in, then a record for each."""
+    """Write jobs as the arguments of ``submit``: their classes, then a record for each."""
     kinds: dict[bytes, int] = {}
     places: list[int] = []
     packed: list[bytes] = []
     rest, terms, kind = None, _JobFields(0, b"", b"", b""), 0
     task, name = "", b""
     for job in jobs:
-        if job[3:] != rest:  # Of a batch that one call made, all jobs have it in common, and it is read once.
+        if job[3:] != rest:  # The jobs of one call share it, so it is packed once.
             rest = job[3:]
             terms = _terms(job)
             kind = kinds.setdefault(terms.kind, len(kinds) + 1)
@@ -159,7 +159,7 @@ def pack_jobs(jobs: Sequence[NewJob]) -> list[bytes | str | int]:
 
 
 def pack_deferred(packed: Sequence[bytes | str | int]) -> bytes | None:
-    """Write what ``pack_jobs`` gave as an entry of the inbox, if it is one job that asks for nothing but to be run."""
+    """Write the result of ``pack_jobs`` as a deferred submit, if it is one job without any options."""
     if len(packed) != 4:
         return None
     _, kind, _, record = packed
@@ -169,7 +169,7 @@ def pack_deferred(packed: Sequence[bytes | str | int]) -> bytes | None:
 
 
 class _JobFields(NamedTuple):
-    """What a record says of a job besides its id, task and payload."""
+    """The part of a record without id, task and payload."""
 
     flags: int
     kind: bytes
@@ -202,7 +202,7 @@ def _terms(job: NewJob) -> _JobFields:
 
 
 class StaticFields(NamedTuple):
-    """What never changes about a job."""
+    """The fields of a job that never change."""
 
     submitted_at: int
     job_id: JobId
@@ -231,12 +231,12 @@ def _known_name(raw: bytes) -> str:
 
 @lru_cache(maxsize=1_024)
 def _known_terms(raw: bytes, body: int) -> tuple[int, int, RetryRule | None, str]:
-    """Read a body of this many bytes, and the name behind it."""
+    """Read a body of this many bytes, and the name of the task behind it."""
     return (*_known_body(raw[:body]), _known_name(raw[body + 2 :]))
 
 
 class _Cursor:
-    """Reads one piece of a record after another."""
+    """Reads the texts and numbers of a record one after the other."""
 
     def __init__(self, record: bytes, at: int) -> None:
         self.record, self.at = record, at
@@ -290,7 +290,7 @@ def read_record(record: bytes) -> StaticFields:
 
 
 def try_record(record: bytes) -> tuple[StaticFields, str | None]:
-    """Read a record as far as it goes, or say why it cannot be read."""
+    """Read a record. Return the fields, and why the record is unreadable or None."""
     try:
         return read_record(record), None
     except DAMAGE as problem:
@@ -312,7 +312,7 @@ def _texts(raw: bytes) -> tuple[str, ...]:
 
 
 class LeaseRecord(NamedTuple):
-    """A lease's record, read."""
+    """The fields of a lease."""
 
     token: bytes
     epoch: int
@@ -329,7 +329,7 @@ class LeaseRecord(NamedTuple):
 
 
 def try_held(record: bytes) -> tuple[LeaseRecord, str | None]:
-    """Read a lease's record as far as it goes, or say why it cannot be read."""
+    """Read a lease. Return the fields, and why the record is unreadable or None."""
     try:
         return read_held(record), None
     except DAMAGE as problem:
@@ -356,8 +356,10 @@ def read_held(record: bytes) -> LeaseRecord:
 
 
 class LeasedJobs(NamedTuple):
-    """Leases as an exchange gives them: records, their members in one text, those that are not fresh (index, lease),
-    and the classes they are of (text, how many in a row).
+    """The leases of an exchange.
+
+    They are the jobs, their members in one text, the leases that are not a first attempt (index, lease, ...), and their
+    classes (text, how many in a row, ...).
     """
 
     records: Sequence[bytes]
@@ -369,7 +371,7 @@ class LeasedJobs(NamedTuple):
 def fresh_leases(
     given: LeasedJobs, token: bytes, worker_id: str, now_at: int, ladder: Ladder
 ) -> list[Lease]:  # fmt: skip
-    """Read the leases that an exchange gave."""
+    """Read the leases of an exchange."""
     leases: list[Lease] = []
     replies, members, others, runs = given
     held_at = {int(others[at]): others[at + 1] for at in range(0, len(others), 2)}
@@ -386,7 +388,7 @@ def fresh_leases(
                 continue
             tenant = trace_id = unreadable = None
             try:
-                if record[_HEAD] == _PLAIN:  # As ``read_record``, for a job that has only an id, a task and a payload.
+                if record[_HEAD] == _PLAIN:  # As ``read_record``, in one step.
                     submitted, raw_id, tail = _read_plain(record)
                     tail = len(record) - tail
                     name = tail + 2 + _read_short(record, tail)[0]
@@ -408,7 +410,7 @@ def fresh_leases(
                 )  # fmt: skip
             else:
                 leases.append(
-                    _as_lease(  # It has no past, so it has waited since it was submitted.
+                    _as_lease(  # A first attempt: the job has waited since its submit.
                         (job_id, seq, token, task, payload, lane, tenant, trace_id, 1, 1, 0, max_retries, asked_ms,
                          asked_ms, retry, now_at, False, needs, worker_id, rung, None, None, submitted_at, submitted_at,
                          unreadable)
@@ -420,7 +422,7 @@ def fresh_leases(
 def make_lease(
     seq: int, record: bytes, lease: bytes, key: ClassKey, ladder: Ladder, *, cancelled: bool = False
 ) -> Lease:  # fmt: skip
-    """Put a lease together from a job's record and the lease's own."""
+    """Build a lease from the records of the job and the lease."""
     fixed, why = try_record(record)
     held, why_held = try_held(lease)
     return Lease(
@@ -479,21 +481,21 @@ def _ending(report: Report) -> bytes:
 
 
 def _back_blob(report: Report) -> bytes:
-    """Write why a job goes back to the queue. The length of what stands in front of an ending has two bytes."""
+    """Write why a job goes back to the queue, within ``BLOB_BYTES_MAX``."""
     blob = _pack((report.error, report.reason))
     if len(blob) <= BLOB_BYTES_MAX:
         return blob
     error, reason = report.error, report.reason
-    if error is not None:  # The attempt in its history keeps all of it.
-        kind, message, traceback = (part[:WORD_LETTERS] for part in (error.type, error.message, error.traceback))
+    if error is not None:  # The history of the job has the full texts.
+        kind, message, traceback = (part[:TEXT_MAX] for part in (error.type, error.message, error.traceback))
         error = JobError(kind, message, traceback, error.retriable)
-    return _pack((error, None if reason is None else reason[:WORD_LETTERS]))
+    return _pack((error, None if reason is None else reason[:TEXT_MAX]))
 
 
 def pack_progress(progress: Sequence[Progress]) -> list[bytes | str | int]:
     packed: list[bytes | str | int] = []
     for note in progress:
-        packed += (member(note.seq), note.token, _pack((note.fraction, note.note and note.note[:WORD_LETTERS])))
+        packed += (member(note.seq), note.token, _pack((note.fraction, note.note and note.note[:TEXT_MAX])))
     return packed
 
 
@@ -501,7 +503,7 @@ def pack_progress(progress: Sequence[Progress]) -> list[bytes | str | int]:
 
 
 def read_job(pieces: Sequence[bytes], now_at: int) -> JobRecord:
-    """Put a job together from all there is of it; of one that is damaged, as far as it can be read."""
+    """Build a job from all its records. Of a damaged record, use the readable part."""
     name, record, letter, where, tries, due, parked, cancel, progress, kind = pieces
     fixed, unreadable = try_record(record)
     state, key = STATES.get(letter, State.FAILED), class_key(kind)
@@ -590,7 +592,7 @@ def _run(record: bytes, fixed: StaticFields) -> dict[str, Any]:
 
 
 def _ended(record: bytes, fixed: StaticFields) -> tuple[dict[str, Any], bool]:
-    """Read an ending; tells also whether the job no longer expired."""
+    """Read an outcome. Return also whether the job could no longer expire."""
     _, finished, kind, length = OUTCOME.unpack(record)
     stop = OUTCOME.size + length
     what, rest = record[OUTCOME.size : stop], record[stop:]

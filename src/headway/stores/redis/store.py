@@ -9,24 +9,20 @@ from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
-from headway.core.diagnostics import AHEAD_COUNTED, JobDiagnostics, LimitView, QueueDiagnostics, RunningJob
-from headway.core.errors import NotAStore, StoreError, StoreTooNew, StoreUnavailable
+from headway.core.diagnostics import AHEAD_COUNTED, JobDiagnostics, LimitView, QueueDiagnostics
+from headway.core.errors import NotAStore, StoreTooNew, StoreUnavailable
 from headway.core.job import ClassKey, JobId, JobRecord, NewJob, State, SubmitReply
 from headway.core.lease import Lease, ReportStatus
-from headway.core.policy.document import BUILT_IN, HALTED, Keep
+from headway.core.policy.document import BUILT_IN, Keep
 from headway.core.policy.enforced import RuleIndex, join, lets_start
 from headway.core.policy.ladder import (
-    ElasticJob,
     Preemption,
     RunBudget,
-    RunningJobs,
-    RunningSession,
     grants,
-    rung_index,
 )
 from headway.core.policy.retry import Released, judge
-from headway.core.policy.wait_reasons import GAP_MS, WaitInterval, waited_ms
-from headway.core.snapshot import ClassView, Plan, Snapshot
+from headway.core.policy.wait_reasons import GAP_MS, waited_ms
+from headway.core.snapshot import Plan, Snapshot
 from headway.core.worker import WorkerState
 from headway.stores.base import (
     FORMAT,
@@ -44,36 +40,34 @@ from headway.stores.base import (
     LaneStats,
     Stats,
     Subscription,
-    check_same,
     end_place,
     submit_within,
 )
-from headway.stores.redis import codec
+from headway.stores.redis import codec, replies
 from headway.stores.redis.client import Discovery, RedisClient
 from headway.stores.redis.connection import Endpoint, Login, RedisConnection, Unanswered, pack
 from headway.stores.redis.deferred_submit import DeferredSubmits
 from headway.stores.redis.direct_lease import ParkedClaims
-from headway.stores.redis.layout import LEASE, WAIT_INTERVAL, LeaseFlag
-from headway.stores.redis.library import library
+from headway.stores.redis.layout import LEASE, LeaseFlag
 from headway.stores.redis.lua_rules import compile_rules
 from headway.stores.redis.notifier import RedisNotifier
-from headway.stores.redis.server_versions import lacks_fixes
+from headway.stores.redis.server_info import describe_server
 from headway.stores.redis.thread_client import ThreadClient
 from headway.stores.rule_codec import read_rulebook, read_rules
 from headway.stores.texts import check_jobs, check_text, check_worker, escape_surrogates, is_writable
 from headway.stores.transport import Transport, warn_once
 
-DEAD_WORKERS_KEPT_MS = 3_600_000
-STRETCHES_KEPT_MS = 24 * 3_600_000
-STRETCHES_READ = 2_000
-ARCHIVER_MISSED_MS = 7 * 24 * 3_600_000  # Milliseconds that ended jobs are held for an archiver that is away.
-PAGE = 200  # Jobs that a look for jobs reads at once,
-PAGE_BYTES = 4_000_000  # and bytes after which it takes a breath.
+DEAD_WORKERS_KEPT_MS = 3_600_000  # Milliseconds. An operator can see for an hour that a worker died.
+STRETCHES_KEPT_MS = 24 * 3_600_000  # Milliseconds. `why` explains waits of the last day.
+STRETCHES_READ = 2_000  # Wait intervals of a class that `why` reads, more than a day has.
+ARCHIVER_MISSED_MS = 7 * 24 * 3_600_000  # Milliseconds. A week is enough to repair an archive.
+PAGE = 200  # Jobs that one call of find reads at most,
+PAGE_BYTES = 4_000_000  # and bytes, so that other calls wait for some milliseconds only.
 _LEASE_FLAGS, _TERMS = LEASE["flags"], bytes([LeaseFlag.TERMS])
 
 
 class RedisStore:
-    """Jobs on a server that many machines share. How durable they are is the server's to say: see ``describe``."""
+    """Jobs on a server that many machines share. ``describe`` reports how durable they are."""
 
     def __init__(
         self,
@@ -108,10 +102,10 @@ class RedisStore:
         self._replicas, self._replicas_ms = replicas, replicas_ms
         self._parked_claims = ParkedClaims()
         self._notifier = RedisNotifier(self._prefix, self._connect, self._parked_claims.on_message)
-        self._timeout = timeout + (replicas_ms / 1_000 if replicas else 0.0)  # Replicas have their own time.
+        self._timeout = timeout + (replicas_ms / 1_000 if replicas else 0.0)  # Replicas get additional time.
         self._client = RedisClient(discovery, login, self._notifier.on_message, self._notifier.on_connect, timeout)
         self._client.on_disconnect = self._notifier.on_disconnect
-        # A wait for replicas holds up all that is sent behind it, so it has a connection of its own.
+        # A wait for replicas delays all later commands of a connection, so it has its own.
         self._replica_client = (
             RedisClient(discovery, login, self._notifier.on_message, lambda _: None, timeout)
             if replicas
@@ -120,15 +114,15 @@ class RedisStore:
         self._thread_client = ThreadClient(login, timeout)
         self._deferred = DeferredSubmits(self._prefix, self._thread_client)
         self._rule_index = RuleIndex()
-        self._book_version = b""
+        self._rules_version = b""
 
     async def open(self) -> None:
         warn_once(self._transport, self._shown, "write rediss:// and let the server speak TLS")
         try:
             known = await self._check()
-            await self._client.ask("PUBLISH", f"{self._prefix}open", "")  # If we may not, no function can end well.
-            await self._call("rules")  # Loads the functions, if no process has.
-            if known is None:  # A full server would take no word, and still serves what it has.
+            await self._client.ask("PUBLISH", f"{self._prefix}open", "")  # Every function needs this right.
+            await self._call("rules")  # Loads the library if it is missing.
+            if known is None:  # Else do not write: a full server refuses it, but can serve the jobs it has.
                 await self._client.ask("HSETNX", self._meta, "format", FORMAT)
         except BaseException:
             await self.close()
@@ -140,13 +134,13 @@ class RedisStore:
         await self._client.close()
         await self._replica_client.close()
 
-    # ------------------------------------------------------------------ the way of a job
+    # ------------------------------------------------------------------ submit, claim, finish
 
     async def submit(self, jobs: Sequence[NewJob]) -> list[SubmitReply]:
         if not jobs:
             return []
         check_jobs(jobs)
-        once = not all(job.persist for job in jobs)  # No trace is left of others, so they cannot be told again.
+        once = not all(job.persist for job in jobs)  # A repeated transient job could not be recognised.
         try:
             async with asyncio.timeout(submit_within(self._timeout, jobs)):
                 reply = await self._submit(codec.pack_jobs(jobs), once=once)
@@ -155,7 +149,7 @@ class RedisStore:
             raise self._late() from problem
         except Unanswered as problem:
             raise StoreUnavailable(f"it is not known whether the jobs were taken: {problem}") from problem
-        return _read_submitted(jobs, reply)
+        return replies.read_submitted(jobs, reply)
 
     def submit_blocking(self, jobs: Sequence[NewJob]) -> list[SubmitReply] | None:
         check_jobs(jobs)
@@ -164,16 +158,16 @@ class RedisStore:
             return None
         packed, address = codec.pack_jobs(jobs), connection.address
         if self._deferred.open and (entry := codec.pack_deferred(packed)) is not None:
-            others = self._deferred.add(address, entry, self._now())
-            if others:
+            awaited = self._deferred.add(address, entry, self._now())
+            if awaited:
                 # Should this fail, the idle worker claims by itself a moment later.
                 self._ask_in_thread(address, "apply_deferred")
-            return None if others is None else _read_submitted(jobs, 0)
-        replies = self._ask_in_thread(address, "submit", *packed)
-        if replies is None:
+            return None if awaited is None else replies.read_submitted(jobs, 0)
+        answers = self._ask_in_thread(address, "submit", *packed)
+        if answers is None:
             return None
-        self._deferred.open = replies[0] == 0
-        return _read_submitted(jobs, replies[0])
+        self._deferred.open = answers[0] == 0
+        return replies.read_submitted(jobs, answers[0])
 
     def _late(self) -> StoreUnavailable:
         return StoreUnavailable(
@@ -189,8 +183,7 @@ class RedisStore:
         words = self._client.function_call("submit", self._meta, self._now(), *jobs)
         if not self._replicas:
             return await self._client.ask(*words, once=once)
-        # Replicas are waited for as far as the last write of the same connection, so there must be one: jobs that the
-        # server knew already were written by another.
+        # WAIT covers the writes of its own connection. A repeated submit writes nothing, hence the HINCRBY.
         behind = ("HINCRBY", self._meta, "awaited", 1), ("WAIT", self._replicas, self._replicas_ms)
         reply, _, heard = await self._replica_client.ask(*words, then=behind, once=once)
         if heard < self._replicas:
@@ -205,7 +198,7 @@ class RedisStore:
         if self._clock is not None:
             request = request._replace(handover=False)
         if request.plan is None and self._parked_claims.any_of(request.worker_id):
-            request = request._replace(plan=Plan())  # A worker that claims nothing more must not be handed anything.
+            request = request._replace(plan=Plan())  # Closes the open claim: the worker claims no more.
         claim, asked = self._parked_claims.claim(request), time.monotonic()
         reply = await self._exchange(request, claim.claim_id)
         answer = await self._read_exchanged(request, claim.claim_id, reply)
@@ -241,7 +234,7 @@ class RedisStore:
         now_at, state, more, refused, *leased, seen = reply
         leases: list[Lease] = []
         if leased[0]:
-            # Only a job that was assigned a rung has a budget, and then its lease is among those given in full.
+            # Only a job with a rung has a budget, and then the reply has its lease.
             on_ladder = any(held[_LEASE_FLAGS] >= _TERMS for held in leased[2][1::2])
             ladder = (await self._rules()).ladder if on_ladder else self._rule_index.ladder
             worker_id = request.worker_id or ""
@@ -252,14 +245,14 @@ class RedisStore:
         ]
         snapshot = None
         if seen:
-            snapshot = _read_snapshot(now_at, seen, await self._rules() if seen[2] else self._rule_index)
+            snapshot = replies.read_snapshot(now_at, seen, await self._rules() if seen[2] else self._rule_index)
         return ExchangeReply(now_at, leases, refusals, snapshot, bool(more), WorkerState(state.decode()))
 
     async def quiet(self, classes: int) -> bool:
-        # A class that has come up since has one of the next numbers.
-        lines = [f"{self._prefix}{line}:{number}" for line in ("w", "tr") for number in range(1, classes + 3)]
+        # A new class has one of the next numbers.
+        queues = [f"{self._prefix}{queue}:{number}" for queue in ("w", "tr") for number in range(1, classes + 3)]
         return not await self._client.ask(
-            "EXISTS", *lines, self._deferred.key, f"{self._prefix}due", f"{self._prefix}parked"
+            "EXISTS", *queues, self._deferred.key, f"{self._prefix}due", f"{self._prefix}parked"
         )
 
     # ------------------------------------------------------------------ workers and their leases
@@ -287,7 +280,7 @@ class RedisStore:
         return HeartbeatReply(now_at, WorkerState(state.decode()), gone, stop, granted)
 
     async def _release(self, overdue: Sequence[bytes]) -> None:
-        """Release leases that no worker names: under their tokens, in case they were reported meanwhile."""
+        """Release leases that their worker does not name. Their tokens guard against a report in between."""
         reports = []
         for at in range(0, len(overdue), 3):
             name, record, held = overdue[at : at + 3]
@@ -318,7 +311,9 @@ class RedisStore:
 
     async def cancel(self, job_ids: Sequence[JobId], reason: str = "cancelled") -> list[State | None]:
         return (
-            _states(await self._call("cancel", escape_surrogates(reason), *map(_encode_id, job_ids))) if job_ids else []
+            replies.read_states(await self._call("cancel", escape_surrogates(reason), *map(_encode_id, job_ids)))
+            if job_ids
+            else []
         )
 
     async def preempt(self, amendments: Sequence[Preemption]) -> list[bool]:
@@ -326,14 +321,14 @@ class RedisStore:
         return [bool(done) for done in await self._call("preempt", *words)] if words else []
 
     async def retry(self, job_ids: Sequence[JobId]) -> list[State | None]:
-        return _states(await self._call("retry", *map(_encode_id, job_ids))) if job_ids else []
+        return replies.read_states(await self._call("retry", *map(_encode_id, job_ids))) if job_ids else []
 
     async def get(self, job_ids: Sequence[JobId]) -> list[JobRecord | None]:
         if not job_ids:
             return []
         now_at, *found = await self._call("get", *map(_encode_id, job_ids))
         jobs = [None if pieces is None else codec.read_job(pieces, now_at) for pieces in found]
-        # A damaged record may not tell the id that it was found by.
+        # A damaged record may have another id than the one that led to it.
         return [
             job if job is None or job.job_id == job_id else replace(job, job_id=job_id)
             for job, job_id in zip(jobs, job_ids, strict=True)
@@ -352,13 +347,13 @@ class RedisStore:
             page = PAGE if filtered else min(PAGE, query.limit - len(found))
             now_at, below, some = await self._call("find", letters, below, page, PAGE_BYTES)
             jobs = (codec.read_job(pieces, now_at) for pieces in some)
-            found += [job for job in jobs if _matches(job, query)]
+            found += [job for job in jobs if replies.matches(job, query)]
             if not below:
                 break
         return found[: query.limit]
 
     async def _find_ended(self, query: JobQuery) -> list[JobRecord]:
-        """Find jobs that ended badly, those that ended last first."""
+        """Find failed, cancelled or dead-lettered jobs, the last outcome first."""
         found: list[JobRecord] = []
         for state in query.states:
             if not state.ended or state is State.COMPLETED:
@@ -368,16 +363,16 @@ class RedisStore:
                 at, member = ("", b"") if place is None else (place[0], codec.member(place[1]))
                 now_at, more, some = await self._call("find_ended", codec.LETTERS[state], at, member, PAGE, PAGE_BYTES)
                 jobs = [codec.read_job(pieces, now_at) for pieces in some]
-                of_state += [job for job in jobs if _matches(job, query)]
+                of_state += [job for job in jobs if replies.matches(job, query)]
                 place = end_place(jobs[-1]) if jobs else place
             found += of_state[: query.limit]
         return sorted(found, key=end_place, reverse=True)[: query.limit]
 
-    # ------------------------------------------------------------------ pictures
+    # ------------------------------------------------------------------ snapshots and diagnosis
 
     async def snapshot(self) -> Snapshot:
         now_at, seen = await self._call("snapshot")
-        return _read_snapshot(now_at, seen, await self._rules() if seen[2] else self._rule_index)
+        return replies.read_snapshot(now_at, seen, await self._rules() if seen[2] else self._rule_index)
 
     async def stats(self) -> Stats:
         now_at, classes, executing, workers, totals, recent, kept = await self._call("stats")
@@ -388,7 +383,7 @@ class RedisStore:
             oldest_at = int(classes[at + 3]) if classes[at + 3] else None
             known = lanes.get(lane, LaneStats())
             lanes[lane] = LaneStats(
-                known.waiting + waiting, known.delayed + delayed, 0, _earlier(known.oldest_at, oldest_at)
+                known.waiting + waiting, known.delayed + delayed, 0, replies.earlier(known.oldest_at, oldest_at)
             )
         for kind in executing:
             lane = codec.class_key(kind).lane
@@ -398,8 +393,8 @@ class RedisStore:
             now_at,
             lanes,
             tuple(codec.read_worker(row, now_at) for row in workers),
-            _sums(totals),
-            _sums(recent),
+            replies.sum_counts(totals),
+            replies.sum_counts(recent),
             {state: count for state, count in states.items() if count},
         )
 
@@ -409,13 +404,13 @@ class RedisStore:
         for at in range(0, len(found), 3):
             lane = codec.class_key(found[at]).lane
             known = lanes.get(lane, LaneStats())
-            oldest_at = _earlier(known.oldest_at, int(found[at + 2]))
+            oldest_at = replies.earlier(known.oldest_at, int(found[at + 2]))
             lanes[lane] = LaneStats(waiting=known.waiting + int(found[at + 1]), oldest_at=oldest_at)
         return lanes
 
     async def diagnose(self) -> QueueDiagnostics:
         now_at, seen = await self._call("diagnose")
-        return _read_survey(now_at, seen)[0]
+        return replies.read_diagnosis(now_at, seen)[0]
 
     async def diagnose_job(self, job_id: JobId) -> JobDiagnostics | None:
         now_at, pieces, *rest = await self._call("diagnose_job", _encode_id(job_id), AHEAD_COUNTED, STRETCHES_READ)
@@ -423,10 +418,10 @@ class RedisStore:
             return None
         seen, fair, ahead, own, limits, stretches = rest
         job = codec.read_job(pieces, now_at)
-        queue, rule_index = _read_survey(now_at, seen)
+        queue, rule_index = replies.read_diagnosis(now_at, seen)
         if job.state is not State.QUEUED or job.due_at is not None:
             kind = codec.class_key(pieces[9])
-            near = [_read_stretch(kind, entry) for entry in stretches]
+            near = [replies.read_wait_interval(kind, entry) for entry in stretches]
             return JobDiagnostics(job, queue, bool(fair), waited_ms=waited_ms(job, near))
         views = []
         for at, (key, rule) in enumerate(rule_index.keys(job.task, job.tenant, job.limits)):
@@ -469,7 +464,7 @@ class RedisStore:
         if not (is_writable(kind) and is_writable(name)):
             return []
         found = await self._call("read", kind, name or "", int(name is None))
-        return [_document(kind, found[at], found[at + 1]) for at in range(0, len(found), 2)]
+        return [replies.read_document(kind, found[at], found[at + 1]) for at in range(0, len(found), 2)]
 
     async def write(self, kind: str, name: str, body: bytes | None, *, if_version: int | None = None) -> int | None:
         check_text(kind, "a document's kind")
@@ -492,14 +487,15 @@ class RedisStore:
                 return written or None
 
     async def _is_written(self, kind: str, name: str, body: bytes | None, over: int) -> bool:
-        """Return whether a document is as we wrote it over a version, if the reply to the write was lost."""
+        """Return whether a write whose reply was lost has taken place."""
         found = await self.read(kind, name)
         return (not found) if body is None else found == [Document(kind, name, over + 1, body)]
 
     async def _compile(self, name: str, body: bytes | None) -> tuple[bytes | str | int, ...]:
-        """Make what the scripts go by of all parts of the rules, as they are with this one written."""
+        """Compile all parts of the rules for the scripts, with this part as it is written now."""
         version, *found = await self._call("rules")
-        parts = {found[at].decode(): _document(RULES, found[at], found[at + 1]).body for at in range(0, len(found), 2)}
+        documents = [replies.read_document(RULES, found[at], found[at + 1]) for at in range(0, len(found), 2)]
+        parts = {document.name: document.body for document in documents}
         before = join(read_rules(part) for _, part in sorted(parts.items()))
         parts.pop(name, None)
         if body is not None:
@@ -508,11 +504,11 @@ class RedisStore:
         return (version, compile_rules(after), int(lets_start(before, after)), uuid4().hex)
 
     async def _rules(self) -> RuleIndex:
-        """Read the rules in force, if they are not those we know."""
+        """Return the rules in force. Read them only if their version has changed."""
         version, *found = await self._call("rules")
-        if version != self._book_version:
-            self._rule_index = read_rulebook(_document(RULES, b"", part).body for part in found[1::2])
-            self._book_version = version
+        if version != self._rules_version:
+            self._rule_index = read_rulebook(replies.read_document(RULES, b"", part).body for part in found[1::2])
+            self._rules_version = version
         return self._rule_index
 
     # ------------------------------------------------------------------ the server
@@ -525,55 +521,10 @@ class RedisStore:
         return known, FORMAT
 
     async def describe(self) -> dict[str, str]:
-        info = await self._info()
-        persistence = "appendonly" if info.get("aof_enabled") == "1" else "none"
-        fsync = await self._setting("appendfsync")
-        policy = info.get("maxmemory_policy", "noeviction")
-        survives = {
-            "always": "process, system and power loss (appendfsync always)",
-            # Servers put even the writing off for up to two seconds while their disk is busy.
-            "everysec": "process, system and power loss once about two seconds have passed (appendfsync everysec)",
-            "no": "process loss; a system or power loss takes what was not yet written (appendfsync no)",
-        }
-        kept = survives.get(fsync, "as its settings say; we may not read them") if persistence == "appendonly" else (
-            "no restart: the server writes no append-only file; set appendonly yes"
-        )  # fmt: skip
-        if self._replicas:
-            kept += f"; a submit waits for {self._replicas} replica(s)"
-        facts = {
-            "store": f"{info.get('server_name', 'redis')}, {self._shown}",
-            "server": info.get("valkey_version") or info.get("redis_version", "unknown"),
-            "functions": library().name,
-            "durability": f"an accepted job survives {kept}",
-            "transport": self._transport.value,
-            "replicas": info.get("connected_slaves", "0"),
-        }
-        if failover := await self._failover(info):
-            facts["failover"] = failover
-        if safe := lacks_fixes(info.get("server_name", "redis"), facts["server"]):
-            facts["outdated"] = f"the server is {facts['server']} and lacks fixes of its function engine"
-            facts["safe release"] = safe
-        if policy != "noeviction":
-            facts["warning"] = f"maxmemory-policy is {policy}: a full server throws jobs away; set it to noeviction"
-        return facts
-
-    async def _failover(self, info: Mapping[str, str]) -> str | None:
-        """Return what a failover may take, or None for a server that nothing could replace."""
-        if not self._client.replaceable and info.get("connected_slaves", "0") == "0":
-            return None
-        least = await self._setting("min-replicas-to-write")
-        if least in ("", "0"):
-            return (
-                "may lose what the replica did not have (jobs, results and idempotency keys): nothing or milliseconds "
-                "when it is planned, seconds if the old master is cut off; min-replicas-to-write is "
-                f"{least or 'not readable'}"
-            )
-        if not self._replicas:
-            return f"loses at most milliseconds (min-replicas-to-write {least}); ?replicas=1 makes that none"
-        return f"loses nothing that was accepted (min-replicas-to-write {least}, replicas={self._replicas})"
+        return await describe_server(self._client, self._shown, self._transport, self._replicas)
 
     async def _check(self) -> int | None:
-        """Read which format the namespace has. Raises ``NotAStore``."""
+        """Return the format of the namespace, or None if it is new. Raises ``NotAStore``."""
         kind = (await self._client.ask("TYPE", self._meta)).decode()
         if kind == "none":
             return None
@@ -584,19 +535,6 @@ class RedisStore:
             raise StoreTooNew(f"{self._shown} was written by a newer Headway (format {int(known)}, ours is {FORMAT})")
         return None if known is None else int(known)
 
-    async def _info(self) -> dict[str, str]:
-        text = await self._client.ask("INFO")
-        lines = text.decode().splitlines() if isinstance(text, bytes) else str(text).splitlines()
-        return dict(line.split(":", 1) for line in lines if ":" in line)
-
-    async def _setting(self, name: str) -> str:
-        try:
-            found = await self._client.ask("CONFIG", "GET", name)
-        except StoreError:  # Managed servers often keep their settings to themselves.
-            return ""
-        values = found.values() if isinstance(found, dict) else found[1:]
-        return next((value.decode() for value in values), "")
-
     async def _connect(self) -> RedisConnection:
         return await self._client.connect()
 
@@ -604,113 +542,10 @@ class RedisStore:
         return await self._client.call(function, self._meta, self._now(), *args)
 
     def _now(self) -> str | int:
-        """Return the moment to go by: none, unless we were given a clock. The server has its own."""
+        """Return the time of the clock that was passed in, or '' for the clock of the server."""
         return "" if self._clock is None else self._clock()
 
 
 def _encode_id(job_id: JobId) -> bytes:
-    """Write an id that an operator may have typed."""
+    """Encode an id that an operator may have typed, with any characters."""
     return job_id.encode(errors="surrogatepass")
-
-
-def _read_submitted(jobs: Sequence[NewJob], reply: Any) -> list[SubmitReply]:
-    answers = [SubmitReply(job.job_id) for job in jobs]
-    if isinstance(reply, list):
-        if reply[0] == b"conflict":
-            index = int(reply[1])
-            check_same(None, jobs[index].digest, jobs[index], index, reply[2].decode())
-        for at in range(1, len(reply), 2):
-            answers[int(reply[at])] = SubmitReply(JobId(reply[at + 1].decode()), deduplicated=True)
-    return answers
-
-
-def _states(letters: Sequence[bytes]) -> list[State | None]:
-    return [codec.STATES.get(letter) for letter in letters]
-
-
-def _document(kind: str, name: bytes, stored: bytes) -> Document:
-    version, _, body = stored.partition(b"\n")
-    return Document(kind, name.decode(), int(version), body)
-
-
-def _read_snapshot(now_at: int, seen: Sequence[Any], rule_index: RuleIndex) -> Snapshot:
-    due, views, floor = seen
-    classes = []
-    for at in range(0, len(views), 6):
-        text, waiting, oldest, head, fair, blocked = views[at : at + 6]
-        classes.append(
-            ClassView(
-                codec.class_key(text),
-                int(waiting),
-                int(oldest) if oldest else None,
-                int(head) - codec.BASE if head else 0,
-                fair == b"1",
-                blocked.decode() or None,
-            )
-        )
-    classes.sort(key=lambda view: (view.key.lane, view.key.needs, view.key.rung or "", view.key.persist))
-    return Snapshot(
-        now_at, tuple(classes), int(due) if due else None, _read_floor(floor, rule_index) if floor else None
-    )
-
-
-def _read_floor(floor: Sequence[Any], rule_index: RuleIndex) -> RunningJobs:
-    slots, running, counts, *listed = floor
-    elastic, sessions = (
-        [(JobId(jobs[at].decode()), jobs[at + 1].decode(), int(jobs[at + 2])) for at in range(0, len(jobs), 3)]
-        for jobs in listed
-    )
-    return RunningJobs(
-        slots,
-        slots - running,
-        tuple(counts),
-        tuple(
-            ElasticJob(job_id, index, started_at)
-            for job_id, rung, started_at in elastic
-            if (index := rung_index(rule_index.ladder, rung)) is not None
-        ),
-        tuple(RunningSession(job_id, started_at, rung == HALTED) for job_id, rung, started_at in sessions),
-    )
-
-
-def _read_stretch(kind: ClassKey, entry: bytes) -> WaitInterval:
-    started_at, ended_at = WAIT_INTERVAL.unpack(entry)
-    return WaitInterval(kind, int(started_at), int(ended_at), entry[WAIT_INTERVAL.size :].decode())
-
-
-def _read_survey(now_at: int, seen: Sequence[Any]) -> tuple[QueueDiagnostics, RuleIndex]:
-    snapshot, workers, executing, parts = seen
-    rule_index = read_rulebook(_document(RULES, b"", part).body for part in parts)
-    running = []
-    for _, record, held, kind in executing:
-        lease, _ = codec.try_held(held)
-        task = codec.try_record(record)[0].task
-        running.append(RunningJob(task, codec.class_key(kind).lane, lease.worker_id, lease.started_at, lease.held))
-    known = tuple(codec.read_worker(row, now_at) for row in workers)
-    return QueueDiagnostics(
-        _read_snapshot(now_at, snapshot, rule_index), known, tuple(running), rule_index.rules
-    ), rule_index
-
-
-def _matches(job: JobRecord, query: JobQuery) -> bool:
-    return (
-        query.task in (None, job.task)
-        and query.lane in (None, job.lane)
-        and query.tenant in (None, job.tenant)
-        and query.worker_id in (None, job.worker_id)
-        and (query.submitted_before_at is None or job.submitted_at < query.submitted_before_at)
-        and (query.submitted_after_at is None or job.submitted_at >= query.submitted_after_at)
-    )
-
-
-def _sums(flat: Sequence[bytes]) -> dict[str, int]:
-    """Add up counts that come by minutes."""
-    sums: dict[str, int] = {}
-    for at in range(0, len(flat), 2):
-        what = flat[at].decode()
-        sums[what] = sums.get(what, 0) + int(flat[at + 1])
-    return sums
-
-
-def _earlier(one: int | None, other: int | None) -> int | None:
-    return min((at for at in (one, other) if at is not None), default=None)
