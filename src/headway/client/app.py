@@ -91,7 +91,7 @@ class Headway:
         self.crons: dict[str, CronEntry] = {}
         self.middlewares: list[Middleware] = list(middleware)
         self.signals: dict[str, list[Signal]] = {name: [] for name in SIGNALS}
-        # Hears in workers of each outcome that the store has recorded, on their loop; it must not block.
+        # Called in workers with each outcome that the store has recorded, on their loop. It must not block.
         self.on_recorded: Callable[[Lease, Report], None] | None = None
         self.portal = Portal()
         self.client = Client(self.make_store, lambda: self.settings.history)
@@ -112,7 +112,7 @@ class Headway:
 
     @property
     def policy(self) -> Policy:
-        """The policy in force, as far as this process knows: the store's, once it has been asked."""
+        """The policy in force, as far as this process knows: the store's, once the process has read it."""
         return self.in_force.policy
 
     def make_store(self) -> Store:

@@ -74,7 +74,7 @@ class Client:
         """Prepare a submit for a caller's own connection. Raises ``ConfigError`` where the store cannot do that."""
         external = (await self.store()).abilities.external_submit
         if external is None:
-            raise ConfigError("connection= needs a store in PostgreSQL: others cannot join a transaction of yours")
+            raise ConfigError("connection= requires the PostgreSQL store; no other store can join your transaction")
         return await external.prepare_submit(jobs)
 
     async def get(self, job_id: JobId) -> JobRecord:
@@ -134,7 +134,7 @@ class Client:
         return state
 
     async def absent(self, job_id: JobId) -> HeadwayError:
-        """Return why a job cannot be moved that the store does not have: it is history, or there is none."""
+        """Return the error for a job that the store does not have: it is in the history, or unknown."""
         job = (await self.look([job_id]))[0]
         if job is None:
             return JobNotFound(f"no job {job_id} in the store", job_id=job_id)

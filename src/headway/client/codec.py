@@ -214,7 +214,7 @@ class Signature:
                         task=self._name,
                         argument=name,
                     ) from None
-            raise PayloadError(f"task {self._name}: the name of an argument is no text", task=self._name) from None
+            raise PayloadError(f"task {self._name}: argument names must be text", task=self._name) from None
 
     def _check_numbers(self, values: Mapping[str, Any]) -> None:
         for name, value in values.items():

@@ -13,7 +13,7 @@ from headway.core.job import NewJob
 from headway.core.policy.document import Policy
 from headway.stores.base import LaneStats, Store
 
-LOOK_EVERY = 1.0  # Seconds between counts; in between only what this process submits is added.
+LOOK_EVERY = 1.0  # Seconds between counts of the store. In between, a process adds what it submits itself.
 TENANTS_KEPT = 10_000  # Tenants whose counts a process remembers.
 
 
@@ -31,10 +31,10 @@ class _Count:
 
 
 class QueueDepth:
-    """Knows how many jobs wait, to within what other processes submit in a second.
+    """Counts the jobs that wait, except for those that other processes submitted within the last second.
 
-    It may let through a little more than the policy says, never less: a count that held everybody up would cost each
-    submit more than a queue that is a second's worth too long.
+    It may admit a little more than the policy allows, never less. An exact count would make every submit slower, which
+    costs more than a queue that is too long by the submits of a second.
     """
 
     def __init__(self) -> None:

@@ -93,7 +93,7 @@ class Job(Generic[R]):
         return effective_lane(self._app.policy, record, record.seen_at)
 
     async def acancel(self) -> State:
-        """Cancel the job if it is queued, or ask for it to be stopped. Gives its state afterwards.
+        """Cancel the job if it is queued, or ask for it to be stopped. Return its state afterwards.
 
         Raises ``IllegalMove`` if it has ended otherwise, or is history.
         """

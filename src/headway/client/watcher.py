@@ -1,4 +1,4 @@
-"""Watching jobs: told by the store when one changes, with a slow look behind it."""
+"""Watches jobs: the store notifies of changes, and a slow read covers notifications that were lost."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from headway.core.job import JobId, JobRecord
 from headway.observability.job_output import output_events
 from headway.stores.base import JOB_CHANNEL, Store, Subscription
 
-LINGER = 2.0  # Seconds an ear stays open after its last watcher: another often follows.
-SLOW_LOOK = 1.0  # Seconds; covers a wake-up that was lost.
-SLOW_LOOKS = 1_000  # Jobs that are looked at without a reason in a second, at most.
-BATCH = 250  # Jobs in one look.
+LINGER = 2.0  # Seconds that a subscription stays open after its last watcher, because another often follows.
+SLOW_LOOK = 1.0  # Seconds between reads of all watched jobs, which cover lost notifications.
+SLOW_LOOKS = 1_000  # Jobs in a second that these reads take at most, to bound the load of many watchers.
+BATCH = 250  # Jobs in one read.
 
 Read = Callable[[Sequence[JobId]], Awaitable[list[JobRecord | None]]]
 
 
 class Watcher:
-    """Watches any number of jobs with one ear and one look at a time. Belongs to one loop."""
+    """Watches any number of jobs with one subscription and one read at a time. Belongs to one loop."""
 
     def __init__(self, store: Store, read: Read | None = None) -> None:
         self._store = store
-        self._read = read or store.get  # Where jobs may be elsewhere too, as the caller finds them.
+        self._read = read or store.get  # The caller's own, if jobs may be in a history too.
         self._watched: dict[JobId, _Watched] = {}
         self._dirty: dict[JobId, None] = {}  # Jobs to look at, in the order in which that was asked for.
         self._asked = asyncio.Event()
@@ -115,7 +115,7 @@ class Watcher:
         self._asked.set()
 
     async def _hear(self, subscription: Subscription) -> None:
-        """Woken by the store; ends when no caller watches any more."""
+        """Mark the jobs that the store notifies of. Ends when it is cancelled."""
         while True:
             heard = await subscription.wait(60.0)
             for job_id in heard or (() if heard is None else list(self._watched)):
@@ -123,7 +123,7 @@ class Watcher:
                     self._look_at(job_id)
 
     async def _look(self) -> None:
-        """Look at what was asked for; now and then at everything. Ends when no caller watches any more."""
+        """Read the marked jobs, and from time to time all of them. Ends when it is cancelled."""
         slow_due = time.monotonic() + SLOW_LOOK
         while True:
             if not self._dirty:
@@ -161,11 +161,11 @@ class _Watched:
     def __init__(self) -> None:
         self.watchers: set[asyncio.Event] = set()
         self.job: JobRecord | None = None
-        self.mark: tuple[object, ...] | None = None  # What it looked like when its watchers were told last.
+        self.mark: tuple[object, ...] | None = None  # The job's mark when its watchers were last woken.
         self.problem: HeadwayError | None = None
 
     def begin(self, job: JobRecord | None) -> None:
-        """A newcomer has looked by itself."""
+        """Start from what the first watcher has read."""
         if self.mark is None:
             self.job, self.mark = job, _mark(job)
 

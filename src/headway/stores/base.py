@@ -26,23 +26,22 @@ FORMAT = 1
 OLDEST_READER = 1
 OLDEST_WRITER = 1
 
-WAITING_COUNTED = 1_000  # A snapshot counts a class exactly up to here.
-DUE_BATCH_MAX = 200  # Delayed jobs made eligible by one exchange at most.
-WAIT_SAMPLE_INTERVAL_MS = 700  # Samples of what classes wait for are at least so far apart.
-SKIPPED_MAX = 100  # Jobs that one take passes over at most: expired, or held back by limits of their own.
+WAITING_COUNTED = 1_000  # Jobs of a class that a snapshot counts exactly; counting more would cost time at every claim.
+DUE_BATCH_MAX = 200  # Delayed jobs that one exchange makes eligible at most, so that it stays short.
+WAIT_SAMPLE_INTERVAL_MS = 700  # Milliseconds between two samples of what classes wait for, at least.
+SKIPPED_MAX = 100  # Jobs that one take skips at most because they expired or a limit of their own holds them.
 RULES = "rules"  # Documents of this kind are what a store checks claims by: parts of core's ``Rules``.
 
-# Seconds that a submit, and the making of a connection, may take before the store counts as away,
-TIMEOUT = 2.0
-REFUSED_WITHIN = 1.0  # and seconds that a server which refuses connections is given to start again.
-AWAY_WITHIN = 0.5  # Seconds for a call right after one that was given up: a request of several waits once.
-JOB_SECONDS = 0.005  # Each job of a batch gives a submit this many seconds more.
+TIMEOUT = 2.0  # Seconds for a submit, or for making a connection, before the store counts as unavailable.
+REFUSED_WITHIN = 1.0  # Seconds for a server that refuses connections to start again.
+AWAY_WITHIN = 0.5  # Seconds for the call after one that timed out, so that a request of several calls waits once.
+JOB_SECONDS = 0.005  # Seconds that each job of a batch adds to the time of a submit.
 
 Clock = Callable[[], int]
 
 
 class Progress(NamedTuple):
-    """How far a running job has come; the latest word replaces the one before."""
+    """How far a running job has come. The latest report replaces the one before."""
 
     job_id: JobId
     seq: int
@@ -54,10 +53,10 @@ class Progress(NamedTuple):
 class Exchange(NamedTuple):
     """One round trip of a worker: what has ended, what to claim.
 
-    ``claim_id`` is random and new for each claim; it is the token of every lease it yields. Repeating the last
-    one that yielded any gives the same leases; an older one must never be used again.
-    ``wait`` registers the worker as waiting if it gets nothing, for jobs of ``wait_lanes`` or of any lane:
-    a worker with only reserved slots free need not be woken for others.
+    ``claim_id`` is random and new for each claim. It is the token of every lease that the claim yields. Repeating the
+    last one that yielded any returns the same leases. A worker never uses an older one again.
+    ``wait`` registers a worker that gets nothing as waiting, for jobs of ``wait_lanes`` or of any lane. A worker with
+    only reserved slots free names the lanes that may use them.
     ``handover``: while the worker waits, a store with ``Abilities.handed`` may lease submitted jobs to it by this plan.
     """
 
@@ -86,8 +85,9 @@ class ExchangeReply(NamedTuple):
 class Heartbeat(NamedTuple):
     """A heartbeat: the worker's deadline moves to ``lease_ms`` from now, and these are the leases it holds.
 
-    Leases it does not name and claimed over ``confirm_ms`` ago go back to the queue unharmed: the reply to
-    their claim was lost. ``register`` makes the worker known; without it an unknown or dead worker is refused.
+    The store takes back leases that were claimed over ``confirm_ms`` ago and that the worker does not name, because
+    the reply to their claim was lost. ``register`` makes the worker known. Without it the store refuses an unknown or
+    dead worker.
     """
 
     worker: WorkerInfo
@@ -100,8 +100,8 @@ class Heartbeat(NamedTuple):
 class HeartbeatReply(NamedTuple):
     """The answer to a heartbeat: which leases are gone, which jobs an operator or client wants stopped.
 
-    ``grants`` tell how long those of its jobs may run that can be lowered or halted: all of them, changed or not, and
-    also those that it has not named yet.
+    ``grants``: how long each job of the worker may run that can be lowered or halted, whether this has changed or not.
+    Jobs that the worker has not named yet are among them.
     """
 
     now_at: int
@@ -112,10 +112,10 @@ class HeartbeatReply(NamedTuple):
 
 
 class JobQuery(NamedTuple):
-    """Which jobs to find; newest first. ``before`` is the sequence number where the page before ended.
+    """Which jobs to find, newest first. ``before`` is the sequence number at which the previous page ended.
 
-    ``by_end``: of jobs that failed, were cancelled or are dead letters, those that ended last come first;
-    ``ended_before`` is then the moment and the number of the job where the page before ended.
+    ``by_end`` sorts jobs that failed, were cancelled or are dead letters by their end, latest first. ``ended_before``
+    is then the moment and the sequence number at which the previous page ended.
     """
 
     states: tuple[State, ...] = ()
@@ -193,58 +193,58 @@ class Store(Protocol):
     async def close(self) -> None: ...
 
     async def submit(self, jobs: Sequence[NewJob]) -> list[SubmitReply]:
-        """Keep all the jobs, or none. Returns one answer a job, in order.
+        """Store all the jobs or none. Return one answer for each job, in order.
 
-        A job whose id, idempotency key or unique key is known is not kept again: its answer is the job
-        that is. The same id with another task or payload, or the same key with another digest, raises
+        The store does not store a job again whose id, idempotency key or unique key it knows. The answer then names
+        the job that it has. The same id with another task or payload, or the same key with another digest, raises
         ``IdempotencyConflict`` naming the index.
-        Jobs that are due become eligible and waiting workers are woken, at most one a job.
+        Jobs that are due become eligible, and the store wakes at most one waiting worker for each.
         """
         ...
 
     async def exchange(self, request: Exchange) -> ExchangeReply:
-        """End leases, note progress, make due jobs eligible and claim by the plan, in one step.
+        """End leases, record progress, make due jobs eligible and claim by the plan, in one step.
 
-        A report counts only on an equal token of an executing job. A claim sets ``executing``, raises
-        the epoch and counts the attempt. Never more leases than the plan's totals, nor than the worker has slots;
-        none at all for a worker that is draining, dead, or past its deadline until it renews, nor by a plan that was
-        made before a class came up: then the answer has a snapshot to make another one from.
+        A report counts only if its job is executing with the same token. A claim sets ``executing``, raises the epoch
+        and counts the attempt. The store never leases more than the plan's totals, nor more than the worker has slots.
+        A worker that is draining, dead, or past its deadline gets no lease. Nor does a plan that was made before a new
+        class came up: then the answer has a snapshot from which the worker makes another plan.
         """
         ...
 
     async def renew(self, beat: Heartbeat) -> HeartbeatReply:
-        """Move a worker's deadline; say what it has lost and what it must stop."""
+        """Move a worker's deadline. Return the leases that it has lost and the jobs that it must stop."""
         ...
 
     async def leases(self, *, worker_id: str | None = None, limit: int = 1_000) -> list[Lease]:
-        """Read a worker's leases, or those whose worker has let its deadline pass."""
+        """Read a worker's leases, or without one the leases of workers that let their deadline pass."""
         ...
 
     async def mark_dead(self, worker_id: str, *, left: bool = False) -> None:
         """Mark a worker dead: it gets nothing more and must register anew.
 
-        ``left``: it was stopped and has handed in everything. Then forget it, unless it still holds leases.
+        ``left``: the worker was stopped and has reported every job. The store forgets it, unless it still holds leases.
         """
         ...
 
     async def drain(self, worker_id: str) -> bool:
-        """Ask a worker to take nothing more and to leave. False if no live worker has this id."""
+        """Ask a worker to claim nothing more and to leave. Return False if no live worker has this id."""
         ...
 
     async def cancel(self, job_ids: Sequence[JobId], reason: str = "cancelled") -> list[State | None]:
-        """Cancel queued jobs at once and ask executing ones to stop. Gives each job's state afterwards."""
+        """Cancel queued jobs at once and ask executing ones to stop. Return each job's state afterwards."""
         ...
 
     async def preempt(self, amendments: Sequence[Preemption]) -> list[bool]:
-        """Lower running elastic jobs to a shorter rung and halt sessions. Tells which of it changed anything.
+        """Lower running elastic jobs to a shorter rung and halt sessions. Return which of them changed anything.
 
-        What a lowered job no longer holds on the ladder is free at once; its slot, and that of a halted session,
-        only when it has ended. The worker that holds its lease is told.
+        What a lowered job no longer holds on the ladder is free at once. Its slot, and that of a halted session, is
+        free when the job has ended. The store notifies the worker that holds the lease.
         """
         ...
 
     async def retry(self, job_ids: Sequence[JobId]) -> list[State | None]:
-        """Queue ended jobs again with all counts reset. Gives each job's state afterwards.
+        """Queue ended jobs again with all counts reset. Return each job's state afterwards.
 
         A completed job stays, and so does one whose unique key another live job now holds.
         """
@@ -259,26 +259,26 @@ class Store(Protocol):
     async def stats(self) -> Stats: ...
 
     async def waiting_of(self, tenant: str) -> dict[str, LaneStats]:
-        """Count a tenant's jobs that wait, in each lane that has any. ``oldest_at``: since when the foremost waits.
+        """Count a tenant's jobs that wait, in each lane that has any. ``oldest_at``: since when the first one waits.
 
-        Delayed and executing jobs are not counted. It takes no longer while other tenants have more jobs.
+        Delayed and executing jobs do not count. The time it takes does not depend on the jobs of other tenants.
         """
         ...
 
     async def diagnose(self) -> QueueDiagnostics:
-        """Read what waits, what runs and which workers could run it. It counts nothing that grows with the jobs."""
+        """Read what waits, what runs and which workers could run it, in a time that does not grow with the jobs."""
         ...
 
     async def diagnose_job(self, job_id: JobId) -> JobDiagnostics | None:
-        """Read one job in the middle of all that, or None if there is no such job."""
+        """Read one job and the queue around it. Return None if there is no such job."""
         ...
 
     async def record_wait_reasons(self, reasons: Mapping[ClassKey, str]) -> None:
-        """Note what each class with waiting jobs waits for now. Nothing, if another process did so a moment ago."""
+        """Record what each class with waiting jobs waits for, unless another process did so a moment ago."""
         ...
 
     async def prune(self, keep: Keep, *, limit: int = 1_000) -> int:
-        """Cancel a batch of expired jobs and remove a batch of what need not be kept. Gives how many it touched."""
+        """Cancel a batch of expired jobs and remove a batch of what need not be kept. Return how many it touched."""
         ...
 
     async def purge(self, states: Sequence[State], job_ids: Sequence[JobId] | None, *, limit: int = 1_000) -> int:
@@ -288,37 +288,37 @@ class Store(Protocol):
     async def read(self, kind: str, name: str | None = None) -> list[Document]: ...
 
     async def write(self, kind: str, name: str, body: bytes | None, *, if_version: int | None = None) -> int | None:
-        """Write a document, or remove it (no body). Gives the new version, or None if the version was another.
+        """Write a document, or without a body remove it. Return the new version.
 
-        ``if_version`` 0 means "only if it does not exist".
+        Return None if the stored version is not ``if_version``. Version 0 means that the document does not exist.
         """
         ...
 
     def subscribe(self, name: str) -> Subscription:
-        """Open an ear: a worker's id, its id with KEEPER behind it, or WATCHER and a name of one's own."""
+        """Subscribe to a worker's id, to its id with LEASE_CHANNEL behind it, or to JOB_CHANNEL and a unique name."""
         ...
 
     async def schema(self) -> tuple[int | None, int]:
-        """Which schema the store has (None: there is nothing yet), and which one this Headway brings it to.
+        """Return the schema that the store has, None if it has none yet, and the one that this Headway brings it to.
 
-        May be asked before ``open``. Raises ``NotAStore``, ``StoreTooNew``.
+        May be called before ``open``. Raises ``NotAStore``, ``StoreTooNew``.
         """
         ...
 
     async def describe(self) -> dict[str, str]:
-        """What an operator wants to know of this store: address, versions, durability."""
+        """Return what an operator wants to know of this store, such as its address, versions and durability."""
         ...
 
 
 class PreparedSubmit(Protocol):
-    """A submit that waits to be executed on a caller's connection. The answer None means: prepare another one."""
+    """A submit that is executed on a caller's connection. If it returns None, the caller prepares another one."""
 
     def run(self, connection: Any) -> list[SubmitReply] | None:
-        """Execute it on a connection that blocks."""
+        """Execute the submit on a blocking connection."""
         ...
 
     async def arun(self, connection: Any) -> list[SubmitReply] | None:
-        """Execute it on a connection that is awaited."""
+        """Execute the submit on an async connection."""
         ...
 
 
@@ -402,8 +402,8 @@ class Abilities:
     # Bring the schema to this Headway's version and return the numbers of the steps taken. A store without this verb
     # changes its schema when it is opened.
     migrate: Callable[[], Coroutine[Any, Any, list[int]]] | None = None
-    # Return, once, what the store has leased to a waiting worker since its last exchange, unless a lease may be older
-    # than this many milliseconds: then the next exchange returns it, if it still stands.
+    # Return once what the store has leased to a waiting worker since its last exchange, unless a lease may be older
+    # than this many milliseconds. The next exchange then returns it, if it still stands.
     handed: Callable[[str, int], ExchangeReply | None] | None = None
     # Return whether no job waits or will, given the number of classes that the caller knows. Costs next to nothing.
     quiet: Callable[[int], Awaitable[bool]] | None = None
@@ -451,6 +451,6 @@ def check_same(known: object, given: object, job: NewJob, index: int, what: str)
         )
 
 
-LEASE_CHANNEL = ".keeper"  # The channel of a worker's lease renewal: it gets cancels,
-POLICIES = "policy"  # and when a document of this kind is written, which concerns every worker.
-JOB_CHANNEL = "watch."  # Ears told of every job that changes.
+LEASE_CHANNEL = ".keeper"  # Behind a worker's id: the channel of its cancels and of new policies.
+JOB_CHANNEL = "watch."  # Before a unique name: a channel of every job that changes.
+POLICIES = "policy"  # The kind of the documents that every worker is notified of.

@@ -335,7 +335,7 @@ async def test_all_questions_of_one_exchange_share_one_time_limit(
 ) -> None:
     # A slow server, or one that freezes again and again, must not be waited for several times by one call.
     monkeypatch.setattr(optional, "PATIENCE", 1_000.0)
-    monkeypatch.setattr("headway.stores.split.store.FRESH", -1.0)  # Nothing that was seen before is good enough.
+    monkeypatch.setattr("headway.stores.split.store.IDLE_SECONDS", -1.0)  # Nothing that was seen before is good enough.
     passed = 0.0
     monkeypatch.setattr(optional, "monotonic", lambda: passed)
     await register(store)
@@ -351,7 +351,7 @@ async def test_all_questions_of_one_exchange_share_one_time_limit(
     async with asyncio.timeout(60):
         answer = await store.exchange(Exchange("w1", a_claim_id(), plan=Plan(free=1, free_below=1), wait=True))
     assert (list(answer.leases), len(transient.exchanges)) == ([], 2)
-    assert cast(SplitStore, store)._aside.away is not None
+    assert cast(SplitStore, store)._transient.away is not None
 
 
 async def test_a_store_that_answers_slowly_does_not_count_as_back(
@@ -361,7 +361,7 @@ async def test_a_store_that_answers_slowly_does_not_count_as_back(
     await register(store)
     transient.hangs = True
     assert await claim(store) == []
-    looked_for = cast(SplitStore, store)._aside
+    looked_for = cast(SplitStore, store)._transient
     assert looked_for.away is not None
     tried, told_all, slow = 0, looked_for._returned, 0.15  # Over half of the time that a call may take.
 

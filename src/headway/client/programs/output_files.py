@@ -13,7 +13,7 @@ from typing import BinaryIO
 from headway.client.programs.output import Artifact
 
 PIECE = 1 << 20
-DEPTH_MAX = 32  # Folders inside each other that are looked into; the guard stops a program that makes more.
+DEPTH_MAX = 32  # Folders inside each other that are looked into; the supervisor stops a program that makes more.
 
 
 def find_files(folder: str, collect: Sequence[str], came_in: Collection[str]) -> dict[str, int]:

@@ -72,55 +72,55 @@ class Program:
         program = shutil.which(self.argv[0], path=path)
         if program is None:
             raise CommandFailed(f"program {self.argv[0]!r} not found on this worker (PATH {path})", retriable=False)
-        guard = _SupervisorProcess.start(self.limits.output, tell)
+        supervisor = _SupervisorProcess.start(self.limits.output, tell)
         try:
-            folder = await guard.folder()
+            folder = await supervisor.folder()
             env = {"PATH": path, "HOME": folder, **self.env}
             _write(folder, self.files)
             try:
-                ended = await guard.serve(_spec(self, program, env))
+                ended = await supervisor.serve(_spec(self, program, env))
             except asyncio.CancelledError:
-                if (stopped := await _whatever_happens(guard.stopped())) is not None:
-                    keep(await _whatever_happens(self._salvage(stopped, guard, folder)))
+                if (stopped := await _whatever_happens(supervisor.stopped())) is not None:
+                    keep(await _whatever_happens(self._salvage(stopped, supervisor, folder)))
                 raise
             try:
                 found = find_files(folder, self.collect, self.files)
-                self._judge(ended, guard, found)
-                return await self._output(ended, guard, folder, found)
+                self._judge(ended, supervisor, found)
+                return await self._output(ended, supervisor, folder, found)
             except CommandFailed:
                 if ended.problem is None:
-                    keep(await _whatever_happens(self._salvage(ended, guard, folder)))
+                    keep(await _whatever_happens(self._salvage(ended, supervisor, folder)))
                 raise
         finally:
-            await guard.gone()
+            await supervisor.gone()
 
-    async def _salvage(self, ended: _ProgramExit, guard: _SupervisorProcess, folder: str) -> Output:
+    async def _salvage(self, ended: _ProgramExit, supervisor: _SupervisorProcess, folder: str) -> Output:
         """Return what a program that failed or was stopped had made, as far as a result holds it."""
         found = find_files(folder, self.collect, self.files)
         kept = dict(found)
         while self.artifacts is None and sum(kept.values()) > self.largest:  # More is not even read.
             del kept[max(kept, key=kept.__getitem__)]
-        output = (await self._made(ended, guard, folder, kept)).cut_to(self.largest)
+        output = (await self._made(ended, supervisor, folder, kept)).cut_to(self.largest)
         return output if len(kept) == len(found) else msgspec.structs.replace(output, cut=True)
 
-    def _judge(self, ended: _ProgramExit, guard: _SupervisorProcess, found: Mapping[str, int]) -> None:
+    def _judge(self, ended: _ProgramExit, supervisor: _SupervisorProcess, found: Mapping[str, int]) -> None:
         """Raise what a program's end means, unless it did well."""
         limits, code = self.limits, ended.code
         if ended.problem is not None:
             why = os.strerror(ended.problem) if ended.problem else "its limits cannot be set here"
             raise CommandFailed(f"{self.name} could not be started: {why}", retriable=False)
-        failed = partial(CommandFailed, exit_code=code, stdout=guard.stdout, stderr=guard.stderr)
-        size = len(guard.said[0]) + len(guard.said[1]) + sum(found.values())
-        if ended.too_much or guard.too_much or size > limits.output or _was(code, "SIGXFSZ"):
+        failed = partial(CommandFailed, exit_code=code, stdout=supervisor.stdout, stderr=supervisor.stderr)
+        size = len(supervisor.said[0]) + len(supervisor.said[1]) + sum(found.values())
+        if ended.too_much or supervisor.too_much or size > limits.output or _was(code, "SIGXFSZ"):
             raise failed(f"output limit ({limits.output} bytes)", retriable=False)
         killed_late = _was(code, "SIGKILL") and ended.cpu >= (limits.cpu or math.inf) - 0.1
         if limits.cpu is not None and (_was(code, "SIGXCPU") or killed_late):
             raise failed(f"time limit ({limits.cpu} s)", retriable=False)
         if code != 0:
-            raise failed(_with_tail(self._ending(code), guard.stderr, guard.stdout))
+            raise failed(_with_tail(self._ending(code), supervisor.stderr, supervisor.stdout))
         if self.collect and not found:
             sought = ", ".join(self.collect)
-            raise failed(_with_tail(f"no output: {self.name} made no file {sought}", guard.stderr))
+            raise failed(_with_tail(f"no output: {self.name} made no file {sought}", supervisor.stderr))
         if size > self.largest and self.artifacts is None:
             raise failed(_too_large(size, self.largest), retriable=False)
 
@@ -138,19 +138,25 @@ class Program:
         return f"{self.name} was killed by {name}{hint}"
 
     async def _output(
-        self, ended: _ProgramExit, guard: _SupervisorProcess, folder: str, found: Mapping[str, int]
+        self, ended: _ProgramExit, supervisor: _SupervisorProcess, folder: str, found: Mapping[str, int]
     ) -> Output:
-        output = await self._made(ended, guard, folder, found)
+        output = await self._made(ended, supervisor, folder, found)
         if (size := output.size()) > self.largest:
             raise CommandFailed(
-                _too_large(size, self.largest), exit_code=0, stdout=guard.stdout, stderr=guard.stderr, retriable=False
+                _too_large(size, self.largest),
+                exit_code=0,
+                stdout=supervisor.stdout,
+                stderr=supervisor.stderr,
+                retriable=False,
             )
         return output
 
     async def _made(
-        self, ended: _ProgramExit, guard: _SupervisorProcess, folder: str, found: Mapping[str, int]
+        self, ended: _ProgramExit, supervisor: _SupervisorProcess, folder: str, found: Mapping[str, int]
     ) -> Output:
-        made = partial(Output, exit_code=ended.code, stdout=guard.stdout, stderr=guard.stderr, seconds=ended.seconds)
+        made = partial(
+            Output, exit_code=ended.code, stdout=supervisor.stdout, stderr=supervisor.stderr, seconds=ended.seconds
+        )
         if self.artifacts is None:
             return made(files={name: File(content) for name, content in read_files(folder, found).items()})
         # They may be large, and the other folder on another disk: the loop does not wait for it.
@@ -168,7 +174,7 @@ class _ProgramExit(NamedTuple):
 
 
 class _SupervisorProcess:
-    """The guard process of one program, and what the program says."""
+    """The supervisor process of one program, and what the program says."""
 
     def __init__(self, process: subprocess.Popen[bytes], link: socket.socket, most: int, tell: Tell) -> None:
         self._process = process
@@ -239,7 +245,7 @@ class _SupervisorProcess:
         self._stop()
         try:
             ended = await self._end()
-        except CommandFailed:  # The guard has died, and the folder is gone.
+        except CommandFailed:  # The supervisor has died, and the folder is gone.
             return None
         return ended if ended.problem is None else None
 

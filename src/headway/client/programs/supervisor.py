@@ -14,12 +14,12 @@ would take longer than all the rest.
 
 The words on the socket, each a line but for the second:
 
-    guard:  folder PATH
-    worker: 10 digits, then that many bytes: cpu, memory, output, stdin, program, how many arguments there are, the
-            arguments, the environment; NUL between them, nothing for what is not set
-    guard:  began PID                           or: unstartable ERRNO
-    worker: any byte stops the program: SIGTERM to its group, SIGKILL after a grace
-    guard:  ended exit|output CODE CPU SECONDS  CODE is negative for a signal; every process is gone by now
+    supervisor: folder PATH
+    worker:     10 digits, then that many bytes: cpu, memory, output, stdin, program, how many arguments there are, the
+                arguments, the environment; NUL between them, nothing for what is not set
+    supervisor: began PID                           or: unstartable ERRNO
+    worker:     any byte stops the program: SIGTERM to its group, SIGKILL after a grace
+    supervisor: ended exit|output CODE CPU SECONDS  CODE is negative for a signal; every process is gone by now
 
 The folder stays until the worker closes its side. If the worker does so before the end, the program is stopped too.
 """
@@ -204,7 +204,7 @@ def _start(folder: bytes, spec: Spec) -> tuple[int, int | None]:
 def _become(folder: bytes, spec: Spec) -> None:
     """Turn this process into the program."""
     os.setsid()
-    _prctl(PR_SET_PDEATHSIG, _signal.SIGKILL)  # Should the guard itself be killed.
+    _prctl(PR_SET_PDEATHSIG, _signal.SIGKILL)  # Should the supervisor itself be killed.
     os.chdir(folder)
     os.dup2(os.open(spec.stdin or os.devnull, os.O_RDONLY), 0)
     for name in ("SIGTERM", "SIGINT", "SIGQUIT", "SIGHUP", "SIGPIPE", "SIGXFSZ"):  # Python ignores the last two.

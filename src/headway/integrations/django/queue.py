@@ -154,12 +154,12 @@ class Queue(Headway):
             return []
 
     def cancel_jobs(self, job_ids: Sequence[str], *, who: str | None = None) -> list[State | None]:
-        """Cancel jobs. Gives the state of each afterwards."""
+        """Cancel jobs. Return the state of each afterwards."""
         ids = [JobId(job_id) for job_id in job_ids]
         return self._in_use(lambda: self.portal.run(self.client.cancel(ids, who=who)))
 
     def retry_jobs(self, job_ids: Sequence[str], *, who: str | None = None) -> list[State | None]:
-        """Queue ended jobs again. Gives the state of each afterwards."""
+        """Queue ended jobs again. Return the state of each afterwards."""
         ids = [JobId(job_id) for job_id in job_ids]
         return self._in_use(lambda: self.portal.run(self.client.retry(ids, who=who)))
 
@@ -168,7 +168,7 @@ class Queue(Headway):
         self._in_use(self.resume)
 
     def migrate(self) -> list[int]:
-        """Bring Headway's own tables to this release. Gives the numbers of the steps taken."""
+        """Bring Headway's own tables to this release. Return the numbers of the steps taken."""
         if is_sqlite():
             self._joined = None  # What it remembers may be of a file that was there before.
             return migrate(database())

@@ -52,7 +52,7 @@ def worker_store(address: str, namespace: str, clock: Clock | None = None) -> St
 
 
 def migrate(alias: str) -> list[int]:
-    """Bring Headway's tables to this release, on Django's connection. Gives the numbers of the steps taken."""
+    """Bring Headway's tables to this release, on Django's connection. Return the numbers of the steps taken."""
     return migrate_sqlite(ThreadConnection(alias).connection(), path_of(alias))
 
 

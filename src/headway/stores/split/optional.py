@@ -85,19 +85,19 @@ class OptionalStore:
         if self._opened:
             await self._store.close()
 
-    async def ask(self, call: Callable[[Store], Awaitable[T]], turn: WaitAllowance | None = None) -> T | None:
-        """Ask it something, within what is left of a turn. None: it is away."""
+    async def ask(self, call: Callable[[Store], Awaitable[T]], allowance: WaitAllowance | None = None) -> T | None:
+        """Ask it something, within what is left of a allowance. None: it is away."""
         if self._problem is not None:
             self._look_for_it()
             return None
         try:
-            async with (turn or WaitAllowance()).limit():
+            async with (allowance or WaitAllowance()).limit():
                 return await call(self._store)
         except (StoreError, TimeoutError) as problem:
             self._lost(problem)
             return None
 
-    async def insist(self, call: Callable[[Store], Awaitable[T]]) -> T:
+    async def require(self, call: Callable[[Store], Awaitable[T]]) -> T:
         """Ask it something that no other store can do. Raises ``StoreUnavailable`` while it is away."""
         if self._problem is not None:
             self._look_for_it()

@@ -46,39 +46,39 @@ from headway.stores.split.plan import (
 from headway.stores.split.subscription import SplitSubscription
 from headway.stores.texts import check_jobs
 
-FRESH = 0.02  # Seconds for which a look at an empty transient store is good enough for busy workers.
-PROMPT = 0.25  # Seconds that a renewal waits for the transient store.
-BARREN = 1.0  # Seconds for which a class that was said to hold jobs, and gave none, is passed over.
+IDLE_SECONDS = 0.02  # How long an empty transient store is taken to be empty, so that busy workers ask it less often.
+RENEW_SECONDS = 0.25  # How long a renewal waits for the transient store: far less than a heartbeat.
+FRUITLESS_SECONDS = 1.0  # How long a class is skipped that should have had jobs and yielded none.
 
 
 class PartialClaim(NamedTuple):
-    """What a claim had brought from the transient store before the durable one failed."""
+    """The leases that a claim got from the transient store before the durable store failed."""
 
     claim_id: bytes
     leases: list[Lease]
 
 
 class TransientClaim(NamedTuple):
-    """What the transient store gave, and whether it has a class that the plan knew nothing of."""
+    """What the transient store answered to a claim."""
 
     leases: list[Lease]
-    outdated: bool
-    reported: bool  # It has counted what ended.
-    stranger: bool  # It does not know the worker.
+    outdated: bool  # The store has a class that the plan does not know.
+    reported: bool  # The store has counted the reports.
+    unknown_worker: bool  # The store does not know the worker.
 
 
 class SplitStore:
-    """Everything is kept in the durable store, but for transient jobs: they wait in the other one.
+    """Keeps transient jobs in one store and everything else in another, which is durable.
 
-    A plan is carried out in its order over both, under one count of free slots. If the transient store is away, its
-    jobs wait or are refused, and all others go on. Neither store waits for the other to commit: a batch of both kinds
-    is kept whole or not at all in each, the durable jobs first.
+    It carries out a plan in its order over both, under one count of free slots. While the transient store is
+    unavailable, transient jobs wait or are refused and durable jobs go on. Neither store waits for the other to
+    commit: each stores its part of a batch whole or not at all, the durable jobs first.
     """
 
     def __init__(self, durable: Store, make_transient: Callable[[], Store]) -> None:
         self._durable = durable
-        self._aside = OptionalStore(make_transient, self._told_all)
-        own, other, short = durable.abilities, self._aside.abilities, durable.abilities.submit_blocking
+        self._transient = OptionalStore(make_transient, self._send_rules)
+        own, other, short = durable.abilities, self._transient.abilities, durable.abilities.submit_blocking
         # The verbs that only some stores have concern durable jobs. Two of them would have to know both stores.
         self.abilities = replace(
             own,
@@ -90,32 +90,32 @@ class SplitStore:
         )
         self.namespace = durable.namespace
         self._views: dict[ClassKey, ClassView] = {}  # The classes of the transient store, as last seen.
-        self._looked = -FRESH  # When that was, on the monotonic clock.
-        self._waiting: set[str] = set()  # The workers that wait there, as far as we know.
-        self._classes = 0  # How many it had altogether.
+        self._looked = -IDLE_SECONDS  # When they were read, on the monotonic clock.
+        self._waiting: set[str] = set()  # The workers that wait at the transient store, as far as we know.
+        self._classes = 0  # How many classes the transient store has.
         self._strays: frozenset[ClassKey] = frozenset()  # Transient classes of the durable store.
-        self._barren: dict[ClassKey, float] = {}  # By class: until when it is passed over.
+        self._fruitless: dict[ClassKey, float] = {}  # By class: until when it is skipped.
         self._begun: dict[str, PartialClaim] = {}  # By worker.
-        self._met: set[str] = set()  # The workers that the transient store knows since it last came back.
+        self._known_workers: set[str] = set()  # Workers that it knows since it recovered.
         self._returns = 0
         self._renewing: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
         await self._durable.open()
-        await self._aside.open()
+        await self._transient.open()
 
     async def close(self) -> None:
         if self._renewing is not None and not self._renewing.get_loop().is_closed():
             self._renewing.get_loop().call_soon_threadsafe(self._renewing.cancel)
         try:
-            await self._aside.close()
+            await self._transient.close()
         finally:
             await self._durable.close()
 
     # ------------------------------------------------------------------ the way of a job
 
     async def submit(self, jobs: Sequence[NewJob]) -> list[SubmitReply]:
-        check_jobs(jobs)  # Before one of the stores keeps its part.
+        check_jobs(jobs)  # Before one of the stores has its part.
         durable = [at for at, job in enumerate(jobs) if job.persist]
         transient = [at for at, job in enumerate(jobs) if not job.persist]
         answers: dict[int, SubmitReply] = {}
@@ -127,7 +127,7 @@ class SplitStore:
             answers |= zip(durable, kept, strict=True)
         if transient:
             passing = [jobs[at] for at in transient]
-            answers |= zip(transient, await self._aside.insist(lambda store: store.submit(passing)), strict=True)
+            answers |= zip(transient, await self._transient.require(lambda store: store.submit(passing)), strict=True)
         return [answers[at] for at in range(len(jobs))]
 
     async def exchange(self, request: Exchange) -> ExchangeReply:
@@ -140,74 +140,83 @@ class SplitStore:
             self._begun[worker_id] = PartialClaim(b"", kept_back)
         left = RemainingSlots(plan.free, plan.free_below).less(plan, leases)
         counted = begun.claim_id == request.claim_id
-        passing = () if counted else _passing(request.finished)
-        turn = WaitAllowance()
-        peek = await self._peek(request, plan, left, passing, turn)
-        leases += peek.leases
-        left = left.less(plan, peek.leases)
+        passing = () if counted else _transient_reports(request.finished)
+        allowance = WaitAllowance()
+        claim = await self._claim_transient(request, plan, left, passing, allowance)
+        leases += claim.leases
+        left = left.less(plan, claim.leases)
         parts = split_plan(plan.takes, self._holds, self._strays)
         durably = request._replace(
-            finished=[r for r in request.finished if r.token] if peek.reported or not passing else request.finished,
+            finished=[r for r in request.finished if r.token] if claim.reported or not passing else request.finished,
             plan=left.of(plan, parts.durable, self._durable_known(plan)),  # Refused there too, if it is outdated.
             wait=request.wait and not leases,
-            want_snapshot=request.want_snapshot or peek.outdated,
+            want_snapshot=request.want_snapshot or claim.outdated,
         )
         try:
             answer = await self._durable.exchange(durably)
         except BaseException:
             # The claim will be made again: by then what we have must not be lost, nor counted twice.
-            counted = counted or peek.reported
+            counted = counted or claim.reported
             self._begun[worker_id] = PartialClaim(request.claim_id if counted else b"", [*leases, *kept_back])
             raise
         if answer.worker_state is not WorkerState.ACTIVE:
             return self._answer(answer, leases)
         left = left.less(plan, answer.leases)
-        idle = request.wait and not leases and not answer.leases and not answer.more and not peek.outdated
-        if left.free > 0 and (idle or (parts.then and not peek.outdated)):
-            last = await self._take(request, plan, left, parts, turn, wait=idle)
+        idle = request.wait and not leases and not answer.leases and not answer.more and not claim.outdated
+        if left.free > 0 and (idle or (parts.then and not claim.outdated)):
+            last = await self._take(request, plan, left, parts, allowance, wait=idle)
             leases += last
             left = left.less(plan, last)
             if idle and last:
                 await self._withdraw(worker_id)
-        introduced = peek.stranger and await self._introduce(worker_id, turn)
-        more = answer.more or ((parts.rest or introduced) and left.free > 0)
+        registered = claim.unknown_worker and await self._register_worker(worker_id, allowance)
+        more = answer.more or ((parts.rest or registered) and left.free > 0)
         return self._answer(answer._replace(more=more), leases)
 
     async def _hand_in(self, request: Exchange) -> ExchangeReply:
-        """What claims nothing: reports, progress, a look."""
-        passing = _passing(request.finished)
-        counted, turn = None, WaitAllowance()
+        """Pass on an exchange that claims nothing: reports, progress, a snapshot."""
+        passing = _transient_reports(request.finished)
+        counted, allowance = None, WaitAllowance()
         if passing:
-            counted = await self._aside.ask(lambda store: store.exchange(Exchange(None, finished=passing)), turn)
+            counted = await self._transient.ask(
+                lambda store: store.exchange(Exchange(None, finished=passing)), allowance
+            )
         kept = request.finished if counted is None else [report for report in request.finished if report.token]
         if request.want_snapshot:
-            await self._look(turn)
+            await self._look(allowance)
         return self._answer(await self._durable.exchange(request._replace(finished=kept)), [])
 
-    async def _peek(
-        self, request: Exchange, plan: Plan, left: RemainingSlots, passing: Sequence[Report], turn: WaitAllowance
+    async def _claim_transient(
+        self, request: Exchange, plan: Plan, left: RemainingSlots, passing: Sequence[Report], allowance: WaitAllowance
     ) -> TransientClaim:
-        """Take what the plan wants first from the transient store, and look at what is there."""
+        """Claim what the plan wants first from the transient store, and read its classes."""
         known = None if plan.known is None else self._classes
         worker_id = request.worker_id or ""
-        unmet = self._is_unmet(worker_id)
-        if self._is_idle() and not passing and not unmet and worker_id not in self._waiting:
-            return TransientClaim([], outdated=False, reported=False, stranger=False)
+        unknown = self._may_be_unknown(worker_id)
+        if self._is_idle() and not passing and not unknown and worker_id not in self._waiting:
+            return TransientClaim([], outdated=False, reported=False, unknown_worker=False)
         asked = Exchange(
             worker_id, request.claim_id, passing, left.of(plan, leading(plan.takes), known), want_snapshot=True
         )  # fmt: skip
         self._waiting.discard(worker_id)
-        answer = await self._aside.ask(lambda store: store.exchange(asked), turn)
+        answer = await self._transient.ask(lambda store: store.exchange(asked), allowance)
         if answer is None or answer.snapshot is None:
-            return TransientClaim([], outdated=False, reported=False, stranger=False)
+            return TransientClaim([], outdated=False, reported=False, unknown_worker=False)
         outdated = known is not None and len(answer.snapshot.classes) > known
         self._note(answer.snapshot)
-        return TransientClaim(list(answer.leases), outdated, True, unmet or answer.worker_state is WorkerState.DEAD)
+        return TransientClaim(list(answer.leases), outdated, True, unknown or answer.worker_state is WorkerState.DEAD)
 
     async def _take(
-        self, request: Exchange, plan: Plan, left: RemainingSlots, parts: SplitPlan, turn: WaitAllowance, *, wait: bool
+        self,
+        request: Exchange,
+        plan: Plan,
+        left: RemainingSlots,
+        parts: SplitPlan,
+        allowance: WaitAllowance,
+        *,
+        wait: bool,
     ) -> list[Lease]:
-        """Take what comes after the durable jobs. A worker that got nothing looks at all, and waits here too."""
+        """Claim what comes after the durable jobs. A worker that got nothing tries every class, and waits here too."""
         takes: Sequence[Take] = [take for take in plan.takes if not take.key.persist] if wait else parts.then
         asked = Exchange(
             request.worker_id, os.urandom(TOKEN_BYTES), (), left.of(plan, takes), wait=wait,
@@ -215,19 +224,19 @@ class SplitStore:
         )  # fmt: skip
         if wait:
             self._waiting.add(request.worker_id or "")
-        answer = await self._aside.ask(lambda store: store.exchange(asked), turn)
+        answer = await self._transient.ask(lambda store: store.exchange(asked), allowance)
         if answer is None:
             return []
         if answer.snapshot is not None:
             self._note(answer.snapshot)
         given = {lease.class_key for lease in answer.leases}
         if len(answer.leases) < left.free:
-            until = time.monotonic() + BARREN
-            self._barren |= {take.key: until for take in parts.then if take.key not in given}
+            until = time.monotonic() + FRUITLESS_SECONDS
+            self._fruitless |= {take.key: until for take in parts.then if take.key not in given}
         return list(answer.leases)
 
     def _answer(self, answer: ExchangeReply, leases: Sequence[Lease]) -> ExchangeReply:
-        """Join what both gave. The durable store's clock is the one that counts."""
+        """Join the answers of both stores, by the clock of the durable one."""
         ours = [lease._replace(started_at=answer.now_at) for lease in leases]
         snapshot = None if answer.snapshot is None else self._join(answer.snapshot)
         return answer._replace(leases=[*answer.leases, *ours], snapshot=snapshot)
@@ -237,12 +246,12 @@ class SplitStore:
     def _holds(self, key: ClassKey) -> bool:
         """Return whether jobs of a class that could start wait in the transient store."""
         view = self._views.get(key)
-        if self._aside.away or view is None or not view.waiting or view.blocked is not None:
+        if self._transient.away or view is None or not view.waiting or view.blocked is not None:
             return False
-        return self._barren.get(key, 0.0) <= time.monotonic()
+        return self._fruitless.get(key, 0.0) <= time.monotonic()
 
     def _note(self, snapshot: Snapshot) -> None:
-        """Remember what is in the transient store. A class once seen counts for ever, as those of all stores do."""
+        """Remember the classes of the transient store. As in every store, a class never disappears."""
         self._looked = time.monotonic()
         self._classes = max(self._classes, len(snapshot.classes))
         gone = {key: _emptied(view) for key, view in self._views.items()}
@@ -250,12 +259,12 @@ class SplitStore:
 
     def _is_idle(self) -> bool:
         """Return whether nothing waited in the transient store a moment ago."""
-        return time.monotonic() - self._looked < FRESH and not any(view.waiting for view in self._views.values())
+        return time.monotonic() - self._looked < IDLE_SECONDS and not any(view.waiting for view in self._views.values())
 
     def _join(self, snapshot: Snapshot) -> Snapshot:
         self._strays = frozenset(view.key for view in snapshot.classes if not view.key.persist)
         views = self._views
-        if self._aside.away:
+        if self._transient.away:
             views = {key: _emptied(view) for key, view in views.items()}
         return join_views(snapshot, views)
 
@@ -264,8 +273,8 @@ class SplitStore:
         elsewhere = len(self._views.keys() - self._strays)
         return None if plan.known is None else max(0, plan.known - elsewhere)
 
-    async def _look(self, turn: WaitAllowance | None = None) -> None:
-        seen = await self._aside.ask(lambda store: store.snapshot(), turn)
+    async def _look(self, allowance: WaitAllowance | None = None) -> None:
+        seen = await self._transient.ask(lambda store: store.snapshot(), allowance)
         if seen is not None:
             self._note(seen)
 
@@ -274,35 +283,35 @@ class SplitStore:
     async def renew(self, beat: Heartbeat) -> HeartbeatReply:
         answer = await self._durable.renew(beat)
         if answer.state is not WorkerState.DEAD:
-            await self._renew_aside(beat)
+            await self._renew_transient(beat)
         return answer
 
-    async def _renew_aside(self, beat: Heartbeat) -> None:
-        """Renew at the transient store, too; if that takes long, without keeping anybody's leases waiting for it."""
+    async def _renew_transient(self, beat: Heartbeat) -> None:
+        """Renew at the transient store too. If that takes long, the durable leases do not wait for it."""
         if self._renewing is None or self._renewing.done():
-            asked = self._aside.ask(lambda store: _register(store, beat._replace(held=())))
+            asked = self._transient.ask(lambda store: _register(store, beat._replace(held=())))
             self._renewing = asyncio.get_running_loop().create_task(asked)
-            await asyncio.wait({self._renewing}, timeout=PROMPT)
+            await asyncio.wait({self._renewing}, timeout=RENEW_SECONDS)
 
-    def _is_unmet(self, worker_id: str) -> bool:
+    def _may_be_unknown(self, worker_id: str) -> bool:
         """Return whether the transient store, while away, may have forgotten a worker or let its deadline pass."""
-        if self._returns != self._aside.returns:
-            self._returns, self._met = self._aside.returns, set()
-        return self._returns > 0 and worker_id not in self._met
+        if self._returns != self._transient.returns:
+            self._returns, self._known_workers = self._transient.returns, set()
+        return self._returns > 0 and worker_id not in self._known_workers
 
-    async def _introduce(self, worker_id: str, turn: WaitAllowance) -> bool:
+    async def _register_worker(self, worker_id: str, allowance: WaitAllowance) -> bool:
         """Make a worker known to the transient store as the durable one knows it. Tells whether that was done."""
         try:
             queue = await self._durable.diagnose()
-        except StoreError:  # What was claimed must not be lost for it; the next exchange comes here too.
+        except StoreError:  # Must not lose what was claimed. The next exchange tries again.
             return False
         worker = next((worker for worker in queue.workers if worker.worker_id == worker_id), None)
         if worker is None or worker.state is not WorkerState.ACTIVE:
             return False
         beat = Heartbeat(worker, worker.lease_ends_at - queue.now_at, 0, register=True)
-        if await self._aside.ask(lambda store: store.renew(beat), turn) is None:
+        if await self._transient.ask(lambda store: store.renew(beat), allowance) is None:
             return False
-        self._met.add(worker_id)
+        self._known_workers.add(worker_id)
         return True
 
     async def _withdraw(self, worker_id: str) -> None:
@@ -317,21 +326,21 @@ class SplitStore:
         await self._durable.mark_dead(worker_id, left=left)
         self._begun.pop(worker_id, None)
         self._waiting.discard(worker_id)
-        await self._aside.ask(lambda store: store.mark_dead(worker_id, left=left))
+        await self._transient.ask(lambda store: store.mark_dead(worker_id, left=left))
 
     async def drain(self, worker_id: str) -> bool:
         found = await self._durable.drain(worker_id)
         if found:
-            await self._aside.ask(lambda store: store.drain(worker_id))
+            await self._transient.ask(lambda store: store.drain(worker_id))
         return found
 
     def subscribe(self, name: str) -> Subscription:
         subscription = self._durable.subscribe(name)
         if name.startswith(JOB_CHANNEL) or name.endswith(
             LEASE_CHANNEL
-        ):  # Of transient jobs there is nothing to be told.
+        ):  # Transient jobs are neither watched nor cancelled.
             return subscription
-        return SplitSubscription(subscription, lambda: self._aside.subscribe(name))
+        return SplitSubscription(subscription, lambda: self._transient.subscribe(name))
 
     # ------------------------------------------------------------------ pictures
 
@@ -341,7 +350,7 @@ class SplitStore:
 
     async def stats(self) -> Stats:
         stats = await self._durable.stats()
-        other = await self._aside.ask(lambda store: store.stats())
+        other = await self._transient.ask(lambda store: store.stats())
         return stats if other is None else join_stats(stats, other)
 
     async def waiting_of(self, tenant: str) -> dict[str, LaneStats]:
@@ -367,9 +376,9 @@ class SplitStore:
 
     async def describe(self) -> dict[str, str]:
         facts = await self._durable.describe()
-        other = await self._aside.ask(lambda store: store.describe())
+        other = await self._transient.ask(lambda store: store.describe())
         if other is None:
-            return facts | {"transient jobs": f"refused, their store is away: {self._aside.away}"}
+            return facts | {"transient jobs": f"refused, their store is away: {self._transient.away}"}
         return facts | {"transient jobs": f"in {other['store']}"}
 
     async def schema(self) -> tuple[int | None, int]:
@@ -383,7 +392,7 @@ class SplitStore:
     async def write(self, kind: str, name: str, body: bytes | None, *, if_version: int | None = None) -> int | None:
         version = await self._durable.write(kind, name, body, if_version=if_version)
         if kind == RULES and version is not None:
-            await self._aside.ask(lambda store: store.write(kind, name, body))
+            await self._transient.ask(lambda store: store.write(kind, name, body))
         return version
 
     async def prune(self, keep: Keep, *, limit: int = 1_000) -> int:
@@ -392,14 +401,14 @@ class SplitStore:
 
         async def look_after(store: Store) -> None:
             await store.prune(keep, limit=limit)
-            await _teach(store, rules)
+            await _write_rules(store, rules)
 
-        await self._aside.ask(look_after)
+        await self._transient.ask(look_after)
         return touched
 
-    async def _told_all(self, store: Store) -> None:
+    async def _send_rules(self, store: Store) -> None:
         """Send the transient store, which was away, what it has missed."""
-        await _teach(store, await self._durable.read(RULES))
+        await _write_rules(store, await self._durable.read(RULES))
 
     # ------------------------------------------------------------------ durable jobs
 
@@ -422,12 +431,12 @@ class SplitStore:
         return await self._durable.purge(states, job_ids, limit=limit)
 
 
-def _passing(finished: Sequence[Report]) -> Sequence[Report]:
+def _transient_reports(finished: Sequence[Report]) -> Sequence[Report]:
     """Return the reports of transient jobs, which are only counted."""
     return [report for report in finished if not report.token]
 
 
-async def _teach(store: Store, rules: Sequence[Document]) -> None:
+async def _write_rules(store: Store, rules: Sequence[Document]) -> None:
     """Bring the rules to the transient store as the durable one has them: pauses hold for both kinds."""
     ours = {document.name: document.body for document in rules}
     theirs = {document.name: document.body for document in await store.read(RULES)}
@@ -442,7 +451,7 @@ def _emptied(view: ClassView) -> ClassView:
 
 async def _register(store: Store, beat: Heartbeat) -> None:
     renewed = await store.renew(beat)
-    if renewed.state is WorkerState.DEAD and not beat.register:  # It was emptied, or away for too long.
+    if renewed.state is WorkerState.DEAD and not beat.register:  # The store was emptied, or unavailable for too long.
         await store.renew(beat._replace(register=True))
 
 

@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 from headway.core.job import JobId
 from headway.stores.base import Subscription
 
-HEARD = 60.0  # Seconds of one wait at either subscription.
+WAIT_SECONDS = 60.0  # Seconds of one wait at either subscription; it is repeated.
 ABSENT = 1.0  # Seconds between looks for a second subscription that is not there yet.
 
 
 class SplitSubscription:
-    """Waits at both subscriptions at once. The second one may come later: until then it is looked for now and then."""
+    """Waits at both subscriptions at once. Until the second one exists, it looks for it every second."""
 
     call = None
 
@@ -56,4 +56,4 @@ class SplitSubscription:
 
 
 async def _heard(subscription: Subscription) -> Sequence[JobId] | None:
-    return await subscription.wait(HEARD)
+    return await subscription.wait(WAIT_SECONDS)
