@@ -31,7 +31,7 @@ SHOWN = 10  # Running jobs, and recent ones.
 
 def top(
     *,
-    once: Annotated[bool, Parameter(help="Print one picture and end.", show_default=False)] = False,
+    once: Annotated[bool, Parameter(help="Print one screen and exit.", show_default=False)] = False,
     place: TargetOptions = HERE,
 ) -> int:
     """Watch lanes, workers and jobs, renewed every second. Press q or Ctrl-C to end."""
@@ -45,7 +45,7 @@ def top(
 
 async def _print_once(place: TargetOptions) -> None:
     async with reading(place) as operator:
-        render.console().print(await _picture(operator, place))
+        render.console().print(await _screen(operator, place))
 
 
 async def _watch(place: TargetOptions) -> None:
@@ -55,19 +55,19 @@ async def _watch(place: TargetOptions) -> None:
 
     async with reading(place) as operator:
         console = render.console()
-        picture: RenderableType = await _picture(operator, place)
+        shown: RenderableType = await _screen(operator, place)
         ended = asyncio.Event()
-        with _keys(ended), Live(picture, console=console, screen=True, auto_refresh=False) as live:
+        with _keys(ended), Live(shown, console=console, screen=True, auto_refresh=False) as live:
             while not ended.is_set():
-                live.update(picture, refresh=True)
+                live.update(shown, refresh=True)
                 began = time.monotonic()
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(REFRESH):
                         await ended.wait()
                 try:
-                    picture = await _picture(operator, place)
+                    shown = await _screen(operator, place)
                 except StoreError as problem:
-                    picture = render.text(problem, "red")
+                    shown = render.text(problem, "red")
                 took = time.monotonic() - began - REFRESH
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(max(0.0, took / SHARE - REFRESH)):
@@ -100,7 +100,7 @@ def _keys(ended: asyncio.Event) -> Generator[None]:
         termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
 
 
-async def _picture(operator: Operator, place: TargetOptions) -> Group:
+async def _screen(operator: Operator, place: TargetOptions) -> Group:
     """Draw the store as it is now."""
     from rich.console import Group, RenderableType
     from rich.text import Text

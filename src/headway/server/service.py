@@ -49,7 +49,7 @@ class Service:
         self.quotas = Quotas(lambda: app.settings)
         self.addresses = AddressSigner(self.store)
         self.instances = Instances(self.store, f"{socket.gethostname()}:{os.getpid()}")
-        self.pictures: Coalescer[QueueView] = Coalescer(self._look)
+        self.queue_view: Coalescer[QueueView] = Coalescer(self._look)
         self.scores = EstimateAccuracy()
         self._forecaster = Forecaster()
         self._forecasts: Coalescer[Forecast] = Coalescer(self._look_ahead)

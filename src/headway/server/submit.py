@@ -112,7 +112,7 @@ async def submit(service: Service, calls: Sequence[Call[Any]]) -> list[SubmitRes
 async def _kept(service: Service, calls: Sequence[Call[Any]], answers: Sequence[SubmitReply]) -> list[SubmitResult]:
     """Place the jobs of a bulk: they are the last of their classes, in their order."""
     known = await _known(service, [answer for answer in answers if answer.deduplicated])
-    picture = await service.pictures.fresh()
+    queue = await service.queue_view.fresh()
     classes: dict[ClassKey, list[int]] = {}  # Which of the calls made a new job of it.
     terms, found_in = None, list[int]()
     for index, (call, answer) in enumerate(zip(calls, answers, strict=True)):
@@ -123,15 +123,15 @@ async def _kept(service: Service, calls: Sequence[Call[Any]], answers: Sequence[
     forecast = await service.forecast()
     placed: dict[int, SubmitResult] = {}
     for key, indexes in classes.items():
-        view = picture.views.get(key)
+        view = queue.views.get(key)
         # Where tenants share, each job has a place of its own, and no client gets a wrong one.
         if view is None or not view.fair:
             waiting = 0 if view is None else view.waiting
-            places = _spread(picture.places, key, waiting, indexes)
+            places = _spread(queue.places, key, waiting, indexes)
             made = _foresee_last(forecast, [calls[index] for index in indexes], max(0, waiting - len(indexes)))
             for index, place, estimate in zip(indexes, places, made, strict=True):
                 placed[index] = SubmitResult(answers[index].job_id, State.QUEUED, place, estimate)
-            service.scores.give_many([answers[index].job_id for index in indexes], key.lane, made, picture.now_at)
+            service.scores.give_many([answers[index].job_id for index in indexes], key.lane, made, queue.now_at)
     return [
         placed[index]
         if index in placed
@@ -156,22 +156,22 @@ def _state(job: JobRecord | None) -> State:
 
 async def _one_kept(service: Service, call: Call[Any], answer: SubmitReply) -> SubmitResult:
     """Place one new job: last of its class, unless tenants share that."""
-    picture = await service.pictures.fresh()
+    queue = await service.queue_view.fresh()
     key = call.new.class_key
-    view = picture.views.get(key)
+    view = queue.views.get(key)
     forecast = await service.forecast()
     if view is not None and view.fair:
         diagnosis = await (await service.store()).diagnose_job(answer.job_id)
         found = None if diagnosis is None else estimate_from(diagnosis, forecast, service.app.policy)
         if found is None:  # A worker was quick: it has started.
             return SubmitResult(answer.job_id, State.QUEUED, 0, Estimate(0.0, 0.0, 0, "learned"))
-        service.scores.give(answer.job_id, key.lane, found, picture.now_at)
+        service.scores.give(answer.job_id, key.lane, found, queue.now_at)
         return SubmitResult(answer.job_id, State.QUEUED, found.position, found)
     waiting = 0 if view is None else view.waiting
     ahead = max(0, waiting - (0 if call.new.delay_ms or call.new.due_at else 1))
     found = _foresee(forecast, call, ahead)
-    service.scores.give(answer.job_id, key.lane, found, picture.now_at)
-    return SubmitResult(answer.job_id, State.QUEUED, picture.places.of(key, ahead), found)
+    service.scores.give(answer.job_id, key.lane, found, queue.now_at)
+    return SubmitResult(answer.job_id, State.QUEUED, queue.places.of(key, ahead), found)
 
 
 def _foresee(forecast: Forecast, call: Call[Any], ahead: int) -> Estimate:

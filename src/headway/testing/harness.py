@@ -110,7 +110,7 @@ class Testbed:
         ``raise_errors``: stop at the first exception a task raises and raise it here, once its attempt is recorded.
         Raises ``RuntimeError`` after ``attempts_max`` attempts.
         """
-        bench = DrainingRunner(
+        runner = DrainingRunner(
             self.app,
             self._store,
             slots=self._slots,
@@ -118,8 +118,8 @@ class Testbed:
             raise_errors=raise_errors,
             move_on=self._jump if advance else lambda _: False,
         )
-        await bench.run_out()
-        return drained(bench)
+        await runner.run_out()
+        return drained(runner)
 
     def drain(self, *, advance: bool = False, raise_errors: bool = False) -> Drained:
         """Blocking twin of ``adrain``. Async tasks run on a loop of their own, in this thread."""
@@ -200,25 +200,25 @@ class Testbed:
         return Enqueued(job, new.task, arguments, new.lane, new.tenant, new.delay_ms / 1_000)
 
 
-def drained(bench: DrainingRunner) -> Drained:
-    """Return what a bench did. Raises the first error if it was to, and ``RuntimeError`` if its jobs never ended."""
-    if bench.endless is not None:
+def drained(runner: DrainingRunner) -> Drained:
+    """Return what a runner did. Raises the first error if it was to, and ``RuntimeError`` if its jobs never ended."""
+    if runner.endless is not None:
         raise RuntimeError(
-            f"{bench.attempts_max:,} attempts were made and jobs still come, the next one of {bench.endless}: "
+            f"{runner.attempts_max:,} attempts were made and jobs still come, the next one of {runner.endless}: "
             "does a task always snooze, or enqueue itself?"
         )
-    if bench.raise_errors and bench.errors:
-        raise bench.errors[0]
+    if runner.raise_errors and runner.errors:
+        raise runner.errors[0]
     jobs: dict[State, list[Job[Any]]] = {state: [] for state in State}
-    for report in bench.reports:
-        jobs[report.state].append(bench.app.job(report.job_id))
+    for report in runner.reports:
+        jobs[report.state].append(runner.app.job(report.job_id))
     return Drained(
         completed=jobs[State.COMPLETED],
         failed=[*jobs[State.FAILED], *jobs[State.DEAD_LETTER]],
         cancelled=jobs[State.CANCELLED],
         retried=jobs[State.QUEUED],
-        errors=bench.errors,
-        attempts=bench.attempts,
+        errors=runner.errors,
+        attempts=runner.attempts,
     )
 
 

@@ -25,7 +25,7 @@ from headway.worker.executors.thread import ThreadExecutor
 from headway.worker.runner import Runner
 from headway.worker.slot_table import SlotTable, Stop
 
-LEASE_MS = 1_000 * 365 * 24 * 3_600_000  # However far a test moves the clock, the bench is never taken for dead.
+LEASE_MS = 1_000 * 365 * 24 * 3_600_000  # However far a test moves the clock, the runner is never taken for dead.
 
 MoveOn = Callable[[int], bool]  # Gets the milliseconds until the next delayed job; False if it should be left alone.
 
@@ -83,7 +83,7 @@ class DrainingRunner(Runner):
             start=self._start,
             handed_in=self._handed_in,
             confirm=LEASE_MS,
-            bench=self,
+            runner=self,
         )
 
     def begins(self, lease: Lease) -> bool:
@@ -118,9 +118,9 @@ async def _at_once() -> None: ...
 class _DrainingClaimer(Claimer):
     """A claimer that does not wait for jobs to come: it ends when there is none."""
 
-    def __init__(self, job_source: JobSource, *args: Any, bench: DrainingRunner, **kwargs: Any) -> None:
+    def __init__(self, job_source: JobSource, *args: Any, runner: DrainingRunner, **kwargs: Any) -> None:
         super().__init__(job_source, *args, **kwargs)
-        self._bench = bench
+        self._runner = runner
 
     async def run(self) -> None:
         hearing = self.subscribe()
@@ -132,7 +132,7 @@ class _DrainingClaimer(Claimer):
                 if self._filled > len(self._ended):
                     await self._kick.wait()
                     self._kick.clear()
-                elif not self._ended and not self._bench.moves_on(fed.next_due):
+                elif not self._ended and not self._runner.moves_on(fed.next_due):
                     return
         finally:
             if hearing is not None:
@@ -141,13 +141,13 @@ class _DrainingClaimer(Claimer):
                 self._progress_timer.cancel()
 
     def ended(self, ran: FinishedRun | None, slot: int | None, *, below: bool) -> None:
-        if self._bench.halted:
+        if self._runner.halted:
             self.stop_claiming()
         super().ended(ran, slot, below=below)
 
     def _begin(self, leases: Sequence[Lease]) -> None:
         for lease in leases:
-            if not self._bench.begins(lease):
+            if not self._runner.begins(lease):
                 self.stop_claiming()
         super()._begin(leases)
 

@@ -160,7 +160,7 @@ class Worker:
         async def on_ready() -> None:
             self._keeping = threading.Thread(
                 target=lambda: asyncio.run(self._keep(store, runner, slot_table, stop_keeping)),
-                name="headway-keeper",
+                name="headway-leases",
                 daemon=True,
             )
             self._keeping.start()
@@ -239,7 +239,7 @@ def _tell(what: str, worker_id: str, **facts: object) -> None:
 
 
 class _HeartbeatNews:
-    """Passes a heartbeat's news from the keeper's thread to the runner's loop."""
+    """Passes a heartbeat's news from the lease thread to the runner's loop."""
 
     def __init__(self, worker: Worker, runner: Runner, loop: asyncio.AbstractEventLoop, grace: float) -> None:
         self._worker, self._runner, self._loop, self._grace = worker, runner, loop, grace

@@ -107,7 +107,7 @@ async def put_policy(
     checked = await _check(store, read)
     if dry_run:
         return reply({"valid": True, "policy": policy_data(read), **checked})
-    now_at = (await service.pictures.fresh()).now_at
+    now_at = (await service.queue_view.fresh()).now_at
     applied = await apply_policy(audited(store, caller_of(request).who), read, now_at=now_at, note=note)
     await service.app.in_force.refresh(store, every=0)
     return reply(_values(applied) | checked)
@@ -124,7 +124,7 @@ async def put_policy(
 async def rollback(request: Request, wanted: Rollback) -> Response:
     """Put an earlier version in force again, as a new version: the one before the current, or the one named."""
     service = service_of(request)
-    store, now_at = await service.store(), (await service.pictures.fresh()).now_at
+    store, now_at = await service.store(), (await service.queue_view.fresh()).now_at
     applied = await roll_back(audited(store, caller_of(request).who), to=wanted.to, now_at=now_at)
     await service.app.in_force.refresh(store, every=0)
     return reply(_values(applied) | await _check(store, applied.policy))

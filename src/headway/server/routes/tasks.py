@@ -133,7 +133,7 @@ async def list_tasks(
             raise Problem("invalid", "task_id: give task ids, or other filters, not both")
         ids = [JobId(one) for one in task_id]
         return await named_tasks(service, ids, tenant=caller.tenant, start=before or 0, most=limit, include=shown)
-    now_at = (await service.pictures.fresh()).now_at if age is not None or age_max is not None else 0
+    now_at = (await service.queue_view.fresh()).now_at if age is not None or age_max is not None else 0
     query = JobQuery(
         states=tuple(State(name) for name in status or ()),
         task=task_type,

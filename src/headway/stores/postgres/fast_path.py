@@ -89,7 +89,7 @@ async def finish(
 
 
 async def with_sessions(db: PostgresRunner, memory: PostgresCache, seen: Snapshot) -> Snapshot:
-    """Add what runs to a picture where sessions may be among it, ladder or not."""
+    """Add what runs to a snapshot where sessions may be among it, ladder or not."""
     if seen.floor is not None or all(view.key.rung != INTERACTIVE for view in seen.classes):
         return seen
     return seen._replace(floor=await read_running(db, memory.namespace_id, memory.rule_index.ladder, seen.now_at))

@@ -1,4 +1,4 @@
-"""Where classes begin: so that a picture of what waits need not walk over all the rows that are gone."""
+"""Where classes begin: so that a snapshot of what waits need not walk over all the rows that are gone."""
 
 from __future__ import annotations
 

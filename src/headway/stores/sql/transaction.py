@@ -165,7 +165,7 @@ class Transaction(ABC):
 
     @abstractmethod
     async def snapshot(self) -> Snapshot:
-        """Return the picture of what waits that plans are made from."""
+        """Return the snapshot of what waits that plans are made from."""
 
     # ------------------------------------------------------------------ pruning
 

@@ -109,7 +109,7 @@ SELECT seq, number, epoch, worker_id, started_at, ended_at, reason, error FROM {
  WHERE seq = ANY (:seqs::bigint[]) ORDER BY seq, epoch;
 
 -- name: snapshot
--- Picture what waits.
+-- Read what waits.
 -- params  namespace_id, now_at, bound, f_class, f_floor, f_rewound
 SELECT {schema}.snapshot_{version}(:namespace_id, :now_at, :bound, :f_class, :f_floor, :f_rewound);
 

@@ -18,7 +18,7 @@ INSERT INTO {schema}.namespace (name, channel) VALUES (:name, :channel)
 RETURNING namespace_id;
 
 -- name: notify
--- Wake one ear once this is durable.
+-- Wake one subscription once this is durable.
 -- params  namespace_id, kind, name
 SELECT {schema}.notify_{version}(:namespace_id, :kind, :name);
 
