@@ -55,3 +55,30 @@ class Plan(NamedTuple):
     free_below: int = 0  # How many of the free slots lanes below the reserve may fill.
     leave_free: bool = False  # Every claim counts against ``free_below``, not only those of lanes below the reserve.
     known: int | None = None  # How many classes the plan was made from. A store with more classes claims nothing by it.
+
+
+class PlanWalk:
+    """Says, take by take, how many jobs a store may still claim by a plan.
+
+    ``slots``: how many the worker has free by its store's count. ``room``: how many more jobs of lanes below the
+    reserve the whole pool may run.
+    """
+
+    def __init__(self, plan: Plan, *, slots: int, room: int) -> None:
+        self._free = min(plan.free, slots)
+        self._below = min(plan.free_below, room)
+        self._leave_free = plan.leave_free
+        self.promoted: dict[str, int] = {}  # Jobs of promoted lanes that were claimed before others, by total.
+
+    def most(self, take: Take) -> int:
+        """Return how many jobs of a take may be claimed; none if it is not above 0."""
+        return min(take.most, self._free, self._below if take.below_reserve else self._free)
+
+    def claimed(self, take: Take, count: int) -> None:
+        """Count jobs that were claimed by a take."""
+        self._free -= count
+        if take.below_reserve or self._leave_free:
+            self._below -= count
+        if take.over is not None and count:
+            total = f"promoted.{take.key.lane}.{take.over}"
+            self.promoted[total] = self.promoted.get(total, 0) + count

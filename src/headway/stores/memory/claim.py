@@ -6,7 +6,7 @@ from headway.core.job import ClassKey, JobId, State, check_move
 from headway.core.lease import Lease, ReportStatus
 from headway.core.policy.ladder import fit_rung
 from headway.core.policy.wait_reasons import blocked_queue_reason
-from headway.core.snapshot import Plan, Take
+from headway.core.snapshot import Plan, PlanWalk, Take
 from headway.core.worker import WorkerInfo, WorkerState
 from headway.stores.base import LEASE_CHANNEL, SKIPPED_MAX, Exchange, ExchangeReply
 from headway.stores.memory import finish
@@ -75,21 +75,19 @@ def _claim(state: MemoryState, worker: WorkerInfo, claim_id: bytes, plan: Plan) 
     mine = state.leased(worker.worker_id)
     if state.claims.get(worker.worker_id) == claim_id:
         return [lease_of(record, state.rule_index.ladder) for record in mine if record.token == claim_id], False
-    free = min(plan.free, worker.slots - len(mine))
-    below = min(plan.free_below, pool_room(state))
+    walk = PlanWalk(plan, slots=worker.slots - len(mine), room=pool_room(state))
     leases: list[Lease] = []
     more = False
     for take in plan.takes:
-        want = min(take.most, free, below if take.below_reserve else free)
+        want = walk.most(take)
         if want <= 0 or state.rule_index.lane_paused(take.key.lane):
             continue
         taken, stopped = _take(state, take, want, worker, claim_id)
         more = more or stopped
         leases += taken
-        if take.over is not None:
-            state.count(f"promoted.{take.key.lane}.{take.over}", len(taken))
-        free -= len(taken)
-        below -= len(taken) if take.below_reserve or plan.leave_free else 0
+        walk.claimed(take, len(taken))
+    for total, count in walk.promoted.items():
+        state.count(total, count)
     if leases:
         state.claims[worker.worker_id] = claim_id
     return leases, more

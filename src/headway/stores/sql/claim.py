@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from operator import itemgetter
 from typing import Any
@@ -11,7 +10,7 @@ from headway.core.job import ClassKey
 from headway.core.lease import Lease
 from headway.core.policy.ladder import budget_of, counts_on, fit_rung
 from headway.core.policy.wait_reasons import blocked_queue_reason
-from headway.core.snapshot import Plan, Take
+from headway.core.snapshot import Plan, PlanWalk, Take
 from headway.core.worker import WorkerState
 from headway.stores.base import DUE_BATCH_MAX, SKIPPED_MAX, Exchange, ExchangeReply
 from headway.stores.sql.finish import cancel, finish
@@ -65,15 +64,14 @@ async def _claim(tx: Transaction, request: Exchange, plan: Plan, worker: Sequenc
     if last_claim == request.claim_id:
         again = await tx.db.rows("leases_of", worker_id, tx.namespace_id, ALL)
         return [tx.rows.lease(row, tx.rule_index.ladder) for row in again if row["token"] == request.claim_id], False
-    free = min(plan.free, slots - running)
-    leases, more = await _take_all(tx, request, plan, free)
+    leases, more = await _take_all(tx, request, plan, slots - running)
     if leases:
         return leases, more
     if request.wait and not more:
         lanes = None if request.wait_lanes is None else tx.rows.array(request.wait_lanes)
         if not waiting or lanes != wait_lanes:  # A worker that looks again while it waits writes nothing.
             if await tx.lock_waiters():
-                leases, more = await _take_all(tx, request, plan, free)
+                leases, more = await _take_all(tx, request, plan, slots - running)
             if not leases and not more:
                 await tx.db.run("worker_wait", lanes, worker_id)
     elif waiting:
@@ -81,16 +79,15 @@ async def _claim(tx: Transaction, request: Exchange, plan: Plan, worker: Sequenc
     return leases, more
 
 
-async def _take_all(tx: Transaction, request: Exchange, plan: Plan, free: int) -> tuple[list[Lease], bool]:
+async def _take_all(tx: Transaction, request: Exchange, plan: Plan, slots: int) -> tuple[list[Lease], bool]:
     """Go through the takes of a plan."""
     worker_id = request.worker_id or ""
     caps = LimitCheck(tx)
-    below = min(plan.free_below, await caps.pool_room())
+    walk = PlanWalk(plan, slots=slots, room=await caps.pool_room())
     leases: list[Lease] = []
-    counts: Counter[str] = Counter()
     more = False
     for take in plan.takes:
-        want = min(take.most, free, below if take.below_reserve else free)
+        want = walk.most(take)
         if want <= 0 or tx.rule_index.lane_paused(take.key.lane):
             continue
         class_id = await tx.find_class(take.key)
@@ -102,14 +99,11 @@ async def _take_all(tx: Transaction, request: Exchange, plan: Plan, free: int) -
             got, unseen = await _take_transient(tx, take.key, class_id, want, worker_id), False
         more = more or unseen
         leases += got
-        if take.over is not None and got:
-            counts[f"promoted.{take.key.lane}.{take.over}"] += len(got)
-        free -= len(got)
-        below -= len(got) if take.below_reserve or plan.leave_free else 0
+        walk.claimed(take, len(got))
     await caps.settle()
     if leases:
         await tx.note_claim(request.claim_id, sum(lease.persist for lease in leases), worker_id)
-        tx.count(counts | {"claimed": len(leases)})
+        tx.count(walk.promoted | {"claimed": len(leases)})
     return leases, more
 
 
