@@ -58,7 +58,7 @@ class Plan(NamedTuple):
 
 
 class PlanWalk:
-    """Says, take by take, how many jobs a store may still claim by a plan.
+    """Counts, take by take, how many jobs a store may still claim by a plan.
 
     ``slots``: how many the worker has free by its store's count. ``room``: how many more jobs of lanes below the
     reserve the whole pool may run.
