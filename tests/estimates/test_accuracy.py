@@ -8,7 +8,7 @@ from headway.core.job import JobId
 from headway.core.policy.document import BUILT_IN
 from headway.core.policy.estimate import Estimate
 from headway.estimates.accuracy import (
-    LOOKED_AT,
+    JOBS_PER_READ,
     PATIENCE,
     PENDING_MAX,
     SAMPLED_EVERY,
@@ -98,7 +98,7 @@ async def test_the_sample_is_bounded_in_number_and_in_time(store: MemoryStore, c
     scores.give(JobId("b"), "high", learned(1, 2), clock())
     assert len(scores._pending) == PENDING_MAX + 1
     await scores.settle(store, recorder)
-    assert len(scores._pending) == PENDING_MAX + 1 - LOOKED_AT
+    assert len(scores._pending) == PENDING_MAX + 1 - JOBS_PER_READ
     hurried = EstimateAccuracy(Beats(SAMPLED_EVERY / 10))
     for number in range(100):
         hurried.give(JobId(f"a{number}"), "low", learned(1, 2), clock())

@@ -78,7 +78,7 @@ async def test_no_two_tokens_are_alike(store: Store) -> None:
         pytest.param(["read"], "", "", None, "tenant", id="empty tenant"),
         pytest.param(["read"], "a\x1b[2J", "", None, "printable", id="escapes in a tenant"),
         pytest.param(["read"], None, "x" * 201, None, "at most 200", id="long note"),
-        pytest.param(["read"], None, "", 0, "later than now", id="expired at once"),
+        pytest.param(["read"], None, "", 0, "in the future", id="expired at once"),
     ],
 )
 async def test_a_token_that_makes_no_sense_is_not_made(

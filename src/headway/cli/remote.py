@@ -34,7 +34,7 @@ from headway.core.policy.why import Reason
 from headway.core.timestamps import read_moment
 from headway.core.worker import TASK, WorkerInfo, WorkerState
 from headway.estimates.accuracy import AccuracySummary
-from headway.estimates.load import LOOKED_AT, load_of
+from headway.estimates.load import JOBS_READ, load_of
 from headway.observability.job_output import OUTPUT
 from headway.policy_store.cron_views import CronRun, CronView
 from headway.policy_store.versions import PolicyVersion
@@ -214,7 +214,7 @@ class HttpOperator:
         return PolicyChange(before, _version(told), _findings(told))
 
     async def recent_load(self, policy: Policy) -> OfferedLoad | None:
-        query = JobQuery(states=(State.COMPLETED,), limit=LOOKED_AT)
+        query = JobQuery(states=(State.COMPLETED,), limit=JOBS_READ)
         return load_of(await self.find(query, include=None), policy)
 
     async def accuracy(self) -> dict[str, AccuracySummary]:

@@ -1,4 +1,4 @@
-"""How estimates turn out: some of those given are compared with what happened, and counted."""
+"""The accuracy of estimates: a sample of those that clients got, compared with the real starts."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from headway.metrics.recorder import ERRORS, ERRORS_PM, SCORED, WITHIN_ESTIMATE,
 from headway.stores.base import Store
 from headway.stores.paging import get_in_steps
 
-PENDING_MAX = 200  # Estimates of a lane that wait for their jobs to start.
-SAMPLED_EVERY = 0.05  # Seconds between two that are kept.
-LOOKED_AT = 200  # Jobs in one look.
-LONG = 5.0  # Seconds; of shorter waits a relative error says little.
-PATIENCE = 10.0  # How many times p90, and an hour: then an estimate counts as missed, whenever the job starts.
+PENDING_MAX = 200  # Estimates of a lane that wait for their jobs to start, to bound memory and reads.
+SAMPLED_EVERY = 0.05  # Seconds between two samples, so that a busy server pays little.
+JOBS_PER_READ = 200  # Jobs that one ``settle`` reads.
+LONG = 5.0  # Seconds. For shorter waits a relative error means little.
+PATIENCE = 10.0  # An estimate counts as missed after this many times its p90, and an hour.
 
 
 class PendingEstimate(NamedTuple):
-    """An estimate that a client was given, and when by the store's clock."""
+    """An estimate that a client got, and when, by the store's clock."""
 
     lane: str
     p50: float
@@ -33,7 +33,7 @@ class PendingEstimate(NamedTuple):
 
 
 class EstimateAccuracy:
-    """Keeps a bounded sample of the estimates that a process gives, and looks up what became of them."""
+    """Keeps a bounded sample of the estimates that a process sends, and reads when their jobs started."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
@@ -43,12 +43,12 @@ class EstimateAccuracy:
         self._sampled = 0.0
 
     def give(self, job_id: JobId, lane: str, estimate: Estimate, now_at: int) -> None:
-        """Note an estimate that a client is given. The first one of a job is kept, if that job is sampled."""
+        """Record an estimate that a client gets. The first estimate of a job is kept, if the job is sampled."""
         self._given[estimate.basis, lane] += 1
         self._sample(job_id, lane, estimate, now_at)
 
     def give_many(self, job_ids: Sequence[JobId], lane: str, estimates: Sequence[Estimate], now_at: int) -> None:
-        """Note estimates that a client is given at once. Any of them may be kept."""
+        """Record estimates that a client gets at once. Any of them may be kept."""
         for basis, count in Counter(estimate.basis for estimate in estimates).items():
             self._given[basis, lane] += count
         at = randrange(len(job_ids))
@@ -65,17 +65,17 @@ class EstimateAccuracy:
         self._by_lane[lane] += 1
 
     async def settle(self, store: Store, recorder: MetricsRecorder) -> None:
-        """Look at a batch of those jobs, the ones first that were not looked at for longest, and count."""
+        """Read a batch of the sampled jobs, the least recently read first, and count the outcomes."""
         for (basis, lane), count in self._given.items():
             recorder.foreseen(basis, lane, count)
         self._given.clear()
-        batch = list(self._pending)[:LOOKED_AT]
+        batch = list(self._pending)[:JOBS_PER_READ]
         left = iter(batch)
         async for job in get_in_steps(store.get, batch):
             job_id = next(left)
             given = self._pending.pop(job_id)
             if job is not None and job.state is State.QUEUED and not _is_late(given, job.seen_at):
-                self._pending[job_id] = given  # Behind the others.
+                self._pending[job_id] = given  # Now the most recently read.
                 continue
             self._by_lane[given.lane] -= 1
             if job is not None:
@@ -83,12 +83,12 @@ class EstimateAccuracy:
 
 
 def is_scored(p90: float, waited: float) -> bool:
-    """Return whether an estimate counts: one of a job that was said to start now, and did, says nothing."""
+    """Return whether an estimate counts. A job that was to start now, and did, does not."""
     return p90 >= NOW or waited >= NOW
 
 
 def score(given: PendingEstimate, job: JobRecord, recorder: MetricsRecorder) -> None:
-    """Compare an estimate with when the job started. One that never did says nothing; nor does a "now" that held."""
+    """Compare an estimate with the start of its job. A job that never started does not count, nor a "now" that held."""
     started_at = _started_at(job, given.at)
     if started_at is None:
         if _is_late(given, job.seen_at):
@@ -107,9 +107,9 @@ def score(given: PendingEstimate, job: JobRecord, recorder: MetricsRecorder) -> 
 
 @dataclass(frozen=True, slots=True)
 class AccuracySummary:
-    """How the estimates of a lane turned out: how many were scored, and which part of them held.
+    """The accuracy of a lane's estimates: how many were scored, and which part of them held.
 
-    ``error``: the median of the parts of their waits by which they were off; None if none was long.
+    ``error``: the median relative error of the waits, or None without long waits.
     """
 
     scored: int
@@ -119,7 +119,7 @@ class AccuracySummary:
 
 
 def summaries(document: MetricsDocument) -> dict[str, AccuracySummary]:
-    """Sum up by lane how estimates turned out, of all that processes have counted."""
+    """Return the accuracy by lane, from the counts of all processes."""
     found: dict[str, AccuracySummary] = {}
     for key, scored in document.counters.items():
         kind, _, lane = key.partition("|")
@@ -130,7 +130,7 @@ def summaries(document: MetricsDocument) -> dict[str, AccuracySummary]:
 
 
 def _median(row: Row | None) -> float | None:
-    """Read a median off buckets, as if what is in one lay evenly in it."""
+    """Return the median from buckets, as if the values in each bucket were spread evenly."""
     if row is None or len(row) != len(ERRORS_PM) + 2 or not (half := sum(row[:-1]) / 2):
         return None
     below = 0.0
@@ -144,7 +144,7 @@ def _median(row: Row | None) -> float | None:
 
 
 def _started_at(job: JobRecord, since_at: int) -> int | None:
-    """Return when a job first started after some moment."""
+    """Return when a job first started after a moment."""
     starts = [attempt.started_at for attempt in job.history if attempt.started_at >= since_at]
     if job.started_at is not None and job.started_at >= since_at:
         starts.append(job.started_at)

@@ -1,4 +1,4 @@
-"""How long jobs take: learned from those that ended, shared through the store, used as their expected cost."""
+"""Expected costs: the run times of finished jobs, shared through the store."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from headway.estimates.history import DurationHistory
 from headway.policy_store.rule_documents import change_costs, read_costs
 from headway.stores.base import Store
 
-REMEMBERED = 50  # Jobs that what is known so far counts for.
-WORTH_TELLING = 0.1  # A cost that has moved by less is not written.
-TENANT_JOBS = 5  # Jobs of a tenant before it gets a cost of its own.
-TENANT_PARTS = 2.0  # How many times dearer, or cheaper, its jobs must be for that.
-TENANTS_MAX = 1_000  # Costs of tenants kept in the store.
-NOTED_MAX = 10_000  # Tenants noted between two publications.
+REMEMBERED = 50  # Jobs that the known cost counts for, so that a change shows within some dozens of jobs.
+WORTH_TELLING = 0.1  # The least relative change of a cost that is written, to spare the store writes.
+TENANT_JOBS = 5  # Jobs of a tenant before it gets a cost of its own: fewer would follow chance.
+TENANT_PARTS = 2.0  # How many times longer, or shorter, a tenant's jobs must run for a cost of its own.
+TENANTS_MAX = 1_000  # Costs of tenants in the store, to bound the document.
+NOTED_MAX = 10_000  # Tenants recorded between two publications, to bound memory.
 
 Noted = dict[str, tuple[int, float]]  # By name: how many jobs, and their seconds together.
 
 
 class TaskCosts:
-    """Notes what each job took, and from time to time makes it known to all. A decayed mean for each task, and for
-    tenants whose jobs of a task are far from it.
+    """Collects the run time of each job, and shares the means through the store at intervals.
+
+    It keeps a decayed mean for each task, and for tenants whose jobs of a task are far from that mean.
     """
 
     def __init__(self) -> None:
@@ -33,16 +34,16 @@ class TaskCosts:
         self.noted = False  # Whether any job has ended since the last publication.
 
     def expected(self, task: str) -> float:
-        """Return the seconds that a job of this task is expected to take; 1 until something is known."""
+        """Return the expected seconds of a job of this task; 1 until a job has finished."""
         return self._known_us.get(task, SECOND_US) / SECOND_US
 
     def ended(self, runs: Sequence[tuple[Lease, float]]) -> None:
-        """Note for how many seconds jobs have run."""
+        """Record for how many seconds jobs have run."""
         self.note((lease.task, lease.tenant, seconds) for lease, seconds in runs)
         self._lessons.note(runs)
 
     def note(self, runs: Iterable[tuple[str, str | None, float]]) -> None:
-        """Note for how many seconds jobs of a task, and perhaps of a tenant, have run."""
+        """Record for how many seconds jobs of a task, and perhaps of a tenant, have run."""
         tasks = self._tasks
         for task, tenant, seconds in runs:
             self.noted = True
@@ -54,16 +55,16 @@ class TaskCosts:
     def _note_tenant(self, task: str, tenant: str, seconds: float) -> None:
         count, total = self._tenants.pop((task, tenant), (0, 0.0))
         self._tenants[task, tenant] = (count + 1, total + seconds)
-        if len(self._tenants) > NOTED_MAX:  # The one that came longest ago is forgotten.
+        if len(self._tenants) > NOTED_MAX:  # Drop the tenant whose first job is the oldest.
             del self._tenants[next(iter(self._tenants))]
 
     async def publish(self, store: Store) -> None:
-        """Write what was learned and is worth sharing to the store, and read what other processes wrote."""
+        """Write costs that have changed enough to the store, and read those that other processes wrote."""
         self.noted = False
         known = await read_costs(store)
         tasks = {task: noted for task, noted in self._tasks.items() if worth_telling(known.get(task), noted)}
         tenants = {key: noted for key, noted in self._tenants.items() if noted[0] >= TENANT_JOBS}
-        # The rest is kept until there is more of it.
+        # The rest waits until more jobs have finished.
         self._tasks = {task: noted for task, noted in self._tasks.items() if task not in tasks}
         self._tenants = {key: noted for key, noted in self._tenants.items() if key not in tenants}
         if tasks or tenants:
@@ -74,14 +75,14 @@ class TaskCosts:
 
 
 def worth_telling(old_us: int | None, noted: tuple[int, float]) -> bool:
-    """Return whether what was noted moves an expected cost so far that others should know."""
+    """Return whether recorded jobs change an expected cost enough to write it."""
     return old_us is None or abs(_moved(old_us, noted) - old_us) >= WORTH_TELLING * old_us
 
 
 def learn(
     known_us: Mapping[str, int], tasks: Noted, tenants: Mapping[tuple[str, str], tuple[int, float]]
 ) -> dict[str, int]:
-    """Return the costs that follow from what was known and what was noted since."""
+    """Return the costs that follow from the known ones and the recorded jobs."""
     costs = dict(known_us)
     for task, noted in tasks.items():
         costs[task] = _moved(costs.get(task), noted)
@@ -98,7 +99,7 @@ def learn(
 
 
 def _moved(old_us: int | None, noted: tuple[int, float]) -> int:
-    """Return the decayed mean: what is known counts for as many jobs as are remembered."""
+    """Return the decayed mean, in which the known cost counts for ``REMEMBERED`` jobs."""
     count, total = noted
     new_us = total / count * SECOND_US
     if old_us is not None:

@@ -1,4 +1,4 @@
-"""Forecasts: one view of the store and what was learned, from which any number of estimates are made."""
+"""Forecasts: the state of the store and the learned data, from which any number of estimates are made."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from headway.stores.base import WAITING_COUNTED, Store
 
 
 class Forecaster:
-    """Makes forecasts for one process. What was learned is read once in a while, not for each."""
+    """Makes forecasts for one process. It reads the learned data at intervals, not for each forecast."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._lookup = HistoryReader(monotonic)
 
     async def look(self, store: Store, policy: Policy) -> Forecast:
-        """Look at everything."""
+        """Return a forecast for the whole queue."""
         return await self._forecast(store, await store.diagnose(), policy)
 
     async def estimate(self, store: Store, diagnosis: JobDiagnostics, policy: Policy) -> Estimate | None:
-        """Return when a job will start; None once it has begun or ended."""
+        """Return when a job will start, or None once it has started or ended."""
         if diagnosis.job.state is not State.QUEUED:
             return None
         forecast = await self._forecast(store, diagnosis.queue, policy)
@@ -36,7 +36,7 @@ class Forecaster:
 
 
 async def _counted(store: Store, queue: QueueDiagnostics) -> QueueDiagnostics:
-    """Count queues that are longer than a snapshot counts."""
+    """Return the diagnostics with lane totals spread over the classes that are longer than a snapshot counts."""
     long = [view for view in queue.snapshot.classes if view.waiting >= WAITING_COUNTED]
     if not long:
         return queue

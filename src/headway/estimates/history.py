@@ -1,4 +1,4 @@
-"""What workers learn of jobs for estimates: lengths and arrivals, kept in the store, a document for each lane."""
+"""What workers learn from finished jobs for estimates: run times and arrivals, in one document for each lane."""
 
 from __future__ import annotations
 
@@ -14,47 +14,47 @@ from headway.core.distributions import BUCKETS_PER_DOUBLING, SHORTEST, Arrivals,
 from headway.core.lease import Lease
 from headway.stores.base import Store
 
-LEARNED = "learned"  # The kind of these documents; their names are lanes.
-TELL_EVERY = 30.0  # Seconds between publications of one process,
-TELL_FIRST = 5.0  # and while little is known yet: fewer jobs of a lane than this.
-LITTLE = 200.0
-LOOK_EVERY = 10.0  # Seconds between reads by processes that estimate.
-TASK_JOBS = 500.0  # Jobs that the sketch of a task stands for at most,
-LANE_JOBS = 2_000.0  # and the mix of a lane.
-TASKS_MAX, TENANTS_MAX = 200, 100  # Those that come most often are kept.
-HOUR_MS = 3_600_000.0  # What came longer ago than this counts for little.
-WINDOW_MS = 60_000  # Jobs of a tenant that come in windows of this length next to each other came together.
+LEARNED = "learned"  # The kind of these documents. Their names are lanes.
+TELL_EVERY = 30.0  # Seconds between publications of one process, to spare the store writes.
+TELL_FIRST = 5.0  # Seconds between publications while a lane has fewer jobs than this:
+LITTLE = 200.0  # Jobs.
+LOOK_EVERY = 10.0  # Seconds between reads by processes that estimate. Learned data changes slowly.
+TASK_JOBS = 500.0  # Jobs that the sketch of a task counts for at most, so that it follows changes.
+LANE_JOBS = 2_000.0  # Jobs that the mix of a lane counts for at most.
+TASKS_MAX, TENANTS_MAX = 200, 100  # The most frequent ones are kept, to bound the document.
+HOUR_MS = 3_600_000.0  # Arrivals longer ago than this count little.
+WINDOW_MS = 60_000  # Jobs of a tenant in adjacent windows of this length belong to one burst.
 SECOND_MS = 1_000
-STEADY = 0.5  # The part of windows in which a steady tenant brings something;
-BURST = 10.0  # others bring bursts, if they bring this many at a time.
-NOTED_MAX = 10_000  # Tenants noted between two publications.
-TRIES = 5
+STEADY = 0.5  # The least part of windows with jobs for a steady tenant.
+BURST = 10.0  # The least number of jobs at a time for a burst.
+NOTED_MAX = 10_000  # Tenants recorded between two publications, to bound memory.
+TRIES = 5  # Attempts to write a document that other processes write too. The next publication tries again.
 
 _RAN = itemgetter(*(Lease._fields.index(name) for name in ("lane", "task", "tenant", "started_at", "eligible_at")))
 
 
 class TaskHistory(msgspec.Struct, array_like=True):
-    """Of a task in a lane: how often it comes beside the others, and how many of its jobs took how long."""
+    """A task in a lane: how often it arrives beside the others, and the sketch of its run times."""
 
     share: float = 0.0
     lengths: dict[int, float] = msgspec.field(default_factory=dict)
 
 
 class TenantHistory(msgspec.Struct, array_like=True):
-    """Of a tenant in a lane: jobs, windows with jobs, and bursts; all as of ``at``, the older ones counting less.
+    """A tenant in a lane: jobs, windows with jobs, and bursts, as of ``at``. Older jobs count less.
 
-    ``squares``: of how many jobs came in any one second.
+    ``squares``: the sum of squares of the jobs that arrived in each second.
     """
 
     jobs: float = 0.0
     windows: float = 0.0
     bursts: float = 0.0
-    last: int = -2  # The last window with jobs.
+    last: int = -2  # The number of the last window with jobs.
     at: int = 0
     squares: float = 0.0
 
     def fade(self, at: int) -> None:
-        """Let the past fade until this moment."""
+        """Reduce all counts to their weight at this moment."""
         if at > self.at:
             part = math.exp((self.at - at) / HOUR_MS) if self.at else 0.0
             self.jobs, self.windows, self.bursts = self.jobs * part, self.windows * part, self.bursts * part
@@ -62,7 +62,7 @@ class TenantHistory(msgspec.Struct, array_like=True):
             self.at = at
 
     def coming(self, now_at: int, since_at: int) -> Arrivals:
-        """Return how its jobs arrive."""
+        """Return how the tenant's jobs arrive."""
         part = math.exp(min(0.0, (self.at - now_at) / HOUR_MS))
         seen = max(float(WINDOW_MS), HOUR_MS * (1 - math.exp(min(0.0, (since_at - now_at) / HOUR_MS)))) / 1_000
         jobs, windows, bursts = self.jobs * part, self.windows * part, max(1e-9, self.bursts * part)
@@ -77,9 +77,9 @@ class TenantHistory(msgspec.Struct, array_like=True):
 
 
 class ArrivalWindow(msgspec.Struct):
-    """What came of a tenant to a lane since the last publication, as ``TenantHistory`` will have it.
+    """The arrivals of a tenant in a lane since the last publication.
 
-    ``first``: the first window with jobs. ``at_once``: those of the second that ends at ``ends_at``, not counted yet.
+    ``first``: the first window with jobs. ``at_once``: the uncounted jobs of the second that ends at ``ends_at``.
     """
 
     jobs: int = 0
@@ -92,7 +92,7 @@ class ArrivalWindow(msgspec.Struct):
     at_once: int = 0
 
     def close(self) -> ArrivalWindow:
-        """Count what came in the last second."""
+        """Count the jobs of the last second."""
         self.jobs += self.at_once
         self.squares += self.at_once * self.at_once
         self.at_once = 0
@@ -100,7 +100,7 @@ class ArrivalWindow(msgspec.Struct):
 
 
 class LaneHistory(msgspec.Struct, omit_defaults=True):
-    """All that is known of a lane. ``since_at``: when the first process began to look."""
+    """Everything learned about a lane. ``since_at``: when the first process began to record."""
 
     tasks: dict[str, TaskHistory] = msgspec.field(default_factory=dict)
     tenants: dict[str, TenantHistory] = msgspec.field(default_factory=dict)
@@ -112,7 +112,7 @@ _decode = msgspec.json.Decoder(LaneHistory).decode
 
 
 class DurationHistory:
-    """Notes each job that has ended, at well under a microsecond, and from time to time tells the store."""
+    """Records each finished job, in well under a microsecond, and writes to the store at intervals."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
@@ -123,13 +123,13 @@ class DurationHistory:
         self._patience = TELL_FIRST
 
     def note(self, runs: Iterable[tuple[Lease, float]]) -> None:
-        """Note for how many seconds jobs have run."""
+        """Record for how many seconds jobs have run."""
         same: tuple[str, str, str | None] | None = None
         lengths: dict[int, int] = {}
         came: ArrivalWindow | None = None
         for lease, seconds in runs:
             lane, task, tenant, started_at, eligible_at = _RAN(lease)
-            if same != (lane, task, tenant):  # Mostly they are of one kind.
+            if same != (lane, task, tenant):  # Most jobs of a batch are of one kind.
                 same = (lane, task, tenant)
                 lengths = self._lengths.get((lane, task)) or self._lengths.setdefault((lane, task), {})
                 came = self._came.get((lane, tenant))
@@ -153,7 +153,7 @@ class DurationHistory:
             came.windows += 1
             came.bursts += window > came.last + 1
             came.last = window
-        if len(self._came) > NOTED_MAX:  # The one that came longest ago is forgotten.
+        if len(self._came) > NOTED_MAX:  # Drop the tenant whose first job is the oldest.
             del self._came[next(iter(self._came))]
         return came
 
@@ -177,7 +177,7 @@ class DurationHistory:
     async def _tell(
         self, store: Store, lane: str, lengths: Mapping[str, dict[int, int]], came: Mapping[str, ArrivalWindow]
     ) -> float | None:
-        """Add to the document of a lane. Gives how many jobs it tells of; None if others were faster every time."""
+        """Add to the document of a lane. Return how many jobs it holds, or None if other processes always won."""
         for _ in range(TRIES):
             notes, version = LaneHistory(since_at=self._from_at), 0
             for document in await store.read(LEARNED, lane):
@@ -191,7 +191,7 @@ class DurationHistory:
 def learn(
     notes: LaneHistory, lengths: Mapping[str, Mapping[int, int]], came: Mapping[str, ArrivalWindow], now_at: int
 ) -> None:
-    """Add what was noted to what was known; the past fades."""
+    """Add recorded jobs to a lane's history, in which older jobs count less."""
     for task, noted in lengths.items():
         known = notes.tasks.setdefault(task, TaskHistory())
         whole = decay(merge([known.lengths, noted]), TASK_JOBS)
@@ -217,7 +217,7 @@ def learn(
 
 
 async def read_learned(store: Store, now_at: int) -> ModelData:
-    """Read all that was learned, as of this moment of the store's clock."""
+    """Read everything learned, as of this moment of the store's clock."""
     return _learned({document.name: _decode(document.body) for document in await store.read(LEARNED)}, now_at)
 
 
@@ -233,7 +233,7 @@ def _learned(lanes: Mapping[str, LaneHistory], now_at: int) -> ModelData:
 
 
 class HistoryReader:
-    """What was learned, as one process knows it: read at most once in a while, however often callers ask."""
+    """Caches the learned data in one process. It reads the store at most every few seconds."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
@@ -241,10 +241,10 @@ class HistoryReader:
         self._known = Model()
 
     async def known(self, store: Store, now_at: int) -> Model:
-        """Return what is known, up to a few seconds ago."""
+        """Return the learned data, up to a few seconds old."""
         now = self._monotonic()
         if now - self._looked > LOOK_EVERY:
-            self._looked = now  # Before the store is asked: one look is enough for all who come meanwhile.
+            self._looked = now  # Set before the read, so that concurrent callers share it.
             try:
                 self._known = Model(await read_learned(store, now_at))
             except BaseException:

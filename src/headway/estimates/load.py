@@ -1,4 +1,4 @@
-"""The load a store has carried lately, as far as the jobs it still keeps can tell."""
+"""The recent load of a store, from the finished jobs that it still keeps."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from headway.core.worker import WorkerState
 from headway.stores.base import JobQuery, Store
 from headway.stores.paging import find_in_steps, without_values
 
-LOOKED_AT = 1_000  # Jobs that ended last.
+JOBS_READ = 1_000  # Finished jobs that the load is computed from: enough to be representative, quick to read.
 DEFAULT_SLOTS = 5  # The slots of a worker by default.
 
 
 async def recent_load(store: Store, policy: Policy) -> OfferedLoad | None:
     """Return the slot-seconds a second of the jobs that completed last, by lane, rung and limit of a policy.
 
-    None if too few have completed, or all at once, to say anything.
+    None if too few jobs have completed, or all at once.
     """
-    query = JobQuery(states=(State.COMPLETED,), limit=LOOKED_AT)
+    query = JobQuery(states=(State.COMPLETED,), limit=JOBS_READ)
     return load_of([without_values(job) async for job in find_in_steps(store.find, query)], policy)
 
 

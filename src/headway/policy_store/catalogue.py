@@ -1,4 +1,4 @@
-"""What workers tell the store about their tasks, so that others can know them without importing them."""
+"""The catalogue: what workers publish about their tasks, so that servers and clients need not import them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CRONS = "cron"
 
 
 class TaskEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """A task as the catalogue describes it: its own options; None leaves a choice to the lane or the policy."""
+    """A task in the catalogue with its own options. None leaves the choice to the lane or the policy."""
 
     name: str
     lane: str
@@ -29,13 +29,13 @@ class TaskEntry(msgspec.Struct, frozen=True, kw_only=True):
     duration: str | None = None
     limits: tuple[LimitRule, ...] = ()
     unique: bool = False
-    unique_by: tuple[str, ...] | None = None  # With unique: these parameters; None for all of them.
+    unique_by: tuple[str, ...] | None = None  # The parameters that ``unique`` compares; None for all of them.
     parameters: dict[str, Any] = {}
     doc: str = ""
 
 
 class CronDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """A cron and the job it makes. ``ticked_at`` is the last tick that was dealt with."""
+    """A cron and the job that it submits. ``ticked_at`` is the last tick that was handled."""
 
     task: str
     expression: str
@@ -77,9 +77,9 @@ async def read_tasks(store: Store) -> list[TaskEntry]:
 
 
 async def publish_crons(store: Store, crons: list[CronDocument], known_tasks: set[str], now_at: int) -> None:
-    """Write crons that are new or have changed, and remove those of known tasks that are crons no more.
+    """Write crons that are new or have changed, and remove crons of known tasks that have none any more.
 
-    A changed cron keeps its last tick; a new one starts now, so nothing that lies before is caught up.
+    A changed cron keeps its last tick. A new one starts now, so earlier ticks are not caught up.
     """
     wanted = {cron.task: cron for cron in crons}
     for document in await store.read(CRONS):
@@ -103,6 +103,6 @@ async def read_crons(store: Store) -> list[tuple[CronDocument, int]]:
 
 
 async def mark_ticked(store: Store, cron: CronDocument, version: int, ticked_at: int) -> bool:
-    """Note that a cron's ticks up to a moment were dealt with. False if another process was faster."""
+    """Record that a cron's ticks up to a moment were handled. Return False if another process did so first."""
     body = _encode(msgspec.structs.replace(cron, ticked_at=ticked_at))
     return await store.write(CRONS, cron.task, body, if_version=version) is not None

@@ -16,7 +16,7 @@ from headway.stores.base import Store
 
 log = logging.getLogger("headway.policy")
 
-LOOK_EVERY = 1.25  # Seconds between reads of the store.
+LOOK_EVERY = 1.25  # Seconds between reads of the store, so that a change applies within two.
 LOOK_SELDOM = 30.0  # Seconds between reads where the store notifies the process of changes.
 
 
@@ -31,7 +31,7 @@ class CurrentPolicy:
         self._unreadable = 0
 
     def looked_within(self, seconds: float) -> bool:
-        """Return whether the store was asked so lately."""
+        """Return whether the store was read within the last ``seconds``."""
         return time.monotonic() - self._looked < seconds
 
     async def refresh(self, store: Store, *, every: float = LOOK_EVERY) -> bool:

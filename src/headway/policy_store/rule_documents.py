@@ -1,4 +1,4 @@
-"""The rules a store goes by, part by part: the policy's, the limits that tasks declare, pauses, expected costs."""
+"""The rules that a store enforces, in parts: the policy's, the limits that tasks declare, pauses, expected costs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headway.core.policy.enforced import EnforcedRules, PauseSet, rules_of
 from headway.stores.base import RULES, Store
 from headway.stores.rule_codec import read_rules, rules_body
 
-# The names of the parts. They are joined in the order of their names, so what the policy says of a limit stands.
+# The names of the parts. They are joined in the order of their names, so the policy overrides declared limits.
 COSTS = "costs"
 DECLARED = "declared."
 PAUSES = "pauses"
@@ -18,12 +18,12 @@ POLICY = "policy"
 
 
 async def write_rules(store: Store, policy: Policy) -> None:
-    """Put the policy's limits, rungs, reserve and weights in force."""
+    """Write the policy's limits, rungs, reserve and weights, which the store enforces from then on."""
     await _write(store, POLICY, lambda _: rules_of(policy))
 
 
 async def declare_limits(store: Store, task: str, limits: Mapping[str, LimitRule]) -> None:
-    """Put the limits in force that a task declares; they replace what it declared before."""
+    """Write the limits that a task declares. They replace those it declared before."""
     await _write(store, f"{DECLARED}{task}", lambda _: EnforcedRules(limits=dict(limits)))
 
 
@@ -34,19 +34,19 @@ async def read_paused(store: Store) -> PauseSet:
 
 
 async def change_paused(store: Store, change: Callable[[PauseSet], PauseSet]) -> PauseSet:
-    """Pause or resume something. Gives what is paused then."""
+    """Pause or resume something. Return what is paused then."""
     part = await _write(store, PAUSES, lambda old: replace(old, paused=change(old.paused)))
     return part.paused
 
 
 async def read_costs(store: Store) -> Mapping[str, int]:
-    """Read what jobs are expected to take, in microseconds, by task."""
+    """Read the expected run time of jobs in microseconds, by task."""
     part, _ = await _read(store, COSTS)
     return part.costs_us
 
 
 async def change_costs(store: Store, change: Callable[[Mapping[str, int]], dict[str, int]]) -> None:
-    """Correct what jobs are expected to take."""
+    """Change the expected run times of jobs."""
     await _write(store, COSTS, lambda old: replace(old, costs_us=change(old.costs_us)))
 
 
@@ -57,7 +57,7 @@ async def _read(store: Store, name: str) -> tuple[EnforcedRules, int]:
 
 
 async def _write(store: Store, name: str, change: Callable[[EnforcedRules], EnforcedRules]) -> EnforcedRules:
-    """Write one part, unless it says so already; again if another process was faster."""
+    """Write one part unless it is unchanged, and retry if another process wrote first."""
     while True:
         old, version = await _read(store, name)
         new = change(old)

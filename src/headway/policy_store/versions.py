@@ -1,4 +1,4 @@
-"""Policies as the store keeps them: every version that was ever applied, and which of them is current."""
+"""Policy versions in the store: every version that was ever applied, and which one is current."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from headway.policy_store.rule_documents import write_rules
 from headway.stores.base import POLICIES, Store
 
 CURRENT = "current"
-TRIES = 20  # Attempts; processes that apply at once take turns, and this many never do.
+TRIES = 20  # Attempts. Each failure means that another process applied a policy, and 20 never do at once.
 
 
 @dataclass(frozen=True)
 class PolicyVersion:
-    """A version of the policy. ``digest`` is equal for equal policies, however they were written."""
+    """A version of the policy. Equal policies have an equal ``digest``, however they were written."""
 
     version: int
     applied_at: int
@@ -35,7 +35,7 @@ class PolicyVersion:
 
     @cached_property
     def policy(self) -> Policy:
-        """The policy itself. Raises ``PolicyError`` if this Headway cannot read it: a newer one may have written it."""
+        """Return the policy. Raise ``PolicyError`` if a newer Headway has written it and this one cannot read it."""
         try:
             return read_policy(self.data, f"policy version {self.version}")
         except PolicyError as problem:
@@ -52,7 +52,7 @@ class _VersionRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Pointer(msgspec.Struct, frozen=True):
-    """Which version is current, and which was before. Versions only grow, so it never points back."""
+    """The numbers of the current version and of the one before. Versions only grow, so it never points back."""
 
     version: int = 0
     before: int = 0
@@ -65,7 +65,7 @@ _read_pointer = msgspec.json.Decoder(_Pointer)
 
 
 def load_policy(path: Path) -> Policy:
-    """Read a policy file: ``.toml`` or ``.json``; of any other name, whichever it is. Raises ``PolicyError``."""
+    """Read a policy file: ``.toml`` or ``.json``, or either under another name. Raises ``PolicyError``."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as problem:
@@ -82,9 +82,9 @@ def load_policy(path: Path) -> Policy:
 
 
 async def read_current(store: Store) -> PolicyVersion | None:
-    """Read the policy that is in force, or None if none was ever applied.
+    """Read the current policy, or None if none was ever applied.
 
-    Raises ``PolicyError`` if this Headway cannot read it; a worker then keeps the last it could.
+    Raises ``PolicyError`` if this Headway cannot read it. A worker then keeps its last one.
     """
     pointer, _ = await _look(store)
     if not pointer.version:
@@ -95,9 +95,9 @@ async def read_current(store: Store) -> PolicyVersion | None:
 
 
 async def read_applied(store: Store, version: int) -> PolicyVersion:
-    """Read one version, whether or not its policy can be read. Raises ``PolicyError`` if there is none.
+    """Read one version, whether or not its policy can be read. Raises ``PolicyError`` if it does not exist.
 
-    Version 0 is the built-in policy, which is in force until another one is applied.
+    Version 0 is the built-in policy, which is current until another one is applied.
     """
     if version == 0:
         return PolicyVersion(0, 0, "built in", "", policy_data(BUILT_IN))
@@ -115,17 +115,17 @@ async def history(store: Store) -> list[PolicyVersion]:
 
 
 async def current_version(store: Store) -> int:
-    """Return which version is in force; 0 if none was ever applied."""
+    """Return the number of the current version, or 0 if none was ever applied."""
     return (await _look(store))[0].version
 
 
 async def apply_policy(store: Store, policy: Policy, *, now_at: int, note: str = "") -> PolicyVersion:
-    """Put a policy in force as a new version; if it says what the current one says, that one stays.
+    """Make a policy current as a new version. If it equals the current policy, no version is added.
 
-    Of two that are applied at once both are kept, and the later version is in force.
+    Of two policies that are applied at once, both are kept and the later version is current.
     """
     data = policy_data(policy)
-    read_policy(data, "the policy")  # What could not be read again must not come into force.
+    read_policy(data, "the policy")  # A policy that cannot be read again must not become current.
     digest = hashlib.sha256(_encode(data)).hexdigest()
     for _ in range(TRIES):
         known = await history(store)
@@ -145,9 +145,9 @@ async def apply_policy(store: Store, policy: Policy, *, now_at: int, note: str =
 
 
 async def roll_back(store: Store, *, to: int | None = None, now_at: int) -> PolicyVersion:
-    """Put an earlier version in force again, as a new version: the one before the current, or the one named.
+    """Make an earlier version current again, as a new version: the one before the current, or the one named.
 
-    The version before the first one is 0, the built-in policy. Raises ``PolicyError`` if there is no such version, or
+    The version before the first one is 0, the built-in policy. Raises ``PolicyError`` if the version does not exist, or
     if this Headway cannot read it.
     """
     pointer, _ = await _look(store)
@@ -159,7 +159,7 @@ async def roll_back(store: Store, *, to: int | None = None, now_at: int) -> Poli
 
 
 def check_kept(name: str, body: bytes) -> None:
-    """Refuse a document of this kind that no process could read. Raises ``PolicyError``."""
+    """Raise ``PolicyError`` for a document of this kind that no process could read."""
     if name != CURRENT:
         applied = _applied(body)
         if name != _name(applied.version):
@@ -178,7 +178,7 @@ def pointed_version(body: bytes) -> int:
 
 
 async def _look(store: Store) -> tuple[_Pointer, int]:
-    """Read which version is current, with the version of the document that says so."""
+    """Read the current version's number, with the version of its document."""
     for document in await store.read(POLICIES, CURRENT):
         return _read_pointer.decode(document.body), document.version
     return _Pointer(), 0
@@ -197,7 +197,7 @@ async def _point(store: Store, version: int) -> None:
 
 
 async def _settle(store: Store) -> None:
-    """Let the store follow the current policy. A process that applied one looks again, so that the last one governs."""
+    """Write the rules of the current policy, and repeat if another process has applied a later one meanwhile."""
     for _ in range(TRIES):
         current = await read_current(store)
         if current is None:

@@ -1,7 +1,8 @@
-"""What operators did, who and when: kept in the store, only ever added to.
+"""The audit: what operators did, who and when. The store keeps it and only ever adds to it.
 
 Entries are kept in segments, documents of some dozens of entries each, so that neither adding nor pruning reads more
-than a few of them. What callers with a lesser scope do is kept apart: it cannot push out what operators did.
+than a few of them. Entries of callers with a lesser scope have segments of their own, so that they cannot push out what
+operators did.
 """
 
 from __future__ import annotations
@@ -19,24 +20,24 @@ from headway.core.policy.document import DAY
 from headway.stores.base import Store
 
 AUDIT = "audit"
-LOCAL = "local"  # Who: a program with the store at hand that does not say who runs it.
-OPEN = "open"  # Who: a caller on this machine, of a server that no token was made for.
-PYTHON = "python"  # Who: a program that uses the Python interface.
-KEPT = 10_000  # Entries of operators, and as many of callers.
+LOCAL = "local"  # The ``who`` of a program that uses the store directly and does not name its user.
+OPEN = "open"  # The ``who`` of a caller on this machine, at a server without tokens.
+PYTHON = "python"  # The ``who`` of a program that uses the Python interface.
+KEPT = 10_000  # Entries of operators, and as many of callers: months of normal use in a few megabytes.
 KEPT_MS = 90 * DAY
-VALUE_MAX = 16 << 10  # Bytes of a value before or after; of a larger one its digest is kept.
-WHO_MAX, TARGET_MAX = 200, 1_000  # Letters.
-SEGMENT = 50  # Entries of one segment at most,
-SEGMENT_BYTES = 64 << 10  # which is full at this size, too: each new entry writes its segment anew.
-TRIES = 50  # Attempts to add an entry while others do.
-PAUSE = 0.02  # Seconds at most between two of them.
+VALUE_MAX = 16 << 10  # Bytes of a value before or after. Of a larger value only its digest is kept.
+WHO_MAX, TARGET_MAX = 200, 1_000  # Characters.
+SEGMENT = 50  # Entries of one segment at most. Each new entry rewrites its segment.
+SEGMENT_BYTES = 64 << 10  # A segment of this size is full as well.
+TRIES = 50  # Attempts to add an entry while other processes do.
+PAUSE = 0.02  # Seconds at most between two attempts. The pause is random, so that processes do not collide again.
 
 Group = Literal["operators", "callers"]
 GROUPS: tuple[Group, ...] = ("operators", "callers")
 
 
 class AuditRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that was done. ``who`` is a token's id, ``cli:USER@HOST``, ``PYTHON``, ``LOCAL`` or ``OPEN``.
+    """One action. ``who`` is a token's id, ``cli:USER@HOST``, ``PYTHON``, ``LOCAL`` or ``OPEN``.
 
     ``before`` and ``after`` are JSON.
     """
@@ -50,7 +51,7 @@ class AuditRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AuditPosition(NamedTuple):
-    """Where an entry is: its group, its segment and its number there. Reading goes on below it."""
+    """The place of an entry: its group, its segment and its number there. Reading goes on below it."""
 
     group: Group
     segment: int
@@ -58,7 +59,7 @@ class AuditPosition(NamedTuple):
 
 
 class _SegmentIndex(msgspec.Struct, frozen=True):
-    """Which segments a group has, and how many entries all but the last of them hold."""
+    """The segments of a group, and how many entries all but the last of them hold."""
 
     first: int = 1
     last: int = 1
@@ -82,9 +83,9 @@ async def record(
     group: Group = "operators",
     kept: int = KEPT,
 ) -> AuditRecord:
-    """Record what was done, once it is done: ``policy.put``, ``dlq.replay``, ``task.cancel``, ``pause`` …
+    """Record an action once it is done: ``policy.put``, ``dlq.replay``, ``task.cancel``, ``pause`` …
 
-    Never give it arguments or results of jobs, nor secrets: it is kept for long and read by many.
+    Never pass arguments or results of jobs, nor secrets: entries are kept for long and read by many.
     """
     if now_at is None:
         now_at = (await store.snapshot()).now_at
@@ -118,7 +119,7 @@ async def walk_audit(
 ) -> AsyncIterator[tuple[AuditRecord, AuditPosition]]:
     """Yield entries of both groups, the newest first, each with its place.
 
-    ``below``: of each group, the place of the last entry that was read before; it goes on below these.
+    ``below``: for each group, the place of the last entry that the caller has read. Reading goes on below it.
     """
     starts = {place.group: place for place in below}
     walks = [_walk(store, group, starts.get(group)) for group in GROUPS]
@@ -145,7 +146,7 @@ async def _walk(
 
 
 async def _add(store: Store, group: Group, entry: AuditRecord, kept: int) -> bool:
-    """Add an entry to the last segment. Return False if another process was faster: then it is tried again."""
+    """Add an entry to the last segment. Return False if another process wrote first, so that the caller tries again."""
     head, head_version = await _head(store, group)
     entries, version = await _segment(store, group, head.last)
     if len(entries) >= SEGMENT or sum(map(_size, entries)) >= SEGMENT_BYTES:
@@ -164,7 +165,7 @@ async def _turn(
         too_old = not entries or entries[-1].at < now_at - KEPT_MS
         if not too_old and closed - len(entries) < kept:
             break
-        # First the segment, then the head: a process that dies in between leaves nothing that is never found.
+        # Remove the segment before the head moves: a process that dies in between leaves no segment out of reach.
         await store.write(AUDIT, _name(group, first), None)
         first, closed = first + 1, closed - len(entries)
     await store.write(

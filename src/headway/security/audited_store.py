@@ -1,7 +1,7 @@
-"""A store as an operator uses it: every verb that changes something for others is recorded in the audit.
+"""A store for operators: every verb that changes something for other users is recorded in the audit.
 
-The command line, the HTTP interface and Python programs use the same one, each with its own ``who``. A call that
-changes nothing is not recorded.
+The command line, the HTTP interface and Python programs use it, each with its own ``who``. A call that changes nothing
+is not recorded.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from headway.stores.base import POLICIES, RULES, Document, Store
 from headway.stores.paging import get_in_steps
 from headway.stores.rule_codec import read_rules
 
-NAMED = 20  # Jobs that an entry names; of more it tells the number.
+NAMED = 20  # Jobs that an entry names. Of further jobs it records the number.
 
 
 def audited(store: Store, who: str | None, *, group: Group = "operators") -> Store:
-    """Return the store with its operator verbs recorded as done by ``who``; None: the store as it is."""
+    """Return the store with its operator verbs recorded as done by ``who``. With None, return the store itself."""
     return store if who is None else cast("Store", AuditedStore(store, who, group))
 
 
 class _JobBefore(NamedTuple):
-    """A job before a verb: its state, and whether it was asked to stop."""
+    """A job before a verb: its state, and whether its cancellation was requested."""
 
     state: State
     stopping: bool
 
 
 class AuditedStore:
-    """Passes every call on, and records those that operators are asked about later."""
+    """Passes every call on, and records the verbs of operators."""
 
     def __init__(self, store: Store, who: str, group: Group) -> None:
         self._store = store

@@ -1,4 +1,4 @@
-"""Where a server may listen: beyond this machine only with tokens."""
+"""Where a server may listen: on other machines' networks only with tokens."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LOOPBACK_NAMES = frozenset({"localhost", "localhost.localdomain", "ip6-localhost
 
 
 def check_bind(host: str | socket.socket, has_tokens: bool, *, what: str = "the server") -> None:
-    """Refuse to listen where others can reach us while no token exists. Raises ``ConfigError`` saying what to do.
+    """Raise ``ConfigError`` for an address that other machines can reach while no token exists.
 
     ``host`` is an address, a name, ``unix:PATH`` or a socket that is bound already.
     """
@@ -26,8 +26,9 @@ def check_bind(host: str | socket.socket, has_tokens: bool, *, what: str = "the 
 
 
 def reaches_only_here(host: str | socket.socket) -> bool:
-    """Return whether only this machine can reach an address. Other names than localhost are not looked up: a look-up
-    may say something else tomorrow.
+    """Return whether only this machine can reach an address.
+
+    Names other than localhost are not looked up, since the answer may change tomorrow.
     """
     if not isinstance(host, str):
         if host.family == getattr(socket, "AF_UNIX", None):

@@ -1,4 +1,4 @@
-"""Bearer tokens: who may do what over HTTP. The store keeps a digest of each, never the token."""
+"""Bearer tokens: who may do what over HTTP. The store keeps a digest of each token, never the token."""
 
 from __future__ import annotations
 
@@ -28,29 +28,33 @@ from headway.stores.base import Document, Store
 log = logging.getLogger("headway.tokens")
 
 TOKENS = "token"
-USES = "token_use"  # Apart from the tokens, so that using one never collides with revoking it.
+USES = "token_use"  # Documents of their own, so that using a token never collides with revoking it.
 SCOPES = ("submit", "read", "worker", "publish", "admin")
-UNBOUND = frozenset({"submit", "admin"})  # Scopes that reach every task, so a token bound to some cannot have them.
+UNBOUND = frozenset(
+    {"submit", "admin"}
+)  # Scopes that reach every task, so a token bound to some tasks cannot have them.
 NOTE_MAX = 200
 TENANT_MAX = 255
 PATTERN_MAX = 255
 PATTERNS_MAX = 100
 TRIES = 20
-LOOK_EVERY = 1.0  # Seconds between looks at the store, while anybody asks.
-STALE_AFTER = 30.0  # Seconds for which what was seen last counts while the store does not answer.
-CLOCK_EVERY = 60.0  # Seconds between looks at the store's clock.
-USE_EVERY = 60.0  # Seconds between notes that a token was used.
+LOOK_EVERY = 1.0  # Seconds between reads of the store while requests come, so that a revocation applies within two.
+STALE_AFTER = 30.0  # Seconds for which the tokens read last count while the store does not answer.
+CLOCK_EVERY = 60.0  # Seconds between reads of the store's clock.
+USE_EVERY = 60.0  # Seconds between records that a token was used.
 PRESENTED_MAX = 200
 
 _ID = re.compile(r"[0-9a-f]{10}")
-_NOBODY = hashlib.sha256(secrets.token_bytes(32)).hexdigest()  # What an unknown token is compared with.
+_NOBODY = hashlib.sha256(
+    secrets.token_bytes(32)
+).hexdigest()  # An unknown token is compared with this, so that it takes as long.
 
 Status = Literal["active", "expired", "revoked"]
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A token as operators see it: all but its secret."""
+    """A token as operators see it: everything but its secret."""
 
     token_id: str
     scopes: tuple[str, ...]
@@ -60,11 +64,11 @@ class Token:
     expires_at: int | None = None
     revoked_at: int | None = None
     last_used_at: int | None = None
-    tasks: tuple[str, ...] | None = None  # Patterns of the tasks that it may work on and publish; None: unbound.
-    rate: str | None = None  # How often it may submit; None: as the server's settings say.
+    tasks: tuple[str, ...] | None = None  # Patterns of the tasks that it may run and publish; None for all.
+    rate: str | None = None  # How often it may submit; None for the server's setting.
 
     def status(self, now_at: int) -> Status:
-        """Return whether it opens anything now."""
+        """Return whether the token is active, expired or revoked now."""
         if self.revoked_at is not None:
             return "revoked"
         return "expired" if self.expires_at is not None and self.expires_at <= now_at else "active"
@@ -72,7 +76,7 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class TokenGrant:
-    """What a token that was presented allows."""
+    """What a valid token allows."""
 
     token_id: str
     scopes: frozenset[str]
@@ -112,10 +116,10 @@ async def create_token(
     rate: str | None = None,
     who: str = LOCAL,
 ) -> tuple[Token, str]:
-    """Make a token. Gives it and its text ``hw_<id>_<secret>``, which cannot be had again.
+    """Make a token. Return it and its text ``hw_<id>_<secret>``, which is never stored.
 
-    ``tasks``: patterns of task names; a worker with this token works on these tasks alone, and may publish them.
-    ``rate``: how often it may submit, such as ``100/s``, in place of what the server's settings say.
+    ``tasks``: patterns of task names. A worker with this token runs only these tasks, and may publish them.
+    ``rate``: how often it may submit, such as ``100/s``, in place of the server's setting.
     """
     allowed = check_scopes(scopes)
     kept = _TokenRecord(
@@ -129,7 +133,7 @@ async def create_token(
         expires_at=None if expires_ms is None else now_at + expires_ms,
     )
     if expires_ms is not None and expires_ms <= 0:
-        raise ConfigError("a token must expire later than now")
+        raise ConfigError("a token must expire in the future")
     for _ in range(TRIES):
         token_id = secrets.token_hex(5)
         text = f"hw_{token_id}_{secrets.token_urlsafe(32)}"
@@ -142,7 +146,7 @@ async def create_token(
 
 
 async def list_tokens(store: Store) -> list[Token]:
-    """Read all tokens, the oldest first; also those that have expired or were revoked."""
+    """Read all tokens, the oldest first, including expired and revoked ones."""
     used = {document.name: _read_use(document) for document in await store.read(USES)}
     found = [
         _token(document.name, kept, used.get(document.name))
@@ -153,12 +157,12 @@ async def list_tokens(store: Store) -> list[Token]:
 
 
 async def any_tokens(store: Store) -> bool:
-    """Return whether a token was ever made here. One that is revoked counts: losing the last one opens nothing."""
+    """Return whether a token was ever made here. A revoked one counts, so revoking the last one opens nothing."""
     return bool(await store.read(TOKENS))
 
 
 async def revoke_token(store: Store, token_id: str, *, now_at: int, who: str = LOCAL) -> Token | None:
-    """End a token for good; servers follow within two seconds. None: there is no such token."""
+    """Revoke a token for good. Servers follow within two seconds. None if the token does not exist."""
     for _ in range(TRIES):
         found = await store.read(TOKENS, token_id)
         kept = _read_kept(found[0]) if found else None
@@ -183,7 +187,7 @@ async def revoke_token(store: Store, token_id: str, *, now_at: int, who: str = L
 
 
 async def forget_token(store: Store, token_id: str, *, now_at: int, who: str = LOCAL) -> Token | None:
-    """Revoke a token and remove what is kept of it. Without any token a server on this machine is open again."""
+    """Revoke a token and remove its records. Without any token a server on this machine is open again."""
     token = await revoke_token(store, token_id, now_at=now_at, who=who)
     if token is not None:
         await store.write(TOKENS, token_id, None)
@@ -193,7 +197,7 @@ async def forget_token(store: Store, token_id: str, *, now_at: int, who: str = L
 
 
 def check_scopes(scopes: Iterable[str]) -> tuple[str, ...]:
-    """Return the scopes in their order, each once. Raises ``ConfigError`` for an unknown scope, or for none at all."""
+    """Return the scopes in their order, each once. Raises ``ConfigError`` for an unknown scope, or for no scope."""
     wanted = set(scopes)
     for name in sorted(wanted - set(SCOPES)):
         raise ConfigError(f"no scope {name!r}{did_you_mean(name, SCOPES)} (scopes: {', '.join(SCOPES)})")
@@ -203,7 +207,7 @@ def check_scopes(scopes: Iterable[str]) -> tuple[str, ...]:
 
 
 def check_tasks(tasks: Iterable[str], scopes: Iterable[str]) -> tuple[str, ...]:
-    """Return a token's patterns of task names, sorted. Raise ``ConfigError`` if they do not go with its scopes."""
+    """Return a token's patterns of task names, sorted. Raise ``ConfigError`` if its scopes do not allow patterns."""
     wanted, held = sorted(set(tasks)), set(scopes)
     if "worker" not in held:
         raise ConfigError("a token is bound to tasks with the scope worker only; add the scope, or leave out the tasks")
@@ -212,7 +216,7 @@ def check_tasks(tasks: Iterable[str], scopes: Iterable[str]) -> tuple[str, ...]:
             f"a token bound to tasks cannot have the scope {name}, which reaches all tasks; make two tokens"
         )
     if not 1 <= len(wanted) <= PATTERNS_MAX:
-        raise ConfigError(f"a token is bound to 1 to {PATTERNS_MAX} patterns of task names, not {len(wanted)}")
+        raise ConfigError(f"a token may have 1 to {PATTERNS_MAX} patterns of task names, got {len(wanted)}")
     return tuple(_check_text(pattern, "task pattern", PATTERN_MAX) for pattern in wanted)
 
 
@@ -222,7 +226,7 @@ def covers(patterns: Iterable[str], task: str) -> bool:
 
 
 def id_of(presented: str) -> str:
-    """Return the id in a token's text, or nothing if it is not written like one."""
+    """Return the id in a token's text, or an empty text if it is not a token's."""
     parts = presented[:PRESENTED_MAX].split("_", 2)
     return parts[1] if len(parts) == 3 and parts[0] == "hw" and _ID.fullmatch(parts[1]) else ""
 
@@ -231,7 +235,7 @@ def id_of(presented: str) -> str:
 
 
 class Tokens:
-    """The store's tokens as a process knows them. Made or revoked ones count within two seconds.
+    """The store's tokens, cached in a process. New and revoked ones take effect within two seconds.
 
     ``may_open``: whether everything is allowed until the first token is made. Only for servers that no other machine
     can reach.
@@ -249,40 +253,40 @@ class Tokens:
         self.every = every
         self._opener = opener
         self._clock_every = clock_every
-        self._known: dict[str, tuple[int, _TokenRecord | None]] = {}  # By id: the document's version, and what it says.
+        self._known: dict[str, tuple[int, _TokenRecord | None]] = {}  # By id: the document's version and content.
         self._grants: dict[str, TokenGrant] = {}
         self._looked = self._tried = self._read_clock = -math.inf
-        self._ahead_ms = 0  # The store's clock less our own, which only tells how much time has passed.
+        self._ahead_ms = 0  # The store's clock minus this process's monotonic one.
         self._used: dict[str, float] = {}
         self._looking = asyncio.Lock()
 
     @property
     def seen(self) -> bool:
-        """Whether the store was ever seen."""
+        """Return whether the store was ever read."""
         return self._looked > -math.inf
 
     @property
     def open(self) -> bool:
-        """Whether there are no tokens, and that means that everybody who can reach us may do everything."""
+        """Return whether no token exists and every caller that can reach the server may do everything."""
         return self.may_open and self.seen and not self._known
 
     @property
     def guarded(self) -> bool:
-        """Whether the server is open, or may be as far as we know."""
+        """Return whether the server is open, or may be as far as this process knows."""
         return self.may_open and not self._known
 
     async def store(self) -> Store:
-        """Return the store that they are kept in."""
+        """Return the store of the tokens."""
         return await self._opener()
 
     def fresh(self) -> bool:
-        """Return whether the store was asked a moment ago, so that there is nothing to wait for."""
+        """Return whether the store was read a moment ago, so that a caller need not wait."""
         return time.monotonic() - self._tried < self.every
 
     async def refresh(self) -> None:
-        """Look at the store, unless that was done a moment ago. Raises ``StoreError`` if it was never seen.
+        """Read the store, unless that was done a moment ago. Raises ``StoreError`` if it was never read.
 
-        While it does not answer, what was seen last counts for a while.
+        While the store does not answer, the tokens read last count for a while.
         """
         if self.fresh():
             return
@@ -297,14 +301,14 @@ class Tokens:
                     raise
 
     async def follow_anew(self) -> None:
-        """Wait until the store has been asked once more: what is unknown now may have been made just before."""
+        """Wait until the store has been read once more, since an unknown token may have been made just before."""
         asked = self._tried
         while self._tried == asked:
             await asyncio.sleep(max(0.0, asked + self.every - time.monotonic()))
             await self.refresh()
 
     def check(self, presented: str) -> TokenGrant | None:
-        """Return what a token allows, or None, be it unknown, wrong, expired or revoked: it takes the same steps.
+        """Return what a token allows, or None for an unknown, wrong, expired or revoked one, after the same steps.
 
         Raises ``StoreUnavailable`` if the store has not answered for too long to know.
         """
@@ -316,7 +320,7 @@ class Tokens:
         return self.grant(token_id) if same else None
 
     def grant(self, token_id: str) -> TokenGrant | None:
-        """Return what a token allows that was checked before, or None if it has expired or was revoked since."""
+        """Return what a token that was checked before allows, or None if it has expired or was revoked since."""
         kept = self._kept(token_id)
         if kept is None or kept.revoked_at is not None:
             return None
@@ -330,11 +334,11 @@ class Tokens:
         return found
 
     def allows(self, token_id: str | None) -> bool:
-        """Return whether a token is still good; for None, whether the server is open, or may be as far as we know."""
+        """Return whether a token is still valid. For None, return whether the server is open or may be."""
         return self.guarded if token_id is None else not self.seen or self.grant(token_id) is not None
 
     async def note_use(self, token_id: str) -> None:
-        """Note in the store that a token was used, at most once a minute. It never fails: the use goes on."""
+        """Record in the store that a token was used, at most once a minute. It never fails."""
         now = time.monotonic()
         if now - self._used.get(token_id, -math.inf) < USE_EVERY:
             return
@@ -347,7 +351,7 @@ class Tokens:
     async def ended(self, token_id: str | None) -> None:
         """Wait until a token no longer allows anything; for None, until the server is no longer open.
 
-        A route that holds a stream open waits for this beside it.
+        A route that holds a stream open waits for this beside the stream.
         """
         while self.grant(token_id) is not None if token_id is not None else self.open:
             await self.follow_anew()
@@ -387,7 +391,7 @@ def _digest(text: str) -> str:
 
 
 def _read_kept(document: Document) -> _TokenRecord | None:
-    """Read a token. One that a newer Headway wrote and this one cannot read allows nothing here."""
+    """Read a token. A token that a newer Headway wrote and this one cannot read allows nothing here."""
     try:
         return _read.decode(document.body)
     except msgspec.MsgspecError as problem:
@@ -415,7 +419,7 @@ def _token(token_id: str, kept: _TokenRecord, last_used_at: int | None = None) -
 
 
 def _told(token: Token) -> dict[str, object]:
-    """Return what the audit says of a token."""
+    """Return the facts of a token for the audit."""
     return {
         "scopes": token.scopes,
         "tenant": token.tenant,
@@ -437,5 +441,5 @@ def _check_rate(rate: str) -> str:
 
 def _check_text(text: str, what: str, most: int) -> str:
     if not text or len(text) > most or not text.isprintable():
-        raise ConfigError(f"a token's {what} is printable text of at most {most} characters, not {text[:60]!r}")
+        raise ConfigError(f"a token's {what} must be printable text of at most {most} characters, got {text[:60]!r}")
     return text

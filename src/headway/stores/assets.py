@@ -1,4 +1,4 @@
-"""Loads the statements that stores keep in files of their own."""
+"""Loads the SQL statements and migrations of a store from its files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 SHARED = "headway.stores.sql"  # Statements that have the same text in every dialect.
 
 _BLOCK = re.compile(r"^-- (name|part): (\w+)\n", re.MULTILINE)
-_PARAMETERS = re.compile(r"^-- params  (.*(?:\n--    +.*)*)", re.MULTILINE)  # A deeper indented line carries it on.
+_PARAMETERS = re.compile(r"^-- params  (.*(?:\n--    +.*)*)", re.MULTILINE)  # A deeper indented line continues it.
 
 
 class Statement(NamedTuple):
@@ -20,7 +20,7 @@ class Statement(NamedTuple):
 
 
 def load_queries(package: str) -> dict[str, Statement]:
-    """Read every block ``-- name: NAME`` of the files ``queries/*.sql`` that a store shares or has of its own, by name.
+    """Read every ``-- name: NAME`` block of the files ``queries/*.sql`` of a store's package, by name.
 
     A line ``-- use NAME`` is replaced by the block ``-- part: NAME`` of any of these files.
     """
@@ -35,7 +35,7 @@ def load_queries(package: str) -> dict[str, Statement]:
 
 
 def load_migrations(package: str) -> list[tuple[int, str]]:
-    """Read every ``migrations/NNNN_name.sql`` of a store's package, with its number, in order."""
+    """Read every ``migrations/NNNN_name.sql`` of a store's package with its number, in order."""
     folder = files(package) / "migrations"
     entries = sorted((entry for entry in folder.iterdir() if entry.name.endswith(".sql")), key=lambda entry: entry.name)
     return [(int(entry.name[:4]), entry.read_text()) for entry in entries]

@@ -1,4 +1,4 @@
-"""Store time as one process knows it."""
+"""Store time in one process."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from headway.core.policy.clock import STEP_MS, StoreClock, step_clock
 
 
 class SteadyClock:
-    """Store time for one process: applies the rule to a raw clock, and never returns less than before.
+    """Store time in one process: applies ``step_clock`` to a raw clock, and never goes back.
 
-    A store that several processes share gives it what is stored (``learn``), and stores what it remembers.
+    A store that several processes share passes the stored numbers to ``learn``, and stores ``clock``.
     """
 
     def __init__(self) -> None:
@@ -18,11 +18,11 @@ class SteadyClock:
         self._last_at = 0
 
     def is_fresh(self, raw_at: int) -> bool:
-        """Return whether what is stored was read within the last second and the raw clock did not go back since."""
+        """Return whether the stored numbers were read within a second, without a step back of the raw clock since."""
         return 0 <= raw_at - self._raw_at < STEP_MS and self._raw_at >= 0
 
     def learn(self, stored: StoreClock, raw_at: int) -> None:
-        """Take note of what other processes have stored, unless this one knows of a later moment."""
+        """Adopt the numbers that other processes have stored, unless this process knows of a later moment."""
         if stored.reached_at >= self.clock.reached_at:
             self.clock = stored
         self.stored = stored

@@ -1,4 +1,4 @@
-"""Wake-ups inside one process: subscriptions that no other process can wake."""
+"""Wake-ups inside one process."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable, Sequence
 
 from headway.core.job import JobId
 
-_HEARD_MAX = 10_000  # Job ids; beyond it a subscription stops listing and says "look at everything".
+_HEARD_MAX = 10_000  # Job ids. Beyond it a subscription drops its list, and the waiter reads every job it watches.
 
 
 class LocalSubscription:
-    """Gathers the jobs named by wake-ups until a caller waits for them. Safe to wake from any thread."""
+    """Collects the jobs that wake-ups name until a caller waits for them. Any thread may notify it."""
 
     def __init__(self, forget: Callable[[LocalSubscription], None]) -> None:
         self._lock = threading.Lock()
@@ -73,8 +73,8 @@ class LocalSubscription:
 
 
 def _call_on(loop: asyncio.AbstractEventLoop, function: Callable[[], None]) -> None:
-    if asyncio._get_running_loop() is loop:  # Rung on the loop itself: to go round by its pipe would cost a turn.
+    if asyncio._get_running_loop() is loop:  # Already on the loop, so call it without a detour through the loop's pipe.
         function()
         return
-    with contextlib.suppress(RuntimeError):  # The loop was closed while its subscription was open; no task waits there.
+    with contextlib.suppress(RuntimeError):  # The loop was closed, so no task waits.
         loop.call_soon_threadsafe(function)

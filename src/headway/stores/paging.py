@@ -1,4 +1,4 @@
-"""Reads of many jobs, a few at a time: each may hold megabytes of arguments and results."""
+"""Reads of many jobs, a few at a time, since each may hold megabytes of arguments and results."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import replace
 from headway.core.job import JobId, JobRecord, State
 from headway.stores.base import JobQuery, next_page
 
-JOBS_AT_ONCE = 16  # Jobs that one read brings into memory.
-PASSED_COUNTED = 100  # Jobs that ``passed_over`` counts at most.
+JOBS_AT_ONCE = 16  # Jobs that one read brings into memory: at most 16 times the largest payload and result.
+PASSED_COUNTED = 100  # Jobs that ``passed_over`` counts at most. An operator needs no larger number.
 
 Find = Callable[[JobQuery], Awaitable[list[JobRecord]]]
 Get = Callable[[Sequence[JobId]], Awaitable[list[JobRecord | None]]]
@@ -29,7 +29,7 @@ async def find_in_steps(find: Find, query: JobQuery) -> AsyncIterator[JobRecord]
 
 
 async def get_in_steps(get: Get, job_ids: Sequence[JobId]) -> AsyncIterator[JobRecord | None]:
-    """Yield each of the jobs, or None where there is none."""
+    """Yield each of the jobs, or None for an id that the store does not have."""
     for start in range(0, len(job_ids), JOBS_AT_ONCE):
         for job in await get(job_ids[start : start + JOBS_AT_ONCE]):
             yield job
@@ -41,9 +41,9 @@ def without_values(job: JobRecord) -> JobRecord:
 
 
 async def passed_over(find: Find, job: JobRecord) -> int:
-    """Return how many jobs of the same lane and tenant came later and have started before a job that waits.
+    """Return how many jobs of the same lane and tenant came later than a waiting job and have started before it.
 
-    Counted when it is asked for, up to ``PASSED_COUNTED``: to keep the number would take a write to every waiting job.
+    It counts on request, up to ``PASSED_COUNTED``, since keeping the number would take a write to every waiting job.
     """
     if job.state is not State.QUEUED:
         return 0

@@ -1,4 +1,4 @@
-"""Rules as documents: how their parts are written, and how a store makes a rulebook of them."""
+"""Encodes the parts of the enforced rules as documents, and builds a rule index from them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _decode = msgspec.json.Decoder(EnforcedRules).decode
 
 
 def rules_body(rules: EnforcedRules) -> bytes:
-    """Write one part."""
+    """Return one part as the body of a document."""
     return _encode(rules)
 
 
@@ -23,5 +23,5 @@ def read_rules(body: bytes) -> EnforcedRules:
 
 
 def read_rulebook(bodies: Iterable[bytes]) -> RuleIndex:
-    """Make a rulebook of all parts, in the order of their names."""
+    """Build the rule index from all parts, in the order of their names."""
     return RuleIndex(join(_decode(body) for body in bodies))

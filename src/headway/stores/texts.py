@@ -1,4 +1,4 @@
-"""Which texts a store accepts, so that every store keeps the same ones and reads them back equal."""
+"""Checks texts before they are stored, so that every store accepts the same ones and reads them back equal."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from headway.core.errors import JobError, PayloadError
 from headway.core.job import NewJob
 from headway.core.worker import WorkerInfo
 
-TEXT_BYTES_MAX = 1_200  # Bytes of one text: an index of PostgreSQL holds two of them in one row of 2,704 bytes.
+TEXT_BYTES_MAX = 1_200  # Bytes of one text. An index row of PostgreSQL has 2,704 bytes and holds two of them.
 CLASS_BYTES_MAX = 2_400  # Bytes of all texts that make a class, for the same index.
 ELEMENT_BYTES = 8  # Bytes that PostgreSQL adds to each element of an array.
 
@@ -19,23 +19,24 @@ _rest = itemgetter(*map(NewJob._fields.index, (
 
 
 def check_jobs(jobs: Sequence[NewJob]) -> None:
-    """Raise ``PayloadError`` for a job with a text that not every store could keep.
+    """Raise ``PayloadError`` for a job with a text that not every store can keep.
 
-    Stores call it before they keep anything.
+    Stores call it before they store anything.
     """
     task: str | None = None
     known: object = None
     for index, job in enumerate(jobs):
-        if "," in job.job_id or not job.job_id.isprintable():  # Ids are told as lists, with a comma or a line for each.
-            raise PayloadError(f"job {index} of the batch: its id must be printable, not {job.job_id[:100]!r}")
+        if "," in job.job_id or not job.job_id.isprintable():  # Lists of ids are separated by commas or lines.
+            text = f"its id must be printable and without commas, got {job.job_id[:100]!r}"
+            raise PayloadError(f"job {index} of the batch: {text}")
         rest = _rest(job)
-        if rest != known or job.task != task:  # The jobs of a batch mostly differ in their ids and payloads alone.
+        if rest != known or job.task != task:  # Most jobs of a batch differ only in id and payload.
             known, task = rest, job.task
             _check_job(job, f"job {index} of the batch: its")
 
 
 def check_worker(worker: WorkerInfo) -> None:
-    """Raise ``PayloadError`` for a worker with a text that not every store could keep."""
+    """Raise ``PayloadError`` for a worker with a text that not every store can keep."""
     for name, text in (("id", worker.worker_id), ("host", worker.host), ("version", worker.version)):
         check_text(text, f"a worker's {name}")
     for offer in worker.offers:
@@ -43,15 +44,15 @@ def check_worker(worker: WorkerInfo) -> None:
 
 
 def check_text(text: str, what: str) -> None:
-    """Raise ``PayloadError`` for a text that not every store could keep."""
+    """Raise ``PayloadError`` for a text that not every store can keep."""
     if not is_writable(text):
-        raise PayloadError(f"{what} must be text without NUL and lone surrogates, not {text[:100]!r}")
+        raise PayloadError(f"{what} must be text without NUL and lone surrogates, got {text[:100]!r}")
     if len(text) * 4 > TEXT_BYTES_MAX and (size := len(text.encode())) > TEXT_BYTES_MAX:
-        raise PayloadError(f"{what} may have {TEXT_BYTES_MAX:,} bytes, but has {size:,}")
+        raise PayloadError(f"{what} must have at most {TEXT_BYTES_MAX:,} bytes, got {size:,}")
 
 
 def is_writable(text: str | None) -> bool:
-    """Return whether every store can keep a text of this kind, whatever its length."""
+    """Return whether every store can keep a text like this, whatever its length."""
     if text is None:
         return True
     if "\0" in text:
@@ -60,15 +61,15 @@ def is_writable(text: str | None) -> bool:
 
 
 def escape_surrogates(text: str) -> str:
-    """Return a text that has an encoding: a lone surrogate becomes the six letters of its escape.
+    """Return a text that can be encoded: a lone surrogate becomes the six characters of its escape.
 
-    For words of a running job (progress, errors, results), which must not fail because of how they are written.
+    For texts from a running job (progress, errors, results), which must not fail because of their characters.
     """
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
 def escape_error(error: JobError) -> JobError:
-    """Return an error whose texts have an encoding."""
+    """Return an error whose texts can be encoded."""
     kind, message, traceback = map(escape_surrogates, (error.type, error.message, error.traceback))
     return JobError(kind, message, traceback, error.retriable)
 
@@ -89,6 +90,6 @@ def _check_job(job: NewJob, whose: str) -> None:
     size += sum(len(need.encode()) + ELEMENT_BYTES for need in job.needs)
     if size > CLASS_BYTES_MAX:
         raise PayloadError(
-            f"{whose} task, lane, duration and capabilities may have {CLASS_BYTES_MAX:,} bytes together, "
-            f"but have {size:,}"
+            f"{whose} task, lane, duration and capabilities must have at most {CLASS_BYTES_MAX:,} bytes together, "
+            f"got {size:,}"
         )

@@ -1,4 +1,4 @@
-"""How safely a store's address leads to its server, and a warning where others on the network could read along."""
+"""What protects the connection to a store's server, and a warning where other machines could read it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from headway.core.log_event import LogEvent
 
 log = logging.getLogger("headway.stores")
 
-_warned: set[str] = set()  # Addresses that this process has warned of. A set's add is atomic, so no lock guards it.
+_warned: set[str] = set()  # Addresses that this process has warned about. A set's add is atomic, so no lock guards it.
 
 
 class Transport(StrEnum):
-    """What protects the way to a server."""
+    """What protects the connection to a server."""
 
     LOCAL = "this machine"
     VERIFIED = "TLS, with a certificate that is verified"
@@ -24,12 +24,12 @@ class Transport(StrEnum):
 
     @property
     def exposed(self) -> bool:
-        """Return whether others on the network could read along."""
+        """Return whether other machines on the network could read the connection."""
         return self in (Transport.PLAIN, Transport.UNVERIFIED)
 
 
 def transport_to(hosts: Iterable[str], *, encrypted: bool, verified: bool) -> Transport:
-    """Return what protects the way to these hosts; a path is a socket of this machine."""
+    """Return what protects the connection to these hosts. A path is a socket of this machine."""
     if all(map(_is_local, hosts)):
         return Transport.LOCAL
     if not encrypted:
@@ -38,7 +38,7 @@ def transport_to(hosts: Iterable[str], *, encrypted: bool, verified: bool) -> Tr
 
 
 def warn_once(transport: Transport, shown: str, hint: str) -> None:
-    """Log once in a process that others on the network could read along on the way to a store."""
+    """Log a warning once in each process if other machines could read the connection to a store."""
     if transport.exposed and shown not in _warned:
         _warned.add(shown)
         log.warning(LogEvent("store.exposed", store=shown, transport=transport.value, hint=hint))

@@ -1,4 +1,4 @@
-"""Reading what was damaged, or written by another release: as far as it goes, with a word on the rest."""
+"""Reads damaged records, or those of another release, as far as possible, and describes the rest."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from headway.core.worker import WorkerState
 
 T = TypeVar("T")
 
-# What reading a value may raise that is not what this release writes.
+# What reading a value may raise if this release did not write it.
 DAMAGE = (ValueError, TypeError, KeyError, IndexError, AttributeError, struct.error, msgspec.MsgspecError)
 
 
 def read_or(default: T, read: Callable[[], T]) -> T:
-    """Return what can be read, or a default."""
+    """Return the value that can be read, or a default."""
     try:
         return read()
     except DAMAGE:
@@ -27,17 +27,17 @@ def read_or(default: T, read: Callable[[], T]) -> T:
 
 
 def read_state(value: object) -> State:
-    """Return a job's state. One that this release does not know is shown as failed."""
+    """Return a job's state. A state that this release does not know is shown as failed."""
     return read_or(State.FAILED, lambda: State(value))  # type: ignore[arg-type]
 
 
 def read_worker_state(value: object) -> WorkerState:
-    """Return a worker's state. One that this release does not know counts as dead."""
+    """Return a worker's state. A state that this release does not know counts as dead."""
     return read_or(WorkerState.DEAD, lambda: WorkerState(value))  # type: ignore[arg-type]
 
 
 def unreadable_error(raw: object) -> JobError:
-    """Return what to show in place of an error that cannot be read."""
+    """Return the error to show in place of one that cannot be read."""
     return JobError("UnreadableError", f"the stored error cannot be read: {str(raw)[:200]!r}")
 
 
