@@ -15,7 +15,7 @@ MESSAGES = 100  # How many the server reads at once: about a millisecond of its 
 
 
 class CountedTask(NamedTuple):
-    """A task to be counted. ``fixed`` names its queue; otherwise the least loaded of ``among`` is taken, () for all."""
+    """A task to be counted. ``fixed`` names its queue; else it goes to the least loaded of ``among``, () for all."""
 
     member: str
     name: str
@@ -25,7 +25,7 @@ class CountedTask(NamedTuple):
 
 
 class CountedMessage(NamedTuple):
-    """A task to be counted, and its message: what its list's name ends with, its text around its queue's name."""
+    """A task to be counted, the end of its list's name, and its message before and after the queue's name."""
 
     entry: CountedTask
     ending: str
@@ -33,12 +33,12 @@ class CountedMessage(NamedTuple):
     behind: str
 
     def sent_to(self, queue: str) -> CountedMessage:
-        """The same, with its queue fixed."""
+        """Return the same message for a fixed queue."""
         return self._replace(entry=self.entry._replace(fixed=queue))
 
 
 class TaskRun(NamedTuple):
-    """A run of a task. Queue ('' if it is not one of ours), name and user are for a task that no sender counted."""
+    """A run of a task. Queue ('' if it is not balanced), name and user are for a task that no sender counted."""
 
     lease: str
     queue: str = ""
@@ -47,7 +47,7 @@ class TaskRun(NamedTuple):
 
 
 class QueueLoad(NamedTuple):
-    """What one queue has. ``read`` tells whether a live worker reads it, None if no worker is known at all."""
+    """The load of one queue. ``read``: whether a live worker reads it, None if no worker is known."""
 
     queue: str
     pending: int
@@ -58,7 +58,7 @@ class QueueLoad(NamedTuple):
 
 
 class LedgerStats(NamedTuple):
-    """What else there is to show."""
+    """Totals, the busiest users, and the nodes."""
 
     tally: dict[str, int]
     users: dict[str, int]
@@ -66,12 +66,12 @@ class LedgerStats(NamedTuple):
 
 
 def member_of(task_id: str, retries: object) -> str:
-    """Name what the ledger counts: one message. A retry is another message of the same task."""
+    """Return the name of a message in the ledger. A retry is another message of the same task."""
     return f"{task_id}/{retries or 0}"
 
 
 def lease_of(member: str, node: str) -> str:
-    """Name a run: a member may run in two places at once, when a broker hands it out twice."""
+    """Return the name of a run. A member may run on two nodes, if the broker delivers it twice."""
     return f"{member}@{node}"
 
 
@@ -81,7 +81,7 @@ def member_in(lease: str) -> str:
 
 
 class Ledger:
-    """Belongs to a process; forks and threads may use it. Every verb may be repeated.
+    """The counts of one process's queues. Forks and threads may share it. Every verb may be repeated.
 
     Verbs raise ``StoreUnavailable`` when the server has been away for some seconds, ``start`` and ``finish`` never:
     they are sent and not waited for, again and again until the server has answered.
@@ -103,7 +103,7 @@ class Ledger:
         self._client.close()
 
     def flush(self) -> None:
-        """Wait until the server has taken all that was sent."""
+        """Wait until the server has answered all commands."""
         self._client.flush()
 
     # ------------------------------------------------------------------ tasks
@@ -113,7 +113,7 @@ class Ledger:
         return _text(self._client.call("choose", self._key, measure, queues, self.prefix, _numbers(among)))
 
     def reserve(self, count: int, *, queues: int, measure: Measure, lease_ms: int) -> str:
-        """The same, and count this many tasks there by hand in the same step."""
+        """Choose a queue and count this many tasks there by hand, in one step."""
         return _text(self._client.call("choose", self._key, measure, queues, self.prefix, "", count, lease_ms))
 
     def count(
@@ -134,26 +134,26 @@ class Ledger:
         key_prefix: str,
         together: bool = False,
     ) -> list[str]:
-        """The same, and put their messages into the lists of a broker on the same server. All or none is done."""
+        """Count tasks and add their messages to the lists of a broker on the same server, all or none."""
         words: list[Word] = [measure, queues, self.prefix, int(together), key_prefix]
         for (member, name, user, fixed, among), ending, before, behind in parcels:
             words += (member, _tidy(name), _tidy(user), fixed, _numbers(among), ending, before, behind)
         return [_text(queue) for queue in self._client.call("push", self._key, *words)]
 
     def uncount(self, members: Iterable[str], why: str) -> int:
-        """Take tasks out that will not run; gives how many waited."""
+        """Remove tasks that will not run. Return how many of them waited."""
         return int(self._client.call("uncount", self._key, why, *members))
 
     def uncount_soon(self, members: Iterable[str], why: str) -> None:
-        """The same, without waiting for it."""
+        """Remove tasks without waiting for the reply."""
         self._client.send("uncount", self._key, why, *members)
 
     def start(self, run: TaskRun) -> None:
-        """A task runs. The server hears of it some milliseconds later."""
+        """Record that a task runs. The command is sent some milliseconds later."""
         self._client.send_batched("runs", self._key, _words("start", run), name=run.lease)
 
     def finish(self, run: TaskRun, *, took_ms: int | None = None, again: bool = False) -> None:
-        """A run has ended. Of a short one this is all that is told.
+        """Record that a run has ended. A short run needs only this command.
 
         ``took_ms``: how long it took, if that is to be learned. ``again`` puts its task back into its queue.
         """
@@ -164,13 +164,13 @@ class Ledger:
     # ------------------------------------------------------------------ by hand
 
     def by_hand(self, queue: str, *, waiting: int = 0, running: int = 0, lease_ms: int = 60_000) -> tuple[int, int]:
-        """Count without a task, for a while, or take such a count back; gives what waits and runs then."""
+        """Count without a task, for a while, or remove such counts. Return how many wait and run then."""
         kind, by = ("promised", waiting) if waiting else ("claimed", running)
         found = self._client.call("by_hand", self._key, kind, queue, by, lease_ms)
         return int(found[0]), int(found[1])
 
     def reset(self, queues: Iterable[str]) -> int:
-        """Forget what was counted by hand and write the numbers anew; gives how many counts were forgotten."""
+        """Remove all counts by hand and compute the loads again. Return how many counts were removed."""
         return int(self._client.call("reset", self._key, *queues))
 
     # ------------------------------------------------------------------ nodes
@@ -178,18 +178,18 @@ class Ledger:
     def renew(
         self, node: str, queues: Sequence[str], *, lease_ms: int, reconcile_ms: int, held: Sequence[str] = ()
     ) -> tuple[bool, list[str]]:
-        """A node lives; gives whether it is the one to reconcile now, and its leases."""
+        """Renew a node. Return whether it must reconcile now, and its leases."""
         found = self._client.call("renew", self._key, node, lease_ms, reconcile_ms, len(queues), *queues, *held)
         return bool(found[0]), [_text(lease) for lease in found[1:]]
 
     def leave(self, node: str) -> None:
-        """A node goes, and what it ran ends."""
+        """Remove a node and end its runs."""
         self._client.call("leave", self._key, node)
 
     # ------------------------------------------------------------------ looking
 
     def loads(self, queues: Sequence[str] = ()) -> list[QueueLoad]:
-        """Read all queues at one moment: those named, then others that were ever counted."""
+        """Read the loads of all queues at one moment: the named ones, then all others that are known."""
         now_at, *found = self._client.call("loads", self._key, *queues)
         return [
             QueueLoad(
@@ -208,11 +208,11 @@ class Ledger:
         return LedgerStats(_pairs(tally), _pairs(busiest), _pairs(nodes))
 
     def check(self) -> int:
-        """Count what must agree and does not: the sets with each other, the numbers with the sets."""
+        """Return how many counts do not agree: sets with each other, or numbers with the sets."""
         return int(self._client.call("check", self._key))
 
     def waiting(self, queue: str) -> Iterator[tuple[str, int]]:
-        """Go through what waits in a queue: members, and for how many ms each was counted at least."""
+        """Iterate over the members that wait in a queue, and for how many ms each has been counted."""
         first = 0
         while True:
             now_at, *found = self._client.call("waiting", self._key, queue, first, first + PAGE - 1)
@@ -231,7 +231,7 @@ class Ledger:
     # ------------------------------------------------------------------ beside a broker on the same server
 
     def listed(self, key: str) -> Iterator[tuple[str, str]]:
-        """Go through the messages of a list: member and task name. None that stays there is passed over."""
+        """Iterate over the messages of a list: member and task name. A message that stays there is never skipped."""
         first = 0
         while True:
             length, *found = self._client.call("listed", self._key, key, first, first + MESSAGES - 1)
@@ -242,7 +242,7 @@ class Ledger:
                 return
 
     def unacked(self, key: str) -> Iterator[tuple[str, str, str]]:
-        """Go through what workers hold and have not acknowledged: member, task name, queue."""
+        """Iterate over the messages that workers have not acknowledged: member, task name, queue."""
         cursor = "0"
         while True:
             following, *found = self._client.call("unacked", self._key, key, cursor)
@@ -257,7 +257,7 @@ class Ledger:
         return sum(int(self._client.ask("LLEN", key)) for key in keys)
 
     def known(self, members: Sequence[str]) -> list[bool]:
-        """Return which members wait."""
+        """Return whether each member waits."""
         found: list[bool] = []
         for first in range(0, len(members), PAGE):
             found += map(bool, self._client.call("known", self._key, *members[first : first + PAGE]))
@@ -274,7 +274,7 @@ def _text(word: bytes) -> str:
 
 
 def _tidy(text: str) -> str:
-    """Names and users are kept between tabs."""
+    """Remove tabs, which separate names and users in the ledger."""
     return text.replace("\t", " ").encode(errors="replace").decode()
 
 

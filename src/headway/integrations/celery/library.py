@@ -7,7 +7,7 @@ from functools import cache
 from headway.stores.redis.library import Library, join_scripts
 
 FORMAT = 1
-_PARTS = ("common", "counting", "running", "reading", "broker", "register")
+_PARTS = ("common", "counting", "running", "query", "broker", "register")
 
 
 @cache

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, cast
 import hiredis
 
 CONNECT_TIMEOUT = 5.0  # Seconds to connect and log in, also over TLS to another continent.
-ANSWER_TIMEOUT = 5.0  # Seconds of silence while a reply is due. Longer than any function of ours takes.
+ANSWER_TIMEOUT = 5.0  # Seconds of silence while a reply is due. Longer than any function runs.
 _PENDING = object()  # What the reader returns while a reply is not complete.
 _CONFIRMED = (b"subscribe", b"unsubscribe")  # Push messages that are replies to a command.
 # Notices a host that has disappeared within about 15 s.

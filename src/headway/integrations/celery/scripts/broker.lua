@@ -1,4 +1,4 @@
--- broker: what a broker on the same server really holds, and how the ledger is brought in line with it.
+-- broker: the messages of a broker on the same server, to correct the ledger.
 
 local function member_of(message)
   local headers = type(message) == 'table' and message.headers
@@ -54,7 +54,7 @@ local function known(keys, args)
   return found
 end
 
--- adopt: let tasks wait that were found in the broker and that no sender had counted.
+-- adopt: count tasks as waiting that the broker has and no sender counted.
 -- args     of each: member, queue, name, user
 -- returns  how many did not wait before
 local function adopt(keys, args)

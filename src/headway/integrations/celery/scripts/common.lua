@@ -1,4 +1,4 @@
--- common: what all functions of the ledger share. Its keys begin with P, the one key that a call declares:
+-- common: helpers of all functions. The keys of the ledger start with P, the one key that a call declares:
 --   P:task         hash: member (task id/retries) to queue, cost, task name, user; of each task that waits
 --   P:pending:Q    sorted set: members that wait in queue Q, by when they were counted
 --   P:lease:N      hash: member to when it began, queue, cost, task name, user; of each run on worker node N
@@ -9,11 +9,11 @@
 --   P:open         sorted set: queues by the end of their last reader's lease
 --   P:load, P:work hashes: queue to how many tasks, and to how many ms of work, it has waiting or running
 --   P:users        hash: user to how many tasks wait or run     P:durations  hash: task name to the mean ms of a run
---   P:tally        hash: what has happened, counted
+--   P:tally        hash: totals by name
 -- queue:Q:pending and queue:Q:running are for readers. They and P:load are written from the sizes of the sets, never
 -- from what they were before, so there is nothing that could drift.
-local call, match, floor  -- set by the first call: a library is loaded without Lua's own
-local UNKNOWN_MS = 1000  -- what a task is expected to take before one of its name has ended
+local call, match, floor  -- set by the first call: none is there when the library is loaded
+local UNKNOWN_MS = 1000  -- expected duration of a task before a run of the same name has ended
 local P, now, touched, tallied
 
 local function begin(keys)
@@ -36,7 +36,7 @@ local function running_of(queue)
   return call('SCARD', P .. ':running:' .. queue) + call('ZCARD', P .. ':claimed:' .. queue)
 end
 
--- Write the numbers of the queues that were touched, and what was counted.
+-- Write the loads of the changed queues, and the totals.
 local function settle()
   for what, by in pairs(tallied) do
     if by ~= 0 then call('HINCRBY', P .. ':tally', what, by) end
@@ -62,7 +62,7 @@ local function cost_of(name)
   return floor(tonumber(call('HGET', P .. ':durations', name) or UNKNOWN_MS)) + 1
 end
 
--- Let a task wait in a queue. It must not do so yet.
+-- Count a task as waiting in a queue. It must not wait yet.
 local function enter(member, queue, name, user)
   local cost = cost_of(name)
   call('HSET', P .. ':task', member, queue .. '\t' .. cost .. '\t' .. name .. '\t' .. user)
@@ -71,8 +71,8 @@ local function enter(member, queue, name, user)
   return cost
 end
 
--- Take a task out of those that wait: its queue, cost, name and user; nothing if it does not. What it weighs stays if
--- it goes on to run.
+-- Count a task as waiting no longer. Return its queue, cost, name and user, or nothing if it did not wait. Its load
+-- stays if it runs next.
 local function take(member, to_run)
   local detail = call('HGET', P .. ':task', member)
   if not detail then return nil end
@@ -87,7 +87,7 @@ local function take(member, to_run)
   return queue, cost, name, user
 end
 
--- End a run: its member, queue, name and user; nothing if it is not known.
+-- End a run. Return its member, queue, name and user, or nothing if it is not known.
 local function stop(lease)
   local member, node = match(lease, '^(.-)@(.*)$')
   local detail = call('HGET', P .. ':lease:' .. node, member)

@@ -10,7 +10,7 @@ local function least(loads, open, prefix, some)
   return best
 end
 
--- The queues that some live worker reads, or nothing if no worker is known at all.
+-- Return the queues that a live worker reads, or nothing if no worker is known.
 local function open_queues()
   local found, any = {}, false
   for _, queue in ipairs(call('ZRANGEBYSCORE', P .. ':open', now, '+inf')) do found[queue], any = true, true end
@@ -142,8 +142,8 @@ end
 
 -- by_hand: count without a task, for a while.
 -- args     promised (waiting) or claimed (running), queue, by how many, for how many ms
--- returns  what waits in the queue now, what runs
--- holds    what is taken off is only what was put on by hand; nothing falls below zero
+-- returns  how many wait in the queue now, how many run
+-- holds    only counts by hand are removed; no count falls below zero
 local function by_hand(keys, args)
   begin(keys)
   local key, queue, by = P .. ':' .. args[1] .. ':' .. args[2], args[2], tonumber(args[3])
@@ -154,9 +154,9 @@ local function by_hand(keys, args)
   return {pending_of(queue), running_of(queue)}
 end
 
--- reset: forget what was counted by hand, and write all numbers anew from the tasks there are.
+-- reset: remove all counts by hand, and compute all loads again from the tasks.
 -- args     queues
--- returns  how many counts were forgotten
+-- returns  how many counts were removed
 local function reset(keys, args)
   begin(keys)
   local forgotten = 0

@@ -1,5 +1,5 @@
--- register: the functions, by the name of the library with their own behind it. All but count and push run on a full
--- server, since what they write frees room in the end.
+-- register: the functions, each under the name of the library and its own. All except count and push also run on a full
+-- server, because they free memory in the end.
 local function register(name, callback)
   redis.register_function{function_name = '@LIBRARY@_' .. name, callback = callback, flags = {'allow-oom'}}
 end

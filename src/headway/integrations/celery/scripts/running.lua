@@ -1,13 +1,13 @@
--- running: tasks begin and end; worker nodes live and die.
-local FIRST_LEASE_MS = 60000  -- what a node has that runs a task before it was heard of
-local SHARE_NEW = 0.1         -- how much the newest run counts in a mean
+-- running: starts and ends of tasks, and the leases of worker nodes.
+local FIRST_LEASE_MS = 60000  -- of a node that runs a task before its first renew
+local SHARE_NEW = 0.1         -- weight of the newest run in the mean duration
 
 local function learn(name, took)
   local mean = tonumber(call('HGET', P .. ':durations', name) or took)
   call('HSET', P .. ':durations', name, string.format('%.1f', mean + SHARE_NEW * (took - mean)))
 end
 
--- A task runs, and stops waiting. Gives whether that is news.
+-- Record that a task runs and no longer waits. Return whether it did not run before.
 local function start(lease, queue, name, user)
   local member, node = match(lease, '^(.-)@(.*)$')
   local runs = P .. ':lease:' .. node
@@ -29,7 +29,7 @@ local function start(lease, queue, name, user)
   return true
 end
 
--- A run has ended, however it did. Gives whether it was known.
+-- Record that a run has ended. Return whether it was known.
 local function finish(lease, learned, again)
   local member, queue, name, user = stop(lease)
   if not member then return false end
@@ -39,7 +39,7 @@ local function finish(lease, learned, again)
   return true
 end
 
--- A task ran and has ended, and no worker reported it in between. Returns whether it is one of ours.
+-- Record a whole run at once. Return whether its queue is balanced.
 local function ran(lease, queue, name, learned, again)
   local member, node = match(lease, '^(.-)@(.*)$')
   if call('HEXISTS', P .. ':lease:' .. node, member) == 1 then return finish(lease, learned, again) end
@@ -58,11 +58,11 @@ local function ran(lease, queue, name, learned, again)
   return true
 end
 
--- runs: tasks begin and end, in this order.
+-- runs: starts and ends of tasks, in order.
 -- args     of each: start, finish or ran (both at once); the lease; for a task that is not known to wait its queue (''
---          if that is not one of ours), name and user; how many ms it took, if that is to be learned, else ''; whether
+--          if that is not balanced), name and user; how many ms it took, if that is to be learned, else ''; whether
 --          it goes back to its queue (1 or 0)
--- returns  how many of them were news
+-- returns  how many of them changed a count
 -- holds    a task that begins stops waiting in the same step; repeated, nothing is counted twice in any queue
 local function runs(keys, args)
   begin(keys)
@@ -83,7 +83,7 @@ local function runs(keys, args)
   return news
 end
 
--- Say anew which queues are read, from what each live node reads.
+-- Compute which queues are read, from the queues of each live node.
 local function reopen()
   call('DEL', P .. ':open')
   local consumes = call('HGETALL', P .. ':consumes')
@@ -104,7 +104,7 @@ local function bury(node, what)
   call('DEL', P .. ':held:' .. node)
 end
 
--- renew: a node lives. Nodes that were not heard of for too long are dead: nothing runs there any more.
+-- renew: extend the lease of a node. Nodes past their lease are dead, and their runs end.
 -- args     node, lease ms, ms between two reconciliations, how many queues it reads, those queues, then members that it
 --          holds (only where the broker cannot say so)
 -- returns  whether this node is the one to reconcile now, then the leases it has
@@ -136,7 +136,7 @@ local function renew(keys, args)
   return found
 end
 
--- leave: a node goes, and nothing runs there any more.
+-- leave: remove a node and end its runs.
 -- args     node
 -- returns  1
 local function leave(keys, args)

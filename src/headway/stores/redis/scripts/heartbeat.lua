@@ -116,7 +116,7 @@ end
 
 -- cancel: end queued jobs, and ask executing ones to stop.
 -- args     reason, ids
--- returns  the state of each afterwards, '' if there is none
+-- returns  the state of each afterwards, '' if there is no such job
 local function cancel(keys, args)
   begin(keys, args)
   return move({unpack(args, 3)}, function(member, whole)
@@ -159,7 +159,7 @@ end
 
 -- retry: queue ended jobs again with all counts reset.
 -- args     ids
--- returns  the state of each afterwards, '' if there is none
+-- returns  the state of each afterwards, '' if there is no such job
 local function retry(keys, args)
   begin(keys, args)
   return move({unpack(args, 2)}, function(member, whole)

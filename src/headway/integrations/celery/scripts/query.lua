@@ -1,7 +1,7 @@
--- reading: how things are.
+-- query: loads, totals, and the members that wait and run.
 
--- loads: of each queue, in one look.
--- args     queues; those that were ever counted are added
+-- loads: the load of each queue, at one moment.
+-- args     queues; all other known queues are added
 -- returns  now, then of each queue: name, what waits, what runs, ms of work, whether it is read (1 or 0; -1 if no
 --          worker is known at all), since when its oldest task waits (0 if none does)
 local function loads(keys, args)
@@ -23,9 +23,9 @@ local function loads(keys, args)
   return found
 end
 
--- figures: what else there is to show.
+-- figures: totals, the busiest users, and the nodes.
 -- args     how many users at most
--- returns  what has happened (name, number, ...), the busiest users (name, number, ...), nodes (name, end of lease,
+-- returns  totals (name, number, ...), the busiest users (name, number, ...), nodes (name, end of lease,
 --          ...)
 local function figures(keys, args)
   begin(keys)
@@ -47,8 +47,8 @@ local function figures(keys, args)
   return {tallied, busiest, nodes}
 end
 
--- check: count what must agree and does not: the sets with each other, the numbers with the sets.
--- returns  how many do not
+-- check: compare the sets with each other, and the numbers with the sets.
+-- returns  how many do not agree
 local function check(keys)
   begin(keys)
   local base, wrong, waiting, runs = match(P, '^(.*)headway:celery:'), 0, 0, 0
@@ -70,7 +70,7 @@ local function check(keys)
   return wrong + math.abs(call('HLEN', P .. ':task') - waiting) + math.abs(leased - runs)
 end
 
--- waiting: a page of what waits in a queue, oldest first.
+-- waiting: a page of the members that wait in a queue, the oldest first.
 -- args     queue, from, to
 -- returns  now, then members and when each was counted, in turn
 local function waiting(keys, args)
@@ -83,7 +83,7 @@ local function waiting(keys, args)
   return found
 end
 
--- leases: all there are.
+-- leases: all leases.
 -- returns  leases
 local function leases(keys)
   begin(keys)
@@ -94,7 +94,7 @@ local function leases(keys)
   return found
 end
 
--- held: members that live nodes said they hold.
+-- held: the members that live nodes reported to hold.
 local function held(keys)
   begin(keys)
   local found = {}
