@@ -12,7 +12,7 @@ JUMP = 5.0  # Seconds between the two clocks that count as a jump; slow replies 
 
 
 class ClockJumpDetector:
-    """Separates live workers from dead ones after a jump, when the deadlines of all workers have passed at once.
+    """Protects live workers after a jump, when the deadlines of all workers have passed at once.
 
     Live workers renew within one ``dead_after``. Until then no worker may be declared dead. The reaper and the pruner
     of a process share one detector.

@@ -1,7 +1,8 @@
-"""The documents in which processes keep what they have counted. Readers sum them.
+"""The documents in which processes publish their metrics. Readers sum them.
 
-Every process has one of its own with all it has counted so far, so writing it twice changes nothing. When the process
-leaves, or has written nothing for long, its document is folded into a retired one: counters never fall.
+Every process has one document with everything it has counted so far, so writing it twice changes nothing. When the
+process leaves, or has not written for ``STALE`` seconds, its document is added to the retired one. So counters never
+fall.
 """
 
 from __future__ import annotations
@@ -13,23 +14,23 @@ import msgspec
 
 from headway.stores.base import Store
 
-TASK_RUNS = "tasks"  # Rows by outcome and task,
-OTHER = "other"  # and what labels are that must not grow without end.
+TASK_RUNS = "tasks"  # Kind of rows by outcome and task.
+OTHER = "other"  # Label of values beyond a bound, so that the number of labels stays small.
 
-METRICS = "tally"  # The kind of these documents,
-RETIRED = "retired"  # and the name of the one that holds what processes that are gone had counted.
-STALE = 600.0  # Seconds without a word after which a process's document is folded. It may live: then it begins another.
-TRIES = 20
-TASK_ROWS_MAX = 1_000  # Rows by task in the retired document. With more, those with the fewest jobs are added up.
+METRICS = "tally"  # The kind of these documents in the store.
+RETIRED = "retired"  # The name of the document with the sums of processes that are gone.
+STALE = 600.0  # Seconds without an update after which a document is compacted. A live process then starts a new one.
+TRIES = 20  # Attempts at a write that other processes compete for.
+TASK_ROWS_MAX = 1_000  # Rows by task in the retired document. Beyond this, the rarest are merged.
 
-Row = list[float]  # How many in each bucket; last, the sum of all.
+Row = list[float]  # The count of each bucket, then the sum of all values.
 
 
 class MetricsDocument(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What was counted: numbers by key, and rows of buckets by key.
+    """Counters and histogram rows by key.
 
-    ``folded``, of the retired one: the documents that are in it but may not have been removed yet. ``closed``: this
-    one is about to be folded, and its process has to begin another.
+    ``folded`` names the documents that the retired one contains and that may still exist. A ``closed`` document is
+    about to be added to the retired one, and its process must start another.
     """
 
     counters: dict[str, float] = msgspec.field(default_factory=dict)
@@ -41,14 +42,14 @@ class MetricsDocument(msgspec.Struct, kw_only=True, omit_defaults=True):
         for key, count in other.counters.items():
             self.counters[key] = self.counters.get(key, 0) + count
         for key, row in other.rows.items():
-            mine = self.rows.get(key)
-            if mine is None:
+            own = self.rows.get(key)
+            if own is None:
                 self.rows[key] = list(row)
-            elif len(mine) == len(row):  # Else it is of a release with other buckets.
-                self.rows[key] = [mine[at] + row[at] for at in range(len(row))]
+            elif len(own) == len(row):  # Another release may have other buckets.
+                self.rows[key] = [own[at] + row[at] for at in range(len(row))]
 
     def merge_rare(self, kind: str, most: int, other: str) -> None:
-        """Add up the rarest rows of a kind, if there are more than ``most``: names of tasks come and go."""
+        """Merge the rarest rows of a kind beyond ``most``, because task names come and go."""
         keys = [key for key in self.rows if key.startswith(f"{kind}|")]
         if len(keys) <= most:
             return
@@ -63,7 +64,7 @@ read_document = msgspec.json.Decoder(MetricsDocument).decode
 
 
 async def read_documents(store: Store) -> MetricsDocument:
-    """Sum what all processes have counted, those that are gone too."""
+    """Return the sums over all processes, including those that are gone."""
     documents = await store.read(METRICS)
     total = MetricsDocument()
     for document in documents:
@@ -76,12 +77,12 @@ async def read_documents(store: Store) -> MetricsDocument:
 
 
 class MetricsCompactor:
-    """Folds the documents of processes that have said nothing for long. No leader: any number may do so at once."""
+    """Compacts documents that have not changed for ``STALE`` seconds. Any number of processes may run it."""
 
     def __init__(self, store: Store, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._store = store
         self._monotonic = monotonic
-        self._seen: dict[str, tuple[int, float]] = {}  # By name: which version, and since when.
+        self._seen: dict[str, tuple[int, float]] = {}  # By name: the version, and since when it is unchanged.
 
     async def __call__(self) -> float | None:
         now = self._monotonic()
@@ -101,10 +102,10 @@ class MetricsCompactor:
 
 
 async def compact(store: Store, names: Sequence[str]) -> None:
-    """Move documents into the retired one. Safe to do twice, and to stop anywhere: nothing is counted twice or lost.
+    """Move documents into the retired one. A repeated or interrupted call counts nothing twice and loses nothing.
 
-    First each is closed, so that its process, should it live, can add nothing more to it; then it is added to the
-    retired one, which names it from that moment on, so that readers pass over it; at last it is removed.
+    A document is closed first, so that its process cannot write to it any more. Then it is added to the retired one,
+    which names it from then on, so that readers skip it. At last it is removed.
     """
     for name in names:
         if not await _close(store, name):
@@ -112,17 +113,17 @@ async def compact(store: Store, names: Sequence[str]) -> None:
         for _ in range(TRIES):
             retired, version = await read_retired(store)
             documents = {document.name: document for document in await store.read(METRICS)}
-            mine = documents.get(name)
-            if mine is None:
+            own = documents.get(name)
+            if own is None:
                 break
             if name not in retired.folded:
-                retired.add(read_document(mine.body))
+                retired.add(read_document(own.body))
                 retired.merge_rare(TASK_RUNS, TASK_ROWS_MAX, OTHER)
                 retired.folded = {known: at for known, at in retired.folded.items() if known in documents}
-                retired.folded[name] = mine.version
+                retired.folded[name] = own.version
                 if await store.write(METRICS, RETIRED, encode(retired), if_version=version) is None:
-                    continue  # Another process folds: look again.
-            await store.write(METRICS, name, None, if_version=mine.version)
+                    continue  # Another process compacted: read again.
+            await store.write(METRICS, name, None, if_version=own.version)
             break
 
 

@@ -1,7 +1,7 @@
-"""The numbers that Headway shows to a monitoring system: the whole store's, the same from whichever process is asked.
+"""The metrics of a whole store, for a monitoring system. Every process exports the same numbers.
 
-What a store counts is read from it at that moment; what only processes know is summed from their documents. So several
-servers and workers may be asked at once: a collector of their answers takes one of them (``max``), never the sum.
+The store's own counts are read at that moment. What only processes know is summed from their documents. So a monitoring
+system that scrapes several servers and workers takes the maximum, never the sum.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ENDED = tuple(state.value for state in State if state.ended)
 
 
 async def collect(store: Store, policy: Policy) -> list[MetricFamily]:
-    """Read everything that is shown."""
+    """Read all metrics of the store."""
     tasks = {document.name for document in await store.read(TASKS)}
     return [*store_families(await store.stats(), policy), *counted_families(await read_documents(store), policy, tasks)]
 
@@ -38,7 +38,7 @@ async def render(store: Store, policy: Policy, accept: str = "") -> tuple[bytes,
 
 
 def store_families(stats: Stats, policy: Policy) -> Iterator[MetricFamily]:
-    """Yield what one look at the store shows."""
+    """Yield the metrics that one read of the store contains."""
     lanes = _lanes(stats, policy)
     by_lane: list[tuple[Labels, LaneStats]] = [((("priority", name),), lane) for name, lane in lanes.items()]
     waiting = [(labels, lane.waiting) for labels, lane in by_lane]
@@ -71,7 +71,7 @@ def store_families(stats: Stats, policy: Policy) -> Iterator[MetricFamily]:
 
 
 def _lanes(stats: Stats, policy: Policy) -> dict[str, LaneStats]:
-    """Return the lanes of the policy, and what lies in others as one more."""
+    """Return the lanes of the policy, and all other lanes together as one more."""
     lanes = {name: stats.lanes.get(name, LaneStats()) for name in policy.lanes}
     rest = [lane for name, lane in stats.lanes.items() if name not in lanes and any(lane)]
     if rest:
@@ -163,7 +163,7 @@ def idle_reserve(live: Sequence[WorkerInfo], lanes: Mapping[str, LaneStats], pol
     if reserve.scope == "pool":
         free = sum(worker.slots for worker in active) - _running(active)
         return free if free <= reserve.slots else 0
-    # One with more free slots than it reserves takes such a task any moment now.
+    # A worker with more free slots than it reserves is about to claim such a task.
     free_slots = [(worker.slots - worker.running, worker.reserved) for worker in active]
     return sum(free for free, reserved in free_slots if free <= reserved)
 
@@ -237,7 +237,7 @@ _REASONS: dict[str, tuple[str, ...]] = {
 
 
 def _estimates(document: MetricsDocument, lanes: Sequence[str]) -> Iterator[MetricFamily]:
-    """Yield how estimates turned out."""
+    """Yield the accuracy of estimates."""
     scored, held = _by_lane(document, recorder.SCORED, lanes), _by_lane(document, recorder.WITHIN_ESTIMATE, lanes)
     yield counters(
         "headway_estimates_scored",

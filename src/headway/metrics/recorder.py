@@ -1,4 +1,4 @@
-"""What only the process that ran a job knows: counted there, and published to the store every few seconds."""
+"""Counts what only the process that runs jobs knows, and publishes it to the store every few seconds."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from headway.metrics.documents import (
 )
 from headway.stores.base import Store
 
-PUBLISH_EVERY = 5.0  # Seconds between publications,
-IDLE_EVERY = 60.0  # and while no job starts or ends: an idle worker should leave its store alone.
+PUBLISH_EVERY = 5.0  # Seconds between publications.
+IDLE_EVERY = 60.0  # Seconds while no job starts or ends, so that an idle worker causes no load.
 
-# The upper ends of the buckets, in milliseconds. The same in every process, or their counts could not be summed.
+# The upper bounds of the buckets, in milliseconds. Every process needs the same, because their counts are summed.
 LENGTHS_MS = (
     5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 30_000, 60_000, 120_000, 300_000, 600_000, 1_200_000,
     1_500_000, 1_800_000, 3_600_000, 14_400_000,
 )  # fmt: skip
 INSTANTS_MS = (0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000)
 
-# What is counted; labels are joined to the name by bars, a lane last.
+# The keys of counters and rows. Labels follow the name, separated by bars, a lane last.
 QUEUE_WAIT = "waits"  # lane: milliseconds from when a job began to wait until it was claimed
 TOTAL_TIME = "spans"  # status|lane: from submission to the end
 RUN_TIME = "runs"  # outcome|lane: one attempt
@@ -46,14 +46,14 @@ RETRIES = "retries"  # reason|lane
 FAILURES = "failures"  # reason
 RELEASES = "releases"  # reason
 HEARTBEAT_FAILURES = "beats"  # heartbeats that failed
-STORE_ERRORS = "trouble"  # exchanges that the store did not take
+STORE_ERRORS = "trouble"  # exchanges that failed
 SCORED = "scored"  # lane: estimates that were compared with what happened
 WITHIN_ESTIMATE = "held"  # p50 or p90|lane: those of them that the job did not exceed
 ESTIMATES_GIVEN = "foreseen"  # basis|lane: estimates that were given
 ERRORS = "errors"  # lane: thousandths by which p50 was off, of waits that were long enough
 RESERVED_IDLE = "idle"  # milliseconds that reserved slots stood idle while other lanes waited, all slots together
 
-TASKS_MAX = 200  # Tasks that are counted by name in one process; the others are counted together.
+TASKS_MAX = 200  # Tasks that one process counts by name. Further tasks are counted as OTHER.
 
 ERRORS_PM = (10, 20, 50, 100, 150, 200, 250, 300, 400, 500, 750, 1_000, 2_000, 5_000)
 
@@ -65,14 +65,14 @@ BOUNDS: dict[str, Sequence[float]] = {
 RETRY_REASONS = ("failed", "timeout", "crash")
 FAILURE_REASONS = ("not_retriable", "time_limit", "max_retries_exceeded", "crash_limit", "failed")
 RELEASE_REASONS = ("drained", "snoozed", "rate_limited", "unknown_task")
-# OTHER stands for reasons that tasks make up: the values of a label must not grow without end.
+# Reasons that tasks make up are counted as OTHER, so that the number of labels stays small.
 
 _CLAIMED = itemgetter(*(Lease._fields.index(name) for name in ("lane", "started_at", "eligible_at")))
 _REPORTED = itemgetter(*(Report._fields.index(name) for name in ("job_id", "state")))
 _ENDED = itemgetter(*(Lease._fields.index(name) for name in ("lane", "started_at", "submitted_at", "task")))
-_NEAR = 10_000  # Most jobs take less: their buckets are looked up, which takes a quarter of the time to search.
+_NEAR = 10_000  # Milliseconds; most jobs take less, and a lookup takes a quarter of the time of a search.
 _BUCKET = bytes(bisect_left(LENGTHS_MS, length_ms) for length_ms in range(_NEAR))
-_UP = 1 - 1e-9  # Whole milliseconds are rounded up: a bucket has all up to its end.
+_UP = 1 - 1e-9  # Rounds up to whole milliseconds, because a bucket includes its upper bound.
 _LENGTHS, _INSTANTS = len(LENGTHS_MS) + 2, len(INSTANTS_MS) + 2  # One bucket more than bounds, and the sum.
 _COMPLETED, _QUEUED, _LOST = State.COMPLETED, State.QUEUED, ReportStatus.STALE
 _FAILED = (State.FAILED, State.DEAD_LETTER)
@@ -80,26 +80,26 @@ _STATUS = {state: state.value for state in State}
 
 
 class MetricsRecorder:
-    """Counts for one thread of one process, at well under a microsecond a job, and publishes what it has counted."""
+    """Counts for one thread of a process, in well under a microsecond for each job, and publishes the counts."""
 
     def __init__(self, name: str | None = None) -> None:
         self._name = name or uuid.uuid4().hex
         self._counters: dict[str, float] = {}
         self._waits: dict[str, Row] = {}
         self._ends: dict[tuple[State, str], tuple[Row, Row]] = {}  # By status and lane: spans and runs.
-        self._again: dict[tuple[str, str], Row] = {}  # Runs of attempts after which a job went back.
-        self._tasks: dict[str, dict[str, Row]] = {}  # By task and outcome: how many attempts, and their length.
+        self._again: dict[tuple[str, str], Row] = {}  # Attempts after which a job was queued again.
+        self._tasks: dict[str, dict[str, Row]] = {}  # By task and outcome: attempts and milliseconds.
         self._starts: Row = [0] * _INSTANTS
         self._errors: dict[str, Row] = {}
         self._exchanges: dict[str, Row] = {"jobs": [0] * _INSTANTS, "none": [0] * _INSTANTS}
-        self.noted: dict[str, tuple[Lease, float]] = {}  # What has run, and how long; it counts once it is reported.
-        self.on_recorded: Callable[[Lease, Report], None] | None = None  # Hears of each outcome that the store took.
-        self._overdue: list[str] = []  # Of those, what was there already at the last publication.
+        self.noted: dict[str, tuple[Lease, float]] = {}  # Finished runs by job id; they count once reported.
+        self.on_recorded: Callable[[Lease, Report], None] | None = None  # Called with each outcome that was stored.
+        self._overdue: list[str] = []  # Job ids that were in noted at the last publication.
         self._idle_slots, self._idle_since = 0, 0.0
-        self._busy = False  # Anything but empty exchanges since the last publication.
-        self._last = 0.0  # When that was.
-        # The document: how many there were before, what they hold, its version, what it holds, and what it may hold
-        # should a reply have been lost.
+        self._busy = False  # A job started or ended since the last publication.
+        self._last = 0.0  # When the last publication was.
+        # The document of this process: its number, the sums of earlier ones, its version, its last known body, and the
+        # body that the store may have if a reply was lost.
         self._life = 0
         self._before = MetricsDocument()
         self._version = 0
@@ -109,7 +109,7 @@ class MetricsRecorder:
     # ------------------------------------------------------------------ counting
 
     def claimed(self, leases: Iterable[Lease]) -> None:
-        """Jobs were claimed: how long had they waited?"""
+        """Count claimed jobs and how long they had waited."""
         self._busy = True
         row, last, sum_ms = _no_row(), None, 0
         for lane, started_at, eligible_at in map(_CLAIMED, leases):
@@ -123,7 +123,7 @@ class MetricsRecorder:
         row[-1] += sum_ms
 
     def began(self, claimed: float) -> None:
-        """The jobs of a claim that was answered at this moment of the monotonic clock have all begun."""
+        """Count the start delay of a claim that was answered at this moment of the monotonic clock."""
         _instant(self._starts, time.monotonic() - claimed)
 
     def note(self, runs: Iterable[tuple[Lease, float]]) -> None:
@@ -133,7 +133,7 @@ class MetricsRecorder:
             noted[run[0].job_id] = run
 
     def reported(self, reports: Sequence[Report], refused: Sequence[tuple[str, str]]) -> None:
-        """The store has answered these reports, of jobs that were noted."""
+        """Count reports that the store has answered."""
         self._busy = True
         noted = self.noted
         if self.on_recorded is not None:
@@ -216,11 +216,11 @@ class MetricsRecorder:
         row[1] += run_ms
 
     def exchanged(self, seconds: float, jobs: int) -> None:
-        """Count the jobs that one round trip has brought."""
+        """Count one round trip and whether it returned jobs."""
         _instant(self._exchanges["jobs" if jobs else "none"], seconds)
 
     def idle(self, slots: int, now: float | None = None) -> None:
-        """Note how many reserved slots are idle from now on while jobs wait that may not have them."""
+        """Note how many reserved slots are idle from now on while jobs of other lanes wait."""
         if slots or self._idle_slots:
             now = time.monotonic() if now is None else now
             if self._idle_slots:
@@ -232,7 +232,7 @@ class MetricsRecorder:
         self._count(ESTIMATES_GIVEN, f"{basis}|{lane}", by)
 
     def scored(self, lane: str, *, within_p50: bool, within_p90: bool, error: float | None) -> None:
-        """An estimate was compared with what happened. ``error``: the part of the wait by which p50 was off."""
+        """Count an estimate that was compared with the wait. ``error``: by which part of the wait p50 was off."""
         self._count(SCORED, lane)
         if within_p50:
             self._count(WITHIN_ESTIMATE, f"p50|{lane}")
@@ -244,11 +244,11 @@ class MetricsRecorder:
             row[-1] += error * 1_000
 
     def beat_failed(self, by: int = 1) -> None:
-        """A heartbeat failed: the store did not take it, or a worker sent none until its leases ran out."""
+        """Count heartbeats that failed, or that a worker did not send before its leases ended."""
         self._count(HEARTBEAT_FAILURES, by=by)
 
     def trouble(self) -> None:
-        """The store did not take an exchange."""
+        """Count an exchange that failed."""
         self._count(STORE_ERRORS)
 
     def _went_back(self, lease: Lease, report: Report, run_ms: float) -> None:
@@ -271,7 +271,7 @@ class MetricsRecorder:
     # ------------------------------------------------------------------ publishing
 
     def counted(self) -> MetricsDocument:
-        """Return all that was counted so far."""
+        """Return everything counted so far."""
         self.idle(self._idle_slots)
         rows = {f"{QUEUE_WAIT}|{lane}": row for lane, row in self._waits.items()}
         for (state, lane), (spans, runs) in self._ends.items():
@@ -288,7 +288,7 @@ class MetricsRecorder:
         )
 
     async def publish(self, store: Store, *, last: bool = False) -> None:
-        """Write what was counted, if there is anything new that is worth it, or for the ``last`` time."""
+        """Write the counts if there are new ones, or for the ``last`` time."""
         now = time.monotonic()
         if not self._busy and not last and now - self._last < IDLE_EVERY:
             return
@@ -317,7 +317,7 @@ class MetricsRecorder:
             await self._catch_up(store)
 
     async def retire(self, store: Store) -> None:
-        """Publish for the last time: this process leaves."""
+        """Publish for the last time, because this process leaves."""
         await self.publish(store, last=True)
         if self._version:
             await compact(store, [self._document])
@@ -333,18 +333,18 @@ class MetricsRecorder:
         return self._name if not self._life else f"{self._name}.{self._life}"
 
     async def _catch_up(self, store: Store) -> None:
-        """The document is not as we left it: a reply was lost, or another process took us for gone and folded it."""
+        """Start from the stored document: a reply was lost, or another process has compacted it."""
         found = await store.read(METRICS, self._document)
         if found and not read_document(found[0].body).closed:
             self._version, self._published = found[0].version, found[0].body
             return
         if found:
-            kept = found[0].body
-        else:  # The retired one may tell which version it had when it was closed: one more than what it held.
+            body = found[0].body
+        else:  # The retired document names the version at closing, which is one more.
             folded = (await read_retired(store))[0].folded.get(self._document)
-            kept = self._published if folded in (None, self._version + 1) else self._doubtful
-        if kept:
-            self._before.add(read_document(kept))
+            body = self._published if folded in (None, self._version + 1) else self._doubtful
+        if body:
+            self._before.add(read_document(body))
         self._life += 1
         self._version, self._published = 0, b""
 

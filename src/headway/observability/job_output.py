@@ -43,7 +43,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class OutputTail:
-    """Collects what a program writes, and forgets the oldest of it."""
+    """Collects the output of a program and drops the oldest part."""
 
     def __init__(self) -> None:
         self._chunks: list[Chunk] = []
@@ -68,7 +68,7 @@ class OutputTail:
         self.changed = True
 
     def take(self) -> list[Chunk]:
-        """Return what is kept, to be written."""
+        """Return the collected output for writing."""
         self.changed = False
         return list(self._chunks)
 

@@ -1,4 +1,4 @@
-"""Logs that a store does not answer: one line when it goes, and one when it is back."""
+"""Logs outages of a store: one line when it stops answering, and one when it answers again."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ UNAVAILABLE, RECOVERED = "store.unavailable", "store.recovered"
 
 
 class Outage:
-    """What one process knows of the outages of its store. Its parts report each call that failed, and the next success.
+    """Tracks outages of the store in one process. Each part reports failed calls and the next success.
 
     The outage is over when every part that had failed has succeeded.
     """
@@ -19,7 +19,7 @@ class Outage:
     def __init__(self, log: logging.Logger) -> None:
         self._log = log
         self._began = 0.0
-        self.failing: set[str] = set()  # Look at it first: a success is worth a call only if there was a failure.
+        self.failing: set[str] = set()  # Check it before calling succeeded, which saves the call.
 
     def failed(self, part: str, problem: BaseException | str, *, retry_in: float | None = None) -> None:
         """Note that a part of this process could not reach the store."""

@@ -1,4 +1,4 @@
-"""Whether a store answers, told within a bound: for readiness probes, which wait for a second or so."""
+"""Checks within a time limit whether a store answers, for readiness probes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class StoreCheck:
         self._answered = -FRESH
 
     async def problem(self) -> str | None:
-        """Return why the store is of no use just now, or None if it answers."""
+        """Return why the store cannot be used now, or None if it answers."""
         if time.monotonic() - self._answered < FRESH:
             return None
         if self._asking is None or self._asking.done():

@@ -239,7 +239,7 @@ def _mark_failed(span: Span, error: BaseException) -> None:
 
     kind = type(error)
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-    told = getattr(getattr(error, "ending", None), "error", None)  # It was raised in another process.
-    name = getattr(told, "type", name)
+    remote_error = getattr(getattr(error, "ending", None), "error", None)  # It was raised in another process.
+    name = getattr(remote_error, "type", name)
     span.set_attribute("error.type", name)
     span.set_status(Status(StatusCode.ERROR, name))

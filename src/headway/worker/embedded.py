@@ -37,7 +37,7 @@ from headway.worker.slot_table import SlotTable, Stop
 
 log = logging.getLogger("headway.worker")
 
-REBIRTH = 1.0  # Seconds between tries to begin anew while the store cannot be reached.
+REBIRTH = 1.0  # Seconds between attempts to register again while the store cannot be reached.
 
 
 class Worker:
@@ -124,7 +124,7 @@ class Worker:
             await self._runner.drain(self._app.settings.grace)
 
     async def _run(self, ready: asyncio.Event | None = None) -> None:
-        """Live once, and again under a new name each time the store took us for dead, until told to leave."""
+        """Run the worker, and again under a new name each time the store declares it dead, until it leaves."""
         self._loop = asyncio.get_running_loop()
         store = await self._app.client.store()
         try:
@@ -138,7 +138,7 @@ class Worker:
                     self._reborn = True
                     await asyncio.sleep(REBIRTH)
         finally:
-            if self._thread is not None:  # This loop is ours alone; the app opens its store elsewhere again.
+            if self._thread is not None:  # Nothing else uses this loop. The app opens its store again elsewhere.
                 await self._app.client.close()
 
     async def _live(self, store: Store, ready: asyncio.Event | None) -> None:
@@ -190,7 +190,7 @@ class Worker:
         own = self._app.make_store() if store.abilities.shared else store
         if own is not store:
             await own.open()
-        recorder = MetricsRecorder()  # The runner's are of another thread.
+        recorder = MetricsRecorder()  # The runner's recorder belongs to another thread.
         renewer = LeaseRenewer(
             own,
             lambda: runner.worker,
@@ -260,7 +260,7 @@ class _HeartbeatNews:
             asyncio.run_coroutine_threadsafe(self._runner.drain(self._grace), self._loop)
 
     def cut_off(self) -> None:
-        """Our leases are gone: stop what runs, and begin again under a new name."""
+        """Stop all jobs, because the leases are lost, and start again under a new name."""
         self._worker.begin_anew()
         self._call(self._runner.stop_jobs, self._runner.stuck, Stop.LOST)
         asyncio.run_coroutine_threadsafe(self._runner.drain(0), self._loop)

@@ -1,4 +1,4 @@
-"""Begins jobs, several in one asyncio task as long as none of them waits for anything."""
+"""Starts jobs in batches: jobs that never suspend share one asyncio task."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headway.worker.active_job import ActiveJob
 
 
 class TaskBatcher:
-    """Runs jobs in the order they are given. A task for each would cost more than a small job does itself.
+    """Runs jobs in order. An asyncio task for each would cost more than a small job does.
 
     A job that has waited keeps the task it runs in for itself. So does one that has set a context variable or was
     told to stop: no job finds anything that another left behind.
@@ -22,37 +22,37 @@ class TaskBatcher:
     def __init__(self, attempt: Callable[[ActiveJob], Coroutine[Any, Any, None]]) -> None:
         self._attempt = attempt
         self._loop = asyncio.get_running_loop()
-        self._line: deque[ActiveJob] = deque()
-        self._stint: asyncio.Task[None] | None = None  # The task that takes the next job of the line.
-        self._job: ActiveJob | None = None  # The job it is at.
-        self._patient: set[str] = set()  # The tasks that were seen to wait; each of their jobs begins by itself.
+        self._queue: deque[ActiveJob] = deque()
+        self._batch: asyncio.Task[None] | None = None  # The asyncio task that takes the next job.
+        self._job: ActiveJob | None = None  # The job it runs.
+        self._suspending: set[str] = set()  # Names of tasks that suspend; each of their jobs gets an asyncio task.
 
     def begin(self, job: ActiveJob) -> None:
-        """Let a job begin as soon as the loop turns."""
-        if job.task.name in self._patient:
+        """Start a job at the next turn of the loop."""
+        if job.task.name in self._suspending:
             self._loop.create_task(self._run_alone(job))
             return
-        self._line.append(job)
-        if self._stint is None:
-            self._next_stint()
+        self._queue.append(job)
+        if self._batch is None:
+            self._next_batch()
 
-    def _next_stint(self) -> None:
+    def _next_batch(self) -> None:
         """Called when the batch before has ended, or has come to a job that waits."""
-        self._stint = None
+        self._batch = None
         if self._job is not None:
-            self._patient.add(self._job.task.name)
+            self._suspending.add(self._job.task.name)
             self._job = None
-            line, self._line = self._line, deque()
-            for job in line:
+            queue, self._queue = self._queue, deque()
+            for job in queue:
                 self.begin(job)
-        elif self._line:
-            self._stint = self._loop.create_task(self._run())
-            self._loop.call_soon(self._next_stint)  # So, right after the task's first step.
+        elif self._queue:
+            self._batch = self._loop.create_task(self._run())
+            self._loop.call_soon(self._next_batch)  # Runs right after the first step of the task.
 
     async def _run(self) -> None:
-        task = self._stint
-        while self._line and self._stint is task and task is not None:
-            self._job = job = self._line.popleft()
+        task = self._batch
+        while self._queue and self._batch is task and task is not None:
+            self._job = job = self._queue.popleft()
             job.handle = task
             current.set(job.context)
             before = copy_context()

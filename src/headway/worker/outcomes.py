@@ -1,4 +1,4 @@
-"""How what a task did is told to core: results, exceptions and steering become endings."""
+"""Turns what a task returned or raised into an ending that core understands."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class TaskFailed(Exception):
 
 
 def returned(value: Any, task: Task[Any, Any, Any], largest: int) -> Returned:
-    """Encode a result. One that cannot be stored does not undo the work: the job completes, and says so."""
+    """Encode a result. If it cannot be stored, the job still completes, with an error text for the result."""
     try:
         return Returned(encode_result(value, typed=task.result_kind is not Any, largest=largest))
     except PayloadError as problem:
@@ -108,7 +108,7 @@ def _is_leading(frame: traceback.FrameSummary) -> bool:
 
 
 def to_ms(length: float | timedelta) -> int:
-    """Read a length that a task gave; odd values are clamped, never believed."""
+    """Read a length from a task, clamped to valid values."""
     if isinstance(length, timedelta):
         length = length.total_seconds()
     if isinstance(length, bool) or not isinstance(length, (int, float)) or length != length:

@@ -46,7 +46,7 @@ from headway.worker.slot_table import SlotTable, Stop
 log = logging.getLogger("headway.worker")
 
 CANNOT_START = 3
-OPEN_AGAIN, OPEN_AGAIN_MAX = 0.1, 5.0  # Seconds between tries to open the store.
+OPEN_AGAIN, OPEN_AGAIN_MAX = 0.1, 5.0  # Seconds between attempts to open the store.
 
 
 async def _serve(connection: socket.socket, board_descriptor: int) -> int:
@@ -112,7 +112,7 @@ async def _serve(connection: socket.socket, board_descriptor: int) -> int:
 
 
 def _end_in_time(runner: Runner, slot_table: SlotTable) -> None:
-    """End this process before its leases end, should its parent stand still. A thread: jobs may block the loop."""
+    """End this process before its leases do, if the parent has stopped renewing. Jobs cannot block this thread."""
     while (left := slot_table.runner_ends() - time.monotonic()) > 0:
         time.sleep(left)
     runner.kill_jobs()
@@ -120,7 +120,7 @@ def _end_in_time(runner: Runner, slot_table: SlotTable) -> None:
 
 
 async def _open(backend: Backend, channel: Channel) -> bool:
-    """Open the store, however long it is away. Return whether to go on: the parent may say to leave meanwhile."""
+    """Open the store, and retry while it is unavailable. Return False if the parent asks to leave meanwhile."""
     receiving = asyncio.create_task(channel.receive())
     delay = OPEN_AGAIN
     try:
@@ -141,7 +141,7 @@ async def _open(backend: Backend, channel: Channel) -> bool:
 
 
 async def _listen(channel: Channel, runner: Runner, go: asyncio.Event) -> None:
-    """Do what the parent says; when it is gone, so are we: no process renews our leases any more."""
+    """Follow the parent's messages. When the parent is gone, end: no process renews the leases any more."""
     draining: asyncio.Task[None] | None = None
     while True:
         match await channel.receive():

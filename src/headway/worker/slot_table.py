@@ -23,7 +23,7 @@ _HEADER = struct.Struct("=dd")  # When the runner's loop last turned; when it la
 _END = struct.Struct("=d")  # When the runner must have ended itself.
 _SLOT = struct.Struct("=BBBx36s16sd64s")  # mark, executor, why it is being stopped, job, token, stop by, task
 _FIRST, _STEP = _HEADER.size + _END.size, _SLOT.size  # Where the slots begin, and how far apart they are.
-SLOTS_MAX = 10_000  # Room on a board whose runner has not told its slots yet; untouched pages cost nothing.
+SLOTS_MAX = 10_000  # Slots of a table before the runner has sent their number; untouched pages cost nothing.
 _FREE, _BUSY, _ENDED = 0, 1, 2
 
 
@@ -71,24 +71,24 @@ class SlotTable:
         return cls(descriptor, slots)
 
     def hold(self, slot: int, job_id: JobId, token: bytes, task: str, executor: str, stop_by: float) -> None:
-        """Put a job on the board. The busy mark is written last, so a reader never sees half a slot."""
+        """Write a job into a slot. The busy mark is written last, so a reader never sees half a slot."""
         offset = _FIRST + slot * _STEP
         code, name = _kind(task, executor)
         _SLOT.pack_into(self._memory, offset, _FREE, code, _GO_ON, job_id.encode(), token, stop_by, name)
         self._memory[offset] = _BUSY
 
     def stopping(self, slot: int, stop: Stop, stop_by: float) -> None:
-        """Note that a job was told to stop, and when the parent should lose patience."""
+        """Record that a job was asked to stop, and when the parent kills the runner if it has not."""
         offset = _FIRST + slot * _STEP
         struct.pack_into("=d", self._memory, offset + 56, stop_by)
         self._memory[offset + 2] = stop
 
     def until(self, slot: int, stop_by: float) -> None:
-        """Note that a job has to end earlier than was said."""
+        """Record an earlier deadline of a job."""
         struct.pack_into("=d", self._memory, _FIRST + slot * _STEP + 56, stop_by)
 
     def ended(self, slot: int) -> None:
-        """Note that a job has ended. Its lease stays ours to renew until the store has taken its report."""
+        """Record that a job has ended. Its lease is renewed until the store has its report."""
         self._memory[_FIRST + slot * _STEP] = _ENDED
 
     def free(self, slots: Iterable[int]) -> None:
@@ -100,11 +100,11 @@ class SlotTable:
         _HEADER.pack_into(self._memory, 0, time.monotonic(), idle_since)
 
     def pulse(self) -> float:
-        """When the runner's loop last turned, on the monotonic clock; 0 before it began."""
+        """Return when the runner's loop last turned, on the monotonic clock; 0 before its start."""
         return float(_HEADER.unpack_from(self._memory, 0)[0])
 
     def idle_since(self) -> float:
-        """When the runner last looked at the store, on the monotonic clock, if nothing waited there; else 0."""
+        """Return when the runner last saw an empty queue, on the monotonic clock; 0 if jobs wait."""
         return float(_HEADER.unpack_from(self._memory, 0)[1])
 
     def end_by(self, moment: float) -> None:
@@ -120,7 +120,7 @@ class SlotTable:
         return self._read(_BUSY)
 
     def leases(self) -> list[tuple[JobId, bytes]]:
-        """Name the leases on the board, those of ended jobs too; transient jobs have none."""
+        """Return the leases in the table, also of ended jobs. Transient jobs have none."""
         return [(held.job_id, held.token) for held in self._read(_BUSY, _ENDED) if held.token != bytes(16)]
 
     def _read(self, *marks: int) -> list[BusySlot]:

@@ -37,17 +37,17 @@ from headway.worker.backend.base import AppManifest, EndingOf, JobSource, LeaseT
 
 log = logging.getLogger("headway.worker")
 
-NEWS_WAIT = 5.0  # Seconds for which the server is asked to hold a poll for news.
-JOBS_WAIT = 20.0  # The same for jobs, or half the time within which a lease must be named.
-BATCH = 500  # Results in one body.
-BODY_MAX = 2 << 20  # Bytes of results in one body; servers take twice as much.
-RESERVE_PAUSE = 0.005  # Seconds before a poll stands for the reserve alone: mostly another job ends first.
+NEWS_WAIT = 5.0  # Seconds that the server may hold a poll for news.
+JOBS_WAIT = 20.0  # Seconds that it may hold a poll for jobs; at most half the time within which a lease must be named.
+BATCH = 500  # Results in one request.
+BODY_MAX = 2 << 20  # Bytes of results in one request; servers accept twice as much.
+RESERVE_PAUSE = 0.005  # Seconds before a poll for reserved slots alone is sent; mostly another job ends first.
 BACKOFF_MIN, BACKOFF_MAX = 0.1, 2.0
-NOT_TAKEN = frozenset({400, 413, 422})  # Malformed, too large, not valid: the same again would fare no better.
+NOT_TAKEN = frozenset({400, 413, 422})  # Malformed, too large, invalid: repeating the request is useless.
 
 
 class HttpBackend:
-    """Talks to a server. It has no store, so it does no chores: the server's side does them.
+    """Connects a worker to a server, which runs the chores for it.
 
     ``mark`` begins every payload and result of this Headway; it does not go over the wire.
     """
@@ -73,11 +73,11 @@ class HttpBackend:
         self, worker: WorkerInfo, pace: LeaseTimes, known: Callable[[Policy], AppManifest], *, reserved: int | None
     ) -> RegisteredWorker:
         try:
-            told = known(self.in_force.policy)
-        except HeadwayError:  # A lane, say, that only the server's policy has.
-            told = AppManifest([], {}, [])
-        answer = await self._register(worker, pace, told, reserved)
-        if told != (wanted := known(self.in_force.policy)):  # It depends on the policy, which we know only now.
+            sent = known(self.in_force.policy)
+        except HeadwayError:  # For example a lane that only the server's policy has.
+            sent = AppManifest([], {}, [])
+        answer = await self._register(worker, pace, sent, reserved)
+        if sent != (wanted := known(self.in_force.policy)):  # The server's policy has changed it.
             await self._ask(answer.worker_id, "drain", messages.DrainRequest(leave=True))
             answer = await self._register(worker, pace, wanted, reserved)
         kept = reserved_slots(self.in_force.policy, worker.slots, reserved)
@@ -100,31 +100,31 @@ class HttpBackend:
 
     async def renew(self, beat: Heartbeat) -> HeartbeatReply:
         held = [messages.HeldTask(job_id, token.hex()) for job_id, token in beat.held]
-        said = messages.WorkerHeartbeat(
+        request = messages.WorkerHeartbeat(
             current_load=len(held), tasks=held, seq=next(self._sequence), policy_version=self.in_force.version
         )
         try:
-            heard = await self._caller.ask(
-                f"/internal/workers/{beat.worker.worker_id}/heartbeat", said, WorkerHeartbeatReply
+            reply = await self._caller.ask(
+                f"/internal/workers/{beat.worker.worker_id}/heartbeat", request, WorkerHeartbeatReply
             )
         except WorkerUnknown:
             return HeartbeatReply(0, WorkerState.DEAD, [job_id for job_id, _ in beat.held])
-        if heard.policy is not None:
-            self.in_force.set(heard.policy_version, heard.policy)
-        lost = set(heard.lost)
-        grants = [RunBudget(job_id, "", round(seconds * 1_000)) for job_id, seconds in heard.budgets.items()]
-        return HeartbeatReply(0, heard.state, heard.lost, [job for job in heard.cancel if job not in lost], grants)
+        if reply.policy is not None:
+            self.in_force.set(reply.policy_version, reply.policy)
+        lost = set(reply.lost)
+        grants = [RunBudget(job_id, "", round(seconds * 1_000)) for job_id, seconds in reply.budgets.items()]
+        return HeartbeatReply(0, reply.state, reply.lost, [job for job in reply.cancel if job not in lost], grants)
 
     async def check(self) -> None:
         await self._caller.get("/readyz")
 
-    async def refresh_policy(self) -> None: ...  # It comes with the answers to heartbeats.
+    async def refresh_policy(self) -> None: ...  # Replies to heartbeats contain it.
 
     def set_policy(self, version: int, policy: dict[str, Any]) -> None:
         self.in_force.set(version, policy)
 
     async def learn(self, *, idle: bool) -> bool:
-        return False  # The server is told with each result.
+        return False  # Results contain the durations.
 
     async def write_output(self, worker_id: str, lease: Lease, chunks: Sequence[Chunk]) -> None:
         sent = msgspec.convert(chunks, list[messages.OutputChunk], from_attributes=True)
@@ -136,7 +136,7 @@ class HttpBackend:
         self, worker_id: str, leases: Sequence[tuple[JobId, bytes]], ending_of: EndingOf, *, left: bool = False
     ) -> None:
         results = [result_of(ending_of(job_id, None), job_id, token) for job_id, token in leases]
-        with contextlib.suppress(WorkerUnknown):  # Then the server has them already.
+        with contextlib.suppress(WorkerUnknown):  # The server has already returned the jobs.
             for batch in _batches(results):
                 await self._ask(worker_id, "result", messages.ResultReports(batch))
             await self._ask(worker_id, "drain", messages.DrainRequest(leave=True))
@@ -144,7 +144,7 @@ class HttpBackend:
     async def _register(
         self, worker: WorkerInfo, pace: LeaseTimes, known: AppManifest, reserved: int | None
     ) -> RegisterReply:
-        said = messages.RegisterRequest(
+        request = messages.RegisterRequest(
             capabilities=[offer for offer in worker.offers if not offer.startswith(TASK)],
             capacity=worker.slots,
             name=worker.host,
@@ -158,7 +158,7 @@ class HttpBackend:
             dead_after_seconds=pace.dead_after,
             grace_seconds=min(GRACE_MAX, pace.grace),
         )
-        answer = await self._caller.ask("/internal/workers/register", said, RegisterReply)
+        answer = await self._caller.ask("/internal/workers/register", request, RegisterReply)
         if answer.not_published:
             names = [one.task_type for one in answer.not_published]
             log.warning(
@@ -175,8 +175,8 @@ class HttpBackend:
             self.in_force.set(answer.policy_version, answer.policy)
         return answer
 
-    async def _ask(self, worker_id: str, verb: str, said: Any) -> None:
-        await self._caller.ask(f"/internal/workers/{worker_id}/{verb}", said, dict)
+    async def _ask(self, worker_id: str, verb: str, request: Any) -> None:
+        await self._caller.ask(f"/internal/workers/{worker_id}/{verb}", request, dict)
 
 
 class HttpJobSource:
@@ -188,7 +188,7 @@ class HttpJobSource:
     both bring has a slot, and the reserve holds, however the two meet at the server.
     """
 
-    idle_since = 0.0  # This worker does not ask: chores are the server's.
+    idle_since = 0.0  # Unused: the server runs the chores.
 
     def __init__(
         self,
@@ -208,10 +208,10 @@ class HttpJobSource:
         self._confirm = confirm
         self._mark = mark
         self._standing: asyncio.Task[None] | None = None
-        self._about_to: asyncio.TimerHandle | None = None  # Send one.
-        self._promised = (0, 0)  # To the standing poll: slots, and how many of them below the reserve.
+        self._about_to: asyncio.TimerHandle | None = None  # Timer that sends a standing poll.
+        self._promised = (0, 0)  # Slots of the standing poll, and how many of them are below the reserve.
         self._arrived: list[Lease] = []
-        self._request: messages.PollRequest | None = None  # Under way, or without a reply.
+        self._request: messages.PollRequest | None = None  # Sent and not answered yet.
         self._notifier = LocalEvent()
         self._leaving = False
         self._state = WorkerState.ACTIVE
@@ -340,7 +340,7 @@ class HttpJobSource:
     # ------------------------------------------------------------------ the standing poll
 
     def _stand(self, free: int, free_below: int) -> None:
-        """Let a poll wait for these slots, unless one does already."""
+        """Start a standing poll for these slots, unless there is one."""
         if self._standing is None and free > 0 and not self._leaving and self._state is WorkerState.ACTIVE:
             if free_below > 0:
                 self._send_standing(free, min(free, free_below))
@@ -354,7 +354,7 @@ class HttpJobSource:
         self._standing = asyncio.get_running_loop().create_task(self._wait_for_jobs(free, below))
 
     def _hold(self) -> None:
-        """Send no poll that has not been sent yet."""
+        """Cancel a standing poll that has not been sent yet."""
         if self._about_to is not None:
             self._about_to.cancel()
             self._about_to = None
@@ -404,12 +404,12 @@ class HttpJobSource:
         try:
             return polled, [lease_of(given, self._worker_id, self._mark) for given in polled.tasks]
         except ValueError as problem:
-            raise ServerUnavailable(f"{self._caller.address} hands out what cannot be run: {problem}") from None
+            raise ServerUnavailable(f"{self._caller.address} sent a job that cannot be run: {problem}") from None
 
     # ------------------------------------------------------------------ around it
 
     def _unknown(self, finished: Sequence[FinishedRun]) -> ClaimResult:
-        """The server took us for dead: nothing we say counts, and our parent will hear of it."""
+        """Return all reports as refused: the server has declared this worker dead. The renewal ends the runner."""
         self._state, self._request = WorkerState.DEAD, None
         return ClaimResult((), [(run.lease.job_id, "lost") for run in finished], False, self._state, None)
 
@@ -418,7 +418,7 @@ class HttpJobSource:
             await self._caller.ask(f"{self._path}/drain", messages.DrainRequest(), dict)
 
     async def _give_back(self, leases: Sequence[Lease]) -> None:
-        with contextlib.suppress(HeadwayError):  # Otherwise they go back when the worker leaves.
+        with contextlib.suppress(HeadwayError):  # Otherwise they are returned when the worker leaves.
             await self._results([result_of(Released("drained"), lease.job_id, lease.token) for lease in leases])
 
     def _send(self, errand: Coroutine[Any, Any, None]) -> None:
@@ -479,9 +479,9 @@ class HttpNotifications(LocalEvent):
                 delay = min(delay * 2, BACKOFF_MAX)
                 continue
             delay = BACKOFF_MIN
-            told = ({*polled.cancel, *polled.lost}, polled.state, polled.policy_version, polled.budgets)
-            if told != known:
-                known = told
+            sent = ({*polled.cancel, *polled.lost}, polled.state, polled.policy_version, polled.budgets)
+            if sent != known:
+                known = sent
                 self.notify()
 
 

@@ -48,7 +48,7 @@ class _Channel:
         return wire.unpack(self._read(length))
 
     def pending(self) -> Iterator[Any]:
-        """Yield what has been said meanwhile; waits for nothing."""
+        """Yield the messages that have arrived, without waiting."""
         while select.select([self._connection], [], [], 0)[0]:
             yield self.receive()
 
@@ -88,9 +88,9 @@ def main() -> None:
     channel.send(wire.AppLoaded())
     loop = asyncio.new_event_loop()
     while True:
-        said = channel.receive()
-        if isinstance(said, wire.RunJob):  # Else it was for a job that has ended.
-            ended = _run(app, said, channel, loop)
+        message = channel.receive()
+        if isinstance(message, wire.RunJob):  # Other messages are for a job that has ended.
+            ended = _run(app, message, channel, loop)
             ended.spent = _end_programs()
             flush_logs()  # The runner may kill this process as soon as it knows of the end.
             channel.send(ended)
@@ -143,7 +143,7 @@ def _multiprocessing_servants() -> Iterator[tuple[Any, str]]:
 
 
 class _Context(Context):
-    """A context that hears from the runner when it is asked, and tells it what is kept."""
+    """A context that exchanges messages with the runner."""
 
     __slots__ = ("_channel", "_encode")
 
@@ -154,13 +154,13 @@ class _Context(Context):
         self._channel, self._encode = channel, encode
 
     def partial(self, value: Any) -> None:
-        kept = self._encode(value)
-        self._channel.send(wire.PartialResult(kept.result, kept.result_error))
+        partial = self._encode(value)
+        self._channel.send(wire.PartialResult(partial.result, partial.result_error))
 
     def _look(self) -> None:
-        for said in self._channel.pending():
-            if isinstance(said, wire.BudgetChange):
-                limit = said.limit_ms
+        for message in self._channel.pending():
+            if isinstance(message, wire.BudgetChange):
+                limit = message.limit_ms
                 self._lease = self._lease._replace(timeout_ms=limit)
                 if self._budget is not None:
                     self._budget.shrink(self._started + limit / 1_000)
