@@ -49,13 +49,13 @@ def retry(job_id: First, /, *more: More, place: TargetOptions = HERE) -> int:
 async def retry_jobs(
     operator: Operator, ids: Sequence[JobId], before: Sequence[JobRecord | None]
 ) -> list[tuple[bool, str]]:
-    """Retry jobs. Gives for each whether it was queued again, and what to say of it."""
+    """Retry jobs. Returns for each whether it was queued again, and the text to print."""
     states = await operator.retry(ids)
     return [_retried(job, state) for job, state in zip(before, states, strict=True)]
 
 
 def print_answers(ids: Sequence[str], answers: Sequence[tuple[bool, str]]) -> int:
-    """Print what became of each job. Gives the exit code."""
+    """Print what became of each job. Returns the exit code."""
     for job_id, (_, answer) in zip(ids, answers, strict=True):
         print(f"{render.clean(job_id)}  {answer}")
     return 0 if all(done for done, _ in answers) else 1

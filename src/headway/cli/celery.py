@@ -120,11 +120,11 @@ def reset(
     queue: Annotated[str | None, Parameter(name="QUEUE", help="One queue; else all.", show_default=False)] = None,
     /,
     *,
-    yes: Annotated[bool, Parameter(help="Do it.", show_default=False)] = False,
+    yes: Annotated[bool, Parameter(help="Confirm the reset.", show_default=False)] = False,
 ) -> int:
     """Forget what was counted by hand; tasks that wait or run stay counted. It is logged with your name."""
     if not yes:
-        raise ConfigError("this changes numbers that others go by; say --yes")
+        raise ConfigError("reset changes the counts that running Celery senders use; add --yes to do it")
     balancer = _balancer(app)
     balancer.reset_queue_counters(queue)
     balancer.ledger.close()
@@ -154,7 +154,7 @@ def serve(ledger: Ledger, names: list[str], host: str, port: int) -> threading.T
     try:
         server = ThreadingHTTPServer((host, port), Handler)
     except OSError as problem:
-        raise ConfigError(f"{host}:{port} cannot be served: {problem}") from problem
+        raise ConfigError(f"cannot listen at {host}:{port}: {problem}; choose another --port or --host") from problem
     print(f"http://{host}:{server.server_port}/metrics", flush=True)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
@@ -170,7 +170,7 @@ def _balancer(app: str) -> Balancer:
 
 def _ledger(app: str | None, store: str | None, prefix: str) -> tuple[Ledger, list[str]]:
     if (app is None) == (store is None):
-        raise ConfigError("name a Celery app, or with --store where its ledger is")
+        raise ConfigError("nothing to read: name a Celery app, or the store of its ledger with --store")
     if app is not None:
         balancer = _balancer(app)
         return balancer.ledger, balancer.rules.names
@@ -182,7 +182,7 @@ def _ledger(app: str | None, store: str | None, prefix: str) -> tuple[Ledger, li
 
 def _need_celery() -> None:
     if find_spec("celery") is None:
-        raise ConfigError("this needs Celery; install it with: pip install 'headway[celery]'")
+        raise ConfigError("Celery is not installed; run: pip install 'headway[celery]'")
 
 
 def _values(ledger: Ledger, names: list[str]) -> dict[str, Any]:

@@ -43,7 +43,7 @@ class Filters:
     ] = None
     tenant: Annotated[str | None, Parameter(help="Only jobs of this tenant.", metavar="TENANT")] = None
     since: Annotated[str | None, Parameter(help=f"Only jobs that ended since: {Moment}.", metavar="TIME")] = None
-    until: Annotated[str | None, Parameter(help="Only jobs that ended before.", metavar="TIME")] = None
+    until: Annotated[str | None, Parameter(help="Only jobs that ended before this time.", metavar="TIME")] = None
 
     @property
     def given(self) -> bool:
@@ -200,7 +200,7 @@ def purge(
 
 
 async def _purge_all(operator: Operator, filters: Filters) -> int:
-    """Remove dead letters batch by batch; one call would keep the store's writer from others for too long."""
+    """Remove dead letters batch by batch; one call would block the store's other writers for too long."""
     removed = 0
     async for page in filters.find(operator):
         if page:
@@ -210,7 +210,7 @@ async def _purge_all(operator: Operator, filters: Filters) -> int:
 
 def _check_choice(ids: tuple[str, ...], *, everything: bool, filters: Filters) -> None:
     if not ids and not everything:
-        raise ConfigError("name the ids of dead letters, or give --all")
+        raise ConfigError("no dead letters named: name their ids, or give --all")
     if ids and (everything or filters.given):
         raise ConfigError("give ids, or --all with filters, not both")
 

@@ -151,7 +151,7 @@ def _check_transport(told: str) -> Check:
     if not Transport(told).exposed:
         return Check("transport", "ok", told)
     advice = "write rediss:// for Redis; for PostgreSQL add sslmode=verify-full to the address"
-    return Check("transport", "warning", f"others on the network could read along: {told}", advice)
+    return Check("transport", "warning", f"anyone on the network could read along: {told}", advice)
 
 
 def _check_failover(told: str) -> Check:
@@ -189,7 +189,7 @@ def _check_modes(path: Path) -> Check:
     detail = ", ".join(f"{file.name} {mode:04o}" for file, mode in modes.items())
     advice = f"jobs' arguments may hold secrets: chmod 600 {' '.join(str(file) for file in modes)}"
     if any(mode & 0o007 for mode in modes.values()):
-        return Check("file modes", "fail", f"{detail}: everybody on this machine has access", advice)
+        return Check("file modes", "fail", f"{detail}: every user of this machine has access", advice)
     if any(mode & 0o070 for mode in modes.values()):
         return Check(
             "file modes", "warning", f"{detail}: the file's group has access", f"unless that is wanted, {advice}"
@@ -223,7 +223,7 @@ def _check_waiting(stats: Stats) -> Check:
     return Check("waiting", "ok", detail)
 
 
-# ---------------------------------------------------------------------- telling
+# ---------------------------------------------------------------------- output
 
 
 def _settings(settings: Settings, sources: dict[str, str]) -> dict[str, tuple[Any, str]]:

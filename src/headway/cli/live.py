@@ -126,7 +126,7 @@ class LiveView:
                 self.write(line.rstrip("\n"))
 
     def _draw(self) -> None:
-        """Draw a screen at every refresh. Ends when told to stop."""
+        """Draw a screen at every refresh. Ends when the command stops."""
         console = self._terminal
         with Live(console=console, get_renderable=self._render, auto_refresh=False, transient=True) as live:
             stopping = False

@@ -122,7 +122,7 @@ _COMMANDS = (
 
 
 def build(*, described: bool = False) -> App:
-    """Make the command line. It raises what goes wrong, for ``main`` to tell.
+    """Make the command line. It raises what goes wrong; ``main`` prints it.
 
     ``described`` imports every command, so that the list of commands can say what each is for.
     """
@@ -158,7 +158,7 @@ def _examples(*lines: str) -> str:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run one command. Gives the exit code: 1 failed, 2 called wrongly, 3 could not start, 130 interrupted."""
+    """Run one command. Returns the exit code: 1 failed, 2 called wrongly, 3 could not start, 130 interrupted."""
     _prepare_streams()
     warnings.showwarning = _warn
     words = sys.argv[1:] if words is None else words
@@ -196,7 +196,7 @@ def _fail(problem: HeadwayError) -> int:
     if isinstance(traceback, str) and traceback:
         flush_logs()
         print(clean(traceback.rstrip(), lines=True), file=sys.stderr)
-    # Only what is wrong in a policy is told on several lines, one for each problem.
+    # Only the problems of a policy take several lines, one each.
     _complain(f"error: {problem} [{problem.code}]", lines=isinstance(problem, PolicyError))
     if problem.code == "cannot_start":
         return CANNOT_START

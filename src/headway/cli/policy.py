@@ -45,7 +45,7 @@ def check(
     workers: Annotated[int, Parameter(help="How many workers there are.")] = 1,
     recorded: Annotated[
         bool,
-        Parameter(help="Hold it against the load of the jobs that the store ran last.", show_default=False),
+        Parameter(help="Compare it with the load of the jobs that completed last.", show_default=False),
     ] = False,
     json: JsonFlag = False,
     place: TargetOptions = HERE,
@@ -61,7 +61,7 @@ def check(
     """
     slots = load_settings().slots if slots is None else slots
     if slots < 1 or workers < 1:
-        raise ConfigError("--slots and --workers must be at least 1")
+        raise ConfigError(f"--slots and --workers must be at least 1, got {slots} and {workers}")
     try:
         read = load_policy(file)
         load = run(_recorded(read, place)) if recorded else None
@@ -83,7 +83,9 @@ async def _recorded(wanted: Policy, place: TargetOptions) -> OfferedLoad:
     async with reading(place) as operator:
         load = await operator.recent_load(wanted)
     if load is None:
-        raise ConfigError("too few jobs have completed in this store to tell a load from; leave out --recorded")
+        raise ConfigError(
+            "--recorded needs two completed jobs at least a second apart; the store has none, so leave it out"
+        )
     return load
 
 
@@ -132,7 +134,7 @@ def apply(
     file: File,
     /,
     *,
-    note: Annotated[str, Parameter(help="A word on why, for the history.", show_default=False)] = "",
+    note: Annotated[str, Parameter(help="Why; kept in the history.", show_default=False)] = "",
     place: TargetOptions = HERE,
 ) -> int:
     """Put a policy file in force, as a new version. Workers follow within seconds; none is restarted.
@@ -171,7 +173,7 @@ def rollback(
     return 0
 
 
-# ---------------------------------------------------------------------- telling
+# ---------------------------------------------------------------------- output
 
 
 def _check_values(checked: PolicyReport) -> dict[str, Any]:

@@ -45,7 +45,7 @@ from headway.version import __version__
 API = "/api/v1"
 PAGE_MAX = 500  # Jobs that a server lists in one answer.
 NAMED_MAX = 50  # Ids that fit into an address.
-CHANGED_MAX = 500  # Ids of one change, so that it does not keep the store's writer from others for long.
+CHANGED_MAX = 500  # Ids of one change, so that it blocks the store's other writers only briefly.
 _ID = re.compile(r"[0-9A-Za-z_-]{1,64}")  # What may be the id of a job. A server refuses anything else.
 
 # A refusal that a store could have made is raised as the store's error.
@@ -91,7 +91,7 @@ class HttpOperator:
             await self.close()
             if isinstance(problem, ServerRefused) and problem.code == "not_found":
                 raise StoreTooNew(
-                    f"{self._http.address} runs another release than this Headway, {__version__}; use the same release"
+                    f"{self._http.address} does not answer as Headway {__version__} does; use one release on both sides"
                 ) from problem
             raise
         self._ahead_ms = read_moment(told["time"]) - time.monotonic() * 1_000
@@ -209,7 +209,7 @@ class HttpOperator:
     async def roll_back(self, to: int | None) -> PolicyChange:
         before = await self.policy_version()
         if not before.version:
-            raise PolicyError("no policy was ever applied, so there is none to go back to")
+            raise PolicyError("no policy was ever applied, so there is none to roll back to")
         told = await self._ask("POST", "/policy/rollback", {"to": to})
         return PolicyChange(before, _version(told), _findings(told))
 

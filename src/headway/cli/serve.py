@@ -61,11 +61,11 @@ class HttpFlags:
     def tls(self) -> dict[str, str]:
         """Return the options for TLS. Raises ``ConfigError`` if one of them is missing."""
         if (self.ssl_certfile is None) != (self.ssl_keyfile is None):
-            raise ConfigError("--ssl-certfile and --ssl-keyfile go together")
+            raise ConfigError("--ssl-certfile and --ssl-keyfile are needed together; give both, or neither for http")
         given = {"ssl_certfile": self.ssl_certfile, "ssl_keyfile": self.ssl_keyfile}
         for path in given.values():
             if path is not None and not os.path.isfile(path):
-                raise ConfigError(f"no file {path}")
+                raise ConfigError(f"cannot read {path}: there is no such file; check --ssl-certfile and --ssl-keyfile")
         return {name: path for name, path in given.items() if path is not None}
 
 
@@ -122,7 +122,7 @@ def check_installed() -> None:
     """Refuse to go on without the packages of the extra. Raises ``ConfigError``."""
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
-        raise ConfigError(f"the HTTP interface needs {', '.join(missing)}: pip install 'headway[server]'")
+        raise ConfigError(f"the HTTP interface needs {', '.join(missing)}; run: pip install 'headway[server]'")
 
 
 def check_store(settings: Settings, workers: int) -> None:
@@ -140,7 +140,7 @@ async def _serve_here(serving: ServeConfig, listener: socket.socket) -> int:
 
 
 async def _supervise(serving: ServeConfig, count: int) -> int:
-    """Keep this many processes serving. Stops when told to, after they have stopped."""
+    """Keep this many processes serving. Returns after a signal, when all of them have stopped."""
     from headway.runtime.signals import Signals
 
     signals = Signals()

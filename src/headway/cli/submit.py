@@ -45,9 +45,9 @@ class CallFlags:
         float | None, Parameter(help="Cancel the job if it has not started after this many seconds.", metavar="SECONDS")
     ] = None
     idempotency_key: Annotated[
-        str | None, Parameter(help="A second submit with this key gives the same job.", metavar="KEY")
+        str | None, Parameter(help="A second submit with this key returns the same job.", metavar="KEY")
     ] = None
-    tenant: Annotated[str | None, Parameter(help="The party that fairness is counted by.", metavar="TENANT")] = None
+    tenant: Annotated[str | None, Parameter(help="The party that slots are shared fairly by.", metavar="TENANT")] = None
     max_retries: Annotated[int | None, Parameter(help="How often a failed attempt is repeated.", metavar="N")] = None
     timeout: Annotated[float | None, Parameter(help="The longest one attempt may take.", metavar="SECONDS")] = None
     duration: Annotated[
@@ -141,7 +141,7 @@ async def _submit(
             app.in_force.fixed = True  # A store that is yet to be made has no policy of its own.
         call = task.using(**options).call_named(values.fit(properties))
         if wait and not call.new.persist:
-            raise NotStored(f"task {name} is transient: its jobs keep no result to wait for")
+            raise NotStored(f"task {name} is transient, so its jobs keep no result; leave out --wait")
         job = call.handle((await app.submitter.submit([call]))[0])
         if not json:
             _print_made(job.id, deduplicated=job.deduplicated)
@@ -265,7 +265,7 @@ class Values(NamedTuple):
             if not equals or not name:
                 raise ConfigError(f"arguments are written key=value, not {pair!r}")
             if name in texts:
-                raise ConfigError(f"the argument {name!r} is given twice")
+                raise ConfigError(f"the argument {name!r} is given twice; give it once")
             texts[name] = text
         return cls({} if json_args is None else _read_object(json_args), texts)
 
@@ -293,7 +293,7 @@ def _read_object(text: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as problem:
         raise ConfigError(f"--json-args is not JSON: {problem}") from None
     if not isinstance(found, dict):
-        raise ConfigError("--json-args takes an object of arguments by name: '{\"seconds\": 2}'")
+        raise ConfigError(f"--json-args takes an object such as '{{\"seconds\": 2}}', not a {type(found).__name__}")
     return cast("dict[str, Any]", found)
 
 
@@ -319,7 +319,7 @@ def _moment(text: str) -> datetime:
     return moment
 
 
-# ---------------------------------------------------------------------- telling how it ended
+# ---------------------------------------------------------------------- output
 
 
 def _print_made(job_id: str, *, deduplicated: bool | None) -> None:
@@ -330,7 +330,7 @@ def _print_made(job_id: str, *, deduplicated: bool | None) -> None:
 
 
 def _print_ended(job_id: str, ended: JobRecord | None, *, deduplicated: bool | None, json: bool) -> int:
-    """Print how a job ended, if that was waited for. Gives the exit code."""
+    """Print how a job ended, if the command waited for that. Returns the exit code."""
     if json:
         made = {"id": job_id, "deduplicated": deduplicated}
         render.print_json(made if ended is None else made | job_values(ended))

@@ -213,7 +213,7 @@ def _read_expires(text: str) -> int:
     except ValueError as problem:
         raise ConfigError(f"--expires: {problem}") from problem
     if expires_ms == 0:
-        raise ConfigError("--expires: a token must expire in the future")
+        raise ConfigError(f"--expires: a token must expire in the future, got {text!r}; write a length such as 12h")
     return expires_ms
 
 

@@ -121,7 +121,7 @@ class EmbeddedServer:
 
     @classmethod
     def take(cls, http: HttpFlags) -> EmbeddedServer | None:
-        """Take the address at once, so that one in use is told before anything is started. None: not installed."""
+        """Bind the address first, so that a busy one is an error before anything starts. None: not installed."""
         try:
             check_installed()
         except ConfigError as problem:
@@ -130,7 +130,7 @@ class EmbeddedServer:
         return cls(http)
 
     def open(self, up: RunnerReady) -> None:
-        """Serve the store that the worker has told of."""
+        """Serve the store of the worker."""
         self._serving = asyncio.get_running_loop().create_task(self._serve(up))
         self._serving.add_done_callback(lambda task: self.failed.set() if task.exception() else None)
 
@@ -155,7 +155,7 @@ class EmbeddedServer:
 
 
 async def _with_server(working: Coroutine[Any, Any, int], server: EmbeddedServer | None) -> int:
-    """Run until told to stop; then close the connections that still listen. Without its interface nothing goes on."""
+    """Run until a signal stops it, then close the connections that still listen. Fails if the HTTP interface fails."""
     if server is None:
         return await working
     work = asyncio.create_task(working)

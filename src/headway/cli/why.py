@@ -26,7 +26,7 @@ def why(
 ) -> int:
     """Show why a job waits, with numbers; or what it had waited for, once it has started.
 
-    All reasons are told in order of precedence: the first is the one that
+    All reasons are listed in order of precedence: the first is the one that
     binds. When it is gone, the next one does.
     """
 

@@ -40,7 +40,7 @@ Processes = Annotated[
 
 def _check_level(_: object, level: str) -> None:
     if level.lower() not in LEVELS:
-        raise ValueError(f"It is one of {', '.join(LEVELS)}.")
+        raise ValueError(f"The level must be one of {', '.join(LEVELS)}.")
 
 
 LogLevel = Annotated[
@@ -59,7 +59,7 @@ ServerAddress = Annotated[
 ]
 ServerToken = Annotated[
     str | None,
-    Parameter(help="What the server knows this worker by; rather set HEADWAY_TOKEN, which no process list shows."),
+    Parameter(help="Token for the server. Better set HEADWAY_TOKEN, which no process list shows."),
 ]
 
 
@@ -84,7 +84,7 @@ class WorkerFlags:
         str | None, Parameter(help="What this worker offers to jobs that need it: gpu,big-memory.", metavar="NAMES")
     ] = None
     grace: Annotated[
-        float | None, Parameter(help="How long running jobs get when it is told to stop (30).", metavar="SECONDS")
+        float | None, Parameter(help="How long running jobs get when the worker has to stop (30).", metavar="SECONDS")
     ] = None
     heartbeat: Annotated[float | None, Parameter(help="How often leases are renewed (30).", metavar="SECONDS")] = None
     dead_after: Annotated[

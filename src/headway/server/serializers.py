@@ -1,4 +1,4 @@
-"""Jobs as the REST interface tells of them: there they are called tasks."""
+"""Jobs in replies of the REST interface, which calls them tasks."""
 
 from __future__ import annotations
 

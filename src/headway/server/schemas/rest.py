@@ -426,7 +426,7 @@ class WorkerItem(BaseModel):
     host: str
     pid: int
     started_at: datetime
-    lease_ends_at: datetime = Field(description="When its tasks are given to others, unless a heartbeat comes before.")
+    lease_ends_at: datetime = Field(description="When its tasks are queued again, unless a heartbeat comes before.")
 
 
 class WorkerList(BaseModel):
@@ -498,7 +498,7 @@ class ServerInfo(BaseModel):
 
 
 class CatalogueTask(BaseModel):
-    """A task that workers have told of."""
+    """A task that workers have published."""
 
     task_type: str
     priority: str
