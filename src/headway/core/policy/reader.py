@@ -1,4 +1,4 @@
-"""Reads a policy file, naming everything that is wrong in it."""
+"""Reads a policy file, and reports every problem in it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ LOWERS = ("needed", "all")
 
 LEVEL_MAX = 1_000
 RETRIES_MAX = 1_000_000
-# Far enough apart for any use, and near enough for the order keys, which are reckoned in whole microseconds.
+# Far enough apart for any use, and close enough for order keys, which are whole microseconds.
 WEIGHT_MIN, WEIGHT_MAX = 0.001, 1_000_000
 GROWTH_MAX = 1_000
 
@@ -50,9 +50,9 @@ _PERCENT = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,30})?)\s*%")
 
 
 def read_policy(data: Mapping[str, Any], where: str) -> Policy:
-    """Make a policy of the mapping that a TOML or JSON file holds; what is missing is as in the built-in policy.
+    """Return the policy in the mapping of a TOML or JSON file. Missing keys are as in the built-in policy.
 
-    ``where`` names the file in messages. Raises ``PolicyError`` with all that is wrong.
+    ``where`` names the file in messages. Raises ``PolicyError`` with every problem.
     """
     problems: list[PolicyProblem] = []
     policy = _read(TableReader(data, "", problems))
@@ -99,7 +99,7 @@ def _read(table: TableReader) -> Policy:
 
 
 def _read_lanes(table: TableReader) -> dict[str, Lane]:
-    """Read the lanes. Any that are given replace the built-in ones as a whole."""
+    """Read the lanes. They replace all built-in lanes."""
     lanes = {name: _read_lane(lane) for name, lane in table.tables("lanes")}
     if not table.has("lanes"):
         return dict(BUILT_IN.lanes)
@@ -126,7 +126,7 @@ def _last(lanes: Mapping[str, Lane]) -> str:
 
 
 def _read_reserve(table: TableReader, lanes: Sequence[str]) -> Reserve:
-    """Read the reserve. The built-in one falls away with the lane it is for."""
+    """Read the reserve. The built-in one does not apply without the lane that it is for."""
     usual = BUILT_IN.reserve
     given = table.texts("lanes") if table.has("lanes") else tuple(usual.lanes.intersection(lanes))
     slots = table.whole("slots", usual.slots if given else 0)
@@ -192,7 +192,7 @@ def _read_rung(table: TableReader) -> Rung:
 
 
 def _check_rung(table: TableReader, rung: Rung, shorter: Sequence[Rung]) -> None:
-    """Check that a rung is longer than those before it, and its limit no greater, since limits are nested."""
+    """Check that a rung is longer than those before it and that its limit is no greater, since limits are nested."""
     if rung.name and any(rung.name == other.name for other in shorter):
         table.error("name", f"expected a name of its own, found {rung.name!r} again")
     longest_ms = max((other.length_ms for other in shorter), default=0)

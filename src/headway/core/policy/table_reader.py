@@ -1,4 +1,4 @@
-"""A table of a policy file, read key by key: what is wrong is noted, a default stands in, and reading goes on."""
+"""Reads one table of a policy file key by key. It collects every problem, and uses the default for a wrong value."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headway.core.errors import PolicyProblem
 from headway.core.policy.units import COUNT_MAX, LENGTH_MS_MAX, found, is_number, parse_length, parse_rate, write_length
 from headway.core.suggest import did_you_mean
 
-NAME_MAX = 200
+NAME_MAX = 200  # Characters. Keys of limits and classes contain names, and stores bound their bytes.
 
 D = TypeVar("D")
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
@@ -19,7 +19,7 @@ _ABSENT: Any = object()
 
 
 class TableReader:
-    """One table. Every method reads one key; ``close`` then notes the keys that no reader asked for."""
+    """One table. Each method reads one key, and ``close`` reports the keys that no method has read."""
 
     def __init__(self, data: object, key: str, problems: list[PolicyProblem]) -> None:
         self.key = key
@@ -30,29 +30,29 @@ class TableReader:
             problems.append(PolicyProblem(key, f"expected a table, found {found(data)}"))
 
     def path(self, key: str) -> str:
-        """Return the whole path of a key."""
+        """Return the full path of a key."""
         return key_path(self.key, key)
 
     def error(self, key: str, text: str, at: int | None = None) -> None:
-        """Note a problem with a key, or with one place in its list."""
+        """Report a problem with a key, or with one element of its list."""
         place = "" if at is None else f"[{at}]"
         self._problems.append(PolicyProblem(self.path(key) + place, text))
 
     def wrong_here(self, text: str) -> None:
-        """Note a problem with the table itself."""
+        """Report a problem with the table itself."""
         self._problems.append(PolicyProblem(self.key, text))
 
     def has(self, key: str) -> bool:
-        """Return whether a key is given."""
+        """Return whether the file sets a key."""
         return key in self._data
 
     def need(self, key: str, what: str) -> None:
-        """Note a key that is missing."""
+        """Report a key that is missing."""
         if key not in self._data:
             self.error(key, f"expected {what}, found nothing")
 
     def close(self) -> None:
-        """Note every unknown key, with the nearest known one."""
+        """Report every unknown key, with the most similar known one."""
         for key in self._data:
             if key not in self._asked:
                 known = f" (known are {', '.join(self._asked)})"
@@ -108,7 +108,7 @@ class TableReader:
             return None, 0
 
     def word(self, key: str, default: D, known: Sequence[str], what: str = "") -> str | D:
-        """Read one of some known words. ``what`` says what they are, if that is not plain."""
+        """Read one of some known words. ``what`` describes them in errors, if that is not obvious."""
         value = self._get(key)
         if value is _ABSENT:
             return default
@@ -140,25 +140,25 @@ class TableReader:
         return tuple(read)
 
     def raw(self, key: str) -> Any:
-        """Return a value as it is, or None."""
+        """Return a value as the file has it, or None."""
         value = self._get(key)
         return None if value is _ABSENT else value
 
     # ------------------------------------------------------------------ tables
 
     def table(self, key: str) -> TableReader:
-        """Read a table; one that is missing is empty."""
+        """Read a table. A missing one is empty."""
         value = self._get(key)
         return TableReader({} if value is _ABSENT else value, self.path(key), self._problems)
 
     def tables(self, key: str) -> Iterator[tuple[str, TableReader]]:
-        """Read a table of tables with names of their own."""
+        """Read a table of tables whose names the user chose."""
         outer = self.table(key)
         for name in outer.names():
             yield name, outer.table(name)
 
     def names(self) -> Iterator[str]:
-        """Yield the keys of a table in which they are names that the user chose."""
+        """Yield the keys of a table whose names the user chose."""
         for name in self._data:
             if is_name(name):
                 yield name
@@ -199,11 +199,11 @@ class TableReader:
 
 
 def key_path(outer: str, *keys: str) -> str:
-    """Return the path of a key inside a table, quoted as TOML would have it."""
+    """Return the path of a key inside a table, quoted as in TOML."""
     written = (key if _BARE.fullmatch(key) else json.dumps(key, ensure_ascii=False) for key in keys)
     return ".".join([*([outer] if outer else []), *written])
 
 
 def is_name(value: object) -> TypeGuard[str]:
-    """Return whether a value can be a name: a text that is not empty, not endless, and can be shown."""
+    """Return whether a value can be a name: a printable text of bounded length that is not empty."""
     return isinstance(value, str) and 0 < len(value) <= NAME_MAX and value.isprintable()

@@ -21,7 +21,7 @@ _UNITS = {
     **dict.fromkeys(("d", "day", "days"), DAY),
     **dict.fromkeys(("w", "week", "weeks"), 7 * DAY),
 }
-_WRITTEN = (("d", DAY), ("h", HOUR), ("m", MINUTE), ("s", SECOND), ("ms", 1))  # The largest that fits is written.
+_WRITTEN = (("d", DAY), ("h", HOUR), ("m", MINUTE), ("s", SECOND), ("ms", 1))  # The largest unit that fits is written.
 _PERIODS = {SECOND: "s", MINUTE: "min", HOUR: "h", DAY: "day"}
 
 _NUMBER = r"([0-9]{1,18}(?:\.[0-9]{1,9})?)"
@@ -30,7 +30,7 @@ _RATE = re.compile(rf"([0-9]{{1,18}})\s*(?:/|\bper\b|\ba\b)\s*(?:{_NUMBER}\s*)?(
 
 
 def parse_length(value: object) -> int:
-    """Read a length of time as whole milliseconds: a number of seconds, or text such as ``"90s"`` or ``"24h"``.
+    """Return a length of time in milliseconds, from a number of seconds or text such as ``"90s"`` or ``"24h"``.
 
     Raises ``ValueError`` that says what was expected and what was found.
     """
@@ -49,7 +49,7 @@ def parse_length(value: object) -> int:
 
 
 def parse_rate(value: object) -> tuple[int, int]:
-    """Read a rate such as ``"100/min"``, ``"20/10s"`` or ``"5 per day"``: how many, and in how many milliseconds.
+    """Return count and milliseconds of a rate such as ``"100/min"``, ``"20/10s"`` or ``"5 per day"``.
 
     Raises ``ValueError`` that says what was expected and what was found.
     """
@@ -65,28 +65,28 @@ def parse_rate(value: object) -> tuple[int, int]:
 
 
 def write_length(length_ms: int) -> str:
-    """Write a length in the largest unit that it is a whole number of: ``7d``, ``90s``."""
+    """Return a length in the largest unit that divides it: ``7d``, ``90s``."""
     unit, size = next(pair for pair in _WRITTEN if length_ms % pair[1] == 0 and (length_ms or pair[1] == SECOND))
     return f"{length_ms // size}{unit}"
 
 
 def write_seconds(length_ms: int) -> float:
-    """Write a length as a number of seconds."""
+    """Return a length as a number of seconds."""
     return length_ms / SECOND if length_ms % SECOND else length_ms // SECOND
 
 
 def write_rate(count: int, period_ms: int) -> str:
-    """Write a rate as ``parse_rate`` reads it."""
+    """Return a rate as text that ``parse_rate`` reads."""
     return f"{count}/{_PERIODS.get(period_ms) or write_length(period_ms)}"
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Return whether a value is a number of a size to reckon with; true and false are not."""
+    """Return whether a value is a number of reasonable size. Booleans are not numbers."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and -_LARGE < value < _LARGE
 
 
 def found(value: object) -> str:
-    """Name what was found where something else was expected, in a few words."""
+    """Return a short description of a wrong value, for errors."""
     match value:
         case None:
             return "nothing"

@@ -10,7 +10,7 @@ from headway.core.policy.units import write_length, write_rate, write_seconds
 
 
 def policy_data(policy: Policy) -> dict[str, Any]:
-    """Write a policy as plain values, all of it spelled out. Equal policies give equal data, in the same order."""
+    """Return a policy as plain values with every key. Equal policies give equal data, in the same order."""
     lanes = sorted(policy.lanes.items(), key=lambda item: (item[1].level, item[0]))
     reserve, retry, ladder, tenants, keep = policy.reserve, policy.retry, policy.ladder, policy.tenants, policy.keep
     return {
@@ -71,7 +71,7 @@ def _lane_data(lane: Lane) -> dict[str, Any]:
 
 
 def _rung_data(rung: Rung) -> dict[str, Any]:
-    # Written out in digits: repr would give a tiny part an exponent.
+    # Written out in digits, since repr would write a tiny percentage with an exponent.
     limit = rung.limit if rung.percent is None else f"{Decimal(repr(_plain(rung.percent))):f}%"
     return _given(name=rung.name, seconds=write_seconds(rung.length_ms), limit=limit)
 
@@ -102,5 +102,5 @@ def _given(**values: Any) -> dict[str, Any]:
 
 
 def _plain(number: float) -> float:
-    """Write a whole number as one, so that 6 and 6.0 are the same policy."""
+    """Return a whole number as an int, so that 6 and 6.0 are the same policy."""
     return int(number) if number == int(number) else number
