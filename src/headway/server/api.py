@@ -1,4 +1,4 @@
-"""The application: every route, the guard around them, and the schema that describes them."""
+"""The ASGI application: all routes, the guard around them, and the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ FAMILIES = (tasks, queue, policy, streams, interactive, admin, workers, fasdis, 
 def headway_api(
     app: Headway, *, hosts: Iterable[str] = (), origins: Iterable[str] = (), may_open: bool = True
 ) -> FastAPI:
-    """Make the ASGI application of an app's service: to serve by itself, or to mount into another.
+    """Build the ASGI application of an app, to serve it or to mount it in another application.
 
-    ``hosts``: names that it answers to beside those of this machine, as long as no token exists. ``origins``: pages
-    that may open its WebSockets. ``may_open``: whether it lets everybody in as long as no token exists; the guard
-    then turns away whatever does not come from this machine.
+    ``hosts``: further host names that it accepts while no token exists. ``origins``: origins of pages that may open
+    its WebSockets. ``may_open``: accept callers without a token while none exists. The guard then refuses requests
+    from other machines.
     """
     service = Service(app, may_open=may_open)
 
@@ -85,7 +85,7 @@ def headway_api(
 
 
 def _allowed_methods(path: str) -> set[str]:
-    """Return the methods that a path has. What a GET would do, HEAD does, unless it has an effect."""
+    """Return the methods of a path. A GET without an effect implies HEAD."""
     found: set[str] = set()
     for family in FAMILIES:
         for route in family.routes.router.routes:
@@ -95,7 +95,7 @@ def _allowed_methods(path: str) -> set[str]:
 
 
 def client_of(app: Headway) -> Callable[[], Any]:
-    """Return a dependency for FastAPI: ``queue: Annotated[Headway, Depends(client_of(app))]``, opened on its loop."""
+    """Return a FastAPI dependency that opens the app: ``queue: Annotated[Headway, Depends(client_of(app))]``."""
 
     async def client() -> Headway:
         await app.client.store()
@@ -105,7 +105,7 @@ def client_of(app: Headway) -> Callable[[], Any]:
 
 
 def _describe(api: FastAPI) -> Callable[[], dict[str, Any]]:
-    """Make the schema, with our own errors in place of the framework's."""
+    """Return a function that builds the OpenAPI document, with our problems instead of the framework's errors."""
 
     def describe() -> dict[str, Any]:
         if api.openapi_schema is None:

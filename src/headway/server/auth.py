@@ -1,4 +1,4 @@
-"""Who asks, and what they may do: bearer tokens, tickets for browsers' streams, and a limit on failed attempts."""
+"""Authentication: bearer tokens, tickets for the streams of browsers, and a limit on failed attempts."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from headway.security.tokens import TokenGrant, Tokens, id_of
 from headway.server.problems import Problem, answer
 
 BEARER = b"bearer "
-PROTOCOL = "headway.v1"  # What a client of our WebSockets offers beside its token.
+PROTOCOL = "headway.v1"  # The subprotocol that a WebSocket client offers beside its token.
 BEARER_PROTOCOL = "headway.bearer."
-DENIAL = "websocket.http.response"  # The ASGI extension for an answer instead of a handshake.
+DENIAL = "websocket.http.response"  # The ASGI extension for a response instead of a handshake.
 NEVER_IN_URLS = frozenset({"token", "access_token", "bearer", "authorization", "api_key", "apikey"})
-STREAMS = ("/stream", "/events")  # What a ticket for the path before opens.
+STREAMS = ("/stream", "/events")  # The routes that a ticket for the path before them opens.
 SESSIONS = "/interactive"
 TICKET = "/ticket"
 
@@ -36,7 +36,7 @@ REMEMBERED_MAX = 10_000
 
 
 class Scope(StrEnum):
-    """What a route needs. ``ADMIN`` includes all others; ``PUBLIC`` needs nothing."""
+    """The scope that a route needs. ``ADMIN`` includes all others. ``PUBLIC`` needs no token."""
 
     PUBLIC = "public"
     SUBMIT = "submit"
@@ -48,32 +48,32 @@ class Scope(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Who asks. ``open``: no token exists, and everybody on this machine may do everything."""
+    """The caller. ``open``: no token exists, and every caller on this machine may do everything."""
 
     scopes: frozenset[Scope]
     tenant: str | None = None
     token_id: str | None = None
     open: bool = False
     tasks: tuple[str, ...] | None = None  # Patterns of the tasks that a worker token is bound to.
-    rate: str | None = None  # How often its token may submit, if the token says so.
+    rate: str | None = None  # How often its token may submit, if the token has a rate.
 
     def may(self, scope: Scope) -> bool:
-        """Return whether a scope is among theirs."""
+        """Return whether the caller has a scope."""
         return scope is Scope.PUBLIC or scope in self.scopes or Scope.ADMIN in self.scopes
 
     @property
     def publishes(self) -> bool:
-        """Whether a worker of theirs may change the catalogue, the limits and the crons of its tasks."""
+        """Whether a worker with this token may change the catalogue, limits and crons of its tasks."""
         return self.open or self.tasks is not None or self.may(Scope.PUBLISH)
 
     @property
     def operates(self) -> bool:
-        """Whether they hold a token for operators: what they do to jobs of others is recorded."""
+        """Whether this is an operator, whose actions on jobs the audit records."""
         return self.token_id is not None and Scope.ADMIN in self.scopes
 
     @property
     def who(self) -> str:
-        """The name by which the audit knows them."""
+        """The name of the caller in the audit."""
         return self.token_id or OPEN
 
 
@@ -85,9 +85,9 @@ EVERYTHING = Principal(frozenset(Scope) - {Scope.PUBLIC}, open=True)
 
 
 class FailureLimiter:
-    """Counts failed attempts by address and by token id, in a memory that does not grow.
+    """Counts failed attempts by address and by token id, in bounded memory.
 
-    A right token passes all the same: no client can lock another out, and 256 bits are not guessed.
+    A valid token always passes, so that no client can lock out another. Its 256 bits cannot be guessed.
     """
 
     def __init__(
@@ -102,19 +102,19 @@ class FailureLimiter:
         self._seconds = seconds
         self._remembered = remembered
         self._clock = clock
-        # By address, by token id: how many, since when. Apart, so that many ids do not wash out an address.
+        # By address and by token id: how many failures since when. Apart, so that many ids do not evict an address.
         self._addresses: dict[str, tuple[int, float]] = {}
         self._ids: dict[str, tuple[int, float]] = {}
 
     def count(self, address: str, token_id: str) -> int:
-        """Count a failure. Gives 0, or after how many seconds to come back."""
+        """Count a failure. Return 0, or the seconds until the next attempt."""
         waits = [self._count(self._addresses, address)]
         if token_id:
             waits.append(self._count(self._ids, token_id))
         return max(waits)
 
     def uncount(self, address: str, token_id: str) -> None:
-        """Take a failure back: the token was only too new."""
+        """Remove a failure: the token was valid, but too new to be known here."""
         for counts, key in ((self._addresses, address), (self._ids, token_id)):
             if key in counts:
                 count, since = counts[key]
@@ -124,7 +124,7 @@ class FailureLimiter:
         now = self._clock()
         count, since = counts.get(key, (0, now))
         if now - since >= self._seconds:
-            counts.pop(key)  # It goes to the end of the line.
+            counts.pop(key)  # It becomes the newest entry.
             count, since = 0, now
         elif not count and len(counts) >= self._remembered:
             del counts[next(iter(counts))]
@@ -134,7 +134,7 @@ class FailureLimiter:
 
 @functools.lru_cache(maxsize=1_000)
 def _network(address: str) -> str:
-    """Return what failures are counted by: of IPv6 the network, as any host has billions of addresses in it."""
+    """Return the key to count failures by. For IPv6 it is the network, because a host has billions of addresses."""
     try:
         parsed = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
@@ -149,7 +149,7 @@ def _network(address: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class AuthState:
-    """What it takes to let callers in. The application keeps one as ``app.state.auth``."""
+    """The state of authentication. The application keeps it as ``app.state.auth``."""
 
     tokens: Tokens
     limiter: FailureLimiter = field(default_factory=FailureLimiter)
@@ -170,14 +170,14 @@ async def authorise(connection: HTTPConnection, scope: Scope) -> Principal:
 async def authenticate(scope: AsgiScope, auth: AuthState) -> Principal:
     """Return the caller. Raises ``Problem``: unauthenticated, too_many_attempts, malformed; and ``StoreError``.
 
-    A failure is told only after one more look at the store, be the token unknown or wrong.
+    Before it fails, it reads the tokens once more, whether the token is unknown or wrong.
     """
     tokens, limiter = auth.tokens, auth.limiter
     await tokens.refresh()
     query = _query(scope)
     if _has_token(query):
         raise Problem(
-            "malformed", "tokens never go into addresses, which are logged: revoke this one and use Authorization"
+            "malformed", "a token in an address is logged; revoke this token and send the new one as Authorization"
         )
     presented = _presented(scope)
     if presented is not None:
@@ -188,13 +188,13 @@ async def authenticate(scope: AsgiScope, auth: AuthState) -> Principal:
         return await _by_ticket(scope, auth, ticket)
     if tokens.open:
         return EVERYTHING
-    if tokens.may_open and not tokens.seen:  # The guard has just asked in vain. A token may not be what is missing.
+    if tokens.may_open and not tokens.seen:  # The tokens could not be read.
         raise StoreUnavailable("the store does not answer, so the server cannot tell whether a token is needed")
     raise unauthenticated()
 
 
 def unauthenticated(*, presented: bool = False) -> Problem:
-    """Make the one answer to callers without a good token, whatever is wrong with theirs."""
+    """Return the reply to callers without a valid token. It does not say what is wrong with theirs."""
     why = ', error="invalid_token"' if presented else ""
     return Problem(
         "unauthenticated",
@@ -204,7 +204,7 @@ def unauthenticated(*, presented: bool = False) -> Problem:
 
 
 def tenant_for(caller: Principal, wanted: str | None) -> str | None:
-    """Return the tenant that a caller acts for: the token's own, else the one they name. Raises ``Problem``."""
+    """Return the tenant that a caller acts for: that of the token, else the named one. Raises ``Problem``."""
     if caller.tenant is None:
         return wanted
     if wanted is not None and wanted != caller.tenant:
@@ -213,7 +213,7 @@ def tenant_for(caller: Principal, wanted: str | None) -> str | None:
 
 
 async def ticket_for(connection: HTTPConnection, caller: Principal) -> tuple[str, int]:
-    """Make a ticket for what stands before ``/ticket`` in the path. Gives its text and when it expires."""
+    """Return a new ticket for the path before ``/ticket``, and when it expires."""
     auth: AuthState = connection.app.state.auth
     store = await auth.tokens.store()
     path: str = connection.scope["path"]
@@ -221,21 +221,21 @@ async def ticket_for(connection: HTTPConnection, caller: Principal) -> tuple[str
 
 
 async def until_ended(connection: HTTPConnection, caller: Principal) -> None:
-    """Wait until the caller's token is revoked or has expired: then what they hold open must end."""
+    """Wait until the caller's token is revoked or has expired, so that open connections must end."""
     auth: AuthState = connection.app.state.auth
     await auth.tokens.ended(caller.token_id)
 
 
 def subprotocol_of(websocket: WebSocket) -> str | None:
-    """Return the subprotocol to accept a WebSocket with, if the client offered ours: never the one with its token.
+    """Return the subprotocol to accept a WebSocket with, if the client offered ours. It never is the token.
 
-    A browser that offers subprotocols closes a connection that is accepted with none, so it must offer ours, too.
+    A browser that offers subprotocols closes a connection that is accepted without one, so it must offer ours, too.
     """
     return PROTOCOL if PROTOCOL in websocket.scope.get("subprotocols", []) else None
 
 
 async def refuse_socket(websocket: WebSocket, problem: Problem) -> None:
-    """Answer a WebSocket that was not accepted yet with a problem, as far as the server can."""
+    """Refuse a WebSocket with a problem, or with a close code if the server supports no response."""
     if DENIAL in websocket.scope.get("extensions", {}):
         await websocket.send_denial_response(answer(problem))
     else:
@@ -279,7 +279,7 @@ def _caller(grant: TokenGrant) -> Principal:
 
 
 def _subject(scope: AsgiScope) -> str | None:
-    """Return what a ticket must be for to open this path, or None if tickets open nothing here."""
+    """Return the path that a ticket must be for to open this one, or None if no ticket opens it."""
     path: str = scope["path"]
     if scope["type"] == "http" and scope["method"] != "GET":
         return None
@@ -290,7 +290,7 @@ def _subject(scope: AsgiScope) -> str | None:
 
 
 def _presented(scope: AsgiScope) -> str | None:
-    """Return the token in the header or, of a WebSocket, in the subprotocols: browsers cannot set its headers."""
+    """Return the token in the header or in the subprotocols of a WebSocket, whose headers browsers cannot set."""
     found: str | None = None
     for name, value in scope["headers"]:
         if name == b"authorization":

@@ -1,4 +1,4 @@
-"""What bounds a connection; uvicorn has none of it: a head's size and time, and how long nothing is read."""
+"""Limits that uvicorn lacks: the size and time of a request head, and the time without any read."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from headway.server.problems import PROBLEM_JSON, Problem
 from headway.server.problems import body as problem_body
 
 HEADERS = ((b"content-security-policy", CSP.encode()), *ADDED)
-HEAD_MAX = 64 << 10
-HEAD_SECONDS = 10.0
-READ_SECONDS = 30.0
+HEAD_MAX = 64 << 10  # Bytes.
+HEAD_SECONDS = 10.0  # Browsers and proxies send a head at once.
+READ_SECONDS = 30.0  # Without any progress.
 
 
 class SlowReaderGuard(asyncio.Protocol):
-    """Cuts a connection whose other side reads nothing for this long. A slow reader takes its time."""
+    """Closes connections whose peer reads nothing for ``read_seconds``. Slow peers that make progress are kept."""
 
     read_seconds = READ_SECONDS
     loop: asyncio.AbstractEventLoop
@@ -60,10 +60,10 @@ class WebSocketProtocol(SlowReaderGuard, WebSocketsSansIOProtocol):
 
 
 class HttpProtocol(SlowReaderGuard, HttpToolsProtocol):
-    """Closes a connection on which no whole head comes: at its start, or later once a head has begun.
+    """Closes connections whose request head is incomplete for too long or too large.
 
-    A head that comes in one piece, as nearly all do, starts no timer. The same bounds hold for what may follow a body,
-    where uvicorn would add header to header, and for a body that still comes though its request has been answered.
+    A head that arrives in one piece, as nearly all do, starts no timer. The same limits hold for trailers, which
+    uvicorn would collect without bound, and for the rest of a body after its request has been answered.
     """
 
     head_max = HEAD_MAX
@@ -73,8 +73,8 @@ class HttpProtocol(SlowReaderGuard, HttpToolsProtocol):
         super().__init__(*arguments, **options)
         self._in_head = False
         self._in_body = False
-        self._moved = False  # The last piece of data ended a head or brought some of a body.
-        self._head_size = 0  # What came since.
+        self._moved = False  # The last piece of data ended a head or held part of a body.
+        self._head_size = 0  # Bytes since then.
         self._head_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -95,7 +95,7 @@ class HttpProtocol(SlowReaderGuard, HttpToolsProtocol):
             if self._in_head:
                 self.send_400_response("The head of the request is too large.")
             else:
-                self.transport.close()  # It may have been answered already.
+                self.transport.close()  # The request may have been answered already.
         elif self._in_head and self._head_timer is None:
             self._head_timer = self.loop.call_later(self.head_seconds, self._give_up)
 
@@ -105,7 +105,7 @@ class HttpProtocol(SlowReaderGuard, HttpToolsProtocol):
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._in_head:  # What follows a body is no part of the head, which was checked before.
+        if self._in_head:  # Trailers are ignored: the head was checked before they came.
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
@@ -130,7 +130,7 @@ class HttpProtocol(SlowReaderGuard, HttpToolsProtocol):
             self._head_timer = self.loop.call_later(self.head_seconds, self._give_up)
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what the parser cannot read like any other problem, with the headers of every answer."""
+        """Reply to what the parser cannot read with a problem and the usual headers."""
         body = problem_body(Problem("malformed", msg))
         added = [(b"content-type", PROBLEM_JSON.encode()), (b"content-length", b"%d" % len(body)), *HEADERS]
         head = b"".join(b"%s: %s\r\n" % pair for pair in [*added, (b"connection", b"close")])
@@ -148,7 +148,7 @@ class HttpProtocol(SlowReaderGuard, HttpToolsProtocol):
 
 
 class HandshakeLogFilter(logging.Filter):
-    """Drops what uvicorn says of WebSockets that were refused with an answer, as if that were a mistake."""
+    """Drops a message of uvicorn that reports refused WebSockets as errors."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         return record.msg != "ASGI callable returned without completing handshake."

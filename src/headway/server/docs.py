@@ -1,4 +1,4 @@
-"""The description of the interface as JSON and as a page: no script, nothing from elsewhere."""
+"""The OpenAPI document as JSON and as a page without scripts or external files."""
 
 from __future__ import annotations
 
@@ -87,12 +87,12 @@ def _operation(schema: dict[str, Any], path: str, method: str, operation: dict[s
 
 
 def _text(text: str) -> str:
-    """Write text, with what stands between backticks as code."""
+    """Return text as HTML, with code for what is between backticks."""
     return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
 
 
 def _members(schema: dict[str, Any], shape: dict[str, Any]) -> Iterator[str]:
-    """List what a body may hold, where there is something to say of it."""
+    """Yield a table of the members of a body, if any of them has a description."""
     found = _resolved(schema, shape.get("items", shape))
     described = {name: part.get("description", "") for name, part in found.get("properties", {}).items()}
     if any(described.values()):
@@ -110,7 +110,7 @@ def _resolved(schema: dict[str, Any], shape: dict[str, Any]) -> dict[str, Any]:
 
 
 def _sketch(schema: dict[str, Any], shape: dict[str, Any]) -> str:
-    """Return an example of a body, or the names of what it may hold."""
+    """Return an example of a body, or the names of its members."""
     found = _resolved(schema, shape)
     examples = found.get("examples") or shape.get("examples")
     if examples:

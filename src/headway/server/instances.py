@@ -1,4 +1,8 @@
-"""The names of the processes that accept tasks, so that a reader of a task learns which one did."""
+"""The names of the processes that accept tasks by the fasdis routes, which show the name with each task.
+
+The first digits of a trace id name the process that made it. A stored field would need a column or a record layout in
+every store for one deprecated field of one route, so the trace id carries the name.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +13,11 @@ from collections.abc import Awaitable, Callable
 from headway.stores.base import Store
 
 INSTANCES = "instance"
-MARK = 16  # Digits of a trace id that name the process which began it; the others are random.
+MARK = 16  # Digits of a trace id that identify the process. The other digits are random.
 
 
 class Instances:
-    """Begins traces in this process's name, and tells whose name a trace was begun in."""
+    """Makes trace ids for this process, and finds the process that made a trace id."""
 
     def __init__(self, store: Callable[[], Awaitable[Store]], name: str) -> None:
         self._store = store
@@ -22,11 +26,11 @@ class Instances:
         self.name = name
 
     def rename(self, name: str) -> None:
-        """Go by another name: that of the worker in this process."""
+        """Use another name: that of the worker in this process."""
         self.name, self._known = name, False
 
     async def new_trace(self) -> str:
-        """Begin a trace."""
+        """Return a new trace id."""
         mark = _mark(self.name)
         if not self._known:
             await (await self._store()).write(INSTANCES, mark, self.name.encode())
@@ -35,7 +39,7 @@ class Instances:
         return mark + secrets.token_hex(MARK // 2)
 
     async def name_of(self, trace_id: str | None) -> str | None:
-        """Return in whose name a trace was begun; None, if not by such a process."""
+        """Return the name of the process that made a trace id, or None for any other trace id."""
         mark = (trace_id or "")[:MARK]
         if len(mark) < MARK:
             return None

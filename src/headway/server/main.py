@@ -1,7 +1,7 @@
-"""One process that serves and works, as fasdis did: ``uvicorn headway.server.main:app --port 8000``.
+"""A server and a worker in one process, as in fasdis: ``uvicorn headway.server.main:app --port 8000``.
 
-The app is the one that HEADWAY_APP names, else the demo tasks. Its worker runs on the same loop, with three slots
-unless something else is set, one of them kept for high.
+HEADWAY_APP names the app. Without it the demo tasks run. The worker runs on the same loop, with three slots unless
+another number is set. One of them is reserved for high.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SLOTS = 3
 
 
 def create() -> FastAPI:
-    """Make the application, with a worker that lives as long as it does."""
+    """Build the application, with a worker that runs as long as it does."""
     app = _app()
     if "slots" not in gather():
         app.configure(slots=SLOTS)
@@ -50,7 +50,7 @@ def _app() -> Headway:
 
 
 def __getattr__(name: str) -> Any:
-    """Make ``app`` when it is asked for: importing this module opens and starts nothing."""
+    """Build ``app`` on first access, so that importing this module opens and starts nothing."""
     if name != "app":
         raise AttributeError(name)
     globals()["app"] = made = create()

@@ -1,4 +1,4 @@
-"""What a server does beside answering: the chores of workers that come over HTTP, which cannot reach the store."""
+"""Run the chores of a server. HTTP workers cannot run chores themselves, because they have no store."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from headway.server.service import Service
 
 log = logging.getLogger("headway.server")
 
-OPEN_AGAIN = 2.0  # Seconds between tries to open the store.
+OPEN_AGAIN = 2.0  # Seconds between attempts to open the store.
 
 
 @asynccontextmanager
 async def run_maintenance(service: Service) -> AsyncIterator[None]:
-    """Do the chores while the server serves. No leader: any number of servers and workers may do them."""
+    """Run the chores while the server serves. There is no leader: any number of processes may run them."""
     keeping = _begin(service)
     try:
         yield
@@ -39,9 +39,9 @@ async def run_maintenance(service: Service) -> AsyncIterator[None]:
 
 
 class MountedMaintenance:
-    """A layer that begins the chores with the first request, where the application is mounted into another.
+    """Middleware that starts the chores with the first request of an application that is mounted in another one.
 
-    Frameworks do not run the lifespan of what is mounted. The chores then end with the loop.
+    Frameworks do not run the lifespan of a mounted application. The chores then end with the loop.
     """
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
@@ -71,7 +71,7 @@ async def _keep(service: Service) -> None:
     settings, in_force, store = service.app.settings, gateway.in_force, gateway.store
 
     async def follow() -> None:
-        """Follow the policy, and write its rules again in case the process that applied it died before it could."""
+        """Refresh the policy, and write its rules again in case the process that applied it died before it could."""
         if await in_force.refresh(store, every=0):
             await write_rules(store, in_force.policy)
 
@@ -97,7 +97,7 @@ async def _keep(service: Service) -> None:
 
 
 async def _open(service: Service, outage: Outage) -> WorkerGateway:
-    """Open the store, however long that takes: a server that cannot reach it says so to its clients."""
+    """Open the store, however long that takes. Meanwhile the server replies that the store is unavailable."""
     while True:
         try:
             gateway = await service.gateway()

@@ -1,4 +1,4 @@
-"""Lists as pages that are bounded in bytes as well as in number."""
+"""Pages of lists, bounded in bytes and in items."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from headway.stores.base import JobQuery, next_page
 from headway.stores.paging import find_in_steps, get_in_steps
 
 PAGE, PAGE_MAX = 50, 500  # Items of a list: by default, and at most.
-PAGE_BYTES = 4 << 20  # An answer ends with the item that reaches this; one item alone may be larger.
-LISTED_MAX = 1 << 10  # Bytes of parameters or of a result that a list shows without being asked to.
-LARGE = ("parameters", "result")  # What a list leaves out where it is larger.
+PAGE_BYTES = 4 << 20  # Maximum bytes of a page. A single larger item has a page of its own.
+LISTED_MAX = 1 << 10  # Bytes of parameters or a result that a list shows without `include`.
+LARGE = ("parameters", "result")  # The fields that a list leaves out if they are larger.
 
 
 class Page:
@@ -33,7 +33,7 @@ class Page:
         self._size = 0
 
     def add(self, item: Any) -> bool:
-        """Add an item. Return False, and leave it out, if the page is full."""
+        """Add an item. Return False if the page is full."""
         if len(self._items) >= self._most:
             return False
         body = encode(item)
@@ -44,7 +44,7 @@ class Page:
         return True
 
     def answer(self, next_cursor: str | None) -> Response:
-        """Return the page as an answer."""
+        """Return the page as a response."""
         head = b'{"%s":[' % self._name.encode()
         body = head + b",".join(self._items) + b'],"next_cursor":' + encode(next_cursor) + b"}"
         return Response(body, media_type="application/json")
@@ -53,9 +53,9 @@ class Page:
 async def task_page(
     service: Service, query: JobQuery, *, include: Collection[str] = (), history: bool = False
 ) -> Response:
-    """Answer with the tasks that a query finds, and where the next page begins.
+    """Return a page of the tasks that a query finds.
 
-    At most a few pages are made at a time, and each reads a few jobs at a time, so that memory stays bounded.
+    A process builds only a few pages at the same time, and reads a few jobs at a time, so that memory stays bounded.
     """
     policy = await service.policy()
     find = service.client.find if history else (await service.store()).find
@@ -84,14 +84,14 @@ async def named_tasks(
 
 
 def listed_task(job: JobRecord, policy: Policy, cursor: str, include: Collection[str] = ()) -> dict[str, Any]:
-    """Return a task as lists show it: without parameters and results that are large, unless they are asked for."""
+    """Return a task as lists show it: without large parameters and results, unless ``include`` names them."""
     sizes = {"parameters": len(job.payload), "result": len(job.result or b"")}
     omitted = [name for name in LARGE if sizes[name] > LISTED_MAX and name not in include]
     return task_values(job, policy, omitted=omitted) | {"omitted": omitted, "cursor": cursor}
 
 
 def named_page(name: str, items: Iterable[tuple[str, Any]], *, after: str | None, most: int) -> Response:
-    """Answer with items that are in the order of their names. The cursor is the name of the last one shown."""
+    """Return a page of items that are sorted by name. The cursor is the name of the last one."""
     page, last = Page(name, most), ""
     for key, item in items:
         if after is not None and key <= after:
@@ -103,19 +103,19 @@ def named_page(name: str, items: Iterable[tuple[str, Any]], *, after: str | None
 
 
 def write_cursor(query: JobQuery) -> str:
-    """Write where a page of tasks ended, of which this query finds the next one."""
+    """Return the cursor of a page, given the query for the next page."""
     return ".".join(map(str, query.ended_before or (0, 0))) if query.by_end else str(query.before or 0)
 
 
 def read_cursor(text: str) -> int:
-    """Read where a page of tasks ended. Raises ``Problem``."""
+    """Return where the page of a cursor ended. Raises ``Problem``."""
     if not _is_number(text):
         raise bad_cursor()
     return int(text)
 
 
 def read_end_cursor(text: str) -> tuple[int, int]:
-    """Read where a page of tasks ended that are in the order of their ends. Raises ``Problem``."""
+    """Return where a page of tasks, sorted by their ends, ended. Raises ``Problem``."""
     moment, _, number = text.partition(".")
     if not (_is_number(moment) and _is_number(number)):
         raise bad_cursor()
@@ -127,7 +127,7 @@ def _is_number(text: str) -> bool:
 
 
 def read_name(text: str) -> str:
-    """Read the name that a cursor was made of. Raises ``Problem``."""
+    """Return the name that a cursor encodes. Raises ``Problem``."""
     try:
         return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode()
     except ValueError:
@@ -135,9 +135,9 @@ def read_name(text: str) -> str:
 
 
 def bad_cursor() -> Problem:
-    return Problem("invalid", "cursor: give next_cursor of the page before, as it is")
+    return Problem("invalid", "cursor must be the next_cursor of the page before, unchanged")
 
 
 def write_name(name: str) -> str:
-    """Write a cursor that is made of a name."""
+    """Return the cursor that encodes a name."""
     return base64.urlsafe_b64encode(name.encode()).decode().rstrip("=")

@@ -1,4 +1,4 @@
-"""What goes wrong, as answers: ``application/problem+json`` with a stable code."""
+"""Error replies: ``application/problem+json`` with a stable code."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ log = logging.getLogger("headway.server")
 
 PROBLEM_JSON = "application/problem+json"
 
-# Every code that an answer may carry, with its status. Users match on the code; the text may change.
+# Every code of a reply, with its HTTP status. Clients match on the code; the text may change.
 STATUSES: Mapping[str, int] = {
     "malformed": 400,
     "unauthenticated": 401,
@@ -63,10 +63,10 @@ STATUSES: Mapping[str, int] = {
     "stopping": 503,
     "internal": 500,
 }
-FIELD_MAX, TEXT_MAX = 100, 300  # Letters of a caller's own words that an answer repeats.
-DETAIL_MAX = 2_000  # Letters of all that an answer says of a problem, client input included.
-PROBLEMS_MAX = 100  # Mistakes in a policy that an answer lists.
-RETRY_AFTER = {  # Seconds.
+FIELD_MAX, TEXT_MAX = 100, 300  # Characters of the caller's input that a reply repeats.
+DETAIL_MAX = 2_000  # Characters of the detail of a problem, including the caller's input.
+PROBLEMS_MAX = 100  # Mistakes in a policy that a reply lists.
+RETRY_AFTER = {  # Seconds of the Retry-After header.
     "queue_full": 5,
     "too_many": 5,
     "too_many_streams": 5,
@@ -79,7 +79,7 @@ RETRY_AFTER = {  # Seconds.
 
 
 class Problem(Exception):
-    """Answer a request with a problem. Facts become members of the document."""
+    """An error reply. Facts become members of its document."""
 
     def __init__(self, code: str, detail: str, *, headers: Mapping[str, str] | None = None, **facts: Any) -> None:
         detail = cut(detail, DETAIL_MAX)
@@ -93,12 +93,12 @@ class Problem(Exception):
 
 
 def answer(problem: Problem) -> Response:
-    """Turn a problem into its answer."""
+    """Return the response of a problem."""
     return Response(body(problem), status_code=problem.status, headers=problem.headers or None, media_type=PROBLEM_JSON)
 
 
 def body(problem: Problem) -> bytes:
-    """Write the document of a problem."""
+    """Return the JSON document of a problem."""
     document = {
         **problem.facts,
         "type": f"urn:headway:problem:{problem.code}",
@@ -109,12 +109,12 @@ def body(problem: Problem) -> bytes:
     }
     try:
         return msgspec.json.encode(document)
-    except UnicodeEncodeError:  # It repeats half a letter of the caller's, which only an escape can hold.
+    except UnicodeEncodeError:  # It repeats a lone surrogate of the caller, which only an escape can hold.
         return json.dumps(document).encode()
 
 
 def problem_of(error: HeadwayError) -> Problem:
-    """Return the problem that tells a caller what Headway could not do."""
+    """Return the problem for an error of Headway."""
     code = error.code if error.code in STATUSES else "internal"
     facts: dict[str, Any] = {}
     if isinstance(error, PolicyError):
@@ -124,20 +124,22 @@ def problem_of(error: HeadwayError) -> Problem:
         ]
     if isinstance(index := error.facts.get("index"), int):
         facts["index"] = index
-    if isinstance(error, QueueFull) and error.facts.get("tenant") is None:  # Of all tenants no numbers are told.
+    if (
+        isinstance(error, QueueFull) and error.facts.get("tenant") is None
+    ):  # Tenants do not learn the figures of other tenants.
         return Problem(code, "as many tasks wait as the policy allows (max_depth); try again later", **facts)
     if isinstance(error, IdempotencyConflict):
         return Problem(code, "this idempotency key was used before, with another task or other parameters", **facts)
     if code == "internal":
         log.error(LogEvent("request.failed", error=type(error).__name__), exc_info=error)
         return Problem(code, "the server made a mistake; its log tells more")
-    # What a store says of itself may name hosts and files.
+    # The text of a store error may name hosts and files.
     detail = str(error) if STATUSES[code] != HTTPStatus.SERVICE_UNAVAILABLE else "the store cannot be reached just now"
     return Problem(code, detail, **facts)
 
 
 def install(api: FastAPI, allowed: Callable[[str], Collection[str]] = lambda _: ()) -> None:
-    """Let every error leave as a problem. ``allowed``: the methods that a path has, for the header ``Allow``."""
+    """Turn every error into a problem. ``allowed``: the methods of a path, for the header ``Allow``."""
 
     async def on_problem(_: Request, error: Any) -> Response:
         return answer(error)
@@ -173,13 +175,13 @@ def _field(place: Sequence[Any]) -> str:
 
 
 def _path(request: Request) -> str:
-    """Return the path of a request within this application, which may be mounted below another one's."""
+    """Return the path of a request within this application, which may be mounted in another one."""
     path: str = request.scope["path"]
     return path.removeprefix(request.scope.get("root_path", ""))
 
 
 def invalid(errors: Sequence[Any]) -> Problem:
-    """Return what does not fit, field by field; never repeating the values, which may be secret or huge."""
+    """Return the problem for invalid fields. It never repeats their values, which may be secret or large."""
     if any(str(error.get("type", "")).startswith("json_invalid") for error in errors):
         return Problem("malformed", "the body is not JSON")
     found = [

@@ -1,4 +1,4 @@
-"""What one token may take of a server process: how often it submits, and how much it holds open at a time."""
+"""Quotas of a token in one server process: how often it submits, and how much it holds open."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from headway.security.tickets import TICKET_MS
 from headway.server.auth import Principal
 from headway.server.problems import Problem
 
-TOKENS_KEPT = 10_000  # Tokens whose rates a process remembers.
+TOKENS_KEPT = 10_000  # Tokens whose rates a process tracks.
 
 
 @dataclass(slots=True)
 class Bucket:
-    """A token bucket: it fills at ``per_second`` up to ``capacity``, and each submit takes one out.
+    """A token bucket. It fills at ``per_second`` up to ``capacity``, and each submit takes one token.
 
-    A bulk of more than fits in may be taken from a full bucket; what is then missing has to flow in first.
+    A bulk larger than the capacity needs a full bucket. The bucket must then refill beyond the debt.
     """
 
     capacity: float
@@ -36,7 +36,7 @@ class Bucket:
         return cls(count, count * 1_000 / period_ms, count, now)
 
     def take(self, number: int, now: float) -> float:
-        """Take this many out. Return 0.0, or after how many seconds they can be taken, and take none."""
+        """Take this many tokens and return 0.0, or take none and return the seconds until they are available."""
         self.level = min(self.capacity, self.level + (now - self.filled) * self.per_second)
         self.filled = now
         wanted = min(number, self.capacity)
@@ -47,9 +47,9 @@ class Bucket:
 
 
 class Quotas:
-    """Counts what each token takes. Callers without a token, on a server that is open, are not bounded.
+    """Counts what each token uses. Callers without a token, on a server without tokens, have no quota.
 
-    Each process counts for itself: with N processes a token has up to N times as much.
+    Each process counts for itself, so with N processes a token has up to N times as much.
     """
 
     def __init__(self, settings: Callable[[], Settings], *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -57,7 +57,7 @@ class Quotas:
         self._clock = clock
         self._buckets: OrderedDict[tuple[str, str], Bucket] = OrderedDict()
         self._held: Counter[str] = Counter()
-        self._tickets: dict[str, deque[float]] = {}  # By token: when those of its tickets expire that are unused.
+        self._tickets: dict[str, deque[float]] = {}  # By token: when its unused tickets expire.
 
     def submit(self, caller: Principal, number: int = 1) -> None:
         """Count this many submits, or refuse all of them. Raises ``Problem``."""
@@ -93,7 +93,7 @@ class Quotas:
                 del self._held[token_id]
 
     def check_held(self, token_id: str | None) -> None:
-        """Refuse another stream of a token that has as many as it may. Raises ``Problem``."""
+        """Raise ``Problem`` if a token has as many streams as it may."""
         most = self._settings().token_streams
         if token_id is not None and self._held[token_id] >= most:
             raise Problem("too_many_streams", f"this token has {most:,} streams, sessions and long polls open here")

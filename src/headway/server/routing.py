@@ -1,4 +1,4 @@
-"""How routes are declared: each names the scope it needs, what it answers and what may go wrong."""
+"""Declare routes. Each names the scope it needs, its replies and its problems."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from headway.server.problems import FIELD_MAX, PROBLEM_JSON, STATUSES, Problem
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# What any route may answer, whatever it does.
+# Problems of every route, of routes with a scope, of routes with effects, and of routes with input.
 ANYWHERE = ("wrong_host", "forwarded", "store_unavailable")
 SCOPED = ("unauthenticated", "forbidden", "too_many_attempts")
 UNSAFE = ("forbidden_origin", "unsupported_media_type", "too_large")
@@ -26,7 +26,7 @@ WITH_INPUT = ("malformed", "invalid")
 
 
 class Routes:
-    """A family of routes. A route without a scope cannot be declared."""
+    """A group of routes. Each must declare a scope."""
 
     def __init__(self, tag: str, prefix: str = "") -> None:
         self.router = APIRouter(prefix=prefix, tags=[tag])
@@ -59,11 +59,11 @@ class Routes:
         body_required: bool = True,
         **more: Any,
     ) -> Callable[[F], F]:
-        """Declare a route. ``answers``: what it gives, by status: a model, or (model, description).
+        """Declare a route. ``answers``: by status, a model or (model, description).
 
-        ``headers``: those that it reads by itself, which costs a tenth of what the framework takes for it.
-        ``whole``: it concerns all tenants, so tokens of one may not use it. ``many``: its body is a list, of which it
-        checks the depth one by one; that costs a tenth. ``body``: the messages that it takes, if not pydantic models.
+        ``headers``: headers that the function reads itself, at a tenth of the framework's cost. ``whole``: the route
+        concerns all tenants, so a token of one tenant cannot use it. ``many``: the body is a list, and the function
+        checks the depth of each item. ``body``: messages that the function reads itself.
         """
         codes = [*ANYWHERE, *problems]
         codes += SCOPED if scope is not Scope.PUBLIC else ()
@@ -93,9 +93,9 @@ class Routes:
 
 
 def _guarded(scope: Scope, *, whole: bool, checked: bool, strict: bool) -> type[APIRoute]:
-    """Make the class of routes that ask for a scope before anything else is read.
+    """Return the class of routes that check a scope before they read the request.
 
-    ``strict``: parameters in the address are checked by their names: a filter with a typo would filter nothing.
+    ``strict``: refuse unknown query parameters, because a misspelt filter would filter nothing.
     """
 
     class Scoped(APIRoute):
@@ -112,13 +112,13 @@ def _guarded(scope: Scope, *, whole: bool, checked: bool, strict: bool) -> type[
             async def handle_allowed(request: Request) -> Response:
                 request.state.caller = caller = await authorise(request, scope)
                 if whole and caller.tenant is not None:
-                    raise Problem("forbidden", "this token is for one tenant, and this concerns all of them")
+                    raise Problem("forbidden", "this token is for one tenant, but this route concerns all tenants")
                 if strict and request.scope["query_string"]:
                     _check_names(request.query_params.multi_items(), known)
                 if checked:
                     check_depth(await request.body())
                 if reads_json and (body := await request.body()):
-                    request._json = read_json(body)  # Where the framework looks first.
+                    request._json = read_json(body)  # The framework looks here first.
                 return await handle(request)
 
             return handle_allowed
@@ -131,7 +131,7 @@ def _takes_several(annotation: Any) -> bool:
 
 
 def _check_names(given: Iterable[tuple[str, str]], known: Mapping[str, bool]) -> None:
-    """Refuse parameters that a route does not know, and one that is given twice though it takes one value."""
+    """Refuse unknown query parameters, and repeated ones that take one value. Raises ``Problem``."""
     seen: set[str] = set()
     for name, _ in given:
         if name not in known:
@@ -146,15 +146,15 @@ def _check_names(given: Iterable[tuple[str, str]], known: Mapping[str, bool]) ->
 
 
 def check_depth(body: bytes) -> None:
-    """Refuse JSON that nests too deep. Raises ``Problem``."""
+    """Raise ``Problem`` for JSON that nests too deeply."""
     if too_deep(body):
-        raise Problem("malformed", f"the body is nested more than {DEPTH_MAX} deep")
+        raise Problem("malformed", f"the body nests more than {DEPTH_MAX} levels deep")
 
 
 def read_json(body: bytes) -> Any:
-    """Read a body that is JSON in UTF-8. Raises ``Problem``, also for a name that an object has twice.
+    """Read a JSON body in UTF-8. Raises ``Problem``, also for an object that has a member twice.
 
-    Of two values Python takes the last and others the first: what a proxy has checked, say, need not be what we do.
+    Python takes the last of two values. A proxy that checks the first one would have checked something else.
     """
     try:
         return json.loads(body.decode(), object_pairs_hook=_once)
@@ -198,7 +198,7 @@ def _headers(headers: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _body(messages: Sequence[type[msgspec.Struct]], *, required: bool) -> dict[str, Any]:
-    """Describe a body that is one of several messages."""
+    """Return the OpenAPI request body for a body that is one of several messages."""
     if not messages:
         return {}
     kinds = [_reference(one) for one in messages] + ([] if required else [{"type": "null"}])
@@ -221,7 +221,7 @@ def _described(answer: Any) -> dict[str, Any]:
 
 
 def _problems(codes: Sequence[str]) -> dict[int | str, dict[str, Any]]:
-    """Describe the problems of a route, those of one status together."""
+    """Return the OpenAPI responses for the problems of a route, by status."""
     found: dict[int | str, dict[str, Any]] = {}
     for status in sorted({STATUSES[code] for code in codes}):
         named = sorted({code for code in codes if STATUSES[code] == status})

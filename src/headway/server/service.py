@@ -1,4 +1,4 @@
-"""What the routes of one process share."""
+"""The state that the routes of one process share."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from headway.server.task_catalogue import TaskCache, TaskOptionCache
 from headway.stores.base import Store
 
 STREAMS_MAX = 10_000
-LISTS_MAX = 4  # Pages that are read and encoded at a time; the others wait.
-FORECAST_AGE = 1.0  # Seconds for which one look ahead serves all who ask.
+LISTS_MAX = 4  # Pages that are read and encoded at the same time. Further requests wait.
+FORECAST_AGE = 1.0  # Seconds for which requests share one forecast.
 
 
 class Service:
-    """The app, its store and what is remembered between requests. Nothing here must outlive the process."""
+    """The app, its store and caches between requests. Nothing here needs to outlive the process."""
 
     def __init__(self, app: Headway, *, may_open: bool = True) -> None:
         self.app = app
@@ -53,11 +53,11 @@ class Service:
         self.scores = EstimateAccuracy()
         self._forecaster = Forecaster()
         self._forecasts: Coalescer[Forecast] = Coalescer(self._look_ahead)
-        self.keeping: asyncio.Task[None] | None = None  # What does the chores.
+        self.keeping: asyncio.Task[None] | None = None  # The task that runs the chores.
         self.check = StoreCheck(self._snapshot)
         self.listing = asyncio.Semaphore(LISTS_MAX)
-        self.streams = 0  # Open ones.
-        # By token: how many streams it has open, and what is done once it is good no more. One look for all of them.
+        self.streams = 0  # Open streams.
+        # By token: how many streams it has open, and a future that is done once the token is invalid.
         self._endings: dict[str | None, tuple[int, asyncio.Future[None]]] = {}
         self._stopping: asyncio.Future[None] | None = None
         self._gateway: WorkerGateway | None = None
@@ -75,7 +75,7 @@ class Service:
         return await (await self.store()).snapshot()
 
     async def gateway(self) -> WorkerGateway:
-        """Return what serves the workers that come over HTTP."""
+        """Return the gateway for HTTP workers."""
         if self._gateway is None:
             store = await self.store()
             if self._gateway is None:
@@ -86,25 +86,25 @@ class Service:
         return self._gateway
 
     async def policy(self) -> Policy:
-        """Return the policy in force."""
+        """Return the current policy."""
         await self.app.follow_policy()
         return self.app.policy
 
     @property
     def stopping(self) -> asyncio.Future[None]:
-        """Done once the server is about to leave: whatever is held open must end."""
+        """A future that is done once the server is about to stop, so that open connections must end."""
         if self._stopping is None:
             self._stopping = asyncio.get_running_loop().create_future()
         return self._stopping
 
     def stop(self) -> None:
-        """Let streams and long polls end; their clients come back, to this server or another."""
+        """End streams and long polls. Their clients reconnect to this server or another."""
         if not self.stopping.done():
             self.stopping.set_result(None)
 
     @contextlib.contextmanager
     def stream(self, token_id: str | None) -> Iterator[asyncio.Future[None]]:
-        """Count an open stream. Gives what is done once the token it was opened with is good no more."""
+        """Count an open stream. Yield a future that is done once its token is invalid."""
         self.streams += 1
         try:
             with self.hold(token_id) as ended:
@@ -114,7 +114,7 @@ class Service:
 
     @contextlib.contextmanager
     def hold(self, token_id: str | None) -> Iterator[asyncio.Future[None]]:
-        """Count what a token holds open. Gives what is done once the token is good no more."""
+        """Count what a token holds open. Yield a future that is done once the token is invalid."""
         users, ended = self._endings.get(token_id) or (0, asyncio.ensure_future(self.tokens.ended(token_id)))
         self._endings[token_id] = users + 1, ended
         try:
@@ -128,11 +128,11 @@ class Service:
                 ended.cancel()
 
     def used_ticket(self, token_id: str | None) -> None:
-        """Note that a ticket of a token was used."""
+        """Record that a ticket of a token was used."""
         self.quotas.use_ticket(token_id)
 
     def check_room(self, token_id: str | None) -> None:
-        """Refuse a stream beyond what a process should carry, or a token may have. Raises ``Problem``."""
+        """Raise ``Problem`` if this process or this token has too many streams."""
         self.quotas.check_held(token_id)
         if self.streams >= STREAMS_MAX:
             raise Problem("too_many_streams", f"{self.streams:,} streams are open here; try again later")
@@ -152,7 +152,7 @@ class Service:
         await self.app.aclose()
 
     async def forecast(self) -> Forecast:
-        """Return a look ahead that is a second old at most: one for all who ask meanwhile."""
+        """Return a forecast that is at most a second old and shared by concurrent callers."""
         return await self._forecasts.recent(FORECAST_AGE)
 
     async def _look_ahead(self) -> Forecast:

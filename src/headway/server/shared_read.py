@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class QueueView(NamedTuple):
-    """What waits, at one moment: for all who asked then."""
+    """The waiting jobs at one moment."""
 
     snapshot: Snapshot
     views: dict[ClassKey, ClassView]

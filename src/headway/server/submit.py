@@ -1,4 +1,4 @@
-"""From a caller's body to a job in the store, and what the caller is told of its place."""
+"""Submit the tasks of a request, and find their place in the queue."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ SUBMIT_PROBLEMS = (
 
 
 class SubmitResult(NamedTuple):
-    """A task that the store has: its id, where it stands, and its place while it waits.
+    """A stored task: its id, its state, and its place while it waits.
 
-    The place is its own; what else the estimate says may be shared with its neighbours.
+    The place is exact. The estimate may be shared with neighbours.
     """
 
     task_id: str
@@ -46,7 +46,7 @@ class SubmitResult(NamedTuple):
 async def make_call(
     service: Service, caller: Principal, new: NewTask, *, key: str | None, trace: str | None
 ) -> Call[Any]:
-    """Check a body against the catalogue and the policy. Raises what does not fit."""
+    """Return the call of a body, checked against the catalogue and the policy. Raises ``Problem`` or an error."""
     if key is not None and new.idempotency_key not in (None, key):
         raise Problem("invalid", "Idempotency-Key and idempotency_key differ; give one of them")
     service.quotas.submit(caller)
@@ -58,13 +58,13 @@ async def make_call(
 
 
 async def make_calls(service: Service, caller: Principal, news: Sequence[NewTask]) -> list[Call[Any]]:
-    """Check all bodies. Raises ``Problem`` naming the index of one that does not fit."""
+    """Return the calls of all bodies. Raises ``Problem`` with the index of the first that is wrong."""
     service.quotas.submit(caller, len(news))
     await service.app.follow_policy()
     tasks = {name: await service.known.find(name) for name in {new.task_type for new in news}}
     calls: list[Call[Any]] = []
     try:
-        for new in news:  # Not at once: how far it came is the index of the one that does not fit.
+        for new in news:  # One by one: the number of calls is the index of the one that fails.
             call = _call(service, caller, new, tasks[new.task_type], new.idempotency_key, new.trace_id)
             check_depth(call.new.payload)
             calls.append(call)
@@ -83,7 +83,7 @@ def _call(
         raise Problem("not_stored", f"task {task.name} is transient: over HTTP there would be nothing to ask for")
     task = service.variants.of(task, new)
     tenant = tenant_for(caller, new.tenant)
-    if key or trace or tenant or new.run_after or new.expires:  # What is a job's own costs more.
+    if key or trace or tenant or new.run_after or new.expires:  # Values of a single job are not cached.
         task = task.using(
             idempotency_key=key, trace_id=trace, tenant=tenant, run_after=new.run_after, expires=new.expires
         )
@@ -100,7 +100,7 @@ def _call(
 
 
 async def submit(service: Service, calls: Sequence[Call[Any]]) -> list[SubmitResult]:
-    """Keep all or none. Gives each with its place."""
+    """Submit all of the calls or none. Return each task with its place."""
     if len(calls) == 1:
         answer = await service.submit_batcher.submit(calls[0])
         keep = _known_kept if answer.deduplicated else _one_kept
@@ -110,21 +110,21 @@ async def submit(service: Service, calls: Sequence[Call[Any]]) -> list[SubmitRes
 
 
 async def _kept(service: Service, calls: Sequence[Call[Any]], answers: Sequence[SubmitReply]) -> list[SubmitResult]:
-    """Place the jobs of a bulk: they are the last of their classes, in their order."""
+    """Return the places of a bulk. Its jobs are the last of their classes, in order."""
     known = await _known(service, [answer for answer in answers if answer.deduplicated])
     queue = await service.queue_view.fresh()
-    classes: dict[ClassKey, list[int]] = {}  # Which of the calls made a new job of it.
+    classes: dict[ClassKey, list[int]] = {}  # The call that made each new job.
     terms, found_in = None, list[int]()
     for index, (call, answer) in enumerate(zip(calls, answers, strict=True)):
         if not answer.deduplicated:
-            if call.terms is not terms:  # Most have theirs in common with the one before.
+            if call.terms is not terms:  # Most jobs have the same class as the one before.
                 terms, found_in = call.terms, classes.setdefault(call.new.class_key, [])
             found_in.append(index)
     forecast = await service.forecast()
     placed: dict[int, SubmitResult] = {}
     for key, indexes in classes.items():
         view = queue.views.get(key)
-        # Where tenants share, each job has a place of its own, and no client gets a wrong one.
+        # With fair shares the places differ by job, so none is returned rather than a wrong one.
         if view is None or not view.fair:
             waiting = 0 if view is None else view.waiting
             places = _spread(queue.places, key, waiting, indexes)
@@ -143,7 +143,7 @@ async def _kept(service: Service, calls: Sequence[Call[Any]], answers: Sequence[
 
 
 def _spread(places: QueuePositions, key: ClassKey, waiting: int, indexes: Sequence[int]) -> list[int]:
-    """Return the places of the last jobs of a class: of the first and the last as they are, in between evenly."""
+    """Return the places of the last jobs of a class. The first and last are exact, the others interpolated."""
     count = len(indexes)
     first, last = places.of(key, max(0, waiting - count)), places.of(key, max(0, waiting - 1))
     steps = max(1, count - 1)
@@ -155,7 +155,7 @@ def _state(job: JobRecord | None) -> State:
 
 
 async def _one_kept(service: Service, call: Call[Any], answer: SubmitReply) -> SubmitResult:
-    """Place one new job: last of its class, unless tenants share that."""
+    """Return the place of one new job. It is the last of its class, unless tenants share the class."""
     queue = await service.queue_view.fresh()
     key = call.new.class_key
     view = queue.views.get(key)
@@ -163,7 +163,7 @@ async def _one_kept(service: Service, call: Call[Any], answer: SubmitReply) -> S
     if view is not None and view.fair:
         diagnosis = await (await service.store()).diagnose_job(answer.job_id)
         found = None if diagnosis is None else estimate_from(diagnosis, forecast, service.app.policy)
-        if found is None:  # A worker was quick: it has started.
+        if found is None:  # It has started already.
             return SubmitResult(answer.job_id, State.QUEUED, 0, Estimate(0.0, 0.0, 0, "learned"))
         service.scores.give(answer.job_id, key.lane, found, queue.now_at)
         return SubmitResult(answer.job_id, State.QUEUED, found.position, found)
@@ -175,16 +175,16 @@ async def _one_kept(service: Service, call: Call[Any], answer: SubmitReply) -> S
 
 
 def _foresee(forecast: Forecast, call: Call[Any], ahead: int) -> Estimate:
-    """Return when a new job will start that is last of its class."""
+    """Return the estimate for a new job that is the last of its class."""
     new = call.new
-    if new.limits or forecast.rule_index.may_limit(new.task, new.tenant):  # Where it stands there is not known yet.
+    if new.limits or forecast.rule_index.may_limit(new.task, new.tenant):  # The forecast is older than the job.
         return Estimate()
     due_at = new.due_at or (forecast.queue.now_at + new.delay_ms if new.delay_ms else None)
     return forecast.near(Spot(new.class_key, new.task, None, ahead, due_at=due_at))
 
 
 def _foresee_last(forecast: Forecast, calls: Sequence[Call[Any]], first: int) -> list[Estimate]:
-    """Return when the last jobs of a class will start. Neighbours on the same terms share what is said."""
+    """Return the estimates for the last jobs of a class. Similar neighbours share one."""
     found: list[Estimate] = []
     terms, until, made = None, first, Estimate()
     for ahead, call in enumerate(calls, first):
@@ -195,18 +195,18 @@ def _foresee_last(forecast: Forecast, calls: Sequence[Call[Any]], first: int) ->
 
 
 def estimate_from(diagnosis: JobDiagnostics, forecast: Forecast, policy: Policy) -> Estimate | None:
-    """Return when a job will start, by a shared look ahead; its place is as it is now. None once it began."""
+    """Return the estimate of a job from the shared forecast, with its current place. None if it has started."""
     place = position(diagnosis, policy)
     if place is None:
         return None
     made = forecast.of(spot_of(diagnosis, forecast.queue))
-    # Beyond what the store counts, the place too is an estimate.
+    # The store counts only so far. Beyond that, the place is an estimate too.
     place = place if diagnosis.ahead < AHEAD_COUNTED else made.position
     return Estimate(made.p50, made.p90, place, made.basis)
 
 
 async def _known_kept(service: Service, _: Call[Any], answer: SubmitReply) -> SubmitResult:
-    """Place the job that stands in for one."""
+    """Return the place of the job that a duplicate submit refers to."""
     job = (await _known(service, [answer])).get(answer.job_id)
     if job is None:
         return SubmitResult(answer.job_id, State.QUEUED, None, deduplicated=True)
@@ -220,12 +220,12 @@ async def _known(service: Service, answers: Sequence[SubmitReply]) -> dict[str, 
     try:
         found = get_in_steps(service.client.look, [answer.job_id for answer in answers])
         return {job.job_id: without_values(job) async for job in found if job is not None}
-    except StoreUnavailable:  # The store has forgotten them and the history is away; that spoils no submit.
+    except StoreUnavailable:  # The history is unavailable. The submit has succeeded anyway.
         return {}
 
 
 async def describe_waiting(service: Service, job: JobRecord) -> tuple[Estimate | None, list[Reason]]:
-    """Return where a job stands: its place, when it will start and why it waits; nothing once it has begun."""
+    """Return the estimate of a waiting job and the reasons why it waits. Nothing if it has started."""
     if job.state is not State.QUEUED:
         return None, []
     diagnosis = await (await service.store()).diagnose_job(job.job_id)

@@ -1,4 +1,4 @@
-"""The way of single tasks into the store: those that come while it is busy go together, in one round trip."""
+"""Batch single submits: those that arrive while the store is busy share the next round trip."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _Waiting = tuple[Call[Any], asyncio.Future[SubmitReply]]
 
 
 class SubmitBatcher:
-    """Submits one call after the other as if each came alone; no caller waits for another to come."""
+    """Submits calls in batches, as if each came alone. No call waits for a batch to fill."""
 
     def __init__(self, submitter: Submitter) -> None:
         self._submitter = submitter
@@ -25,7 +25,7 @@ class SubmitBatcher:
         self._under_way: asyncio.Task[None] | None = None
 
     async def submit(self, call: Call[Any]) -> SubmitReply:
-        """Submit a call. Raises what its own job meets, never what another's does."""
+        """Submit a call. Raises only the errors of its own job."""
         answer: asyncio.Future[SubmitReply] = asyncio.get_running_loop().create_future()
         self._waiting.append((call, answer))
         if self._under_way is None or self._under_way.done():
@@ -40,18 +40,18 @@ class SubmitBatcher:
                     await self._alone(one)
 
     async def _together(self, batch: Sequence[_Waiting]) -> bool:
-        """Submit all of them in one step. False: one of them cannot be kept, so none was; each must go alone."""
+        """Submit all of them in one step. Return False if one was refused, so that each must be submitted alone."""
         if len(batch) == 1:
             await self._alone(batch[0])
             return True
         try:
             answers = await self._submitter.submit([call for call, _ in batch])
-        except StoreError as problem:  # No caller's fault. One after the other, each would wait for the store again.
+        except StoreError as problem:  # Submitting them one by one would wait for the store again for each.
             for _, waiting in batch:
                 if not waiting.done():
                     waiting.set_exception(problem)
             return True
-        except Exception:  # Also for a bug of ours: the other callers in the batch must get an answer.
+        except Exception:  # Even after a bug, every caller of the batch must get a reply.
             return False
         for (_, waiting), answer in zip(batch, answers, strict=True):
             if not waiting.done():

@@ -1,4 +1,4 @@
-"""The tasks that this process can make jobs of: the app's, those of the catalogue, and any by name."""
+"""The tasks that a server can submit: those of the app, those of the catalogue, and any by name."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from headway.client.task import Task
 from headway.policy_store.catalogue import TaskEntry, read_tasks
 from headway.server.schemas.rest import NewTask
 
-LOOK_EVERY = 5.0  # Seconds between looks at the catalogue,
+LOOK_EVERY = 5.0  # Seconds between reads of the catalogue,
 LOOK_MISSED = 1.0  # and after a name that was not in it.
-NAMED_MAX = 1_000  # Names without a task that are remembered.
+NAMED_MAX = 1_000  # Unknown names that are cached.
 
 
 class TaskCache:
-    """Finds a task by name. The catalogue is read at most once in a while, however often callers ask."""
+    """Finds tasks by name. It reads the catalogue at most once in a while."""
 
     def __init__(self, app: Headway) -> None:
         self._app = app
@@ -29,7 +29,7 @@ class TaskCache:
         self._named: OrderedDict[str, Task[Any, Any, Any]] = OrderedDict()
 
     async def find(self, name: str) -> Task[Any, Any, Any]:
-        """Return the task of this name: the app's own, the catalogue's, else one that takes what it is given."""
+        """Return the task of this name: from the app, else the catalogue, else one that accepts any arguments."""
         own = self._app.tasks.get(name)
         if own is not None:
             return own
@@ -65,13 +65,13 @@ class TaskCache:
 
 
 class TaskOptionCache:
-    """Tasks with options of a call, as callers ask for them again and again: made once, not for each job."""
+    """Caches tasks with the options of calls, which callers tend to repeat."""
 
     def __init__(self) -> None:
         self._made: OrderedDict[tuple[Any, ...], tuple[Task[Any, Any, Any], Task[Any, Any, Any]]] = OrderedDict()
 
     def of(self, task: Task[Any, Any, Any], new: NewTask) -> Task[Any, Any, Any]:
-        """Return the task with what a body asks for, but for what is each job's own."""
+        """Return the task with the options of a body, except those of a single job."""
         needs = None if new.required_capabilities is None else tuple(new.required_capabilities)
         key = (task.name, new.priority, new.timeout_seconds, new.max_retries, new.duration, new.on_stop, needs)
         known = self._made.get(key)

@@ -30,13 +30,16 @@ ANY = "*"  # No task may have this name: it would be an offer to run any task.
 
 
 def new_worker(body: RegisterRequest, app: Headway) -> NewWorker:
-    """Read a registration. Raises ``Problem`` naming what is wrong with it."""
+    """Return a checked registration. Raises ``Problem`` naming what is wrong."""
     settings = app.settings
     heartbeat = settings.heartbeat if body.heartbeat_seconds is None else body.heartbeat_seconds
     dead_after = max(settings.dead_after, 3 * heartbeat) if body.dead_after_seconds is None else body.dead_after_seconds
     dead_after = min(dead_after, max(DEAD_AFTER_MAX, settings.dead_after))
     if dead_after < 2 * heartbeat:
-        raise Problem("invalid", "dead_after_seconds: one late heartbeat must not end a worker; at least two of them")
+        raise Problem(
+            "invalid",
+            "dead_after_seconds must be at least twice heartbeat_seconds",
+        )
     _check_text(body)
     tasks = body.tasks or []
     for entry in tasks:
@@ -79,28 +82,28 @@ def _check_text(body: RegisterRequest) -> None:
 
 
 def _check_entry(entry: TaskEntry, app: Headway) -> None:
-    """Refuse what would trouble readers of the catalogue: names and numbers beyond all bounds."""
+    """Refuse names and numbers that readers of the catalogue cannot handle."""
     texts = [entry.name, entry.lane, entry.executor, *entry.needs, entry.fair_by or "-", entry.duration or "-"]
     if entry.name == ANY or any(not text or len(text) > TEXT_MAX or "\0" in text for text in texts):
-        raise Problem("invalid", f"tasks: a name has 1 to {TEXT_MAX} letters, none of them NUL, and is not {ANY!r}")
+        raise Problem("invalid", f"tasks: names must have 1 to {TEXT_MAX} characters, without NUL, and not be {ANY!r}")
     numbers = [entry.max_retries or 0, entry.timeout_ms or 0, *(entry.retry[1:3] if entry.retry else ())]
     if entry.timeout_ms == 0 or any(not 0 <= number <= LARGEST for number in numbers):
         raise Problem("invalid", f"tasks: {entry.name}: its timeout or retries are out of bounds")
     if entry.retry is not None and not 0 <= entry.retry.jitter <= 1:
-        raise Problem("invalid", f"tasks: {entry.name}: jitter is a part, from 0 to 1")
+        raise Problem("invalid", f"tasks: {entry.name}: jitter must be between 0 and 1")
     if len(msgspec.json.encode(entry)) > ENTRY_MAX:
-        raise Problem("invalid", f"tasks: {entry.name}: it is described in more than {ENTRY_MAX:,} bytes")
+        raise Problem("invalid", f"tasks: {entry.name}: its entry is larger than {ENTRY_MAX:,} bytes")
     _limits(entry.name, entry.limits)
     try:
-        task_from_catalogue(app, entry)  # As for every submit over HTTP from now on.
+        task_from_catalogue(app, entry)  # As every submit over HTTP will do.
     except ConfigError:
-        pass  # It does not fit the policy, which may change; who submits it is told.
+        pass  # It does not fit the policy, which may change. A submit reports it.
     except Exception as problem:
-        raise Problem("invalid", f"tasks: {entry.name}: its parameters are not described well") from problem
+        raise Problem("invalid", f"tasks: {entry.name}: parameters must be a JSON Schema with properties") from problem
 
 
 def _limits(task: str, rules: Iterable[LimitRule]) -> dict[str, LimitRule]:
-    """Read the limits that a task declares. They are its own, whatever name and tasks the worker gave them."""
+    """Return the limits that a task declares. The names and tasks in the rules are ignored."""
     try:
         found = [Limit.of(rule) for rule in rules]
     except (ConfigError, ZeroDivisionError) as problem:
@@ -111,7 +114,7 @@ def _limits(task: str, rules: Iterable[LimitRule]) -> dict[str, LimitRule]:
 
 
 def check_tasks(new: NewWorker, patterns: tuple[str, ...] | None) -> None:
-    """Refuse a worker that names tasks which its token is not for. Raises ``Problem``."""
+    """Raise ``Problem`` if a worker names tasks that its token is not for."""
     for entry in new.tasks or ():
         if patterns is not None and not covers(patterns, entry.name):
             raise Problem(
@@ -120,7 +123,7 @@ def check_tasks(new: NewWorker, patterns: tuple[str, ...] | None) -> None:
 
 
 def _check_cron_keys(cron: CronDocument, limits: set[str]) -> None:
-    """Refuse a cron whose jobs would count as another tenant's, or hold keys of other tasks."""
+    """Refuse a cron whose jobs would count for a tenant or hold keys of other tasks."""
     if cron.tenant is not None:
         raise Problem("invalid", f"crons: {cron.task}: a cron that comes over HTTP cannot have a tenant")
     if cron.unique_key is not None and not is_unique_key(cron.unique_key, cron.task):
@@ -128,8 +131,8 @@ def _check_cron_keys(cron: CronDocument, limits: set[str]) -> None:
     known = {counter_name(name) for name in limits}
     for key in cron.limits:
         name, _, value = key.partition("=")
-        if name not in known or "=" in value:  # What stands before another one is a tenant.
-            raise Problem("invalid", f"crons: {cron.task}: {key[:TEXT_MAX]!r} is no limit of this task")
+        if name not in known or "=" in value:  # A value before another "=" is a tenant.
+            raise Problem("invalid", f"crons: {cron.task}: {key[:TEXT_MAX]!r} is not a limit of this task")
 
 
 def _check_cron(cron: CronDocument, names: set[str], largest: int) -> None:
@@ -138,15 +141,15 @@ def _check_cron(cron: CronDocument, names: set[str], largest: int) -> None:
     try:
         parse_cron(cron.expression, cron.tz)
         if names_server(cron.payload):
-            raise Problem("invalid", f"crons: {cron.task}: no task has a parameter {SESSION!r}")
+            raise Problem("invalid", f"crons: {cron.task}: a task cannot have a parameter {SESSION!r}")
     except (ValueError, msgspec.DecodeError) as problem:
         raise Problem("invalid", f"crons: {cron.task}: {problem}") from None
     if cron.rung == INTERACTIVE:
-        raise Problem("invalid", f"crons: {cron.task}: an interactive task has no cron, since no client would be there")
-    # Every worker that knows the task makes jobs of this as it stands: what no store keeps would stop them all.
+        raise Problem("invalid", f"crons: {cron.task}: an interactive task needs a client and cannot have a cron")
+    # Workers submit these values as they are. A value that no store accepts would stop every one of them.
     given = [cron.lane, *cron.needs, *cron.limits, cron.unique_key or "-", cron.rung or "-", cron.tenant or "-"]
     if any(not text or len(text) > KEY_MAX or "\0" in text for text in given):
-        raise Problem("invalid", f"crons: {cron.task}: its texts have 1 to {KEY_MAX:,} letters, none of them NUL")
+        raise Problem("invalid", f"crons: {cron.task}: its texts must have 1 to {KEY_MAX:,} characters, without NUL")
     numbers = [cron.max_retries, *(cron.retry[1:3] if cron.retry else ())]
     within = 0 < cron.timeout_ms <= LARGEST and all(0 <= number <= LARGEST for number in numbers)
     if len(cron.payload) > largest or not within or (cron.retry is not None and not 0 <= cron.retry.jitter <= 1):

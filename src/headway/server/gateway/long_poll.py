@@ -1,4 +1,4 @@
-"""One poll of a worker that came over HTTP: what it hands in, what it gets, and how long it waits for that."""
+"""One poll of an HTTP worker: the results it reports, the jobs it gets, and how long it waits for them."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from headway.server.gateway.results import ResultBatch
 from headway.server.gateway.session import PendingPoll, WorkerSession
 from headway.stores.base import Store
 
-SLOW_POLL = 1.0  # Seconds; stands behind the wake-ups.
-LOOK_EVERY = 0.5  # Seconds between looks at a worker's leases while it polls: a cancel reaches it within a second.
-LOOK_IDLE = 10.0  # The same while a poll waits and there are none: then another server would have to give it one.
-PATIENCE = 1.0  # Seconds a poll waits at most while the worker has not done what it was told.
-CLAIMED_AT_ONCE = 64  # Jobs of one exchange at most.
-ANSWER_BYTES = 4 << 20  # Bytes of payload that one poll brings; what would be more stays queued.
-ROUNDS = 50  # Exchanges that one poll makes at a stretch, as long as there is more to look at.
+SLOW_POLL = 1.0  # Seconds between exchanges while a poll waits, in case a wake-up is lost.
+LOOK_EVERY = 0.5  # Seconds between reads of a worker's leases while it polls; a cancel reaches it within a second.
+LOOK_IDLE = 10.0  # Seconds between these reads while it has no leases. Only another server could give it one.
+PATIENCE = 1.0  # Maximum seconds of a poll while the worker has a pending cancel or drain.
+CLAIMED_AT_ONCE = 64  # Maximum jobs of one exchange.
+ANSWER_BYTES = 4 << 20  # Bytes of payload in one reply. Jobs beyond that stay queued.
+ROUNDS = 50  # Maximum exchanges in a row while the store has more classes to look at.
 
 
 class PollResult(NamedTuple):
-    """The answer to a poll."""
+    """The result of a poll, with the leases to hand out."""
 
     leases: Sequence[Lease]
     cancel: list[JobId]
@@ -49,10 +49,10 @@ class PollResult(NamedTuple):
 
 
 class LongPoll:
-    """One poll, from its first exchange to its answer.
+    """One poll, from its first exchange to its reply.
 
-    Woken by the store (a submit, a cancel, a drain), by a job handed in, by the next delayed job falling due, or by
-    the slow poll; bounded by the seconds the worker wants to wait; ends when there is something to tell.
+    The store wakes it on a submit, a cancel or a drain. A reported result, a delayed job that falls due and the slow
+    poll wake it too. It ends when there is something to reply, at the latest after ``wait_seconds``.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class LongPoll:
         self._told = session.told[poll.claims]
         self._state = WorkerState.ACTIVE
         self._waited = False
-        self._doubted = False  # Whether its leases were looked at because they left too little room.
+        self._doubted = False  # Its leases were read again because they left too little room.
         self._more = False
         self._asked = 0  # Jobs that the last exchange asked for.
         self._next_due: float | None = None
@@ -95,7 +95,7 @@ class LongPoll:
             await self._give_back(leases)
             leases = ()
         if self._poll.waits and (session.newest is self._poll or session.newest is None):
-            with contextlib.suppress(Exception):  # Then it is passed over when its time is up.
+            with contextlib.suppress(Exception):  # Then the store stops counting on this worker when its wait expires.
                 await session.job_source(self._capabilities).withdraw()
         cancel = session.cancels()
         self._told.cancels.update(cancel)
@@ -106,7 +106,7 @@ class LongPoll:
         )
 
     async def _serve(self, handed: ResultBatch, given: bytes | None, *, claims: bool) -> Sequence[Lease]:
-        """Exchange until there is something to tell, or the time is up."""
+        """Exchange until there is something to reply, or the time is up."""
         rounds = 0
         while True:
             left = self._left()
@@ -115,7 +115,7 @@ class LongPoll:
             if handed.reports or self._request.results:
                 self._settled = await handed.conclude(fed.refused)
                 handed = ResultBatch(self._store, self._session, self._in_force.policy)
-                self._request = replace(self._request, results=[])  # It is in the store: from now on the leases tell.
+                self._request = replace(self._request, results=[])  # The store has them, so the leases are up to date.
             handed.progress.clear()
             self._state, self._next_due = fed.state, fed.next_due
             if fed.state is WorkerState.DEAD:
@@ -135,9 +135,9 @@ class LongPoll:
                 return ()
 
     async def _fill(self, leases: list[Lease], given: bytes | None, free: int) -> list[Lease]:
-        """Claim for the slots that are left, a batch at a time, until the answer is large enough.
+        """Claim for the slots that are left, a batch at a time, until the reply is large enough.
 
-        A claim that can be repeated is one batch, so that a repeat finds all of it: the worker asks again.
+        A claim that can be repeated is a single batch, so that a repeat finds all of it. The worker then polls again.
         """
         policy, batch = self._in_force.policy, leases
         while len(leases) < free and len(batch) == self._asked and not self._is_over():
@@ -157,13 +157,13 @@ class LongPoll:
         return leases
 
     async def _fitting(self, leases: Sequence[Lease], room: int = ANSWER_BYTES, *, least: int = 1) -> list[Lease]:
-        """Keep what the answer has room for, and the first job in any case; the rest goes back unharmed."""
+        """Return the leases that the reply has room for, at least ``least``. The others are released."""
         largest = max((len(lease.payload) for lease in leases), default=0)
         self._session.batch = max(1, min(CLAIMED_AT_ONCE, 2 * self._session.batch, ANSWER_BYTES // max(1, largest)))
         sizes = accumulate(len(lease.payload) for lease in leases)
         kept = max(least, sum(size <= room for size in sizes))
         if kept < len(leases):
-            await self._give_back(leases[kept:], "the answer to the worker has no room for it")
+            await self._give_back(leases[kept:], "the reply to the worker has no room for it")
             self._more = True
         return list(leases[:kept])
 
@@ -190,7 +190,7 @@ class LongPoll:
             session.pending = claim_id if given is None and free else session.pending
             fed = await self._undisturbed(exchanging, given)
             session.pending = None if free else session.pending
-            if free:  # Else nothing was claimed, and the store goes on as it did.
+            if free:  # Without a claim the store's view of this worker is unchanged.
                 self._poll.waits = wait and not fed.leases
             if fed.leases:
                 session.spent = claim_id
@@ -198,7 +198,7 @@ class LongPoll:
             return fed
 
     async def _undisturbed(self, exchanging: asyncio.Future[ClaimResult], given: bytes | None) -> ClaimResult:
-        """Wait for an exchange; if we are cancelled meanwhile, what it brings goes back unharmed."""
+        """Wait for an exchange. If the poll is cancelled meanwhile, release what the exchange claimed."""
         try:
             return await asyncio.shield(exchanging)
         except asyncio.CancelledError:
@@ -209,10 +209,10 @@ class LongPoll:
             raise
 
     async def _claimed_before(self, given: bytes | None) -> Sequence[Lease]:
-        """Return what is left of a claim that is repeated, by the worker's wish or since the store gave no answer."""
+        """Return the leases of a repeated claim. The worker repeats it, or the store did not answer the first time."""
         session = self._session
         claim_id = given or session.pending
-        # A session that has seen another claim since knows that this one is new.
+        # A session that has seen a later claim knows that this one is new.
         if claim_id is None or (claim_id == given and not session.fresh and session.spent != given):
             return ()
         await session.look()
@@ -223,19 +223,19 @@ class LongPoll:
         return leases
 
     async def _give_back(
-        self, leases: Sequence[Lease], reason: str = "the worker went away before it was told"
+        self, leases: Sequence[Lease], reason: str = "the worker disconnected before it got the job"
     ) -> None:
         released = Released(reason)
         await end_leases(self._store, leases, self._in_force.policy, lambda _: released, expired_only=False)
         self._session.let_go([lease.job_id for lease in leases])
 
     async def _free(self) -> int:
-        """How many slots are free by the worker's word and by its leases: those that it reports now count as free."""
+        """Return how many slots are free, by the request and the leases. Jobs reported in this poll count as ended."""
         if self._request.available_capacity <= 0 or self._state is not WorkerState.ACTIVE:
             return 0
         await self._look()
         if self._room() < self._request.available_capacity and not self._doubted:
-            # Another server may have taken what it handed in since.
+            # Another server may have applied results of this worker.
             self._doubted = True
             await self._session.look()
         return max(0, min(self._request.available_capacity, self._room()))
@@ -245,7 +245,7 @@ class LongPoll:
         return self._session.registration.slots - len(held)
 
     async def _below(self, free: int) -> int:
-        """How many of the free slots lanes outside the reserve may fill."""
+        """Return how many of the free slots lanes outside the reserve may fill."""
         policy, session = self._in_force.policy, self._session
         if self._request.below is not None:
             return min(self._request.below, free)
@@ -264,7 +264,7 @@ class LongPoll:
         await self._session.look(within=LOOK_IDLE if idle else LOOK_EVERY)
 
     def _has_news(self) -> bool:
-        """Return whether there is something the worker was not told. What it has not done yet makes polls short."""
+        """Return whether there is news for the worker. Polls are short until it has done what it was told."""
         pending, drains = self._session.cancels(), self._state is not WorkerState.ACTIVE
         if pending or drains:
             self._until = min(self._until, time.monotonic() + PATIENCE)
@@ -298,5 +298,5 @@ def _size(leases: Sequence[Lease]) -> int:
 
 
 def _claim_of(worker_id: str, claim_id: str) -> bytes:
-    """Make the token of a claim: a worker's words alone, so no other one's are ever the same."""
+    """Return the token of a claim. It includes the worker's id, so that two workers never share one."""
     return blake2b(f"{worker_id}\0{claim_id}".encode(), digest_size=TOKEN_BYTES).digest()

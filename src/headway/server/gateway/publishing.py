@@ -1,4 +1,4 @@
-"""What a worker that comes over HTTP declares of its tasks, and how that changes what the store keeps of them."""
+"""Publish what an HTTP worker declares of its tasks: catalogue entries, limits and crons."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ class Declaration(NamedTuple):
 
 
 class Change(NamedTuple):
-    """What publishing a declaration would change. ``before``: what the store keeps of the task; empty if nothing."""
+    """A change that publishing makes. ``before``: what the store has of the task, or nothing."""
 
     declaration: Declaration
     before: dict[str, Any]
 
 
 async def changes(store: Store, declarations: Sequence[Declaration]) -> list[Change]:
-    """Return the declarations that differ from what the store keeps."""
+    """Return the declarations that differ from what the store has."""
     entries = {document.name: document.body for document in await store.read(TASKS)}
     crons = {document.name: read_cron(document.body) for document in await store.read(CRONS)}
     declared = {document.name: document.body for document in await store.read(RULES)}
@@ -85,7 +85,7 @@ async def publish(store: Store, wanted: Sequence[Change], *, who: str, now_at: i
 
 
 def _shown(entry: dict[str, Any], limits: Mapping[str, LimitRule], cron: CronDocument | None) -> dict[str, Any]:
-    """Return what the audit shows of a task: of a cron's arguments only a digest."""
+    """Return what the audit shows of a task. It shows only a digest of a cron's arguments."""
     shown = dict(entry)
     if limits:
         shown["limits"] = {name: msgspec.to_builtins(rule) for name, rule in limits.items()}

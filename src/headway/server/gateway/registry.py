@@ -1,4 +1,4 @@
-"""Workers that come over HTTP: what each said when it registered, kept where every server finds it."""
+"""The registrations of HTTP workers, stored where every server finds them."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from headway.stores.base import Store
 log = logging.getLogger("headway.server")
 
 REGISTERED = "http_worker"
-BEATS = "http_beat"  # The number of the last heartbeat; apart, since it changes and a registration never does.
-STOPS = "http_stop"  # Jobs that were ended behind a worker's back, until it has been told.
-KNOWN_MAX = 10_000  # Registrations that a process remembers.
+BEATS = "http_beat"  # The number of the last heartbeat. It changes, while a registration never does.
+STOPS = "http_stop"  # Jobs that the server has ended, until their worker knows.
+KNOWN_MAX = 10_000  # Registrations that a process caches.
 STOPS_MAX = 1_000
-STOP_MS = 60_000  # How long a worker is told that a job of its was ended.
+STOP_MS = 60_000  # How long polls and heartbeats name a job that the server has ended.
 
 
 class Registration(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker said when it registered. ``token_id``: who may speak for it; ``tasks`` None: it offers any."""
+    """A registered worker. ``token_id``: the token that it must use. ``tasks`` None: it offers any task."""
 
     worker_id: str
     token_id: str | None
@@ -41,7 +41,7 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
     confirm_ms: int
     grace_ms: int  # Milliseconds that a job is left alone beyond its timeout: the worker's own report wins.
     registered_at: int
-    bound: tuple[str, ...] | None = None  # Patterns of the tasks that its token is for; None: any.
+    bound: tuple[str, ...] | None = None  # Patterns of the tasks that its token is for. None: any task.
     plain: bool = False  # It named no tasks.
 
     def may_run(self, task: str) -> bool:
@@ -59,14 +59,14 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
     def reserve(self, policy: Policy) -> int:
         """Return how many slots the worker keeps for the lanes of the reserve.
 
-        A worker that names no tasks may never have heard of lanes: it keeps none by the built-in reserve, only by one
-        that it asks for or that a policy sets.
+        A worker that names no tasks may know nothing of lanes. It keeps slots only if it asks for them or if a policy
+        sets another reserve than the built-in one.
         """
         unaware = self.plain and policy.reserve == BUILT_IN.reserve
         return reserved_slots(policy, self.slots, 0 if self.reserved is None and unaware else self.reserved)
 
     def worker(self, policy: Policy) -> WorkerInfo:
-        """Return the worker as stores know it, with what it reserves under this policy."""
+        """Return the worker as stores know it, with the slots that it reserves under this policy."""
         return WorkerInfo(
             worker_id=self.worker_id,
             host=self.host,
@@ -84,15 +84,15 @@ _read_stops = msgspec.json.Decoder(dict[JobId, int])
 
 
 class WorkerRegistry:
-    """Keeps registrations in the store, and remembers some: they never change."""
+    """Stores registrations, and caches some of them. They never change."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._known: OrderedDict[str, Registration] = OrderedDict()
-        self.count = 0  # As of the last look at all of them, and those added here since.
-        self.tasks: frozenset[str] = frozenset()  # Those that the workers seen then know.
-        self.of_token: Counter[str | None] = Counter()  # How many of them each token registered,
-        self.token_of: dict[str, str | None] = {}  # and which token registered each worker.
+        self.count = 0  # As of the last read of all, plus those added by this process.
+        self.tasks: frozenset[str] = frozenset()  # The tasks that those workers know.
+        self.of_token: Counter[str | None] = Counter()  # How many of them each token registered.
+        self.token_of: dict[str, str | None] = {}  # The token that registered each worker.
 
     async def add(self, registration: Registration) -> None:
         await self._store.write(REGISTERED, registration.worker_id, _encode(registration))
@@ -105,7 +105,8 @@ class WorkerRegistry:
     async def find(self, worker_id: str, token_id: str | None) -> Registration:
         """Return a worker's registration.
 
-        Raises ``WorkerUnknown`` if there is none, and alike if another token registered it: ids cannot be probed.
+        Raises ``WorkerUnknown`` if there is none. It does the same if another token registered the worker, so that
+        callers cannot probe for ids.
         """
         found = self._known.get(worker_id)
         if found is None:
@@ -120,7 +121,7 @@ class WorkerRegistry:
         return found
 
     async def all(self, live: Collection[str] | None = None) -> list[Registration]:
-        """Read all registrations. ``live``: of a token's workers only these are counted."""
+        """Return all registrations. ``live``: the workers that count for their token."""
         found = [_read.decode(document.body) for document in await self._store.read(REGISTERED)]
         self.count = len(found)
         self.token_of = {one.worker_id: one.token_id for one in found}
@@ -129,12 +130,12 @@ class WorkerRegistry:
         return found
 
     async def forget(self, worker_id: str) -> None:
-        for kind in (STOPS, BEATS, REGISTERED):  # The registration last: what is left over is found by it.
+        for kind in (STOPS, BEATS, REGISTERED):  # The registration last: after a crash the rest is found by it.
             await self._store.write(kind, worker_id, None)
         self._known.pop(worker_id, None)
 
     async def is_latest(self, worker_id: str, number: int) -> bool:
-        """Note the number of a heartbeat. False if a later one has come before it; the same one may be repeated."""
+        """Record the number of a heartbeat. Return False if a later one has arrived. A repeat is the latest, too."""
         while True:
             known = await self._store.read(BEATS, worker_id)
             version = known[0].version if known else 0
@@ -144,12 +145,12 @@ class WorkerRegistry:
                 return True
 
     async def stopped(self, worker_id: str) -> set[JobId]:
-        """Name the jobs that were ended behind a worker's back a short while ago."""
+        """Return the jobs of a worker that the server has ended lately."""
         documents = await self._store.read(STOPS, worker_id)
         return set(_read_stops.decode(documents[0].body)) if documents else set()
 
     async def stop(self, worker_id: str, job_ids: Iterable[JobId], now_at: int) -> None:
-        """Let a worker be told that these jobs are no longer its own."""
+        """Record that the server has ended these jobs of a worker."""
         while True:
             known = await self._store.read(STOPS, worker_id)
             stops = _read_stops.decode(known[0].body) if known else {}
@@ -159,7 +160,7 @@ class WorkerRegistry:
                 return
 
     async def forget_stops(self, now_at: int) -> None:
-        """Forget the stops of jobs that were ended a while ago."""
+        """Remove the records of jobs that were ended long enough ago."""
         for document in await self._store.read(STOPS):
             stops = _read_stops.decode(document.body)
             kept = {job_id: ended_at for job_id, ended_at in stops.items() if ended_at + STOP_MS > now_at}

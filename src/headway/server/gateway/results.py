@@ -1,6 +1,6 @@
-"""Handing in: from what a worker says over HTTP became of its jobs to reports, and from answers back to states.
+"""Apply the results that an HTTP worker reports, and return what became of each job.
 
-A worker may say the same thing twice, since a reply may have been lost: the second time it gets the same answer.
+A worker may repeat a report when a reply was lost. It then gets the same reply again.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from headway.stores.paging import get_in_steps, without_values
 
 
 class ResultBatch:
-    """One batch on its way: prepared before an exchange, which carries its reports, and concluded after it."""
+    """A batch of results. ``prepare`` runs before the exchange that carries its reports, ``conclude`` after."""
 
     def __init__(self, store: Store, session: WorkerSession, policy: Policy) -> None:
         self._store = store
         self._session = session
         self._policy = policy
         self._ended: Sequence[ResultReport] = ()
-        self._late: dict[JobId, JobRecord] = {}  # Those the worker does not hold, or no longer.
-        self._known: dict[JobId, State | None] = {}  # Answered without asking the store.
+        self._late: dict[JobId, JobRecord] = {}  # Jobs that the worker does not hold.
+        self._known: dict[JobId, State | None] = {}  # Decided without the exchange.
         self.reports: list[Report] = []
         self.progress: list[Progress] = []
 
     async def prepare(self, ended: Sequence[ResultReport], steps: Sequence[ProgressUpdate] = ()) -> None:
-        """Find the leases, and let core judge."""
+        """Find the leases, and let core decide what becomes of the jobs."""
         self._ended = ended
-        first = {one.job_id: one for one in reversed(ended)}  # Of several words on one job the first counts.
+        first = {one.job_id: one for one in reversed(ended)}  # Of several reports on one job the first counts.
         wanted: list[ResultReport | ProgressUpdate] = [*first.values(), *steps]
         if any(self._held(one) is None for one in wanted):
             await self._session.look()
@@ -62,14 +62,14 @@ class ResultBatch:
                 self.progress.append(Progress(step.job_id, lease.seq, lease.token, step.fraction, note))
 
     async def conclude(self, refused: Sequence[tuple[str, str]]) -> list[ResultOutcome]:
-        """Return what became of each, in the order in which they were handed in."""
+        """Return what became of each job, in the order of the reports."""
         answers = {job_id: ReportStatus(answer) for job_id, answer in refused}
         states = dict(self._known)
         asked: list[JobId] = []
         for report in self.reports:
             answer = answers.get(report.job_id, ReportStatus.OK)
             states[report.job_id] = None if answer is ReportStatus.STALE else report.state
-            # A job that would go back may have been cancelled instead, and a word that came late may be another one.
+            # A job to be queued again may have been cancelled instead, and a late report may differ from the first one.
             if answer is ReportStatus.DUPLICATE or (answer is ReportStatus.OK and report.state is State.QUEUED):
                 asked.append(report.job_id)
         async for job in get_in_steps(self._store.get, asked):
@@ -89,7 +89,7 @@ class ResultBatch:
         return lease is None or lease.token == report.token
 
     def _held(self, one: ResultReport | ProgressUpdate) -> Lease | None:
-        """Find the lease that is meant. A transient job's has no fence, and only who handed it out knows of it."""
+        """Return the lease that a message is about. Only the process that handed out a transient job knows it."""
         lease = self._session.leases.get(one.job_id) or self._session.transient.get(one.job_id)
         return lease if lease is not None and token_of(one.fence) in (None, lease.token) else None
 
@@ -98,12 +98,12 @@ class ResultBatch:
 
     def _judged(self, ending: Ending, lease: Lease) -> Report:
         if isinstance(ending, Unknown) and self._session.registration.tasks is None:
-            # It offers any task, so it would get this one again at once.
+            # The worker offers any task, so it would get this job again at once.
             ending = Raised(JobError("UnknownTask", f"the worker does not know the task {lease.task}"))
         return judge(ending, lease, self._policy, chance=int.from_bytes(os.urandom(2)) / 65_536)
 
     def _prepare_late(self, one: ResultReport, job: JobRecord) -> None:
-        """The worker does not hold this job. It may have said so before; then its token, if any, is the last one."""
+        """Prepare a report on a job that the worker does not hold. A repeat has the job's last token."""
         ending, token = self._ending(one), token_of(one.fence)
         report = self._judged(ending, _past_lease(job, token or b"\0", crashed=one.status == "crashed"))
         worker_id = self._session.registration.worker_id
@@ -117,7 +117,7 @@ class ResultBatch:
             self._known[one.job_id] = job.state if same else None
 
     def _prepare_unknown(self, one: ResultReport) -> None:
-        """No store knows this job. A transient one is only counted."""
+        """Prepare a report on a job that is not stored. A transient job is only counted."""
         if one.fence == "":
             lease = Lease(one.job_id, 0, b"", "", b"", "", None, None, 1, 1, 0, 0, 0, 0, None, 0)
             self.reports.append(judge(self._ending(one), lease, self._policy))
@@ -125,7 +125,7 @@ class ResultBatch:
             self._known[one.job_id] = None
 
     def _learn(self, lease: Lease, given: float | None) -> None:
-        """Note how long a job took: what its worker says, as far as that can be."""
+        """Record how long a job ran: the worker's figure, bounded by what the server saw."""
         begun = self._session.begun.get(lease.job_id)
         seen = None if begun is None else time.monotonic() - begun
         if given is not None:
@@ -135,14 +135,14 @@ class ResultBatch:
 
 
 def _stands(wanted: State, stands: State, *, taken: bool) -> State | None:
-    """Return the state of a job that was to end one way. None: an earlier report has ended it another way."""
-    if taken:  # What it is about by now, if it went back, is another matter.
+    """Return the state to reply. None: an earlier report has ended the job another way."""
+    if taken:  # A job that was queued again may run already; reply the state that the report led to.
         return stands if stands.ended else wanted
     return stands if _fits(wanted, stands) else None
 
 
 def _fits(wanted: State, stands: State) -> bool:
-    """Return whether a job has the state that it was to end in. One that went back may be cancelled since."""
+    """Return whether a job has the wanted state. A job that was queued again may have been cancelled since."""
     return wanted is stands or (wanted is State.QUEUED and stands is State.CANCELLED)
 
 

@@ -1,4 +1,4 @@
-"""Ends the workers of tokens that are good no more."""
+"""End the workers of tokens that were revoked or have expired."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ log = logging.getLogger("headway.server")
 class RevocationEnforcer:
     """Ends workers whose token was revoked or has expired, so that they hold no jobs and count as no capacity.
 
-    No leader: any number of servers may do so, and a worker is ended once.
+    There is no leader. Any number of servers may run this, and each worker is ended once.
     """
 
     def __init__(self, gateway: WorkerGateway, tokens: Tokens) -> None:

@@ -1,7 +1,7 @@
-"""What a server does for workers that come over HTTP: their verbs, on top of a store. It knows nothing of HTTP.
+"""Serve workers that have no access to the store: registration, polls, results, heartbeats, drains.
 
-Any number of servers may share a store: a worker may register with one and poll another. What a process remembers of
-a worker is its seat, and all of it can be learned again from the store.
+Any number of servers may share a store, so a worker may register with one server and poll another. A process caches
+what it knows of a worker in a ``WorkerSession``, and can rebuild all of it from the store. Nothing here knows HTTP.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ from headway.server.gateway.results import ResultBatch
 from headway.server.gateway.session import WorkerSession
 from headway.stores.base import Exchange, Heartbeat, HeartbeatReply, Store
 
-POLLS_MAX = 8  # Polls of one worker at once.
+POLLS_MAX = 8  # Open polls of one worker.
 SEATS_MAX = 10_000
-WORKERS_MAX = 10_000  # That are registered, the dead of the last minute included.
-WILDCARDS = frozenset("*?[")  # What makes a pattern match more than one name.
-LEARN_IDLE = 60.0  # Seconds between looks at what others have learned.
+WORKERS_MAX = 10_000  # Registered workers, including those that died in the last minute.
+WILDCARDS = frozenset("*?[")  # Characters that let a pattern match more than one name.
+LEARN_IDLE = 60.0  # Seconds between reads of what other processes have learned.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewWorker:
-    """A worker as it introduces itself. ``tasks`` None: it runs whatever its capabilities allow."""
+    """A checked registration. ``tasks`` None: the worker runs whatever its capabilities allow."""
 
     capabilities: tuple[str, ...] = ()
     slots: int = 5
@@ -75,7 +75,7 @@ class NewWorker:
 
 
 class WorkerGateway:
-    """Serves the workers that come to one server process. Belongs to one loop."""
+    """Serves the workers of one server process. It belongs to one event loop."""
 
     def __init__(
         self,
@@ -106,26 +106,24 @@ class WorkerGateway:
         bound: tuple[str, ...] | None = None,
         most: int = WORKERS_MAX,
     ) -> Registration:
-        """Make a worker known. ``bound``: patterns of the tasks that its token is for. Raises ``TooMany``.
+        """Register a worker. Raises ``TooMany``.
 
-        ``most``: how many workers one token may have at a time.
-
-        A worker that names no tasks is given any, or those that its token names: patterns stand for what the
-        catalogue has of them now.
+        ``bound``: patterns of the tasks that its token is for. ``most``: how many workers one token may have. A worker
+        that names no tasks gets any task, or those in the catalogue that match the patterns.
         """
         if self.registry.count >= WORKERS_MAX:
             raise TooMany(f"{self.registry.count:,} workers are registered; dead ones are forgotten after a minute")
         if token_id is None:
             return await self._register(new, token_id, bound)
-        async with self._registering.setdefault(token_id, asyncio.Lock()):  # One at a time, so that each is counted.
+        async with self._registering.setdefault(token_id, asyncio.Lock()):  # One at a time, so that each counts.
             await self._check_room(token_id, most)
             return await self._register(new, token_id, bound)
 
     async def _check_room(self, token_id: str, most: int) -> None:
-        """Refuse a worker of a token that has as many as it may. Raises ``TooMany``."""
+        """Raise ``TooMany`` if a token has as many workers as it may."""
         if self.registry.of_token[token_id] < most:
             return
-        # Some of those that were counted may have left since.
+        # Some of the counted workers may have left.
         workers = (await self.store.diagnose()).workers
         await self.registry.all(live={one.worker_id for one in workers if one.state is not WorkerState.DEAD})
         if self.registry.of_token[token_id] >= most:
@@ -151,7 +149,8 @@ class WorkerGateway:
             grace_ms=new.grace_ms,
             registered_at=now_at,
         )
-        await self.registry.add(registration)  # First, so that no lease of its is ever without a keeper of its time.
+        # First: the server must know the timeouts of every worker that holds a lease.
+        await self.registry.add(registration)
         worker = registration.worker(self.in_force.policy)
         await self.store.renew(Heartbeat(worker, new.lease_ms, new.confirm_ms, register=True))
         return registration
@@ -182,21 +181,21 @@ class WorkerGateway:
         return tuple(sorted(plain))
 
     async def drain(self, worker_id: str, *, token_id: str | None = None) -> None:
-        """Hand no more jobs to a worker. Raises ``WorkerUnknown``."""
+        """Stop handing jobs to a worker. Raises ``WorkerUnknown``."""
         session = await self._session(worker_id, token_id)
         if not await self.store.drain(worker_id):
             raise WorkerUnknown(worker_id=worker_id)
         session.stir()
 
     async def leave(self, worker_id: str, *, token_id: str | None = None) -> int:
-        """Let a worker go: what it still holds goes back unharmed. Gives how many jobs; may be repeated."""
+        """Remove a worker that leaves, and queue its jobs again. Return how many. It may be repeated."""
         session = await self._session(worker_id, token_id)
         count = await end_worker(self.store, worker_id, self.in_force.policy, lambda _: Released("drained"), left=True)
         session.let_go(list(session.leases))
         return count
 
     async def dismiss(self, worker_id: str, reason: str) -> int:
-        """End a worker that may no longer work: what it holds goes back unharmed. Returns how many jobs."""
+        """Remove a worker that may no longer work, and queue its jobs again. Return how many."""
         count = await end_worker(self.store, worker_id, self.in_force.policy, lambda _: Released(reason))
         session = self._sessions.get(worker_id)
         if session is not None:
@@ -213,10 +212,10 @@ class WorkerGateway:
         token_id: str | None = None,
         gone: asyncio.Future[Any] | None = None,
     ) -> PollResult:
-        """Take what has ended and give jobs for the free slots, as soon as there are any in ``wait_seconds``.
+        """Apply results, and return jobs for the free slots as soon as there are any, within ``wait_seconds``.
 
-        Ends early with news for the worker, and when ``gone`` is done: then what was claimed meanwhile goes back
-        unharmed, unless the poll can be repeated. Raises ``WorkerUnknown`` for one that is dead, ``TooMany``.
+        The poll ends early when there is news for the worker, or when ``gone`` is done. In the latter case claimed
+        jobs are released, unless the poll can be repeated. Raises ``WorkerUnknown`` for a dead worker, and ``TooMany``.
         """
         session = await self._session(worker_id, token_id)
         await self.in_force.refresh(self.store)
@@ -232,21 +231,21 @@ class WorkerGateway:
         strays = [lease for lease in polled.leases if not session.registration.may_run(lease.task)]
         if not strays:
             return polled
-        # A class of jobs holds many tasks: those that the token is not for go on to workers that name them.
+        # A class holds jobs of many tasks. Jobs of tasks that the token is not for go to workers that name them.
         await self.finish(worker_id, [result_of(Unknown(), one.job_id, one.token) for one in strays], token_id=token_id)
         return polled._replace(leases=[lease for lease in polled.leases if lease not in strays], more=True)
 
     async def finish(
         self, worker_id: str, ended: Sequence[ResultReport], *, token_id: str | None = None
     ) -> list[ResultOutcome]:
-        """Take what has ended. Gives what became of each job; without the lease, what a worker says counts for nothing.
+        """Apply results, and return what became of each job. A result without the lease does not count.
 
-        Raises ``WorkerUnknown``; a dead worker's word counts as long as no other worker has the job.
+        A dead worker's result counts until another worker has the job. Raises ``WorkerUnknown``.
         """
         session = await self._session(worker_id, token_id)
         handed = ResultBatch(self.store, session, self.in_force.policy)
         await handed.prepare(ended)
-        # On no worker's behalf: the worker may wait in a poll, and what goes back may be for itself.
+        # Not in the worker's name: it may wait in a poll, and a released job may be for itself.
         refused = (await self.store.exchange(Exchange(None, finished=handed.reports))).refused
         self.recorder.reported(handed.reports, refused)
         return await handed.conclude(refused)
@@ -312,17 +311,17 @@ class WorkerGateway:
     # ------------------------------------------------------------------ upkeep
 
     async def learn(self) -> None:
-        """Make known what jobs took, if any has ended since, and learn what others have seen."""
+        """Publish how long jobs ran, and read what other processes have learned."""
         if self.durations.noted or time.monotonic() - self._learned > LEARN_IDLE:
             await self.durations.publish(self.store)
             self._learned = time.monotonic()
 
     def knows(self, task: str) -> bool:
-        """Return whether a worker that came over HTTP has named this task."""
+        """Return whether an HTTP worker has registered this task."""
         return task in self.registry.tasks
 
     def stop(self) -> None:
-        """End all polls with what they have: the server is about to stop."""
+        """End all polls with what they have. The server is about to stop."""
         self._closed = True
         for session in self._sessions.values():
             for poll in session.polls:
@@ -363,7 +362,7 @@ class WorkerGateway:
         return make
 
     async def _make_room(self, newcomer: str) -> None:
-        """Forget who has not come for longest; should it come again, it is looked up."""
+        """Drop the sessions that were unused for longest. The store can rebuild them."""
         while len(self._sessions) > SEATS_MAX:
             idle = (name for name, session in self._sessions.items() if not session.polls and name != newcomer)
             worker_id = next(idle, None)

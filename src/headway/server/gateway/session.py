@@ -1,4 +1,4 @@
-"""One worker that comes over HTTP, as one server process knows it. Whatever is here can be learned again."""
+"""What one server process knows of an HTTP worker. The store can rebuild all of it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from headway.dispatch.job_source import StoreJobSource
 from headway.server.gateway.registry import Registration, WorkerRegistry
 from headway.stores.base import LEASE_CHANNEL, Store, Subscription
 
-LINGER = 5.0  # Seconds that the ears stay open after a poll: another one mostly follows.
-CLAIMED_FIRST = 16  # Jobs of the first exchange at most: each may bring a megabyte.
-NARROW_MAX = 4  # Feeds kept for polls that offer less than the worker registered.
+LINGER = 5.0  # Seconds that subscriptions stay open after a poll: usually another poll follows.
+CLAIMED_FIRST = 16  # Maximum jobs of the first exchange: each may carry a megabyte.
+NARROW_MAX = 4  # Job sources kept for polls that offer less than the worker registered.
 
 
 class PendingPoll:
-    """One poll under way. ``over``: another one takes its place, it is to end."""
+    """An open poll. ``over``: it must end, because another poll takes its place or the server stops."""
 
     __slots__ = ("claims", "over", "waits", "wake")
 
@@ -27,11 +27,11 @@ class PendingPoll:
         self.claims = claims
         self.wake = asyncio.Event()
         self.over = False
-        self.waits = False  # The store counts on this worker to come when it is woken.
+        self.waits = False  # The store wakes this worker for new jobs.
 
 
 class DeliveredNews:
-    """What a part of a worker was told, so that it is not woken for the same thing again."""
+    """The news that polls have delivered, so that the next poll does not end early for them again."""
 
     __slots__ = ("budgets", "cancels", "drains")
 
@@ -42,7 +42,7 @@ class DeliveredNews:
 
 
 class WorkerSession:
-    """Holds a worker's feed, the leases it was last seen with, and its subscriptions while the worker polls."""
+    """Holds a worker's job source, its leases as last read, and its subscriptions while it polls."""
 
     def __init__(
         self,
@@ -56,33 +56,33 @@ class WorkerSession:
         self.registration = registration
         self.payload_max = payload_max  # Bytes of the largest result that is stored.
         self.leases: dict[JobId, Lease] = {}
-        self.transient: dict[JobId, Lease] = {}  # Handed out here; no store knows who has them.
-        self.stopped: set[JobId] = set()  # Ended behind its back.
-        # What was told here to who polls for jobs, and to who only wants news: a worker may have one part for each.
+        self.transient: dict[JobId, Lease] = {}  # Handed out by this process. No store knows which worker has them.
+        self.stopped: set[JobId] = set()  # Ended by the server, not by the worker.
+        # Apart for polls that claim jobs and polls that only wait for news: a worker may have one of each open.
         self.told = {True: DeliveredNews(), False: DeliveredNews()}
-        self.begun: dict[JobId, float] = {}  # When a job was handed out here, on the monotonic clock.
-        self.exchanging = asyncio.Lock()  # A feed serves one exchange at a time.
+        self.begun: dict[JobId, float] = {}  # When this process handed out each job, by the monotonic clock.
+        self.exchanging = asyncio.Lock()  # A job source serves one exchange at a time.
         self.polls: list[PendingPoll] = []
-        self.newest: PendingPoll | None = None  # The poll that claims; those before it only wait.
-        self.pending: bytes | None = None  # The claim whose answer the store did not give.
-        self.spent: bytes | None = None  # The last one that brought anything.
+        self.newest: PendingPoll | None = None  # The poll that claims. Earlier polls only wait.
+        self.pending: bytes | None = None  # A claim that the store has not answered.
+        self.spent: bytes | None = None  # The last claim that returned jobs.
         self.fresh = True  # The worker has not polled here yet.
-        self.batch = CLAIMED_FIRST  # Jobs that the next exchange asks for at most; falls where jobs are large.
-        self.woken = False  # By the store, since the last exchange.
+        self.batch = CLAIMED_FIRST  # Maximum jobs of the next exchange. It falls when jobs are large.
+        self.woken = False  # The store has woken it since the last exchange.
         self.used = time.monotonic()
         self._store = store
         self._registry = registry
         self._make_feed = make_feed
         self._feeds: dict[frozenset[str], StoreJobSource] = {}
         self._looked = -1.0
-        self._news = True  # Something was said of its leases since they were looked at.
+        self._news = True  # The leases may have changed since they were read.
         self._dismissed: set[JobId] = set()
         self._looking = asyncio.Lock()
-        self._meanwhile: list[tuple[JobId, Lease | None]] = []  # Handed out, or in, during a look at the store.
+        self._meanwhile: list[tuple[JobId, Lease | None]] = []  # Changes during a read of the store.
         self._hearing: list[asyncio.Task[None]] = []
 
     def job_source(self, capabilities: frozenset[str] | None = None) -> StoreJobSource:
-        """Return the feed for what a poll offers; less than was registered, perhaps."""
+        """Return the job source for what a poll offers. That may be less than the worker registered."""
         offers = frozenset(self.registration.offers)
         if capabilities is not None:
             offers = capabilities.union(self.registration.task_offers)
@@ -96,7 +96,7 @@ class WorkerSession:
     # ------------------------------------------------------------------ what it holds
 
     async def look(self, *, within: float = 0.0) -> None:
-        """Read what the worker holds, unless that was done so few seconds ago and nothing was said since."""
+        """Read the worker's leases, unless they were read ``within`` seconds and the store has reported no change."""
         async with self._looking:
             if not self._news and time.monotonic() - self._looked < within:
                 return
@@ -105,9 +105,9 @@ class WorkerSession:
             self._meanwhile = []
             held = await self._store.leases(worker_id=self.registration.worker_id, limit=self.registration.slots)
             self.stopped = await self._registry.stopped(self.registration.worker_id)
-            # A job that cannot be read is not handed out: it ends as a dead letter with the claim or the next renewal.
+            # A job that cannot be read is not handed out. The claim or the next renewal ends it as a dead letter.
             self.leases = {lease.job_id: lease for lease in held if lease.unreadable is None}
-            for job_id, lease in self._meanwhile:  # What was read may be older.
+            for job_id, lease in self._meanwhile:  # They may be newer than what was read.
                 self._put(job_id, lease)
         for told in self.told.values():
             told.cancels &= self.leases.keys() | self.stopped
@@ -115,7 +115,7 @@ class WorkerSession:
         self.begun = {job_id: at for job_id, at in self.begun.items() if job_id in self.leases}
 
     def hold(self, leases: Iterable[Lease]) -> None:
-        """Note what was handed out."""
+        """Record leases that were handed out."""
         now = time.monotonic()
         for lease in leases:
             self.stopped.discard(lease.job_id)
@@ -131,7 +131,7 @@ class WorkerSession:
                     del self.transient[next(iter(self.transient))]
 
     def let_go(self, job_ids: Iterable[JobId]) -> None:
-        """Note what has ended; the worker that polls may have room for more."""
+        """Record jobs that have ended, and wake the polls, which may have room for more."""
         for job_id in job_ids:
             self._note(job_id, None)
             self.transient.pop(job_id, None)
@@ -141,7 +141,7 @@ class WorkerSession:
         self.stir()
 
     def dismiss(self, job_ids: Iterable[JobId]) -> None:
-        """Name these no longer: the worker has said something of them, so it has ended them."""
+        """Stop naming these jobs as lost. The worker has reported them, so it runs them no longer."""
         self._dismissed.update(job_ids)
 
     def _note(self, job_id: JobId, lease: Lease | None) -> None:
@@ -156,12 +156,12 @@ class WorkerSession:
             self.leases[job_id] = lease
 
     def cancels(self) -> list[JobId]:
-        """Name what the worker must stop."""
+        """Return the jobs that the worker must stop."""
         wanted = [job_id for job_id, lease in self.leases.items() if lease.cancel_requested]
         return [*wanted, *self.lost()]
 
     def lost(self) -> list[JobId]:
-        """Name what was ended behind its back. Had it got the same job again, it could not tell which is meant."""
+        """Return the jobs that the server has ended, except those that the worker has got again since."""
         return sorted(self.stopped - self.leases.keys() - self._dismissed)
 
     def budgets(self) -> dict[JobId, float]:
@@ -173,7 +173,7 @@ class WorkerSession:
 
     @contextmanager
     def polling(self, *, claims: bool, takes_over: bool, waits: bool) -> Iterator[PendingPoll]:
-        """Take part in the polls of this worker: of those that claim, only the newest does."""
+        """Open a poll of this worker. Only the newest of the polls that claim does so."""
         poll = PendingPoll(claims=claims)
         if claims:
             if takes_over:
@@ -195,12 +195,12 @@ class WorkerSession:
                 asyncio.get_running_loop().call_later(LINGER, self._close_if_unused)
 
     def stir(self) -> None:
-        """Let all who poll look again."""
+        """Wake all polls."""
         for poll in self.polls:
             poll.wake.set()
 
     async def close(self) -> None:
-        """Close the ears."""
+        """Close the subscriptions."""
         hearing, self._hearing = self._hearing, []
         for task in hearing:
             task.cancel()
@@ -216,16 +216,16 @@ class WorkerSession:
         if self._hearing:
             return
         worker_id, loop = self.registration.worker_id, asyncio.get_running_loop()
-        # Opened before the tasks begin: what is said from now on is heard.
+        # Subscribe before the tasks start, so that no message is missed.
         jobs, news = self._store.subscribe(worker_id), self._store.subscribe(worker_id + LEASE_CHANNEL)
         self._hearing = [
             loop.create_task(self._hear(jobs, self._wake)),
             loop.create_task(self._hear(news, self._heard)),
         ]
-        self._news = True  # What was said while no poll was open.
+        self._news = True  # The leases may have changed while nothing was subscribed.
 
     async def _hear(self, subscription: Subscription, act: Callable[[], None]) -> None:
-        """Woken by the store; ends when cancelled."""
+        """Act on messages of the store until cancelled."""
         try:
             while True:
                 if await subscription.wait(60.0) is not None:
@@ -235,9 +235,9 @@ class WorkerSession:
             subscription.close()
 
     def _wake(self) -> None:
-        """Something was submitted that this worker can run."""
+        """Note that a job was submitted which this worker can run."""
         self.woken = True
 
     def _heard(self) -> None:
-        """A client cancels a job of this worker, or an operator drains it."""
+        """Note that a job of this worker was cancelled, or that the worker was drained."""
         self._news = True

@@ -1,4 +1,4 @@
-"""Keeps the time of workers that come over HTTP: they may know nothing of timeouts, or not keep them."""
+"""Enforce the timeouts of jobs at HTTP workers, which may not do so themselves."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from headway.stores.base import Store
 
 log = logging.getLogger("headway.server")
 
-FORGET_MS = 60_000  # How long a dead worker's registration is kept, so that its last word may be repeated.
+FORGET_MS = 60_000  # How long a dead worker's registration is kept, so that the worker can repeat its last report.
 
 
 class TimeoutEnforcer:
-    """Ends jobs that ran past their own timeout, fenced: what their worker says of them later counts for nothing.
+    """Ends jobs that ran past their timeout. Later reports of their worker do not count.
 
-    No leader: any number of servers may look, and each job is ended once.
+    There is no leader. Any number of servers may run this, and each job is ended once.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class TimeoutEnforcer:
         for worker_id, started_at in since.items():
             registration = registrations.get(worker_id)
             if registration is None or started_at + registration.grace_ms > now_at:
-                continue  # It keeps its own time, or has begun too lately for any timeout.
+                continue  # It is no HTTP worker, or its jobs started too recently for any timeout.
             leases = await self._store.leases(worker_id=worker_id, limit=registration.slots)
             over = [lease for lease in leases if _ran_out_at(lease, registration) <= now_at]
             if over:
@@ -61,7 +61,7 @@ class TimeoutEnforcer:
         return None
 
     async def _end(self, registration: Registration, leases: Sequence[Lease], now_at: int) -> None:
-        # Told first: should we die in between, the worker hears of jobs that are still its own, and those are left out.
+        # Record this first. After a crash in between, the jobs are still the worker's own, and polls leave those out.
         await self._registry.stop(registration.worker_id, [lease.job_id for lease in leases], now_at)
         policy = self._in_force.policy
         count = await end_leases(self._store, leases, policy, _timed_out, expired_only=False, recorder=self._recorder)
@@ -72,7 +72,7 @@ class TimeoutEnforcer:
 
 
 class RegistrationPruner:
-    """Removes registrations of workers that the store has forgotten, or that have been dead for a while."""
+    """Removes registrations of workers that the store no longer knows, or that have been dead for a while."""
 
     def __init__(self, store: Store, registry: WorkerRegistry) -> None:
         self._store = store
@@ -89,7 +89,7 @@ class RegistrationPruner:
             if worker.state is not WorkerState.DEAD or worker.running or worker.lease_ends_at + FORGET_MS > queue.now_at
         }
         for registration in registrations:
-            # One that registers just now is written down before the store knows it.
+            # A worker that registers now has a registration before the store knows the worker.
             settled = registration.registered_at + FORGET_MS <= queue.now_at
             if settled and registration.worker_id not in kept:
                 await self._registry.forget(registration.worker_id)

@@ -1,4 +1,4 @@
-"""The sessions of this process: who is admitted, and who meets whom."""
+"""The interactive sessions of this process: admit clients, and connect them with workers."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("headway.server")
 
-# In which a worker must have taken the job and dialled in, else the client is denied. A look of the slow poll fits in,
-# should a wake-up be lost.
+# Seconds for a worker to claim the job and connect, else the client is denied. Longer than a slow poll, in case a
+# wake-up is lost.
 START_SECONDS = 1.5
 
 
 class SessionDenied(Exception):
-    """There is no place for this session now."""
+    """No slot is free for this session."""
 
 
 class SessionBroker:
-    """Admits sessions, or denies them at once; and lets workers dial in to those that it has admitted."""
+    """Admits sessions or denies them at once, and connects workers to admitted sessions."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -62,7 +62,7 @@ class SessionBroker:
     async def begin(
         self, task: Task[Any, Any, Any], parameters: Mapping[str, Any], *, tenant: str | None, trace_id: str | None
     ) -> InteractiveSession:
-        """Start a session, at once or not at all. Raises ``SessionDenied``."""
+        """Start a session at once. Raises ``SessionDenied`` if that is impossible."""
         await self._admit(task)
         server = await self._service.addresses.sign(await self._dial_in.address())
         call = task.session(dict(parameters), server=server, expires=START_SECONDS, tenant=tenant, trace_id=trace_id)
@@ -84,14 +84,14 @@ class SessionBroker:
         return session
 
     def find(self, job_id: str, secret: str, tenant: str | None) -> InteractiveSession | None:
-        """Return the session to come back to, if this is its secret and the caller may."""
+        """Return the session to resume, if the secret is right and the caller may."""
         session = self._open.get(JobId(job_id))
         if session is None or not session.may_resume(secret) or tenant not in (None, session.tenant):
             return None
         return session
 
     async def where(self, job: JobRecord) -> tuple[str, dict[str, str]] | None:
-        """Return which other process has a session, and how to prove there that a client may be handed over to it."""
+        """Return the address of the process that has a session, and the headers that prove our right to relay to it."""
         signed = split_server(job.payload)[1] if job.rung == INTERACTIVE else None
         token = None if signed is None else await self._token(job.job_id)
         if token is None or signed is None:
@@ -106,7 +106,7 @@ class SessionBroker:
         return f"{server}{PATH}{job.job_id}/client", {PROOF: proof_of(job.job_id, token, SERVER)}
 
     async def take_back(self, websocket: WebSocket) -> None:
-        """Serve a client that has come back by way of another process, which has checked who it is."""
+        """Serve a client that returns through another process, which has authenticated it."""
         job_id, headers = JobId(websocket.path_params["job_id"]), websocket.headers
         session = self.find(job_id, headers.get(RESUME, ""), None)
         if session is None or "origin" in headers or not await self._knows(job_id, headers.get(PROOF, ""), SERVER):
@@ -117,7 +117,7 @@ class SessionBroker:
         await session.attach_client(websocket, never, self._service.stopping)
 
     async def close(self) -> None:
-        """End what is still open."""
+        """End the open sessions."""
         for session in list(self._open.values()):
             session.cut(1012, "the server leaves")
             await session.end()
@@ -150,7 +150,7 @@ class SessionBroker:
         return session
 
     async def _give_up(self, session: InteractiveSession) -> None:
-        """The job must not wait, so its client is told no."""
+        """Cancel a job that could not start at once, because its client is denied."""
         self._open.pop(session.job_id, None)
         await session.end()
 
@@ -176,7 +176,7 @@ class SessionBroker:
             self._stewarding = asyncio.create_task(self._preemptor())
 
     async def _preemptor(self) -> None:
-        """See to it that sessions give way at once, not only when a worker looks; ends with the last of them."""
+        """Preempt sessions promptly, without waiting for a worker to do it. Ends with the last session."""
         preemptor = Preemptor(await self._service.store(), self._service.app.in_force)
 
         async def look() -> float | None:
@@ -193,7 +193,7 @@ class SessionBroker:
     # ------------------------------------------------------------------ workers
 
     async def dial(self, websocket: WebSocket) -> None:
-        """Let in the worker that holds the job of a session, once. No other client learns whether there is one."""
+        """Connect the worker that holds the job of a session, once. Other callers do not learn whether it exists."""
         job_id = JobId(websocket.path_params["job_id"])
         session = self._open.get(job_id)
         proof = websocket.headers.get(PROOF, "")
@@ -204,7 +204,7 @@ class SessionBroker:
             await refuse_socket(websocket, Problem("not_found", "no session waits for this worker"))
 
     async def _knows(self, job_id: JobId, proof: str, who: str) -> bool:
-        """Return whether the caller knows the token of the lease that the job is under now, by the store's word."""
+        """Return whether the caller knows the token of the job's current lease."""
         token = await self._token(job_id) if proof else None
         return token is not None and is_proof(proof, job_id, token, who)
 

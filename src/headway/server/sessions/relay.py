@@ -1,4 +1,4 @@
-"""A client that comes back to another process than the one with its session: what is said is passed on as it is."""
+"""Relay a client that returns to another process than the one with its session."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ GONE, RESTARTING = 1001, 1012
 
 
 async def reach(address: str, headers: Mapping[str, str]) -> ClientConnection | None:
-    """Connect to the process that has a session. None: it will not have us, or is gone."""
+    """Connect to the process that has a session. Return None if that process refuses or is gone."""
     try:
         return await connect(
             address.replace("http", "ws", 1),
             additional_headers=headers,
             compression=None,
             proxy=None,
-            max_size=None,  # A result may be large; its sender has bounds of its own.
+            max_size=None,  # A result may be large, and its sender bounds it.
             max_queue=4,
             open_timeout=DIAL_SECONDS,
             close_timeout=DIAL_SECONDS,
@@ -33,7 +33,7 @@ async def reach(address: str, headers: Mapping[str, str]) -> ClientConnection | 
 
 
 async def forward(client: WebSocket, far: ClientConnection, *ends: asyncio.Future[None]) -> None:
-    """Pass messages on both ways until one side closes; no more than one each way is kept here."""
+    """Forward messages both ways until one side closes. At most one message each way is buffered."""
     outward, inward = asyncio.create_task(_outward(far, client)), asyncio.create_task(_inward(client, far))
     try:
         parts: set[asyncio.Future[Any]] = {outward, inward, *ends}
