@@ -1,7 +1,7 @@
-"""Asks a Headway server: JSON over connections that are kept, with nothing but the standard library.
+"""An HTTP client for a Headway server: JSON over kept connections, with the standard library only.
 
-A long poll costs a worker 0.07 to 0.1 ms of CPU here and 1.2 ms with httpx, which is more than most jobs of a queue
-that is worth polling: 10,000 to 15,000 requests per CPU second against 860. So this client stays.
+A long poll costs a worker 0.07 to 0.1 ms of CPU here and 1.2 ms with httpx. That is 10,000 to 15,000 requests per CPU
+second against 860, and more than most jobs take.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from headway.core.errors import ConfigError, HeadwayError, ServerRefused, Server
 from headway.version import __version__
 
 CONNECT = 5.0  # Seconds to reach the server,
-PATIENCE = 10.0  # and to be answered, beyond what the server was asked to wait.
-KEPT = 4.0  # Seconds for which an idle connection is used again; servers close theirs after about five.
+PATIENCE = 10.0  # and for its reply, in addition to the time that it was asked to wait.
+KEPT = 4.0  # Seconds for which an idle connection is reused. Servers close theirs after about five.
 ANSWER_MAX = 64 << 20
 HEAD_MAX = 64 << 10
 DETAIL_MAX = 500
@@ -28,7 +28,7 @@ LOOPBACK = ("localhost", "127.0.0.1", "::1")
 T = TypeVar("T")
 
 _encode = msgspec.json.Encoder().encode
-_PASSING = frozenset({408, 425, 429})  # Beside 5xx: the same request may be taken later.
+_PASSING = frozenset({408, 425, 429})  # In addition to 5xx: the same request may succeed later.
 
 
 class ServerAddress(NamedTuple):
@@ -41,7 +41,7 @@ class ServerAddress(NamedTuple):
 
     @property
     def is_private(self) -> bool:
-        """Return whether no machine on the way can read along."""
+        """Return whether no machine in between can read the traffic."""
         return self.tls or self.host in LOOPBACK
 
     def __str__(self) -> str:
@@ -57,18 +57,18 @@ def read_address(url: str) -> ServerAddress:
     except ValueError:
         raise ConfigError("server: the address cannot be read; write http://host:8000", setting="server") from None
     if parts.username is not None or parts.password is not None:
-        raise ConfigError("server: no user or password belongs into the address; use HEADWAY_TOKEN", setting="server")
+        raise ConfigError("server: the address must not hold a user or password; use HEADWAY_TOKEN", setting="server")
     if parts.scheme not in ("http", "https") or not host or parts.query or parts.fragment:
-        raise ConfigError(f"server: {url!r} is no address of a server; write http://host:8000", setting="server")
+        raise ConfigError(f"server: {url!r} is not the address of a server; write http://host:8000", setting="server")
     tls = parts.scheme == "https"
     return ServerAddress(host, port or (443 if tls else 80), tls, parts.path.rstrip("/"))
 
 
 class HttpClient:
-    """Asks one server, over as many connections as there are questions at a time. Belongs to one loop.
+    """Sends requests to one server, over as many connections as there are concurrent requests. It belongs to one loop.
 
-    A question on a kept connection that the server has meanwhile closed is asked again on a new one: all that
-    workers ask may be repeated.
+    If the server has closed a kept connection, the client sends the request again on a new one. Every request of the
+    worker protocol may be repeated.
     """
 
     def __init__(self, address: str, token: str | None = None) -> None:
@@ -81,7 +81,7 @@ class HttpClient:
     async def ask(
         self, path: str, question: Any, kind: type[T], *, method: str = "POST", patience: float = PATIENCE
     ) -> T:
-        """Post a question and give the answer, read as what it should be.
+        """Post a message and return the reply, decoded as its type.
 
         Raises ``ServerUnavailable`` if it may be repeated, ``WorkerUnknown``, or ``ServerRefused`` with the server's
         own code.
@@ -89,11 +89,11 @@ class HttpClient:
         answer = await self._send(method, path, b"" if question is None else _encode(question), patience)
         try:
             return msgspec.json.decode(answer.body, type=kind)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as problem:  # A proxy on the way may have answered.
+        except (msgspec.MsgspecError, UnicodeDecodeError) as problem:  # A proxy may have answered.
             raise ServerUnavailable(f"{self.address} does not answer as a Headway server does: {problem}") from None
 
     async def get(self, path: str, *, patience: float = PATIENCE) -> None:
-        """Get a path for its status alone. Raises as ``ask`` does."""
+        """Get a path for its status only. Raises as ``ask`` does."""
         await self._send("GET", path, b"", patience)
 
     async def _send(self, method: str, path: str, body: bytes, patience: float) -> _HttpReply:
@@ -136,7 +136,7 @@ class HttpClient:
                 if kept and not line.heard:
                     continue
                 raise
-            except BaseException:  # A cancelled question leaves its answer in the line.
+            except BaseException:  # The reply to a cancelled request is still to come.
                 line.drop()
                 raise
             if answer.keep and not self._closed:
@@ -170,12 +170,12 @@ class _HttpReply(NamedTuple):
 
 
 class _HttpConnection:
-    """One connection, with one question under way at most."""
+    """One connection, with at most one open request."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
         self.since = 0.0  # When it was last used.
-        self.heard = False  # Whether any of the answer has come.
+        self.heard = False  # Part of the reply has arrived.
 
     @property
     def is_open(self) -> bool:
@@ -187,7 +187,7 @@ class _HttpConnection:
         await self._writer.drain()
         while True:
             status, headers = await self._head()
-            if status >= 200:  # Those below announce another one.
+            if status >= 200:  # A status below 200 announces another one.
                 break
         body = await self._body(status, headers)
         keep = "close" not in headers.get("connection", "").lower()
@@ -246,8 +246,8 @@ def _head(address: ServerAddress, token: str | None) -> bytes:
         "Content-Type: application/json",
     ]
     if token is not None:
-        if not token.isascii() or not token.isprintable() or " " in token:  # It is not repeated in the message.
-            raise ConfigError("token: it holds characters that no token has", setting="token")
+        if not token.isascii() or not token.isprintable() or " " in token:  # The message does not repeat the token.
+            raise ConfigError("token: it contains characters that no token has; copy it again", setting="token")
         lines.append(f"Authorization: Bearer {token}")
     return "".join(f"{line}\r\n" for line in lines).encode()
 
@@ -259,7 +259,7 @@ def _bounded(size: int) -> int:
 
 
 def _refusal(answer: _HttpReply, address: ServerAddress) -> HeadwayError:
-    """Build an error from an answer that is not JSON: the server's own text, if it says more than a number."""
+    """Return an error for a reply that is not JSON, with the server's text if it has any."""
     problem: dict[str, Any] = {}
     if "json" in answer.kind:
         with contextlib.suppress(msgspec.MsgspecError):

@@ -1,7 +1,7 @@
-"""What a session's two ends agree on: how a worker proves that it holds the job, and the words on the line.
+"""The protocol of interactive sessions: how a worker proves that it holds the job, and the messages.
 
-Bytes go as they are, in binary messages; all else is JSON in text messages, with a ``type``. The sender of data needs
-credit for it: both ends read all the time, so that neither is taken for dead, and still neither keeps more than that.
+Binary messages carry bytes unchanged. All other messages are JSON texts with a ``type``. A sender needs credit for its
+data, so that both ends can read all the time and still bound what they buffer.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from headway.stores.base import Store
 PATH = "/internal/sessions/"
 PROOF = "X-Headway-Proof"
 RESUME = "X-Headway-Resume"
-WORKER, SERVER = "worker", "server"  # Who may dial: the worker of the job, and another server of its store.
+WORKER, SERVER = "worker", "server"  # The worker of the job, and another server of its store.
 MESSAGE_MAX = 64 << 10  # Bytes of one message, either way.
-PIECE = 32 << 10  # Bytes of data that we put into one of them,
-LETTERS = 8 << 10  # and letters of text: six bytes each at worst.
-OUTPUT_MAX = 256 << 10  # What a task may say before its client has read it,
-INPUT_MAX = 64 << 10  # and a client before the task has.
+PIECE = 32 << 10  # Bytes of data that we put into one message,
+LETTERS = 8 << 10  # and characters of text, which take up to six bytes each.
+OUTPUT_MAX = 256 << 10  # Bytes that a task may send before its client has read them,
+INPUT_MAX = 64 << 10  # and a client before the task has read them.
 SIDE_MAX = 10_000  # Rows or columns.
 KEYS, ADDRESS_KEY = "key", "session_address"  # The document with the key that addresses of servers are signed with.
 KEY_BYTES = 32
-ADDRESS_MAX = 300  # Letters of an address.
+ADDRESS_MAX = 300  # Characters of an address.
 
 
 class Text(msgspec.Struct, tag_field="type", tag="text", frozen=True):
@@ -70,11 +70,11 @@ def write(message: msgspec.Struct) -> str:
 
 
 class AddressRefused(ValueError):
-    """An address is not one that a server of this store has signed."""
+    """The address was not signed by a server of this store."""
 
 
 class AddressSigner:
-    """Signs the addresses at which servers await the workers of their sessions, and checks signed ones.
+    """Signs and checks the addresses at which servers wait for the workers of their sessions.
 
     The key is kept in the store, so only processes with the store can sign. ``opener`` None: this process has no
     store, and the server that handed it the job has checked the signature.
@@ -96,7 +96,7 @@ class AddressSigner:
         if plain_address(address) != address:
             raise AddressRefused("an address has a scheme, a host and a port, and nothing else")
         if self._opener is not None and not self._is_signed(address, signature):
-            self._key = b""  # It may be another one, in a store that was emptied.
+            self._key = b""  # A store that was emptied has a new key.
             await self._read_key(self._opener)
             if not self._is_signed(address, signature):
                 raise AddressRefused("no server of this store has signed this address")
@@ -107,7 +107,7 @@ class AddressSigner:
         return bool(self._key) and hmac.compare_digest(given, wanted)
 
     async def _read_key(self, opener: Callable[[], Awaitable[Store]]) -> bytes:
-        """Read the key; the first process that asks makes it."""
+        """Return the key. The first process that needs it creates it."""
         store = await opener()
         while not self._key:
             for document in await store.read(KEYS, ADDRESS_KEY):
@@ -137,10 +137,10 @@ def _signature(address: str, key: bytes) -> str:
 
 
 def proof_of(job_id: str, token: bytes, who: str = WORKER) -> str:
-    """Prove that one knows the token of a job's lease, without giving it away."""
+    """Return a proof that the sender knows the token of a job's lease, without the token itself."""
     return hmac.new(token, f"headway session {who} {job_id}".encode(), hashlib.sha256).hexdigest()
 
 
 def is_proof(proof: str, job_id: str, token: bytes, who: str = WORKER) -> bool:
-    """Return whether this proves that the sender knows the token."""
+    """Return whether a proof shows that the sender knows the token."""
     return hmac.compare_digest(proof.encode("utf-8", "replace"), proof_of(job_id, token, who).encode())

@@ -1,4 +1,4 @@
-"""What a stream tells of one job: what happened, its place while it waits, and signs of life in between."""
+"""The items of a job's stream: its events, its place while it waits, and keep-alives in between."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from headway.observability.job_output import output_events
 from headway.server.service import Service
 from headway.server.submit import estimate_from
 
-KEEPALIVE = 15.0  # Seconds between signs of life.
-PLACE_EVERY = 1.0  # Seconds between looks at a waiting job's place,
-PLACE_PART = 0.1  # or more, while it has long to wait: this part of it,
-PLACE_SELDOM = 5.0  # but no more than this: people watch their place move;
-PLACES_A_SECOND = 50  # and so that all streams of this process together look no oftener.
+KEEPALIVE = 15.0  # Seconds between keep-alives.
+PLACE_EVERY = 1.0  # Seconds between reads of a waiting job's place,
+PLACE_PART = 0.1  # or more while its wait is long: this part of the wait,
+PLACE_SELDOM = 5.0  # but at most this, because users watch their place move;
+PLACES_A_SECOND = 50  # and all streams of this process together read no more often than this.
 
 
 class StreamItem(NamedTuple):
-    """One thing to tell: an event with the job as it was then; its start to come; or neither: we are here."""
+    """An item: an event with the job at that time, an estimate of its start, or a keep-alive."""
 
     event: Event | None = None
     job: JobRecord | None = None
@@ -37,8 +37,8 @@ async def follow(
 ) -> AsyncGenerator[StreamItem]:
     """Yield the events of a job until it has ended, or the service stops, or ``until`` is done.
 
-    What does not come after ``after`` was told before. Nothing is kept for a reader who is slow: each look tells what
-    is new since the last thing that was read.
+    Events up to ``after`` were delivered before. Nothing is buffered for a slow reader. Each read of the job yields
+    what is new since the last item that the reader took.
     """
     ends: list[asyncio.Future[None]] = [service.stopping, *([] if until is None else [until])]
     watcher = await service.client.watcher()
@@ -46,7 +46,7 @@ async def follow(
         look = _next(looks)
         job: JobRecord | None = None
         told: Estimate | None = None
-        heard = after  # How far the output was told.
+        heard = after  # The output that was delivered.
         place_due = 0.0
         try:
             while True:
@@ -119,23 +119,23 @@ async def _estimate(service: Service, job_id: JobId) -> Estimate | None:
 
 
 def _patience(service: Service, found: Estimate | None) -> float:
-    """Return the seconds until the next look: the nearer its start, the sooner."""
+    """Return the seconds until the next read of a job's place. They fall as its start comes nearer."""
     wait = 0.0 if found is None or found.p50 is None else min(PLACE_SELDOM, PLACE_PART * found.p50)
     return max(PLACE_EVERY, wait, service.streams / PLACES_A_SECOND)
 
 
 def write_place(place: tuple[int, ...]) -> str:
-    """Write where an event belongs, for a client to come back with."""
+    """Return the position of an event, with which a client can resume."""
     return ".".join(map(str, place))
 
 
 def knows_end(job: JobRecord, after: tuple[int, ...]) -> bool:
-    """Return whether a job has ended and a client that has come to this place was told so."""
+    """Return whether a job has ended and a client at this position knows it."""
     return job.state.ended and bool(after) and all(event.place <= after for event in events_between(None, job, 0))
 
 
 def read_place(text: str | None) -> tuple[int, ...]:
-    """Read where a client had come to; nothing, if that makes no sense."""
+    """Return the position that a client resumes from, or None if it cannot be read."""
     parts = (text or "").split(".")
     if len(parts) > 4 or not all(part.isdecimal() and len(part) < 19 for part in parts):
         return ()

@@ -1,7 +1,7 @@
-"""What every request must pass before anything reads it, and the headers that every answer carries.
+"""ASGI middleware that checks every request before it is read, and adds headers to every response.
 
-One plain ASGI layer: it costs a few microseconds. What it refuses in a server without tokens keeps web pages and other
-machines from using it: such a server trusts every client that reaches it, so only clients of this machine may.
+It costs a few microseconds. A server without tokens trusts every caller. The guard therefore refuses requests from
+other machines and from pages of other sites.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from headway.server.problems import Problem, answer
 
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 # Ends of paths, as an application may be mounted below another one's.
-EFFECT = "/task"  # A GET of this does something, so it is guarded like a POST.
-HEALTH = "/healthz"  # It answers whatever the store does.
+EFFECT = "/task"  # This GET has an effect, so it is guarded like a POST.
+HEALTH = "/healthz"  # It answers even if the store does not.
 READY = "/readyz"  # It answers within a second, so tokens are waited for
 READY_SECONDS = 0.2  # no longer than this.
 HERE = frozenset({"localhost", "127.0.0.1", "[::1]"})
 TEST_HOST = "testserver"
 
 HEADERS_MAX = 100
-NAME_MAX = 300  # Letters of a header that names a host, an origin or a kind of content.
-AROUND = 64 << 10  # Bytes of a body beside the parameters of its one task.
+NAME_MAX = 300  # Characters of a header that names a host, an origin or a content type.
+AROUND = 64 << 10  # Bytes of a body in addition to the parameters of its task.
 BODY_MAX = (256 << 10) + AROUND  # Unless the settings let a task have more.
 BULK_MAX = 4 << 20
 BODY_SECONDS = 30.0
@@ -49,7 +49,7 @@ CSP = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "base-uri 'none'; form-action 'self'; frame-ancestors 'none'; require-trusted-types-for 'script'"
 )
-# For pages of others that style themselves and know no trusted types, such as those of the interactive docs.
+# For third-party pages with inline styles and without trusted types, such as interactive docs.
 CSP_DOCS = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
     "connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
@@ -69,7 +69,7 @@ _WATCHED = frozenset(
         b"x-real-ip",
     }
 )
-# What proxies add: names of headers, their ends, and a word in them.
+# Headers that proxies add: names, suffixes, and a part of a name.
 _FORWARDING = frozenset(
     {
         b"cdn-loop",
@@ -97,15 +97,15 @@ _CSP_NAME = b"content-security-policy"
 _REPLACED = frozenset({_CSP_NAME, b"server", *(name for name, _ in ADDED)})
 _Headers = dict[bytes, bytes]
 
-# A string, or one that never ends: so that a wrong body costs no more than a right one.
+# A string, or one without an end, so that an invalid body costs no more than a valid one.
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)
-_STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")  # One down, or one up.
+_STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")  # One level down or up.
 _NO_BRACKETS = bytes(letter for letter in range(256) if letter not in b"[]{}")
 
 
 class Guard:
-    """The layer. ``hosts``: further names that a server without tokens answers to. ``origins``: those of pages that may
-    open WebSockets though they come from elsewhere. ``relaxed``: content security policies by path.
+    """The middleware. ``hosts``: further host names that a server without tokens accepts. ``origins``: other origins
+    whose pages may open WebSockets. ``relaxed``: content security policies by path.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class Guard:
             return
         path: str = scope["path"]
         if not self._tokens.fresh() and not path.endswith(HEALTH):
-            with contextlib.suppress(StoreError, TimeoutError):  # A route that must know who asks refuses by itself.
+            with contextlib.suppress(StoreError, TimeoutError):  # Routes refuse the request if needed.
                 if path.endswith(READY):
                     await within(READY_SECONDS, self._tokens.refresh())
                 else:
@@ -156,13 +156,13 @@ class Guard:
             scope, read, write = {**scope, "method": "GET"}, head.receive, head.send
         try:
             await self._app(scope, read, write)
-        except ClientDisconnect:  # It left while it was sending its body and waits for no answer.
+        except ClientDisconnect:  # The client disconnected while it sent its body.
             return
         except Exception:
             if guarded.started:
                 raise
             if body is None or body.problem is None:
-                # The ASGI server would answer without our headers. It still gets the error, and logs it.
+                # The ASGI server would reply without our headers. It still gets the error and logs it.
                 await _refuse(scope, receive, guarded.send, _internal())
                 raise
         if body is not None and body.problem is not None and not guarded.started:
@@ -170,7 +170,7 @@ class Guard:
             await _refuse(scope, receive, guarded.send, body.problem)
 
     def _admit(self, scope: AsgiScope, path: str) -> _BoundedBody | None:
-        """Check all that can be checked before the body comes. Gives how to read that, if there may be one."""
+        """Check the head of a request. Return how to read its body, if it may have one."""
         headers: _Headers = {}
         guarded, forwarded = self._tokens.guarded, False
         given = scope["headers"]
@@ -184,7 +184,7 @@ class Guard:
             if guarded and not forwarded:
                 forwarded = _is_forwarding(name)
         if headers.get(b"transfer-encoding", b"chunked").strip().lower() != b"chunked":
-            # What the parser takes for the body may not be what a proxy took for it.
+            # A proxy may have read another body than our parser would.
             raise Problem("malformed", "Transfer-Encoding must be chunked", headers={"Connection": "close"})
         if scope["type"] == "websocket":
             if guarded:
@@ -200,17 +200,17 @@ class Guard:
                 _check_site(headers)
                 self._check_origin(headers)
         elif unsafe and headers.get(b"authorization", b"")[:7].lower() != b"bearer ":
-            raise unauthenticated()  # Nothing that a browser adds by itself counts.
+            raise unauthenticated()  # A browser never sends these by itself.
         return self._expect(headers, path, unsafe=unsafe)
 
     def _check_open(self, scope: AsgiScope, headers: _Headers, forwarded: bool) -> None:
-        """Check what keeps a server without tokens to this machine."""
+        """Check that a request to a server without tokens comes from this machine."""
         host = headers.get(b"host", b"")
-        # Nothing long is remembered: a client that sends names would fill our memory with them.
+        # Long names are not cached, because a client could fill the memory with them.
         if len(host) > NAME_MAX or _host_name(host) not in self._hosts:
-            raise Problem("wrong_host", "without tokens this server answers only to names of this machine")
+            raise Problem("wrong_host", "without tokens this server accepts only host names of this machine")
         if forwarded:
-            raise Problem("forwarded", "without tokens this server takes nothing that a proxy forwards")
+            raise Problem("forwarded", "without tokens this server refuses requests that a proxy forwards")
         client = scope.get("client")
         if client and not _is_here(client[0]) and TEST_HOST not in self._hosts:
             raise Problem("forbidden", "without tokens this server serves only this machine")
@@ -234,7 +234,7 @@ class Guard:
         elif length.isdigit():
             size = int(length) if len(length) < 16 else 1 << 50
         else:
-            raise Problem("malformed", "Content-Length is no number")
+            raise Problem("malformed", "Content-Length must be a number")
         if headers.get(b"content-encoding", b"identity").lower() != b"identity":
             raise Problem("unsupported_media_type", "bodies must not be compressed")
         as_json = _is_json(headers.get(b"content-type", b"")[:NAME_MAX])
@@ -247,7 +247,7 @@ class Guard:
 
 
 class _BoundedBody:
-    """A body that is read within bounds of size and time."""
+    """A body with bounds of size and time."""
 
     __slots__ = ("_as_json", "_done", "_most", "_size", "_slow", "began", "problem", "reader", "receive_more")
 
@@ -266,7 +266,7 @@ class _BoundedBody:
     async def receive(self) -> Message:
         if self.problem is not None:
             raise self.problem
-        if self._done:  # What is awaited now is the end of the connection.
+        if self._done:  # From now on only the end of the connection can come.
             return await self.receive_more()
         self.reader = asyncio.current_task()
         self._slow.watch(self)
@@ -290,13 +290,13 @@ class _BoundedBody:
         return message
 
     def _raise_if_late(self) -> None:
-        """Raise if this cancel is our own and not one from elsewhere."""
+        """Raise ``Problem`` if the timer has cancelled the read. Any other cancel goes on."""
         if self.problem is not None and self.reader is not None and self.reader.uncancel() == 0:
             raise self.problem from None
 
 
 class _SlowBodyTimer:
-    """Ends the reading of bodies that take too long. One timer for all: one for each would cost more than the rest."""
+    """Cancels reads of bodies that take too long. One timer serves all, because one for each would cost more."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -324,7 +324,7 @@ class _SlowBodyTimer:
 
 
 class _GuardedResponse:
-    """Sends an answer with our headers on it, or what is wrong with the request in its place."""
+    """Sends a response with our headers, or instead the problem of the request."""
 
     __slots__ = ("_added", "_send", "body", "started")
 
@@ -338,7 +338,7 @@ class _GuardedResponse:
         kind = message["type"]
         if kind in ("http.response.start", "websocket.http.response.start"):
             if self.body is not None and self.body.problem is not None and message["status"] >= 400:
-                return  # It speaks of a body that it never had; the guard says what was wrong with it.
+                return  # The application complains about a body that it never got. The guard replies with the cause.
             self.started = True
             kept = [pair for pair in message.get("headers", ()) if pair[0].lower() not in _REPLACED]
             message["headers"] = kept + self._added
@@ -350,7 +350,7 @@ class _GuardedResponse:
 
 
 class _HeadResponse:
-    """Answers a HEAD with the head of what a GET would get. What follows is not sent, and a stream ends at once."""
+    """Replies to a HEAD with the head of the GET response. The body is dropped, and a stream ends at once."""
 
     __slots__ = ("_receive", "_send", "_started")
 
@@ -376,7 +376,7 @@ def _is_forwarding(name: bytes) -> bool:
 
 
 def too_deep(body: bytes, most: int = DEPTH_MAX) -> bool:
-    """Return whether JSON nests deeper than that, before a parser follows it down. Linear, whatever it is given."""
+    """Return whether JSON nests too deeply for a parser. It takes linear time for any input."""
     if body.count(b"[") + body.count(b"{") <= most:
         return False
     steps = array("b", _STRING.sub(b"", body).translate(_STEPS, _NO_BRACKETS))
@@ -396,7 +396,7 @@ def _check_site(headers: _Headers) -> None:
 
 
 def _too_large(most: int) -> Problem:
-    # Whatever else comes on this connection is not read.
+    # The rest of the body is not read.
     return Problem("too_large", f"the body is larger than {most:,} bytes", headers={"Connection": "close"}, most=most)
 
 
@@ -420,7 +420,7 @@ def _is_here(address: str) -> bool:
 
 @functools.lru_cache(maxsize=1_000)
 def _host_name(host: bytes) -> str:
-    """Return the name in a Host header, without the port; nothing if it is not written like one."""
+    """Return the name in a Host header without the port, or an empty string if it is malformed."""
     text = host.decode("latin-1").lower()
     name, colon, port = text.rpartition(":") if not text.endswith("]") else (text, "", "")
     if not colon:

@@ -1,4 +1,4 @@
-"""The routes of fasdis: one call to schedule a task, one to look at it."""
+"""The routes of fasdis: one to schedule a task, one to read it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Scheduled(BaseModel):
 
 
 class FasdisRecord(BaseModel):
-    """A task as fasdis kept it."""
+    """A task as fasdis stores it."""
 
     task_id: str
     priority: str
@@ -81,7 +81,7 @@ async def schedule(
     summary="Schedule a task (use POST)",
 )
 async def schedule_by_get(request: Request, priority: Annotated[Lane, Query()] = "low") -> Response:
-    """Schedule a task by GET, for clients of old. Off once there are tokens, or by `HEADWAY_TASK_BY_GET=false`."""
+    """Schedule a task by GET, for old clients. Off if there are tokens, or with `HEADWAY_TASK_BY_GET=false`."""
     service = service_of(request)
     if not service.app.settings.task_by_get or not caller_of(request).open:
         raise Problem("switched_off", "GET /task schedules nothing here; use POST /task", headers={"Allow": "POST"})
@@ -99,7 +99,7 @@ async def schedule_by_get(request: Request, priority: Annotated[Lane, Query()] =
     summary="A task's record",
 )
 async def get_record(request: Request, task_id: TaskId) -> Response:
-    """Return a task's record with the fields of old; an unknown id is 404."""
+    """Return a task's record with the fields of fasdis. An unknown id is 404."""
     service = service_of(request)
     job = await find(service, caller_of(request), task_id)
     return reply(_record(job, await service.instances.name_of(job.trace_id)))

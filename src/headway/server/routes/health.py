@@ -1,4 +1,4 @@
-"""What machines ask: is it there, is it ready, how is it doing."""
+"""Probes and metrics."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ async def get_health() -> Response:
     summary="Can it serve",
 )
 async def get_readiness(request: Request) -> Response:
-    """Answer whether the store answers and the server is not about to leave."""
+    """Answer whether the store answers and the server is not about to stop."""
     service = service_of(request)
     if service.stopping.done():
-        raise Problem("stopping", "the server is about to leave")
+        raise Problem("stopping", "the server is about to stop")
     if await service.check.problem():
         raise Problem("store_unavailable", "the store cannot be reached just now", headers={"Retry-After": "1"})
     return reply({"status": "ok"})

@@ -1,4 +1,4 @@
-"""Interactive sessions: a client opens one by WebSocket, and the worker that runs it dials in."""
+"""Interactive sessions: a client opens one by WebSocket, and the worker that runs it connects."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from headway.server.sessions.session import InteractiveSession
 
 DENIED = 4429
 NAME_MAX = 255
-REASON_MAX = 120  # Bytes of a close frame's reason; it has room for 123.
+REASON_MAX = 120  # Bytes of the reason in a close frame, which has room for 123.
 
 routes = Routes("sessions", "/api/v1")
 sockets = APIRouter()
@@ -44,7 +44,7 @@ SOCKET_SCOPES = {
     summary="A ticket for a browser's session",
 )
 async def make_ticket(request: Request) -> Response:
-    """Make a ticket, good once within 60 s as `?ticket=` of `/interactive`: to open a session, or to come back."""
+    """Make a ticket, valid once within 60 s as `?ticket=` of `/interactive`, to open or resume a session."""
     caller = caller_of(request)
     service_of(request).quotas.open_ticket(caller.token_id)
     text, _ = await ticket_for(request, caller)
@@ -60,7 +60,7 @@ async def interact(
     task_id: str = "",
     resume: str = "",
 ) -> None:
-    """Open a session with a task, or come back to one; denied at once if there is no place for it."""
+    """Open or resume a session with a task. It is denied at once if no slot is free."""
     service = service_of(websocket)
     try:
         caller = await authorise(websocket, Scope.SUBMIT)
@@ -75,13 +75,13 @@ async def interact(
 
 @sockets.websocket(f"{PATH}{{job_id}}")
 async def dial(websocket: WebSocket) -> None:
-    """Let in the worker that runs a session; it proves that it holds the job."""
+    """Connect the worker that runs a session. It proves that it holds the job."""
     await service_of(websocket).sessions.dial(websocket)
 
 
 @sockets.websocket(f"{PATH}{{job_id}}/client")
 async def take_back(websocket: WebSocket) -> None:
-    """Serve a client that another process of this service has passed on; that proves that it may."""
+    """Serve a client that another process relays. That process proves its right to do so."""
     await service_of(websocket).sessions.take_back(websocket)
 
 
@@ -89,18 +89,18 @@ async def _begin(
     service: Service, caller: Principal, websocket: WebSocket, name: str, parameters: str, tenant: str | None
 ) -> None:
     if not 0 < len(name) <= NAME_MAX:
-        raise Problem("invalid", "task_type names the task to open a session with")
+        raise Problem("invalid", "task_type is missing: name the task to open a session with")
     body = parameters.encode("utf-8", "replace")
     check_depth(body)
     values: Any = read_json(body)
     if not isinstance(values, dict):
-        raise Problem("invalid", "parameters is a JSON object")
+        raise Problem("invalid", "parameters must be a JSON object")
     tenant = tenant_for(caller, tenant)
     service.quotas.submit(caller)
     await service.app.follow_policy()
     task = await service.known.find(name)
     if not task.is_interactive:
-        await service.known.entries()  # It may be new: a job of it could wait for a worker, but a session cannot.
+        await service.known.entries()  # The task may be new, and a session cannot wait for a worker.
         task = await service.known.find(name)
     if not task.is_interactive:
         raise Problem("invalid", f'no interactive task {name!r} is known here (duration="interactive")')
@@ -149,5 +149,5 @@ async def _deny(websocket: WebSocket, code: int, reason: str) -> None:
 
 
 def _header(secret: str) -> str:
-    """Return a secret as a header can hold it."""
+    """Return a secret encoded for a header."""
     return "".join(letter for letter in secret[:NAME_MAX] if letter.isascii() and (letter.isalnum() or letter in "-_"))

@@ -1,4 +1,4 @@
-"""Streams: a task's story by server-sent events and by WebSocket, and tickets for browsers."""
+"""Streams of a task's events by server-sent events and WebSocket, and tickets for browsers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from headway.server.schemas.rest import TicketReply
 from headway.server.serializers import ending_values, estimate_values
 from headway.server.service import Service, service_of
 
-SEND_SECONDS = 30.0  # A reader that takes longer to make room is let go.
+SEND_SECONDS = 30.0  # Seconds for a reader to make room, else its stream ends.
 TOO_SLOW, RESTARTING, NOT_FOUND = 1013, 1012, 4404
 TICKET_SECONDS = 60
 
@@ -41,7 +41,7 @@ SOCKET_SCOPES = {"/api/v1/tasks/{task_id}/stream": Scope.READ}
     summary="A ticket for a browser's stream",
 )
 async def make_ticket(request: Request, task_id: TaskId) -> Response:
-    """Make a ticket, good once within 60 s as `?ticket=` of this task's `/stream` or `/events`."""
+    """Make a ticket, valid once within 60 s as `?ticket=` of this task's `/stream` or `/events`."""
     service, caller = service_of(request), caller_of(request)
     await find(service, caller, task_id)
     service.quotas.open_ticket(caller.token_id)
@@ -65,7 +65,7 @@ async def get_events(
     last_event_id: Annotated[str | None, Header(max_length=100, description="Where an earlier stream ended.")] = None,
     ticket: Annotated[str | None, Query(max_length=100, description="In place of a token, for browsers.")] = None,
 ) -> Response:
-    """Stream what happens to a task until it has ended. A client that comes back with Last-Event-ID misses nothing."""
+    """Stream what happens to a task until it has ended. A client that reconnects with Last-Event-ID misses nothing."""
     service, caller = service_of(request), caller_of(request)
     job = await find(service, caller, task_id)
     if knows_end(job, read_place(last_event_id)):
@@ -76,7 +76,7 @@ async def get_events(
 
 
 class _Events(StreamingResponse):
-    """Events for one reader. One that does not read is let go; it may come back with Last-Event-ID."""
+    """A response with the events of a task. It ends for a client that does not read, which may reconnect."""
 
     async def stream_response(self, send: Send) -> None:
         async def send_soon(message: Message) -> None:
@@ -91,7 +91,7 @@ async def _events(service: Service, caller: Principal, job_id: JobId, last: str 
     with service.stream(caller.token_id) as revoked:
         yield b"retry: 1000\n\n"
         async with contextlib.aclosing(follow(service, job_id, read_place(last), revoked)) as told:
-            # Trouble with the store ends the stream; its client comes back with Last-Event-ID.
+            # An error of the store ends the stream. The client reconnects with Last-Event-ID.
             with contextlib.suppress(HeadwayError):
                 async for one in told:
                     yield _event_text(one)
@@ -118,7 +118,7 @@ def _event_text(told: StreamItem) -> bytes:
 async def stream(websocket: WebSocket, task_id: str, after: str | None = None, abandon: bool = False) -> None:
     """Stream a task's events as messages of a `type`: queue, started, duration, progress, retried, result; then close.
 
-    ``abandon``: no other client wants the result, so the task is cancelled when its reader goes away.
+    ``abandon``: no other client wants the result, so the task is cancelled when its reader disconnects.
     """
     service = service_of(websocket)
     try:
@@ -158,7 +158,7 @@ async def _tell(websocket: WebSocket, told: AsyncGenerator[StreamItem]) -> None:
 
 
 async def _while_connected(websocket: WebSocket, telling: Coroutine[Any, Any, None]) -> bool:
-    """Send while the client is connected; what it sends is ignored. False if it left before the end."""
+    """Send while the client is connected, and ignore what it sends. Return False if it left before the end."""
 
     async def until_gone() -> None:
         while (await websocket.receive())["type"] != "websocket.disconnect":
@@ -176,7 +176,7 @@ async def _while_connected(websocket: WebSocket, telling: Coroutine[Any, Any, No
 
 
 def _message(told: StreamItem) -> str | None:
-    """Write what a WebSocket is told; its own pings are signs of life enough."""
+    """Return the message for an item, or None for a keep-alive: WebSockets have pings of their own."""
     if told.event is None or told.event.kind == "queued":
         if told.job is None or told.estimate is None:
             return None

@@ -1,7 +1,7 @@
 """The protocol of workers that speak HTTP: register, poll, report, send heartbeats, drain.
 
-A worker needs no library: `examples/workers` has one in a few lines of shell. It is given tasks of all tenants, so a
-token of one tenant cannot be a worker's.
+A worker needs no library: `examples/workers` has one in a few lines of shell. It gets tasks of all tenants, so it
+cannot use a token of one tenant.
 """
 
 from __future__ import annotations
@@ -67,9 +67,9 @@ KNOWN = ("worker_unknown",)
     summary="Register a worker",
 )
 async def register(request: Request) -> Response:
-    """Make a worker known. Its id is new each time; only the token that registered it may speak for it.
+    """Register a worker under a new id. Only the token that registered it may use the id.
 
-    What it says of its tasks goes into the catalogue if the token is bound to them or has the scope `publish`.
+    Its tasks go into the catalogue if the token is bound to them or has the scope `publish`.
     """
     service, caller = service_of(request), caller_of(request)
     settings, in_force = service.app.settings, service.app.in_force
@@ -109,9 +109,9 @@ async def register(request: Request) -> Response:
     summary="Ask for tasks",
 )
 async def poll(request: Request, worker_id: WorkerId) -> Response:
-    """Hand in what has ended and get tasks, at once or as soon as there are any in `wait_seconds`.
+    """Report results and get tasks, at once or as soon as there are any within `wait_seconds`.
 
-    Ends early with news: a task to stop, a drain. A draining worker gets no tasks.
+    The poll ends early with news: a task to stop, or a drain. A draining worker gets no tasks.
     """
     body = await read_message(request, PollRequest)
     service, token_id = service_of(request), caller_of(request).token_id
@@ -149,7 +149,7 @@ async def poll(request: Request, worker_id: WorkerId) -> Response:
     summary="Report how tasks ended",
 )
 async def result(request: Request, worker_id: WorkerId) -> Response:
-    """Report how a task ended, or several. The same report again gets the same answer; another one changes nothing."""
+    """Report how one or several tasks ended. A repeat gets the same reply. A different report changes nothing."""
     body = await read_message(request, dict[str, Any])
     several = "results" in body
     reports = as_message(body, ResultReports).results if several else [as_message(body, ResultReport)]
@@ -221,14 +221,14 @@ async def drain(request: Request, worker_id: WorkerId) -> Response:
 
 @asynccontextmanager
 async def _until_gone(request: Request, service: Service, *, patient: bool) -> AsyncIterator[asyncio.Future[None]]:
-    """Watch whether the client is still there and still may ask. Gives what is done once that is over."""
+    """Yield a future that is done once the client has disconnected or its token is invalid."""
     token_id = caller_of(request).token_id
     if not patient:
         async with _watched([asyncio.ensure_future(_disconnected(request))]) as gone:
             yield gone
         return
     service.quotas.check_held(token_id)
-    with service.hold(token_id) as ended:  # A token that is revoked ends what it holds open.
+    with service.hold(token_id) as ended:  # Revoking a token ends what it holds open.
         leaving = asyncio.ensure_future(asyncio.shield(ended))
         async with _watched([asyncio.ensure_future(_disconnected(request)), leaving]) as gone:
             yield gone
@@ -236,7 +236,7 @@ async def _until_gone(request: Request, service: Service, *, patient: bool) -> A
 
 @asynccontextmanager
 async def _watched(watching: list[asyncio.Future[None]]) -> AsyncIterator[asyncio.Future[None]]:
-    """Yield a future that is done once one of these is; they are cancelled afterwards."""
+    """Yield a future that is done once one of these is. Cancel them afterwards."""
     gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def over(_: asyncio.Future[None]) -> None:
