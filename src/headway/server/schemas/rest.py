@@ -1,4 +1,4 @@
-"""The bodies and answers of the REST interface. What is documented comes from here."""
+"""The bodies and replies of the REST interface. The OpenAPI document is built from them."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ Seconds = Annotated[float, Field(gt=0, le=SECONDS_MAX, allow_inf_nan=False)]
 
 
 class Body(BaseModel):
-    """What callers send: an unknown member is an error, since it is most likely a misspelt one."""
+    """A request body. An unknown member is an error, because it is most likely a misspelt one."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
 class NewTask(Body):
-    """A task to be run."""
+    """A task to run."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -76,14 +76,14 @@ class NewTask(Body):
 class EstimateReply(BaseModel):
     """When a task is expected to begin."""
 
-    position: int | None = Field(description="How many would start before it, were nothing more to come.", examples=[5])
-    p50: float | None = Field(description="Seconds until it begins, as likely later as sooner.", examples=[8.1])
-    p90: float | None = Field(description="Nine times of ten it has begun by then.", examples=[25.0])
-    basis: Literal["learned", "declared", "unknown"] = Field(description="What that rests on.")
+    position: int | None = Field(description="How many tasks would start before it if no more arrived.", examples=[5])
+    p50: float | None = Field(description="Seconds until it begins: the median.", examples=[8.1])
+    p90: float | None = Field(description="Seconds within which it begins nine times out of ten.", examples=[25.0])
+    basis: Literal["learned", "declared", "unknown"] = Field(description="Where the estimate comes from.")
 
 
 class SubmittedTask(BaseModel):
-    """The task is kept and will run."""
+    """The task is stored and will run."""
 
     task_id: str = Field(examples=["01999e2f-9d1c-7cc0-8a1e-5f1d6c3b2a10"])
     status: Status
@@ -97,7 +97,7 @@ class SubmittedTask(BaseModel):
 
 
 class SubmittedTasks(BaseModel):
-    """All tasks are kept, in the order given."""
+    """All tasks are stored, in the order of the request."""
 
     tasks: list[SubmittedTask]
 
@@ -123,7 +123,7 @@ class Why(BaseModel):
 
 
 class Payload(BaseModel):
-    """What is to be run."""
+    """What to run."""
 
     task_type: str
     parameters: dict[str, Any] | None = Field(
@@ -154,7 +154,7 @@ class AttemptItem(BaseModel):
 
 
 class ProgressItem(BaseModel):
-    """How far a task has come."""
+    """The progress of a task."""
 
     fraction: float
     note: str | None
@@ -166,7 +166,7 @@ class TaskReply(BaseModel):
     task_id: str
     status: Status
     priority: str
-    effective_priority: str = Field(description="The lane it is as good as, by its age.")
+    effective_priority: str = Field(description="The lane that it counts as, because of its age.")
     payload: Payload
     tenant: str | None
     duration: str | None
@@ -177,7 +177,7 @@ class TaskReply(BaseModel):
     run_after: datetime | None
     expires_at: datetime | None
     started_at: datetime | None
-    completed_at: datetime | None = Field(description="When it ended, whichever way.")
+    completed_at: datetime | None = Field(description="When it ended, with any status.")
     cancel_requested_at: datetime | None
     assigned_worker_id: str | None
     progress: ProgressItem | None
@@ -215,7 +215,7 @@ class TaskPage(BaseModel):
 
 
 class Cancelled(BaseModel):
-    """What became of a request to cancel."""
+    """The result of a cancel."""
 
     task_id: str
     status: Status
@@ -282,7 +282,7 @@ class WorkerCounts(BaseModel):
 
 
 class Throughput(BaseModel):
-    """What ended lately."""
+    """Tasks that ended recently."""
 
     completed_last_minute: int
     failed_last_minute: int
@@ -300,9 +300,9 @@ class LaneCounts(BaseModel):
     """The tasks of one priority, by what they do now."""
 
     waiting: int = Field(description="They wait for a slot.")
-    delayed: int = Field(description="Their moment has not come.")
+    delayed: int = Field(description="They wait for a later time.")
     executing: int
-    oldest_at: datetime | None = Field(description="Since when the foremost of those that wait does.")
+    oldest_at: datetime | None = Field(description="Since when the first of the waiting tasks waits.")
 
 
 class QueueCounts(BaseModel):
@@ -318,7 +318,7 @@ class QueueCounts(BaseModel):
 
 
 class Accuracy(BaseModel):
-    """How the estimates of one priority turned out."""
+    """The accuracy of the estimates of one priority."""
 
     scored: int = Field(description="How many were compared with what happened.")
     within_p50: float = Field(description="The part of them that began by their p50.")
@@ -327,7 +327,7 @@ class Accuracy(BaseModel):
 
 
 class EstimateAccuracyReply(BaseModel):
-    """How estimates turned out, by priority."""
+    """The accuracy of estimates, by priority."""
 
     queues: dict[str, Accuracy]
 
@@ -357,7 +357,7 @@ class Removed(BaseModel):
 
 
 class PolicyFinding(BaseModel):
-    """Something to know about a policy."""
+    """A finding about a policy."""
 
     code: str = Field(description="Stable.")
     key: str = Field(description="The key in the policy that it is about; empty for the whole.")
@@ -437,7 +437,7 @@ class WorkerList(BaseModel):
 
 
 class WorkerDrained(BaseModel):
-    """The worker takes nothing more."""
+    """The worker gets no more tasks."""
 
     worker_id: str
     status: Literal["draining"]
@@ -471,7 +471,7 @@ class CronLastRun(BaseModel):
 
 
 class CronItem(BaseModel):
-    """A task that runs by the clock."""
+    """A task that runs on a schedule."""
 
     task_type: str
     expression: str = Field(examples=["0 3 * * *"])
@@ -529,14 +529,14 @@ class AuditEntry(BaseModel):
 
 
 class AuditPage(BaseModel):
-    """What operators did, the newest first."""
+    """Actions of operators, newest first."""
 
     entries: list[AuditEntry]
     next_cursor: str | None = Field(description="Give it as `cursor` for the next page; null at the end.")
 
 
 class TicketReply(BaseModel):
-    """A right to open one stream, once."""
+    """A ticket that opens one stream, once."""
 
     ticket: str
     expires_in: int = Field(description="Seconds.", examples=[60])

@@ -1,4 +1,4 @@
-"""One session in the process that admitted it: a client, a worker, and what goes between them."""
+"""An interactive session in the process that admitted it: a client, a worker, and their messages."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from headway.server.serializers import ending_values
 
 ENDED, TAKEN_OVER, REFUSED, HALT = 1000, 4408, 1008, 4409
 RESTARTING = 1012
-LAST_WORDS = 1.0  # Seconds in which a client is told how its session ended, should it be slow to listen.
-LOST_SECONDS = 5.0  # What a job without its worker's line gets to end, before we say that the worker died.
-DRAINED = 2.0  # The same for a line whose job has ended.
-LOOK_AGAIN = 1.0  # Seconds after which a store that did not answer is asked again.
-RETURNED = OUTPUT_MAX // 8  # Credit is given back in lumps of this.
+LAST_WORDS = 1.0  # Seconds for a slow client to receive how its session ended.
+LOST_SECONDS = 5.0  # Seconds for a job to end after its worker disconnected. Then the worker counts as dead.
+DRAINED = 2.0  # Seconds for a worker to disconnect after its job has ended.
+LOOK_AGAIN = 1.0  # Seconds before a store that did not answer is read again.
+RETURNED = OUTPUT_MAX // 8  # Bytes of credit that are returned together.
 
 encode = msgspec.json.Encoder().encode
 Cancel = Callable[[JobId], Awaitable[object]]
@@ -44,26 +44,26 @@ Looks = Callable[[JobId], Any]
 
 
 class SessionEnd(NamedTuple):
-    """How a session ended: the last message, and the code and reason that its socket is closed with."""
+    """How a session ended: the last message, and the code and reason of the closed socket."""
 
     message: Mapping[str, Any]
     code: int
     reason: str
-    at_once: bool = False  # What the task said before is not waited for.
+    at_once: bool = False  # Do not wait until the earlier output is sent.
 
 
 class _ClientConnection(NamedTuple):
-    """One connection of the client. ``displaced``: another one has come; ``left``: it speaks no more."""
+    """A connection of the client. ``displaced``: a newer one has replaced it. ``left``: it has closed."""
 
     displaced: asyncio.Future[None]
     left: asyncio.Event
 
 
 class InteractiveSession:
-    """Carries messages between a client and a worker, and tells the client how it ended.
+    """Carries messages between a client and a worker, and reports to the client how the session ended.
 
-    The client may go and come back within ``grace`` seconds; until then what the task says is kept, up to a bound at
-    which the task waits. After that, the job is cancelled.
+    The client may disconnect and return within ``grace`` seconds. Meanwhile the output of the task is buffered up to a
+    bound at which the task waits. After the grace the job is cancelled.
     """
 
     def __init__(self, job_id: JobId, tenant: str | None, *, grace: float, cancel: Cancel, looks: Looks) -> None:
@@ -74,30 +74,30 @@ class InteractiveSession:
         self._looks = looks
         self._resume = ""
         self._worker: WebSocket | None = None
-        self.linked = asyncio.Event()  # A worker has dialled in,
-        self._parted = asyncio.Event()  # and has gone again.
-        self._outbox: deque[tuple[str | bytes, int]] = deque()  # Messages with the bytes that they cost,
-        self._held = 0  # and the sum of those.
-        self._owed = 0  # Credit that the worker has not been given back yet.
-        self._room = INPUT_MAX  # What the worker takes.
+        self.linked = asyncio.Event()  # A worker has connected,
+        self._parted = asyncio.Event()  # and has disconnected again.
+        self._outbox: deque[tuple[str | bytes, int]] = deque()  # Messages with their sizes in bytes,
+        self._held = 0  # and the sum of the sizes.
+        self._owed = 0  # Credit that was not returned to the worker yet.
+        self._room = INPUT_MAX  # Bytes that the worker accepts.
         self._has_room = asyncio.Event()
-        self._news = asyncio.Event()  # For the task that writes to the client.
+        self._news = asyncio.Event()  # Wakes the task that writes to the client.
         self._final: asyncio.Future[SessionEnd] = asyncio.get_running_loop().create_future()
         self._connection: _ClientConnection | None = None
         self._alone = asyncio.Event()  # No client is connected,
-        self._back = asyncio.Event()  # or one is.
-        self._told = asyncio.Event()  # The client knows how it ended.
+        self._back = asyncio.Event()  # or one is connected.
+        self._told = asyncio.Event()  # The client knows how the session ended.
 
     # ------------------------------------------------------------------ from begin to end
 
     async def live(self) -> None:
-        """Follow the job until the client knows how it ended, or is gone for good."""
+        """Follow the job until the client knows how it ended, or will not return."""
         following = asyncio.create_task(self._follow())
         leaving = asyncio.create_task(self._until_left())
         try:
             await asyncio.wait({following, leaving}, return_when=asyncio.FIRST_COMPLETED)
             if not following.done():
-                self._resume = ""  # Too late to come back.
+                self._resume = ""  # The grace is over.
                 await self.end()
             await following
             telling = asyncio.create_task(self._told.wait())
@@ -106,7 +106,7 @@ class InteractiveSession:
             if self._final.result().code == HALT:
                 await (
                     self._parted.wait()
-                )  # Its worker has been told, and ends it; from us it would hear another reason.
+                )  # The worker ends the job already. A cancel from here would give another reason.
         finally:
             for task in (following, leaving):
                 task.cancel()
@@ -114,13 +114,13 @@ class InteractiveSession:
             await self._part()
 
     async def end(self) -> None:
-        """Have the job cancelled; the worker is told on its line too."""
+        """Cancel the job, and notify the worker on its connection too."""
         with contextlib.suppress(StoreError):
             await self._cancel(self.job_id)
         await self._part()
 
     def cut(self, code: int, reason: str) -> None:
-        """End it for the client now, whatever becomes of the job."""
+        """End the session for the client now, whatever becomes of the job."""
         self._settle(SessionEnd({}, code, reason, at_once=True))
 
     def _settle(self, final: SessionEnd) -> None:
@@ -163,7 +163,7 @@ class InteractiveSession:
             await asyncio.gather(watching, missing, return_exceptions=True)
 
     async def _watch(self) -> SessionEnd:
-        """Look at the job whenever it changes, until it has ended or was told to."""
+        """Read the job whenever it changes, until the job or the session has ended."""
         while True:
             try:
                 async with contextlib.aclosing(self._looks(self.job_id)) as looks:
@@ -193,7 +193,7 @@ class InteractiveSession:
     # ------------------------------------------------------------------ the worker
 
     async def attach_worker(self, socket: WebSocket) -> None:
-        """Take what the worker says, until it has gone. There is only ever one."""
+        """Receive messages of the worker until it disconnects. A session has only one worker."""
         await socket.accept()
         self._worker = socket
         self.linked.set()
@@ -243,13 +243,13 @@ class InteractiveSession:
     # ------------------------------------------------------------------ the client
 
     def may_resume(self, secret: str) -> bool:
-        """Return whether this is the secret that the client was given last."""
+        """Return whether this is the last secret that the client got."""
         return bool(self._resume) and hmac.compare_digest(secret.encode("utf-8", "replace"), self._resume.encode())
 
     async def attach_client(self, socket: WebSocket, *ends: asyncio.Future[None]) -> None:
-        """Serve the client until it has gone or knows how it ended; an earlier connection is let go.
+        """Serve the client until it disconnects or knows how the session ended. Close its earlier connection.
 
-        ``ends``: what is done once its token is good no more, or the server leaves.
+        ``ends``: a future that is done once its token is invalid or the server stops.
         """
         connection = await self._take_over()
         self._resume = secrets.token_urlsafe(32)
@@ -282,13 +282,13 @@ class InteractiveSession:
                 self.leave()
 
     def leave(self) -> None:
-        """Note that no client is connected, until one comes back."""
+        """Record that no client is connected."""
         self._connection = None
         self._back.clear()
         self._alone.set()
 
     async def _take_over(self) -> _ClientConnection:
-        """Be the one connection of the client; wait until an earlier one has let go."""
+        """Become the only connection of the client, once an earlier one has closed."""
         before, mine = self._connection, _ClientConnection(asyncio.get_running_loop().create_future(), asyncio.Event())
         self._connection = mine
         self._alone.clear()
@@ -299,7 +299,7 @@ class InteractiveSession:
         return mine
 
     async def _tell(self, socket: WebSocket) -> None:
-        """Send to the client that it is connected, then all messages of the task, and at last how it ended."""
+        """Send the greeting to the client, then all messages of the task, and finally how it ended."""
         with contextlib.suppress(WebSocketDisconnect, RuntimeError):
             started = {"type": "started", "task_id": self.job_id, "resume": self._resume}
             await socket.send_text(encode(started).decode())
@@ -308,7 +308,7 @@ class InteractiveSession:
                 while self._outbox:
                     message, size = self._outbox[0]
                     await _send(socket, message)
-                    self._outbox.popleft()  # Not before: what was not sent is sent again to a client that comes back.
+                    self._outbox.popleft()  # Only now: a client that returns gets what was not sent.
                     await self._give_credit(size)
                 if self._final.done():
                     await self._tell_final(socket, self._final.result())
@@ -323,7 +323,7 @@ class InteractiveSession:
             self._told.set()
 
     async def _hear(self, socket: WebSocket) -> None:
-        """Pass on what the client says, until it has gone."""
+        """Forward the messages of the client until it disconnects."""
         while (message := await socket.receive())["type"] != "websocket.disconnect":
             data = message.get("bytes")
             if data is not None:
@@ -343,7 +343,7 @@ class InteractiveSession:
                     await self._pass_on(write(said), len(text.encode()))
 
     async def _pass_on(self, message: str | bytes, size: int) -> None:
-        """Send to the worker, once it has room: until then nothing more is read from the client."""
+        """Send to the worker once it has credit. Until then nothing more is read from the client."""
         while self._room <= 0 and not self._parted.is_set():
             self._has_room.clear()
             await self._has_room.wait()
