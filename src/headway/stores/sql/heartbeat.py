@@ -59,7 +59,7 @@ async def preempt(tx: Transaction, amendments: Sequence[Preemption]) -> list[boo
     changed: list[bool] = []
     lowered = False
     for job_id, wanted in amendments:
-        seq, rung, assigned, worker_id = seen.get(job_id, (0, None, None, None))
+        seq, rung, assigned, worker_id = seen.get(job_id, (0, None, None, ""))
         given = amended(tx.rule_index.ladder, rung, assigned, wanted)
         changed.append(given is not None)
         if given is not None:
