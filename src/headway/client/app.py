@@ -1,4 +1,4 @@
-"""The app: tasks, crons, middleware and the way to a store."""
+"""The app: its tasks, crons and middleware, and its store."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class Headway:
         self.submitter = Submitter(self)
 
     def configure(self, **settings: Any) -> None:
-        """Set settings over those the app was made with, as flags of the command line do. Before anything is opened."""
+        """Set settings over those the app was made with, before anything is opened. The command line does this."""
         self.given |= {name: value for name, value in settings.items() if value is not None}
         self._configure()
 
@@ -116,7 +116,7 @@ class Headway:
         return self.in_force.policy
 
     def make_store(self) -> Store:
-        """Make an unopened store of this app's address and namespace; every worker process opens its own."""
+        """Make an unopened store from the settings. Every worker process opens its own."""
         settings = self.settings
         return open_store(
             settings.store,
@@ -167,11 +167,11 @@ class Headway:
     ) -> Task[..., Output, Coroutine[Any, Any, Output]]:
         """Make a program a task: ``app.command(["asy", "-f", "{format}", "drawing.asy"], name="asy.render")``.
 
-        What stands in braces is a parameter, and ``files`` is another; there is no shell. ``collect``: names or
-        patterns of the files that come out; ``stdin``: which of the files that come in the program reads;
-        ``choices``: all values of a parameter. ``cpu``: seconds, ``memory``: bytes, of each process; ``output``:
-        bytes of all that comes out. ``env``: the environment, beside PATH and HOME. ``artifacts``: a folder that
-        the collected files are moved to, for more than a result holds. Other options are those of a task.
+        A word in braces is a parameter, and so is ``files``. There is no shell. ``collect``: names or patterns of the
+        output files. ``stdin``: the input file that the program reads. ``choices``: all values of a parameter.
+        ``cpu``: seconds of each process. ``memory``: bytes of each process. ``output``: bytes of all output together.
+        ``env``: the environment, beside PATH and HOME. ``artifacts``: a folder for output files that are too large for
+        a result. Other options are those of a task.
         """
         made = Command(
             name=check_text(name, "the name of a task"),
@@ -289,7 +289,7 @@ class Headway:
         if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
             raise ConfigError(f"{function.__qualname__} is a generator; a task returns one result")
         if name is None and not hasattr(function, "__qualname__"):
-            raise ConfigError(f"{function!r} has no name of its own; give the task one: name=…")
+            raise ConfigError(f"{function!r} has no name of its own; give the task one with name=…")
         name = check_text(name or f"{_module_name(function)}.{function.__qualname__}", "the name of a task")
         known = self.tasks.get(name)
         if known is not None and not _same_function(known.fn, function):
@@ -306,11 +306,11 @@ class Headway:
     # ------------------------------------------------------------------ submitting and looking
 
     async def follow_policy(self) -> None:
-        """Learn of the store's policy, unless that was done a moment ago."""
+        """Read the store's policy, unless this process did so a moment ago."""
         await self.in_force.refresh(await self.client.store(), every=FOLLOW_EVERY)
 
     async def aenqueue_many(self, calls: Iterable[Call[Any]], *, connection: object | None = None) -> list[Job[Any]]:
-        """Submit many jobs in one round trip for every thousand; each thousand is kept whole or not at all.
+        """Submit many jobs in one round trip for every thousand. The store keeps all or none of each thousand.
 
         ``connection``: submit all of them inside the transaction that this connection is in.
         """
@@ -364,9 +364,9 @@ class Headway:
     async def apause(
         self, *, lane: str | None = None, task: str | Task[Any, Any, Any] | None = None, tenant: str | None = None
     ) -> None:
-        """Let nothing of a lane, a task or a tenant start until it is resumed; without any of them, nothing at all.
+        """Pause a lane, a task or a tenant, or without any of them everything, until it is resumed.
 
-        What runs goes on; what is submitted waits. Holds for all workers from this moment on.
+        Running jobs go on and new jobs wait. This holds for all workers from this moment on.
         """
         await change_paused(audited(await self.client.store(), PYTHON), pausing(lane, _task_name(task), tenant))
 
@@ -379,7 +379,7 @@ class Headway:
     async def aresume(
         self, *, lane: str | None = None, task: str | Task[Any, Any, Any] | None = None, tenant: str | None = None
     ) -> None:
-        """Let go on what was paused by the same words; without any, everything that was paused in any way."""
+        """Resume a lane, a task or a tenant, or without any of them everything that is paused in any way."""
         await change_paused(audited(await self.client.store(), PYTHON), resuming(lane, _task_name(task), tenant))
 
     def resume(
@@ -439,7 +439,7 @@ class Headway:
 
 
 def _check_release(settings: Settings) -> Settings:
-    """Refuse settings whose meaning comes with a later release: to take one and ignore it would be worse."""
+    """Refuse a history for a store that keeps ended jobs itself."""
     if settings.history is not None:
         if not settings.history.startswith(("postgresql://", "postgres://")):
             raise ConfigError("history is a database's address: postgresql://user@host/name", setting="history")

@@ -315,7 +315,7 @@ def add_server(payload: bytes, server: str) -> bytes:
 
 
 def split_server(payload: bytes) -> tuple[bytes, str | None]:
-    """Take that address out again. Gives the payload as its task knows it, and the address if there is one."""
+    """Split a payload into the task's own payload and the server's address, if it has one."""
     if not payload.startswith(_SESSION):
         return payload, None
     members = msgspec.json.decode(payload[len(PAYLOAD_VERSION) :], type=dict[str, msgspec.Raw])

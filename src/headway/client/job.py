@@ -44,7 +44,7 @@ class Job(Generic[R]):
         return job_info(await self.arecord())
 
     async def arecord(self) -> Record:
-        """Read the store's own record, for Headway's own code. Callers read ``ainfo``."""
+        """Read the store's record, for Headway's own code. Callers read ``ainfo``."""
         self._check_stored()
         return await self._app.client.get(self.id)
 

@@ -1,4 +1,4 @@
-"""A session as its task sees it: what the client says, what it is told, and how large its window is."""
+"""A session as its task sees it: the client's messages, the task's own, and the size of the client's window."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from headway.core.errors import SessionClosed
 from headway.protocol.sessions import INPUT_MAX, LETTERS, OUTPUT_MAX, PIECE, Credit, Resize, Text, write
 
 SIZE = (24, 80)  # Rows and columns, until the client says otherwise.
-RETURNED = INPUT_MAX // 4  # Credit is given back in lumps of this.
+RETURNED = INPUT_MAX // 4  # Bytes of credit that are returned at once, so that not every message causes one.
 
 Transmit = Callable[[str | bytes], Awaitable[None]]
 
 
 class TaskSession:
-    """One end of a session. ``transmit`` sends a message to the other, and raises ``OSError`` if that is gone.
+    """The task's end of a session. ``transmit`` sends a message to the client, and raises ``OSError`` if it is gone.
 
-    It belongs to one loop. What comes in and goes out is bounded: ``send`` waits while the client is behind, and the
-    client's own messages wait while the task does not receive.
+    It belongs to one loop. Both directions are bounded: ``send`` waits while the client is behind, and the client's
+    messages wait while the task does not receive.
     """
 
     def __init__(self, transmit: Transmit) -> None:
@@ -44,7 +44,7 @@ class TaskSession:
         return self._size
 
     async def resized(self) -> tuple[int, int]:
-        """Wait for a resize that came since this was last told. Gives the size."""
+        """Wait for a resize since the last call. Return the size."""
         await self._resized.wait()
         self._raise_if_gone()
         self._resized.clear()
@@ -83,7 +83,7 @@ class TaskSession:
     # ------------------------------------------------------------------ for the transport
 
     def hear(self, message: str | bytes | Resize | Credit) -> None:
-        """Take what came in."""
+        """Take a message of the client's."""
         match message:
             case Credit(more):
                 self._spend(-more)
@@ -95,7 +95,7 @@ class TaskSession:
                 self._arrived.set()
 
     def hang_up(self) -> None:
-        """The other end is gone for good."""
+        """Record that the client is gone for good."""
         if not self.gone:
             self.gone = True
             for event in (self._arrived, self._may_send, self._resized):
@@ -104,7 +104,7 @@ class TaskSession:
                 call()
 
     def when_gone(self, call: Callable[[], None]) -> None:
-        """Have something called once the other end is gone."""
+        """Call a function once the client is gone."""
         self._when_gone.append(call)
         if self.gone:
             call()

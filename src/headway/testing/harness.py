@@ -1,4 +1,4 @@
-"""The test bed: an app whose jobs go to memory and run when told."""
+"""The test bed: an app whose jobs go to a memory store and run when the test drains it."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Testbed:
     ``with Testbed(app) as bed:`` keeps an app of yours away from its own store for the length of the block;
     afterwards it is as before. Without an app the bed makes one, ``bed.app``. Time is ``bed.clock``, which stands
     still until ``advance`` moves it. ``slots`` jobs run at a time: with one, their order is exactly the policy's;
-    jobs that wait for others need more.
+    jobs that wait for other jobs need more.
     """
 
     __test__ = False  # Not a test itself, whatever its name makes pytest think.

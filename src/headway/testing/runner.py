@@ -25,7 +25,7 @@ from headway.worker.executors.thread import ThreadExecutor
 from headway.worker.runner import Runner
 from headway.worker.slot_table import SlotTable, Stop
 
-LEASE_MS = 1_000 * 365 * 24 * 3_600_000  # However far a test moves the clock, the runner is never taken for dead.
+LEASE_MS = 1_000 * 365 * 24 * 3_600_000  # A thousand years: no move of a test's clock ends the runner's lease.
 
 MoveOn = Callable[[int], bool]  # Gets the milliseconds until the next delayed job; False if it should be left alone.
 
@@ -40,13 +40,13 @@ class DrainingRunner(Runner):
         self, app: Headway, store: Store, *, slots: int, attempts_max: int, raise_errors: bool, move_on: MoveOn
     ) -> None:
         self.app = app
-        self._own_board = SlotTable.create(slots)
+        self._own_slot_table = SlotTable.create(slots)
         self.reports: list[Report] = []
         self._store = store
         super().__init__(
             app,
             _TestBackend(store, app.in_force, file=policy_file(app), kept=self.reports),
-            self._own_board,
+            self._own_slot_table,
             worker_id=f"testbed:{uuid.uuid4().hex[:6]}",
             host="testbed",
             slots=slots,
@@ -73,7 +73,7 @@ class DrainingRunner(Runner):
                 self._store, self.worker.worker_id, self._app.policy, lambda lease: Released("interrupted")
             )
             if not self.stuck:
-                self._own_board.close()
+                self._own_slot_table.close()
 
     def _make_claimer(self, job_source: JobSource, subscription: Subscription) -> Claimer:
         return _DrainingClaimer(

@@ -161,7 +161,7 @@ class _ProgramWatch:
         return odd or (self._limit is not None and size > self._limit)
 
     def _reap(self) -> bool:
-        """Take note of processes that ended. Tell whether there are others."""
+        """Reap processes that ended. Return whether any is left."""
         while True:
             try:
                 pid, status, usage = os.wait4(-1, os.WNOHANG)
@@ -175,7 +175,7 @@ class _ProgramWatch:
                 self.cpu = usage.ru_utime + usage.ru_stime
 
     def _kill_group(self, number: int) -> bool:
-        """Signal the program's group. Tell whether there is anybody in it."""
+        """Signal the program's group. Return whether it has a process."""
         try:
             os.killpg(self._pid, number)
         except OSError:  # No process; on some systems, only dead ones.
@@ -184,7 +184,7 @@ class _ProgramWatch:
 
 
 def _start(folder: bytes, spec: Spec) -> tuple[int, int | None]:
-    """Start the program. Gives its process, and the error number if it could not be started."""
+    """Start the program. Return its process id, and the error number if it could not be started."""
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:

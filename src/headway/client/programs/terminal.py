@@ -40,7 +40,7 @@ async def run_in_terminal(
     cpu: int | None = None,
     memory: int | None = None,
 ) -> int:
-    """Run a program under a terminal that the session's client types into. Gives its exit code, as shells do.
+    """Run a program under a terminal that the session's client types into. Return its exit code, as shells do.
 
     ``env`` is added to a small environment (PATH, HOME, TERM and the like), not to the worker's own. ``cpu``: seconds
     of processor time that each of its processes may use; ``memory``: bytes that each may map.

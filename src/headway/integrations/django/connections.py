@@ -13,8 +13,8 @@ from django.db import close_old_connections, reset_queries
 
 from headway.client.app import Headway
 
-LOOK_EVERY = 1.0  # Seconds between looks at the connection that coroutines share,
-IDLE_AFTER = 0.2  # and from the end of the last of them to the last look.
+LOOK_EVERY = 1.0  # Seconds between checks of the connection that coroutines share.
+IDLE_AFTER = 0.2  # Seconds from the end of the last coroutine to the last check.
 
 
 def keep_connections_fresh(app: Headway) -> None:

@@ -12,4 +12,4 @@ app = queue()
 load_task_modules(read_options()[0].task_modules)
 adopt_django_tasks()
 app.configure(store=store_address())
-app.client = Client(app.make_store, lambda: app.settings.history)  # A command is in no transaction of anybody's.
+app.client = Client(app.make_store, lambda: app.settings.history)  # A command joins no transaction.

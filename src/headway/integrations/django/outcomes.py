@@ -34,11 +34,11 @@ class Outcomes:
             self._thread.submit(_send, lease.job_id)
 
     def close(self) -> None:
-        """Wait until the receivers have heard of everything."""
+        """Wait until the receivers have got every outcome."""
         self._thread.shutdown()
 
     def around(self, lifespan: Lifespan | None) -> Lifespan:
-        """Return a lifespan that ends when the receivers have heard of everything."""
+        """Return a lifespan that ends when the receivers have got every outcome."""
 
         @contextlib.asynccontextmanager
         async def lifespan_with_outcomes(app: Any) -> AsyncIterator[Mapping[str, Any] | None]:

@@ -300,7 +300,7 @@ class SplitStore:
         return self._returns > 0 and worker_id not in self._known_workers
 
     async def _register_worker(self, worker_id: str, allowance: WaitAllowance) -> bool:
-        """Make a worker known to the transient store as the durable one knows it. Tells whether that was done."""
+        """Make a worker known to the transient store as the durable one knows it. Return whether that worked."""
         try:
             queue = await self._durable.diagnose()
         except StoreError:  # Must not lose what was claimed. The next exchange tries again.
