@@ -395,7 +395,7 @@ async def test_a_store_that_is_away_is_not_asked_again_for_each_of_many(app: Hea
 async def test_one_worker_more_than_there_are_seats_is_served(
     app: Headway, http: httpx.AsyncClient, api: FastAPI, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headway.server.gateway.service.SEATS_MAX", 1)
+    monkeypatch.setattr("headway.server.gateway.service.SESSIONS_MAX", 1)
     first, second = await register(http), await register(http)
     waiting = asyncio.create_task(first.poll(1, wait_seconds=5))
     gateway = await api.state.service.gateway()

@@ -111,18 +111,18 @@ class LongPoll:
         while True:
             left = self._left()
             free = await self._free() if claims else 0
-            fed = await self._exchange(handed, given, free=free, wait=left > 0)
+            claimed = await self._exchange(handed, given, free=free, wait=left > 0)
             if handed.reports or self._request.results:
-                self._settled = await handed.conclude(fed.refused)
+                self._settled = await handed.conclude(claimed.refused)
                 handed = ResultBatch(self._store, self._session, self._in_force.policy)
                 self._request = replace(self._request, results=[])  # The store has them, so the leases are up to date.
             handed.progress.clear()
-            self._state, self._next_due = fed.state, fed.next_due
-            if fed.state is WorkerState.DEAD:
+            self._state, self._next_due = claimed.state, claimed.next_due
+            if claimed.state is WorkerState.DEAD:
                 raise WorkerUnknown(worker_id=self._session.registration.worker_id)
-            self._more = fed.more and free > 0
-            if fed.leases:
-                return await self._fill(await self._fitting(fed.leases), given, free)
+            self._more = claimed.more and free > 0
+            if claimed.leases:
+                return await self._fill(await self._fitting(claimed.leases), given, free)
             rounds += 1
             if self._more and rounds < ROUNDS and not self._is_over():
                 continue
@@ -150,9 +150,9 @@ class LongPoll:
                 below = len(batch) if leave_free else sum(lease.lane not in policy.reserve.lanes for lease in batch)
                 self._request = replace(self._request, below=max(0, self._request.below - below))
             handed = ResultBatch(self._store, self._session, policy)
-            fed = await self._exchange(handed, None, free=free - len(leases), wait=False)
-            self._more = fed.more
-            batch = await self._fitting(fed.leases, room, least=0)
+            claimed = await self._exchange(handed, None, free=free - len(leases), wait=False)
+            self._more = claimed.more
+            batch = await self._fitting(claimed.leases, room, least=0)
             leases = [*leases, *batch]
         return leases
 
@@ -188,14 +188,14 @@ class LongPoll:
                 )
             )
             session.pending = claim_id if given is None and free else session.pending
-            fed = await self._undisturbed(exchanging, given)
+            claimed = await self._undisturbed(exchanging, given)
             session.pending = None if free else session.pending
             if free:  # Without a claim the store's view of this worker is unchanged.
-                self._poll.waits = wait and not fed.leases
-            if fed.leases:
+                self._poll.waits = wait and not claimed.leases
+            if claimed.leases:
                 session.spent = claim_id
-                session.hold(fed.leases)
-            return fed
+                session.hold(claimed.leases)
+            return claimed
 
     async def _undisturbed(self, exchanging: asyncio.Future[ClaimResult], given: bytes | None) -> ClaimResult:
         """Wait for an exchange. If the poll is cancelled meanwhile, release what the exchange claimed."""
@@ -203,9 +203,9 @@ class LongPoll:
             return await asyncio.shield(exchanging)
         except asyncio.CancelledError:
             with contextlib.suppress(Exception):
-                fed = await exchanging
-                if fed.leases and given is None:
-                    await self._give_back(fed.leases)
+                claimed = await exchanging
+                if claimed.leases and given is None:
+                    await self._give_back(claimed.leases)
             raise
 
     async def _claimed_before(self, given: bytes | None) -> Sequence[Lease]:

@@ -49,7 +49,7 @@ from headway.server.gateway.session import WorkerSession
 from headway.stores.base import Exchange, Heartbeat, HeartbeatReply, Store
 
 POLLS_MAX = 8  # Open polls of one worker.
-SEATS_MAX = 10_000
+SESSIONS_MAX = 10_000
 WORKERS_MAX = 10_000  # Registered workers, including those that died in the last minute.
 WILDCARDS = frozenset("*?[")  # Characters that let a pattern match more than one name.
 LEARN_IDLE = 60.0  # Seconds between reads of what other processes have learned.
@@ -339,7 +339,11 @@ class WorkerGateway:
         session = self._sessions.get(worker_id)
         if session is None:
             session = WorkerSession(
-                self.store, self.registry, self._feed_of(registration), registration, payload_max=self._payload_max
+                self.store,
+                self.registry,
+                self._job_source_of(registration),
+                registration,
+                payload_max=self._payload_max,
             )
             self._sessions[worker_id] = session
             await self._make_room(worker_id)
@@ -347,7 +351,7 @@ class WorkerGateway:
             self._sessions.move_to_end(worker_id)
         return session
 
-    def _feed_of(self, registration: Registration) -> Callable[[frozenset[str]], StoreJobSource]:
+    def _job_source_of(self, registration: Registration) -> Callable[[frozenset[str]], StoreJobSource]:
         def make(offers: frozenset[str]) -> StoreJobSource:
             return StoreJobSource(
                 self.store,
@@ -363,7 +367,7 @@ class WorkerGateway:
 
     async def _make_room(self, newcomer: str) -> None:
         """Drop the sessions that were unused for longest. The store can rebuild them."""
-        while len(self._sessions) > SEATS_MAX:
+        while len(self._sessions) > SESSIONS_MAX:
             idle = (name for name, session in self._sessions.items() if not session.polls and name != newcomer)
             worker_id = next(idle, None)
             if worker_id is None:

@@ -48,7 +48,7 @@ class WorkerSession:
         self,
         store: Store,
         registry: WorkerRegistry,
-        make_feed: Callable[[frozenset[str]], StoreJobSource],
+        make_job_source: Callable[[frozenset[str]], StoreJobSource],
         registration: Registration,
         *,
         payload_max: int,
@@ -72,25 +72,25 @@ class WorkerSession:
         self.used = time.monotonic()
         self._store = store
         self._registry = registry
-        self._make_feed = make_feed
-        self._feeds: dict[frozenset[str], StoreJobSource] = {}
+        self._make_job_source = make_job_source
+        self._job_sources: dict[frozenset[str], StoreJobSource] = {}
         self._looked = -1.0
         self._news = True  # The leases may have changed since they were read.
         self._dismissed: set[JobId] = set()
         self._looking = asyncio.Lock()
         self._meanwhile: list[tuple[JobId, Lease | None]] = []  # Changes during a read of the store.
-        self._hearing: list[asyncio.Task[None]] = []
+        self._listeners: list[asyncio.Task[None]] = []
 
     def job_source(self, capabilities: frozenset[str] | None = None) -> StoreJobSource:
         """Return the job source for what a poll offers. That may be less than the worker registered."""
         offers = frozenset(self.registration.offers)
         if capabilities is not None:
             offers = capabilities.union(self.registration.task_offers)
-        job_source = self._feeds.get(offers)
+        job_source = self._job_sources.get(offers)
         if job_source is None:
-            if len(self._feeds) > NARROW_MAX:
-                self._feeds.clear()
-            job_source = self._feeds[offers] = self._make_feed(offers)
+            if len(self._job_sources) > NARROW_MAX:
+                self._job_sources.clear()
+            job_source = self._job_sources[offers] = self._make_job_source(offers)
         return job_source
 
     # ------------------------------------------------------------------ what it holds
@@ -191,7 +191,7 @@ class WorkerSession:
             self.used = time.monotonic()
             if self.newest is poll:
                 self.newest = None
-            if not self.polls and self._hearing:
+            if not self.polls and self._listeners:
                 asyncio.get_running_loop().call_later(LINGER, self._close_if_unused)
 
     def stir(self) -> None:
@@ -201,30 +201,30 @@ class WorkerSession:
 
     async def close(self) -> None:
         """Close the subscriptions."""
-        hearing, self._hearing = self._hearing, []
-        for task in hearing:
+        listeners, self._listeners = self._listeners, []
+        for task in listeners:
             task.cancel()
-        await asyncio.gather(*hearing, return_exceptions=True)
+        await asyncio.gather(*listeners, return_exceptions=True)
 
     def _close_if_unused(self) -> None:
         if not self.polls and time.monotonic() - self.used >= LINGER - 0.01:
-            for task in self._hearing:
+            for task in self._listeners:
                 task.cancel()
-            self._hearing = []
+            self._listeners = []
 
     def _listen(self) -> None:
-        if self._hearing:
+        if self._listeners:
             return
         worker_id, loop = self.registration.worker_id, asyncio.get_running_loop()
         # Subscribe before the tasks start, so that no message is missed.
         jobs, news = self._store.subscribe(worker_id), self._store.subscribe(worker_id + LEASE_CHANNEL)
-        self._hearing = [
-            loop.create_task(self._hear(jobs, self._wake)),
-            loop.create_task(self._hear(news, self._heard)),
+        self._listeners = [
+            loop.create_task(self._follow(jobs, self._wake)),
+            loop.create_task(self._follow(news, self._heard)),
         ]
         self._news = True  # The leases may have changed while nothing was subscribed.
 
-    async def _hear(self, subscription: Subscription, act: Callable[[], None]) -> None:
+    async def _follow(self, subscription: Subscription, act: Callable[[], None]) -> None:
         """Act on messages of the store until cancelled."""
         try:
             while True:
