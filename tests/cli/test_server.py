@@ -275,7 +275,7 @@ def test_flags_and_settings_choose_between_store_and_server(served: Served) -> N
     assert job_id in cli.call("jobs").out  # The server's store.
     assert "there is no store" in cli.call("jobs", "--store", "sqlite:///third.db", code=1).err
     assert "not both" in cli.call("jobs", "--store", "sqlite:///x.db", "--server", served.url, code=2).err
-    assert "is no address" in cli.call("jobs", "--server", "ftp://x", code=2).err
+    assert "is not the address of a server" in cli.call("jobs", "--server", "ftp://x", code=2).err
 
 
 def test_a_token_that_others_could_read_on_the_way_is_warned_of() -> None:
