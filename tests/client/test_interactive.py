@@ -39,8 +39,9 @@ def test_what_could_not_be_a_session_is_refused(
     function: Callable[..., Any], options: dict[str, Any], why: str
 ) -> None:  # R3.4
     app = Headway("memory://")
+    declared: Any = {"duration": "interactive", "context": True, **options}
     with pytest.raises(ConfigError, match=why):
-        app.task(**{"duration": "interactive", "context": True, **options})(function)
+        app.task(**declared)(function)
     assert not app.tasks
 
 

@@ -82,6 +82,6 @@ def describe_messages() -> dict[str, Any]:
         component, config = components[kind.__name__], kind.__struct_config__
         if not config.forbid_unknown_fields and not config.omit_defaults:
             component["required"] = list(component["properties"])  # The server sends every member of a reply.
-        if hasattr(kind, "example"):
-            component["examples"] = [kind.example]
+        if (example := getattr(kind, "example", None)) is not None:
+            component["examples"] = [example]
     return components
