@@ -189,7 +189,7 @@ async def test_a_wake_up_that_fails_neither_fails_its_submit_nor_ends_the_writer
         await store.cancel([job_id])
     assert await state_of(store, job_id) is State.CANCELLED
     with monkeypatch.context() as patch:
-        patch.setattr(PipeNotifier, "ring_watchers", refuse)
+        patch.setattr(PipeNotifier, "notify_watchers", refuse)
         job_id = await submit_one(store)
         async with asyncio.timeout(30):
             await store.cancel([job_id])

@@ -25,7 +25,7 @@ def test_ears_open_while_others_ring(tmp_path: Path) -> None:
     def notify() -> None:
         notifier = PipeNotifier(store_path)
         while not stop.is_set():
-            notifier.ring_watchers([job_id])
+            notifier.notify_watchers([job_id])
 
     ringers = [threading.Thread(target=notify) for _ in range(2)]
     for ringer in ringers:
@@ -83,7 +83,7 @@ def test_a_ring_writes_into_nothing_but_a_pipe(tmp_path: Path) -> None:
     os.link(plain, folder / f"{JOB_CHANNEL}y")
     (folder / "w1").symlink_to(target)
     notifier = PipeNotifier(tmp_path / "headway.db")
-    notifier.ring_watchers([JOB])
+    notifier.notify_watchers([JOB])
     notifier.notify("w1")
     assert (target.read_text(), plain.read_text()) == ("do not touch", "do not touch")
 

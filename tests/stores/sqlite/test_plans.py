@@ -32,7 +32,7 @@ LARGE = {
 ALLOWED = {
     "find_queued": {"ready", "delayed"},  # No index by number is kept for what is queued: it would cost each claim.
     "purge_states": {"job"},  # An operator's verb, which may well remove everything.
-    "park_any": {"park"},  # The first entry of the index of open parks, which are few.
+    "blocked_any": {"park"},  # The first entry of the index of open blocked queues, which are few.
     "stats_kept": {"outcome"},  # Only the index of what ended badly.
 }
 
@@ -68,8 +68,8 @@ def test_no_statement_walks_a_large_table_without_need(connection: OwnFileConnec
     [
         ("claim_head", "SEARCH r USING PRIMARY KEY (class_id=? AND park=? AND (order_key,seq)>(?,?))"),
         ("delayed_due", "SEARCH d USING PRIMARY KEY (namespace_id=? AND due_at<?)"),
-        ("park_any", "SEARCH park USING PRIMARY KEY (namespace_id=?)"),
-        ("park_first", "SEARCH park USING COVERING INDEX park_open (class_id=?)"),
+        ("blocked_any", "SEARCH park USING PRIMARY KEY (namespace_id=?)"),
+        ("blocked_first", "SEARCH park USING COVERING INDEX park_open (class_id=?)"),
         ("ahead_own", "CO-ROUTINE (subquery-1)"),
         ("known_ids", "SEARCH job USING INDEX sqlite_autoindex_job_1 (job_id=? AND namespace_id=?)"),
         ("leases_by_seq", "SEARCH lease USING INTEGER PRIMARY KEY (rowid=?)"),

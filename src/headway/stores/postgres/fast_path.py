@@ -65,18 +65,18 @@ async def exchange(
     looks.note(row["looked_us"])
     for class_id, floor, rewound in zip(classes, row["reached"] or (), row["rewound"] or (), strict=False):
         memory.floors[class_id] = (floor, rewound)
-    picture = None
+    snapshot = None
     if row["picture"] is not None:
-        picture, numbers, _ = read_snapshot(row["picture"], row["now_at"], memory.rule_index, None)
+        snapshot, numbers, _ = read_snapshot(row["picture"], row["now_at"], memory.rule_index, None)
         memory.class_ids.update(numbers)
-        picture = await with_sessions(db, memory, picture)
+        snapshot = await with_sessions(db, memory, snapshot)
     if row["again"]:
         found = await db.run("leases_of", request.worker_id, memory.namespace_id, ALL)
         leases = [rows.lease(lease, memory.rule_index.ladder) for lease in found if lease["token"] == request.claim_id]
     else:
         leases = _leases(row, takes, request) if row["l_take"] is not None else []
     refused = _refused(row, reports, request.finished)
-    return ExchangeReply(row["now_at"], leases, refused, picture, row["more"], read_worker_state(row["state"]))
+    return ExchangeReply(row["now_at"], leases, refused, snapshot, row["more"], read_worker_state(row["state"]))
 
 
 async def finish(

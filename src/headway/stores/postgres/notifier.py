@@ -119,7 +119,7 @@ class PostgresNotifier:
             raise
         self._connection = connection
         if self._late:
-            self._ring_all()  # What was sent meanwhile is gone.
+            self._notify_all()  # What was sent meanwhile is gone.
         self._late = True
         self._settled.set()
         while True:
@@ -158,23 +158,23 @@ class PostgresNotifier:
         kind, rest = text[:1], text[1:]
         match kind:
             case "w":
-                self._ring(rest)
+                self._notify(rest)
             case "k":
-                self._ring(rest + LEASE_CHANNEL)
+                self._notify(rest + LEASE_CHANNEL)
             case "j":
                 job_ids = [JobId(job_id) for job_id in rest.split(",") if job_id]
                 for name in [name for name in self._subscriptions if name.startswith(JOB_CHANNEL)]:
-                    self._ring(name, job_ids)
+                    self._notify(name, job_ids)
             case "p":
                 if rest == self._word and self._echo is not None and not self._echo.done():
                     self._echo.set_result(None)
             case _:
-                self._ring_all()
+                self._notify_all()
 
-    def _ring(self, name: str, job_ids: Iterable[JobId] = ()) -> None:
+    def _notify(self, name: str, job_ids: Iterable[JobId] = ()) -> None:
         for subscription in self._subscriptions.get(name, ()):
             subscription.notify(job_ids)
 
-    def _ring_all(self) -> None:
+    def _notify_all(self) -> None:
         for name in list(self._subscriptions):
-            self._ring(name)
+            self._notify(name)

@@ -19,7 +19,7 @@ from headway.stores.unreadable import DAMAGE, why_unreadable
 _ESCAPED = "\x01"
 
 _more = msgspec.json.Decoder(tuple[int, int, int, int, str | None, int])
-_picture = msgspec.json.Decoder(
+_snapshot = msgspec.json.Decoder(
     tuple[
         list[
             tuple[
@@ -90,29 +90,29 @@ def read_more(value: str) -> tuple[int, int, int, int, str | None, int]:
 
 
 def read_snapshot(
-    picture: str, now_at: int, rule_index: RuleIndex, floor: RunningJobs | None
+    snapshot: str, now_at: int, rule_index: RuleIndex, floor: RunningJobs | None
 ) -> tuple[Snapshot, dict[ClassKey, int], dict[int, tuple[int, int]]]:
     """Read what the function of the same name gives; the numbers of the classes in it; and by number where each begins,
     and after which rewind.
     """
-    listed, next_due_at = _picture.decode(picture)
+    listed, next_due_at = _snapshot.decode(snapshot)
     views: list[ClassView] = []
     numbers: dict[ClassKey, int] = {}
     floors: dict[int, tuple[int, int]] = {}
-    for class_id, lane, rung, needs, persist, fair, line, oldest_at, head_key, parks, park_key, rewound, clock in (
-        listed or ()
-    ):
+    for (
+        class_id, lane, rung, needs, persist, fair, line, oldest_at, head_key, open_queues, blocked_key, rewound, clock,
+    ) in listed or ():  # fmt: skip
         key = ClassKey(lane, needs, rung or None, persist)
         numbers[key] = class_id
         # Where tenants share, a job may still be put before the first that waits, but not before what was taken.
         reached = clock if fair else head_key
         if persist and reached is not None:
             floors[class_id] = (reached, rewound)
-        heads = [found for found in (head_key, park_key) if found is not None]
+        heads = [found for found in (head_key, blocked_key) if found is not None]
         views.append(
             ClassView(
                 key,
-                min(line + parks, WAITING_COUNTED),
+                min(line + open_queues, WAITING_COUNTED),
                 oldest_at,
                 min(heads, default=0),
                 fair,

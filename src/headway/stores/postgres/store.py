@@ -300,7 +300,9 @@ class PostgresStore(SqlStore):
             await read_rules(db, memory)
         if not alone and (entered["parked"] or binding(memory.rule_index)):
             raise _NeedsExclusive
-        tx = PostgresTransaction(db, now_at=entered["now_at"], memory=memory, parked=entered["parked"], alone=alone)
+        tx = PostgresTransaction(
+            db, now_at=entered["now_at"], memory=memory, has_blocked=entered["parked"], alone=alone
+        )
         value = await verb(tx)
         await tx.settle(but=asker)
         return value

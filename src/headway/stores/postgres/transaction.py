@@ -29,13 +29,13 @@ class PostgresTransaction(Transaction):
     rows = rows
 
     def __init__(
-        self, db: PostgresRunner, *, now_at: int, memory: PostgresCache, parked: bool = False, alone: bool = False
+        self, db: PostgresRunner, *, now_at: int, memory: PostgresCache, has_blocked: bool = False, alone: bool = False
     ) -> None:
         super().__init__(db, now_at=now_at, namespace_id=memory.namespace_id)
         self.runner = db
         self.memory = memory
         self.alone = alone
-        self._parked = parked
+        self._has_blocked = has_blocked
         self._rung: list[str] = []  # Workers that are to renew their leases.
         self._counts: dict[str, int] = {}
 
@@ -86,27 +86,27 @@ class PostgresTransaction(Transaction):
     async def take_due(self, limit: int) -> Sequence[Requeue]:
         return [Requeue(*row) for row in await self.db.run("delayed_due", self.namespace_id, self.now_at, limit)]
 
-    # ------------------------------------------------------------------ parks
+    # ------------------------------------------------------------------ blocked queues
 
     @property
-    def parked(self) -> bool:
-        return self._parked
+    def has_blocked(self) -> bool:
+        return self._has_blocked
 
     @property
-    def parks_open(self) -> bool:
-        return self._parked
+    def has_open_blocked(self) -> bool:
+        return self._has_blocked
 
-    def parks_changed(self) -> None:
-        self._parked = True
+    def blocked_queues_changed(self) -> None:
+        self._has_blocked = True
 
-    async def put_in_park(
-        self, class_id: int, park: str, order_key: int, seq: int, key: str, open_at: int | None
+    async def move_to_blocked_queue(
+        self, class_id: int, blocked_by: str, order_key: int, seq: int, key: str, open_at: int | None
     ) -> None:  # fmt: skip
-        await self.db.run("park_move", key, self.now_at, class_id, park, order_key, seq)
-        await self.db.run("park_put", self.namespace_id, key, class_id, open_at, order_key, seq)
+        await self.db.run("blocked_move", key, self.now_at, class_id, blocked_by, order_key, seq)
+        await self.db.run("blocked_add", self.namespace_id, key, class_id, open_at, order_key, seq)
 
-    async def left_park(self, class_id: int, park: str) -> None:
-        await self.db.run("park_left", self.namespace_id, park, class_id)
+    async def update_blocked_queue(self, class_id: int, blocked_by: str) -> None:
+        await self.db.run("blocked_update", self.namespace_id, blocked_by, class_id)
 
     # ------------------------------------------------------------------ leases
 
@@ -116,12 +116,12 @@ class PostgresTransaction(Transaction):
 
     async def finish_quickly(self, request: Exchange) -> list[tuple[JobId, ReportStatus]] | None:
         rules = self.rule_index.rules
-        if self._parked or rules.rungs or rules.pool_reserve is not None or not fast_path.is_eligible(request):
+        if self._has_blocked or rules.rungs or rules.pool_reserve is not None or not fast_path.is_eligible(request):
             return None
         return await fast_path.finish(self.runner, self.memory, request, self.now_at)
 
     async def write_leases(
-        self, class_id: int, park: str, worker_id: str, token: bytes, taken: Sequence[tuple[Any, ...]]
+        self, class_id: int, blocked_by: str, worker_id: str, token: bytes, taken: Sequence[tuple[Any, ...]]
     ) -> None:
         columns: list[Sequence[Any] | None] = [[row[-1] for row, *_ in taken], [row[1] for row, *_ in taken]]
         for place in range(1, 5):
@@ -153,11 +153,11 @@ class PostgresTransaction(Transaction):
         heads = self.memory.heads
         known = heads.known()
         began = time.monotonic()
-        picture = await self.db.first("snapshot", self.namespace_id, self.now_at, WAITING_COUNTED, *known)
+        snapshot = await self.db.first("snapshot", self.namespace_id, self.now_at, WAITING_COUNTED, *known)
         floor = None
         if self.rule_index.ladder.rungs:
             floor = await read_running(self.db, self.namespace_id, self.rule_index.ladder, self.now_at)
-        seen, numbers, found = read_snapshot(picture, self.now_at, self.rule_index, floor)
+        seen, numbers, found = read_snapshot(snapshot, self.now_at, self.rule_index, floor)
         heads.note(found, None if known[0] else time.monotonic() - began)
         self.memory.class_ids.update(numbers)
         return await with_sessions(self.runner, self.memory, seen)

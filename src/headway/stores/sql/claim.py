@@ -1,4 +1,4 @@
-"""The exchange: finish jobs, note progress, claim by the plan, picture what waits."""
+"""The exchange: finish jobs, note progress, claim by the plan, read a snapshot of what waits."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ async def exchange(tx: Transaction, request: Exchange) -> ExchangeReply:
     tx.changed += [report.job_id for report in request.finished]
     tx.changed += [lease.job_id for lease in leases]
     tx.changed += [note.job_id for note in request.progress]
-    picture = await tx.snapshot() if request.want_snapshot or outdated else None
-    return ExchangeReply(tx.now_at, leases, refused or (), picture, more, state)
+    snapshot = await tx.snapshot() if request.want_snapshot or outdated else None
+    return ExchangeReply(tx.now_at, leases, refused or (), snapshot, more, state)
 
 
 async def _is_outdated(tx: Transaction, plan: Plan) -> bool:
@@ -82,8 +82,8 @@ async def _claim(tx: Transaction, request: Exchange, plan: Plan, worker: Sequenc
 async def _take_all(tx: Transaction, request: Exchange, plan: Plan, slots: int) -> tuple[list[Lease], bool]:
     """Go through the takes of a plan."""
     worker_id = request.worker_id or ""
-    caps = LimitCheck(tx)
-    walk = PlanWalk(plan, slots=slots, room=await caps.pool_room())
+    limit_check = LimitCheck(tx)
+    walk = PlanWalk(plan, slots=slots, room=await limit_check.pool_room())
     leases: list[Lease] = []
     more = False
     for take in plan.takes:
@@ -94,13 +94,13 @@ async def _take_all(tx: Transaction, request: Exchange, plan: Plan, slots: int) 
         if class_id is None:
             continue
         if take.key.persist:
-            got, unseen = await _take(tx, caps, take, class_id, want, worker_id, request.claim_id)
+            got, unseen = await _take(tx, limit_check, take, class_id, want, worker_id, request.claim_id)
         else:
             got, unseen = await _take_transient(tx, take.key, class_id, want, worker_id), False
         more = more or unseen
         leases += got
         walk.claimed(take, len(got))
-    await caps.settle()
+    await limit_check.settle()
     if leases:
         await tx.note_claim(request.claim_id, sum(lease.persist for lease in leases), worker_id)
         tx.count(walk.promoted | {"claimed": len(leases)})
@@ -108,7 +108,7 @@ async def _take_all(tx: Transaction, request: Exchange, plan: Plan, slots: int) 
 
 
 async def _take(
-    tx: Transaction, caps: LimitCheck, take: Take, class_id: int, want: int, worker_id: str, token: bytes
+    tx: Transaction, limit_check: LimitCheck, take: Take, class_id: int, want: int, worker_id: str, token: bytes
 ) -> tuple[list[Lease], bool]:  # fmt: skip
     """Lease up to ``want`` jobs of a class. Expired ones are cancelled on the way, and those that their own limits hold
     back are put aside. Return also whether it stopped because it had passed over too many.
@@ -124,12 +124,12 @@ async def _take(
     passed = 0
     more = False
     waiting = _WaitingJobs(tx, class_id, want)
-    park, batch = await waiting.next()
+    blocked_by, batch = await waiting.next()
     while batch:
         for row in batch:
             (
                 order_key, seq, eligible_at, epoch, attempts, crashes, timeout_ms, job_id, task, payload, tenant,
-                trace_id, max_retries, asked_timeout_ms, retry, expires_at, limits, sharer, parked_at, submitted_at,
+                trace_id, max_retries, asked_timeout_ms, retry, expires_at, limits, sharer, blocked_at, submitted_at,
                 *_,
             ) = row  # fmt: skip
             if take.until_at is not None and eligible_at > take.until_at:
@@ -142,7 +142,7 @@ async def _take(
                 passed += 1
                 continue
             if on_ladder:
-                fits, assigned = fit_rung(rule_index.ladder, await caps.floor(), key.rung)
+                fits, assigned = fit_rung(rule_index.ladder, await limit_check.running(), key.rung)
                 if not fits:
                     break
             held = None
@@ -156,21 +156,21 @@ async def _take(
                     keys = rule_index.keys(task, tenant, bound)
                 except DAMAGE as problem:  # It never runs, so it counts against none of them.
                     keys, unreadable = [], why_unreadable(problem)
-                full = await caps.full_key(keys)
+                full = await limit_check.full_key(keys)
                 if full is not None:
-                    await block(tx, class_id, park, order_key, seq, full)
+                    await block(tx, class_id, blocked_by, order_key, seq, full)
                     passed += 1
                     continue
-                held = await caps.take(keys)
+                held = await limit_check.take(keys)
             if on_ladder:
-                await caps.assign(assigned)
+                await limit_check.assign(assigned)
                 budget_ms = budget_of(rule_index.ladder, assigned)
-            if park:
-                rule = rule_index.rules.limits.get(park.partition("=")[0])
-                parked_for = blocked_queue_reason(park, is_rate=rule is not None and rule.concurrency is None)
-                one = [(row, held, assigned, parked_for, now_at - parked_at)]
-                await tx.write_leases(class_id, park, worker_id, token, one)
-                await unblock_head(tx, class_id, park)
+            if blocked_by:
+                rule = rule_index.rules.limits.get(blocked_by.partition("=")[0])
+                blocked_for = blocked_queue_reason(blocked_by, is_rate=rule is not None and rule.concurrency is None)
+                one = [(row, held, assigned, blocked_for, now_at - blocked_at)]
+                await tx.write_leases(class_id, blocked_by, worker_id, token, one)
+                await unblock_head(tx, class_id, blocked_by)
             else:
                 taken.append((row, held, assigned, None, None))
             if sharer is not None and order_key > reached:
@@ -185,7 +185,7 @@ async def _take(
             if len(leases) == want:
                 break
         else:
-            park, batch = await waiting.next()
+            blocked_by, batch = await waiting.next()
             continue
         break
     if taken:
@@ -196,23 +196,23 @@ async def _take(
 
 
 class _WaitingJobs:
-    """Reads the jobs of a class in order: those that wait in the class itself merged with its parks that are open.
+    """Reads the jobs of a class in order: those that wait in the class itself merged with its open blocked queues.
 
-    Each batch must be dealt with before the next is asked for. It is one job while a park is open, since dealing with
-    it may change which park has the next one.
+    Each batch must be dealt with before the next is asked for. It is one job while a blocked queue is open, since
+    dealing with it may change which queue has the next one.
     """
 
     def __init__(self, tx: Transaction, class_id: int, count: int) -> None:
         self._db = tx.db
         self._class_id = class_id
         self._count = count
-        self._opened = tx.parks_open  # None opens while jobs are claimed.
+        self._opened = tx.has_open_blocked  # None opens while jobs are claimed.
         self._line: list[Any] = []  # What was read of the class itself, the next one last.
         self._after = (LOWEST, 0)
         self._exhausted = False
 
     async def next(self) -> tuple[str, Sequence[Any]]:
-        """Return the park of the next jobs, or an empty name, and these jobs; none if none is left."""
+        """Return the key that the next jobs are blocked by, or '', and these jobs; no jobs at the end."""
         if not self._line and not self._exhausted:
             found = await self._db.run("claim_head", self._class_id, "", *self._after, self._count)
             self._exhausted = len(found) < self._count
@@ -222,11 +222,11 @@ class _WaitingJobs:
                 return "", found
             self._line = list(reversed(found))
         if self._opened:
-            park = await self._db.row("park_first", self._class_id)
-            self._opened = park is not None
-            if park is not None and (not self._line or (park[1], park[2]) < (self._line[-1][0], self._line[-1][1])):
-                head = await self._db.row("claim_head", self._class_id, park[0], park[1], park[2] - 1, 1)
-                return park[0], [] if head is None else [head]  # None: it is being cancelled just now.
+            queue = await self._db.row("blocked_first", self._class_id)
+            self._opened = queue is not None
+            if queue is not None and (not self._line or (queue[1], queue[2]) < (self._line[-1][0], self._line[-1][1])):
+                head = await self._db.row("claim_head", self._class_id, queue[0], queue[1], queue[2] - 1, 1)
+                return queue[0], [] if head is None else [head]  # None: it is being cancelled just now.
         if not self._line:
             return "", []
         row = self._line.pop()
@@ -258,10 +258,10 @@ async def _take_transient(tx: Transaction, key: ClassKey, class_id: int, want: i
 
 
 async def _make_due_eligible(tx: Transaction) -> None:
-    """Make a bounded batch of due jobs eligible, and open the parks whose time has come."""
-    if tx.parked:
-        await tx.db.run("park_due", tx.namespace_id, tx.now_at)
-        tx.parks_changed()
+    """Make a bounded batch of due jobs eligible, and open the blocked queues whose time has come."""
+    if tx.has_blocked:
+        await tx.db.run("blocked_open_due", tx.namespace_id, tx.now_at)
+        tx.blocked_queues_changed()
     due = await tx.take_due(DUE_BATCH_MAX)
     if not due:
         return

@@ -43,12 +43,12 @@ async def diagnose_job(tx: Transaction, job_id: JobId) -> JobDiagnostics | None:
             if near[-1].until_at < (job.eligible_at or 0) - GAP_MS:
                 break
         return JobDiagnostics(job, seen, fair, waited_ms=waited_ms(job, near))
-    park, place = row["park"] or "", (row["order_key"], row["seq"])
-    ahead = int(await tx.db.first("ahead", class_id, park, *place, AHEAD_COUNTED))
+    blocked_by, place = row["park"] or "", (row["order_key"], row["seq"])
+    ahead = int(await tx.db.first("ahead", class_id, blocked_by, *place, AHEAD_COUNTED))
     own = 0
     if fair:
         tenant = tx.rows.text(job.tenant) or ""
-        own = int(await tx.db.first("ahead_own", class_id, tenant, *place, park, AHEAD_COUNTED))
+        own = int(await tx.db.first("ahead_own", class_id, tenant, *place, blocked_by, AHEAD_COUNTED))
     keys = tx.rule_index.keys(job.task, job.tenant, job.limits)
     limits = [await _limit_view(tx, seen, key, rule) for key, rule in keys]
     return JobDiagnostics(job, seen, fair, ahead, own, tuple(limits))

@@ -54,7 +54,7 @@ async def finish(
         if state is not _COMPLETED:
             check_move(State.EXECUTING, state)
         del held[seq]  # A second report in the same batch finds no lease.
-        if kept is not None and tx.parked:
+        if kept is not None and tx.has_blocked:
             await give_back(tx, kept)
         reason = tx.rows.text(report.reason)
         error = None

@@ -23,7 +23,7 @@ class LimitCheck:
         self._held: Counter[str] | None = None
         self._reached: dict[str, int | None] = {}
         self._stepped: set[str] = set()
-        self._floor: RunningJobs | None = None
+        self._running: RunningJobs | None = None
 
     # ------------------------------------------------------------------ limits
 
@@ -74,14 +74,14 @@ class LimitCheck:
 
     async def assign(self, rung: str | None) -> None:
         """Count a start on the ladder; a session is given no rung."""
-        self._floor = add_start(self._tx.rule_index.ladder, await self.floor(), rung)
+        self._running = add_start(self._tx.rule_index.ladder, await self.running(), rung)
 
-    async def floor(self) -> RunningJobs:
+    async def running(self) -> RunningJobs:
         """Return what runs on the ladder."""
-        if self._floor is None:
+        if self._running is None:
             tx = self._tx
-            self._floor = await read_running(tx.db, tx.namespace_id, tx.rule_index.ladder, tx.now_at)
-        return self._floor
+            self._running = await read_running(tx.db, tx.namespace_id, tx.rule_index.ladder, tx.now_at)
+        return self._running
 
     async def pool_room(self) -> int:
         """Return how many more jobs of lanes outside the reserve may run, if slots are reserved in the whole pool."""
@@ -110,32 +110,32 @@ async def read_running(db: StatementRunner, namespace_id: int, ladder: Ladder, n
 
 
 async def block(
-    tx: Transaction, class_id: int, park: str, order_key: int, seq: int, full: tuple[str, int | None]
+    tx: Transaction, class_id: int, blocked_by: str, order_key: int, seq: int, full: tuple[str, int | None]
 ) -> None:
-    """Let a job wait for a key without room; if it does so already, its park is shut."""
+    """Move a job to the blocked queue of a key without room. If it waits there already, close that queue."""
     key, open_at = full
-    if park == key:
-        await tx.db.run("park_shut", open_at, tx.namespace_id, key, class_id)
+    if blocked_by == key:
+        await tx.db.run("blocked_close", open_at, tx.namespace_id, key, class_id)
     else:
-        await tx.put_in_park(class_id, park, order_key, seq, key, open_at)
-        if park:
-            await tx.left_park(class_id, park)
-    tx.parks_changed()
+        await tx.move_to_blocked_queue(class_id, blocked_by, order_key, seq, key, open_at)
+        if blocked_by:
+            await tx.update_blocked_queue(class_id, blocked_by)
+    tx.blocked_queues_changed()
 
 
-async def unblock_head(tx: Transaction, class_id: int, park: str) -> None:
-    """Note that a job has left a park: another is first now, or none is left."""
-    await tx.left_park(class_id, park)
-    tx.parks_changed()
+async def unblock_head(tx: Transaction, class_id: int, blocked_by: str) -> None:
+    """Record that a job has left a blocked queue."""
+    await tx.update_blocked_queue(class_id, blocked_by)
+    tx.blocked_queues_changed()
 
 
 async def give_back(tx: Transaction, held: str) -> None:
     """Let what waits for the keys of a lease that ends try again."""
     for key in tx.rows.read_held(held):
-        opened = [class_id for (class_id,) in await tx.db.run("park_release", tx.namespace_id, key)]
+        opened = [class_id for (class_id,) in await tx.db.run("blocked_release", tx.namespace_id, key)]
         if opened:
             tx.eligible += opened
-            tx.parks_changed()
+            tx.blocked_queues_changed()
 
 
 async def classes_with_room(tx: Transaction) -> list[int]:
@@ -165,5 +165,5 @@ async def adopt_rules(tx: Transaction, before: EnforcedRules) -> None:
             await tx.db.run("rate_forget", tx.namespace_id, key)
         elif clamped_us != reached_us:
             await tx.db.run_many("rate_step", [(key, clamped_us)], tx.namespace_id)
-    await tx.db.run("park_open_all", tx.namespace_id)
+    await tx.db.run("blocked_open_all", tx.namespace_id)
     await tx.wake_all()

@@ -106,31 +106,31 @@ class Transaction(ABC):
     async def take_due(self, limit: int) -> Sequence[Requeue]:
         """Take out the delayed jobs that have fallen due, earliest first."""
 
-    # ------------------------------------------------------------------ parks: where jobs wait for limits of their own
+    # ------------------------------------------------------------------ blocked queues
 
     @property
     @abstractmethod
-    def parked(self) -> bool:
+    def has_blocked(self) -> bool:
         """Whether any job waits for a limit of its own."""
 
     @property
     @abstractmethod
-    def parks_open(self) -> bool:
-        """Whether any of them may try again, as far as that is known without a look."""
+    def has_open_blocked(self) -> bool:
+        """Whether a blocked queue may be open, as far as the store knows without reading."""
 
     @abstractmethod
-    def parks_changed(self) -> None:
-        """Note that jobs have come into a park or left one, or that a park has opened."""
+    def blocked_queues_changed(self) -> None:
+        """Record that jobs have entered or left a blocked queue, or that one has opened."""
 
     @abstractmethod
-    async def put_in_park(
-        self, class_id: int, park: str, order_key: int, seq: int, key: str, open_at: int | None
+    async def move_to_blocked_queue(
+        self, class_id: int, blocked_by: str, order_key: int, seq: int, key: str, open_at: int | None
     ) -> None:  # fmt: skip
-        """Move a waiting job from its class, or another park, to the park of a key without room."""
+        """Move a waiting job from its class, or another blocked queue, to that of a key without room."""
 
     @abstractmethod
-    async def left_park(self, class_id: int, park: str) -> None:
-        """Note which job of a park is first now that one has left it; an empty park is removed."""
+    async def update_blocked_queue(self, class_id: int, blocked_by: str) -> None:
+        """Record which job of a blocked queue is first after one has left. Delete an empty queue."""
 
     # ------------------------------------------------------------------ leases
 
@@ -144,11 +144,11 @@ class Transaction(ABC):
 
     @abstractmethod
     async def write_leases(
-        self, class_id: int, park: str, worker_id: str, token: bytes, taken: Sequence[tuple[Any, ...]]
+        self, class_id: int, blocked_by: str, worker_id: str, token: bytes, taken: Sequence[tuple[Any, ...]]
     ) -> None:
         """Lease jobs and remove them from where they wait.
 
-        ``taken``: for each its row, the limits it holds, the rung it was given, what it was parked for and how long.
+        ``taken``: for each its row, the limits it holds, the rung it was given, what it was blocked for and how long.
         """
 
     @abstractmethod

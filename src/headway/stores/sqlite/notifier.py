@@ -1,7 +1,7 @@
 """Wake-ups between processes that share a file: a named pipe for each subscription, in a folder beside it.
 
 A named pipe has no limit on the length of its path, as a Unix socket has; a write of at most 4 KiB arrives whole;
-and opening one that no process reads fails at once, so the process that rings it notices and removes a dead one.
+and opening one that no process reads fails at once, so the process that notifies it sees that and removes a dead one.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class PipeNotifier:
         """Wake one subscription, if it is there."""
         _write(self._folder / quote(name, safe=""), _EVERYTHING)
 
-    def ring_watchers(self, job_ids: Iterable[JobId]) -> None:
+    def notify_watchers(self, job_ids: Iterable[JobId]) -> None:
         """Send every watcher the jobs that have changed. Costs one look at the folder's time without watchers."""
         watchers = self._find_watchers()
         if not watchers:

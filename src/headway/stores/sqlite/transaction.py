@@ -112,7 +112,7 @@ class SqliteTransaction(Transaction):
         self._memory = memory
         self._class_ids = memory.class_ids
         self._rule_index: RuleIndex | None = None
-        self._parks: tuple[bool, bool] | None = None
+        self._blocked_queues: tuple[bool, bool] | None = None
         self._new_classes: list[ClassKey] = []
         self._notifier = notifier
         self._hooks = hooks
@@ -183,49 +183,49 @@ class SqliteTransaction(Transaction):
         self.connection.run("delayed_taken", self.namespace_id, due[-1][-1], last.seq)
         return [Requeue(*columns) for *columns, _ in due]
 
-    # ------------------------------------------------------------------ parks
+    # ------------------------------------------------------------------ blocked queues
 
     @property
-    def parked(self) -> bool:
-        return self._see_parks()[0]
+    def has_blocked(self) -> bool:
+        return self._read_blocked_queues()[0]
 
     @property
-    def parks_open(self) -> bool:
-        return self._see_parks()[1]
+    def has_open_blocked(self) -> bool:
+        return self._read_blocked_queues()[1]
 
-    def parks_changed(self) -> None:
-        self._parks = None
+    def blocked_queues_changed(self) -> None:
+        self._blocked_queues = None
 
-    def _see_parks(self) -> tuple[bool, bool]:
-        if self._parks is None:
-            found = self.connection.run("park_any", self.namespace_id).fetchone()
-            self._parks = (False, False) if found is None else (True, found[1] is not None)
-        return self._parks
+    def _read_blocked_queues(self) -> tuple[bool, bool]:
+        if self._blocked_queues is None:
+            found = self.connection.run("blocked_any", self.namespace_id).fetchone()
+            self._blocked_queues = (False, False) if found is None else (True, found[1] is not None)
+        return self._blocked_queues
 
-    async def put_in_park(
-        self, class_id: int, park: str, order_key: int, seq: int, key: str, open_at: int | None
+    async def move_to_blocked_queue(
+        self, class_id: int, blocked_by: str, order_key: int, seq: int, key: str, open_at: int | None
     ) -> None:  # fmt: skip
-        self.connection.run("park_move", key, self.now_at, class_id, park, order_key, seq)
-        self.connection.run("job_set_park", key, seq)
-        self.connection.run("park_put", self.namespace_id, key, class_id, open_at, order_key, seq)
-        self.connection.run("park_head", class_id, key, self.namespace_id)
+        self.connection.run("blocked_move", key, self.now_at, class_id, blocked_by, order_key, seq)
+        self.connection.run("job_set_blocked_by", key, seq)
+        self.connection.run("blocked_add", self.namespace_id, key, class_id, open_at, order_key, seq)
+        self.connection.run("blocked_set_head", class_id, key, self.namespace_id)
 
-    async def left_park(self, class_id: int, park: str) -> None:
-        self.connection.run("park_head", class_id, park, self.namespace_id)
-        self.connection.run("park_empty", self.namespace_id, park, class_id)
+    async def update_blocked_queue(self, class_id: int, blocked_by: str) -> None:
+        self.connection.run("blocked_set_head", class_id, blocked_by, self.namespace_id)
+        self.connection.run("blocked_delete_empty", self.namespace_id, blocked_by, class_id)
 
     # ------------------------------------------------------------------ leases
 
     async def write_leases(
-        self, class_id: int, park: str, worker_id: str, token: bytes, taken: Sequence[tuple[Any, ...]]
+        self, class_id: int, blocked_by: str, worker_id: str, token: bytes, taken: Sequence[tuple[Any, ...]]
     ) -> None:
         front = taken[-1][0][:2]  # One process writes at a time, so what was read is still the front.
-        self.connection.run("claim_lease", worker_id, token, self.now_at, class_id, park, *front)
-        self.connection.run("claim_taken", class_id, park, *front)
+        self.connection.run("claim_lease", worker_id, token, self.now_at, class_id, blocked_by, *front)
+        self.connection.run("claim_taken", class_id, blocked_by, *front)
         terms = [
-            (row[1], held, assigned, parked_for, parked_ms)
-            for row, held, assigned, parked_for, parked_ms in taken
-            if held is not None or assigned is not None or parked_for is not None
+            (row[1], held, assigned, blocked_for, blocked_ms)
+            for row, held, assigned, blocked_for, blocked_ms in taken
+            if held is not None or assigned is not None or blocked_for is not None
         ]
         if terms:
             self.connection.run_many("claim_terms", terms)
@@ -242,14 +242,14 @@ class SqliteTransaction(Transaction):
     async def snapshot(self) -> Snapshot:
         found = self.connection.run("snapshot_classes", WAITING_COUNTED, self.now_at, self.namespace_id).fetchall()
         laddered = bool(self.rule_index.ladder.rungs) or any(rung == INTERACTIVE for _, rung, *_ in found)
-        floor = await LimitCheck(self).floor() if laddered else None
+        floor = await LimitCheck(self).running() if laddered else None
         views = []
-        for lane, rung, needs, persist, fair, line, oldest_at, head_key, parks, *park_keys in found:
+        for lane, rung, needs, persist, fair, line, oldest_at, head_key, open_queues, *blocked_keys in found:
             key = rows.class_key(lane, rung, needs, persist)
-            waiting = min(line + parks, WAITING_COUNTED)
+            waiting = min(line + open_queues, WAITING_COUNTED)
             if not persist and waiting:
                 oldest_at = self.now_at
-            head_key = min((found for found in (head_key, *park_keys) if found is not None), default=0)
+            head_key = min((found for found in (head_key, *blocked_keys) if found is not None), default=0)
             blocked = self.rule_index.blocked_reason(lane, key.rung, floor)
             views.append(ClassView(key, waiting, oldest_at, head_key, bool(fair), blocked))
         next_due_at = self.connection.first("next_due", self.namespace_id, self.now_at)
@@ -285,9 +285,9 @@ class SqliteTransaction(Transaction):
             self.connection.run("count", self.namespace_id, self.now_at // MINUTE, what, count)
 
     def notify_worker(self, worker_id: str) -> None:
-        self._ring(worker_id + LEASE_CHANNEL)
+        self._notify_after_commit(worker_id + LEASE_CHANNEL)
 
-    def _ring(self, name: str) -> None:
+    def _notify_after_commit(self, name: str) -> None:
         self._hooks.after_commit(partial(self._notifier.notify, name))
 
     async def wake_all(self) -> None:
@@ -301,14 +301,14 @@ class SqliteTransaction(Transaction):
 
     def _wake(self, worker_id: str) -> None:
         self.connection.run("worker_unwait", worker_id)
-        self._ring(worker_id)
+        self._notify_after_commit(worker_id)
 
     async def settle(self, *, but: str | None = None) -> None:
         """Wake waiting workers for what became eligible, except the one that asks, and notify watchers."""
         if self.eligible:
             await self._wake_workers(but)
         if self.changed:
-            self._hooks.after_commit(partial(self._notifier.ring_watchers, self.changed))
+            self._hooks.after_commit(partial(self._notifier.notify_watchers, self.changed))
 
     async def _wake_workers(self, but: str | None) -> None:
         """Wake a waiting worker for each job that became eligible, as far as one can serve it."""

@@ -2,26 +2,26 @@
 
 -- name: claim_head
 -- The line of a class from some place on, with all that a lease tells its worker.
--- params  class_id, park, order_key, seq, count
+-- params  class_id, blocked_by, order_key, seq, count
 -- gives   rows in order
 SELECT r.order_key, r.seq, r.eligible_at, r.epoch, r.attempts, r.crashes,
        coalesce(r.timeout_ms, j.timeout_ms) AS timeout_ms, j.job_id, j.task, j.payload, j.tenant, j.trace_id,
        j.max_retries, j.timeout_ms AS asked_timeout_ms, j.retry, r.expires_at, j.limits, r.tenant AS sharer,
        r.parked_at, j.submitted_at, r.ctid::text AS spot
   FROM {schema}.ready r JOIN {schema}.job j ON j.seq = r.seq
- WHERE r.class_id = :class_id AND r.park = :park AND (r.order_key, r.seq) > (:order_key, :seq)
+ WHERE r.class_id = :class_id AND r.park = :blocked_by AND (r.order_key, r.seq) > (:order_key, :seq)
  ORDER BY r.class_id, r.park, r.order_key, r.seq LIMIT :count FOR UPDATE OF r SKIP LOCKED;
 
 -- name: claim_leases
 -- Lease jobs of one class and remove them from where they wait.
--- params  worker_id, token, now_at, spots, seqs, held, assigned, parked_for, parked_ms
+-- params  worker_id, token, now_at, spots, seqs, held, assigned, blocked_for, blocked_ms
 -- holds   their rows in ready are locked by claim_head, so that they are still where it found them
 WITH c AS (DELETE FROM {schema}.ready WHERE ctid = ANY (:spots::text[]::tid[]) RETURNING *)
 INSERT INTO {schema}.lease (seq, order_key, started_at, eligible_at, timeout_ms, parked_ms, class_id, epoch, attempts,
                             crashes, token, worker_id, tenant, unique_key, held, assigned, parked_for)
 SELECT c.seq, c.order_key, :now_at, c.eligible_at, c.timeout_ms, x.parked_ms, c.class_id, c.epoch + 1, c.attempts + 1,
        c.crashes, :token, :worker_id, c.tenant, c.unique_key, x.held, x.assigned, x.parked_for
-  FROM c JOIN unnest(:seqs::bigint[], :held::text[], :assigned::text[], :parked_for::text[], :parked_ms::bigint[])
+  FROM c JOIN unnest(:seqs::bigint[], :held::text[], :assigned::text[], :blocked_for::text[], :blocked_ms::bigint[])
               AS x (seq, held, assigned, parked_for, parked_ms) ON x.seq = c.seq;
 
 -- name: claim_transient
@@ -51,7 +51,7 @@ SELECT d.class_id, d.seq, j.task, j.tenant, j.expires_at, j.unique_key, d.epoch,
   FROM d JOIN {schema}.job j ON j.seq = d.seq ORDER BY d.due_at, d.seq;
 
 -- name: exchange
--- End leases, note progress, claim and picture what waits, in one step.
+-- End leases, note progress, claim and read a snapshot of what waits, in one step.
 -- params  namespace_id, now_at, rules, asker, spot, claim, f_ids, f_seqs, f_tokens, f_states, f_results, f_attempts,
 --         f_crashes, f_timeouts, f_problems, f_errors, f_reasons, p_ids, p_seqs, p_tokens, p_fractions, p_notes,
 --         claims, free, free_below, leave_free, classes, t_class, t_most, t_below, t_until, t_label, t_floor,

@@ -1,4 +1,4 @@
--- limits: count what runs against limits, and park the jobs that a full limit holds back.
+-- limits: count what runs against limits, and move the jobs that a full limit holds back to blocked queues.
 
 -- name: classes_waiting
 -- The classes with waiting jobs that are on the ladder, or outside the lanes of a reserve.
@@ -14,61 +14,61 @@ SELECT c.class_id FROM {schema}.class c
 -- params  seqs, held
 UPDATE {schema}.lease l SET held = x.held FROM unnest(:seqs::bigint[], :held::text[]) x (seq, held) WHERE l.seq = x.seq;
 
--- name: park_due
--- Open the parks whose rate lets another job start.
+-- name: blocked_open_due
+-- Open the blocked queues whose rate lets another job start.
 -- params  namespace_id, now_at
 UPDATE {schema}.park SET open = true, open_at = NULL WHERE namespace_id = :namespace_id AND open_at <= :now_at;
 
--- name: park_first
--- The open park of a class whose first job is next.
+-- name: blocked_first
+-- The open blocked queue of a class whose first job is next.
 -- params  class_id
 SELECT park, head_key, head_seq FROM {schema}.park WHERE class_id = :class_id AND open
  ORDER BY head_key, head_seq LIMIT 1;
 
--- name: park_left
--- Jobs have left a park: another is first now, or none is left and the park is forgotten.
--- params  namespace_id, park, class_id
-WITH head AS (SELECT order_key, seq FROM {schema}.ready WHERE class_id = :class_id AND park = :park
+-- name: blocked_update
+-- Record which job of a blocked queue is first now, or delete the queue if it is empty.
+-- params  namespace_id, blocked_by, class_id
+WITH head AS (SELECT order_key, seq FROM {schema}.ready WHERE class_id = :class_id AND park = :blocked_by
                ORDER BY class_id, park, order_key, seq LIMIT 1),
 moved AS (UPDATE {schema}.park p SET head_key = head.order_key, head_seq = head.seq FROM head
-           WHERE p.namespace_id = :namespace_id AND p.park = :park AND p.class_id = :class_id)
-DELETE FROM {schema}.park p WHERE p.namespace_id = :namespace_id AND p.park = :park AND p.class_id = :class_id
+           WHERE p.namespace_id = :namespace_id AND p.park = :blocked_by AND p.class_id = :class_id)
+DELETE FROM {schema}.park p WHERE p.namespace_id = :namespace_id AND p.park = :blocked_by AND p.class_id = :class_id
    AND NOT EXISTS (SELECT FROM head);
 
--- name: park_move
--- Move a waiting job to a park.
--- params  to, now_at, class_id, park, order_key, seq
+-- name: blocked_move
+-- Move a waiting job to a blocked queue.
+-- params  to, now_at, class_id, blocked_by, order_key, seq
 WITH placed AS (UPDATE {schema}.job SET park = :to WHERE seq = :seq)
 UPDATE {schema}.ready SET park = :to, parked_at = coalesce(parked_at, :now_at)
- WHERE class_id = :class_id AND park = :park AND order_key = :order_key AND seq = :seq;
+ WHERE class_id = :class_id AND park = :blocked_by AND order_key = :order_key AND seq = :seq;
 
--- name: park_open_all
+-- name: blocked_open_all
 -- The rules are new: let all that was put aside try again.
 -- params  namespace_id
 UPDATE {schema}.park SET open = true, open_at = NULL WHERE namespace_id = :namespace_id;
 
--- name: park_put
--- One more job waits for a key; there is no room, so the park is shut.
--- params  namespace_id, park, class_id, open_at, head_key, head_seq
+-- name: blocked_add
+-- Record that one more job waits for a key without room, and close its blocked queue.
+-- params  namespace_id, blocked_by, class_id, open_at, head_key, head_seq
 INSERT INTO {schema}.park AS p (namespace_id, park, class_id, open, open_at, head_key, head_seq)
-VALUES (:namespace_id, :park, :class_id, false, :open_at, :head_key, :head_seq)
+VALUES (:namespace_id, :blocked_by, :class_id, false, :open_at, :head_key, :head_seq)
     ON CONFLICT (namespace_id, park, class_id) DO UPDATE SET open = false, open_at = excluded.open_at,
        head_key = CASE WHEN (excluded.head_key, excluded.head_seq) < (p.head_key, p.head_seq) THEN excluded.head_key
            ELSE p.head_key END,
        head_seq = CASE WHEN (excluded.head_key, excluded.head_seq) < (p.head_key, p.head_seq) THEN excluded.head_seq
            ELSE p.head_seq END;
 
--- name: park_release
--- A key was given back: the parks that wait for that open.
--- params  namespace_id, park
-UPDATE {schema}.park SET open = true WHERE namespace_id = :namespace_id AND park = :park AND NOT open
+-- name: blocked_release
+-- Open the blocked queues of a key that a lease has released.
+-- params  namespace_id, blocked_by
+UPDATE {schema}.park SET open = true WHERE namespace_id = :namespace_id AND park = :blocked_by AND NOT open
    AND open_at IS NULL RETURNING class_id;
 
--- name: park_shut
--- A park has no room, until a moment or until its key is given back.
--- params  open_at, namespace_id, park, class_id
+-- name: blocked_close
+-- Close a blocked queue until a moment, or until a lease releases its key.
+-- params  open_at, namespace_id, blocked_by, class_id
 UPDATE {schema}.park SET open = false, open_at = :open_at
- WHERE namespace_id = :namespace_id AND park = :park AND class_id = :class_id;
+ WHERE namespace_id = :namespace_id AND park = :blocked_by AND class_id = :class_id;
 
 -- name: rate
 -- How far ahead the starts of these rates were given away.

@@ -40,9 +40,9 @@ DELETE FROM {schema}.outcome WHERE seq = :seq RETURNING seq;
 
 -- name: ready_delete
 -- Take one job out of where it waits.
--- params  class_id, park, order_key, seq
+-- params  class_id, blocked_by, order_key, seq
 -- gives   the job, if it was there
-DELETE FROM {schema}.ready WHERE class_id = :class_id AND park = :park AND order_key = :order_key AND seq = :seq
+DELETE FROM {schema}.ready WHERE class_id = :class_id AND park = :blocked_by AND order_key = :order_key AND seq = :seq
 RETURNING seq;
 
 -- name: retry_job

@@ -1,4 +1,4 @@
--- limits: count what runs against limits, and park the jobs that a full limit holds back.
+-- limits: count what runs against limits, and move the jobs that a full limit holds back to blocked queues.
 
 -- name: limit_usage
 -- How many leases count against which limits.

@@ -10,33 +10,34 @@ SELECT r.order_key, r.seq, r.eligible_at, r.epoch, r.attempts, r.crashes,
 
 -- name: claim_head
 -- The line of a class from some place on, with all that a lease tells its worker.
--- params  class_id, park, order_key, seq, count
+-- params  class_id, blocked_by, order_key, seq, count
 -- gives   rows in order
 -- use waiting
- WHERE r.class_id = :class_id AND r.park = :park AND (r.order_key, r.seq) > (:order_key, :seq)
+ WHERE r.class_id = :class_id AND r.park = :blocked_by AND (r.order_key, r.seq) > (:order_key, :seq)
  ORDER BY r.order_key, r.seq LIMIT :count;
 
 -- name: claim_lease
 -- Lease the front of a line, up to and with the last job taken.
--- params  worker_id, token, started_at, class_id, park, order_key, seq
+-- params  worker_id, token, started_at, class_id, blocked_by, order_key, seq
 -- holds   one writer at a time, so what was read is still the front
 INSERT INTO lease (seq, class_id, worker_id, token, started_at, eligible_at, epoch, attempts, crashes, timeout_ms,
                    unique_key, order_key, tenant)
 SELECT r.seq, r.class_id, :worker_id, :token, :started_at, r.eligible_at, r.epoch + 1, r.attempts + 1, r.crashes,
        ifnull(r.timeout_ms, j.timeout_ms), j.unique_key, r.order_key, r.tenant
   FROM ready r CROSS JOIN job j ON j.seq = r.seq
- WHERE r.class_id = :class_id AND r.park = :park AND (r.order_key, r.seq) <= (:order_key, :seq);
+ WHERE r.class_id = :class_id AND r.park = :blocked_by AND (r.order_key, r.seq) <= (:order_key, :seq);
 
 -- name: claim_taken
 -- Remove the front of a line that was leased.
--- params  class_id, park, order_key, seq
+-- params  class_id, blocked_by, order_key, seq
 -- holds   one writer at a time, so what was read is still the front
-DELETE FROM ready WHERE class_id = :class_id AND park = :park AND (order_key, seq) <= (:order_key, :seq);
+DELETE FROM ready WHERE class_id = :class_id AND park = :blocked_by AND (order_key, seq) <= (:order_key, :seq);
 
 -- name: claim_terms
 -- Note what a lease counts against, which rung it was given, and what its job had been put aside for.
--- params  seq, held, assigned, parked_for, parked_ms
-UPDATE lease SET held = :held, assigned = :assigned, parked_for = :parked_for, parked_ms = :parked_ms WHERE seq = :seq;
+-- params  seq, held, assigned, blocked_for, blocked_ms
+UPDATE lease SET held = :held, assigned = :assigned, parked_for = :blocked_for, parked_ms = :blocked_ms
+ WHERE seq = :seq;
 
 -- name: claim_transient
 -- Take transient jobs, but for those of paused tasks; nothing is kept of them.

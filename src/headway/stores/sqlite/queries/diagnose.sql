@@ -2,16 +2,16 @@
 
 -- name: ahead
 -- How many jobs of a line go before a place, counted up to a bound.
--- params  class_id, park, order_key, seq, bound
-SELECT count(*) FROM (SELECT 1 FROM ready WHERE class_id = :class_id AND park = :park
+-- params  class_id, blocked_by, order_key, seq, bound
+SELECT count(*) FROM (SELECT 1 FROM ready WHERE class_id = :class_id AND park = :blocked_by
                          AND (order_key, seq) < (:order_key, :seq) LIMIT :bound);
 
 -- name: ahead_own
 -- How many jobs of one tenant go before a place in a line, counted up to a bound.
--- params  class_id, tenant, order_key, seq, park, bound
+-- params  class_id, tenant, order_key, seq, blocked_by, bound
 SELECT count(*) FROM (SELECT 1 FROM ready WHERE class_id = :class_id AND tenant = :tenant
                          AND (order_key, seq) < (:order_key, :seq)
-                         AND park = :park LIMIT :bound);
+                         AND park = :blocked_by LIMIT :bound);
 
 -- name: executing
 -- The jobs that run, as far as those that wait are concerned.

@@ -1,4 +1,4 @@
--- limits: count what runs against limits, and park the jobs that a full limit holds back.
+-- limits: count what runs against limits, and move the jobs that a full limit holds back to blocked queues.
 
 -- name: classes_waiting
 -- The classes with waiting jobs that are on the ladder, or outside the lanes of a reserve.
@@ -9,74 +9,75 @@ SELECT c.class_id FROM class c
    AND EXISTS (SELECT 1 FROM ready r WHERE r.class_id = c.class_id AND r.park = '')
  ORDER BY c.lane, c.needs, c.rung;
 
--- name: job_set_park
--- Note in which park a job waits.
--- params  park, seq
-UPDATE job SET park = :park WHERE seq = :seq;
+-- name: job_set_blocked_by
+-- Record in which blocked queue a job waits.
+-- params  blocked_by, seq
+UPDATE job SET park = :blocked_by WHERE seq = :seq;
 
 -- name: lease_set_limits
 -- Note anew which limits a lease counts against.
 -- params  seq, held
 UPDATE lease SET held = :held WHERE seq = :seq;
 
--- name: park_any
--- Whether anything is parked here, and whether any park is open; those of other namespaces cost a look, no more.
+-- name: blocked_any
+-- Whether the namespace has a blocked queue, and whether one is open in any namespace.
 -- params  namespace_id
 SELECT 1, (SELECT 1 FROM park INDEXED BY park_open WHERE open = 1 LIMIT 1) FROM park
  WHERE namespace_id = :namespace_id LIMIT 1;
 
--- name: park_due
--- Open the parks whose rate lets another job start.
+-- name: blocked_open_due
+-- Open the blocked queues whose rate lets another job start.
 -- params  namespace_id, now_at
 UPDATE park SET open = 1, open_at = NULL WHERE namespace_id = :namespace_id AND open_at <= :now_at;
 
--- name: park_empty
--- Forget a park in which nothing waits.
--- params  namespace_id, park, class_id
-DELETE FROM park WHERE namespace_id = :namespace_id AND park = :park AND class_id = :class_id
-   AND NOT EXISTS (SELECT 1 FROM ready WHERE class_id = :class_id AND park = :park);
+-- name: blocked_delete_empty
+-- Delete an empty blocked queue.
+-- params  namespace_id, blocked_by, class_id
+DELETE FROM park WHERE namespace_id = :namespace_id AND park = :blocked_by AND class_id = :class_id
+   AND NOT EXISTS (SELECT 1 FROM ready WHERE class_id = :class_id AND park = :blocked_by);
 
--- name: park_first
--- The open park of a class whose first job is next.
+-- name: blocked_first
+-- The open blocked queue of a class whose first job is next.
 -- params  class_id
 SELECT park, head_key, head_seq FROM park WHERE class_id = :class_id AND open = 1 ORDER BY head_key, head_seq LIMIT 1;
 
--- name: park_head
--- Note which job of a park is now the first.
--- params  class_id, park, namespace_id
+-- name: blocked_set_head
+-- Record which job of a blocked queue is first now.
+-- params  class_id, blocked_by, namespace_id
 UPDATE park SET (head_key, head_seq) =
-       (SELECT order_key, seq FROM ready WHERE class_id = :class_id AND park = :park ORDER BY order_key, seq LIMIT 1)
- WHERE namespace_id = :namespace_id AND park = :park AND class_id = :class_id
-   AND EXISTS (SELECT 1 FROM ready WHERE class_id = :class_id AND park = :park);
+       (SELECT order_key, seq FROM ready WHERE class_id = :class_id AND park = :blocked_by
+         ORDER BY order_key, seq LIMIT 1)
+ WHERE namespace_id = :namespace_id AND park = :blocked_by AND class_id = :class_id
+   AND EXISTS (SELECT 1 FROM ready WHERE class_id = :class_id AND park = :blocked_by);
 
--- name: park_move
--- Move a waiting job to a park.
--- params  to, now_at, class_id, park, order_key, seq
+-- name: blocked_move
+-- Move a waiting job to a blocked queue.
+-- params  to, now_at, class_id, blocked_by, order_key, seq
 UPDATE ready SET park = :to, parked_at = ifnull(parked_at, :now_at)
- WHERE class_id = :class_id AND park = :park AND order_key = :order_key AND seq = :seq;
+ WHERE class_id = :class_id AND park = :blocked_by AND order_key = :order_key AND seq = :seq;
 
--- name: park_open_all
+-- name: blocked_open_all
 -- The rules are new: let all that was put aside try again.
 -- params  namespace_id
 UPDATE park SET open = 1, open_at = NULL WHERE namespace_id = :namespace_id;
 
--- name: park_put
--- Let one more job wait for a key; there is no room, so the park is shut.
--- params  namespace_id, park, class_id, open_at, head_key, head_seq
+-- name: blocked_add
+-- Record that one more job waits for a key without room, and close its blocked queue.
+-- params  namespace_id, blocked_by, class_id, open_at, head_key, head_seq
 INSERT INTO park (namespace_id, park, class_id, open, open_at, head_key, head_seq)
-VALUES (:namespace_id, :park, :class_id, 0, :open_at, :head_key, :head_seq)
+VALUES (:namespace_id, :blocked_by, :class_id, 0, :open_at, :head_key, :head_seq)
     ON CONFLICT DO UPDATE SET open = 0, open_at = excluded.open_at;
 
--- name: park_release
--- A key was given back: the parks that wait for that open.
--- params  namespace_id, park
-UPDATE park SET open = 1 WHERE namespace_id = :namespace_id AND park = :park AND open = 0 AND open_at IS NULL
+-- name: blocked_release
+-- Open the blocked queues of a key that a lease has released.
+-- params  namespace_id, blocked_by
+UPDATE park SET open = 1 WHERE namespace_id = :namespace_id AND park = :blocked_by AND open = 0 AND open_at IS NULL
 RETURNING class_id;
 
--- name: park_shut
--- A park has no room, until a moment or until its key is given back.
--- params  open_at, namespace_id, park, class_id
-UPDATE park SET open = 0, open_at = :open_at WHERE namespace_id = :namespace_id AND park = :park
+-- name: blocked_close
+-- Close a blocked queue until a moment, or until a lease releases its key.
+-- params  open_at, namespace_id, blocked_by, class_id
+UPDATE park SET open = 0, open_at = :open_at WHERE namespace_id = :namespace_id AND park = :blocked_by
    AND class_id = :class_id;
 
 -- name: rate

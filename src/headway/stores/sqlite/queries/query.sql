@@ -102,7 +102,7 @@ SELECT seq, number, epoch, worker_id, started_at, ended_at, reason, error FROM a
  WHERE seq IN (SELECT value FROM json_each(:seqs)) ORDER BY seq, epoch;
 
 -- name: next_due
--- When the next delayed job falls due, or the next park opens.
+-- When the next delayed job falls due, or the next blocked queue opens.
 -- params  namespace_id, now_at
 SELECT min(at) FROM (
   SELECT (SELECT due_at FROM delayed WHERE namespace_id = :namespace_id ORDER BY due_at LIMIT 1) AS at
@@ -129,9 +129,9 @@ SELECT c.lane, c.rung, c.needs, c.persist, c.fair,
                              ORDER BY t.seq LIMIT 1) END AS head_key,
        (SELECT count(*) FROM park p WHERE p.class_id = c.class_id AND p.open = 1)
          + (SELECT count(*) FROM park p WHERE p.namespace_id = c.namespace_id AND p.open_at <= :now_at
-               AND p.class_id = c.class_id) AS parks,
+               AND p.class_id = c.class_id) AS open_queues,
        (SELECT p.head_key FROM park p WHERE p.class_id = c.class_id AND p.open = 1
-         ORDER BY p.head_key, p.head_seq LIMIT 1) AS park_key,
+         ORDER BY p.head_key, p.head_seq LIMIT 1) AS blocked_key,
        (SELECT min(p.head_key) FROM park p WHERE p.namespace_id = c.namespace_id AND p.open_at <= :now_at
            AND p.class_id = c.class_id)
          AS due_key
