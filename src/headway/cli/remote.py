@@ -115,6 +115,8 @@ class HttpOperator:
 
     async def find(self, query: JobQuery, *, include: str | None = "parameters,result") -> list[JobRecord]:
         found: list[JobRecord] = []
+        if query.by_end or query.submitted_before_at is not None or query.submitted_after_at is not None:
+            raise NotImplementedError("no command asks a server for jobs by time or in the order of their end")
         items = self._items(
             "/tasks",
             cursor=query.before,

@@ -219,7 +219,9 @@ class Runner:
             if (problem := task.problem) is not None:
                 facts = {"task": task.name, "problem": problem}
                 log.warning("worker.task_refused", extra={"headway": facts})
-        return AppManifest([_entry(task) for task in tasks], {task.name: task.limits for task in tasks}, _crons(app))
+        return AppManifest(
+            [_catalogue_entry(task) for task in tasks], {task.name: task.limits for task in tasks}, _crons(app)
+        )
 
     def governed(self, version: int, policy: dict[str, Any] | None = None) -> None:
         """Note the version of the policy in force that the parent sends; a server's parent also sends its text."""
@@ -594,7 +596,7 @@ async def _onion(middlewares: list[Middleware], context: Context, innermost: Cal
     return await layer(0)
 
 
-def _entry(task: Task[Any, Any, Any]) -> TaskEntry:
+def _catalogue_entry(task: Task[Any, Any, Any]) -> TaskEntry:
     template, options = task.template, task.options
     unique = options.unique
     return TaskEntry(

@@ -147,7 +147,7 @@ def _active(queue: QueueDiagnostics) -> list[WorkerInfo]:
     return [worker for worker in queue.workers if worker.state is WorkerState.ACTIVE]
 
 
-# ---------------------------------------------------------------------- caps
+# ---------------------------------------------------------------------- limits
 
 
 def _limited(diagnosis: JobDiagnostics) -> Iterator[Reason]:

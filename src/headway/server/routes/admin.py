@@ -136,7 +136,7 @@ async def list_crons(
 @routes.get("/catalogue", scope=Scope.READ, answers={200: CatalogueReply}, summary="The tasks that are known")
 async def get_catalogue(request: Request, limit: Limit = NAMED_PAGE, cursor: Cursor = None) -> Response:
     """List the tasks that workers have published, with their parameters, by name."""
-    entries = ((entry.name, _entry(entry)) for entry in await service_of(request).known.entries())
+    entries = ((entry.name, _catalogue_values(entry)) for entry in await service_of(request).known.entries())
     return named_page("tasks", entries, after=None if cursor is None else read_name(cursor), most=limit)
 
 
@@ -182,7 +182,7 @@ def _cron(view: CronView) -> dict[str, Any]:
     }
 
 
-def _entry(entry: TaskEntry) -> dict[str, Any]:
+def _catalogue_values(entry: TaskEntry) -> dict[str, Any]:
     return {
         "task_type": entry.name,
         "priority": entry.lane,
