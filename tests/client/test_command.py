@@ -18,7 +18,7 @@ from headway.client.remote_task import task_from_catalogue
 from headway.core.errors import BadArguments, ConfigError, UnknownOption
 from headway.policy_store.catalogue import TaskEntry
 from headway.testing import Testbed
-from headway.worker.runner import _entry
+from headway.worker.runner import catalogue_entry
 
 
 @pytest.fixture
@@ -268,7 +268,7 @@ def test_the_same_call_has_the_same_key(headway: Testbed) -> None:
 def test_who_knows_it_from_the_catalogue_checks_it_too(app: Headway) -> None:
     # R3.91
     made = app.command(["asy", "-f", "{format}", "{page}"], name="asy", choices={"format": ["svg", "pdf"]})
-    entry = msgspec.json.decode(msgspec.json.encode(_entry(made)), type=TaskEntry)
+    entry = msgspec.json.decode(msgspec.json.encode(catalogue_entry(made)), type=TaskEntry)
     assert entry.doc == "Run asy -f {format} {page}"
     known = task_from_catalogue(Headway("memory://"), entry)
     values = {"format": "svg", "page": 3, "files": {"a": "x", "b": {"base64": "/w=="}}}

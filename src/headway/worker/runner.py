@@ -220,7 +220,7 @@ class Runner:
                 facts = {"task": task.name, "problem": problem}
                 log.warning("worker.task_refused", extra={"headway": facts})
         return AppManifest(
-            [_catalogue_entry(task) for task in tasks], {task.name: task.limits for task in tasks}, _crons(app)
+            [catalogue_entry(task) for task in tasks], {task.name: task.limits for task in tasks}, _crons(app)
         )
 
     def governed(self, version: int, policy: dict[str, Any] | None = None) -> None:
@@ -596,7 +596,7 @@ async def _onion(middlewares: list[Middleware], context: Context, innermost: Cal
     return await layer(0)
 
 
-def _catalogue_entry(task: Task[Any, Any, Any]) -> TaskEntry:
+def catalogue_entry(task: Task[Any, Any, Any]) -> TaskEntry:
     template, options = task.template, task.options
     unique = options.unique
     return TaskEntry(
